@@ -33,7 +33,7 @@ import tensorflow as tf
 from agent_paired import ON, Meter, OwnCode, OwnThreads, Stretches
 
 from watchdog_app.agent import hook
-from watchdog_app.agent.adapters.keras.rescue import Behind, FitRescue
+from watchdog_app.agent.adapters.keras.rescue import FitRescue, LastCallback
 from watchdog_app.agent.keras import Rescue
 
 WARM_STEPS, SETTLE = 60, 2
@@ -55,7 +55,7 @@ class Switch(keras.callbacks.Callback):
         # The list that calls us; the agent's are before us in it, or were put behind us.
         self.list = sys._getframe(1).f_locals["self"]
         self.all = self.list.callbacks
-        self.rest = [one for one in self.all if not isinstance(one, FitRescue | Behind)]
+        self.rest = [one for one in self.all if not isinstance(one, FitRescue | LastCallback)]
         self.rescue = next(one for one in self.all if isinstance(one, FitRescue))
         self.own.begin()
 
@@ -88,7 +88,7 @@ class Switch(keras.callbacks.Callback):
         """The same fit goes on with the agent, all of whose functions are timed."""
         self.meter, self.place = Meter(), 0
         watch, session = self.rescue._exhaustion, self.rescue._session
-        theirs = [one for one in self.all if isinstance(one, FitRescue | Behind)]
+        theirs = [one for one in self.all if isinstance(one, FitRescue | LastCallback)]
         for one in theirs:
             for name in ("on_train_batch_begin", "on_train_batch_end"):
                 setattr(one, name, self.meter.metered(getattr(one, name)))

@@ -70,18 +70,18 @@ class Found:
 
     @property
     def session(self) -> Session:
-        return torch_signals.trainings.of_this_thread().session
+        return torch_signals.trainings.current().session
 
     def switch(self, *, on: bool) -> None:
         if on == self._on:
             return
         self._on = on
         if on:
-            torch_signals._handle = register_optimizer_step_post_hook(torch_signals._stepped)
+            torch_signals._step_hook = register_optimizer_step_post_hook(torch_signals._stepped)
             self._kind.__iter__ = self._ours
             later(self.session, time.monotonic() - self._off_s)
         else:
-            torch_signals._handle.remove()
+            torch_signals._step_hook.remove()
             self._kind.__iter__ = self._before
             self._off_s = time.monotonic()
 
@@ -231,7 +231,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="watchdog-bench-") as folder:
         os.chdir(folder)
-        folders.go_on_in(os.path.join(folder, "rescues"))  # not beside this file
+        folders.resume_in(os.path.join(folder, "rescues"))  # not beside this file
         sys.argv[1:] = []
         rows = {step_ms: rows_for(step_ms / 1000) for step_ms in options.steps_ms}
         for agent in options.agent:

@@ -96,7 +96,7 @@ def main() -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        folders.go_on_in(os.path.join(folder, "rescues"))  # not beside this file
+        folders.resume_in(os.path.join(folder, "rescues"))  # not beside this file
         for compiled in (True, False):
             for step_ms in args.steps_ms:
                 compare(step_ms / 1000, compiled, args.blocks)

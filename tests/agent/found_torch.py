@@ -50,7 +50,7 @@ def train(
 
 
 def only() -> FoundTraining:
-    (training,) = trainings.under_way()
+    (training,) = trainings.active()
     return training
 
 

@@ -41,7 +41,7 @@ def test_the_end_of_an_iteration_is_told_at_the_first_event_of_the_next_alone(lo
     events, head = LOOPS[loop]
     detector = Detector()
     assert [] == play(detector, events * 3)
-    detector.watch()
+    detector.start_watching()
 
     told = play(detector, events * 40)
 
@@ -57,7 +57,7 @@ def test_the_watch_may_begin_at_any_event(loop: str) -> None:
     for first in range(len(events)):
         detector = Detector()
         play(detector, events * 3 + events[:first])
-        detector.watch()
+        detector.start_watching()
 
         told = play(detector, events[first:] + events * 40)
 
@@ -77,7 +77,7 @@ def test_iterations_are_counted_from_the_first(loop: str) -> None:
 def test_nothing_is_told_of_a_loop_whose_beginning_is_not_clear() -> None:
     """It computes before it draws and behind that: where it begins nobody can tell."""
     detector = Detector()
-    detector.watch()
+    detector.start_watching()
 
     assert [] == play(detector, "cdc1" * 80)
     assert detector.head is None
@@ -86,7 +86,7 @@ def test_nothing_is_told_of_a_loop_whose_beginning_is_not_clear() -> None:
 def test_a_loop_that_takes_to_a_loader_or_leaves_it_is_learned_anew() -> None:
     """Batches that are kept, and a loader that is read again."""
     detector = Detector()
-    detector.watch()
+    detector.start_watching()
     play(detector, "dc1" * 5)
 
     kept = play(detector, "c1" * 10)
@@ -100,9 +100,9 @@ def test_a_loop_that_takes_to_a_loader_or_leaves_it_is_learned_anew() -> None:
 def test_what_was_learned_stays_where_it_is_not_always_told_that_the_model_computes() -> None:
     """Else a loop that draws ahead would look like one that draws first."""
     detector = Detector()
-    detector.watch()
+    detector.start_watching()
     play(detector, "cd1" * 5)
-    detector.rest()
+    detector.stop_watching()
 
     assert [] == play(detector, "d1" * 10)
     assert [0] == play(detector, "cd1")
@@ -112,7 +112,7 @@ def test_an_optimizer_that_comes_later_ends_the_iteration_where_it_is_the_last()
     """Layers that are thawed have one of their own, behind the first one or before it."""
     for events in ("dc12", "dc21"):
         detector = Detector()
-        detector.watch()
+        detector.start_watching()
         play(detector, "dc1" * 20)
         before = detector.iterations
 
@@ -125,12 +125,12 @@ def test_an_optimizer_that_comes_later_ends_the_iteration_where_it_is_the_last()
 def test_one_that_steps_no_more_is_waited_for_no_more() -> None:
     """A warm-up has an optimizer of its own, which stays alive."""
     detector = Detector()
-    detector.watch()
+    detector.start_watching()
     play(detector, "dc1" * 20)
 
     told = play(detector, "dc2" * 400)
 
-    assert detector.left_behind
+    assert detector.has_idle_optimizer
     assert told
     assert {0} == {at % 3 for at in told[-10:]}
 
@@ -140,9 +140,9 @@ def test_whether_a_step_is_under_way_is_known() -> None:
     detector = Detector()
     play(detector, "dc1c2" * 4)
 
-    seen = [detector.between]
+    seen = [detector.is_between_iterations]
     for event in "1", "2", "d":
         play(detector, event)
-        seen.append(detector.between)
+        seen.append(detector.is_between_iterations)
 
     assert [True, False, True, True] == seen

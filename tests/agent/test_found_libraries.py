@@ -64,6 +64,6 @@ def test_a_librarys_training_goes_on_bit_for_bit_with_one_line(tmp_path: Path, l
     assert {0o600} == {each.stat().st_mode & 0o777 for each in kept if each.is_file()}
     (path,) = (each for each in tmp_path.glob("rescues/*/rescue-*") if each.is_dir())
     with LoadedRescue(str(path)) as rescue:
-        found = resume_lines.recorded(rescue.meta)
+        found = resume_lines.read_record(rescue.meta)
     assert found is not None
-    assert LINES[library].format(tmp_path) == resume_lines.lines(found)[-1]
+    assert LINES[library].format(tmp_path) == resume_lines.resume_code(found)[-1]

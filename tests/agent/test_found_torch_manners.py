@@ -51,7 +51,7 @@ def test_what_the_program_lets_go_of_is_gone(here: Path):
 
     assert model() is None
     until(lambda: names.is_finished(str(rescues(here)[0])))
-    assert [] == trainings.under_way()
+    assert [] == trainings.active()
 
 
 def test_a_training_that_had_nothing_to_save_leaves_nothing(here: Path):
@@ -60,7 +60,7 @@ def test_a_training_that_had_nothing_to_save_leaves_nothing(here: Path):
     gc.collect()
 
     until(lambda: not (here / "rescues").exists())
-    assert [] == trainings.under_way()
+    assert [] == trainings.active()
 
 
 def test_a_training_whose_working_directory_was_deleted_is_saved(
@@ -175,7 +175,7 @@ def test_a_training_with_a_rescue_of_its_own_is_left_alone(here: Path):
             optimizer.step()
             rescue.step()
 
-    assert [] == trainings.under_way()
+    assert [] == trainings.active()
 
     def at(count: int) -> None:
         if count == 8:
@@ -188,7 +188,7 @@ def test_a_training_with_a_rescue_of_its_own_is_left_alone(here: Path):
     train(12, at, net)
     late[0].finish()
 
-    assert [] == trainings.under_way()
+    assert [] == trainings.active()
     assert not (here / "rescues").exists()
 
 
@@ -198,7 +198,7 @@ def test_a_thread_trains_for_itself(here: Path):
 
     def at(count: int) -> None:
         if count == 8:
-            mine = trainings.of_this_thread()
+            mine = trainings.current()
             assert mine is not None
             ask(mine)
             names.append(threading.get_ident())
@@ -252,7 +252,7 @@ def test_a_training_of_several_processes_is_not_saved(
     finally:
         torch.distributed.destroy_process_group()
 
-    assert [] == trainings.under_way()
+    assert [] == trainings.active()
     assert 1 == capsys.readouterr().err.count("runs in 2 processes: it is watched, but not saved")
 
 

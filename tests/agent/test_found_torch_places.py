@@ -112,7 +112,7 @@ def test_a_loop_that_is_left_in_the_middle_of_its_data_keeps_its_rescue(
     with suppress(SystemExit, KeyboardInterrupt):
         left()
     gc.collect()
-    until(lambda: not trainings.under_way())
+    until(lambda: not trainings.active())
     until(lambda: all(each.name != "watchdog-end" for each in threading.enumerate()))
 
     (saved,) = rescues(here)

@@ -136,13 +136,13 @@ def test_the_newest_of_several_waiting_rescues_is_offered(tmp_path: Path, monkey
     """Also where a second run was killed and lies in the folder beside."""
     first, second = tmp_path / "train.py", tmp_path / "train.py-2"
     waits = {
-        str(first): resume_lines.Waiting("first", 5, None, 100.0, None),
-        str(second): resume_lines.Waiting("second", 9, 1, 200.0, None),
+        str(first): resume_lines.WaitingRescue("first", 5, None, 100.0, None),
+        str(second): resume_lines.WaitingRescue("second", 9, 1, 200.0, None),
     }
     runs = {root: SimpleNamespace(directory=root, run="run") for root in waits}
-    monkeypatch.setattr(folders, "place", lambda: (str(first), True))
+    monkeypatch.setattr(folders, "rescue_folder", lambda: (str(first), True))
     monkeypatch.setattr(run_choice, "may_resume", lambda root, _: root in waits)
     monkeypatch.setattr(run_choice, "waiting_run", runs.get)
     monkeypatch.setattr(resume_lines, "newest", lambda folder, _: waits[folder])
 
-    assert (f"{first}-3", waits[str(second)]) == resume_lines.place()
+    assert (f"{first}-3", waits[str(second)]) == resume_lines.choose_folder()

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from watchdog_app.agent.adapters.optimizer_state import unusable  # noqa: E402
+from watchdog_app.agent.adapters.optimizer_state import unusable_reason  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -51,7 +51,7 @@ def test_its_own_state_is_taken(name, options):
     kind = getattr(torch.optim, name)
     state = stepped(kind, **options)
 
-    assert unusable(kind([*weights(), *weights()[:1]], lr=0.5), state) is None
+    assert unusable_reason(kind([*weights(), *weights()[:1]], lr=0.5), state) is None
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_what_a_step_would_fail_with_is_told(where, key, value):
     state = copy.deepcopy(stepped(torch.optim.Adam))
     (state["param_groups"] if where == "group" else state["state"])[0][key] = value
 
-    assert unusable(torch.optim.Adam([*weights(), *weights()[:1]]), state)
+    assert unusable_reason(torch.optim.Adam([*weights(), *weights()[:1]]), state)
 
 
 def test_a_learning_rate_in_a_tensor_needs_no_value():
@@ -83,7 +83,7 @@ def test_a_learning_rate_in_a_tensor_needs_no_value():
     state = stepped(torch.optim.Adam)
     state["param_groups"][0]["lr"] = torch.empty((), device="meta")
 
-    assert unusable(torch.optim.Adam([*weights(), *weights()[:1]]), state) is None
+    assert unusable_reason(torch.optim.Adam([*weights(), *weights()[:1]]), state) is None
 
 
 def test_an_optimizer_of_the_users_is_not_tried():
@@ -96,4 +96,4 @@ def test_an_optimizer_of_the_users_is_not_tried():
     state = stepped(torch.optim.Adam)
     state["param_groups"][0]["lr"] = "fast"
 
-    assert unusable(Own([*weights(), *weights()[:1]]), state) is None
+    assert unusable_reason(Own([*weights(), *weights()[:1]]), state) is None

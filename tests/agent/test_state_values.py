@@ -102,9 +102,9 @@ def test_a_callback_that_fails_costs_its_own_memory_alone():
     """It is named as lost; the arrays of the other one go to the tensors."""
     good = Averaging()
 
-    states, arrays, lost = callback_state.take([Failing(), good])
+    states, arrays, lost = callback_state.capture([Failing(), good])
     good.ema = None
-    callback_state.put([Failing(), good], json.loads(json.dumps(states)), arrays.__getitem__)
+    callback_state.restore([Failing(), good], json.loads(json.dumps(states)), arrays.__getitem__)
 
     assert ["Averaging"] == [state["callback"] for state in states]
     assert ["callback/Averaging/state/ema"] == list(arrays)

@@ -169,7 +169,7 @@ def test_another_finder_that_asks_everybody_is_no_endless_circle(keras, place, o
 )
 def test_rescues_lie_beside_the_program_under_its_name(tmp_path, run, name):
     """Other arguments are another training."""
-    code = "from watchdog_app.agent.found.folders import place; print(*place())"
+    code = "from watchdog_app.agent.found.folders import rescue_folder; print(*rescue_folder())"
     (tmp_path / "train.py").write_text(code)
     (tmp_path / "pack").mkdir()
     for each in ("__init__", "__main__", "train"):

@@ -50,7 +50,7 @@ for epoch in range(50):
             loss = tf.reduce_mean(model(batch) ** 2)
         weights = model.trainable_variables
         optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
-    session = getattr(trainings.of_this_thread(), "session", None)
+    session = getattr(trainings.current(), "session", None)
     if session is not None and session.saved is not None:
         os.kill(os.getpid(), signal.SIGKILL)
     elif session is not None:

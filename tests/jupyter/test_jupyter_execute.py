@@ -14,8 +14,8 @@ pytest.importorskip("nbclient")
 pytest.importorskip("nbconvert")
 
 CELL = """
-from watchdog_app.agent.found.folders import place
-open("place.txt", "w").write(" ".join(map(str, place())))
+from watchdog_app.agent.found.folders import rescue_folder
+open("place.txt", "w").write(" ".join(map(str, rescue_folder())))
 """
 
 

@@ -22,9 +22,9 @@ def load() -> None:
     if not hook.switch_on():
         print("watchdog: it is on already in this kernel.")
         return
-    directory, _ = folders.place()
+    directory, _ = folders.rescue_folder()
     print(
-        f"watchdog: trainings are saved in {folders.shown(directory)} when memory runs out. "
+        f"watchdog: trainings are saved in {folders.display_path(directory)} when memory runs out. "
         "Off again: %unload_ext watchdog_app.agent"
     )
     _start()
@@ -76,7 +76,7 @@ def _start(*, quiet: bool = False) -> None:
         from watchdog_app.agent.found import folders
         from watchdog_app.agent.resume import notebook
 
-        what = notebook.unfinished() if folders.resumes() else None
+        what = notebook.unfinished() if folders.is_resume_enabled() else None
         if what is not None:
             print(f"watchdog: {notebook.offer_text(what)}")
 

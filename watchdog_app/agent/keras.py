@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import keras
 
-from watchdog_app.agent.adapters.keras.rescue import Behind, FitRescue
+from watchdog_app.agent.adapters.keras.rescue import FitRescue, LastCallback
 
 __all__ = ["Rescue"]
 
 
-class _Behind(Behind, keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
-    """See `Behind`."""
+class _LastCallback(LastCallback, keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+    """See `LastCallback`."""
 
 
 class Rescue(FitRescue, keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
@@ -32,4 +32,4 @@ class Rescue(FitRescue, keras.callbacks.Callback):  # type: ignore[misc]  # Kera
     be saved. Without a watchdog daemon it does nothing but wait for one.
     """
 
-    _behind = _Behind
+    _last_callback_class = _LastCallback

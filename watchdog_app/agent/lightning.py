@@ -46,7 +46,7 @@ def resumed(directory: str | os.PathLike[str], loader: Iterable[Any]) -> dict[st
         RescueMismatch: the rescue is not one of a Lightning training with one module.
         RescueError: it cannot be read.
     """
-    rescue = libraries.waiting(directory, LIGHTNING)
+    rescue = libraries.newest_unfinished(directory, LIGHTNING)
     if rescue is None:
         return {"train_dataloaders": loader}
     modules = rescue.modules()
@@ -69,7 +69,7 @@ def resumed(directory: str | os.PathLike[str], loader: Iterable[Any]) -> dict[st
     }
     with open(path, "wb", opener=open_private) as file:
         torch.save(state, file)
-    rescue.went_on()
+    rescue.report_resumed()
     return {"train_dataloaders": _Resumed(loader, rescue), "ckpt_path": path}
 
 

@@ -43,7 +43,7 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
     """
 
     framework = "tensorflow"
-    _passes_over_data = Passes
+    _passes_class = Passes
     _compares_library = True
 
     _announced = False  # by the program: it knows better
@@ -100,17 +100,17 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
         self._buffer_forecast = dataset_buffers.BufferForecast()
         return LoopState(objects, self._position, self._passes)
 
-    def _read(self, rescue: LoadedRescue) -> SavedLoop:
+    def _load_saved(self, rescue: LoadedRescue) -> SavedLoop:
         return SavedLoop(rescue.path, rescue.meta, rescue.read)
 
     def _batches(self, dataset: Iterable[Any]) -> Iterator[Any]:
         with self._guard:
             if position.unseeded_shuffle(dataset):
-                self._state.never = [position.UNSEEDED_SHUFFLE]
+                self._state.never_restored = [position.UNSEEDED_SHUFFLE]
         self._foresee(dataset)
-        return self._passes.run(dataset, self._arrive)
+        return self._passes.run(dataset, self._restore_at_position)
 
-    def _stepped(self) -> None:
+    def _after_step(self) -> None:
         if self._buffer_forecast.waiting:
             self._buffer_forecast.mark_filled()
 

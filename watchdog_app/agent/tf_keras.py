@@ -19,15 +19,15 @@ from typing import Any
 import tf_keras
 
 from watchdog_app.agent.adapters.keras.keras2 import OnKeras2, find_handler, unsupported
-from watchdog_app.agent.adapters.keras.rescue import Behind, FitRescue
+from watchdog_app.agent.adapters.keras.rescue import FitRescue, LastCallback
 
 __all__ = ["Rescue"]
 
 _READ_LOSS_EVERY_S = 0.25  # at the loss, which may still be computed on a GPU
 
 
-class _Behind(Behind, tf_keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
-    """See `Behind`."""
+class _LastCallback(LastCallback, tf_keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+    """See `LastCallback`."""
 
     _supports_tf_logs = True
 
@@ -41,7 +41,7 @@ class Rescue(FitRescue, tf_keras.callbacks.Callback):  # type: ignore[misc]  # K
     """
 
     _supports_tf_logs = True  # else Keras would wait for each batch to make numbers of its tensors
-    _behind = _Behind
+    _last_callback_class = _LastCallback
     _backend = OnKeras2
     _find_iterator = staticmethod(find_handler)
     _unsupported = staticmethod(unsupported)

@@ -21,7 +21,7 @@ from typing import Any
 
 from watchdog_app.agent.adapters.loop import LoopRescue
 from watchdog_app.agent.adapters.torch_data import LoaderPasses
-from watchdog_app.agent.adapters.torch_state import SavedTorch, TorchState, circumstances
+from watchdog_app.agent.adapters.torch_state import SavedTorch, TorchState, environment_record
 from watchdog_app.agent.oom import on_torch
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
@@ -41,7 +41,7 @@ class Rescue(LoopRescue[TorchState, SavedTorch, LoaderPasses]):
     """
 
     framework = "torch"
-    _passes_over_data = LoaderPasses
+    _passes_class = LoaderPasses
 
     def backward(
         self,
@@ -104,19 +104,19 @@ class Rescue(LoopRescue[TorchState, SavedTorch, LoaderPasses]):
     def _make_state(self, objects: Mapping[str, Any]) -> TorchState:
         return TorchState(objects, self._position, self._passes)
 
-    def _read(self, rescue: LoadedRescue) -> SavedTorch:
+    def _load_saved(self, rescue: LoadedRescue) -> SavedTorch:
         self._state.graphs.set_saved((rescue.meta.get("identity") or {}).get("graph"))
         return SavedTorch(rescue.path, rescue.meta, rescue.read)
 
     def _batches(self, dataset: Iterable[Any]) -> Iterator[Any]:
         read = self._saved.read if self._saved is not None else None
-        return self._passes.run(dataset, self._arrive, read)
+        return self._passes.run(dataset, self._restore_at_position, read)
 
-    def _circumstances(self) -> Mapping[str, Any]:
-        return circumstances()
+    def _environment_record(self) -> Mapping[str, Any]:
+        return environment_record()
 
-    def _stepped(self) -> None:
-        self._state._stepped.forget()
+    def _after_step(self) -> None:
+        self._state._stepped.clear()
 
-    def _ended(self) -> None:
+    def _after_end(self) -> None:
         self._state.close()

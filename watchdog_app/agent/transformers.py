@@ -41,7 +41,7 @@ def checkpoint(directory: str | os.PathLike[str]) -> str | None:
         RescueMismatch: the rescue is not one of a Trainer with one model and one optimizer.
         RescueError: it cannot be read.
     """
-    rescue = libraries.waiting(directory, TRANSFORMERS)
+    rescue = libraries.newest_unfinished(directory, TRANSFORMERS)
     if rescue is None:
         return None
     modules, optimizers, schedulers = rescue.modules(), rescue.optimizers(), rescue.schedulers()
@@ -64,7 +64,7 @@ def checkpoint(directory: str | os.PathLike[str]) -> str | None:
     state = os.path.join(folder, "trainer_state.json")
     with open(state, "w", encoding="utf-8", opener=open_private) as text:
         json.dump(rescue.library["state"], text)
-    rescue.went_on()
+    rescue.report_resumed()
     return folder
 
 

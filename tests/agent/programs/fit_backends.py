@@ -25,7 +25,7 @@ os.environ["WATCHDOG_AGENT_STRICT"] = "1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 from watchdog_app.agent import hook
-from watchdog_app.agent.adapters.keras.position import caller, siblings
+from watchdog_app.agent.adapters.keras.position import calling_callback_list, calling_callbacks
 
 BACKEND = os.environ["KERAS_BACKEND"]
 if BACKEND == "keras2":
@@ -75,7 +75,7 @@ class EpochLog(Log):
     async_safe = True
 
     def on_train_begin(self, logs=None):
-        assert caller()._async_train
+        assert calling_callback_list()._async_train
 
     def on_train_batch_end(self, batch, logs=None):
         pass
@@ -107,7 +107,7 @@ class Leave(keras.callbacks.Callback):
     def at(self, hook, batch):
         if (hook, self.epoch, batch) == self.place:
             rescue = self.rescue or next(
-                each for each in siblings() if hasattr(each, "step_number")
+                each for each in calling_callbacks() if hasattr(each, "step_number")
             )
             if rescue.save() is not None:
                 self.leave()

@@ -37,7 +37,7 @@ def note(*values):
     global done
     done += 1
     if ROLE == "killed":
-        training = trainings.of_this_thread()
+        training = trainings.current()
         if done == 3:
             time.sleep(0.6)  # one that is over at once would not be watched
         elif done == ASK_AFTER:

@@ -47,7 +47,7 @@ def loop(training_step, batches, ask_at=None):
     for count, batch in enumerate(batches):
         if count == 2:
             time.sleep(0.55)
-        training = signals.trainings.of_this_thread()
+        training = signals.trainings.current()
         if count == ask_at:
             now = time.monotonic()
             training.session.link.pending_request = CheckpointRequest("1", "a test", now, 60.0)
@@ -65,7 +65,7 @@ def fit_beside():
         model.train_on_batch(x[:8], x[:8, :1])
     model.compile("adam", "mse")
     model.fit(x, x[:, :1], 8, 2, verbose=0)
-    return len(signals.trainings.under_way())
+    return len(signals.trainings.active())
 
 
 def arrays():
@@ -102,7 +102,7 @@ def own_rescue():
         for batch in rescue.data(tf.data.Dataset.from_tensor_slices(x).batch(8)):
             step(model, optimizer, batch)
             rescue.step()
-    training = signals.trainings.of_this_thread()
+    training = signals.trainings.current()
     return training is not None and training.session is not None
 
 
@@ -111,7 +111,7 @@ def kept_alive():
     model, optimizer = network(), keras.optimizers.Adam()
     data = tf.data.Dataset.from_tensor_slices(x).batch(8).repeat(2)
     loop(lambda batch: step(model, optimizer, batch), data)
-    return signals.trainings.of_this_thread().session is not None, weakref.ref(model)
+    return signals.trainings.current().session is not None, weakref.ref(model)
 
 
 def nameless():
@@ -129,7 +129,7 @@ def nameless():
         )
 
     loop(training_step, [x[:8]] * 5)
-    return signals.trainings.of_this_thread() is not None
+    return signals.trainings.current() is not None
 
 
 def seconds(function, count=20_000):

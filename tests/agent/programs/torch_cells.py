@@ -20,7 +20,7 @@ for count in range(12):
     if count == 2:
         time.sleep(0.55)
     if count == 8:
-        session = trainings.of_this_thread().session
+        session = trainings.current().session
         session.link.pending_request = CheckpointRequest(1, "a test", time.monotonic())
     model(torch.ones(2, 3)).sum().backward()
     optimizer.step()
@@ -34,4 +34,4 @@ if __name__ == "__main__":
     for model, fails in ((MODEL, True), (MODEL, False), ("", False)):
         shell.user_ns["fails"] = fails
         shell.run_cell(model + CELL)
-        print(fails, len(shell.user_ns["trainings"].under_way()))
+        print(fails, len(shell.user_ns["trainings"].active()))

@@ -48,7 +48,7 @@ class Journal:
         if self.interrupts and self.count < 12:
             time.sleep(0.06)  # one that is over at once would not be watched
         if self.interrupts and self.count == ASK_AT:
-            (training,) = trainings.under_way()
+            (training,) = trainings.active()
             training.session.link.pending_request = CheckpointRequest(1, "a test", time.monotonic())
         if self.interrupts and self.count == KILL_AT:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -42,7 +42,7 @@ class Net(nn.Module):
             if self.count < 20:
                 time.sleep(0.05)  # one that is over at once would not be watched
             if self.count == ASK_AT:
-                (training,) = trainings.under_way()
+                (training,) = trainings.active()
                 training.session.link.pending_request = CheckpointRequest(
                     1, "a test", time.monotonic()
                 )

@@ -64,13 +64,13 @@ class _State(Protocol):
 
     def build(self, saved: Any) -> None: ...
     def check(self, saved: Any) -> None: ...
-    def put(self, saved: Any) -> None: ...
+    def restore(self, saved: Any) -> None: ...
     def merge_settings(self, saved: Any) -> tuple[str, ...]: ...
     def capture(self) -> Capture: ...
     def not_restored(self) -> list[str]: ...
     def marker(self) -> Any: ...
-    def take_random(self) -> dict[str, Any]: ...
-    def put_random(self, state: Mapping[str, Any]) -> None: ...
+    def capture_random(self) -> dict[str, Any]: ...
+    def restore_random(self, state: Mapping[str, Any]) -> None: ...
 
 
 S = TypeVar("S", bound=_State)
@@ -87,7 +87,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
     """
 
     framework: ClassVar[str]  # as the daemon is told
-    _passes_over_data: Callable[..., P]
+    _passes_class: Callable[..., P]
     # Nothing else tells which of a library's functions a loss is computed with.
     _compares_library: ClassVar[bool] = False
 
@@ -130,19 +130,21 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self.directory = os.fspath(directory)
         self.step_number = self.epoch = 0
         self._guard = Guard()
-        self._passes = self._passes_over_data(print_message)
+        self._passes = self._passes_class(print_message)
         self._state = self._make_state(state)
         self._saved: V | None = None
         self._report = Report()
         self._loss: float | None = None
-        self._next_loss = 0.0
+        self._next_loss_mono_s = 0.0
         self._loss_wanted = False  # for a report that has gone out without
         self._at_epoch: dict[str, Any] | None = None  # random numbers as it began
-        self._placed = False  # epochs() or data() leads the loop to its place
+        self._is_positioned = False  # epochs() or data() leads the loop to its place
         self._strict = strict
-        self._named = state
-        self._losses: Functions | None = None  # that losses are computed with; None: not known
-        self._audited: list[str] | None = None  # what a resume will not bring back of the loop
+        self._objects = state
+        self._loss_functions: Functions | None = (
+            None  # that losses are computed with; None: not known
+        )
+        self._audit_result: list[str] | None = None  # what a resume will not bring back of the loop
         self._beginning = run_choice.begin(self.directory, resume, name=name)
         store = RescueStore(
             self._beginning.directory, keep, report=print_message, run=self._beginning.run
@@ -160,7 +162,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
             self._oom = LoopWatch(
                 self._make_record(), self._passes, self.save, shrinks=self._shrinks
             )
-            self._passes.began = self._oom.pass_begun
+            self._passes.on_begin = self._oom.pass_begun
 
     @abstractmethod
     def _make_state(self, objects: Mapping[str, Any]) -> S:
@@ -171,21 +173,21 @@ class LoopRescue(ABC, Generic[S, V, P]):
         """Of what a step may change."""
 
     @abstractmethod
-    def _read(self, rescue: LoadedRescue) -> V:
+    def _load_saved(self, rescue: LoadedRescue) -> V:
         """A rescue; RescueMismatch where it is no loop of this framework."""
 
     @abstractmethod
     def _batches(self, dataset: Iterable[Any]) -> Iterator[Any]:
         """The batches of a pass that the training has not had."""
 
-    def _circumstances(self) -> Mapping[str, Any]:
+    def _environment_record(self) -> Mapping[str, Any]:
         """What decides whether the last digits are repeated; see `environment.differences`."""
         return environment.record()
 
-    def _stepped(self) -> None:
+    def _after_step(self) -> None:
         """A step has ended, and was saved where that was wanted."""
 
-    def _ended(self) -> None:
+    def _after_end(self) -> None:
         """The training is over: let go of the framework."""
 
     @property
@@ -198,11 +200,11 @@ class LoopRescue(ABC, Generic[S, V, P]):
         The epochs that are still to be trained, of `count` in all; the training ends well
         after the last one. After a `break`, call `finish()`.
         """
-        self._placed = True
+        self._is_positioned = True
         if self.resumed and self.epoch >= count:
             reached = f"the rescue is of epoch {self.epoch + 1}, which epochs({count})"
             print_message(f"nothing was trained: {reached} does not reach.")
-            self._end()
+            self._close()
             return
         for epoch in range(self.epoch, count):
             if epoch != self.epoch:
@@ -210,7 +212,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
                 self._passes.new_epoch()
                 if self._session is not None:
                     self._session.reset_step_timer()
-            self._epoch_begins(epoch)
+            self._capture_epoch_random(epoch)
             yield epoch
         self.finish()
 
@@ -225,7 +227,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         Raises:
             RescueMismatch: it has another number of batches than the rescue's.
         """
-        self._placed = True
+        self._is_positioned = True
         if self._session is not None:
             self._session.breakdown.set_dataset(dataset)
         return self._batches(dataset)
@@ -256,25 +258,25 @@ class LoopRescue(ABC, Generic[S, V, P]):
         Raises:
             RescueError: at the first step, with strict=True: a resume would not bring all back.
         """
-        if self._audited is None:
-            self._look_at_loop()
+        if self._audit_result is None:
+            self._audit_loop()
         self.step_number += 1
         passes = self._passes
-        if not passes.gone_on:
-            passes.stepped()
+        if not passes.has_stepped:
+            passes.step_ended()
         session = self._session
         if session is None:
             return
         due, saved = session.record_step_time(self.step_number), None
         if due or self._loss_wanted:
-            self._look_at(loss)
+            self._sample_loss(loss)
         if due:
             saved = session.process_boundary(
                 self.step_number, epoch=self.epoch, batch=passes.batch, loss=self._loss
             )
         if self._oom is not None:
             self._oom.stepped()
-        self._stepped()
+        self._after_step()
         if saved is not None:
             self._report.not_restored(self._state.lost)
 
@@ -328,7 +330,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
             return
         with self._guard:
             run_choice.finish(self._beginning)
-        self._end()
+        self._close()
 
     def __enter__(self) -> Self:
         return self
@@ -341,34 +343,34 @@ class LoopRescue(ABC, Generic[S, V, P]):
         elif self._oom is not None and watch.is_out_of_memory(error):
             self._oom.out_of_memory(error)
 
-    def _look_at_loop(self) -> None:
-        """At the first step: report what a resume will not bring back, while that can be mended."""
-        self._audited = []
+    def _audit_loop(self) -> None:
+        """At the first step: report what a resume will not restore, while that can be fixed."""
+        self._audit_result = []
         audit = None
         with self._guard:
             frame = sys._getframe(1)
-            audit = Audit(frame, self, self._named)
-            self._losses = loop_code.functions(
-                frame, self, self._named, of_library=self._compares_library
+            audit = Audit(frame, self, self._objects)
+            self._loss_functions = loop_code.functions(
+                frame, self, self._objects, of_library=self._compares_library
             )
         self._compare_losses()
         if audit is not None:
-            self._audited = audit.lost()
+            self._audit_result = audit.lost()
         if audit is None or not audit.reads_position:
-            if self.resumed and not self._placed:
-                self._say_not_placed()
+            if self.resumed and not self._is_positioned:
+                self._report_not_placed()
             if not self._passes.begun:
-                self._audited.insert(0, UNSEEN)
-        lost = [*self._audited, *self._state.not_restored()]
+                self._audit_result.insert(0, UNSEEN)
+        lost = [*self._audit_result, *self._state.not_restored()]
         if lost and self._strict:
-            self._end()
+            self._close()
             raise refused_by_strict(lost)
         self._report.not_restored(lost)
         if self._session is not None:
             self._session.report_not_restored(lost)
 
-    def _say_not_placed(self) -> None:
-        """A loop that draws its own batches begins at the first one again: it must know."""
+    def _report_not_placed(self) -> None:
+        """Report that the finished batches are not skipped, as the loop draws its own."""
         print_message(
             "this loop uses neither rescue.epochs() nor rescue.data(), so the batches that the "
             f"rescue has had are not skipped: {self.step_number} steps are done, in epoch "
@@ -379,23 +381,23 @@ class LoopRescue(ABC, Generic[S, V, P]):
     def _compare_losses(self) -> None:
         """Raise RescueMismatch where the functions behind the losses compute something else."""
         saved = None if self._saved is None else self._saved.meta.get("identity", {}).get("losses")
-        if isinstance(saved, list) and self._losses is not None:
+        if isinstance(saved, list) and self._loss_functions is not None:
             found: list[str] = []
             with self._guard:
-                found = list(changed_functions(saved, self._losses))
+                found = list(changed_functions(saved, self._loss_functions))
             if found:
                 self._refuse(found)
 
-    def _look_at(self, loss: Any) -> None:
-        """Look at the loss, or at the next one that there is."""
+    def _sample_loss(self, loss: Any) -> None:
+        """Read the loss, at most twice a second; None: read the next one."""
         self._loss_wanted = loss is None
         now = time.monotonic()
-        if loss is not None and now >= self._next_loss:
-            self._next_loss = now + _LOSS_EVERY_S
+        if loss is not None and now >= self._next_loss_mono_s:
+            self._next_loss_mono_s = now + _LOSS_EVERY_S
             with self._guard:
                 self._loss = float(loss.detach() if hasattr(loss, "detach") else loss)
 
-    def _epoch_begins(self, epoch: int) -> None:
+    def _capture_epoch_random(self, epoch: int) -> None:
         """
         Keep the random numbers of the epoch's beginning, which it may draw an order from. In the
         epoch of a rescue they are put back, and its own when the data stands at its place.
@@ -405,54 +407,54 @@ class LoopRescue(ABC, Generic[S, V, P]):
             before = saved.position.get("at_epoch")
             if before is not None:
                 with run_choice.restoring(saved.path):
-                    self._state.put_random(before)
+                    self._state.restore_random(before)
         with self._guard:
-            self._at_epoch = self._state.take_random()
+            self._at_epoch = self._state.capture_random()
 
-    def _end(self) -> None:
+    def _close(self) -> None:
         session, self._session = self._session, None
         if self._oom is not None:
             self._oom.end()
         if session is not None:
-            self._ended()
+            self._after_end()
             session.end()
 
     def _capture(self) -> Capture:
         """The state, with what is known here."""
         capture = self._state.capture()
         lost = self._state.lost  # the same list as in what is saved
-        lost.extend(self._audited or ())
+        lost.extend(self._audit_result or ())
         if self._oom is not None:
             lost.extend(self._oom.inexact)
-        identity = {**capture.meta["identity"], "losses": self._losses}
+        identity = {**capture.meta["identity"], "losses": self._loss_functions}
         meta = {**capture.meta, "identity": identity, FIELD: self.micro.size}
         return replace(capture, meta=meta)
 
     def _restore(self, rescue: LoadedRescue) -> None:
-        saved = self._read(rescue)
+        saved = self._load_saved(rescue)
         self._state.build(saved)
-        said = self._fits(rescue, saved)
-        self._state.put(saved)
+        said = self._check_fit(rescue, saved)
+        self._state.restore(saved)
         said += self._state.merge_settings(saved)
         epoch = saved.position["epoch"]
         self.epoch = int(epoch or 0)
         self._passes.forced = self._beginning.resume == "force"
         self._passes.continue_from(saved.position["passes"])
         self.micro.restore_size(saved.meta)
-        changed = environment.differences(saved.meta["environment"], self._circumstances())
+        changed = environment.differences(saved.meta["environment"], self._environment_record())
         self._saved = saved
         self.step_number = rescue.step
         place = "epoch not known: the epochs begin at 1" if epoch is None else f"epoch {epoch + 1}"
         self._report.resumed(rescue, place, said, changed)
 
-    def _arrive(self) -> None:
-        """The data stands at its place: undo what the loop did on the way there, and no step."""
-        if self._saved is not None and not self._passes.gone_on:
+    def _restore_at_position(self) -> None:
+        """Restore the state again once the data is at its place, before the next step."""
+        if self._saved is not None and not self._passes.has_stepped:
             with run_choice.restoring(self._saved.path):
-                self._state.put(self._saved)
+                self._state.restore(self._saved)
                 self._state.merge_settings(self._saved)
 
-    def _fits(self, rescue: LoadedRescue, saved: V) -> list[str]:
+    def _check_fit(self, rescue: LoadedRescue, saved: V) -> list[str]:
         """What is to be said of the differences; raises RescueMismatch where it does not fit."""
         verdict = compare(saved.meta.get("identity"), self._state.identity)
         shown = describe_rescue(rescue.path, rescue.step, rescue.created_unix_s)
@@ -466,7 +468,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
     def _refuse(self, found: list[str]) -> None:
         """Raise RescueMismatch for what the first steps have shown, or say it where forced."""
         if self._beginning.resume != "force" and self._saved is not None:
-            self._end()
+            self._close()
             raise mismatch(self._saved.path, found)
         print_message(f'resume="force" resumes although {"; ".join(found)}.')
 

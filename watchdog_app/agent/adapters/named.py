@@ -33,7 +33,7 @@ class NamedState:
         """
         self.identity = identity
         self.lost: list[str] = []  # what the last capture could not take, in words
-        self.never: list[str] = []  # what no capture can take, in words
+        self.never_restored: list[str] = []  # what no capture can take, in words
         self._objects = dict(objects)
         self._passes = passes
         self._attributes = kept
@@ -41,9 +41,9 @@ class NamedState:
 
     def not_restored(self) -> list[str]:
         """What a resume will not bring back, as far as it is known, in words."""
-        return [*self.never, *self._passes.lost, *self._attributes.lost()]
+        return [*self.never_restored, *self._passes.lost, *self._attributes.lost()]
 
-    def take_random(self) -> dict[str, Any]:
+    def capture_random(self) -> dict[str, Any]:
         """The global random numbers and those of the named generators, as JSON."""
         own = {
             name: own_random.capture(thing)
@@ -52,13 +52,13 @@ class NamedState:
         }
         return {"random": randomness.capture(), "own": own}
 
-    def put_random(self, state: Mapping[str, Any]) -> None:
-        """Set them to what `take_random` returned."""
+    def restore_random(self, state: Mapping[str, Any]) -> None:
+        """Set them to what `capture_random` returned."""
         randomness.restore(state["random"])
         for name, held in state["own"].items():
             own_random.restore(self._objects[name], held)
 
-    def _common(self) -> dict[str, Any]:
+    def _common_meta(self) -> dict[str, Any]:
         """What a rescue says of a loop of any framework, as JSON."""
         return {
             "identity": self._attributes.identity(self._identity),
@@ -67,7 +67,7 @@ class NamedState:
             "not_restored": self.lost,
         }
 
-    def _put_common(self, saved: SavedState) -> None:
+    def _restore_common(self, saved: SavedState) -> None:
         """Set attributes and random numbers, once the objects are set."""
         self._attributes.restore(saved.meta.get(attributes.KEY))
         randomness.restore(saved.meta["random"])
@@ -77,7 +77,7 @@ class SavedState:
     """A rescue of a loop."""
 
     kind: ClassVar[tuple[str, str]]  # as `meta` has it, and in words
-    listed_as: ClassVar[str]  # where `meta` lists the tensors
+    rows_key: ClassVar[str]  # where `meta` lists the tensors
 
     def __init__(self, path: str, meta: Mapping[str, Any], read: Callable[[str], Any]) -> None:
         """
@@ -95,6 +95,6 @@ class SavedState:
         self.meta = meta
         self.position: dict[str, Any] = meta["position"]
         self._rows: dict[str, Row] = {
-            name: (name, dtype, tuple(shape)) for name, dtype, shape in meta[self.listed_as]
+            name: (name, dtype, tuple(shape)) for name, dtype, shape in meta[self.rows_key]
         }
         self._read_raw = read

@@ -16,12 +16,12 @@ import torch
 from watchdog_app.agent.contain import describe
 
 # Those that a Rescue of the program's saves, and ours: what finds trainings leaves them alone.
-claimed: weakref.WeakSet[Any] = weakref.WeakSet()
+saved_optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
 
 _NO_TRIAL = (torch.optim.LBFGS, torch.optim.SparseAdam)  # they need more than a dense gradient
 
 
-def unusable(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> str | None:
+def unusable_reason(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> str | None:
     """
     Why a step would fail with a state, or None; also None for optimizers that are not PyTorch's.
 
@@ -41,9 +41,9 @@ def unusable(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> str 
                     continue
                 like = weight.ndim, weight.dtype
                 if like not in made:
-                    made[like] = _slots(optimizer, group, saved, weight)
+                    made[like] = _expected_slots(optimizer, group, saved, weight)
                 for key, slot in made[like].items():
-                    wrong = _wrong(slots.get(key), slot, weight.shape)
+                    wrong = _slot_mismatch(slots.get(key), slot, weight.shape)
                     # SGD makes its only slot when it needs one.
                     if wrong and not (kind is torch.optim.SGD and slots.get(key) is None):
                         return f"{key} of a weight is {wrong}"
@@ -52,7 +52,7 @@ def unusable(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> str 
     return None
 
 
-def _slots(
+def _expected_slots(
     optimizer: torch.optim.Optimizer,
     group: Mapping[str, Any],
     saved: Mapping[str, Any],
@@ -65,28 +65,28 @@ def _slots(
         Exception: the step fails with them, and not with the program's settings.
     """
     try:
-        _step(optimizer, group, weight)
+        _trial_step(optimizer, group, weight)
     except Exception:  # it needs something else of its weights
         return {}
     valueless = {key for key, value in saved.items() if isinstance(value, torch.Tensor)}
-    return _step(optimizer, {**saved, **{key: group[key] for key in valueless}}, weight)
+    return _trial_step(optimizer, {**saved, **{key: group[key] for key in valueless}}, weight)
 
 
-def _step(
+def _trial_step(
     optimizer: torch.optim.Optimizer, settings: Mapping[str, Any], like: torch.Tensor
 ) -> dict[str, Any]:
     weight = torch.zeros([2] * like.ndim, dtype=like.dtype, device=like.device, requires_grad=True)
     weight.grad = torch.zeros_like(weight)
     trial = type(optimizer)([{**settings, "params": [weight]}])
-    claimed.add(trial)
+    saved_optimizers.add(trial)
     trial.step()
     if not torch.isfinite(weight).all():
         raise ArithmeticError("a step with its settings makes a weight that is no number")
     return dict(trial.state[weight])
 
 
-def _wrong(found: Any, made: Any, shape: torch.Size) -> str | None:
-    """What a slot is, where it is not like the one that a step has made."""
+def _slot_mismatch(found: Any, made: Any, shape: torch.Size) -> str | None:
+    """How a slot differs from the one that a step has made; None where it does not."""
     if not isinstance(found, torch.Tensor) or not isinstance(made, torch.Tensor):
         return None if isinstance(found, type(made)) else f"a {type(found).__name__}"
     sizes = list(made.shape)

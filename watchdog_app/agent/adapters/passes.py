@@ -40,15 +40,15 @@ LAZY = (
     "the order of data that draws global random numbers while it is read (give it a generator of "
     "its own)"
 )
-_SAY_AFTER_S = 2.0  # drawing finished batches again is said when it takes longer
+_REPORT_AFTER_S = 2.0  # drawing finished batches again is said when it takes longer
 MADE_ANEW = (
     "the order of an iterator that is made again in each epoch (give rescue.data() the data set)"
 )
 INFINITE = -1
 
 
-def weak(thing: Any) -> Callable[[], Any]:
-    """A reference that keeps nothing alive, where the kind of thing allows it."""
+def weak_reference(thing: Any) -> Callable[[], Any]:
+    """A weak reference; a strong one where the object allows no weak one."""
     try:
         return weakref.ref(thing)
     except TypeError:  # lists and generators of some kinds cannot be referred to weakly
@@ -62,11 +62,11 @@ class Source:
         self.passes = 0
         self.sketch: dict[str, int] = {}
         self.total = 0  # batches drawn, over all passes
-        self.get = weak(dataset)  # None when it is gone
+        self.get = weak_reference(dataset)  # None when it is gone
 
 
 @dataclass
-class Recorded:
+class RecordedPass:
     """What a rescue tells about one place in the epoch."""
 
     passes: int  # begun over the same data before this one
@@ -97,12 +97,12 @@ class Recorded:
         ):
             raise TypeError("the place in the data is not what a rescue says of it")
 
-    def next_epoch(self) -> Recorded:
+    def next_epoch(self) -> RecordedPass:
         """The same place one epoch later."""
         if not self.current:
             return self
         own, later = self.now_own, self.later
-        return Recorded(self.passes + 1, total=self.total, now_own=own, later=later)
+        return RecordedPass(self.passes + 1, total=self.total, now_own=own, later=later)
 
 
 @dataclass
@@ -118,13 +118,13 @@ class Pass:
     other_data: bool = False  # over another data set than the pass before at its place
     first: list[Any] | None = None  # `contents` of its first batch
     generators: list[Any] = field(default_factory=list)  # that the data draws from
-    begin: dict[str, Any] | None = None  # as in `Recorded`
+    begin: dict[str, Any] | None = None  # as in `RecordedPass`
     begin_own: own_random.States = field(default_factory=list)
     orders: own_random.Orders = field(default_factory=dict)
     later: list[Any] = field(default_factory=list)
     attributes: Attributes | None = None
 
-    def drew(self, batch: Any) -> None:
+    def count_batch(self, batch: Any) -> None:
         """Count a batch that is handed out."""
         self.drawn += 1
         self.source.total += 1
@@ -137,15 +137,15 @@ class Passes:
     """Where each pass of the epoch stands, and where those of the rescue stood."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+        self._report = say
         self._sources: dict[int, Source] = {}  # by id of the data set
         self._epoch: list[Pass] = []  # passes of the current epoch as they began
         self._latest: dict[int, Pass] = {}  # the last pass at each place, of any epoch
-        self._recorded: dict[int, Recorded] = {}  # of the rescue, until the place is reached
+        self._recorded: dict[int, RecordedPass] = {}  # of the rescue, until the place is reached
         self._lost: dict[str, None] = {}
         self._first: list[Any] | None = None  # of the rescue's pass, until a batch is drawn again
-        self.began: Callable[[], None] | None = None  # to be called when a pass has
-        self.gone_on = False  # a step has ended since the rescue
+        self.on_begin: Callable[[], None] | None = None  # to be called when a pass has
+        self.has_stepped = False  # a step has ended since the rescue
         self.forced = False  # resume="force": other data is no obstacle
         self._guard = Guard("the look at what the data draws from")
 
@@ -194,9 +194,9 @@ class Passes:
         for place, last in self._latest.items():
             now_own = own_random.capture_all(last.generators)
             if place >= len(self._epoch):
-                places[place] = self._next_at(last, now_own)
+                places[place] = self._record_next_pass(last, now_own)
                 continue
-            places[place] = Recorded(
+            places[place] = RecordedPass(
                 last.passes,
                 last.drawn,
                 last.source.total,
@@ -211,42 +211,42 @@ class Passes:
                 now_own=now_own,
                 orders=last.orders,
                 later=list(last.later),
-                loader=self._state_of(last, place, tensors),
+                loader=self._loader_state(last, place, tensors),
                 attributes=None if last.attributes is None else last.attributes.changed_values(),
             )
         # Not `asdict`: random numbers are long lists, and nobody changes them.
         return {str(place): dict(vars(each)) for place, each in places.items()}
 
-    def _next_at(self, last: Pass, now_own: own_random.States) -> Recorded:
+    def _record_next_pass(self, last: Pass, now_own: own_random.States) -> RecordedPass:
         """What is known of the next pass at the place of one of an earlier epoch."""
         if last.source.get() is None:  # made for that pass alone; the next will be new too
-            return Recorded(0, now_own=now_own)
-        return Recorded(last.source.passes, total=last.source.total, now_own=now_own)
+            return RecordedPass(0, now_own=now_own)
+        return RecordedPass(last.source.passes, total=last.source.total, now_own=now_own)
 
-    def _state_of(self, last: Pass, place: int, tensors: Any) -> Any:  # noqa: ARG002
-        """Where the data itself says that it stands, as JSON."""
+    def _loader_state(self, last: Pass, place: int, tensors: Any) -> Any:  # noqa: ARG002
+        """State of a loader that has a `state_dict`, as JSON."""
         return None
 
     def continue_from(self, position: Mapping[str, Mapping[str, Any]]) -> None:
-        """Let the next passes begin where the recorded ones stood."""
-        self._recorded = {int(place): Recorded(**known) for place, known in position.items()}
+        """Continue at the places that `position` returned."""
+        self._recorded = {int(place): RecordedPass(**known) for place, known in position.items()}
 
-    def stepped(self) -> None:
+    def step_ended(self) -> None:
         """
         A step has ended. The first one after a resume leaves the place of the rescue for good.
 
         A pass that had ended there (a validation in the middle of an epoch) starts over then.
         """
-        if not self.gone_on:
-            self.gone_on = True
+        if not self.has_stepped:
+            self.has_stepped = True
             self._recorded = {
                 place: known.next_epoch() if known.finished else known
                 for place, known in self._recorded.items()
             }
 
-    def _in_these_batches(self, known: Recorded, now: Batches) -> None:
+    def _match_batches(self, known: RecordedPass, now: Batches) -> None:
         """
-        Let a place of the rescue stand at the same sample of this program's data.
+        Adjust a place of the rescue to the batches of this program.
 
         Raises:
             RescueMismatch: the data is another.
@@ -260,7 +260,7 @@ class Passes:
                 drawn, text = 0, first_batch_text(known.size, now.size)
             known.total += drawn - known.drawn
             known.drawn, known.first = drawn, None
-            self._say(text)
+            self._report(text)
             return
         elif None not in (known.length, now.count) and known.length != now.count:
             found = (
@@ -271,10 +271,10 @@ class Passes:
             return
         if not self.forced:
             raise mismatch("that this training resumes from", [found])
-        self._say(f'resume="force" resumes although {found}: begins at the first batch.')
+        self._report(f'resume="force" resumes although {found}: begins at the first batch.')
         known.total, known.drawn = known.total - known.drawn, 0
 
-    def _compare_first(self, batch: Any, drawn: int) -> None:
+    def _compare_first_batch(self, batch: Any, drawn: int) -> None:
         """
         Compare the first batch of a pass with the one that it had in the saved run.
 
@@ -290,27 +290,27 @@ class Passes:
             found = f"a batch of the data is {after} in the program, {before} in the rescue"
             if not self.forced:
                 raise mismatch("that this training resumes from", [found])
-            self._say(f'resume="force" resumes although {found}.')
+            self._report(f'resume="force" resumes although {found}.')
         elif not self._lost:
-            self._say(FIRST_BATCH.format(drawn))
+            self._report(FIRST_BATCH.format(drawn))
 
-    def _has_begun(self) -> None:
-        """A pass stands at its beginning, or where the rescue stood."""
-        if self.began is not None:
-            self.began()
+    def _notify_begun(self) -> None:
+        """Call `on_begin`: a pass is at its beginning, or at the place of the rescue."""
+        if self.on_begin is not None:
+            self.on_begin()
 
     def _draw(self, iterator: Iterator[Any], count: int) -> None:
-        """Draw batches that the training has had, and let them go."""
+        """Draw and drop batches that the training has already had."""
         began, said = time.monotonic(), False
         for number in range(count):
             batch = next(iterator, self)
             if batch is self:
                 return
             if number == 0 and self._first is not None:
-                self._compare_first(batch, count)
-            if not said and time.monotonic() - began > _SAY_AFTER_S:
+                self._compare_first_batch(batch, count)
+            if not said and time.monotonic() - began > _REPORT_AFTER_S:
                 said = True
-                self._say(f"drawing {count} batches again to find the place in the data")
+                self._report(f"drawing {count} batches again to find the place in the data")
 
     def run(
         self,
@@ -331,26 +331,26 @@ class Passes:
             RescueMismatch: as the first batch is drawn; the pass that the rescue was in had
                 another number of batches.
         """
-        now, known = self._pass_over(dataset)
+        now, known = self._next_pass(dataset)
         return self._run(dataset, now, known, arrived, read)
 
-    def _pass_over(self, dataset: Iterable[Any]) -> tuple[Pass, Recorded | None]:
+    def _next_pass(self, dataset: Iterable[Any]) -> tuple[Pass, RecordedPass | None]:
         """The next pass of the epoch, and what the rescue says of its place."""
-        source = self._source_of(dataset)
+        source = self._find_source(dataset)
         place = len(self._epoch)
         with self._guard:
-            self._look_at(dataset, source, self._latest.get(place))
+            self._check_order(dataset, source, self._latest.get(place))
         known = self._recorded.pop(place, None)
         now = Pass(source, source.passes if known is None else known.passes, batches(dataset))
         self._epoch.append(now)
         self._latest[place] = now
         return now, known
 
-    def _source_of(self, dataset: Any) -> Source:
-        """What the passes over a data set are counted for."""
+    def _find_source(self, dataset: Any) -> Source:
+        """The object that counts the passes over a data set."""
         anchor = dataset
         with self._guard:
-            anchor = _anchor_of(dataset)
+            anchor = _find_shuffle(dataset)
         source = self._sources.get(id(anchor))
         if source is None or source.get() is not anchor:
             source = self._sources[id(anchor)] = Source(anchor)
@@ -362,14 +362,14 @@ class Passes:
         self,
         dataset: Iterable[Any],
         now: Pass,
-        known: Recorded | None,
+        known: RecordedPass | None,
         arrived: Callable[[], None],
         read: Callable[[str], Any] | None,
     ) -> Iterator[Any]:
         current = known is not None and known.current
         if known is not None and current:
             if not known.finished:
-                self._in_these_batches(known, now.batches)
+                self._match_batches(known, now.batches)
             now.drawn, now.finished, now.first = known.drawn, known.finished, known.first
         iterator = self._iterator(dataset, now, known, read)
         now.source.passes += 1
@@ -378,15 +378,15 @@ class Passes:
         if current:
             arrived()
         if not now.finished:
-            self._has_begun()
-            yield from self._hand_out(dataset, now, iterator)
+            self._notify_begun()
+            yield from self._remaining_batches(dataset, now, iterator)
             now.finished = True
 
     def _iterator(
         self,
         dataset: Iterable[Any],
         now: Pass,
-        known: Recorded | None,
+        known: RecordedPass | None,
         read: Callable[[str], Any] | None,  # noqa: ARG002
     ) -> Iterator[Any]:
         """An iterator over the data that stands where the rescue stood, or at its beginning."""
@@ -395,7 +395,7 @@ class Passes:
             iter(dataset)
             source.passes += 1
         with self._guard:
-            self._set_random(dataset, now, known)
+            self._restore_random(dataset, now, known)
         iterator = iter(dataset)
         if known is None:
             return iterator
@@ -408,17 +408,17 @@ class Passes:
             own_random.restore_all(now.generators, known.now_own)
         return iterator
 
-    def _hand_out(self, dataset: Any, now: Pass, iterator: Iterator[Any]) -> Iterator[Any]:  # noqa: ARG002
-        """The batches that are left of a pass."""
-        looks = _Looks(iterator)
-        for item in looks:
-            now.drew(item)
-            if looks.mixed:
+    def _remaining_batches(self, dataset: Any, now: Pass, iterator: Iterator[Any]) -> Iterator[Any]:  # noqa: ARG002
+        """The remaining batches of a pass."""
+        monitor = _DrawMonitor(iterator)
+        for item in monitor:
+            now.count_batch(item)
+            if monitor.is_mixed:
                 self._lost[LAZY] = None
             yield item
 
-    def _set_random(self, dataset: Any, now: Pass, known: Recorded | None) -> None:
-        """Set what the source draws from as it was when this pass began, and note it."""
+    def _restore_random(self, dataset: Any, now: Pass, known: RecordedPass | None) -> None:
+        """Restore the generators of the data as this pass began, and record them."""
         now.generators = own_random.find_generators(dataset)
         # A generator that began in an earlier pass draws its whole past again.
         begins = not isinstance(dataset, Iterator) or known is None or known.total == known.drawn
@@ -426,15 +426,15 @@ class Passes:
         if known is not None and begins:
             states = known.begin_own if known.current else known.now_own
         if states and not own_random.restore_all(now.generators, states):
-            self._say(own_random.CHANGED)
+            self._report(own_random.CHANGED)
         if states and known is not None and known.orders:
             own_random.restore_orders(dataset, known.orders)
         if now.generators:
             now.begin_own = own_random.capture_all(now.generators)
             now.orders = own_random.changed_orders(dataset, now.source.sketch)
 
-    def _look_at(self, dataset: Any, source: Source, before: Pass | None) -> None:
-        """Note what a resume in this pass could not bring back."""
+    def _check_order(self, dataset: Any, source: Source, before: Pass | None) -> None:
+        """Record what a resume in this pass could not restore of the order."""
         if isinstance(dataset, Iterator):
             anew = before is not None and before.source is not source
             # One of Python's gives the same each time, or draws from what is put back.
@@ -444,7 +444,7 @@ class Passes:
             self._lost[COUNTED] = None
 
 
-class _Looks:
+class _DrawMonitor:
     """
     An iterator, and whether data and training draw from the same global generators in turn.
 
@@ -452,10 +452,10 @@ class _Looks:
     """
 
     def __init__(self, iterator: Iterator[Any]) -> None:
-        self.mixed = False
+        self.is_mixed = False
         self._iterator = iterator
         # Generators are where Python code of the program draws.
-        self._looks = isinstance(iterator, GeneratorType)
+        self._is_generator = isinstance(iterator, GeneratorType)
         self._after: randomness.Snapshot | None = None
         self._others = False
 
@@ -463,17 +463,17 @@ class _Looks:
         return self
 
     def __next__(self) -> Any:
-        if not self._looks or self.mixed:
+        if not self._is_generator or self.is_mixed:
             return next(self._iterator)
         before = randomness.snapshot()
         self._others = self._others or self._after not in (None, before)
         item = next(self._iterator)
         self._after = randomness.snapshot()
-        self.mixed = self._others and self._after != before
+        self.is_mixed = self._others and self._after != before
         return item
 
 
-def _anchor_of(dataset: Any) -> Any:
+def _find_shuffle(dataset: Any) -> Any:
     """
     The object whose passes advance the order: of a tf.data pipeline its last shuffle.
 

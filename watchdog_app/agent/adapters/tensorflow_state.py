@@ -74,7 +74,7 @@ class LoopState(NamedState):
         self._arrays: dict[str, np.ndarray[Any, Any]] = {}
         self._others: dict[str, Any] = {}
         for name, thing in objects.items():
-            self._sort(name, thing)
+            self._register(name, thing)
         super().__init__(
             objects,
             passes,
@@ -82,7 +82,7 @@ class LoopState(NamedState):
             Attributes(tensorflow_facts.holders_of(objects), begins=begins),
         )
         self._position = position
-        self._early = {item.name for item in self.variables()}
+        self._initial_names = {item.name for item in self.variables()}
 
     def variables(self) -> list[StateVariable]:
         """Every variable of the objects, as they are now."""
@@ -94,7 +94,7 @@ class LoopState(NamedState):
         entries = [variables.entry(item.row, item.nbytes, item.array) for item in held]
         rows = [item.row for item in held]
         arrays = {f"{name}/": array for name, array in self._arrays.items()}
-        others = {name: _take(name, thing, arrays) for name, thing in self._others.items()}
+        others = {name: _capture_value(name, thing, arrays) for name, thing in self._others.items()}
         for name, array in arrays.items():
             row = (name, array.dtype.name, array.shape)
             entries.append(variables.entry(row, array.nbytes, partial(np.asarray, array)))
@@ -103,12 +103,12 @@ class LoopState(NamedState):
         late = [
             item.name
             for item in held
-            if item.name not in self._early and item.group != variables.OPTIMIZER
+            if item.name not in self._initial_names and item.group != variables.OPTIMIZER
         ]
         self.lost = [f"{name}, made after Rescue(...) was" for name in late]
         self.lost += self.not_restored()
         meta = {
-            **self._common(),
+            **self._common_meta(),
             "kind": KIND,
             "position": self._position(),
             "variables": rows,
@@ -139,7 +139,7 @@ class LoopState(NamedState):
     def changing(self) -> dict[str, Any] | None:
         """What of the JSON values is another with each batch; None where tensors are as well."""
         arrays: dict[str, np.ndarray[Any, Any]] = {}
-        others = {name: _take(name, thing, arrays) for name, thing in self._others.items()}
+        others = {name: _capture_value(name, thing, arrays) for name, thing in self._others.items()}
         if arrays or self._arrays:
             return None
         return {
@@ -176,7 +176,7 @@ class LoopState(NamedState):
         if found:
             raise matching.mismatch(saved.path, found)
 
-    def put(self, saved: SavedLoop) -> None:
+    def restore(self, saved: SavedLoop) -> None:
         """
         Set everything to what the rescue holds.
 
@@ -190,15 +190,15 @@ class LoopState(NamedState):
         for name, array in self._arrays.items():
             array[...] = saved.read(f"{name}/")
         for name, thing in self._others.items():
-            _put(thing, saved.meta["others"][name], saved.read)
-        self._put_common(saved)
+            _restore_value(thing, saved.meta["others"][name], saved.read)
+        self._restore_common(saved)
 
     def merge_settings(self, saved: SavedLoop) -> tuple[str, ...]:
         """Once everything is put: set what the program changed on purpose. In words."""
         optimizers = tensorflow_facts.optimizers_of(self._objects)
         return keras_facts.merge(optimizers, saved.meta, self.identity.settings)
 
-    def _sort(self, name: str, thing: Any) -> None:
+    def _register(self, name: str, thing: Any) -> None:
         if isinstance(thing, keras.Model) and not thing.built:
             raise RescueError(
                 f"{name} has no variables yet, so a rescue could not be given back to it. "
@@ -217,10 +217,10 @@ class LoopState(NamedState):
             or hasattr(thing, "_trackable_children")
         ):
             self._variables[name] = thing
-        elif _understood(thing):
+        elif _is_supported(thing):
             self._others[name] = thing
             try:
-                _take(name, thing, {})  # now rather than when memory runs out
+                _capture_value(name, thing, {})  # now rather than when memory runs out
             except RescueError as error:
                 why = error.__cause__
                 raise TypeError(
@@ -258,7 +258,7 @@ class SavedLoop(SavedState):
     """A rescue of a custom loop."""
 
     kind = KIND, "a TensorFlow training loop"
-    listed_as = "variables"
+    rows_key = "variables"
 
     def rows(self, present: set[str]) -> list[Row]:
         """The saved variables, less those made late that this program has not made yet."""
@@ -276,7 +276,7 @@ class SavedLoop(SavedState):
         return variables.from_bytes(self._rows[name], self._read_raw(name))
 
 
-def _understood(thing: Any) -> bool:
+def _is_supported(thing: Any) -> bool:
     return (
         own_random.is_generator(thing)
         or isinstance(thing, (dict, list))
@@ -284,7 +284,7 @@ def _understood(thing: Any) -> bool:
     )
 
 
-def _take(name: str, thing: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+def _capture_value(name: str, thing: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
     """The state as JSON; its arrays go into `arrays`."""
     try:
         if own_random.is_generator(thing):
@@ -297,7 +297,7 @@ def _take(name: str, thing: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any
         raise RescueError(f"{name} cannot be saved: {error}. Nothing was saved.") from error
 
 
-def _put(thing: Any, state: Any, read: Callable[[str], np.ndarray[Any, Any]]) -> None:
+def _restore_value(thing: Any, state: Any, read: Callable[[str], np.ndarray[Any, Any]]) -> None:
     if own_random.is_generator(thing):
         own_random.restore(thing, state)
     elif isinstance(thing, dict):

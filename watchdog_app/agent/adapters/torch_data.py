@@ -20,7 +20,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from watchdog_app.agent.adapters.passes import LAZY, Pass, Passes, Recorded, Source
+from watchdog_app.agent.adapters.passes import LAZY, Pass, Passes, RecordedPass, Source
 from watchdog_app.agent.contain import describe
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.state import own_random, randomness, torch_tensors
@@ -32,7 +32,7 @@ PERSISTENT = (
     "first epoch"
 )
 _MOST_LATER = 32  # draws that are kept: of more, the first are let go of
-_LOOKS = 3  # draws of a pass at which the global random numbers are compared
+_COMPARED_DRAWS = 3  # draws of a pass at which the global random numbers are compared
 
 
 class LoaderPasses(Passes):
@@ -47,9 +47,9 @@ class LoaderPasses(Passes):
         """As `Passes.run`; the pass begins as its first batch is drawn."""
         yield from super().run(dataset, arrived, read)
 
-    def _pass_over(self, dataset: Iterable[Any]) -> tuple[Pass, Recorded | None]:
+    def _next_pass(self, dataset: Iterable[Any]) -> tuple[Pass, RecordedPass | None]:
         before = self._latest.get(len(self._epoch))
-        now, known = super()._pass_over(dataset)
+        now, known = super()._next_pass(dataset)
         if known is not None:
             now.later = list(known.later)
         elif before is not None and before.source is now.source:
@@ -58,23 +58,23 @@ class LoaderPasses(Passes):
             now.other_data = before is not None
         with self._guard:
             now.generators = own_random.find_generators(dataset)
-            now.attributes = Attributes(_parts_of(dataset))
+            now.attributes = Attributes(_data_parts(dataset))
         return now, known
 
-    def _look_at(self, dataset: Any, source: Source, before: Pass | None) -> None:
+    def _check_order(self, dataset: Any, source: Source, before: Pass | None) -> None:
         """Nothing is lost: an iterator over a loader draws its order with its first batch."""
 
-    def _next_at(self, last: Pass, now_own: own_random.States) -> Recorded:
+    def _record_next_pass(self, last: Pass, now_own: own_random.States) -> RecordedPass:
         dataset, source = last.source.get(), last.source
         # Nobody iterates again over an iterator that has ended.
         ended = last.finished and isinstance(dataset, Iterator)
         if last.other_data or dataset is None or ended:
-            return Recorded(0)
-        return Recorded(source.passes, total=source.total, now_own=now_own, later=last.later)
+            return RecordedPass(0)
+        return RecordedPass(source.passes, total=source.total, now_own=now_own, later=last.later)
 
-    def _state_of(self, last: Pass, place: int, tensors: Tensors) -> Any:
+    def _loader_state(self, last: Pass, place: int, tensors: Tensors) -> Any:
         dataset = last.source.get()
-        if not (last.finished or last.ahead) and _keeps_place(dataset):
+        if not (last.finished or last.ahead) and _is_stateful(dataset):
             # Some have the methods and no state; without it the batches are drawn again.
             with suppress(Exception):
                 return torch_tensors.encode(dataset.state_dict(), f"data/{place}", tensors)
@@ -84,54 +84,56 @@ class LoaderPasses(Passes):
         self,
         dataset: Iterable[Any],
         now: Pass,
-        known: Recorded | None,
+        known: RecordedPass | None,
         read: Callable[[str], Any] | None,
     ) -> Iterator[Any]:
         now.source.passes = max(now.source.passes, now.passes)
         if known is None or not known.current:
             if known is not None and known.passes:
-                self._put_own(now, known.now_own)
-            return self._begin(dataset, now, known)
+                self._restore_own_random(now, known.now_own)
+            return self._begin_pass(dataset, now, known)
         if known.finished:
-            self._put_own(now, known.now_own)
+            self._restore_own_random(now, known.now_own)
             return iter(())
-        random = randomness.capture() if self.gone_on else None
-        iterator = self._return(dataset, now, known, read)
-        self._put_own(now, known.now_own)
+        random = randomness.capture() if self.has_stepped else None
+        iterator = self._resume_pass(dataset, now, known, read)
+        self._restore_own_random(now, known.now_own)
         if now.attributes is not None:
             now.attributes.restore(known.attributes)
         if random is not None:  # not read since the rescue, while steps were made
             randomness.restore(random)
         return iterator
 
-    def _begin(self, dataset: Iterable[Any], now: Pass, known: Recorded | None) -> Iterator[Any]:
-        """A pass that the rescue was not in."""
-        self._warm(dataset, now)
-        self._note(now)
+    def _begin_pass(
+        self, dataset: Iterable[Any], now: Pass, known: RecordedPass | None
+    ) -> Iterator[Any]:
+        """Begin a pass that the rescue was not in."""
+        self._start_workers(dataset, now)
+        self._record_beginning(now)
         iterator = iter(dataset)
         # An iterator of the program's begins where its last pass stopped, also in a fresh process.
         if iterator is dataset and known is not None:
             self._draw_again(iterator, now.source.total, known.total, known.later)
         return iterator
 
-    def _return(
+    def _resume_pass(
         self,
         dataset: Iterable[Any],
         now: Pass,
-        known: Recorded,
+        known: RecordedPass,
         read: Callable[[str], Any] | None,
     ) -> Iterator[Any]:
         """The iterator of a pass that the rescue was in, at the rescue's place."""
-        self._warm(dataset, now)
+        self._start_workers(dataset, now)
         itself = isinstance(dataset, Iterator)
         # An iterator that began in an earlier pass draws its whole past again.
         as_begun = known.begin is not None and (not itself or known.total == known.drawn)
         if as_begun:
-            self._put_beginning(now, known)
-        self._note(now)
+            self._restore_beginning(now, known)
+        self._record_beginning(now)
         sized = getattr(dataset, "batch_size", None)
         same_size = known.size is None or known.size == sized
-        if known.loader is not None and read is not None and same_size and _keeps_place(dataset):
+        if known.loader is not None and read is not None and same_size and _is_stateful(dataset):
             stateful: Any = dataset
             stateful.load_state_dict(torch_tensors.decode(known.loader, read))
             return iter(dataset)
@@ -139,14 +141,14 @@ class LoaderPasses(Passes):
         self._first = known.first if as_begun and known.drawn else None
         if itself:
             self._draw_again(iterator, now.source.total, known.total, known.later)
-        elif _indices_suffice(dataset, iterator):
+        elif _can_skip_indices(dataset, iterator):
             if self._first is not None:
                 for batch in iterator:  # loaded once more to be compared
-                    self._compare_first(batch, known.drawn)
+                    self._compare_first_batch(batch, known.drawn)
                     break
-                self._put_beginning(now, known)
+                self._restore_beginning(now, known)
                 iterator = iter(dataset)
-            inner = _plain(iterator)
+            inner = _unwrap(iterator)
             for _ in range(known.drawn):
                 next(inner._sampler_iter, None)
             inner._num_yielded = known.drawn
@@ -154,8 +156,8 @@ class LoaderPasses(Passes):
             self._draw_again(iterator, 0, known.drawn, known.later)
         return iterator
 
-    def _put_beginning(self, now: Pass, known: Recorded) -> None:
-        """Random numbers as the pass of the rescue began."""
+    def _restore_beginning(self, now: Pass, known: RecordedPass) -> None:
+        """Restore the random numbers with which the pass of the rescue began."""
         try:
             randomness.restore(known.begin or {})
         except Exception as error:
@@ -163,20 +165,20 @@ class LoaderPasses(Passes):
                 f"The random numbers in the rescue cannot be given back ({describe(error)}). "
                 "Nothing on disk was changed. To start over: Rescue(..., resume=False)."
             ) from error
-        self._put_own(now, known.begin_own)
+        self._restore_own_random(now, known.begin_own)
 
-    def _hand_out(self, dataset: Any, now: Pass, iterator: Iterator[Any]) -> Iterator[Any]:
-        looks = _LOOKS if _reads_here(dataset) else 0
+    def _remaining_batches(self, dataset: Any, now: Pass, iterator: Iterator[Any]) -> Iterator[Any]:
+        comparisons = _COMPARED_DRAWS if _reads_in_process(dataset) else 0
         watched = None
-        if looks and not isinstance(dataset, DataLoader):
+        if comparisons and not isinstance(dataset, DataLoader):
             watched = _LaterDraws(now.later)
             now.later = watched.kept
         # Of an iterator of the program's, whose passes are one.
         first = now.source.total - now.drawn if isinstance(dataset, Iterator) else 0
         while True:
-            before = self._random_now() if looks and now.drawn else None
+            before = self._random_now() if comparisons and now.drawn else None
             seen = None
-            if watched is not None and not looks:
+            if watched is not None and not comparisons:
                 with self._guard:
                     seen = randomness.snapshot()
             try:
@@ -190,11 +192,11 @@ class LoaderPasses(Passes):
                     self._lost[LAZY] = None
                     watched = None if watched.always else watched
             if before is not None:
-                looks -= 1
+                comparisons -= 1
                 if before != self._random_now():
                     self._lost[LAZY] = None
-                    looks = 0
-            now.drew(item)
+                    comparisons = 0
+            now.count_batch(item)
             yield item
 
     def _draw_again(
@@ -212,8 +214,8 @@ class LoaderPasses(Passes):
                 first = at
         self._draw(iterator, end - first)
 
-    def _warm(self, dataset: Any, now: Pass) -> None:
-        """Workers that live for several passes are started by the first, which draws a seed."""
+    def _start_workers(self, dataset: Any, now: Pass) -> None:
+        """Start persistent workers, which the first pass does: it draws a seed."""
         if not (isinstance(dataset, DataLoader) and dataset.num_workers and now.passes):
             return
         if dataset.persistent_workers:
@@ -226,30 +228,30 @@ class LoaderPasses(Passes):
             return randomness.capture()
         return None
 
-    def _note(self, now: Pass) -> None:
+    def _record_beginning(self, now: Pass) -> None:
         with self._guard:
             now.begin = randomness.capture()
             now.begin_own = own_random.capture_all(now.generators)
 
-    def _put_own(self, now: Pass, states: list[Any]) -> None:
+    def _restore_own_random(self, now: Pass, states: list[Any]) -> None:
         if not own_random.restore_all(now.generators, states):
-            self._say(own_random.CHANGED)
+            self._report(own_random.CHANGED)
 
 
-def _parts_of(dataset: Any) -> Iterator[tuple[str, Any]]:
-    """What a pass over data reads from, and what that is called."""
+def _data_parts(dataset: Any) -> Iterator[tuple[str, Any]]:
+    """The objects that a pass reads from, with their names."""
     yield "data", dataset
     for name in ("dataset", "sampler", "batch_sampler", "collate_fn"):
         if hasattr(dataset, name):
             yield name, getattr(dataset, name)
 
 
-def _keeps_place(dataset: Any) -> bool:
-    """A loader that says where it is, and goes there."""
+def _is_stateful(dataset: Any) -> bool:
+    """Whether a loader has `state_dict` and `load_state_dict`."""
     return hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
 
 
-def _indices_suffice(dataset: Any, iterator: Any) -> bool:
+def _can_skip_indices(dataset: Any, iterator: Any) -> bool:
     """
     Whether batches can be left out by leaving out their indices.
 
@@ -259,18 +261,18 @@ def _indices_suffice(dataset: Any, iterator: Any) -> bool:
         isinstance(dataset, DataLoader)
         and dataset.num_workers == 0
         and not isinstance(dataset.dataset, IterableDataset)
-        and type(_plain(iterator)).__name__ == "_SingleProcessDataLoaderIter"
+        and type(_unwrap(iterator)).__name__ == "_SingleProcessDataLoaderIter"
         and hasattr(iterator, "_sampler_iter")
         and hasattr(iterator, "_num_yielded")
     )
 
 
-def _plain(iterator: Any) -> Any:
+def _unwrap(iterator: Any) -> Any:
     """The DataLoader's own iterator, where the agent that is switched on has one around it."""
     return getattr(iterator, "plain_iterator", iterator)
 
 
-def _reads_here(dataset: Any) -> bool:
+def _reads_in_process(dataset: Any) -> bool:
     """Whether items are made in this process and cannot be left out by their indices."""
     if isinstance(dataset, DataLoader):
         return dataset.num_workers == 0 and isinstance(dataset.dataset, IterableDataset)

@@ -38,12 +38,12 @@ class Part:
         self.name = name
         self.thing = thing
 
-    def take(self, tensors: Tensors) -> Any:
+    def capture(self, tensors: Tensors) -> Any:
         """The state as JSON; its tensors go into `tensors`."""
         return torch_tensors.encode(self.thing, self.name, tensors)
 
-    def put(self, state: Any, read: Read) -> None:
-        """Set the object to what `take` returned."""
+    def restore(self, state: Any, read: Read) -> None:
+        """Set the object to what `capture` returned."""
         value = torch_tensors.decode(state, read)
         if isinstance(self.thing, list):
             self.thing[:] = value
@@ -51,13 +51,13 @@ class Part:
             self.thing.clear()
             self.thing.update(value)
 
-    def program(self) -> Any:
-        """What of the program decides whether a rescue fits, as JSON."""
+    def signature(self) -> Any:
+        """What a rescue must match to fit this object, as JSON."""
         return type(self.thing).__name__
 
     def differences(self, _state: Any, program: Any, _row: RowOf) -> list[str]:
         """What keeps the rescue from fitting, one plain phrase each."""
-        now = self.program()
+        now = self.signature()
         if program != now:
             return [f"{self.name} is {now} in the program, {program} in the rescue"]
         return []
@@ -66,10 +66,10 @@ class Part:
         """Gradients of the parameters with these ids; None where there are none."""
         return None
 
-    def put_gradients(self, held: Any, read: Read) -> None:
+    def restore_gradients(self, held: Any, read: Read) -> None:
         """Set the gradients that `gradients` returned."""
 
-    def owned(self) -> Iterator[torch.Tensor]:
+    def tensors(self) -> Iterator[torch.Tensor]:
         """Tensors that an optimizer may train and that this part saves."""
         return iter(())
 
@@ -77,12 +77,12 @@ class Part:
 class StatefulPart(Part):
     """A scheduler, a gradient scaler, an object of the user's."""
 
-    def take(self, tensors: Tensors) -> Any:
-        """As `Part.take`."""
+    def capture(self, tensors: Tensors) -> Any:
+        """As `Part.capture`."""
         return torch_tensors.encode(self.thing.state_dict(), self.name, tensors)
 
-    def put(self, state: Any, read: Read) -> None:
-        """As `Part.put`."""
+    def restore(self, state: Any, read: Read) -> None:
+        """As `Part.restore`."""
         self.thing.load_state_dict(torch_tensors.decode(state, read))
 
     def differences(self, state: Any, program: Any, row: RowOf) -> list[str]:
@@ -101,16 +101,16 @@ class StatefulPart(Part):
 class TensorPart(Part):
     """One tensor, filled in place."""
 
-    def take(self, tensors: Tensors) -> Any:
-        """As `Part.take`."""
+    def capture(self, tensors: Tensors) -> Any:
+        """As `Part.capture`."""
         return tensors.add(self.name, self.thing.detach())
 
-    def put(self, state: Any, read: Read) -> None:
-        """As `Part.put`."""
+    def restore(self, state: Any, read: Read) -> None:
+        """As `Part.restore`."""
         torch_tensors.copy_into(self.thing, read(state))
 
-    def program(self) -> Any:
-        """As `Part.program`."""
+    def signature(self) -> Any:
+        """As `Part.signature`."""
         _name, kind, shape = torch_tensors.row(self.name, self.thing)
         return torch_tensors.format_tensor(kind, shape)
 
@@ -120,56 +120,56 @@ class TensorPart(Part):
             return None
         return tensors.add_gradient(f"{self.name}:{GRADIENT}", self.thing.grad)
 
-    def put_gradients(self, held: Any, read: Read) -> None:
-        """As `Part.put_gradients`."""
+    def restore_gradients(self, held: Any, read: Read) -> None:
+        """As `Part.restore_gradients`."""
         if self.thing.is_leaf:
             device = self.thing.device
             self.thing.grad = (
                 None if held is None else torch_tensors.join_gradient(held, read, device)
             )
 
-    def owned(self) -> Iterator[torch.Tensor]:
-        """As `Part.owned`."""
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """As `Part.tensors`."""
         yield self.thing
 
 
 class ArrayPart(Part):
     """A NumPy array, filled in place."""
 
-    def take(self, tensors: Tensors) -> Any:
-        """As `Part.take`."""
+    def capture(self, tensors: Tensors) -> Any:
+        """As `Part.capture`."""
         return torch_tensors.encode(self.thing, self.name, tensors)
 
-    def put(self, state: Any, read: Read) -> None:
-        """As `Part.put`."""
+    def restore(self, state: Any, read: Read) -> None:
+        """As `Part.restore`."""
         self.thing[...] = torch_tensors.decode(state, read)
 
-    def program(self) -> Any:
-        """As `Part.program`."""
+    def signature(self) -> Any:
+        """As `Part.signature`."""
         return torch_tensors.format_tensor(self.thing.dtype.name, self.thing.shape)
 
 
 class GeneratorPart(Part):
     """A random generator."""
 
-    def take(self, _tensors: Tensors) -> Any:
-        """As `Part.take`."""
+    def capture(self, _tensors: Tensors) -> Any:
+        """As `Part.capture`."""
         return own_random.capture(self.thing)
 
-    def put(self, state: Any, _read: Read) -> None:
-        """As `Part.put`."""
+    def restore(self, state: Any, _read: Read) -> None:
+        """As `Part.restore`."""
         own_random.restore(self.thing, state)
 
-    def program(self) -> Any:
-        """As `Part.program`."""
+    def signature(self) -> Any:
+        """As `Part.signature`."""
         return own_random.capture(self.thing)[0]
 
 
 class ModulePart(Part):
     """A model, a layer, an averaged model."""
 
-    def take(self, tensors: Tensors) -> Any:
-        """As `Part.take`."""
+    def capture(self, tensors: Tensors) -> Any:
+        """As `Part.capture`."""
         state = self.thing.state_dict()
         held = {
             key: torch_tensors.encode(value, f"{self.name}/{key}", tensors)
@@ -189,10 +189,10 @@ class ModulePart(Part):
             ],
         }
 
-    def put(self, state: Any, read: Read) -> None:
-        """As `Part.put`."""
-        self._put_tensors(state["state"], read)
-        self._put_beside(state["beside"], read)
+    def restore(self, state: Any, read: Read) -> None:
+        """As `Part.restore`."""
+        self._restore_tensors(state["state"], read)
+        self._restore_buffers(state["beside"], read)
         asleep, frozen = set(state["asleep"]), set(state["frozen"])
         for key, module in self.thing.named_modules():
             module.training = key not in asleep
@@ -200,8 +200,8 @@ class ModulePart(Part):
             if parameter.requires_grad == (key in frozen):
                 parameter.requires_grad_(key not in frozen)
 
-    def program(self) -> Any:
-        """As `Part.program`; what a module computes is told by `identity.torch_facts`."""
+    def signature(self) -> Any:
+        """As `Part.signature`; what a module computes is told by `identity.torch_facts`."""
         return "module"
 
     def differences(self, state: Any, _program: Any, row: RowOf) -> list[str]:
@@ -238,8 +238,8 @@ class ModulePart(Part):
             if parameter.grad is not None and id(parameter) in of
         }
 
-    def put_gradients(self, held: Any, read: Read) -> None:
-        """As `Part.put_gradients`."""
+    def restore_gradients(self, held: Any, read: Read) -> None:
+        """As `Part.restore_gradients`."""
         for key, parameter in self.thing.named_parameters():
             name = held.get(key)
             device = parameter.device
@@ -247,11 +247,11 @@ class ModulePart(Part):
                 None if name is None else torch_tensors.join_gradient(name, read, device)
             )
 
-    def owned(self) -> Iterator[torch.Tensor]:
-        """As `Part.owned`."""
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """As `Part.tensors`."""
         yield from self.thing.parameters()
 
-    def _put_tensors(self, held: Mapping[str, Any], read: Read) -> None:
+    def _restore_tensors(self, held: Mapping[str, Any], read: Read) -> None:
         state = self.thing.state_dict()
         own = {
             torch_tensors.memory_key(tensor.detach())
@@ -269,7 +269,7 @@ class ModulePart(Part):
         if others:  # a module's extra state, or what a hook of its own makes
             self.thing.load_state_dict(torch_tensors.decode(others, read), strict=False)
 
-    def _put_beside(self, held: Mapping[str, Any], read: Read) -> None:
+    def _restore_buffers(self, held: Mapping[str, Any], read: Read) -> None:
         now = dict(self.thing.named_buffers())
         for key, state in held.items():
             value = torch_tensors.decode(state, read)
@@ -284,8 +284,8 @@ class ModulePart(Part):
 class OptimizerPart(StatefulPart):
     """One of `torch.optim`, or a subclass: loaded by its own `load_state_dict`."""
 
-    def put(self, state: Any, read: Read) -> None:
-        """As `Part.put`."""
+    def restore(self, state: Any, read: Read) -> None:
+        """As `Part.restore`."""
         # First away with the slots that are there: never two sets of them in memory.
         self.thing.state.clear()
         value = torch_tensors.decode(state, read)
@@ -310,13 +310,13 @@ class OptimizerPart(StatefulPart):
                 if there.dtype != saved.dtype:
                     now[key] = saved.to(there.device)
 
-    def program(self) -> Any:
-        """As `Part.program`."""
+    def signature(self) -> Any:
+        """As `Part.signature`."""
         return [[list(each.shape) for each in group["params"]] for group in self.thing.param_groups]
 
     def differences(self, state: Any, program: Any, row: RowOf) -> list[str]:
         """As `Part.differences`."""
-        groups, groups_then = self.program(), program
+        groups, groups_then = self.signature(), program
         if len(groups) != len(groups_then):
             count = f"{len(groups)} parameter group{'' if len(groups) == 1 else 's'}"
             text = f"{self.name} has {count} in the program, {len(groups_then)} in the rescue"
@@ -335,21 +335,21 @@ class OptimizerPart(StatefulPart):
                     which = f"tensor {at} in {where}"
                     return [f"{which} has shape {here} in the program, {there} in the rescue"]
         outline = torch_tensors.decode(state, lambda name: torch.empty(row(name)[2], device="meta"))
-        reason = optimizer_state.unusable(self.thing, outline)
+        reason = optimizer_state.unusable_reason(self.thing, outline)
         return [f"{self.name} cannot use its state in the rescue: {reason}"] if reason else []
 
 
-class Stepped:
+class StepTracker:
     """Which optimizers have stepped since the last boundary: their gradients are used up then."""
 
     def __init__(self, things: Iterable[Any]) -> None:
         self._stepped: set[int] = set()
-        self.all_have = False
+        self.all_stepped = False
         self._optimizers = [each for each in things if isinstance(each, torch.optim.Optimizer)]
-        optimizer_state.claimed.update(self._optimizers)
-        self._hooks = [each.register_step_post_hook(self._note) for each in self._optimizers]
+        optimizer_state.saved_optimizers.update(self._optimizers)
+        self._hooks = [each.register_step_post_hook(self._record_step) for each in self._optimizers]
 
-    def adding_up(self) -> set[int]:
+    def accumulating_ids(self) -> set[int]:
         """Ids of the parameters whose gradients still wait for their optimizer's step."""
         return {
             id(item)
@@ -358,22 +358,22 @@ class Stepped:
             for item in parameters(each)
         }
 
-    def forget(self) -> None:
-        """A boundary has passed."""
+    def clear(self) -> None:
+        """Begin to count anew, after a boundary."""
         self._stepped.clear()
-        self.all_have = False
+        self.all_stepped = False
 
     def close(self) -> None:
-        """Take the hooks off."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
 
-    def _note(self, optimizer: Any, *_: Any) -> None:
+    def _record_step(self, optimizer: Any, *_: Any) -> None:
         self._stepped.add(id(optimizer))
-        self.all_have = len(self._stepped) == len(self._optimizers)
+        self.all_stepped = len(self._stepped) == len(self._optimizers)
 
 
-def forgotten_schedulers(objects: Mapping[str, Any]) -> list[str]:
+def unnamed_schedulers(objects: Mapping[str, Any]) -> list[str]:
     """Optimizers with a scheduler that was not named, in words."""
     found = []
     for name, thing in objects.items():
@@ -381,13 +381,13 @@ def forgotten_schedulers(objects: Mapping[str, Any]) -> list[str]:
         if not isinstance(thing, torch.optim.Optimizer):
             continue
         if getattr(step, "_wrapped_by_lr_sched", False) and not any(
-            drives(other, thing) for other in objects.values()
+            is_scheduler_of(other, thing) for other in objects.values()
         ):
             found.append(f"the learning-rate scheduler of {name}, which Rescue(...) was not given")
     return found
 
 
-def drives(thing: Any, optimizer: Any) -> bool:
+def is_scheduler_of(thing: Any, optimizer: Any) -> bool:
     """Whether `thing` is a scheduler of this optimizer, or holds one."""
     if not hasattr(thing, "load_state_dict") or not hasattr(thing, "step"):
         return False
@@ -406,19 +406,19 @@ def parameters(optimizer: Any) -> list[torch.Tensor]:
     return [item for group in optimizer.param_groups for item in group["params"]]
 
 
-def part(name: str, thing: Any) -> Part:
+def build_part(name: str, thing: Any) -> Part:
     """
     The part for a named object.
 
     Raises:
         TypeError: its state cannot be taken.
     """
-    kind = _kind(name, thing)
+    kind = _part_class(name, thing)
     made = kind(name, thing)
     tensors = Tensors()
     try:
-        made.take(tensors)
-        made.program()
+        made.capture(tensors)
+        made.signature()
     except TypeError as error:
         raise TypeError(f"the state of {name} cannot be saved: {error}.") from error
     except Exception as error:
@@ -439,7 +439,7 @@ def check_owners(parts: Mapping[str, Part]) -> None:
     Raises:
         RescueError: which optimizer, and how many of its tensors.
     """
-    owned = {id(tensor) for each in parts.values() for tensor in each.owned()}
+    owned = {id(tensor) for each in parts.values() for tensor in each.tensors()}
     for name, each in parts.items():
         if not isinstance(each, OptimizerPart):
             continue
@@ -451,7 +451,7 @@ def check_owners(parts: Mapping[str, Part]) -> None:
             )
 
 
-def _kind(name: str, thing: Any) -> type[Part]:
+def _part_class(name: str, thing: Any) -> type[Part]:
     if isinstance(thing, torch.nn.Module):
         return ModulePart
     if isinstance(thing, torch.optim.Optimizer):

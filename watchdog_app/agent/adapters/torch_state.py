@@ -56,9 +56,9 @@ class TorchState(NamedState):
             TypeError: an object's state cannot be taken.
             RescueError: an optimizer trains what was not given, or several processes train.
         """
-        _one_process()
+        _require_one_process()
         self._parts: dict[str, Part] = {
-            name: torch_parts.part(name, thing) for name, thing in objects.items()
+            name: torch_parts.build_part(name, thing) for name, thing in objects.items()
         }
         torch_parts.check_owners(self._parts)
         begins = waiting is None
@@ -68,14 +68,14 @@ class TorchState(NamedState):
             torch_facts.gather(objects, begins=begins),
             Attributes(torch_facts.modules_of(objects), begins=begins),
         )
-        self.never = torch_parts.forgotten_schedulers(objects)
+        self.never_restored = torch_parts.unnamed_schedulers(objects)
         self._position = position
         modules = {
             name: each for name, each in objects.items() if isinstance(each, torch.nn.Module)
         }
         self.graphs = Graphs(modules)
-        self._stepped = torch_parts.Stepped(() if waiting else objects.values())
-        self._waiting = waiting or self._stepped.adding_up
+        self._stepped = torch_parts.StepTracker(() if waiting else objects.values())
+        self._waiting = waiting or self._stepped.accumulating_ids
 
     @property
     def parts(self) -> Mapping[str, Part]:
@@ -86,12 +86,12 @@ class TorchState(NamedState):
         """Everything, as tensors to be read one by one and as JSON."""
         torch_tensors.synchronize_devices()
         tensors = Tensors()
-        parts = {name: part.take(tensors) for name, part in self._parts.items()}
+        parts = {name: part.capture(tensors) for name, part in self._parts.items()}
         waiting = self._waiting()
         gradients = {name: part.gradients(tensors, waiting) for name, part in self._parts.items()}
         position = self._position(tensors)
         self.lost = self.not_restored()
-        common = self._common()
+        common = self._common_meta()
         meta = {
             **common,
             "kind": KIND,
@@ -100,8 +100,8 @@ class TorchState(NamedState):
             "parts": parts,
             "gradients": gradients,
             "identity": {**common["identity"], "graph": self.graphs.to_json()},
-            "programs": {name: part.program() for name, part in self._parts.items()},
-            "environment": circumstances(),
+            "programs": {name: part.signature() for name, part in self._parts.items()},
+            "environment": environment_record(),
         }
         return Capture(tensors.entries, meta)
 
@@ -140,7 +140,7 @@ class TorchState(NamedState):
         if found:
             raise mismatch(saved.path, found, may_be_forced=False)
 
-    def put(self, saved: SavedTorch) -> None:
+    def restore(self, saved: SavedTorch) -> None:
         """
         Set everything to what the rescue holds.
 
@@ -149,11 +149,11 @@ class TorchState(NamedState):
         """
         self.check(saved)
         for name, part in self._parts.items():
-            part.put(saved.meta["parts"][name], saved.read)
+            part.restore(saved.meta["parts"][name], saved.read)
         for name, held in saved.meta["gradients"].items():
             if held is not None:
-                self._parts[name].put_gradients(held, saved.read)
-        self._put_common(saved)
+                self._parts[name].restore_gradients(held, saved.read)
+        self._restore_common(saved)
 
     def merge_settings(self, saved: SavedTorch) -> tuple[str, ...]:
         """
@@ -185,7 +185,7 @@ class SavedTorch(SavedState):
     """A rescue of a PyTorch loop."""
 
     kind = KIND, "a PyTorch training loop"
-    listed_as = "tensors"
+    rows_key = "tensors"
 
     def row(self, name: str) -> Row:
         """Name, type and shape of one tensor."""
@@ -197,7 +197,7 @@ class SavedTorch(SavedState):
         return torch_tensors.from_bytes(dtype, shape, self._read_raw(name))
 
 
-def circumstances() -> dict[str, Any]:
+def environment_record() -> dict[str, Any]:
     """What decides whether the last digits are repeated; see `environment.differences`."""
     found = {
         **environment.record(),
@@ -217,7 +217,7 @@ def circumstances() -> dict[str, Any]:
     return found
 
 
-def _one_process() -> None:
+def _require_one_process() -> None:
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
         return

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-_APART = 100  # steps of the others after which an optimizer is no longer one of the loop
-_LEARNED = 2  # iterations of the same steps in a row
+_IDLE_STEPS = 100  # steps of the others after which an optimizer is no longer one of the loop
+_MIN_EQUAL_ITERATIONS = 2  # iterations of the same steps in a row
 _DRAWN, _COMPUTED = "d", "c"
 
 
@@ -30,21 +30,21 @@ class Detector:
     def __init__(self) -> None:
         self.iterations = 0
         self.head: Head | None = None  # None: not learned yet
-        self._last: dict[int, int] = {}  # of each optimizer: the number of its latest step
+        self._last_steps: dict[int, int] = {}  # of each optimizer: the number of its latest step
         self._total = 0
-        self._only: int | None = None  # the optimizer of a loop that has one
+        self._sole_optimizer: int | None = None  # the optimizer of a loop that has one
         self._first: int | None = None  # the optimizer whose step is the first of an iteration
         self._steps: list[int] = []  # of this iteration: the optimizers in their order
         self._steps_before: list[int] = []  # of the iteration before
-        self._alike = 0  # iterations in a row with the same steps
-        self._waits = False  # the last step is made, and the end has not come
-        self._between = True
+        self._equal_iterations = 0  # iterations in a row with the same steps
+        self._awaits_end = False  # the last step is made, and the end has not come
+        self._is_between = True
         self.watching = False  # whether it is told when the model computes, and learns
         self._events = ""  # since the last step, each kind once in a row
         self._head_before: Head | None = None
 
-    def watch(self) -> None:
-        """From now on it is told when the model computes: learn what iterations begin with."""
+    def start_watching(self) -> None:
+        """Start to learn, from draws and computations, what iterations begin with."""
         self.watching = True
         self._events = ""
         self._head_before = None
@@ -56,105 +56,105 @@ class Detector:
         Returns:
             Whether it is the last one of an iteration, which ends at the next event.
         """
-        if optimizer == self._only:  # as in most loops: each of its steps is an iteration
-            self._waits = self._between = True
+        if optimizer == self._sole_optimizer:  # as in most loops: each of its steps is an iteration
+            self._awaits_end = self._is_between = True
             self.iterations += 1
-            self._alike += 1
+            self._equal_iterations += 1
             if self.watching:
-                self._learn()
+                self._learn_head()
             return True
-        if optimizer not in self._last:
-            self._join(optimizer)
+        if optimizer not in self._last_steps:
+            self._add_optimizer(optimizer)
         else:
             self._total += 1
-            self._last[optimizer] = self._total
+            self._last_steps[optimizer] = self._total
         if len(self._active()) == 1:
-            self._only = optimizer if len(self._last) == 1 else None
+            self._sole_optimizer = optimizer if len(self._last_steps) == 1 else None
             self._first, self._steps = optimizer, [optimizer]
-            self._waits = self._between = True
+            self._awaits_end = self._is_between = True
         else:
             if optimizer == self._first and self._steps[-1:] != [optimizer]:
-                self._begin()
+                self._begin_iteration()
             self._steps.append(optimizer)
-            self._waits = self._between = self._steps == self._steps_before
-        if self._waits:
+            self._awaits_end = self._is_between = self._steps == self._steps_before
+        if self._awaits_end:
             self.iterations += 1
-            self._alike += 1
+            self._equal_iterations += 1
             if self.watching:
-                self._learn()
-        return self._waits
+                self._learn_head()
+        return self._awaits_end
 
-    def rest(self) -> None:
-        """From now on it is told that only where it helps: what was learned stays."""
+    def stop_watching(self) -> None:
+        """Stop to learn; what was learned stays."""
         self.watching = False
 
     def drawn(self) -> bool:
         """A batch is about to be drawn; whether an iteration has ended here."""
         if self.watching:
-            self._note(_DRAWN)
-        return self._waits and self.head is Head.DRAW and self._ends()
+            self._record_event(_DRAWN)
+        return self._awaits_end and self.head is Head.DRAW and self._end_iteration()
 
     def computes(self) -> bool:
         """The model is about to compute; whether an iteration has ended here."""
         if self.watching:
-            self._note(_COMPUTED)
-        return self._waits and self.head is Head.COMPUTE and self._ends()
+            self._record_event(_COMPUTED)
+        return self._awaits_end and self.head is Head.COMPUTE and self._end_iteration()
 
-    def forget(self, optimizer: int) -> None:
-        """This optimizer is gone."""
-        self._last.pop(optimizer, None)
-        self._only = None
+    def remove(self, optimizer: int) -> None:
+        """Remove a deleted optimizer."""
+        self._last_steps.pop(optimizer, None)
+        self._sole_optimizer = None
         if optimizer == self._first:
             self._first = None
 
     @property
-    def between(self) -> bool:
+    def is_between_iterations(self) -> bool:
         """Whether all steps of an iteration are made, and none of the next."""
-        return self._between
+        return self._is_between
 
     @property
-    def left_behind(self) -> bool:
-        """Some optimizer has not stepped for long while another one did: two trainings."""
-        return len(self._active()) < len(self._last)
+    def has_idle_optimizer(self) -> bool:
+        """Whether an optimizer has not stepped for long while others did."""
+        return len(self._active()) < len(self._last_steps)
 
-    def _join(self, optimizer: int) -> None:
+    def _add_optimizer(self, optimizer: int) -> None:
         """One more optimizer: in the first iteration, or later, behind the others or before."""
-        if self._waits and self.iterations:  # behind: the iteration goes on
+        if self._awaits_end and self.iterations:  # behind: the iteration goes on
             self.iterations -= 1
-        if self._first is None or (self.iterations > 1 and not self._waits):
+        if self._first is None or (self.iterations > 1 and not self._awaits_end):
             self._first = optimizer
-        self._alike = 0
-        self._only = None
-        self._last[optimizer] = self._total
+        self._equal_iterations = 0
+        self._sole_optimizer = None
+        self._last_steps[optimizer] = self._total
 
     def _active(self) -> list[int]:
-        oldest = self._total - _APART * len(self._last)
-        return [each for each, last in self._last.items() if last >= oldest]
+        oldest = self._total - _IDLE_STEPS * len(self._last_steps)
+        return [each for each, last in self._last_steps.items() if last >= oldest]
 
-    def _begin(self) -> None:
+    def _begin_iteration(self) -> None:
         """The first step of an iteration is being made."""
-        if self._steps and not self._between:
-            self._alike = 0
+        if self._steps and not self._is_between:
+            self._equal_iterations = 0
             self.iterations += 1
         self._steps_before, self._steps = self._steps, []
 
-    def _learn(self) -> None:
-        now = _head(self._events)
+    def _learn_head(self) -> None:
+        now = _head_of_events(self._events)
         self._events = ""
         if now is not None and now is self._head_before:
             self.head = now
         self._head_before = now
 
-    def _note(self, event: str) -> None:
+    def _record_event(self, event: str) -> None:
         if self._events[-1:] != event:
             self._events = (self._events + event)[-8:]
 
-    def _ends(self) -> bool:
-        self._waits = False
-        return self._alike >= _LEARNED
+    def _end_iteration(self) -> bool:
+        self._awaits_end = False
+        return self._equal_iterations >= _MIN_EQUAL_ITERATIONS
 
 
-def _head(events: str) -> Head | None:
+def _head_of_events(events: str) -> Head | None:
     """What an iteration of these events begins with; None where that is not clear."""
     if events == _DRAWN or (events[:1] == _DRAWN and events[-1:] == _COMPUTED):
         return Head.DRAW

@@ -18,7 +18,7 @@ from watchdog_app.rescue.identity.compare import join_differences
 
 
 @functools.cache
-def automatic(package: str) -> Any:
+def automatic_rescue_class(package: str) -> Any:
     """The class for fits of a package, "keras" or "tf_keras": that one's `Rescue`, automatic."""
     rescue = import_module(f"watchdog_app.agent.{package}").Rescue
     return type("AutomaticRescue", (Automatic, rescue), {"__doc__": Automatic.__doc__})
@@ -42,8 +42,8 @@ class Automatic(FitRescue):
             first: it is the first fit of this program: say where it is saved.
         """
         super().__init__(directory, resume=resume)
-        self._made_above = folders.made_above(directory)
-        self._said_where = False
+        self._made_above = folders.missing_parent(directory)
+        self._has_reported_folder = False
         self._first = first
 
     def on_train_end(self, logs: Any = None) -> None:
@@ -52,20 +52,20 @@ class Automatic(FitRescue):
         super().on_train_end(logs)
         folders.remove_empty(folder, self.directory, self._made_above)
 
-    def _tell(self, saved: SavedRescue | None) -> None:
+    def _report_saved(self, saved: SavedRescue | None) -> None:
         """Say once where it is: nobody named the folder."""
-        if saved is not None and not self._said_where and self._state is not None:
-            self._said_where = True
+        if saved is not None and not self._has_reported_folder and self._state is not None:
+            self._has_reported_folder = True
             onwards = (
                 "When the fit is run again, it resumes from there."
                 if self.resume
                 else "See: watchdog rescues"
             )
             print_message(
-                f"saved in {folders.shown(saved.path)}: step {saved.step}, epoch "
-                f"{self._state.course.epoch + 1}. {onwards}"
+                f"saved in {folders.display_path(saved.path)}: step {saved.step}, epoch "
+                f"{self._state.progress.epoch + 1}. {onwards}"
             )
-        super()._tell(saved)
+        super()._report_saved(saved)
 
     def _resume(self, session: Session, state: FitState) -> Resumption | None:
         asked = self.directory
@@ -78,30 +78,30 @@ class Automatic(FitRescue):
                     raise  # half of the variables may be the rescue's: that must not train on
                 refused[self.directory] = error
                 self.directory = f"{asked}-{number}"
-                session = self._session = self._open(state.course.iterator, state.marker)
+                session = self._session = self._open_session(state.progress.iterator, state.marker)
             else:
-                self._say_place(refused, resumed=found is not None)
+                self._report_place(refused, resumed=found is not None)
                 return found
         return None
 
-    def _say_place(self, refused: dict[str, RescueError], *, resumed: bool) -> None:
+    def _report_place(self, refused: dict[str, RescueError], *, resumed: bool) -> None:
         """Say where the training is saved, or which rescues it was not resumed from, and why."""
         if not refused:
             if self._first:
-                shown = folders.shown(self.directory)
+                shown = folders.display_path(self.directory)
                 print_message(
                     f"fits are saved in {shown} when memory runs out. See: watchdog rescues"
                 )
             return
         for directory, error in refused.items():
-            left = f"the rescue in {folders.shown(directory)} {_reason(error)}"
+            left = f"the rescue in {folders.display_path(directory)} {_refusal_text(error)}"
             if resumed:
                 print_message(f"{left}: it is left alone.")
                 continue
             forced = isinstance(error, RescueMismatch) and error.may_be_forced
             print_message(
                 f"not resumed: {left}. This training starts over, and its rescues go to "
-                f"{folders.shown(self.directory)}. "
+                f"{folders.display_path(self.directory)}. "
                 + (
                     "To resume all the same: set WATCHDOG_AGENT_RESUME=force."
                     if forced
@@ -110,7 +110,7 @@ class Automatic(FitRescue):
             )
 
 
-def _reason(error: RescueError) -> str:
+def _refusal_text(error: RescueError) -> str:
     if isinstance(error, RescueMismatch):
         return f"does not fit this program: {join_differences(error.differences)}"
     return f"cannot be used here: {error.__cause__}"

@@ -27,31 +27,31 @@ _LOOP_ON_TENSORFLOW = (
 _LOOP_ON_OTHERS = 'a fit with callbacks=[Rescue("rescues/")] of watchdog_app.agent.keras is.'
 
 _guard = Guard("the agent that was switched on")
-_lists = Wrapped()
-_trainers = Wrapped()  # until one was told of
-_fits = 0
+_wrapped_lists = Wrapped()
+_wrapped_trainers = Wrapped()  # until one was told of
+_fit_count = 0
 
 
 def attach(module: ModuleType) -> None:
     """
-    Stand in the way of Keras's CallbackList or Trainer. Does nothing where that was done.
+    Wrap Keras's CallbackList or Trainer. Does nothing where that was done.
 
     Args:
         module: `keras.src.callbacks.callback_list` or `keras.src.trainers.trainer`, or Keras 2's
             `tf_keras.src.callbacks`.
     """
     if module.__name__ == _TRAINER:
-        if not _trainers.on:
-            _trainers.wrap(module.Trainer, "reset_metrics", _reset_metrics)
-    elif not _lists.wraps(module.CallbackList):
+        if not _wrapped_trainers.is_on:
+            _wrapped_trainers.wrap(module.Trainer, "reset_metrics", _wrap_reset_metrics)
+    elif not _wrapped_lists.wraps(module.CallbackList):
         package = module.__name__.partition(".")[0]
-        _lists.wrap(module.CallbackList, "__init__", _callback_list(package))
+        _wrapped_lists.wrap(module.CallbackList, "__init__", _wrap_callback_list(package))
 
 
 def detach() -> None:
     """As it was before."""
-    _lists.put_back()
-    _trainers.put_back()
+    _wrapped_lists.unwrap()
+    _wrapped_trainers.unwrap()
 
 
 def _called_by(function: str, package: str) -> bool:
@@ -61,12 +61,12 @@ def _called_by(function: str, package: str) -> bool:
     return inside and caller.f_code.co_name == function
 
 
-def _callback_list(package: str) -> Any:
+def _wrap_callback_list(package: str) -> Any:
     def make(before: Any) -> Any:
         def __init__(self: Any, callbacks: Any = None, *args: Any, **kwargs: Any) -> None:
-            if _lists.on and _called_by("fit", package):
+            if _wrapped_lists.is_on and _called_by("fit", package):
                 with _guard:
-                    callbacks = _with_rescue(callbacks, package)
+                    callbacks = _add_rescue(callbacks, package)
             before(self, callbacks, *args, **kwargs)
 
         return __init__
@@ -74,20 +74,20 @@ def _callback_list(package: str) -> Any:
     return make
 
 
-def _reset_metrics(before: Any) -> Any:
+def _wrap_reset_metrics(before: Any) -> Any:
     def reset_metrics(self: Any) -> Any:
-        if _trainers.on and _called_by("train_on_batch", "keras"):
+        if _wrapped_trainers.is_on and _called_by("train_on_batch", "keras"):
             with _guard:
-                _tell_of_loop(self)
+                _report_loop(self)
         return before(self)
 
     return reset_metrics
 
 
-def _with_rescue(callbacks: Any, package: str) -> Any:
+def _add_rescue(callbacks: Any, package: str) -> Any:
     """The callbacks of a fit of `package` with a Rescue before them, or as they are."""
-    global _fits
-    named = _flat(callbacks)
+    global _fit_count
+    named = _flatten(callbacks)
     on_tensorflow = package == "tf_keras" or "tensorflow" in sys.modules
     if on_tensorflow and os.environ.get("TF_CONFIG"):
         _guard.print_once(
@@ -104,24 +104,26 @@ def _with_rescue(callbacks: Any, package: str) -> Any:
             "this fit has BackupAndRestore, which resumes it in its own way: no Rescue is added."
         )
         return callbacks
-    if _fits >= _MOST_FITS:
+    if _fit_count >= _MOST_FITS:
         _guard.print_once(
             f"this program has begun {_MOST_FITS} fits; further ones are not saved by themselves. "
             "Give Rescue(...) to those that matter."
         )
         return callbacks
-    from watchdog_app.agent.found.fit_rescue import automatic
+    from watchdog_app.agent.found.fit_rescue import automatic_rescue_class
 
     obstacle = _obstacle(package)
     if obstacle is not None:
         _guard.print_once(f"{obstacle} Its fits are watched, but not saved.")
         return callbacks
-    directory, known = folders.place()
-    _fits += 1
-    first = _fits == 1
+    directory, known = folders.rescue_folder()
+    _fit_count += 1
+    first = _fit_count == 1
     if first:
-        folders.tell_of_others(directory)
-    made = automatic(package)(directory, resume=known and folders.resumes(), first=first)
+        folders.report_other_rescues(directory)
+    made = automatic_rescue_class(package)(
+        directory, resume=known and folders.is_resume_enabled(), first=first
+    )
     return [made, *named]
 
 
@@ -136,16 +138,16 @@ def _obstacle(package: str) -> str | None:
     return UNKNOWN if backend is None else backend.obstacle()
 
 
-def _flat(callbacks: Any) -> list[Any]:
+def _flatten(callbacks: Any) -> list[Any]:
     """Keras takes lists within lists, and one alone."""
     if isinstance(callbacks, list | tuple):
-        return [one for each in callbacks for one in _flat(each)]
+        return [one for each in callbacks for one in _flatten(each)]
     return [] if callbacks is None else [callbacks]
 
 
-def _tell_of_loop(model: Any) -> None:
+def _report_loop(model: Any) -> None:
     """Once: how a loop over `train_on_batch` can be saved."""
-    _trainers.put_back()
+    _wrapped_trainers.unwrap()
     import keras
 
     if "watchdog_app.agent.tensorflow" in sys.modules:

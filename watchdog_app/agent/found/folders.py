@@ -18,62 +18,62 @@ RESUME = run_choice.RESUME
 MOST_PLACES = 50  # folders of one program, beside one another
 _NO = ("0", "no", "off", "false")
 
-_asked_for: str | None = None
+_chosen_folder: str | None = None
 
 
-def go_on_in(directory: str) -> None:
-    """The rescues of this process lie there: those that a person asked to resume from."""
-    global _asked_for
-    _asked_for = directory
+def resume_in(directory: str) -> None:
+    """Use this folder for the rescues of this process, as the user asked."""
+    global _chosen_folder
+    _chosen_folder = directory
 
 
-def place(env: Mapping[str, str] = os.environ) -> tuple[str, bool]:
+def rescue_folder(env: Mapping[str, str] = os.environ) -> tuple[str, bool]:
     """
     The folder of rescues for this program, and whether a later run will come to the same.
 
     `rescues/NAME` beside the notebook or script; arguments of a script make it another program.
     Where nothing can be written there it lies beside the journal.
     """
-    if _asked_for is not None:
-        return _asked_for, True
-    program, module = program_path(env), _module()
+    if _chosen_folder is not None:
+        return _chosen_folder, True
+    program, module = program_path(env), _module_name()
     if program is not None and module == "__main__":  # of a folder or a zip archive, which is run
         program, module = os.path.dirname(program), None
     if program is None:
         # A bare kernel or prompt: two of them in one folder are not to be mixed up.
-        name, beside, known = f"unnamed-{os.getpid()}", _here(), False
+        name, beside, known = f"unnamed-{os.getpid()}", _working_directory(), False
     else:
         name, beside, known = os.path.basename(program), os.path.dirname(program), True
         if not program.endswith(".ipynb"):
-            name = (module or name) + _arguments(sys.argv[1:])
+            name = (module or name) + _arguments_suffix(sys.argv[1:])
             if module or program.startswith(os.path.join(sys.prefix, "")):
-                beside = _here()
+                beside = _working_directory()
     if not os.path.isdir(beside):  # renamed, or told in another way than as a path of this machine
-        beside = _here()
-    if _writable(os.path.join(beside, "rescues", name)):
+        beside = _working_directory()
+    if _is_writable(os.path.join(beside, "rescues", name)):
         return os.path.join(beside, "rescues", name), known
     apart = zlib.crc32(os.fsencode(beside))
     return os.path.join(paths.state_dir(env), "rescues", f"{name}-{apart:08x}"), known
 
 
-def resumes(env: Mapping[str, str] = os.environ) -> bool:
+def is_resume_enabled(env: Mapping[str, str] = os.environ) -> bool:
     """Whether an unfinished rescue is resumed from; the environment can say no."""
     return env.get(RESUME, "").strip().lower() not in _NO
 
 
-def tell_of_others(directory: str) -> None:
+def report_other_rescues(directory: str) -> None:
     """Name what another program left beside this folder, or this one with other arguments."""
-    line = run_choice.run_beside_message(directory) if resumes() else None
+    line = run_choice.run_beside_message(directory) if is_resume_enabled() else None
     if line is not None:
         print_message(line)
 
 
-def shown(directory: str) -> str:
+def display_path(directory: str) -> str:
     """A folder as a person here would write it."""
-    return directory.removeprefix(os.path.join(_here(), ""))
+    return directory.removeprefix(os.path.join(_working_directory(), ""))
 
 
-def made_above(directory: str) -> str | None:
+def missing_parent(directory: str) -> str | None:
     """The folder around `directory` where that is not there yet and will be made with it."""
     above = os.path.dirname(directory)
     return None if os.path.lexists(above) else above
@@ -87,7 +87,7 @@ def remove_empty(*folders: str | None) -> None:
                 os.rmdir(each)
 
 
-def _here() -> str:
+def _working_directory() -> str:
     """The working directory; where it was deleted, a folder in which nothing can be made."""
     try:
         return os.getcwd()
@@ -95,20 +95,20 @@ def _here() -> str:
         return os.path.join(os.devnull, "")
 
 
-def _arguments(words: list[str]) -> str:
+def _arguments_suffix(words: list[str]) -> str:
     """Another fold or another seed is another training: its rescues lie elsewhere."""
     text = arguments.identifying_text(words)
     return f"-{zlib.crc32(text.encode('utf-8', 'surrogateescape')):08x}" if text else ""
 
 
-def _module() -> str | None:
+def _module_name() -> str | None:
     """The module that `python -m` was given; "__main__" of a folder or archive; else None."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     name = getattr(spec, "name", None)
     return name.removesuffix(".__main__") if isinstance(name, str) else None
 
 
-def _writable(folder: str) -> bool:
+def _is_writable(folder: str) -> bool:
     """Whether this folder could be made and written: its nearest parent that is there says."""
     while not os.path.isdir(folder):
         if os.path.lexists(folder):

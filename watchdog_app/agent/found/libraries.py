@@ -29,20 +29,20 @@ LIGHTNING, TRANSFORMERS = "lightning", "transformers"
 _LIGHTNING = {LIGHTNING, "pytorch_lightning"}
 
 
-def runs_loop(frame: FrameType | None) -> Any:
+def find_loop_owner(frame: FrameType | None) -> Any:
     """The library's object that runs the loop around `frame`; None for the program's own loop."""
     while frame is not None:
         if frame.f_code.co_varnames[:1] == ("self",) and _is_library(frame.f_globals):
             owner = frame_locals(frame).get("self")
-            if _library(owner) is not None:
+            if _library_name(owner) is not None:
                 return owner
         frame = frame.f_back
     return None
 
 
-def held(owner: Any) -> list[Any]:
+def trained_objects(owner: Any) -> list[Any]:
     """The modules and schedulers that it trains with, as its library tells them."""
-    library = _library(owner)
+    library = _library_name(owner)
     if library == TRANSFORMERS:
         return [each for each in (owner.model, owner.lr_scheduler) if each is not None]
     if library == LIGHTNING:
@@ -54,9 +54,9 @@ def held(owner: Any) -> list[Any]:
     return []
 
 
-def described(owner: Any) -> dict[str, Any] | None:
+def library_counts(owner: Any) -> dict[str, Any] | None:
     """Its counts, as JSON."""
-    library = _library(owner)
+    library = _library_name(owner)
     if library == TRANSFORMERS:
         state = dataclasses.asdict(owner.state)
         return {"name": library, "state": json.loads(json.dumps(state, default=str))}
@@ -98,26 +98,26 @@ class LibraryRescue:
 
     def modules(self) -> list[dict[str, torch.Tensor]]:
         """`state_dict` of each module."""
-        return [self._decode(part["state"]) for part in self._parts("asleep")]
+        return [self._decode(part["state"]) for part in self._parts_with("asleep")]
 
     def optimizers(self) -> list[dict[str, Any]]:
         """`state_dict` of each optimizer."""
-        return [self._decode(part) for part in self._parts("param_groups")]
+        return [self._decode(part) for part in self._parts_with("param_groups")]
 
     def schedulers(self) -> list[dict[str, Any]]:
         """`state_dict` of each scheduler."""
-        return [self._decode(part) for part in self._parts("last_epoch")]
+        return [self._decode(part) for part in self._parts_with("last_epoch")]
 
     def read(self, name: str) -> torch.Tensor:
         """One tensor."""
         return self._saved.read(name)
 
-    def went_on(self) -> None:
+    def report_resumed(self) -> None:
         """Note that this process resumes from it, and say so."""
         run_choice.adopt(os.path.dirname(self.path), self.path)
         print_message(f"resuming from {self.path}: step {self.step}.")
 
-    def _parts(self, key: str) -> list[dict[str, Any]]:
+    def _parts_with(self, key: str) -> list[dict[str, Any]]:
         """The objects whose state has this key."""
         return [
             each for each in self.meta["parts"].values() if isinstance(each, dict) and key in each
@@ -127,7 +127,7 @@ class LibraryRescue:
         return torch_tensors.decode(part, self._saved.read)
 
 
-def waiting(directory: str | os.PathLike[str], library: str) -> LibraryRescue | None:
+def newest_unfinished(directory: str | os.PathLike[str], library: str) -> LibraryRescue | None:
     """
     The newest unfinished rescue of a process that has ended; None when there is none.
 
@@ -139,7 +139,7 @@ def waiting(directory: str | os.PathLike[str], library: str) -> LibraryRescue | 
     return None if left is None else LibraryRescue(left.path, library)
 
 
-def _library(owner: Any) -> str | None:
+def _library_name(owner: Any) -> str | None:
     # A program's own subclass of Trainer is one as well.
     modules = {kind.__module__.partition(".")[0] for kind in type(owner).__mro__}
     if TRANSFORMERS in modules and hasattr(owner, "state") and hasattr(owner, "args"):

@@ -28,7 +28,7 @@ _MOST_ITEMS = 32  # of a list or dict; longer ones are data
 _DEPTH = 5
 _OPTIMIZED = 0x1  # inspect.CO_OPTIMIZED: a function, not a module or a class body
 _ARGUMENTS = ("argparse", "Namespace")
-_PLAIN = (bool, int, float, complex, str, bytes, bytearray, type(None))
+_PLAIN_TYPES = (bool, int, float, complex, str, bytes, bytearray, type(None))
 # What Rescue(...) calls its own.
 _RESERVED = frozenset({"self", "directory", "name", "resume", "keep", "on_oom", "strict"})
 # pytest, accelerate, jupyter: what installed packages are started by.
@@ -70,7 +70,7 @@ def keyword(wish: str, taken: set[str], instead: str | None = None) -> str:
         taken: keywords of other things.
         instead: where Rescue(...) has an argument of that name; None: `wish` with a bar behind.
     """
-    return _free((instead or f"{wish}_") if wish in _RESERVED else wish, taken)
+    return _unique_name((instead or f"{wish}_") if wish in _RESERVED else wish, taken)
 
 
 def names_of(objects: Iterable[object], frame: FrameType | None) -> dict[str, Any]:
@@ -104,8 +104,8 @@ def search(
     """
     taken: set[str] = set()
     return [
-        Found(_free(_identifier(expression), taken), expression, thing)
-        for expression, thing in _things(frame, wanted, passing)
+        Found(_unique_name(_identifier(expression), taken), expression, thing)
+        for expression, thing in _find_reachable(frame, wanted, passing)
     ]
 
 
@@ -126,50 +126,54 @@ def program_frames(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _things(
+def _find_reachable(
     frame: FrameType | None, wanted: Callable[[Any], bool], passing: Collection[str]
 ) -> Iterator[tuple[str, Any]]:
     seen: dict[int, Any] = {}  # keeps what was seen alive: another thing may not get its id
     for each, late in itertools.product(program_frames(frame), (False, True)):
         waiting = [
-            (name, thing, 0) for name, thing in _names_in(each).items() if (name in passing) is late
+            (name, thing, 0)
+            for name, thing in _frame_variables(each).items()
+            if (name in passing) is late
         ]
         while waiting and len(seen) < _MOST_THINGS:
             expression, thing, depth = waiting.pop(0)
-            if isinstance(thing, _PLAIN) or id(thing) in seen:
+            if isinstance(thing, _PLAIN_TYPES) or id(thing) in seen:
                 continue
             seen[id(thing)] = thing
             try:
                 if wanted(thing):
                     yield expression, thing
                 elif depth < _DEPTH:
-                    inner = _within(expression, thing, each.f_globals)
+                    inner = _read_contents(expression, thing, each.f_globals)
                     waiting.extend((*one, depth + 1) for one in inner)
             except Exception:  # noqa: S112 - a thing that does not let itself be looked into
                 continue
 
 
-def _names_in(frame: FrameType) -> dict[str, Any]:
+def _frame_variables(frame: FrameType) -> dict[str, Any]:
     """The variables of a frame, and the globals that its code names."""
     code, outer = frame.f_code, frame.f_globals
     names: dict[str, Any] = {}
     if code.co_flags & _OPTIMIZED:
         names.update(frame_locals(frame))
     names.update(
-        (name, outer[name]) for name in _named_by(code) if name in outer and name not in names
+        (name, outer[name]) for name in _used_names(code) if name in outer and name not in names
     )
     return names
 
 
-def _named_by(code: CodeType) -> Iterator[str]:
+def _used_names(code: CodeType) -> Iterator[str]:
     """The names that code uses, those of its inner functions as well."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _named_by(constant)
+            yield from _used_names(constant)
 
 
-def _within(expression: str, thing: Any, outer: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _read_contents(
+    expression: str, thing: Any, outer: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
     """What a thing of the program holds, with the expressions that reach it."""
     if isinstance(thing, types.MethodType):
         yield expression.rpartition(".")[0] or expression, thing.__self__
@@ -177,9 +181,9 @@ def _within(expression: str, thing: Any, outer: Mapping[str, Any]) -> Iterator[t
     # A tf.function, and what functools.wraps made.
     inner = getattr(thing, "_python_function", None) or getattr(thing, "__wrapped__", None)
     if isinstance(inner, types.FunctionType | types.MethodType):
-        yield from _within(expression, inner, outer)
+        yield from _read_contents(expression, inner, outer)
     elif isinstance(thing, types.FunctionType):
-        yield from _of_function(thing)
+        yield from _function_variables(thing)
     elif isinstance(thing, list | tuple):
         if len(thing) <= _MOST_ITEMS:
             yield from ((f"{expression}[{number}]", one) for number, one in enumerate(thing))
@@ -196,7 +200,7 @@ def _within(expression: str, thing: Any, outer: Mapping[str, Any]) -> Iterator[t
             for name, one in list(vars(thing).items()):
                 if not name.startswith("__") and not isinstance(one, types.ModuleType | type):
                     yield f"{expression}.{name}", one
-    elif not isinstance(thing, type) and _of_program(type(thing)):
+    elif not isinstance(thing, type) and _is_program_class(type(thing)):
         for name, one in list(getattr(thing, "__dict__", {}).items()):
             yield f"{expression}.{name}", one
         for kind in type(thing).__mro__:
@@ -206,7 +210,7 @@ def _within(expression: str, thing: Any, outer: Mapping[str, Any]) -> Iterator[t
                     yield f"{expression}.{name}", getattr(thing, name)
 
 
-def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+def _function_variables(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     code = function.__code__
     # What autograph made of a function of the program lies in a temporary file: still its own.
     if not is_program(code):
@@ -216,18 +220,18 @@ def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
             yield name, cell.cell_contents
         except ValueError:  # not filled yet
             continue
-    for name in _named_by(code):
+    for name in _used_names(code):
         if name in function.__globals__:
             yield name, function.__globals__[name]
 
 
-def _of_program(kind: type) -> bool:
+def _is_program_class(kind: type) -> bool:
     """A class that the program wrote, or one of the standard library's for its attributes."""
     standard = kind is types.SimpleNamespace or (kind.__module__, kind.__name__) == _ARGUMENTS
     return standard or kind.__module__ == "__main__" or is_own(kind)
 
 
-def _free(base: str, taken: set[str]) -> str:
+def _unique_name(base: str, taken: set[str]) -> str:
     name, number = base, 2
     while name in taken:
         name, number = f"{base}_{number}", number + 1

@@ -38,7 +38,7 @@ _LIBRARIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class LoopRecord:
     """What a rescue says of a loop that was found automatically."""
 
     framework: str  # "tensorflow" or "torch", or the library that runs the loop
@@ -53,24 +53,24 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingRescue:
     """A rescue of this program that waits to be resumed from."""
 
     path: str
     step: int
     epoch: int | None  # counted from 0
     created_unix_s: float
-    found: Recorded | None  # None where the program named the Rescue itself
+    found: LoopRecord | None  # None where the program named the Rescue itself
 
 
-def place() -> tuple[str, Waiting | None]:
+def choose_folder() -> tuple[str, WaitingRescue | None]:
     """
     The folder for the next loop of this program, and the newest that waits in the ones before it.
 
     A folder where a rescue waits is left alone: its own rescues would displace it.
     """
-    directory, known = folders.place()
-    left: list[Waiting] = []
+    directory, known = folders.rescue_folder()
+    left: list[WaitingRescue] = []
     for number in range(1, folders.MOST_PLACES):
         root = directory if number == 1 else f"{directory}-{number}"
         if not known or not run_choice.may_resume(root, True):
@@ -82,17 +82,19 @@ def place() -> tuple[str, Waiting | None]:
     return root, max(left, key=lambda one: one.created_unix_s, default=None)
 
 
-def newest(folder: str, run: str | None) -> Waiting | None:
+def newest(folder: str, run: str | None) -> WaitingRescue | None:
     """The newest unfinished rescue of a run whose process has ended, if it can be read."""
     for one in reversed(inventory.rescues_in(folder)):
         if one.name.run == run and one.training == "unfinished" and one.condition == "complete":
             with suppress(RescueError, OSError), LoadedRescue(one.path) as loaded:
                 created = loaded.created_unix_s
-                return Waiting(one.path, loaded.step, one.epoch, created, recorded(loaded.meta))
+                return WaitingRescue(
+                    one.path, loaded.step, one.epoch, created, read_record(loaded.meta)
+                )
     return None
 
 
-def recorded(meta: Mapping[str, Any]) -> Recorded | None:
+def read_record(meta: Mapping[str, Any]) -> LoopRecord | None:
     """What a rescue's description says of a loop that was found; None where it says nothing."""
     try:
         told = meta[KEY]
@@ -103,21 +105,21 @@ def recorded(meta: Mapping[str, Any]) -> Recorded | None:
             map(str.isidentifier, names)
         ):
             return None
-        return Recorded(framework, directory, names, data, str(told.get("where", "")))
+        return LoopRecord(framework, directory, names, data, str(told.get("where", "")))
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
 
 
-def lines(found: Recorded) -> list[str]:
+def resume_code(found: LoopRecord) -> list[str]:
     """The lines of code that resume from a rescue, ready to be pasted."""
     if found.framework in _LIBRARIES:
         data = found.data[0] if found.data else "loader"
-        folder = repr(folders.shown(found.directory))
+        folder = repr(folders.display_path(found.directory))
         return [each.format(folder=folder, data=data) for each in _LIBRARIES[found.framework]]
     given = "".join(f", {name}={value}" for name, value in found.names.items())
     code = [
         f"from watchdog_app.agent.{found.framework} import Rescue",
-        f"rescue = Rescue({folders.shown(found.directory)!r}{given})",
+        f"rescue = Rescue({folders.display_path(found.directory)!r}{given})",
         "for epoch in rescue.epochs(EPOCHS):  # instead of: for epoch in range(EPOCHS)",
     ]
     if len(found.data) > 1:
@@ -133,27 +135,28 @@ def lines(found: Recorded) -> list[str]:
     ]
 
 
-def offer(waiting: Waiting, directory: str) -> None:
+def report_waiting(waiting: WaitingRescue, directory: str) -> None:
     """Say what waits and the lines that resume from it; this run has started over."""
-    if not folders.resumes():
+    if not folders.is_resume_enabled():
         return
     print_message(
-        f"{described(waiting)} waits in {folders.shown(waiting.path)}. This run has started over "
-        f"and leaves it alone; its own rescues go to {folders.shown(directory)}. "
+        f"{describe_waiting(waiting)} waits in {folders.display_path(waiting.path)}. This run has "
+        "started over and leaves it alone; its own rescues go to "
+        f"{folders.display_path(directory)}. "
         + (
-            f"{before_lines(waiting.epoch)}To resume from it, stop this run and write:"
+            f"{epoch_hint(waiting.epoch)}To resume from it, stop this run and write:"
             if waiting.found
-            else _NAMED
+            else _NAMED_HINT
         )
     )
     if waiting.found is not None:
         print_code(waiting.found)
 
 
-_NAMED = "It was saved by a Rescue(...) in the program: resume from it with the same one."
+_NAMED_HINT = "It was saved by a Rescue(...) in the program: resume from it with the same one."
 
 
-def before_lines(epoch: int | None) -> str:
+def epoch_hint(epoch: int | None) -> str:
     """What to know before the lines are used, with a blank behind it; empty where all is known."""
     if epoch is not None:
         return ""
@@ -164,21 +167,22 @@ def before_lines(epoch: int | None) -> str:
     )
 
 
-def described(waiting: Waiting) -> str:
+def describe_waiting(waiting: WaitingRescue) -> str:
     """`a rescue of step 1200, epoch 4, saved 3 min ago`."""
     ago = format_duration(max(0.0, time.time() - waiting.created_unix_s))
-    return f"a rescue of {place_in(waiting.step, waiting.epoch)}, saved {ago} ago,"
+    return f"a rescue of {format_progress(waiting.step, waiting.epoch)}, saved {ago} ago,"
 
 
-def place_in(step: int, epoch: int | None) -> str:
+def format_progress(step: int, epoch: int | None) -> str:
     """`step 1200, epoch 4`; without the epoch, counted from 0, where it is not known."""
     return f"step {step}" if epoch is None else f"step {step}, epoch {epoch + 1}"
 
 
-def print_code(found: Recorded) -> None:
+def print_code(found: LoopRecord) -> None:
     """The lines to stderr, as they are to be copied: nothing in front of them but blanks."""
     shown = [
-        "".join(c if c.isprintable() else repr(c)[1:-1] for c in line) for line in lines(found)
+        "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+        for line in resume_code(found)
     ]
     text = "".join(f"    {line}\n" for line in shown)
     with suppress(Exception):  # stderr may be closed, replaced or None

@@ -35,12 +35,12 @@ class Loop:
     first: int
     last: int
 
-    def has(self, places: Iterable[Place]) -> bool:
+    def contains(self, stack: Iterable[Place]) -> bool:
         """Whether the program stands in it."""
-        return any(code is self.code and self.first <= line <= self.last for code, line in places)
+        return any(code is self.code and self.first <= line <= self.last for code, line in stack)
 
 
-def places(frame: FrameType | None) -> tuple[Place, ...]:
+def program_places(frame: FrameType | None) -> tuple[Place, ...]:
     """Where the program, and what it has called, stand: the innermost function first."""
     found: list[tuple[Place, bool]] = []
     outside = 0  # what calls the program (a kernel, a test runner) is left out
@@ -53,18 +53,18 @@ def places(frame: FrameType | None) -> tuple[Place, ...]:
     return tuple(place for place, _ in found[:outside])
 
 
-def around(standing: Sequence[Place]) -> list[Loop]:
+def enclosing_loops(stack: Sequence[Place]) -> list[Loop]:
     """The loops around a place of the program, the innermost first."""
     found: list[Loop] = []
-    for code, line in standing:
+    for code, line in stack:
         found += _loops_at(code, line)
     if found:
         return found
-    called = [code for code, _ in standing if not is_program(code)]
+    called = [code for code, _ in stack if not is_program(code)]
     return [Loop(called[-1], 0, sys.maxsize)] if called else []
 
 
-def together(one: Sequence[Place], other: Sequence[Place]) -> bool:
+def in_same_loop(one: Sequence[Place], other: Sequence[Place]) -> bool:
     """Whether two places are in one loop, as far as the source tells."""
     lines = dict(reversed(one))  # of a function that calls itself, the innermost call's
     # A wrapper around an optimizer is called by any loop.
@@ -73,18 +73,18 @@ def together(one: Sequence[Place], other: Sequence[Place]) -> bool:
     for code, line in shared:
         if is_program(code) and not _source(code):
             return True
-        if any(loop.has([(code, lines[code])]) for loop in _loops_at(code, line)):
+        if any(loop.contains([(code, lines[code])]) for loop in _loops_at(code, line)):
             return True
     return any(not is_program(code) for code, _ in shared)
 
 
-def assigned(standing: Sequence[Place]) -> frozenset[str]:
-    """The variables that the loops around a place of the program give other values to."""
+def assigned_names(stack: Sequence[Place]) -> frozenset[str]:
+    """The variables that the loops around a place of the program assign."""
     return frozenset(
         name
-        for code, line in standing
+        for code, line in stack
         for loop in _loops_at(code, line)
-        for at, name in _stored(_source(code))
+        for at, name in _stored_names(_source(code))
         if loop.first <= at <= loop.last
     )
 
@@ -107,7 +107,7 @@ def _source(code: CodeType) -> str:
 @lru_cache(maxsize=16)
 def _loops(source: str) -> tuple[tuple[int, int], ...]:
     """First and last line of each loop, the innermost first."""
-    tree = _parsed(source)
+    tree = _parse(source)
     found = [
         (each.lineno, each.end_lineno or 0) for each in ast.walk(tree) if isinstance(each, _LOOPS)
     ]
@@ -115,13 +115,13 @@ def _loops(source: str) -> tuple[tuple[int, int], ...]:
 
 
 @lru_cache(maxsize=16)
-def _stored(source: str) -> tuple[tuple[int, str], ...]:
+def _stored_names(source: str) -> tuple[tuple[int, str], ...]:
     """Line and name of each variable that is given a value."""
-    names = [each for each in ast.walk(_parsed(source)) if isinstance(each, ast.Name)]
+    names = [each for each in ast.walk(_parse(source)) if isinstance(each, ast.Name)]
     return tuple((each.lineno, each.id) for each in names if isinstance(each.ctx, ast.Store))
 
 
-def _parsed(source: str) -> ast.AST:
+def _parse(source: str) -> ast.AST:
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):

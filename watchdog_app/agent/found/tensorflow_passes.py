@@ -23,7 +23,7 @@ from watchdog_app.agent.state import own_random
 class WatchedPass(Pass):
     """One iterator that the program made."""
 
-    of: WatchedPasses
+    owner: WatchedPasses
     number: int  # in the order in which they were made
     place: Hashable  # in the program's code
     dataset: Callable[[], Any]  # as it was iterated over; None when it is gone
@@ -42,19 +42,19 @@ class WatchedPasses(Passes):
         """
         super().__init__(print_message)
         self.epoch = 0
-        self.at_end: dict[str, Any] | None = None  # random numbers as the last pass ended
-        self.at_epoch: dict[str, Any] | None = None  # the same, as this epoch began
+        self.random_at_end: dict[str, Any] | None = None  # random numbers as the last pass ended
+        self.random_at_epoch: dict[str, Any] | None = None  # the same, as this epoch began
         self._made = 0
         self._untrained: list[WatchedPass] = []  # drawn from, and no step made with it yet
         if before is not None:
             self._sources, self._made = before._sources, before._made
             self._untrained = before._untrained
 
-    def made(self, dataset: Any, place: Hashable) -> WatchedPass:
-        """The program is about to make an iterator over `dataset` there."""
-        source = self._source_of(dataset)
+    def add_pass(self, dataset: Any, place: Hashable) -> WatchedPass:
+        """Add the pass of an iterator that the program is about to make."""
+        source = self._find_source(dataset)
         now = WatchedPass(source, source.passes)
-        now.of = self
+        now.owner = self
         source.passes += 1
         self._made += 1
         now.number, now.place, now.dataset = self._made, place, weakref.ref(dataset)
@@ -65,27 +65,27 @@ class WatchedPasses(Passes):
                 now.orders = own_random.changed_orders(dataset, source.sketch)
         return now
 
-    def has_drawn(self, now: WatchedPass) -> None:
-        """A batch was drawn in this pass."""
+    def count_batch(self, now: WatchedPass) -> None:
+        """Count a drawn batch of this pass."""
         now.drawn += 1
         now.source.total += 1
         if not now.trains and now.drawn == 1:
             self._untrained.append(now)
 
-    def look(self) -> bool:
-        """An optimizer has stepped: with what was drawn before."""
+    def match_step(self) -> bool:
+        """Mark the passes drawn from since the last step as training passes."""
         if self._untrained:
             drawn, self._untrained[:] = list(self._untrained), []
             for each in sorted(drawn, key=lambda one: one.number):
                 if each.iterator() is not None and not each.finished:
-                    self._trains(each)
+                    self._mark_training(each)
         return True
 
-    def stood_still(self) -> None:
+    def record_empty_iteration(self) -> None:
         """An iteration has drawn nothing."""
 
     @property
-    def cut_short(self) -> bool:
+    def is_unfinished(self) -> bool:
         """Whether a pass of this epoch was left before its last batch."""
         return any(
             isinstance(each, WatchedPass)
@@ -99,30 +99,30 @@ class WatchedPasses(Passes):
         held = [each.dataset() for each in self._epoch if isinstance(each, WatchedPass)]
         return [each for each in held if each is not None]
 
-    def _trains(self, now: WatchedPass) -> None:
+    def _mark_training(self, now: WatchedPass) -> None:
         """A step was made with a batch of this pass for the first time."""
         now.trains = True
         if not any(each.source is now.source for each in self._latest.values()):
             # Passes before the training are made again by the program itself.
             now.source.passes -= now.passes
             now.passes = 0
-        if any(self._again(now, each) for each in self._epoch):
+        if any(self._is_repeated(now, each) for each in self._epoch):
             self.new_epoch()
             self.epoch += 1
-            self.at_epoch, self.at_end = self.at_end, None
+            self.random_at_epoch, self.random_at_end = self.random_at_end, None
         dataset = now.dataset()
         now.endless = False
         with self._guard:
             if dataset is not None:
                 now.batches = batches(dataset)
                 now.endless = int(dataset.cardinality()) == INFINITE
-                self._look_at(dataset, now.source, self._latest.get(len(self._epoch)))
+                self._check_order(dataset, now.source, self._latest.get(len(self._epoch)))
                 if position.unseeded_shuffle(dataset):
                     self._lost[position.UNSEEDED_SHUFFLE] = None
         self._latest[len(self._epoch)] = now
         self._epoch.append(now)
 
-    def _again(self, now: WatchedPass, before: Pass) -> bool:
+    def _is_repeated(self, now: WatchedPass, before: Pass) -> bool:
         """The program has come to the same place with the same data, or with data made anew."""
         if not isinstance(before, WatchedPass) or before.place != now.place:
             return False
@@ -137,12 +137,12 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def of_this_thread() -> WatchedPasses:
+def thread_passes() -> WatchedPasses:
     """The passes of the thread that asks."""
     return _thread.passes
 
 
-def of_next_training() -> WatchedPasses:
+def start_training() -> WatchedPasses:
     """Of a training that begins in this thread: its epochs are its own."""
     _thread.passes = WatchedPasses(_thread.passes)
     return _thread.passes

@@ -35,24 +35,24 @@ _methods = Wrapped()
 _is_eager: Callable[[], bool] = bool
 
 
-class _Function:
+class _TrainingFunction:
     """A tf.function that trains: its calls are steps."""
 
     def __init__(self, function: Any, forget: Callable[[Any], Any]) -> None:
-        self.it = weakref.ref(function, forget)
+        self.reference = weakref.ref(function, forget)
         self.optimizers: list[Callable[[], Any]] = []
 
-    def living(self) -> list[Any]:
+    def live_optimizers(self) -> list[Any]:
         """The optimizers that step in it."""
         return [each for get in self.optimizers if (each := get()) is not None]
 
     def add(self, optimizer: Any) -> None:
         """This one steps in it too."""
-        if all(each is not optimizer for each in self.living()):
+        if all(each is not optimizer for each in self.live_optimizers()):
             self.optimizers.append(weakref.ref(optimizer))
 
 
-_functions: dict[int, _Function] = {}  # those that train, by id
+_functions: dict[int, _TrainingFunction] = {}  # those that train, by id
 
 
 def attach(module: ModuleType) -> None:
@@ -64,18 +64,18 @@ def attach(module: ModuleType) -> None:
     """
     global _is_eager
     names = (_CONTEXT, _ITERATORS, _TAPES, _FUNCTIONS)
-    if _methods.on or any(name not in sys.modules for name in names):
+    if _methods.is_on or any(name not in sys.modules for name in names):
         return
     backend = getattr(sys.modules.get("keras.src.backend"), "backend", None)
     if backend is None or backend() != "tensorflow":
         return
     context, iterators, tapes, functions = (sys.modules[name] for name in names)
     kinds: list[tuple[Any, str, Any]] = [
-        (module.BaseOptimizer, "apply", _apply),
-        (iterators.OwnedIterator, "__init__", _iterator),
-        (iterators.OwnedIterator, "__next__", _next),
-        (tapes.GradientTape, "__enter__", _enter),
-        (functions.Function, "__call__", _call),
+        (module.BaseOptimizer, "apply", _wrap_apply),
+        (iterators.OwnedIterator, "__init__", _wrap_iterator),
+        (iterators.OwnedIterator, "__next__", _wrap_next),
+        (tapes.GradientTape, "__enter__", _wrap_enter),
+        (functions.Function, "__call__", _wrap_call),
     ]
     _is_eager = context.executing_eagerly
     for kind, name, _ in kinds:
@@ -86,19 +86,19 @@ def attach(module: ModuleType) -> None:
 
 def detach() -> None:
     """As it was before; trainings under way are no longer watched."""
-    _methods.put_back()
+    _methods.unwrap()
     _functions.clear()
     trainings.end()
 
 
-def _apply(before: Any) -> Any:
+def _wrap_apply(before: Any) -> Any:
     def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = before(self, *args, **kwargs)
-        if _methods.on:
+        if _methods.is_on:
             with trainings.guard:
                 frame = sys._getframe(1)
                 if not _is_eager():
-                    _traced(self, frame)
+                    _record_traced_step(self, frame)
                 elif trainings.knows(self) or not _in_keras_trainer(frame):
                     trainings.stepped(self, frame)
         return result
@@ -106,12 +106,12 @@ def _apply(before: Any) -> Any:
     return apply
 
 
-def _iterator(before: Any) -> Any:
+def _wrap_iterator(before: Any) -> Any:
     def __init__(self: Any, dataset: Any = None, *args: Any, **kwargs: Any) -> None:
         made = None
-        if dataset is not None and _methods.on:
+        if dataset is not None and _methods.is_on:
             with trainings.guard:
-                made = _made(dataset, sys._getframe(1)) if _is_eager() else None
+                made = _new_pass(dataset, sys._getframe(1)) if _is_eager() else None
         before(self, dataset, *args, **kwargs)
         if made is not None:
             made.iterator = weakref.ref(self)
@@ -120,27 +120,27 @@ def _iterator(before: Any) -> Any:
     return __init__
 
 
-def _next(before: Any) -> Any:
+def _wrap_next(before: Any) -> Any:
     def __next__(self: Any) -> Any:
         made: WatchedPass | None = self.__dict__.get("_watchdog_pass")
-        if made is None or not _methods.on:
+        if made is None or not _methods.is_on:
             return before(self)
         trainings.about_to_draw()
         try:
             result = before(self)
         except StopIteration:
             with trainings.guard:
-                _ended(made)
+                _end_pass(made)
             raise
-        made.of.has_drawn(made)
+        made.owner.count_batch(made)
         return result
 
     return __next__
 
 
-def _enter(before: Any) -> Any:
+def _wrap_enter(before: Any) -> Any:
     def __enter__(self: Any) -> Any:
-        training = trainings.listening()
+        training = trainings.current_listening()
         if training is not None and _is_eager():
             training.computes()
         return before(self)
@@ -148,70 +148,70 @@ def _enter(before: Any) -> Any:
     return __enter__
 
 
-def _call(before: Any) -> Any:
+def _wrap_call(before: Any) -> Any:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         if id(self) in _functions:
-            training = trainings.listening()
+            training = trainings.current_listening()
             if training is not None and _is_eager():
                 training.computes()
         result = before(self, *args, **kwargs)
         known = _functions.get(id(self))  # it may just have been traced
         if known is not None:
             with trainings.guard:
-                _ran(known, sys._getframe(1))
+                _record_call(known, sys._getframe(1))
         return result
 
     return __call__
 
 
-_CALL = _call(None).__code__
+_CALL_CODE = _wrap_call(None).__code__
 
 
-def _traced(optimizer: Any, frame: FrameType | None) -> None:
+def _record_traced_step(optimizer: Any, frame: FrameType | None) -> None:
     """An optimizer has stepped while a tf.function is traced: the outermost one trains."""
     function = None
     while frame is not None:
-        if frame.f_code is _CALL:  # of our own wrapper: nobody else's variables are looked at
+        if frame.f_code is _CALL_CODE:  # of our own wrapper: nobody else's variables are looked at
             function = frame.f_locals["self"]
         elif _is_keras_trainer(frame):
             return
         frame = frame.f_back
-    if function is None or not _alone(trainings.guard):
+    if function is None or not _is_single_replica(trainings.guard):
         return
     key = id(function)
     if key not in _functions:
-        _functions[key] = _Function(function, lambda _: _functions.pop(key, None))
+        _functions[key] = _TrainingFunction(function, lambda _: _functions.pop(key, None))
     _functions[key].add(optimizer)
 
 
-def _ran(known: _Function, frame: FrameType) -> None:
+def _record_call(known: _TrainingFunction, frame: FrameType) -> None:
     if _is_eager():
-        for optimizer in known.living():
+        for optimizer in known.live_optimizers():
             trainings.stepped(optimizer, frame)
-        training = trainings.of_this_thread()
+        training = trainings.current()
         if training is not None:
-            training.functions.add(known.it)
+            training.functions.add(known.reference)
     else:
         # Traced before by itself, and now a part of another function: that one trains from now on.
-        for optimizer in known.living():
-            _traced(optimizer, frame)
+        for optimizer in known.live_optimizers():
+            _record_traced_step(optimizer, frame)
 
 
-def _made(dataset: Any, frame: FrameType | None) -> WatchedPass | None:
+def _new_pass(dataset: Any, frame: FrameType | None) -> WatchedPass | None:
     while frame is not None and "tensorflow" in str(frame.f_globals.get("__name__")):
         frame = frame.f_back
     if frame is None or not is_program(frame.f_code):
         return None
     from watchdog_app.agent.found import tensorflow_passes
 
-    return tensorflow_passes.of_this_thread().made(dataset, (frame.f_code, frame.f_lasti))
+    return tensorflow_passes.thread_passes().add_pass(dataset, (frame.f_code, frame.f_lasti))
 
 
-def _ended(made: WatchedPass) -> None:
+def _end_pass(made: WatchedPass) -> None:
     """A pass has no more batches."""
     if not made.finished:
         made.finished = True
-        training = trainings.of_this_thread()
+        training = trainings.current()
         if made.trains and training is not None:
             training.pass_ended()
 
@@ -230,7 +230,7 @@ def _is_keras_trainer(frame: FrameType) -> bool:
     return name.startswith("keras.src.") and name.endswith("trainer")
 
 
-def _alone(guard: Guard) -> bool:
+def _is_single_replica(guard: Guard) -> bool:
     """Not under a strategy, where several copies of a step run in threads."""
     strategies: Any = sys.modules.get(_STRATEGIES)
     if strategies is None or not strategies.has_strategy():
@@ -242,7 +242,7 @@ def _alone(guard: Guard) -> bool:
     return False
 
 
-def _permits(_optimizer: Any, guard: Guard) -> bool:
+def _is_permitted(_optimizer: Any, guard: Guard) -> bool:
     if os.environ.get("TF_CONFIG"):
         guard.print_once(
             "TF_CONFIG is set: a training of several workers is not saved automatically. "
@@ -251,13 +251,13 @@ def _permits(_optimizer: Any, guard: Guard) -> bool:
         return False
     from watchdog_app.agent.runtime.link import registered_links
 
-    return _alone(guard) and not registered_links("tensorflow")
+    return _is_single_replica(guard) and not registered_links("tensorflow")
 
 
-def _make(guard: Guard) -> FoundTensorFlow:
+def _make_training(guard: Guard) -> FoundTensorFlow:
     from watchdog_app.agent.found.tensorflow_training import FoundTensorFlow
 
     return FoundTensorFlow(guard)
 
 
-trainings: Trainings[FoundTensorFlow] = Trainings(_permits, _make)
+trainings: Trainings[FoundTensorFlow] = Trainings(_is_permitted, _make_training)

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from watchdog_app.agent.adapters.keras.on_tensorflow import stateful_operations
-from watchdog_app.agent.adapters.passes import weak
+from watchdog_app.agent.adapters.passes import weak_reference
 from watchdog_app.agent.adapters.tensorflow_state import LoopState
 from watchdog_app.agent.contain import Guard
 from watchdog_app.agent.found import names, source_loops, tensorflow_passes
@@ -46,48 +46,50 @@ class FoundTensorFlow(FoundTraining):
 
     framework = "tensorflow"
     kind = "TensorFlow training"
-    explicit = (
+    how_to_name = (
         "Name it: rescue = Rescue(folder, model=..., optimizer=...) of "
         "watchdog_app.agent.tensorflow, and rescue.step() after each step."
     )
     _passes: WatchedPasses
 
     def __init__(self, guard: Guard) -> None:
-        super().__init__(guard, tensorflow_passes.of_next_training())
+        super().__init__(guard, tensorflow_passes.start_training())
         self.functions: set[weakref.ref[Any]] = set()  # in which it steps
-        self._drawn_inside: list[str] | None = None  # operations of these that draw random numbers
+        self._random_operations: list[str] | None = (
+            None  # operations of these that draw random numbers
+        )
 
     def pass_ended(self) -> None:
         """A data set has no more batches: the next epoch may draw an order from what is now."""
         if self.session is not None:
-            self._passes.at_end = self._make_state(self._held()).take_random()
+            self._passes.random_at_end = self._make_state(self._live_objects()).capture_random()
             self.session.reset_step_timer()
 
-    def _things(self, frame: FrameType | None) -> list[Named]:
+    def _find_objects(self, frame: FrameType | None) -> list[Named]:
         taken: set[str] = set()
         return [
-            Named(names.keyword(one.name, taken), one.expression, weak(one.thing))
-            for one in things(self.optimizers(), frame)
+            Named(names.keyword(one.name, taken), one.expression, weak_reference(one.thing))
+            for one in find_objects(self.optimizers(), frame)
         ]
 
-    def _missing(self) -> bool:
+    def _has_unnamed(self) -> bool:
         held = {each.name: thing for each in self._names if (thing := each.get()) is not None}
-        return not _holders(self.optimizers()) <= _variables_in(held)
+        return not _trained_variables(self.optimizers()) <= _variables_in(held)
 
-    def _claimed(self) -> bool:
+    def _has_own_rescue(self) -> bool:
         return bool(registered_links(self.framework))
 
     def _make_state(self, held: Mapping[str, Any]) -> LoopState:
         return LoopState(held, self._position, self._passes, begins=False)
 
     def _not_restored(self) -> list[str]:
-        if self._drawn_inside is None:
+        if self._random_operations is None:
             found: set[str] = set()
             for function in [each() for each in self.functions]:
                 found.update(stateful_operations(lambda f=function: f))
-            self._drawn_inside = sorted(found)
+            self._random_operations = sorted(found)
         # Their counters are in the step's graph, where nobody can read them.
-        operations = ", ".join(self._drawn_inside)
+        operations = ", ".join(self._random_operations)
         inside = (
             [f"random numbers drawn in the training function by {operations}"] if operations else []
         )
@@ -98,7 +100,7 @@ class FoundTensorFlow(FoundTraining):
         return NoMarker()
 
 
-def things(optimizers: Iterable[Any], frame: FrameType | None) -> list[Found]:
+def find_objects(optimizers: Iterable[Any], frame: FrameType | None) -> list[Found]:
     """The objects whose state makes up the training of these optimizers."""
     chosen = {id(each) for each in optimizers}
 
@@ -114,9 +116,9 @@ def things(optimizers: Iterable[Any], frame: FrameType | None) -> list[Found]:
             or (isinstance(thing, _GENERATORS) and not own_random.is_global(thing))
         )
 
-    standing = source_loops.places(frame)
-    found = names.search(frame, wanted, source_loops.assigned(standing))
-    sizes = {one.name: len(_of(one)) for one in found}
+    standing = source_loops.program_places(frame)
+    found = names.search(frame, wanted, source_loops.assigned_names(standing))
+    sizes = {one.name: len(_variables_of(one)) for one in found}
     # The whole before its parts: an autoencoder before its encoder.
     layers = [one for one in found if isinstance(one.thing, keras.Layer)]
     layers.sort(key=lambda one: -sizes[one.name])
@@ -125,14 +127,14 @@ def things(optimizers: Iterable[Any], frame: FrameType | None) -> list[Found]:
     seen: set[int] = set()
     needed = []
     for one in (*layers, *others):
-        held = _of(one)
+        held = _variables_of(one)
         if isinstance(one.thing, _GENERATORS) or not held <= seen:
             seen |= held
             needed.append(one)
     return needed
 
 
-def _of(one: Found) -> set[int]:
+def _variables_of(one: Found) -> set[int]:
     return _variables_in({one.name: one.thing})
 
 
@@ -141,7 +143,7 @@ def _variables_in(objects: Mapping[str, Any]) -> set[int]:
     return {id(each.holder) for each in variables.object_variables(objects)}
 
 
-def _holders(optimizers: Iterable[Any]) -> set[int]:
+def _trained_variables(optimizers: Iterable[Any]) -> set[int]:
     """The variables that optimizers train."""
     return _variables_in(
         {

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from watchdog_app.agent.adapters.passes import COUNTED, Pass, weak
+from watchdog_app.agent.adapters.passes import COUNTED, Pass, weak_reference
 from watchdog_app.agent.adapters.torch_data import PERSISTENT, LoaderPasses
 from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.identity.data_facts import batches
@@ -46,7 +46,7 @@ class Seen:
     most: int = 1  # between two looks
     first: int = 0  # when the first step was made
     length: int | None = None  # batches of the whole pass
-    ours: SeenPass | None = None
+    training_pass: SeenPass | None = None
 
 
 @dataclass
@@ -55,7 +55,7 @@ class SeenPass(Pass):
 
     seen: Seen | None = field(default=None, repr=False)
 
-    def stands_at(self, drawn: int) -> None:
+    def set_drawn(self, drawn: int) -> None:
         """So many batches were handed out."""
         self.source.total += drawn - self.drawn
         self.drawn = drawn
@@ -101,7 +101,7 @@ class Watched:
         return getattr(self.plain_iterator, name)
 
 
-def about_to_begin(loader: Any) -> Callable[[Any, Callable[[], None]], Watched]:
+def begin_pass(loader: Any) -> Callable[[Any, Callable[[], None]], Watched]:
     """
     Note the random numbers before a pass over `loader`.
 
@@ -112,7 +112,7 @@ def about_to_begin(loader: Any) -> Callable[[Any, Callable[[], None]], Watched]:
     begin, begin_own = randomness.capture(), own_random.capture_all(generators)
 
     def begun(iterator: Any, about_to_draw: Callable[[], None]) -> Watched:
-        seen = Seen(weak(loader), begin, generators, begin_own)
+        seen = Seen(weak_reference(loader), begin, generators, begin_own)
         watched = Watched(iterator, seen, about_to_draw)
         seen.iterator = weakref.ref(watched)
         for each in list(_thread.passes):
@@ -130,13 +130,13 @@ class SeenPasses(LoaderPasses):
     def __init__(self) -> None:
         super().__init__(print_message)
         self.epoch = 0
-        self.at_epoch: dict[str, Any] | None = None  # each pass has its own random numbers
-        self._stays = False
+        self.random_at_epoch: dict[str, Any] | None = None  # each pass has its own random numbers
+        self._is_frozen = False
         self._of_thread = _thread.passes  # which is the training's own
         for seen in self._of_thread:  # the training before may have taken it for its own
-            seen.ours = None
+            seen.training_pass = None
 
-    def look(self) -> bool:
+    def match_step(self) -> bool:
         """The optimizer has stepped: have passes of the training moved on?"""
         moved = False
         for seen in self._of_thread:
@@ -145,37 +145,37 @@ class SeenPasses(LoaderPasses):
             if between == 0:
                 continue
             moved = True
-            if between == 1 == seen.first and seen.ours is not None:  # by far the most
+            if between == 1 == seen.first and seen.training_pass is not None:  # by far the most
                 seen.drawn = drawn
-                seen.ours.stands_at(drawn)
+                seen.training_pass.set_drawn(drawn)
                 continue
-            if seen.ours is None:
+            if seen.training_pass is None:
                 seen.first = seen.first or drawn
                 seen.most = max(seen.most, between)
             else:
                 # The last step of an epoch is of what is left where gradients are added up.
-                ahead = seen.ours.drawn == seen.first and seen.first > between
+                ahead = seen.training_pass.drawn == seen.first and seen.first > between
                 if ahead and drawn != batches(seen.loader()).count:
                     self._lost[AHEAD] = None
                 seen.most = max(seen.most, between)
             seen.drawn = drawn
-            if seen.ours is None:
-                self._begins(seen)
+            if seen.training_pass is None:
+                self._start_pass(seen)
             else:
-                seen.ours.stands_at(drawn)
+                seen.training_pass.set_drawn(drawn)
         return moved
 
-    def stood_still(self) -> None:
+    def record_empty_iteration(self) -> None:
         """An iteration has drawn nothing."""
         if self._epoch and AHEAD not in self._lost:
             self._lost[SEVERAL] = None
 
-    def failed(self) -> None:
+    def freeze(self) -> None:
         """The place is that of the last step, or of an epoch that has begun to be read since."""
-        self._stays = True
+        self._is_frozen = True
         for seen in list(_thread.passes):
-            if seen.ours is None and self._is_next_epoch(seen.loader()):
-                self._begins(seen)
+            if seen.training_pass is None and self._is_next_epoch(seen.loader()):
+                self._start_pass(seen)
 
     @property
     def datasets(self) -> list[Any]:
@@ -183,7 +183,7 @@ class SeenPasses(LoaderPasses):
         return [each for one in self._epoch if (each := one.source.get()) is not None]
 
     @property
-    def cut_short(self) -> bool:
+    def is_unfinished(self) -> bool:
         """
         Whether every pass of this epoch was left in the middle.
 
@@ -198,33 +198,33 @@ class SeenPasses(LoaderPasses):
     def position(self, tensors: Any = None) -> dict[str, dict[str, Any]]:
         """As `Passes.position`."""
         for each in self._epoch:
-            if isinstance(each, SeenPass) and each.seen is not None and not self._stays:
-                each.stands_at(each.seen.now)
+            if isinstance(each, SeenPass) and each.seen is not None and not self._is_frozen:
+                each.set_drawn(each.seen.now)
         return super().position(tensors)
 
-    def _begins(self, seen: Seen) -> None:
+    def _start_pass(self, seen: Seen) -> None:
         loader = seen.loader()
         for each in self._epoch:
             if isinstance(each, SeenPass) and each.seen is not None:
-                self._settle(each, each.seen)
+                self._finish_pass(each, each.seen)
         if self._is_next_epoch(loader):
             self.new_epoch()
             self.epoch += 1
         place = len(self._epoch)
-        before, source = self._latest.get(place), self._source_of(loader)
+        before, source = self._latest.get(place), self._find_source(loader)
         now = SeenPass(source, source.passes, batches(loader), seen=seen)
         now.other_data = before is not None and before.source is not source
         source.passes += 1
-        now.stands_at(seen.drawn)
+        now.set_drawn(seen.drawn)
         now.generators, now.begin, now.begin_own = seen.generators, seen.begin, seen.begin_own
         if now.passes and loader is not None and getattr(loader, "persistent_workers", False):
             self._lost[PERSISTENT] = None
-        seen.ours = now
+        seen.training_pass = now
         seen.length = now.batches.count  # the loader may go before its pass
         self._epoch.append(now)
         self._latest[place] = now
 
-    def _settle(self, each: SeenPass, seen: Seen) -> None:
+    def _finish_pass(self, each: SeenPass, seen: Seen) -> None:
         """A pass that another one comes after: it had all its batches, or was left."""
         length = batches(seen.loader()).count
         # Batches after the last step of an epoch are not counted.

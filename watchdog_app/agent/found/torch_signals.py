@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _LOADERS = "torch.utils.data.dataloader"
 
-_handle: Any = None
+_step_hook: Any = None
 _loaders = Wrapped()
 _torch: Any = None
 
@@ -33,33 +33,33 @@ def attach(module: ModuleType) -> None:
     Args:
         module: `torch.optim.optimizer` or `torch.utils.data.dataloader`.
     """
-    global _handle, _torch
+    global _step_hook, _torch
     if module.__name__ == _LOADERS:
-        if not _loaders.on:
-            _loaders.wrap(module.DataLoader, "__iter__", _iter)
-    elif _handle is None:
+        if not _loaders.is_on:
+            _loaders.wrap(module.DataLoader, "__iter__", _wrap_iter)
+    elif _step_hook is None:
         import torch
 
         _torch = torch  # not imported at each step: that alone takes microseconds there
-        _handle = module.register_optimizer_step_post_hook(_stepped)
+        _step_hook = module.register_optimizer_step_post_hook(_stepped)
 
 
 def detach() -> None:
     """As it was before; trainings under way are no longer watched."""
-    global _handle
-    if _handle is not None:
-        _handle.remove()
-        _handle = None
-    _loaders.put_back()
+    global _step_hook
+    if _step_hook is not None:
+        _step_hook.remove()
+        _step_hook = None
+    _loaders.unwrap()
     trainings.end()
 
 
-def _iter(before: Any) -> Any:
+def _wrap_iter(before: Any) -> Any:
     def __iter__(self: Any) -> Any:
         begun = None
-        if _loaders.on:
+        if _loaders.is_on:
             with trainings.guard:
-                begun = _about_to_begin(self)
+                begun = _begin_pass(self)
         iterator = before(self)
         if begun is not None:
             with trainings.guard:
@@ -69,14 +69,14 @@ def _iter(before: Any) -> Any:
     return __iter__
 
 
-def _about_to_begin(loader: Any) -> Any:
+def _begin_pass(loader: Any) -> Any:
     import torch
 
     if not torch.is_grad_enabled():
         return None  # a validation, or no training at all
-    from watchdog_app.agent.found.torch_passes import about_to_begin
+    from watchdog_app.agent.found.torch_passes import begin_pass
 
-    return about_to_begin(loader)
+    return begin_pass(loader)
 
 
 def _stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -85,12 +85,12 @@ def _stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         trainings.stepped(optimizer, sys._getframe(1))
 
 
-def _permits(optimizer: Any, guard: Guard) -> bool:
+def _is_permitted(optimizer: Any, guard: Guard) -> bool:
     import torch
 
-    from watchdog_app.agent.adapters.optimizer_state import claimed
+    from watchdog_app.agent.adapters.optimizer_state import saved_optimizers
 
-    if optimizer in claimed:
+    if optimizer in saved_optimizers:
         return False
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
@@ -105,10 +105,10 @@ def _permits(optimizer: Any, guard: Guard) -> bool:
     return False
 
 
-def _make(guard: Guard) -> FoundTorch:
+def _make_training(guard: Guard) -> FoundTorch:
     from watchdog_app.agent.found.torch_training import FoundTorch
 
     return FoundTorch(guard)
 
 
-trainings: Trainings[FoundTorch] = Trainings(_permits, _make)
+trainings: Trainings[FoundTorch] = Trainings(_is_permitted, _make_training)

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from watchdog_app.agent.adapters.optimizer_state import claimed
-from watchdog_app.agent.adapters.passes import weak
-from watchdog_app.agent.adapters.torch_parts import Part, drives, parameters
+from watchdog_app.agent.adapters.optimizer_state import saved_optimizers
+from watchdog_app.agent.adapters.passes import weak_reference
+from watchdog_app.agent.adapters.torch_parts import Part, is_scheduler_of, parameters
 from watchdog_app.agent.adapters.torch_state import TorchState
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.found import libraries, names, source_loops
@@ -42,7 +42,7 @@ class FoundTorch(FoundTraining):
 
     framework = "torch"
     kind = "PyTorch training"
-    explicit = (
+    how_to_name = (
         "Name it: rescue = Rescue(folder, model=model, optimizer=optimizer, "
         "**anything_with_state) of watchdog_app.agent.torch, and rescue.step() after each step."
     )
@@ -50,12 +50,14 @@ class FoundTorch(FoundTraining):
 
     def __init__(self, guard: Guard) -> None:
         super().__init__(guard, SeenPasses())
-        self._taken: _Taken | None = None  # at the last capture
+        self._captured: _CapturedParts | None = None  # at the last capture
         self._hook: Any = None  # which tells that modules compute
         self._trained: set[int] = set()  # ids of the tensors that are trained
         # An error of memory came in the middle of a step: what that has moved, and numbers before.
-        self._moved_words: str | None = None
-        self._ended: tuple[Any, ...] | None = None  # the last iteration, where a limit was near
+        self._moved_text: str | None = None
+        self._last_iteration: tuple[Any, ...] | None = (
+            None  # the last iteration, where a limit was near
+        )
         self._random: dict[str, Any] | None = None
         self._owner: Callable[[], Any] = lambda: None  # the library's object that runs the loop
 
@@ -64,43 +66,46 @@ class FoundTorch(FoundTraining):
         session = self.session
         if session is None or not self.detector.iterations or self._pid != os.getpid():
             return
-        if watch.raised_in_optimizer(error) or not self.detector.between:
+        if watch.raised_in_optimizer(error) or not self.detector.is_between_iterations:
             print_message(
                 "memory ran out while an optimizer was at work: the weights in memory are not "
                 "those of a whole step. They were not saved; an earlier rescue stands."
             )
             return
         watch.release_memory()
-        self._passes.failed()
-        ended, at = self._ended, (self.detector.iterations, self._epoch, self._passes.batch)
+        self._passes.freeze()
+        ended, at = (
+            self._last_iteration,
+            (self.detector.iterations, self._epoch, self._passes.batch),
+        )
         self._random = ended[-1] if ended is not None and ended[:-1] == at else None
-        self._moved_words = "statistics" if self._random else "statistics and random numbers"
+        self._moved_text = "statistics" if self._random else "statistics and random numbers"
         if self._random and not any(map(_keeps_statistics, self._names)):
-            self._moved_words = None
+            self._moved_text = None
         saved = session.save_now(watch.REASON, self.detector.iterations)
         if saved is not None:
-            self._tell(saved.path)
+            self._report_saved(saved.path)
 
     def _begin(self, frame: FrameType) -> None:
-        owner = libraries.runs_loop(frame)
-        self._owner = weak(owner)
+        owner = libraries.find_loop_owner(frame)
+        self._owner = weak_reference(owner)
         self._of_library = owner is not None
         super()._begin(frame)
 
-    def _opened(self) -> None:
+    def _after_open(self) -> None:
         watch.register(self)  # before the end is told, which the same error makes
-        super()._opened()
+        super()._after_open()
 
     def _close(self, *, well: bool) -> None:
         watch.unregister(self)
         super()._close(well=well)
 
-    def _things(self, frame: FrameType | None) -> list[Named]:
+    def _find_objects(self, frame: FrameType | None) -> list[Named]:
         optimizers = self.optimizers()
         self._trained = {id(item) for each in optimizers for item in parameters(each)}
-        return things(optimizers, frame, libraries.held(self._owner()))
+        return find_objects(optimizers, frame, libraries.trained_objects(self._owner()))
 
-    def _missing(self) -> bool:
+    def _has_unnamed(self) -> bool:
         owned: set[int] = set()
         for each in self._names:
             thing = each.get()
@@ -110,58 +115,65 @@ class FoundTorch(FoundTraining):
                 owned.add(id(thing))
         return any(id(item) not in owned for each in self.optimizers() for item in parameters(each))
 
-    def _claimed(self) -> bool:
-        return any(each in claimed for each in self.optimizers())
+    def _has_own_rescue(self) -> bool:
+        return any(each in saved_optimizers for each in self.optimizers())
 
-    def _changed(self) -> bool:
-        return self._missing() or not self._same()
+    def _has_changed(self) -> bool:
+        return self._has_unnamed() or not self._is_unchanged()
 
     def _make_state(self, held: Mapping[str, Any]) -> TorchState:
         state = TorchState(held, self._position, self._passes, set)
-        self._taken = _Taken(self._names, self._passes.datasets, state)
+        self._captured = _CapturedParts(self._names, self._passes.datasets, state)
         return state
 
     def _make_marker(self) -> ChangeMarker:
         from watchdog_app.agent.snapshot.torch_marker import TorchMarker
 
         return TorchMarker(
-            self._parts, self.optimizers, set, self._position, self._lost_now, self._same
+            self._parts,
+            self.optimizers,
+            set,
+            self._position,
+            self._current_not_restored,
+            self._is_unchanged,
         )
 
     def _parts(self) -> dict[str, Part] | None:
         """As at the last capture; None where later states cannot be told from it."""
-        taken = self._taken
-        return None if taken is None or self._owner() is not None else taken.parts()
+        captured = self._captured
+        return None if captured is None or self._owner() is not None else captured.parts()
 
-    def _same(self) -> bool:
+    def _is_unchanged(self) -> bool:
         """Whether a capture would be of the same things as the last one."""
-        taken = self._taken
+        captured = self._captured
         return (
-            taken is not None and taken.names is self._names and taken.same(self._passes.datasets)
+            captured is not None
+            and captured.names is self._names
+            and captured.is_unchanged(self._passes.datasets)
         )
 
-    def _lost_now(self) -> list[str]:
-        never = () if self._taken is None else self._taken.never
+    def _current_not_restored(self) -> list[str]:
+        never = () if self._captured is None else self._captured.never_restored
         return [*never, *self._passes.lost, *self._not_restored()]
 
     def _not_restored(self) -> list[str]:
-        moved = [] if self._moved_words is None else [_MOVED.format(self._moved_words)]
+        moved = [] if self._moved_text is None else [_MOVED.format(self._moved_text)]
         return [*super()._not_restored(), *moved]
 
-    def _more(self) -> dict[str, Any]:
-        library = libraries.described(self._owner())
+    def _extra_meta(self) -> dict[str, Any]:
+        library = libraries.library_counts(self._owner())
         return {
             libraries.KEY: library,
             **({} if library is None else {"framework": library["name"]}),
             **({} if self._random is None else {"random": self._random}),
         }
 
-    def _listen(self) -> None:
+    def _start_listening(self) -> None:
         """Of all modules, so not for long."""
-        super()._listen()
+        super()._start_listening()
         if self._hook is not None:
             return
-        me = weak(self)
+        me = weak_reference(self)
 
         def before(module: Any, _args: Any) -> None:
             training = None if torch.compiler.is_dynamo_compiling() else me()
@@ -176,19 +188,19 @@ class FoundTorch(FoundTraining):
         if get_ident() == self._thread and any(id(item) in trained for item in module.parameters()):
             self.computes()
 
-    def _hush(self) -> None:
-        super()._hush()
+    def _stop_listening(self) -> None:
+        super()._stop_listening()
         hook, self._hook = self._hook, None
         if hook is not None:
             hook.remove()
 
     def _attend(self, session: Session, step: int, epoch: int | None, batch: int | None) -> None:
         asked = session.publisher is not None and session.publisher.asked
-        self._ended = (step, epoch, batch, randomness.capture()) if asked else None
+        self._last_iteration = (step, epoch, batch, randomness.capture()) if asked else None
         super()._attend(session, step, epoch, batch)
 
 
-class _Taken:
+class _CapturedParts:
     """What a capture was of, so that later ones need not be made whole; keeps nothing alive."""
 
     def __init__(self, held: list[Named], loaders: Sequence[Any], state: TorchState) -> None:
@@ -199,10 +211,10 @@ class _Taken:
             state: that was taken.
         """
         self.names = held
-        self.never: Sequence[str] = state.never
-        self._loaders = [weak(each) for each in loaders]
+        self.never_restored: Sequence[str] = state.never_restored
+        self._loaders = [weak_reference(each) for each in loaders]
         self._parts: list[tuple[str, type[Part], Callable[[], Any]]] = [
-            (name, type(part), weak(part.thing)) for name, part in state.parts.items()
+            (name, type(part), weak_reference(part.thing)) for name, part in state.parts.items()
         ]
         # Modules that are left out as long as nothing is written to them.
         self._left_out = [
@@ -216,14 +228,14 @@ class _Taken:
             return None
         return {name: kind(name, thing) for name, (kind, thing) in found.items()}
 
-    def same(self, loaders: Sequence[Any]) -> bool:
+    def is_unchanged(self, loaders: Sequence[Any]) -> bool:
         """Whether its data comes from the same loaders, and nothing that was left out changed."""
         if [id(each) for each in loaders] != [id(get()) for get in self._loaders]:
             return False
         return all(each.part() is None for each in self._left_out)
 
 
-def things(
+def find_objects(
     optimizers: Sequence[Any], frame: FrameType | None, of_library: Sequence[Any] = ()
 ) -> list[Named]:
     """
@@ -246,12 +258,14 @@ def things(
         if issubclass(kind, torch.Tensor):
             return id(thing) in trained
         return (
-            _scales(kind)
-            or any(drives(thing, each) for each in optimizers)
+            _is_grad_scaler(kind)
+            or any(is_scheduler_of(thing, each) for each in optimizers)
             or (own_random.is_generator(thing) and not own_random.is_global(thing))
         )
 
-    found = names.search(frame, wanted, source_loops.assigned(source_loops.places(frame)))
+    found = names.search(
+        frame, wanted, source_loops.assigned_names(source_loops.program_places(frame))
+    )
     chosen: list[tuple[str, str, Any]] = []
     modules = [each for each in found if isinstance(each.thing, torch.nn.Module)]
     inner = {id(part) for each in modules for part in list(each.thing.modules())[1:]}
@@ -279,26 +293,28 @@ def things(
     chosen += [
         ("scheduler", f"<the {type(thing).__name__}>", thing)
         for thing in of_library
-        if id(thing) not in known and any(drives(thing, each) for each in optimizers)
+        if id(thing) not in known and any(is_scheduler_of(thing, each) for each in optimizers)
     ]
     within = {
         id(part) for _, _, each in chosen for part in getattr(each, "_schedulers", None) or ()
     }
-    return list(_named([one for one in chosen if id(one[2]) not in within], set(trained)))
+    return list(_name_objects([one for one in chosen if id(one[2]) not in within], set(trained)))
 
 
-def _named(chosen: Sequence[tuple[str, str, Any]], trained: set[int]) -> Iterator[Named]:
+def _name_objects(chosen: Sequence[tuple[str, str, Any]], trained: set[int]) -> Iterator[Named]:
     taken: set[str] = set()
     for given, expression, thing in chosen:
         module = isinstance(thing, torch.nn.Module)
         name = names.keyword(given, taken, "model" if module else None)
         if module and not any(id(item) in trained for item in thing.parameters()):
-            yield Named(name, expression, weak(thing), _stamp, _stamp(thing))
+            yield Named(
+                name, expression, weak_reference(thing), _sum_versions, _sum_versions(thing)
+            )
         else:
-            yield Named(name, expression, weak(thing))
+            yield Named(name, expression, weak_reference(thing))
 
 
-def _scales(kind: type) -> bool:
+def _is_grad_scaler(kind: type) -> bool:
     return "GradScaler" in kind.__name__ and hasattr(kind, "state_dict")
 
 
@@ -307,7 +323,7 @@ def _tensors(module: Any) -> Iterator[Any]:
     yield from module.buffers()
 
 
-def _stamp(module: Any) -> int:
+def _sum_versions(module: Any) -> int:
     """A number that moves when a tensor of the module is written to."""
     return sum(int(item._version) for item in _tensors(module))
 

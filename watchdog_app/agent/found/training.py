@@ -56,7 +56,7 @@ class _Passes(Protocol):
     """The passes over data that a training makes by itself."""
 
     epoch: int
-    at_epoch: dict[str, Any] | None  # random numbers as the epoch began; None: not needed
+    random_at_epoch: dict[str, Any] | None  # random numbers as the epoch began; None: not needed
 
     @property
     def begun(self) -> bool: ...
@@ -65,9 +65,9 @@ class _Passes(Protocol):
     @property
     def datasets(self) -> list[Any]: ...
     @property
-    def cut_short(self) -> bool: ...
-    def look(self) -> bool: ...
-    def stood_still(self) -> None: ...
+    def is_unfinished(self) -> bool: ...
+    def match_step(self) -> bool: ...
+    def record_empty_iteration(self) -> None: ...
     def position(self, *args: Any) -> dict[str, dict[str, Any]]: ...
 
 
@@ -84,7 +84,9 @@ class FoundTraining(ABC):
 
     framework: ClassVar[str]  # as the daemon is told
     kind: ClassVar[str]  # as people are told: "PyTorch training"
-    explicit: ClassVar[str]  # what to write into the program where it cannot be saved automatically
+    how_to_name: ClassVar[
+        str
+    ]  # what to write into the program where it cannot be saved automatically
 
     def __init__(self, guard: Guard, passes: _Passes) -> None:
         """
@@ -97,9 +99,9 @@ class FoundTraining(ABC):
         self.over = False
         self.may_begin_again = False  # it is over, and its optimizers may be those of another one
         self.directory = ""
-        self.hears_draws = False  # a batch that is drawn may end an iteration that matters
+        self.wants_draws = False  # a batch that is drawn may end an iteration that matters
         self.listening = False  # it is to be told that the model computes
-        self.unseen = 0  # iterations in a row whose end was waited for
+        self.unseen_ends = 0  # iterations in a row whose end was waited for
         self._passes = passes
         self._guard = guard
         self._beginning: run_choice.Beginning | None = None
@@ -108,30 +110,34 @@ class FoundTraining(ABC):
         self._pid = os.getpid()
         self._began = time.monotonic()
         self._optimizers: dict[int, Callable[[], Any]] = {}
-        self._late: int | None = None  # an optimizer that came late, and stepped last
+        self._late_optimizer: int | None = None  # an optimizer that came late, and stepped last
         self._names: list[Named] = []
-        self._losses: Functions | None = None  # that they are computed with; None: not known
-        self._kept: list[str] = []  # variables that the loop keeps, as far as its text tells
-        self._moved = True  # a pass, since the iteration before
+        self._loss_functions: Functions | None = (
+            None  # that they are computed with; None: not known
+        )
+        self._loop_variables: list[
+            str
+        ] = []  # variables that the loop keeps, as far as its text tells
+        self._has_drawn = True  # a pass, since the iteration before
         self._lost: list[str] = []
         self._reported = False
         self._places: tuple[Place, ...] = ()  # where the program stood at the latest first step
         self._loops: list[Loop] = []  # around its steps, the innermost first
-        self._look: Any = None  # random numbers behind the last step of an iteration
+        self._random_after_step: Any = None  # random numbers behind the last step of an iteration
         self._draws_itself = False  # random numbers, between two steps
         self._data: list[str] = []  # names of its data sets
         self._of_library = False  # which ends where it was told to, data or not
 
     @abstractmethod
-    def _things(self, frame: FrameType | None) -> list[Named]:
+    def _find_objects(self, frame: FrameType | None) -> list[Named]:
         """What its state consists of, by the names that lead there from `frame`."""
 
     @abstractmethod
-    def _missing(self) -> bool:
+    def _has_unnamed(self) -> bool:
         """Whether something that is trained belongs to nothing that has a name."""
 
     @abstractmethod
-    def _claimed(self) -> bool:
+    def _has_own_rescue(self) -> bool:
         """Whether the program has a Rescue of its own for it."""
 
     @abstractmethod
@@ -149,18 +155,21 @@ class FoundTraining(ABC):
             [each for each in own if own_random.is_generator(each)]
         )
 
-    def _changed(self) -> bool:
+    def _has_changed(self) -> bool:
         """Whether it consists of other things by now, as far as that is cheap to tell."""
         return False
 
-    def _more(self) -> dict[str, Any]:
+    def _extra_meta(self) -> dict[str, Any]:
         """What a rescue of this framework holds beside the state."""
         return {}
 
     def _not_restored(self) -> list[str]:
         """What a resume does not bring back beside what the state tells."""
         drawn = [DRAWN] if self._draws_itself else []
-        return [*drawn, f"{COUNTED}: {', '.join(self._kept)}" if self._kept else COUNTED]
+        return [
+            *drawn,
+            f"{COUNTED}: {', '.join(self._loop_variables)}" if self._loop_variables else COUNTED,
+        ]
 
     def optimizers(self) -> list[Any]:
         """Those of it that live."""
@@ -172,36 +181,40 @@ class FoundTraining(ABC):
             return
         key = id(optimizer)
         if key not in self._optimizers:
-            self._join(optimizer, frame)
-        elif self._late is not None:
-            if key == self._late and not self._reaches_others(optimizer, frame):
+            self._add_optimizer(optimizer, frame)
+        elif self._late_optimizer is not None:
+            if key == self._late_optimizer and not self._reaches_others(optimizer, frame):
                 self.end(well=self.ended_well())
                 self.may_begin_again = True
                 return
-            self._late = None
-        self._moved = self._passes.look() or self._moved
+            self._late_optimizer = None
+        self._has_drawn = self._passes.match_step() or self._has_drawn
         if not self.detector.stepped(key):
             return
-        if not self._moved:
-            self._passes.stood_still()
-        self._moved = False
+        if not self._has_drawn:
+            self._passes.record_empty_iteration()
+        self._has_drawn = False
         session = self.session
         if session is None:
             if time.monotonic() - self._began >= _BEGINS_AFTER_S:
                 self._begin(frame)
             return
         detector = self.detector
-        self.hears_draws = session.record_step_time(detector.iterations) or detector.watching
-        self.unseen += 1
+        self.wants_draws = session.record_step_time(detector.iterations) or detector.watching
+        self.unseen_ends += 1
         # Each step of most loops ends here.
-        if self.unseen >= _DRAWS_NO_MORE or detector.watching or detector.head is not Head.DRAW:
+        if (
+            self.unseen_ends >= _DRAWS_NO_MORE
+            or detector.watching
+            or detector.head is not Head.DRAW
+        ):
             self._await_end(session)
 
     def draws(self) -> None:
         """A batch is about to be drawn, in the thread of this training."""
         try:
             if self.detector.drawn():
-                self.unseen = 0
+                self.unseen_ends = 0
                 self._iteration_ended()
         except Exception as error:
             self._guard.caught(error)
@@ -210,24 +223,24 @@ class FoundTraining(ABC):
         """What is trained is about to compute, in the thread of this training."""
         try:
             if self.detector.computes():
-                self.unseen = 0
-                self._hush()
-                self._draws_itself = self._look != self._random_now()
+                self.unseen_ends = 0
+                self._stop_listening()
+                self._draws_itself = self._random_after_step != self._random_now()
                 self._iteration_ended()
         except Exception as error:
             self._guard.caught(error)
 
-    def runs(self) -> bool:
+    def is_in_loop(self) -> bool:
         """Whether the program is still in the loop."""
-        return self._stands_in(self._loops[:1])
+        return self._is_inside(self._loops[:1])
 
-    def has_left(self) -> bool:
+    def has_left_loops(self) -> bool:
         """Whether the program is out of the loop, and of those around it; for any thread."""
-        return bool(self._loops) and not self._stands_in(self._loops[-1:])
+        return bool(self._loops) and not self._is_inside(self._loops[-1:])
 
-    def is_in(self, frame: FrameType) -> bool:
+    def contains_step(self, frame: FrameType) -> bool:
         """Whether a step in `frame` is one of this training's loop."""
-        return source_loops.together(self._places, source_loops.places(frame))
+        return source_loops.in_same_loop(self._places, source_loops.program_places(frame))
 
     def ended_well(self) -> bool:
         """Whether the loop was left without an exception, as far as anybody was told of one."""
@@ -240,33 +253,33 @@ class FoundTraining(ABC):
         What left the loop cannot be seen where the program caught it, nor where it was
         `sys.exit()`. Where it was left in the middle of its data, the rescues are kept for it.
         """
-        self._close(well=well and (self._of_library or not self._passes.cut_short))
+        self._close(well=well and (self._of_library or not self._passes.is_unfinished))
 
     def _reaches_others(self, optimizer: Any, frame: FrameType) -> bool:
         """Whether the program has names for optimizers that it may step again."""
         others = [each for each in self.optimizers() if each is not optimizer]
         return bool(names.names_of(others, frame))
 
-    def _stands_in(self, loops: Sequence[Loop]) -> bool:
-        standing = source_loops.places(current_frames().get(self._thread))
-        return any(loop.has(standing) for loop in loops)
+    def _is_inside(self, loops: Sequence[Loop]) -> bool:
+        standing = source_loops.program_places(current_frames().get(self._thread))
+        return any(loop.contains(standing) for loop in loops)
 
-    def _join(self, optimizer: Any, frame: FrameType) -> None:
-        key, known, forget = id(optimizer), self._optimizers, self.detector.forget
+    def _add_optimizer(self, optimizer: Any, frame: FrameType) -> None:
+        key, known, forget = id(optimizer), self._optimizers, self.detector.remove
 
         def gone(_: Any) -> None:
             known.pop(key, None)
             forget(key)
 
-        self._late = key if self.detector.iterations > 1 else None
+        self._late_optimizer = key if self.detector.iterations > 1 else None
         known[key] = weakref.ref(optimizer, gone)
-        self._places = source_loops.places(frame)
+        self._places = source_loops.program_places(frame)
         if self.session is not None:
-            self._names = self._things(frame)
+            self._names = self._find_objects(frame)
 
     def _close(self, *, well: bool) -> None:
         self.over = True
-        self._hush()
+        self._stop_listening()
         session, self.session = self.session, None
         if session is None or self._pid != os.getpid():
             return
@@ -277,100 +290,104 @@ class FoundTraining(ABC):
         folders.remove_empty(session.store.directory, self.directory, self._made_above)
 
     def _begin(self, frame: FrameType) -> None:
-        self._loops = source_loops.around(source_loops.places(frame))
-        self._names = self._things(frame)
-        if self._missing():
+        self._loops = source_loops.enclosing_loops(source_loops.program_places(frame))
+        self._names = self._find_objects(frame)
+        if self._has_unnamed():
             self.over = True
-            self._tell_why("no name of the program leads to some of what it trains")
+            self._report_not_saved("no name of the program leads to some of what it trains")
             return
         with self._guard:
             named = {each.name: each.get() for each in self._names}
             of_library = self.framework == "tensorflow"
-            self._losses = loop_code.functions(frame, object(), named, of_library=of_library)
-            self._kept = Audit(frame, object(), named, unused=True).names
-        self.directory, waits = resume_lines.place()
-        self._made_above = folders.made_above(self.directory)
+            self._loss_functions = loop_code.functions(
+                frame, object(), named, of_library=of_library
+            )
+            self._loop_variables = Audit(frame, object(), named, unused=True).names
+        self.directory, waits = resume_lines.choose_folder()
+        self._made_above = folders.missing_parent(self.directory)
         self._beginning = begun = run_choice.begin(self.directory, False, found=True)
         store = RescueStore(begun.directory, report=print_message, run=begun.run)
         link = Link(self.framework, store.directory, notebook_path(), by_lines=True)
         me = weakref.ref(self)
-        link.loop_has_ended = lambda: (training := me()) is not None and training.has_left()
+        link.loop_has_ended = lambda: (training := me()) is not None and training.has_left_loops()
         self.session = Session(store, link, self._capture, marker=self._make_marker)
         self.session.breakdown.set_objects([each.get() for each in self._names])
         self.session.prepare()
         if waits is not None:
-            resume_lines.offer(waits, self.directory)
+            resume_lines.report_waiting(waits, self.directory)
         else:
             self._guard.print_once(
-                f"{self.kind}s are saved in {folders.shown(self.directory)} when memory runs out. "
-                "See: watchdog rescues"
+                f"{self.kind}s are saved in {folders.display_path(self.directory)} when memory "
+                "runs out. See: watchdog rescues"
             )
-            folders.tell_of_others(self.directory)
-        self._opened()
+            folders.report_other_rescues(self.directory)
+        self._after_open()
 
-    def _opened(self) -> None:
+    def _after_open(self) -> None:
         """It can be saved from now on."""
-        _watch_end(self)
-        self._learn()
+        _register_end(self)
+        self._learn_head()
 
-    def _learn(self) -> None:
+    def _learn_head(self) -> None:
         """What its iterations begin with is to be seen from now on."""
-        self.detector.watch()
-        self.hears_draws = True
-        self._listen()
+        self.detector.start_watching()
+        self.wants_draws = True
+        self._start_listening()
 
     def _await_end(self, session: Session) -> None:
-        """The last step of an iteration is made: have its end told, where it is wanted."""
+        """Listen for the end of an iteration whose last step is made, where it matters."""
         detector, head = self.detector, self.detector.head
         if head is not Head.DRAW and not self.listening:
-            self.unseen = 0  # nothing was waited for
-        if self.unseen >= _MOST_UNSEEN:
-            self._hush()
-            self._tell_why("the end of its iterations is not seen")
-        elif head is Head.DRAW and self.unseen >= _DRAWS_NO_MORE:
+            self.unseen_ends = 0  # nothing was waited for
+        if self.unseen_ends >= _MOST_UNSEEN:
+            self._stop_listening()
+            self._report_not_saved("the end of its iterations is not seen")
+        elif head is Head.DRAW and self.unseen_ends >= _DRAWS_NO_MORE:
             if not detector.watching:
-                self._learn()
+                self._learn_head()
         elif head is not None:
-            detector.rest()
-            self._hush()
+            detector.stop_watching()
+            self._stop_listening()
             if head is Head.COMPUTE and session.due:
                 # It draws its data itself: in this iteration or in the next, nobody knows.
-                self._look = self._random_now()
-                self._listen()
+                self._random_after_step = self._random_now()
+                self._start_listening()
 
-    def _listen(self) -> None:
-        """From now on it is to be told that the model computes."""
+    def _start_listening(self) -> None:
+        """Start to listen for the model's computations."""
         self.listening = True
 
-    def _hush(self) -> None:
+    def _stop_listening(self) -> None:
         self.listening = False
 
-    def _tell_why(self, why: str) -> None:
-        self._guard.print_once(f"a {self.kind} is not saved automatically: {why}. {self.explicit}")
+    def _report_not_saved(self, why: str) -> None:
+        self._guard.print_once(
+            f"a {self.kind} is not saved automatically: {why}. {self.how_to_name}"
+        )
 
     def _iteration_ended(self) -> None:
         """All of an iteration is done, and nothing of the next has begun."""
         session, step = self.session, self.detector.iterations
-        self.hears_draws = self.detector.watching
+        self.wants_draws = self.detector.watching
         if session is None or self.over:
             return
         if session.due:
-            if self._claimed():  # since it was found
+            if self._has_own_rescue():  # since it was found
                 self._close(well=True)
                 return
-            if session.link.pending_request is not None or self._changed():
-                self._look_again(sys._getframe(1))
+            if session.link.pending_request is not None or self._has_changed():
+                self._refresh_names(sys._getframe(1))
         self._attend(session, step, self._epoch, self._passes.batch)
 
     def _attend(self, session: Session, step: int, epoch: int | None, batch: int | None) -> None:
         saved = session.process_boundary(step, epoch=epoch, batch=batch)
         if saved is not None:
-            self._tell(saved.path)
+            self._report_saved(saved.path)
 
-    def _look_again(self, frame: FrameType) -> None:
+    def _refresh_names(self, frame: FrameType) -> None:
         """What the program trains by now, and under which names."""
-        if self._missing():
-            self._names = self._things(frame)  # made anew since
+        if self._has_unnamed():
+            self._names = self._find_objects(frame)  # made anew since
         datasets = self._passes.datasets
         named = names.names_of(datasets, frame)
         self._data = [
@@ -378,14 +395,14 @@ class FoundTraining(ABC):
         ]
 
     def _capture(self) -> Capture:
-        held = self._held()
+        held = self._live_objects()
         if not held:
             raise RescueError("The program has deleted what it trained. Nothing was saved.")
         state = self._make_state(held)
         capture = state.capture()
         code = self._loops[0].code if self._loops else None
-        more = self._more()
-        found = resume_lines.Recorded(
+        more = self._extra_meta()
+        found = resume_lines.LoopRecord(
             more.pop("framework", self.framework),
             self.directory,
             {each.name: each.expression for each in self._names if each.name in held},
@@ -393,12 +410,12 @@ class FoundTraining(ABC):
             "" if code is None else f"{os.path.basename(code.co_filename)}, {code.co_name}",
         )
         self._lost = [*state.lost, *self._not_restored()]
-        identity = {**capture.meta["identity"], "losses": self._losses}
+        identity = {**capture.meta["identity"], "losses": self._loss_functions}
         told = {"not_restored": self._lost, "identity": identity, **more}
         told[resume_lines.KEY] = found.to_json()
         return Capture(capture.entries, {**capture.meta, **told})
 
-    def _held(self) -> dict[str, Any]:
+    def _live_objects(self) -> dict[str, Any]:
         """Its objects that live and belong into a rescue."""
         return {each.name: part for each in self._names if (part := each.part()) is not None}
 
@@ -409,25 +426,25 @@ class FoundTraining(ABC):
 
     def _position(self, *args: Any) -> dict[str, Any]:
         passes = self._passes.position(*args)
-        at_epoch = self._passes.at_epoch if self._passes.begun else None
+        at_epoch = self._passes.random_at_epoch if self._passes.begun else None
         return {
             "epoch": self._epoch, "batch": self._passes.batch, "passes": passes,
             "at_epoch": at_epoch,
         }  # fmt: skip
 
-    def _tell(self, path: str) -> None:
+    def _report_saved(self, path: str) -> None:
         if self._reported:
             return
         self._reported = True
-        where = resume_lines.place_in(self.detector.iterations, self._epoch)
+        where = resume_lines.format_progress(self.detector.iterations, self._epoch)
         print_message(
-            f"saved in {folders.shown(path)}: {where}. "
+            f"saved in {folders.display_path(path)}: {where}. "
             "When this program is run again, it says how to resume from there. A resume will not "
             f"bring back: {'; '.join(self._lost)}."
         )
 
 
-def _watch_end(training: FoundTraining) -> None:
+def _register_end(training: FoundTraining) -> None:
     """
     End it with its cell of a notebook, or with its program; keeps nothing alive.
 
@@ -437,12 +454,12 @@ def _watch_end(training: FoundTraining) -> None:
     reference = weakref.ref(training)
     events = getattr(ipython_shell(), "events", None)
     if events is None:
-        atexit.register(_program_ends, reference)
+        atexit.register(_end_with_program, reference)
         return
 
     def cell_ends(result: Any = None) -> None:
         found = reference()
-        if found is not None and found.runs():
+        if found is not None and found.is_in_loop():
             return  # in a thread of its own
         events.unregister("post_run_cell", cell_ends)
         if found is not None:
@@ -452,7 +469,7 @@ def _watch_end(training: FoundTraining) -> None:
     events.register("post_run_cell", cell_ends)
 
 
-def _program_ends(reference: weakref.ref[FoundTraining]) -> None:
+def _end_with_program(reference: weakref.ref[FoundTraining]) -> None:
     training = reference()
     if training is not None:
         training.end(well=getattr(sys, "last_type", None) is None)

@@ -11,7 +11,7 @@ class Wrapped:
     """Ours around some methods."""
 
     def __init__(self) -> None:
-        self.on = False  # else ours does nothing, as what stands on top of it may call it still
+        self.is_on = False  # else ours does nothing, as what stands on top of it may call it still
         self._methods: list[tuple[Any, str, Any, Any]] = []  # class, name, before, ours
 
     def wraps(self, kind: Any) -> bool:
@@ -24,12 +24,12 @@ class Wrapped:
         ours = functools.wraps(before)(make(before))
         setattr(kind, name, ours)
         self._methods.append((kind, name, before, ours))
-        self.on = True
+        self.is_on = True
 
-    def put_back(self) -> None:
-        """As it was, where nobody else has changed it since."""
+    def unwrap(self) -> None:
+        """Restore the methods that nobody else has changed since."""
         for kind, name, before, ours in self._methods:
             if getattr(kind, name) is ours:
                 setattr(kind, name, before)
         self._methods.clear()
-        self.on = False
+        self.is_on = False

@@ -15,7 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from watchdog_app.agent.adapters.keras.model import is_a, of_keras, optimizers_of
+from watchdog_app.agent.adapters.keras.model import (
+    is_keras_instance,
+    is_keras_module,
+    optimizers_of,
+)
 from watchdog_app.agent.identity import code
 from watchdog_app.rescue.identity.compare import merge_settings
 
@@ -230,7 +234,7 @@ def describe(thing: Any) -> str:
 def _add_layers(layer: Any, config: Mapping[str, Any] | None, inputs: Any, found: Layers) -> None:
     """A layer, and those within it."""
     config = config if config is not None else _or_none(layer.get_config)
-    wired = is_a(layer, *_WIRED)
+    wired = is_keras_instance(layer, *_WIRED)
     settings = {} if config is None or wired else _plain_settings(config)
     entry = _layer_entry(type(layer).__name__, class_of(layer), inputs, settings)
     found.append({**entry, _LAYER: layer})
@@ -344,7 +348,7 @@ def _stable_value(value: Any, depth: int = 0) -> Any:
 
 def _with_layers(thing: Any) -> Iterator[Any]:
     yield thing
-    if of_keras(type(thing).__module__) or hasattr(thing, "_flatten_layers"):
+    if is_keras_module(type(thing).__module__) or hasattr(thing, "_flatten_layers"):
         yield from _or_none(lambda: list(thing._flatten_layers(include_self=False))) or ()
         yield from _or_none(lambda: optimizers_of(thing)) or ()
 

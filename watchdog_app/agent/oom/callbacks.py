@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from watchdog_app.agent.adapters.keras import callbacks as callback_state
 from watchdog_app.agent.adapters.keras import position
-from watchdog_app.agent.adapters.keras.model import is_a
+from watchdog_app.agent.adapters.keras.model import is_keras_instance
 from watchdog_app.agent.adapters.keras.state import FitState
 from watchdog_app.agent.contain import Guard
 from watchdog_app.agent.oom import watch
@@ -40,7 +40,7 @@ class Fit(Protocol):
     validating: bool  # with the weights of the training
 
     @property
-    def on_its_way(self) -> bool:
+    def is_resuming(self) -> bool:
         """Whether a resume has not reached its place yet."""
 
     def on_epoch_end(self, epoch: int) -> None:
@@ -112,28 +112,28 @@ class CallbackWatch:
     def _set_course(self, hook: str, args: tuple[Any, ...]) -> bool:
         """Set the course to where the training stands; False where that cannot be saved."""
         fit, state = self._fit, self._state
-        if fit.on_its_way:
+        if fit.is_resuming:
             return False
-        course = state.course
+        progress = state.progress
         if hook == "on_train_batch_begin":
-            course.next_batch, course.epoch_done = int(args[0]), False
+            progress.next_batch, progress.epoch_done = int(args[0]), False
         elif hook == "on_train_batch_end":
-            course.next_batch = int(args[0]) + 1
+            progress.next_batch = int(args[0]) + 1
             if len(args) > 1 and isinstance(args[1], Mapping):
                 state.logs = dict(args[1])
         elif hook == "on_test_begin" and not fit.validating:
-            course.epoch_done = True
-            return not any(is_a(each, "SwapEMAWeights") for each in state.callbacks)
+            progress.epoch_done = True
+            return not any(is_keras_instance(each, "SwapEMAWeights") for each in state.callbacks)
         elif hook.startswith("on_test"):
             return fit.validating  # else the metrics are the validation's, and those before gone
         elif hook == "on_epoch_end":
-            if len(course.ended) <= course.epoch - course.first_epoch:
-                fit.on_epoch_end(course.epoch)
-            state.epoch_begins(course.epoch + 1)
-            course.between_epochs = True
-        elif course.epoch != int(args[0]):  # on_epoch_begin, and ours is still to come
+            if len(progress.ended) <= progress.epoch - progress.first_epoch:
+                fit.on_epoch_end(progress.epoch)
+            state.epoch_begins(progress.epoch + 1)
+            progress.between_epochs = True
+        elif progress.epoch != int(args[0]):  # on_epoch_begin, and ours is still to come
             state.epoch_begins(int(args[0]))
-            course.between_epochs = True
+            progress.between_epochs = True
         return True
 
     def _inexact_notes(self, hook: str, error: Exception) -> list[str]:
@@ -145,7 +145,9 @@ class CallbackWatch:
         found = list[str]()
         if not hook.startswith("on_test"):
             others = listed if at is None else listed[:at] if twice else listed[at + 1 :]
-            names = [type(each).__name__ for each in others if callback_state.does(each, hook)]
+            names = [
+                type(each).__name__ for each in others if callback_state.implements_hook(each, hook)
+            ]
             if names:
                 what = "had done already, and do again" if twice else "had still to do"
                 found.append(
@@ -153,9 +155,9 @@ class CallbackWatch:
                     f"{', '.join(names)}"
                 )
         if hook == "on_train_batch_begin":
-            course = self._state.course
-            drawn = self._state.backend.draws_before_the_hooks and course.passes is not None
-            if drawn and position.adapter_name(course.iterator) != "ArrayDataAdapter":
+            progress = self._state.progress
+            drawn = self._state.backend.draws_before_hooks and progress.passes is not None
+            if drawn and position.adapter_name(progress.iterator) != "ArrayDataAdapter":
                 found.append(_DRAWN)
         return found
 
@@ -167,7 +169,7 @@ def _failing_callback(hook: str, error: Exception) -> Any:
         frame = place.tb_frame
         if frame.f_code.co_name.removeprefix("_") == hook:
             held = frame.f_locals
-            if "callback" in held and is_a(held.get("self"), "CallbackList"):
+            if "callback" in held and is_keras_instance(held.get("self"), "CallbackList"):
                 return held["callback"]
         place = place.tb_next
     return None

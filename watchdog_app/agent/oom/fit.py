@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from watchdog_app.agent.adapters.keras.model import of_keras
+from watchdog_app.agent.adapters.keras.model import is_keras_module
 from watchdog_app.agent.adapters.keras.state import FitState
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.oom import watch
@@ -93,7 +93,7 @@ class FitWatch:
         self._callbacks.begin()
         backend = self._state.backend
         if self._on_oom == "shrink":
-            obstacle = backend.no_parts(self._model)
+            obstacle = backend.micro_batch_obstacle(self._model)
             if obstacle is None:
                 self._parts = backend.parts(self._model, self.micro)
             else:
@@ -215,7 +215,7 @@ class FitWatch:
             except Exception as error:
                 of_memory = watch.is_out_of_memory(error)
                 if not of_memory or count is None or not self._halve_and_restore(data, count):
-                    self._state.course.next_batch += number
+                    self._state.progress.next_batch += number
                     if of_memory or ran_out is not None:
                         self._save_after_error(error, ())
                     self.end()
@@ -289,7 +289,10 @@ class FitWatch:
     def _advice(self) -> str:
         if self._parts is not None and not self._coupled:
             return "Not even its smallest part fits: free memory elsewhere, or use a smaller model."
-        if self._on_oom == "shrink" or self._state.backend.no_parts(self._model) is not None:
+        if (
+            self._on_oom == "shrink"
+            or self._state.backend.micro_batch_obstacle(self._model) is not None
+        ):
             return "Use a smaller batch_size, for which a training starts over."
         return (
             'With Rescue(..., on_oom="shrink") a batch that does not fit is trained in parts, and '
@@ -314,7 +317,7 @@ class FitWatch:
         """Whether the step failed before it had its batch, with its counters restored."""
         model = self._model
         one_step = getattr(model, "steps_per_execution", 1) == 1
-        simple = one_step and of_keras(type(model).train_step.__module__, ("keras",))
+        simple = one_step and is_keras_module(type(model).train_step.__module__, ("keras",))
         return simple and failed_in_fetch(error) and self._counters.restore(self._steps)
 
     def _validation_failed(self, error: Exception) -> None:

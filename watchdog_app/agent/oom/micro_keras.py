@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 from keras import tree
 
-from watchdog_app.agent.adapters.keras.model import of_keras
+from watchdog_app.agent.adapters.keras.model import is_keras_module
 from watchdog_app.agent.oom.micro import MicroBatches
 
 _COUPLED = (
@@ -35,7 +35,7 @@ _ROWS = 8  # little memory is left
 def obstacle(model: Any) -> str | None:
     """Why the batches of a model cannot be trained in parts, in words; None when they can."""
     for name in _OWN_STEP:
-        if name in vars(model) or not of_keras(getattr(type(model), name).__module__):
+        if name in vars(model) or not is_keras_module(getattr(type(model), name).__module__):
             return f"the model has a {name} of its own"
     layers = list(model._flatten_layers())
     if any(getattr(each, "stateful", False) for each in layers):

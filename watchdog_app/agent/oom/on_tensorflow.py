@@ -69,10 +69,10 @@ class LoopState(Protocol):
     def variables(self) -> Sequence[NamedVariable]:
         """All of them."""
 
-    def take_random(self) -> dict[str, Any]:
+    def capture_random(self) -> dict[str, Any]:
         """Global random numbers and those of named generators, as JSON."""
 
-    def put_random(self, state: dict[str, Any]) -> None:
+    def restore_random(self, state: dict[str, Any]) -> None:
         """Set them."""
 
 
@@ -97,11 +97,11 @@ class LoopRecord(TensorFlowRecord):
             self.set_variables(*split_variables(variables, trained))
         self._count += 1
         super().capture()
-        self._random_states = self._state.take_random()
+        self._random_states = self._state.capture_random()
 
     def restore(self) -> bool:
         """See `Record`."""
-        self._state.put_random(self._random_states)
+        self._state.restore_random(self._random_states)
         return super().restore()
 
 

@@ -69,10 +69,10 @@ class LoopRecord(TorchRecord):
     def stepped(self) -> None:
         """See `Record`."""
         stepped = self._state._stepped
-        if stepped.all_have:
+        if stepped.all_stepped:
             self._accumulates = False
             return
-        waiting = stepped.adding_up()
+        waiting = stepped.accumulating_ids()
         self._accumulates = bool(waiting) and any(
             id(each) in waiting and each.grad is not None for each in parameters(self._state)
         )
@@ -81,13 +81,13 @@ class LoopRecord(TorchRecord):
         """See `Record`."""
         self.set_variables(buffers(self._state), ())
         super().capture()
-        self._random_states = self._state.take_random()
+        self._random_states = self._state.capture_random()
         self._gradients = self._gradient_versions() if self._accumulates else []
 
     def restore(self) -> bool:
         """See `Record`."""
         super().restore()
-        self._state.put_random(self._random_states)
+        self._state.restore_random(self._random_states)
         self.drop_gradients()
         return not self._accumulates or self._gradients == self._gradient_versions()
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from watchdog_app.agent.found import folders, resume_lines
-from watchdog_app.agent.found.resume_lines import Recorded
+from watchdog_app.agent.found.resume_lines import LoopRecord
 from watchdog_app.agent.resume import kernel_cells, plan
 from watchdog_app.agent.resume.kernel_cells import Cells
 from watchdog_app.agent.resume.plan import Step
@@ -40,7 +40,7 @@ class Unfinished:
     epoch: int | None  # counted from 0
     created_unix_s: float
     cells: Cells | None  # None where it was saved by an older version, or outside a notebook
-    found: Recorded | None  # a found loop: lines of code resume it
+    found: LoopRecord | None  # a found loop: lines of code resume it
 
 
 def resume(run: str | None = "training", *, skip: Collection[int] = ()) -> None:
@@ -69,12 +69,13 @@ def resume(run: str | None = "training", *, skip: Collection[int] = ()) -> None:
     what = unfinished(searched, thorough=True)
     name = os.path.basename(notebook.program_path() or "this kernel")
     if what is None:
+        places = ", ".join(map(folders.display_path, searched))
         _print(
             f"{name} has no unfinished training to resume from. Looked in: "
-            f"{', '.join(map(folders.shown, searched)) or 'nothing, there is no such folder'}."
+            f"{places or 'nothing, there is no such folder'}."
         )
         return
-    if not folders.resumes():
+    if not folders.is_resume_enabled():
         _print(f"{folders.RESUME} says that nothing is to be resumed: take it out first.")
         return
     steps = _steps(what, shell, everything=run == "all", skip=tuple(skip))
@@ -126,7 +127,7 @@ def unfinished(searched: list[str] | None = None, *, thorough: bool = False) -> 
                         continue
                     created, run = loaded.created_unix_s, one.name.run or one.path
                     if run not in left or created > left[run].created_unix_s:
-                        found = resume_lines.recorded(loaded.meta)
+                        found = resume_lines.read_record(loaded.meta)
                         left[run] = Unfinished(
                             one.path, loaded.step, one.epoch, created, cells, found
                         )
@@ -145,11 +146,11 @@ def offer_text(what: Unfinished) -> str:
 
 def _saved_text(what: Unfinished) -> str:
     ago = format_duration(max(0.0, time.time() - what.created_unix_s))
-    return f"it was saved {ago} ago at {resume_lines.place_in(what.step, what.epoch)}"
+    return f"it was saved {ago} ago at {resume_lines.format_progress(what.step, what.epoch)}"
 
 
 def _roots(program: str | None, *, thorough: bool) -> list[str]:
-    directory, _ = folders.place()
+    directory, _ = folders.rescue_folder()
     beside = os.getcwd() if program is None else os.path.dirname(program)
     roots = [
         os.path.dirname(directory),
@@ -166,8 +167,8 @@ def _steps(
 ) -> list[Step] | None:
     if what.cells is None:
         _print(
-            f"{folders.shown(what.path)} does not say which cells had run. Run them again up to "
-            "the training: it resumes from there automatically."
+            f"{folders.display_path(what.path)} does not say which cells had run. Run them "
+            "again up to the training: it resumes from there automatically."
         )
         return None
     cells = what.cells
@@ -220,7 +221,7 @@ def _run_cells(what: Unfinished, shell: Any, steps: Sequence[Step]) -> None:
     root = os.path.dirname(what.path)
     hook.switch_on()
     if os.path.basename(root).startswith("unnamed-"):
-        folders.go_on_in(root)  # no notebook is known: each kernel has a folder of its own
+        folders.resume_in(root)  # no notebook is known: each kernel has a folder of its own
     for step in steps:
         if step.run is None or (step.trains and what.found is not None):
             continue
@@ -238,9 +239,9 @@ def _run_cells(what: Unfinished, shell: Any, steps: Sequence[Step]) -> None:
         cell = what.cells.running if what.cells else "?"
         _print(
             f"the cells before are done. The loop in [{cell}] is your own. "
-            f"{resume_lines.before_lines(what.epoch)}Put these lines into it and run it."
+            f"{resume_lines.epoch_hint(what.epoch)}Put these lines into it and run it."
         )
-        print("\n".join(f"    {line}" for line in resume_lines.lines(what.found)))
+        print("\n".join(f"    {line}" for line in resume_lines.resume_code(what.found)))
 
 
 def _print(message: str) -> None:

@@ -134,7 +134,7 @@ class TorchRefresh:
                     }
                     yield ("parts", name, "param_groups", index), {**told, **now}
             elif not isinstance(part, (ModulePart, TensorPart)):
-                yield ("parts", name), part.take(tensors)
+                yield ("parts", name), part.capture(tensors)
 
     def _accumulates_gradients(self) -> bool:
         """Gradients that wait for their optimizer are part of the state."""

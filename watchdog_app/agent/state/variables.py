@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from watchdog_app.agent.adapters.keras.model import (
     build_optimizers,
-    is_a,
+    is_keras_instance,
     optimizer_targets,
     optimizers_of,
     targets_of,
@@ -115,7 +115,7 @@ def model_variables(model: Any, extra: Iterable[Any] = ()) -> list[StateVariable
 
 def _refuse_other_backend(objects: Mapping[str, Any], backend: str) -> None:
     """Keras's own things are no TensorFlow variables on another backend."""
-    of_keras = [name for name, thing in objects.items() if is_a(thing, *_OF_KERAS)]
+    of_keras = [name for name, thing in objects.items() if is_keras_instance(thing, *_OF_KERAS)]
     if of_keras:
         raise RescueError(
             f"{', '.join(of_keras)}: this is Keras on {backend}, and "

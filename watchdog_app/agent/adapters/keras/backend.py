@@ -37,7 +37,7 @@ class Backend(ABC):
     reads_in_python = True
     # The next batch is drawn before `on_train_batch_begin`: a place between two batches is behind
     # the hooks of the one, not before those of the other.
-    draws_before_the_hooks = False
+    draws_before_hooks = False
     stateful_remedy = "draw them with keras.random and a SeedGenerator"
     replay: Any = position.Replay  # how a fresh fit gets to a place in its data
 
@@ -58,18 +58,18 @@ class Backend(ABC):
         """Those of its metrics alone."""
 
     @abstractmethod
-    def keep(self, item: NamedVariable) -> Kept:
-        """Give the elements that a metric has now, also after it was set to others."""
+    def keep_metric(self, item: NamedVariable) -> Kept:
+        """A function that returns the values a metric has now, also after they changed."""
 
-    def take_random(self) -> randomness.State:
+    def capture_random(self) -> randomness.State:
         """The global random numbers of Python, NumPy and the loaded frameworks, as JSON."""
-        return take_random()
+        return capture_random()
 
-    def put_random(self, state: randomness.State, *, python_and_numpy: bool) -> None:
+    def restore_random(self, state: randomness.State, *, python_and_numpy: bool) -> None:
         """Set them; see `randomness.restore`."""
-        put_random(state, python_and_numpy=python_and_numpy)
+        restore_random(state, python_and_numpy=python_and_numpy)
 
-    def circumstances(self) -> dict[str, Any]:
+    def environment_record(self) -> dict[str, Any]:
         """See `environment.record`."""
         return environment.record()
 
@@ -80,11 +80,11 @@ class Backend(ABC):
         Fits on PyTorch and JAX make them before `on_train_begin`.
         """
 
-    def own_order(self, iterator: Any, model: Any) -> Any:  # noqa: ARG002
+    def repeatable_order(self, iterator: Any, model: Any) -> Any:  # noqa: ARG002
         """An order of ours where Keras's own could not be repeated; None where it can."""
         return None
 
-    def lost_order(self, iterator: Any) -> str | None:
+    def unrepeatable_order_reason(self, iterator: Any) -> str | None:
         """What makes the order of this data impossible to repeat, if anything does."""
         if self.reads_in_python and position.adapter_name(iterator) == "TorchDataLoaderAdapter":
             from watchdog_app.agent.adapters.torch_data import (
@@ -136,31 +136,31 @@ class Backend(ABC):
         """
         return None
 
-    def no_parts(self, model: Any) -> str | None:  # noqa: ARG002
+    def micro_batch_obstacle(self, model: Any) -> str | None:  # noqa: ARG002
         """Why a batch cannot be trained in parts, in words; None where it can."""
         return f"it works with Keras on TensorFlow, and this is {self.name}"
 
     def parts(self, model: Any, micro: Any) -> Any:
-        """The `oom.micro_keras.Parts` of a model, where `no_parts` names no obstacle."""
+        """The `oom.micro_keras.Parts` of a model, where `micro_batch_obstacle` returns None."""
         raise NotImplementedError
 
 
 @contextmanager
 def one_empty_step(model: Any, callbacks: Any, step: Callable[..., Any]) -> Iterator[None]:
     """
-    Within it `step` stands for the model's training step, and the callbacks hear of none.
+    Replace the model's training step with `step`, and call no batch hooks of callbacks.
 
     For a resume of an epoch whose batches are all trained, where Keras fails without any.
     """
     trains = model.train_function
     before = {} if callbacks is None else {h: vars(callbacks).get(h) for h in _BATCH_HOOKS}
 
-    def unheard(*_: Any, **__: Any) -> None:
+    def ignore(*_: Any, **__: Any) -> None:
         return None
 
     model.train_function = step
     for hook in before:
-        vars(callbacks)[hook] = unheard
+        vars(callbacks)[hook] = ignore
     try:
         yield
     finally:
@@ -172,7 +172,7 @@ def one_empty_step(model: Any, callbacks: Any, step: Callable[..., Any]) -> Iter
                 vars(callbacks)[hook] = own
 
 
-def take_random() -> randomness.State:
+def capture_random() -> randomness.State:
     """Python's, NumPy's, TensorFlow's, PyTorch's and Keras's global random numbers, as JSON."""
     state = randomness.capture()
     seeds = _keras_seeds()
@@ -182,8 +182,8 @@ def take_random() -> randomness.State:
     return state
 
 
-def put_random(state: randomness.State, *, python_and_numpy: bool) -> None:
-    """Set what `take_random` returned, of the frameworks that are loaded here too."""
+def restore_random(state: randomness.State, *, python_and_numpy: bool) -> None:
+    """Set what `capture_random` returned, of the frameworks that are loaded here too."""
     randomness.restore(state, python_and_numpy=python_and_numpy)
     if _KERAS_SEED in state:
         seeds = _keras_seeds(make=True)

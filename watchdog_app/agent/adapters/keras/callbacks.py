@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from watchdog_app.agent.adapters.keras.model import is_a, of_keras
+from watchdog_app.agent.adapters.keras.model import is_keras_instance, is_keras_module
 from watchdog_app.agent.state import state_values
 
 _FIELDS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -26,13 +26,13 @@ _FIELDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("TensorBoard", ("_global_train_batch", "_global_test_batch")),
 )
 _BEST_WEIGHTS = "best_weights"  # EarlyStopping's copy of the model
-_ONLY_SHOWS = ("ProgbarLogger", "Rescue", "_Behind")
+_STATELESS = ("ProgbarLogger", "Rescue", "_LastCallback")
 _PLAIN = (bool, int, float, str, type(None))
 
 Arrays = state_values.Arrays
 
 
-def take(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], Arrays, list[str]]:
+def capture(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], Arrays, list[str]]:
     """
     The memory of the callbacks.
 
@@ -46,18 +46,18 @@ def take(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], Arrays, list[s
     lost: list[str] = []
     for label, callback in _labelled(callbacks):
         state: dict[str, Any] = {"callback": label}
-        fields = _fields(callback)
+        fields = _known_fields(callback)
         # Memory that cannot be taken costs that callback its memory, and nobody the rescue.
         try:
             if fields:
                 state["fields"] = {
-                    name: plain(getattr(callback, name))
+                    name: to_json_value(getattr(callback, name))
                     for name in fields
                     if hasattr(callback, name)
                 }
         except Exception as error:
-            lost.append(_not_taken(label, error))
-        if _keeps_own_state(callback):
+            lost.append(_capture_error(label, error))
+        if _is_stateful(callback):
             own: Arrays = {}
             name = f"callback/{label}/state"
             try:
@@ -66,9 +66,9 @@ def take(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], Arrays, list[s
                 )
                 arrays.update(own)
             except Exception as error:
-                lost.append(_not_taken(label, error))
+                lost.append(_capture_error(label, error))
         weights = getattr(callback, _BEST_WEIGHTS, None)
-        if is_a(callback, "EarlyStopping") and weights is not None:
+        if is_keras_instance(callback, "EarlyStopping") and weights is not None:
             names = [f"callback/{label}/{_BEST_WEIGHTS}/{index}" for index in range(len(weights))]
             arrays.update(
                 (name, np.asarray(weight)) for name, weight in zip(names, weights, strict=True)
@@ -79,7 +79,7 @@ def take(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], Arrays, list[s
     return states, arrays, lost
 
 
-def put(
+def restore(
     callbacks: Sequence[Any],
     states: Iterable[Mapping[str, Any]],
     read: Callable[[str], np.ndarray[Any, Any]],
@@ -99,16 +99,16 @@ def put(
             continue
         for name, value in state.get("fields", {}).items():
             setattr(callback, name, value)
-        if "state" in state and _keeps_own_state(callback):
+        if "state" in state and _is_stateful(callback):
             callback.load_state_dict(state_values.decode(state["state"], read))
         if "weights" in state:
             setattr(callback, _BEST_WEIGHTS, [np.array(read(name)) for name in state["weights"]])
     return absent
 
 
-def does(callback: Any, hook: str) -> bool:
+def implements_hook(callback: Any, hook: str) -> bool:
     """Whether a callback does anything at a hook of Keras's that counts."""
-    if type(callback).__name__ in _ONLY_SHOWS:
+    if type(callback).__name__ in _STATELESS:
         return False
     # What Keras calls at a batch of the training calls the older name where it is not there.
     names = {hook, hook.replace("_train_", "_")}
@@ -116,19 +116,19 @@ def does(callback: Any, hook: str) -> bool:
     return any(not getattr(each, "_is_default", False) for each in called)
 
 
-def before_training_begins(callbacks: Iterable[Any]) -> None:
+def keep_csv_rows(callbacks: Iterable[Any]) -> None:
     """On a resume: keep the rows that a CSVLogger wrote before, which it would truncate."""
     for callback in callbacks:
-        if is_a(callback, "CSVLogger"):
+        if is_keras_instance(callback, "CSVLogger"):
             callback.append = True
 
 
 def baseline(callbacks: Sequence[Any]) -> dict[str, dict[str, Any]]:
     """Plain fields of callbacks that nobody knows, for `changed_since` to compare with."""
     return {
-        label: {name: _sketch(value) for name, value in vars(callback).items()}
+        label: {name: _summarise(value) for name, value in vars(callback).items()}
         for label, callback in _labelled(callbacks)
-        if not _known(callback)
+        if not _is_known(callback)
     }
 
 
@@ -146,7 +146,7 @@ def changed_since(
         names = [
             name
             for name, value in fields.items()
-            if value is not None and known.get(name) != value and value != _sketch(epoch)
+            if value is not None and known.get(name) != value and value != _summarise(epoch)
         ]
         if names:
             changed.append(
@@ -168,29 +168,29 @@ def _labelled(callbacks: Sequence[Any]) -> list[tuple[str, Any]]:
     return labelled
 
 
-def _not_taken(label: str, error: Exception) -> str:
+def _capture_error(label: str, error: Exception) -> str:
     return f"the memory of {label} ({type(error).__name__}: {error})"
 
 
-def _fields(callback: Any) -> tuple[str, ...]:
+def _known_fields(callback: Any) -> tuple[str, ...]:
     for name, fields in _FIELDS:
-        if is_a(callback, name):
+        if is_keras_instance(callback, name):
             return fields
     return ()
 
 
-def _keeps_own_state(callback: Any) -> bool:
+def _is_stateful(callback: Any) -> bool:
     return hasattr(callback, "state_dict") and hasattr(callback, "load_state_dict")
 
 
-def _known(callback: Any) -> bool:
+def _is_known(callback: Any) -> bool:
     """Its memory is handled here or by itself; Keras's other callbacks have none."""
     module = type(callback).__module__
-    ours = of_keras(module) or module.startswith("watchdog_app.agent")
-    return ours or bool(_fields(callback)) or _keeps_own_state(callback)
+    ours = is_keras_module(module) or module.startswith("watchdog_app.agent")
+    return ours or bool(_known_fields(callback)) or _is_stateful(callback)
 
 
-def _sketch(value: Any) -> Any:
+def _summarise(value: Any) -> Any:
     """Enough of a value to see that it changed; None for what cannot be told cheaply."""
     if isinstance(value, _PLAIN):
         return repr(value)
@@ -199,7 +199,7 @@ def _sketch(value: Any) -> Any:
     return None
 
 
-def plain(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """
     The same value in JSON's types; NumPy scalars and arrays become Python's, exactly.
 
@@ -211,9 +211,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_json_value(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [to_json_value(item) for item in value]
     if hasattr(value, "numpy"):
         return value.numpy().tolist()
     raise TypeError(f"a {type(value).__name__} cannot be written as JSON")

@@ -28,14 +28,14 @@ def gather(model: Any, iterator: Any, backend: str) -> RunIdentity:
     optimizers = keras_facts.named_optimizers(model)
     package = sys.modules.get(_package(backend))
     return gathering.gather(
-        f"a fit of {_called(backend)}",
+        f"a fit of {_framework_name(backend)}",
         str(getattr(package, "__version__", "")),
         model=lambda: keras_facts.layers(model),
         code=lambda: keras_facts.functions([model], getattr(model, "loss", None)),
         loss=lambda: keras_facts.loss_settings(model) | _class_weight(),
         optimizers=lambda: keras_facts.optimizer_classes(optimizers),
         settings=lambda: keras_facts.settings_of(optimizers),
-        data=lambda: data_of(iterator),
+        data=lambda: describe_data(iterator),
     )
 
 
@@ -49,12 +49,12 @@ def holders_of(model: Any, iterator: Any) -> Iterator[tuple[str, Any]]:
         yield "data", data
 
 
-def data_of(iterator: Any) -> dict[str, Any]:
+def describe_data(iterator: Any) -> dict[str, Any]:
     """What is known of the data of a fit; see `RunIdentity`."""
     if iterator is None:
         return {}
     found: dict[str, Any] = {}
-    for look in (_kind, _by_kind):
+    for look in (_read_kind, _read_facts):
         try:
             found |= look(iterator)
         except Exception:  # noqa: S112 - adapters of other versions, data of the program's own
@@ -62,14 +62,14 @@ def data_of(iterator: Any) -> dict[str, Any]:
     return found
 
 
-def rebatched(
+def rescale_position(
     place: Mapping[str, Any], saved: Mapping[str, Any], now: Mapping[str, Any]
 ) -> tuple[dict[str, Any], str | None]:
     """
     The same sample of an epoch with batches of another size.
 
     Args:
-        place: as `position.Course.position` told it.
+        place: as `position.FitProgress.position` returned it.
         saved, now: the data of the rescue and of this program.
 
     Returns:
@@ -90,7 +90,7 @@ def rebatched(
     return {**found, "next_batch": next_batch, "ended": place["ended"]}, text
 
 
-def _called(backend: str) -> str:
+def _framework_name(backend: str) -> str:
     return backend if backend.startswith("Keras") else f"Keras on {backend}"
 
 
@@ -99,24 +99,26 @@ def _package(backend: str) -> str:
 
 
 def _class_weight() -> dict[str, Any]:
-    weights = position.argument_of_fit("class_weight")
+    weights = position.read_fit_argument("class_weight")
     if not isinstance(weights, Mapping):
         return {}
     return {"class weight": sorted([str(key), float(value)] for key, value in weights.items())}
 
 
-def _kind(iterator: Any) -> dict[str, Any]:
+def _read_kind(iterator: Any) -> dict[str, Any]:
     kind, batches = position.adapter_name(iterator), iterator.num_batches
     return {"kind": _KINDS.get(kind, kind), "batches": None if batches is None else int(batches)}
 
 
-def _by_kind(iterator: Any) -> dict[str, Any]:
+def _read_facts(iterator: Any) -> dict[str, Any]:
     adapter = iterator.data_adapter
     kind = position.adapter_name(iterator)
     if kind == "TFDatasetAdapter":
         dataset = adapter.get_tf_dataset()
         nest = sys.modules["tensorflow"].nest
-        elements = [_element(each.dtype, each.shape) for each in nest.flatten(dataset.element_spec)]
+        elements = [
+            _describe_element(each.dtype, each.shape) for each in nest.flatten(dataset.element_spec)
+        ]
         known = data_facts.batches(dataset)
         return {"elements": elements, "batch_size": known.size, "rows": known.rows}
     if kind not in ("ArrayDataAdapter", "TorchDataLoaderAdapter"):
@@ -130,10 +132,10 @@ def _by_kind(iterator: Any) -> dict[str, Any]:
         )
     # Shuffled batch by batch the order of the rows is another with batches of another size.
     found["rows_in_any_batches"] = getattr(adapter, "_shuffle", None) != "batch"
-    arrays = [each for each in _flat(getattr(adapter, "_inputs", None)) if each is not None]
+    arrays = [each for each in _flatten(getattr(adapter, "_inputs", None)) if each is not None]
     if arrays:
-        found["elements"] = [_element(each.dtype, each.shape) for each in arrays]
-        found["sample"] = _sample(arrays)
+        found["elements"] = [_describe_element(each.dtype, each.shape) for each in arrays]
+        found["sample"] = _sample_checksum(arrays)
     return found
 
 
@@ -146,12 +148,12 @@ _KINDS = {
 }
 
 
-def _element(dtype: Any, shape: Any) -> str:
+def _describe_element(dtype: Any, shape: Any) -> str:
     sizes = ", ".join("?" if size is None else str(size) for size in tuple(shape)[1:])
     return f"{getattr(dtype, 'name', dtype)} ({sizes})"
 
 
-def _sample(arrays: Iterable[Any]) -> str | None:
+def _sample_checksum(arrays: Iterable[Any]) -> str | None:
     """A checksum of a few rows spread over the data; None where they are no NumPy arrays."""
     checksum = 0
     for each in arrays:
@@ -163,12 +165,12 @@ def _sample(arrays: Iterable[Any]) -> str | None:
     return f"{checksum:08x}"
 
 
-def _flat(value: Any) -> Iterable[Any]:
+def _flatten(value: Any) -> Iterable[Any]:
     if isinstance(value, Mapping):
         for key in sorted(value):
-            yield from _flat(value[key])
+            yield from _flatten(value[key])
     elif isinstance(value, (list, tuple)):
         for each in value:
-            yield from _flat(each)
+            yield from _flatten(each)
     else:
         yield value

@@ -22,7 +22,7 @@ from watchdog_app.agent.adapters.keras import position as places
 from watchdog_app.agent.adapters.keras.backend import Backend, one_empty_step
 from watchdog_app.agent.adapters.keras.model import optimizers_of
 from watchdog_app.agent.adapters.keras.on_tensorflow import OnTensorFlow, stateful_operations
-from watchdog_app.agent.adapters.keras.position import FreshReplay, ended_earlier
+from watchdog_app.agent.adapters.keras.position import BaseReplay, data_too_short_error
 from watchdog_app.agent.state import variables
 from watchdog_app.agent.state.rows import METRIC, MODEL, OPTIMIZER, OTHER, NamedVariable
 
@@ -60,7 +60,7 @@ class HandlerAdapter:
 
 
 class HandlerIterator:
-    """A `DataHandler` of Keras 2 as `position.Course` knows Keras 3's EpochIterator."""
+    """A `DataHandler` of Keras 2 as `position.FitProgress` knows Keras 3's EpochIterator."""
 
     _current_iterator = True  # an epoch that ended early ends the training
 
@@ -78,7 +78,7 @@ class HandlerIterator:
 
 def find_handler() -> HandlerIterator | None:
     """The data of the `fit` that is calling, or None: it is a local variable there."""
-    handler = places.find_in_fit("data_handler", "DataHandler")
+    handler = places.find_fit_variable("data_handler", "DataHandler")
     return None if handler is None else HandlerIterator(handler)
 
 
@@ -92,7 +92,7 @@ def unsupported(iterator: HandlerIterator | None) -> str | None:
     return f"this Keras's DataHandler has no {', '.join(missing)}" if missing else None
 
 
-class HandlerReplay(FreshReplay):
+class HandlerReplay(BaseReplay):
     """As `replay.Replay`, for the DataHandler of a fresh fit."""
 
     def __init__(self, iterator: HandlerIterator, position: dict[str, Any], **how: Any) -> None:
@@ -118,7 +118,7 @@ class HandlerReplay(FreshReplay):
             if next(epochs, None) is None:
                 return  # fit was asked for no more epochs than there were
             if not handler._adapter.should_recreate_iterator():
-                self._owed += batches or 0
+                self._pending += batches or 0
         found = next(epochs, None)
         if found is None:
             return
@@ -134,7 +134,7 @@ class HandlerReplay(FreshReplay):
         handler, at = self._handler, self._position
         self.remove()
         over = at["epoch_done"]
-        self._draw(source, self._owed + (at["num_batches"] or 0 if over else at["next_batch"]))
+        self._skip(source, self._pending + (at["num_batches"] or 0 if over else at["next_batch"]))
         if over:
             handler._inferred_steps = at["num_batches"]
             self._arrived()
@@ -146,12 +146,12 @@ class HandlerReplay(FreshReplay):
         self._arrived()
         yield from handler.steps()
 
-    def _draw(self, source: Any, count: int) -> None:
+    def _skip(self, source: Any, count: int) -> None:
         """Draw so many batches, and drop them."""
         per_execution = self._handler._steps_per_execution
-        whole = self._drop(source, count, lambda: int(per_execution.numpy()))
+        whole = self._skip_batches(source, count, lambda: int(per_execution.numpy()))
         if not whole and not self._position["epoch_done"]:
-            raise ended_earlier(self._position["next_batch"])
+            raise data_too_short_error(self._position["next_batch"])
 
 
 class OnKeras2(OnTensorFlow):
@@ -166,34 +166,36 @@ class OnKeras2(OnTensorFlow):
     def own_variables(self, model: Any) -> list[Any]:
         """Counters of batches, the generators of random layers, plain `tf.Variable`s."""
         found = [getattr(model, name, None) for name in _COUNTERS]
-        found += [generator.state for generator in _generators(model)]
+        found += [generator.state for generator in _random_generators(model)]
         found += variables.plain_variables(model)
         return [each for each in found if isinstance(each, tf.Variable)]
 
     def variables(self, model: Any, extra: Iterable[Any]) -> list[NamedVariable]:
         """Weights, statistics, metrics, slots, and `extra`."""
         slots = [
-            variable for optimizer in optimizers_of(model) for variable in _of_optimizer(optimizer)
+            variable
+            for optimizer in optimizers_of(model)
+            for variable in _optimizer_variables(optimizer)
         ]
-        groups = ((MODEL, model.variables), (METRIC, _of_metrics(model)), (OPTIMIZER, slots))
+        groups = ((MODEL, model.variables), (METRIC, _metric_variables(model)), (OPTIMIZER, slots))
         return [*variables.collect([*groups, (OTHER, extra)])]
 
     def metrics(self, model: Any) -> list[NamedVariable]:
         """Those of its metrics alone."""
-        return [*variables.collect([(METRIC, _of_metrics(model))])]
+        return [*variables.collect([(METRIC, _metric_variables(model))])]
 
-    def circumstances(self) -> dict[str, Any]:
+    def environment_record(self) -> dict[str, Any]:
         """With the version of Keras 2."""
-        return {**super().circumstances(), "tf_keras": tf_keras.__version__}
+        return {**super().environment_record(), "tf_keras": tf_keras.__version__}
 
     def build(self, model: Any, iterator: Any) -> None:
         """What a model does not let be made this way stays missing."""
         try:
-            _build(model, iterator)
+            _build_variables(model, iterator)
         except Exception:  # noqa: S110 - a model with a step of its own is built by that step
             pass
 
-    def own_order(self, iterator: Any, model: Any) -> None:  # noqa: ARG002
+    def repeatable_order(self, iterator: Any, model: Any) -> None:  # noqa: ARG002
         """Keras 2 shuffles all epochs of arrays in one pipeline, which is left as it is."""
         return
 
@@ -208,12 +210,12 @@ class OnKeras2(OnTensorFlow):
         """An epoch that had no step at all is an error to Keras 2."""
         return one_empty_step(model, callbacks, lambda _iterator: dict(logs))
 
-    def no_parts(self, model: Any) -> str | None:
+    def micro_batch_obstacle(self, model: Any) -> str | None:
         """As on all backends but Keras 3's TensorFlow."""
-        return Backend.no_parts(self, model)
+        return Backend.micro_batch_obstacle(self, model)
 
 
-def _build(model: Any, iterator: Any) -> None:
+def _build_variables(model: Any, iterator: Any) -> None:
     if len(model.distribute_strategy.extended.worker_devices) > 1:
         return
     spec = iterator.handler._dataset.element_spec
@@ -237,19 +239,19 @@ def _zeros(spec: Any) -> Any:
     return tf.zeros([1 if size is None else size for size in spec.shape], spec.dtype)
 
 
-def _generators(model: Any) -> Iterator[Any]:
+def _random_generators(model: Any) -> Iterator[Any]:
     for layer in model._flatten_layers():
         generator = getattr(getattr(layer, "_random_generator", None), "_generator", None)
         if generator is not None:
             yield generator
 
 
-def _of_metrics(model: Any) -> Iterator[Any]:
+def _metric_variables(model: Any) -> Iterator[Any]:
     for metric in model.metrics:
         yield from metric.variables
 
 
-def _of_optimizer(optimizer: Any) -> Iterator[Any]:
+def _optimizer_variables(optimizer: Any) -> Iterator[Any]:
     held = optimizer.variables
     # A method of the legacy optimizers, a list of the others.
     yield from held() if not isinstance(held, (list, tuple)) else held

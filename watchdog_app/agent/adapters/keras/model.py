@@ -18,34 +18,36 @@ Named = tuple[str, Any]
 Grouped = tuple[str, str, Any]  # unique name, group, Keras's variable
 
 
-def is_a(thing: Any, *names: str) -> bool:
+def is_keras_instance(thing: Any, *names: str) -> bool:
     """Whether one of its classes is Keras's own of such a name, e.g. "EarlyStopping"."""
-    return any(kind.__name__ in names for kind in type(thing).__mro__ if of_keras(kind.__module__))
+    return any(
+        kind.__name__ in names for kind in type(thing).__mro__ if is_keras_module(kind.__module__)
+    )
 
 
-def of_keras(module: object, packages: Iterable[str] = PACKAGES) -> bool:
+def is_keras_module(module: object, packages: Iterable[str] = PACKAGES) -> bool:
     """Whether a module of this name is part of Keras."""
     return str(module).partition(".")[0] in packages
 
 
 def variables_of(model: Any) -> list[Grouped]:
     """Weights, statistics, seeds, metrics and every optimizer's, once each, in a steady order."""
-    return list(_once(_all(model)))
+    return list(_named_once(_all_variables(model)))
 
 
 def metrics_of(model: Any) -> list[Grouped]:
     """Those of a model's metrics."""
-    return list(_once((METRIC, each) for each in model.metrics_variables))
+    return list(_named_once((METRIC, each) for each in model.metrics_variables))
 
 
-def _all(model: Any) -> Iterator[tuple[str, Any]]:
+def _all_variables(model: Any) -> Iterator[tuple[str, Any]]:
     yield from ((MODEL, each) for each in model.variables)
     yield from ((METRIC, each) for each in model.metrics_variables)
     for optimizer in optimizers_of(model):
         yield from ((OPTIMIZER, each) for each in optimizer.variables)
 
 
-def _once(variables: Iterable[tuple[str, Any]]) -> Iterator[Grouped]:
+def _named_once(variables: Iterable[tuple[str, Any]]) -> Iterator[Grouped]:
     seen: set[int] = set()
     names: dict[str, int] = {}
     for group, variable in variables:
@@ -62,11 +64,11 @@ def optimizers_of(model: Any) -> list[Any]:
     """The compiled optimizer first, then others that the model holds (as a GAN does)."""
     found: list[Any] = []
     compiled = getattr(model, "optimizer", None)
-    if is_a(compiled, *_OPTIMIZERS):
+    if is_keras_instance(compiled, *_OPTIMIZERS):
         found.append(compiled)
     for layer in model._flatten_layers():
         for value in vars(layer).values():
-            found += [each for each in _members(value) if is_a(each, *_OPTIMIZERS)]
+            found += [each for each in _members(value) if is_keras_instance(each, *_OPTIMIZERS)]
     return list({id(each): each for each in found}.values())
 
 

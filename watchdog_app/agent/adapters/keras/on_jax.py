@@ -28,7 +28,7 @@ _PARTS = ("trainable_variables", "non_trainable_variables", "optimizer_variables
 _METRICS = "metrics_variables"
 
 
-class _Places:
+class _StateArrays:
     """Where the step's state has each variable of a model."""
 
     def __init__(self, model: Any) -> None:
@@ -62,7 +62,7 @@ class JaxVariable:
     name: str
     group: str
     holder: Any  # Keras's variable
-    places: _Places
+    arrays: _StateArrays
 
     @property
     def row(self) -> Row:
@@ -83,7 +83,7 @@ class JaxVariable:
 
         Let go of before the next step: JAX cannot use memory again that somebody looks at.
         """
-        return _array(self.places.value(self.holder))
+        return _to_numpy(self.arrays.value(self.holder))
 
     def assign(self, value: np.ndarray[Any, Any]) -> None:
         """Set the variable; only while Keras has the arrays in the variables."""
@@ -110,23 +110,23 @@ class OnJax(Backend):
 
     def variables(self, model: Any, extra: Iterable[Any]) -> list[NamedVariable]:  # noqa: ARG002
         """Keras's."""
-        places = _Places(model)
-        return [JaxVariable(*each, places) for each in variables_of(model)]
+        arrays = _StateArrays(model)
+        return [JaxVariable(*each, arrays) for each in variables_of(model)]
 
     def metrics(self, model: Any) -> list[NamedVariable]:
         """Those of its metrics alone."""
-        places = _Places(model)
-        return [JaxVariable(*each, places) for each in metrics_of(model)]
+        arrays = _StateArrays(model)
+        return [JaxVariable(*each, arrays) for each in metrics_of(model)]
 
-    def keep(self, item: NamedVariable) -> Kept:
+    def keep_metric(self, item: NamedVariable) -> Kept:
         """A copy: the array's memory is the next step's."""
         value = item.array().copy()
         return lambda: value
 
-    def circumstances(self) -> dict[str, Any]:
+    def environment_record(self) -> dict[str, Any]:
         """With JAX's devices and flags."""
         return {
-            **super().circumstances(),
+            **super().environment_record(),
             "jax": jax.__version__,
             "JAX devices": [device.platform for device in jax.devices()],
             "JAX matmul precision": str(jax.config.jax_default_matmul_precision),
@@ -142,7 +142,7 @@ class OnJax(Backend):
             metrics_variables=True,
         )
         _logs, after = model.train_function(state, source)
-        self._hand_back(model, after)
+        self._set_jax_state(model, after)
         model.jax_state_sync()
 
     def without_training(
@@ -158,15 +158,15 @@ class OnJax(Backend):
             return False
         if any(each.is_deleted() for part in state for each in part):
             return False
-        self._hand_back(model, state)
+        self._set_jax_state(model, state)
         return True
 
-    def _hand_back(self, model: Any, state: Any) -> None:
+    def _set_jax_state(self, model: Any, state: Any) -> None:
         model._jax_state = dict(zip((*_PARTS, _METRICS), state, strict=True))
         model._jax_state_synced = False
 
 
-def _array(value: Any) -> np.ndarray[Any, Any]:
+def _to_numpy(value: Any) -> np.ndarray[Any, Any]:
     # A piece is an object of its own: what NumPy's view keeps alive goes with it.
     if getattr(value, "is_fully_replicated", False):
         value = value.addressable_data(0)

@@ -25,7 +25,7 @@ from watchdog_app.agent.state.rows import NamedVariable
 
 # Random operations of a compiled step whose counters nobody can read. Keras's layers draw from seed
 # generators, which are variables.
-_STATEFUL = frozenset(
+_STATEFUL_OPERATIONS = frozenset(
     {
         "Multinomial",
         "ParameterizedTruncatedNormal",
@@ -62,7 +62,7 @@ class OnTensorFlow(Backend):
         """See `variables.metric_variables`."""
         return [*variables.metric_variables(model)]
 
-    def keep(self, item: NamedVariable) -> Kept:
+    def keep_metric(self, item: NamedVariable) -> Kept:
         """
         Free of cost: a reference.
 
@@ -80,13 +80,13 @@ class OnTensorFlow(Backend):
             except Exception:  # noqa: S110 - a model with a step of its own is built by that step
                 pass
 
-    def own_order(self, iterator: Any, model: Any) -> EpochOrder | None:
+    def repeatable_order(self, iterator: Any, model: Any) -> EpochOrder | None:
         """See `make_repeatable`."""
         return make_repeatable(iterator, model)
 
-    def lost_order(self, iterator: Any) -> str | None:
+    def unrepeatable_order_reason(self, iterator: Any) -> str | None:
         """Arrays that are shuffled without a seed are drawn by the machine's entropy."""
-        return unrepeatable(iterator) or super().lost_order(iterator)
+        return unseeded_shuffle_reason(iterator) or super().unrepeatable_order_reason(iterator)
 
     def stateful_operations(self, model: Any) -> list[str]:
         """See `stateful_operations`."""
@@ -104,7 +104,7 @@ class OnTensorFlow(Backend):
 
         return TensorFlowRecord()
 
-    def no_parts(self, model: Any) -> str | None:
+    def micro_batch_obstacle(self, model: Any) -> str | None:
         """See `micro_keras`."""
         if model._distribute_strategy is not None:
             return "the model is spread over several devices"
@@ -163,34 +163,34 @@ def make_repeatable(iterator: Any, model: Any) -> EpochOrder | None:
     adapter: Any = getattr(iterator, "data_adapter", None)
     if type(adapter).__name__ != "ArrayDataAdapter" or adapter._shuffle is not True:
         return None
-    if _seeded() or model._distribute_strategy is not None or iterator.steps_per_epoch:
+    if _is_seeded() or model._distribute_strategy is not None or iterator.steps_per_epoch:
         return None
-    arrays = _arrays(iterator._distributed_dataset)
+    arrays = _find_repeated_arrays(iterator._distributed_dataset)
     if arrays is None or adapter._num_samples > _MOST_ROWS:
         return None
     order = EpochOrder()
-    made = _pipeline(order, arrays, adapter._num_samples, adapter._batch_size)
+    made = _build_pipeline(order, arrays, adapter._num_samples, adapter._batch_size)
     if made.element_spec != iterator._distributed_dataset.element_spec:
         return None
     iterator._distributed_dataset = made
     return order
 
 
-def unrepeatable(iterator: Any) -> str | None:
+def unseeded_shuffle_reason(iterator: Any) -> str | None:
     """Whether Keras shuffles arrays in an order that nobody can tell later, in words."""
     adapter: Any = getattr(iterator, "data_adapter", None)
-    if type(adapter).__name__ == "ArrayDataAdapter" and adapter._shuffle and not _seeded():
+    if type(adapter).__name__ == "ArrayDataAdapter" and adapter._shuffle and not _is_seeded():
         return "the shuffled order of arrays without a seed (keras.utils.set_random_seed)"
     return None
 
 
-def _seeded() -> bool:
+def _is_seeded() -> bool:
     from tensorflow.python.eager import context
 
     return context.global_seed() is not None
 
 
-def _arrays(dataset: Any) -> Any:
+def _find_repeated_arrays(dataset: Any) -> Any:
     """The part of Keras's pipeline that repeats the whole arrays, None when it looks different."""
     found = []
     waiting = [dataset]
@@ -205,7 +205,7 @@ def _arrays(dataset: Any) -> Any:
     return found[0] if dense else None
 
 
-def _pipeline(order: EpochOrder, arrays: Any, rows: int, batch_size: int) -> Any:
+def _build_pipeline(order: EpochOrder, arrays: Any, rows: int, batch_size: int) -> Any:
     whole = rows // batch_size * batch_size
 
     def batches(indices: Any) -> Any:
@@ -247,7 +247,7 @@ def stateful_operations(train_function: Callable[..., Any] | None) -> list[str]:
         operation
         for concrete in _concrete_functions(train_function)
         for operation in _operations(concrete.graph, seen)
-        if operation in _STATEFUL
+        if operation in _STATEFUL_OPERATIONS
     }
     return sorted(found)
 

@@ -11,7 +11,7 @@ import torch
 
 from watchdog_app.agent.adapters.keras.backend import Backend, Kept
 from watchdog_app.agent.adapters.keras.model import Named, metrics_of, variables_of
-from watchdog_app.agent.adapters.torch_state import circumstances
+from watchdog_app.agent.adapters.torch_state import environment_record
 from watchdog_app.agent.state import torch_tensors
 from watchdog_app.agent.state.rows import OTHER, NamedVariable, Row, numpy_type
 
@@ -62,7 +62,7 @@ class OnTorch(Backend):
     """See `Backend`."""
 
     name = "torch"
-    draws_before_the_hooks = True
+    draws_before_hooks = True
 
     def obstacle(self) -> str | None:
         """Several processes share one training."""
@@ -95,14 +95,14 @@ class OnTorch(Backend):
         """Those of its metrics alone."""
         return [TorchVariable(*each) for each in metrics_of(model)]
 
-    def keep(self, item: NamedVariable) -> Kept:
+    def keep_metric(self, item: NamedVariable) -> Kept:
         """A copy: PyTorch writes in place, and metrics are small."""
         value = item.array().copy()
         return lambda: value
 
-    def circumstances(self) -> dict[str, Any]:
+    def environment_record(self) -> dict[str, Any]:
         """With PyTorch's threads and flags."""
-        return {**super().circumstances(), **circumstances()}
+        return {**super().environment_record(), **environment_record()}
 
     def train_on(self, model: Any, source: Any) -> None:
         """The step is given its batch."""

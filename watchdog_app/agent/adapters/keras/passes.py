@@ -24,7 +24,7 @@ GLOBAL_NUMBERS = (
     "the order of a generator that draws global random numbers while it is read, if others draw "
     "them too: give it a generator of its own"
 )
-_LOOKS = 3  # draws of a generator at which the global random numbers are compared
+_COMPARED_DRAWS = 3  # draws of a generator at which the global random numbers are compared
 
 
 class DataPasses:
@@ -42,18 +42,18 @@ class DataPasses:
         self._make = iterator._get_iterator
         self._say = say
         self._guard = Guard()
-        self._whole = adapter_name(iterator) == "GeneratorDataAdapter"
-        self._source = _source(iterator)
-        self._holders = _holders(self._source)
+        self._is_generator = adapter_name(iterator) == "GeneratorDataAdapter"
+        self._source = _random_source(iterator)
+        self._holders = _order_holders(self._source)
         self._sketches = [own_random.order_checksums(each) for each in self._holders]
         self._made = 0
-        self._noted: dict[int, dict[str, _Moment]] = {}
-        self._draws = False  # the generator was seen to draw global numbers
+        self._moments: dict[int, dict[str, _RandomMoment]] = {}
+        self._draws_global = False  # the generator was seen to draw global numbers
         # On the way to the place of a rescue: what its passes began with, how many it had asked
         # for, and those that were asked for here and there were not.
-        self._to_be: dict[int, Mapping[str, Any]] = {}
-        self._asked: int | None = None
-        self._later: list[Pass] = []
+        self._recorded: dict[int, Mapping[str, Any]] = {}
+        self._requested: int | None = None
+        self._postponed: list[Pass] = []
 
     def install(self) -> None:
         """From now on the iterator's passes are noted."""
@@ -64,35 +64,37 @@ class DataPasses:
         vars(self._iterator).pop("_get_iterator", None)
 
     def position(self) -> dict[str, Any]:
-        """Where the passes stand, as JSON: for `go_back` in another process."""
+        """Where the passes stand, as JSON: for `resume_from` in another process."""
         return {
             "asked": self._made,
             "began": [
                 [number, {name: moment.to_json() for name, moment in moments.items()}]
-                for number, moments in self._noted.items()
+                for number, moments in self._moments.items()
             ],
         }
 
-    def go_back(self, position: Mapping[str, Any] | None) -> None:
+    def resume_from(self, position: Mapping[str, Any] | None) -> None:
         """Passes that are made from now on begin as those of the rescue did."""
         if position is not None:
-            self._to_be = dict(position["began"])
-            self._asked = position["asked"]
+            self._recorded = dict(position["began"])
+            self._requested = position["asked"]
 
     def arrived(self) -> None:
         """The finished batches were drawn, the random numbers put back; the training continues."""
-        self._to_be, self._asked = {}, None
-        later, self._later = self._later, []
+        self._recorded, self._requested = {}, None
+        later, self._postponed = self._postponed, []
         for part in later:
             iter(part)
 
     def lost(self) -> str | None:
         """What a resume cannot repeat of the order, if anything."""
-        if not self._whole or 0 not in self._noted:
+        if not self._is_generator or 0 not in self._moments:
             return None
-        first = self._noted[0].get(_BEGUN)
+        first = self._moments[0].get(_BEGUN)
         # Of Python's and NumPy's numbers: the training itself draws PyTorch's.
-        if first is None or (first.seen[:2] == randomness.snapshot()[:2] and not self._draws):
+        if first is None or (
+            first.seen[:2] == randomness.snapshot()[:2] and not self._draws_global
+        ):
             return None
         return GLOBAL_NUMBERS
 
@@ -100,16 +102,16 @@ class DataPasses:
         self._made += 1
         return Pass(self, self._made - 1, self._make)
 
-    def postpones(self, part: Pass) -> bool:
-        """A pass that the rescue had not asked for yet: it is, once the place is reached."""
-        if self._asked is None or part.number < self._asked:
+    def postpone(self, part: Pass) -> bool:
+        """Whether a pass is postponed, as the rescue had not requested it yet."""
+        if self._requested is None or part.number < self._requested:
             return False
-        self._later.append(part)
+        self._postponed.append(part)
         return True
 
     def moment(self, part: Pass, name: str) -> None:
         """A pass is asked for, or begun."""
-        known = self._to_be.get(part.number, {}).get(name)
+        known = self._recorded.get(part.number, {}).get(name)
         if known is not None:
             randomness.restore(dict(known))
             if not own_random.restore_all(own_random.find_generators(self._source), known["own"]):
@@ -117,22 +119,22 @@ class DataPasses:
             for holder, orders in zip(self._holders, known["orders"], strict=False):
                 own_random.restore_orders(holder, orders)
         with self._guard:  # the training's own thread is on its way to its next batch
-            self._note(part, name)
+            self._record_moment(part, name)
 
-    def looks(self, part: Pass) -> bool:
+    def should_compare(self, part: Pass) -> bool:
         """Whether to compare the global random numbers around the next draw."""
-        return self._whole and part.drawn <= _LOOKS and not self._draws
+        return self._is_generator and part.drawn <= _COMPARED_DRAWS and not self._draws_global
 
-    def drew(self, before: randomness.Snapshot) -> None:
-        """A batch that was looked at is there."""
-        self._draws = before != randomness.snapshot()
+    def compare_random(self, before: randomness.Snapshot) -> None:
+        """Compare the global random numbers after a draw with those before."""
+        self._draws_global = before != randomness.snapshot()
 
-    def skipped(self) -> None:
+    def count_skipped(self) -> None:
         """A pass that is not drawn again has been begun once: a data set counts its iterators."""
         if adapter_name(self._iterator) == "TFDatasetAdapter":
             iter(self._adapter.get_tf_dataset())
 
-    def _note(self, part: Pass, name: str) -> None:
+    def _record_moment(self, part: Pass, name: str) -> None:
         own = (
             own_random.capture_all(own_random.find_generators(self._source))
             if self._source is not None
@@ -142,11 +144,13 @@ class DataPasses:
             own_random.changed_orders(holder, sketch)
             for holder, sketch in zip(self._holders, self._sketches, strict=True)
         ]
-        self._noted.setdefault(part.number, {})[name] = _Moment(own, orders)
+        self._moments.setdefault(part.number, {})[name] = _RandomMoment(own, orders)
         # Two are in use at the end of an epoch: the one drawn from, and the next one asked for.
-        for number in [each for each in self._noted if each < part.number - 1]:
-            if not (self._whole and number == 0):  # a generator is drawn again from its beginning
-                del self._noted[number]
+        for number in [each for each in self._moments if each < part.number - 1]:
+            if not (
+                self._is_generator and number == 0
+            ):  # a generator is drawn again from its beginning
+                del self._moments[number]
 
 
 class Pass:
@@ -160,7 +164,7 @@ class Pass:
         self._source: Iterator[Any] | None = None
 
     def __iter__(self) -> Pass:
-        if self._source is None and not self._passes.postpones(self):
+        if self._source is None and not self._passes.postpone(self):
             self._passes.moment(self, _ASKED)
             self._source = iter(self._make())
         return self
@@ -171,20 +175,20 @@ class Pass:
         if not self.drawn:
             self._passes.moment(self, _BEGUN)
         self.drawn += 1
-        if not self._passes.looks(self):
+        if not self._passes.should_compare(self):
             return next(self._source)
         before = randomness.snapshot()
         batch = next(self._source)
-        self._passes.drew(before)
+        self._passes.compare_random(before)
         return batch
 
-    def leave(self) -> None:
-        """On the way to its place, the resume is through with this pass."""
+    def skip(self) -> None:
+        """End this pass during a replay: the rest is not drawn."""
         if not self.drawn:
-            self._passes.skipped()
+            self._passes.count_skipped()
 
 
-class _Moment:
+class _RandomMoment:
     """Random numbers of one moment: taken in 50 µs, made into JSON when a rescue is saved."""
 
     def __init__(
@@ -199,7 +203,7 @@ class _Moment:
         return {**randomness.state_of_snapshot(self.seen), "own": self._own, "orders": self._orders}
 
 
-def _source(iterator: Any) -> Any:
+def _random_source(iterator: Any) -> Any:
     """What the passes are made from, for the generators that it draws from."""
     name = adapter_name(iterator)
     if name == "TorchDataLoaderAdapter":
@@ -208,7 +212,7 @@ def _source(iterator: Any) -> Any:
     return iterator.data_adapter.get_tf_dataset() if name == "TFDatasetAdapter" else None
 
 
-def _holders(source: Any) -> list[Any]:
+def _order_holders(source: Any) -> list[Any]:
     """Objects of the program that may keep an order: what a DataLoader is made of."""
     if source is None:
         return []

@@ -25,14 +25,14 @@ from types import FrameType
 from typing import Any
 
 from watchdog_app.agent import internals
-from watchdog_app.agent.adapters.keras.model import is_a, of_keras
+from watchdog_app.agent.adapters.keras.model import is_keras_instance, is_keras_module
 from watchdog_app.base.errors import RescueMismatch
 
-SAY_AFTER_S = 2.0  # drawing finished batches again is said when it takes longer
+REPORT_AFTER_S = 2.0  # drawing finished batches again is said when it takes longer
 UNSEEDED_SHUFFLE = (
     "the order of a tf.data shuffle without a seed (give it one: shuffle(..., seed=1))"
 )
-LEFT_OVER = (
+LEFTOVER_BATCHES = (
     "the order of a PyDataset with workers, whose epochs Keras begins with batches that were made "
     "for the one before (use workers=1)"
 )
@@ -45,7 +45,7 @@ _BATCH_HOOKS = (
 
 
 @dataclass
-class Course:
+class FitProgress:
     """The epochs of one `fit` so far. What `position` returns is all that a resume needs."""
 
     iterator: Any  # Keras's EpochIterator, None where it cannot be followed
@@ -113,22 +113,22 @@ class Course:
 
 def find_iterator() -> Any:
     """The EpochIterator of the `fit` that is calling, or None: it is a local variable there."""
-    return find_in_fit("epoch_iterator", "EpochIterator")
+    return find_fit_variable("epoch_iterator", "EpochIterator")
 
 
-def find_in_fit(name: str, kind: str) -> Any:
+def find_fit_variable(name: str, kind: str) -> Any:
     """The local variable of the `fit` that is calling, if it is of this class of Keras's."""
-    for frame in _frames_of_keras():
+    for frame in _keras_frames():
         if frame.f_code.co_name == "fit":
             candidate = frame.f_locals.get(name)
-            if is_a(candidate, kind):
+            if is_keras_instance(candidate, kind):
                 return candidate
     return None
 
 
-def argument_of_fit(name: str) -> Any:
+def read_fit_argument(name: str) -> Any:
     """What the `fit` that is calling was given as this argument; None where nobody calls."""
-    for frame in _frames_of_keras():
+    for frame in _keras_frames():
         if frame.f_code.co_name == "fit":
             return frame.f_locals.get(name)
     return None
@@ -144,16 +144,16 @@ def unsupported(iterator: Any) -> str | None:
     return None
 
 
-def siblings() -> list[Any]:
+def calling_callbacks() -> list[Any]:
     """The callbacks of the CallbackList that is calling; empty when nothing of the kind is."""
-    return list(getattr(caller(), "callbacks", ()))
+    return list(getattr(calling_callback_list(), "callbacks", ()))
 
 
-def caller() -> Any:
+def calling_callback_list() -> Any:
     """The CallbackList that is calling, or None."""
-    for frame in _frames_of_keras():
+    for frame in _keras_frames():
         owner = frame.f_locals.get("self")
-        if is_a(owner, "CallbackList"):
+        if is_keras_instance(owner, "CallbackList"):
             return owner
     return None
 
@@ -165,14 +165,14 @@ def batch_hook() -> tuple[str, int, Any] | None:
     The name is "on_train_batch_begin", "on_train_batch_end", "on_test_batch_begin" or
     "on_test_batch_end".
     """
-    for frame in _frames_of_keras():
+    for frame in _keras_frames():
         name = frame.f_code.co_name.removeprefix("_")
-        if name in _BATCH_HOOKS and is_a(frame.f_locals.get("self"), "CallbackList"):
+        if name in _BATCH_HOOKS and is_keras_instance(frame.f_locals.get("self"), "CallbackList"):
             return name, int(frame.f_locals["batch"]), frame.f_locals.get("logs")
     return None
 
 
-def _frames_of_keras() -> Iterator[FrameType]:
+def _keras_frames() -> Iterator[FrameType]:
     """
     Callers within Keras, innermost first.
 
@@ -181,7 +181,7 @@ def _frames_of_keras() -> Iterator[FrameType]:
     """
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        if of_keras(frame.f_globals.get("__name__")):
+        if is_keras_module(frame.f_globals.get("__name__")):
             yield frame
         frame = frame.f_back
 
@@ -205,7 +205,7 @@ def reads_in_background(iterator: Any, *, in_python: bool = False) -> bool:
     return adapter_name(iterator) not in ("ArrayDataAdapter", "TFDatasetAdapter")
 
 
-def batches_left_over(iterator: Any) -> bool:
+def has_leftover_batches(iterator: Any) -> bool:
     """As an epoch begins: workers have made batches ahead that are still to be trained."""
     enqueuer = getattr(getattr(iterator, "data_adapter", None), "enqueuer", None)
     ready = getattr(enqueuer, "ready_queue", None)
@@ -241,7 +241,7 @@ def unseeded_shuffle(dataset: Any) -> bool:
     return any(unseeded_shuffle(source) for source in inputs())
 
 
-def ended_earlier(batch: int) -> RescueMismatch:
+def data_too_short_error(batch: int) -> RescueMismatch:
     """The error of a resume whose data is shorter than it was."""
     return RescueMismatch(
         f"The rescue was saved before batch {batch} of its epoch, but the data of this "
@@ -250,7 +250,7 @@ def ended_earlier(batch: int) -> RescueMismatch:
     )
 
 
-class FreshReplay:
+class BaseReplay:
     """
     What brings the data of a fresh fit to a recorded position, whichever Keras drives it.
 
@@ -286,9 +286,9 @@ class FreshReplay:
         self._without_training = without_training
         self._data_ended = data_ended
         self._say = say
-        self._owed = 0
+        self._pending = 0
 
-    def _drop(self, source: Any, count: int, per_execution: Callable[[], int]) -> bool:
+    def _skip_batches(self, source: Any, count: int, per_execution: Callable[[], int]) -> bool:
         """Draw so many batches and drop them; False where the data ended before."""
         began, left, said = time.monotonic(), count, False
         while left > 0:
@@ -302,13 +302,13 @@ class FreshReplay:
                     left -= 1
             except self._data_ended:
                 return False
-            if not said and time.monotonic() - began > SAY_AFTER_S:
+            if not said and time.monotonic() - began > REPORT_AFTER_S:
                 said = True
                 self._say(f"drawing {count} batches again to find the place in the data")
         return True
 
 
-class Replay(FreshReplay):
+class Replay(BaseReplay):
     """Brings one EpochIterator of Keras 3 there when its first epoch begins."""
 
     def __init__(self, iterator: Any, position: dict[str, Any], **how: Any) -> None:
@@ -331,28 +331,28 @@ class Replay(FreshReplay):
         with warnings.catch_warnings():
             # Keras says again, for each replayed epoch, that its data ran out.
             warnings.simplefilter("ignore")
-            self._finished_epochs()
+            self._replay_finished_epochs()
         self._before_epoch()
         if self._position["epoch_done"]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                self._whole_epoch(self._position["ran_out"])
-            self._draw()
+                self._replay_epoch(self._position["ran_out"])
+            self._skip_pending()
             self._arrived()
             if self._without_training is not None:
                 with self._without_training:
                     yield 0, 0, None
             return
         generator = self._iterator._enumerate_iterator()
-        item = self._finished_batches(generator)
+        item = self._replay_batches(generator)
         if item[-1] is not self._source:
-            self._leave_source()
-        self._draw()
+            self._finish_source()
+        self._skip_pending()
         self._arrived()
         yield item
         yield from generator
 
-    def _finished_epochs(self) -> None:
+    def _replay_finished_epochs(self) -> None:
         adapter = self._iterator.data_adapter
         # Workers would compute batches of every finished epoch only to drop them.
         workers = getattr(adapter, "enqueuer", None)
@@ -360,53 +360,53 @@ class Replay(FreshReplay):
             adapter.enqueuer = None
         for steps, count in self._position["ended"]:
             for _ in range(count):
-                self._whole_epoch(steps)
+                self._replay_epoch(steps)
         if workers is not None:
             adapter.enqueuer = workers
 
-    def _whole_epoch(self, ran_out_at: int | None) -> None:
+    def _replay_epoch(self, ran_out_at: int | None) -> None:
         """One epoch without training: to its regular end, or to where its data ran out."""
         generator = self._iterator._enumerate_iterator()
         for item in generator:
-            self._step(item)
+            self._count_step(item)
             if ran_out_at is not None and self._iterator._steps_seen >= ran_out_at:
                 generator.close()
-                self._run_out()
+                self._end_data()
                 return
 
-    def _run_out(self) -> None:
-        """What Keras does when the data ended earlier than expected."""
+    def _end_data(self) -> None:
+        """Tell Keras that the data ended earlier than expected."""
         with self._iterator.catch_stop_iteration():
             raise StopIteration
 
-    def _finished_batches(self, generator: Iterator[Any]) -> Any:
+    def _replay_batches(self, generator: Iterator[Any]) -> Any:
         """Drive the current epoch to the step that comes next, and return Keras's item for it."""
         next_batch = self._position["next_batch"]
         for item in generator:
             if item[0] >= next_batch:
                 return item
-            self._step(item)
-        raise ended_earlier(next_batch)
+            self._count_step(item)
+        raise data_too_short_error(next_batch)
 
-    def _step(self, item: Any) -> None:
-        """Owe the batches of one training step to the dataset iterator that would feed it."""
+    def _count_step(self, item: Any) -> None:
+        """Count the batches of one training step as pending draws of its iterator."""
         source = item[-1]
         if source is not self._source:
-            self._leave_source()
-            self._source, self._owed = source, 0
-        self._owed += self._iterator.steps_per_execution
+            self._finish_source()
+            self._source, self._pending = source, 0
+        self._pending += self._iterator.steps_per_execution
 
-    def _leave_source(self) -> None:
+    def _finish_source(self) -> None:
         """The batches of an iterator that is not in use any more need not be drawn."""
         if self._draw_all:
-            self._draw()
-        self._owed = 0
-        leave = getattr(self._source, "leave", None)
-        if leave is not None:
-            leave()
+            self._skip_pending()
+        self._pending = 0
+        skip = getattr(self._source, "skip", None)
+        if skip is not None:
+            skip()
 
-    def _draw(self) -> None:
-        """Draw what is owed, and drop it."""
+    def _skip_pending(self) -> None:
+        """Draw and drop the pending batches."""
         # The last execution of an epoch may hold fewer steps than the others.
-        self._drop(self._source, self._owed, lambda: self._iterator.steps_per_execution)
-        self._owed = 0
+        self._skip_batches(self._source, self._pending, lambda: self._iterator.steps_per_execution)
+        self._pending = 0

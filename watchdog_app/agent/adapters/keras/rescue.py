@@ -65,7 +65,7 @@ class FitRescue:
     model: Any  # Keras's callbacks have it
     # Else Keras waits for the numbers of each step.
     async_safe = True
-    _behind: type[Behind]
+    _last_callback_class: type[LastCallback]
     _reports_at_start = True  # what a resume will not bring back
     _start_over = START_OVER  # as it is said at a resume
     _backend: Callable[[], Backend | None] = staticmethod(backend_of_keras)
@@ -126,18 +126,20 @@ class FitRescue:
         self._expected: tuple[int, str] | None = None  # announced
         self._buffer_forecast: Any = None  # what the buffers of a tf.data pipeline will take
         self._postponed: str | None = None  # reason of a save that waits for the next batch
-        self._background: InBackground | None = None  # where Keras calls callbacks in threads
-        self._looked = False  # at what a resume will not bring back
+        self._async_callbacks: AsyncCallbacks | None = (
+            None  # where Keras calls callbacks in threads
+        )
+        self._audited = False  # at what a resume will not bring back
 
     @property
-    def on_its_way(self) -> bool:
+    def is_resuming(self) -> bool:
         """Whether a resume has not reached its place yet."""
         return self._resumption is not None and not self._resumption.arrived
 
     @property
     def step_number(self) -> int:
         """Batches trained since the beginning, over restarts."""
-        return self._steps_before + (self._state.course.next_batch if self._state else 0)
+        return self._steps_before + (self._state.progress.next_batch if self._state else 0)
 
     def save(self, reason: str = "asked by the program") -> str | None:
         """
@@ -152,16 +154,16 @@ class FitRescue:
         """
         if self._session is None or self._state is None:
             return None
-        hook = None if self._elsewhere() else position.batch_hook()
+        hook = None if self._in_other_thread() else position.batch_hook()
         if hook is None or (hook[0].startswith("on_test") and not self.validating):
             self._postponed = reason
             return None
         name, batch, logs = hook
-        if name == "on_train_batch_begin" and self._state.backend.draws_before_the_hooks:
+        if name == "on_train_batch_begin" and self._state.backend.draws_before_hooks:
             self._postponed = reason
             return None
         if name == "on_train_batch_end":  # the caller may stand before us in the list
-            self._state.course.next_batch = batch + 1
+            self._state.progress.next_batch = batch + 1
             if isinstance(logs, dict):
                 self._state.logs = logs
         return self._save_here(reason)
@@ -191,12 +193,12 @@ class FitRescue:
         with self._guard:
             inside_fit = self._find_iterator() is not None
             if inside_fit and run_choice.may_resume(self.directory, self.resume, name=self.name):
-                callback_state.before_training_begins(position.siblings())
+                callback_state.keep_csv_rows(position.calling_callbacks())
 
     def on_train_begin(self, logs: Any = None) -> None:
         with self._guard:
-            self._begin(position.siblings())
-            self._hear_of_ends(position.caller())
+            self._begin(position.calling_callbacks())
+            self._register_batch_end(position.calling_callback_list())
         # Errors of the resume are the user's to see: starting over in silence would be worse.
         if self._session is not None and self._state is not None:
             self._resumption = self._resume(self._session, self._state)
@@ -205,10 +207,10 @@ class FitRescue:
                 self._session.expect(*self._expected)
                 self._expected = None  # a second fit does not take it again
             else:
-                self._foresee(self._session, self._state.course.iterator)
+                self._announce_buffers(self._session, self._state.progress.iterator)
         if self._oom is not None:
             with self._guard:
-                self._oom.begin(position.caller(), self)
+                self._oom.begin(position.calling_callback_list(), self)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if self._state is None:
@@ -217,11 +219,11 @@ class FitRescue:
             self._resumption.epoch_begins(epoch)
         with self._guard:
             if self._first_epoch and self._resumption is None:
-                self._state.course.first_epoch = epoch
+                self._state.progress.first_epoch = epoch
             self._first_epoch = False
             self._state.epoch_begins(epoch)
             if self._session is not None:
-                at = {"step": self.step_number, "batch": self._state.course.next_batch}
+                at = {"step": self.step_number, "batch": self._state.progress.next_batch}
                 self._session.phase("train", epoch, **at)
             if self._oom is not None:
                 self._oom.epoch_begins()
@@ -231,29 +233,29 @@ class FitRescue:
         session, state = self._session, self._state
         if session is None or state is None:
             return
-        course = state.course
-        course.next_batch, course.epoch_done = batch, False
+        progress = state.progress
+        progress.next_batch, progress.epoch_done = batch, False
         step = self._steps_before + batch
         if self._oom is not None:
             self._oom.armed, self._oom.trained = True, step > 0
-        if step > 0 and not self._looked:
-            self._look_at_first_step(session, state)
-        if state.backend.draws_before_the_hooks:
+        if step > 0 and not self._audited:
+            self._report_not_restored(session, state)
+        if state.backend.draws_before_hooks:
             session.step_begins()
             return
         if self._postponed is not None:
             reason, self._postponed = self._postponed, None
             self.save(reason)
         if step > 0:
-            saved = session.boundary(step, epoch=course.epoch, batch=batch, loss=self._loss)
+            saved = session.boundary(step, epoch=progress.epoch, batch=batch, loss=self._loss)
             if saved is not None:
-                self._tell(saved)
+                self._report_saved(saved)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         state = self._state
-        if state is None or self._elsewhere():
+        if state is None or self._in_other_thread():
             return
-        state.course.next_batch = batch + 1
+        state.progress.next_batch = batch + 1
         if isinstance(logs, dict):  # a step of the user's own may return something else
             state.logs = logs
             self._loss = logs.get("loss")
@@ -262,14 +264,15 @@ class FitRescue:
         """Every callback has seen the batch."""
         if self._session is None or self._state is None:
             return
-        if self._state.backend.draws_before_the_hooks:
+        if self._state.backend.draws_before_hooks:
             if self._postponed is not None:
                 reason, self._postponed = self._postponed, None
                 self._save_here(reason)
             self._boundary()
         # After the last batch comes what grows most: validation and other callbacks' checkpoints.
         elif (
-            self._session.link.pending_request is not None and self._state.course.last_batch_trained
+            self._session.link.pending_request is not None
+            and self._state.progress.last_batch_trained
         ):
             self._boundary()
 
@@ -280,11 +283,11 @@ class FitRescue:
             # An evaluation by itself, after a fit that was interrupted, is no place to save at.
             inside_fit = self._find_iterator() is not None
             if inside_fit:
-                self._session.phase("validate", self._state.course.epoch)
+                self._session.phase("validate", self._state.progress.epoch)
             # This one puts other weights into the model for the validation.
             swaps = any(type(c).__name__ == "SwapEMAWeights" for c in self._state.callbacks)
             if inside_fit and not swaps:
-                self._state.course.epoch_done = True
+                self._state.progress.epoch_done = True
                 self._boundary()  # the weights stay as they are until the validation has ended
                 self._state.validation_begins()
                 self.validating = True
@@ -315,15 +318,15 @@ class FitRescue:
             if self._resumption is not None:
                 self._resumption.epoch_ends()
                 self._resumption = None
-            self._steps_before += self._state.course.next_batch
-            self._state.course.epoch_ends()
+            self._steps_before += self._state.progress.next_batch
+            self._state.progress.epoch_ends()
             self._session.reset_step_timer()
             self._session.phase("epoch_end", epoch)
 
     def on_train_end(self, logs: Any = None) -> None:
         with self._guard:
             if self._resumption is not None:
-                self._resumption.no_epoch_left()
+                self._resumption.fit_ended()
             elif self._session is not None:
                 if self._postponed is not None:
                     self._save_at_end(self._session, self._postponed)
@@ -331,16 +334,16 @@ class FitRescue:
                     run_choice.finish(self._beginning)
         self._close()
 
-    def _hear_of_ends(self, callbacks: Any) -> None:
-        """Of each step, when all other callbacks have, in the training's thread."""
+    def _register_batch_end(self, callbacks: Any) -> None:
+        """Be called at the end of each batch after all other callbacks."""
         if getattr(callbacks, "_async_train", False) and hasattr(callbacks, "_futures"):
-            self._background = InBackground(callbacks, self)
+            self._async_callbacks = AsyncCallbacks(callbacks, self)
         elif callbacks is not None:
-            callbacks.callbacks.append(self._behind(self))
+            callbacks.callbacks.append(self._last_callback_class(self))
 
-    def _elsewhere(self) -> bool:
+    def _in_other_thread(self) -> bool:
         """Whether one of Keras's threads is calling."""
-        return self._background is not None and self._background.elsewhere
+        return self._async_callbacks is not None and self._async_callbacks.in_other_thread
 
     def _begin(self, callbacks: list[Any]) -> None:
         self._close()
@@ -352,20 +355,20 @@ class FitRescue:
         iterator = self._find_iterator()
         if self._unsupported(iterator) is not None:
             iterator = None
-        course = position.Course(iterator)
-        self._state = state = FitState(self.model, callbacks, course, backend)
+        progress = position.FitProgress(iterator)
+        self._state = state = FitState(self.model, callbacks, progress, backend)
         if iterator is not None:
-            state.order = backend.own_order(iterator, self.model)
+            state.order = backend.repeatable_order(iterator, self.model)
             # Workers run ahead from the beginning of the epoch: there is no moment to note.
             if backend.reads_in_python and not position.reads_in_background(
                 iterator, in_python=True
             ):
-                course.passes = DataPasses(iterator, print_message)
-                course.passes.install()
+                progress.passes = DataPasses(iterator, print_message)
+                progress.passes.install()
         self._oom = FitWatch(self.model, state, self.on_oom, self._save_before)
-        self._session = self._open(iterator, state.marker)
+        self._session = self._open_session(iterator, state.marker)
 
-    def _open(self, iterator: Any, marker: Callable[[], Any]) -> Session:
+    def _open_session(self, iterator: Any, marker: Callable[[], Any]) -> Session:
         begun = run_choice.begin(self.directory, self.resume, name=self.name)
         self._beginning = begun
         store = RescueStore(begun.directory, self.keep, report=print_message, run=begun.run)
@@ -376,8 +379,8 @@ class FitRescue:
         return session
 
     def _capture(self) -> Capture:
-        if self._background is not None:
-            self._background.wait()
+        if self._async_callbacks is not None:
+            self._async_callbacks.wait()
         return self._oom.capture()  # type: ignore[union-attr]  # there with the session
 
     def _resume(self, session: Session, state: FitState) -> Resumption | None:
@@ -388,12 +391,14 @@ class FitRescue:
 
         def restore(rescue: LoadedRescue) -> None:
             forced = begun.resume == "force"
-            resumption = Resumption(rescue, self.model, state, position.caller(), forced=forced)
-            resumption.say(self._report, self._start_over)
+            resumption = Resumption(
+                rescue, self.model, state, position.calling_callback_list(), forced=forced
+            )
+            resumption.report(self._report, self._start_over)
             made.append(resumption)
             if self._oom is not None:
                 self._oom.micro.restore_size(rescue.meta)
-            self._steps_before = rescue.step - state.course.next_batch
+            self._steps_before = rescue.step - state.progress.next_batch
 
         run_choice.resume(begun, session.store, session.link, restore)
         return made[0] if made else None
@@ -401,11 +406,11 @@ class FitRescue:
     def _save_at_end(self, session: Session, reason: str) -> None:
         """A save that was asked for at the end of the last epoch: as if another were to begin."""
         if self._state is not None:
-            self._state.epoch_begins(self._state.course.epoch + 1)
-            self._state.course.between_epochs = True
-            self._tell(session.save_now(reason, self.step_number))
+            self._state.epoch_begins(self._state.progress.epoch + 1)
+            self._state.progress.between_epochs = True
+            self._report_saved(session.save_now(reason, self.step_number))
 
-    def _foresee(self, session: Session, iterator: Any) -> None:
+    def _announce_buffers(self, session: Session, iterator: Any) -> None:
         with self._guard:
             if position.adapter_name(iterator) == "TFDatasetAdapter":
                 from watchdog_app.agent.telemetry import (
@@ -422,7 +427,7 @@ class FitRescue:
         if self._session is None:
             return None
         saved = self._session.save_now(reason, self.step_number)
-        self._tell(saved)
+        self._report_saved(saved)
         return None if saved is None else saved.path
 
     def _save_before(self, reason: str) -> str | None:
@@ -430,20 +435,20 @@ class FitRescue:
 
     def _boundary(self) -> None:
         if self._session is not None and self._state is not None:
-            course = self._state.course
-            told = {"epoch": course.epoch, "batch": course.next_batch, "loss": self._loss}
-            self._tell(self._session.boundary(self.step_number, **told))
+            progress = self._state.progress
+            told = {"epoch": progress.epoch, "batch": progress.next_batch, "loss": self._loss}
+            self._report_saved(self._session.boundary(self.step_number, **told))
 
-    def _tell(self, saved: SavedRescue | None) -> None:
+    def _report_saved(self, saved: SavedRescue | None) -> None:
         if saved is not None and self._state is not None:
             self._report.not_restored(self._state.lost)
 
-    def _look_at_first_step(self, session: Session, state: FitState) -> None:
-        """Report what a resume will not bring back, while that can be mended."""
-        self._looked = True
+    def _report_not_restored(self, session: Session, state: FitState) -> None:
+        """Report what a resume will not restore, while that can be fixed."""
+        self._audited = True
         lost: list[str] = []
         with self._guard:
-            lost = state.not_restored(state.backend.take_random())
+            lost = state.not_restored(state.backend.capture_random())
             session.report_not_restored(lost)
         if lost and self.strict:
             raise refused_by_strict(lost)
@@ -456,30 +461,30 @@ class FitRescue:
         if self._buffer_forecast is not None:
             self._buffer_forecast.mark_filled()
             self._buffer_forecast = None
-        if self._state is not None and self._state.course.passes is not None:
-            self._state.course.passes.remove()
+        if self._state is not None and self._state.progress.passes is not None:
+            self._state.progress.passes.remove()
         if self._oom is not None:
             self._oom.end()
             self._oom = None
-        if self._background is not None:
-            self._background.leave()
-            self._background = None
+        if self._async_callbacks is not None:
+            self._async_callbacks.remove()
+            self._async_callbacks = None
         if self._session is not None:
             self._session.end()
         self._session = self._state = self._resumption = self._loss = self._postponed = None
         self._steps_before, self._first_epoch, self.validating = 0, True, False
-        self._looked = False
+        self._audited = False
 
 
-class Behind:
-    """Stands behind all others, so that a save after a batch holds what each made of it."""
+class LastCallback:
+    """The last callback, so that a save after a batch includes the changes of all others."""
 
     def __init__(self, rescue: FitRescue) -> None:
         super().__init__()
         self._rescue = rescue
         session, state = rescue._session, rescue._state
         self._link = None if session is None else session.link
-        self._each_step = state is not None and state.backend.draws_before_the_hooks
+        self._each_step = state is not None and state.backend.draws_before_hooks
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         # At each step, so that little is touched: after a step the caches hold the model.
@@ -488,16 +493,16 @@ class Behind:
             self._rescue._batch_ended()
 
 
-class InBackground:
+class AsyncCallbacks:
     """Keras calls the callbacks in threads of its own, and the Rescue in the training's."""
 
     def __init__(self, callbacks: Any, rescue: FitRescue) -> None:
         self._callbacks = callbacks
         self._thread = threading.get_ident()
-        hand_on = getattr(callbacks, _HOOK)
+        forward = getattr(callbacks, _HOOK)
 
         def on_train_batch_end(batch: int, logs: Any = None) -> None:
-            hand_on(batch, logs)
+            forward(batch, logs)
             rescue.on_train_batch_end(batch, logs)
             rescue._batch_ended()
 
@@ -505,7 +510,7 @@ class InBackground:
         vars(callbacks)[_HOOK] = on_train_batch_end
 
     @property
-    def elsewhere(self) -> bool:
+    def in_other_thread(self) -> bool:
         """Whether the caller is in one of Keras's threads."""
         return threading.get_ident() != self._thread
 
@@ -513,7 +518,7 @@ class InBackground:
         """Until every callback has seen every step so far; their errors are left to Keras."""
         concurrent.futures.wait(list(self._callbacks._futures))
 
-    def leave(self) -> None:
-        """The fit is over: everything as Keras made it."""
+    def remove(self) -> None:
+        """Remove our hook from Keras's CallbackList."""
         if vars(self._callbacks).get(_HOOK) is self._ours:
             del vars(self._callbacks)[_HOOK]

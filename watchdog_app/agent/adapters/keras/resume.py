@@ -69,18 +69,18 @@ class Resumption:
         self._saved = saved = SavedFit(rescue.path, rescue.meta, rescue.read)
         self._arrived = False
         self._replay: Any = None
-        self._said: list[str] = []
-        course = state.course
-        self._find_place(verdict.keys())
-        iterator = course.iterator if saved.position["followed"] else None
+        self._messages: list[str] = []
+        progress = state.progress
+        self._match_position(verdict.keys())
+        iterator = progress.iterator if saved.position["followed"] else None
         saved.build(model, state)
         current = state.variables()
         # What the first training step alone can make, it makes during the replay.
-        waits = iterator is not None and saved.lacks(current)
+        waits = iterator is not None and saved.only_lacks_variables(current)
         found = saved.differences(current)
         if found and not waits:
             raise matching.mismatch(shown, verdict.texts(Decision.REFUSE) + found)
-        self._said += check_verdict(verdict, shown, forced=forced)
+        self._messages += check_verdict(verdict, shown, forced=forced)
         self._changed = saved.changed(state)
         self._loaded = not found
         if not found:
@@ -88,15 +88,15 @@ class Resumption:
             saved.merge_settings(model, state)
         if state.order is not None and rescue.meta["order_seed"] is not None:
             state.order.seed = rescue.meta["order_seed"]
-        course.continue_from(saved.position)
-        model._initial_epoch = course.epoch
+        progress.continue_from(saved.position)
+        model._initial_epoch = progress.epoch
         if iterator is not None:
             self._replay = state.backend.replay(
                 iterator,
                 saved.position,
                 before_epoch=self._before_epoch,
                 train_step=partial(state.backend.train_on, model) if waits else None,
-                arrived=self._arrive,
+                arrived=self._restore_at_position,
                 without_training=state.backend.without_training(
                     model, callbacks, dict(saved.meta["logs"])
                 ),
@@ -104,15 +104,15 @@ class Resumption:
                 say=print_message,
             )
             self._replay.install()
-            if course.passes is not None:
-                course.passes.go_back(saved.position.get("passes"))
+            if progress.passes is not None:
+                progress.passes.resume_from(saved.position.get("passes"))
 
-    def say(self, report: Report, start_over: str) -> None:
+    def report(self, report: Report, start_over: str) -> None:
         """Say where the training resumes, and what differs."""
         at = self._saved.position
         batch = f"after batch {at['next_batch']}" if self._replay else "from its first batch"
         place = f"epoch {at['epoch'] + 1}, {batch}"
-        report.resumed(self._rescue, place, self._said, self._changed, start_over)
+        report.resumed(self._rescue, place, self._messages, self._changed, start_over)
 
     @property
     def arrived(self) -> bool:
@@ -133,8 +133,8 @@ class Resumption:
                 "with the variables of the rescue. Use BackupAndRestore or Rescue, not both."
             )
         if self._replay is None:
-            self._state.course.next_batch = 0
-            self._arrive()
+            self._state.progress.next_batch = 0
+            self._restore_at_position()
             self._model.reset_metrics()
 
     def epoch_ends(self) -> None:
@@ -142,9 +142,9 @@ class Resumption:
         vars(self._model).pop(_METRICS_HOOK, None)
         self._rescue.close()
 
-    def no_epoch_left(self) -> None:
+    def fit_ended(self) -> None:
         """The fit ended without an epoch: it asks for fewer than the rescue has behind it."""
-        self._arrive()
+        self._restore_at_position()
         self.epoch_ends()
         self._model._initial_epoch = None
         print_message(
@@ -156,25 +156,25 @@ class Resumption:
         order = self._saved.position["python_random"]
         if order is not None:
             randomness.restore_python(order)
-            self._state.course.python_random = order
+            self._state.progress.python_random = order
 
         with run_choice.restoring(self._rescue.path):
             as_before = self._saved.load_own_random(self._state)
         if not as_before:
             print_message(own_random.CHANGED)
 
-    def _arrive(self) -> None:
+    def _restore_at_position(self) -> None:
         with run_choice.restoring(self._rescue.path):
-            self._put_back()
-        if self._state.course.passes is not None:
-            self._state.course.passes.arrived()
+            self._restore_state()
+        if self._state.progress.passes is not None:
+            self._state.progress.passes.arrived()
 
-    def _put_back(self) -> None:
+    def _restore_state(self) -> None:
         self._arrived = True
         at = self._saved.position
         if self._replay is not None and not at.get("between_epochs"):
             # Fit began the epoch at 0; where all of its batches are trained, none says otherwise.
-            self._state.course.next_batch = at["next_batch"]
+            self._state.progress.next_batch = at["next_batch"]
         current = self._state.variables()
         found = self._saved.differences(current)
         if found:
@@ -186,7 +186,7 @@ class Resumption:
                 print_message(line)
             for name in sorted({each.split("/")[1] for each in anew}):
                 print_message(f"the metric {name} starts over.")
-        absent = self._saved.load_rest(self._state)
+        absent = self._saved.load_callbacks_and_random(self._state)
         if absent:
             print_message(
                 f"the rescue holds the memory of callbacks that are gone: {', '.join(absent)}."
@@ -199,13 +199,15 @@ class Resumption:
             last = self._saved.meta["logs"]
             vars(self._model)[_METRICS_HOOK] = lambda logs: original(logs or last)
 
-    def _find_place(self, differ: Set[str]) -> None:
-        """The place of the rescue in the data of this program; see `identity.rebatched`."""
+    def _match_position(self, differ: Set[str]) -> None:
+        """The place of the rescue in the data of this program; see `identity.rescale_position`."""
         saved = self._saved
         before = (saved.meta.get("identity") or {}).get("data", {})
-        saved.position, text = identity.rebatched(saved.position, before, self._state.identity.data)
+        saved.position, text = identity.rescale_position(
+            saved.position, before, self._state.identity.data
+        )
         if text is not None:
-            self._said.append(text)
+            self._messages.append(text)
         # Of other data the place has no meaning.
         if differ & {"kind", "rows", "elements", "batches"}:
             saved.position = {**saved.position, "followed": False}

@@ -36,15 +36,15 @@ class FitState:
     """The state of one running `fit`."""
 
     def __init__(
-        self, model: Any, callbacks: Sequence[Any], course: position.Course, backend: Backend
+        self, model: Any, callbacks: Sequence[Any], progress: position.FitProgress, backend: Backend
     ) -> None:
         self.backend = backend
         self.model = model
         self.callbacks = callbacks
-        self.course = course
+        self.progress = progress
         self.order: Any = None  # of ours, where Keras's own cannot be repeated
         self.logs: dict[str, Any] = {}  # of the last batch, as Keras gave them to the callbacks
-        self._sources = _sources(course.iterator, backend)
+        self._sources = _epoch_source(progress.iterator, backend)
         self._sketch = own_random.order_checksums(self._sources)
         self._own_orders: own_random.Orders = {}
         self._own_random: own_random.States | None = None  # of the data, as the epoch began
@@ -55,9 +55,9 @@ class FitState:
         self._training_metrics: dict[int, Kept] | None = None
         self._random_at_validation: randomness.State | None = None
         # Now: callbacks may change rates as they go.
-        self.identity = identity.gather(model, course.iterator, backend.name)
+        self.identity = identity.gather(model, progress.iterator, backend.name)
         self._identity = self.identity.to_json()
-        self._attributes = Attributes(identity.holders_of(model, course.iterator))
+        self._attributes = Attributes(identity.holders_of(model, progress.iterator))
         self._stateful: list[str] | None = None  # operations of the step, once it is traced
         self.lost: list[str] = []  # what the last capture could not take, in words
 
@@ -69,13 +69,13 @@ class FitState:
 
     def epoch_begins(self, epoch: int) -> None:
         """Call in `on_epoch_begin`."""
-        self.course.epoch_begins(epoch)
-        self._left_over = self._left_over or position.batches_left_over(self.course.iterator)
+        self.progress.epoch_begins(epoch)
+        self._left_over = self._left_over or position.has_leftover_batches(self.progress.iterator)
         if self.order is not None:
             self.order.epoch_begins(epoch)
-        iterator = self.course.iterator
+        iterator = self.progress.iterator
         if position.shuffles_with_python(iterator):
-            self.course.python_random = randomness.capture_python()
+            self.progress.python_random = randomness.capture_python()
         if position.reads_in_background(iterator, in_python=self.backend.reads_in_python):
             self._random_at_epoch = randomness.capture()
         if self._sources is not None:
@@ -89,11 +89,12 @@ class FitState:
 
     def validation_begins(self) -> None:
         """Keep the training's metrics, which validation is about to overwrite."""
-        self.course.epoch_done = True
+        self.progress.epoch_done = True
         self._training_metrics = {
-            id(item.holder): self.backend.keep(item) for item in self.backend.metrics(self.model)
+            id(item.holder): self.backend.keep_metric(item)
+            for item in self.backend.metrics(self.model)
         }
-        self._random_at_validation = self.backend.take_random()  # a resume begins it again
+        self._random_at_validation = self.backend.capture_random()  # a resume begins it again
 
     def validation_ends(self) -> None:
         """Let go of what `validation_begins` kept."""
@@ -106,7 +107,7 @@ class FitState:
         `not_restored` in the latter lists in words what a resume cannot bring back.
         """
         held = self.variables()
-        states, arrays, lost = callback_state.take(self.callbacks)
+        states, arrays, lost = callback_state.capture(self.callbacks)
         entries = [rows.entry(item.row, item.nbytes, self._reader(item)) for item in held]
         listed = [item.row for item in held]
         for name, array in arrays.items():
@@ -124,12 +125,12 @@ class FitState:
             "identity": self._attributes.identity(self._identity),
             "settings": keras_facts.recorded_settings(keras_facts.named_optimizers(self.model)),
             **changing,
-            "environment": self.backend.circumstances(),
+            "environment": self.backend.environment_record(),
             "not_restored": lost,
         }
         return Capture(entries, meta)
 
-    def put_attributes(self, saved: object) -> None:
+    def restore_attributes(self, saved: object) -> None:
         """Set attributes that training had changed."""
         self._attributes.restore(saved)
 
@@ -137,21 +138,21 @@ class FitState:
         """What of the JSON values is another with each batch; None where tensors are as well."""
         if self._training_metrics is not None:
             return None
-        states, arrays, _lost = callback_state.take(self.callbacks)
+        states, arrays, _lost = callback_state.capture(self.callbacks)
         if arrays:
             return None
         return self._changing(states)
 
     def _changing(self, callbacks: list[dict[str, Any]]) -> dict[str, Any]:
-        random_now = self._random_at_validation or self.backend.take_random()
+        random_now = self._random_at_validation or self.backend.capture_random()
         return {
-            "position": self.course.position(),
+            "position": self.progress.position(),
             "order_seed": None if self.order is None else self.order.seed,
             "callbacks": callbacks,
             attributes.KEY: self._attributes.changed_values(),
             "own_random": self._own_random,
             "own_orders": self._own_orders,
-            "logs": dict(_numbers(self.logs)),
+            "logs": dict(_scalar_logs(self.logs)),
             "random": random_now,
             "restore_python_random": not self._drawn_in_background(random_now),
         }
@@ -174,7 +175,7 @@ class FitState:
 
     def not_restored(self, random_now: randomness.State) -> list[str]:
         """What a resume from here would start anew, in words; empty when nothing."""
-        iterator = self.course.iterator
+        iterator = self.progress.iterator
         lost = []
         if iterator is None:
             lost.append(
@@ -182,14 +183,14 @@ class FitState:
                 "Keras 3.8 and later)"
             )
         elif self.order is None:
-            order = self.backend.lost_order(iterator)
+            order = self.backend.unrepeatable_order_reason(iterator)
             if order is not None:
                 lost.append(order)
-            order = None if self.course.passes is None else self.course.passes.lost()
+            order = None if self.progress.passes is None else self.progress.passes.lost()
             if order is not None:
                 lost.append(order)
             if self._left_over:
-                lost.append(position.LEFT_OVER)
+                lost.append(position.LEFTOVER_BATCHES)
         if self._drawn_in_background(random_now):
             lost.append(
                 "Python's and NumPy's global random numbers, which the data pipeline draws ahead "
@@ -204,7 +205,7 @@ class FitState:
             )
         lost += self._attributes.lost()
         return lost + callback_state.changed_since(
-            self._callbacks_before, self.callbacks, self.course.epoch
+            self._callbacks_before, self.callbacks, self.progress.epoch
         )
 
     def _drawn_in_background(self, random_now: randomness.State) -> bool:
@@ -214,7 +215,7 @@ class FitState:
         if before.get("numpy") != random_now.get("numpy"):
             return True
         # Keras itself shuffles a PyDataset with Python's generator, which is replayed.
-        shuffled = position.shuffles_with_python(self.course.iterator)
+        shuffled = position.shuffles_with_python(self.progress.iterator)
         return not shuffled and before["python"] != random_now["python"]
 
     def _reader(self, item: NamedVariable) -> Callable[[], np.ndarray[Any, Any]]:
@@ -241,21 +242,21 @@ class SavedFit:
 
         Draws no data. What a model does not let be made this way stays missing.
         """
-        state.backend.build(model, state.course.iterator)
+        state.backend.build(model, state.progress.iterator)
         build_optimizers(model, self.meta["optimizers"])
 
     def differences(self, current: Sequence[NamedVariable]) -> list[str]:
         """What keeps this rescue from fitting the program, in words. Metrics do not."""
-        return matching.differences(self._variables, _others(current))
+        return matching.differences(self._variables, _non_metrics(current))
 
-    def lacks(self, current: Sequence[NamedVariable]) -> bool:
+    def only_lacks_variables(self, current: Sequence[NamedVariable]) -> bool:
         """The program lacks variables of the rescue, and differs in nothing else."""
         found = self.differences(current) + matching.differences(self._metrics, _metrics(current))
         return bool(found) and all(text.endswith(matching.RESCUE_ONLY) for text in found)
 
     def load_variables(self, current: Sequence[NamedVariable]) -> list[str]:
         """Set all variables, one at a time; returns metrics that start over."""
-        matching.load(self._variables, _others(current), self.read)
+        matching.load(self._variables, _non_metrics(current), self.read)
         return matching.load_matching(self._metrics, _metrics(current), self.read)
 
     def merge_settings(self, model: Any, state: FitState) -> tuple[str, ...]:
@@ -271,25 +272,25 @@ class SavedFit:
         own_random.restore_orders(state._sources, self.meta["own_orders"])
         return own_random.restore_all(own_random.find_generators(state._sources), before)
 
-    def load_rest(self, state: FitState) -> list[str]:
+    def load_callbacks_and_random(self, state: FitState) -> list[str]:
         """Give callbacks and global random numbers back; returns callbacks that are not there."""
-        state.put_attributes(self.meta.get(attributes.KEY))
-        absent = callback_state.put(state.callbacks, self.meta["callbacks"], self.read)
-        state.backend.put_random(
+        state.restore_attributes(self.meta.get(attributes.KEY))
+        absent = callback_state.restore(state.callbacks, self.meta["callbacks"], self.read)
+        state.backend.restore_random(
             self.meta["random"], python_and_numpy=bool(self.meta["restore_python_random"])
         )
         return absent
 
     def changed(self, state: FitState) -> list[str]:
         """Circumstances that are not as they were, in words."""
-        return environment.differences(self.meta["environment"], state.backend.circumstances())
+        return environment.differences(self.meta["environment"], state.backend.environment_record())
 
     def read(self, name: str) -> np.ndarray[Any, Any]:
         """One tensor of the rescue."""
         return rows.from_bytes(self._rows[name], self._read_raw(name))
 
 
-def _sources(iterator: Any, backend: Backend) -> Any:
+def _epoch_source(iterator: Any, backend: Backend) -> Any:
     """
     What is iterated over anew in each epoch, for the generators that it draws from.
 
@@ -314,14 +315,14 @@ def _metrics(current: Sequence[NamedVariable]) -> list[NamedVariable]:
     return [item for item in current if _is_metric(item.row)]
 
 
-def _others(current: Sequence[NamedVariable]) -> list[NamedVariable]:
+def _non_metrics(current: Sequence[NamedVariable]) -> list[NamedVariable]:
     return [item for item in current if not _is_metric(item.row)]
 
 
-def _numbers(logs: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def _scalar_logs(logs: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """As Keras gives them to callbacks: it may still have tensors, and metrics of metrics."""
     for name, value in logs.items():
         if isinstance(value, Mapping):
-            yield from _numbers(value)
+            yield from _scalar_logs(value)
         elif hasattr(value, "__float__") and getattr(value, "shape", ()) == ():
             yield name, float(value)
