@@ -90,8 +90,8 @@ class Found:
         torch_signals._stepped = meter.metered(torch_signals._stepped)
         trainings = torch_signals.trainings
         trainings.about_to_draw = meter.metered(trainings.about_to_draw)
-        begin = meter.metered(torch_signals._about_to_begin, seldom=True)  # a pass
-        torch_signals._about_to_begin = begin
+        begin = meter.metered(torch_signals._begin_pass, seldom=True)  # a pass
+        torch_signals._begin_pass = begin
         self.session._publish_save_report = meter.metered(
             self.session._publish_save_report, seldom=True
         )
@@ -120,7 +120,7 @@ class Named:
             watch = self.rescue._exhaustion
             watch._pace._next_s += seconds
             watch._pace_of_passes._next_s += seconds
-            self.rescue._next_loss += seconds
+            self.rescue._next_loss_mono_s += seconds
         elif not on and self._off_s is None:
             self._off_s = time.monotonic()
 

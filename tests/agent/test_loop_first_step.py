@@ -247,7 +247,7 @@ def test_what_will_not_come_back_is_said_at_the_first_step(
     assert 1 == len(said)
     assert "the counter number of enumerate(), which counts from 0 again" in said[0]
     assert rescue._session is not None
-    assert rescue._session.link.fields["not_restored"] == rescue._audited
+    assert rescue._session.link.fields["not_restored"] == rescue._audit_result
 
 
 def test_strict_raises_in_place_of_saying_so(tmp_path: Path, program: Callable[..., Any]):

@@ -154,7 +154,7 @@ def cost():
 
     nothing = Nothing()
     plain = seconds(nothing)
-    call = signals._call(Nothing.__call__)
+    call = signals._wrap_call(Nothing.__call__)
     frame = sys._getframe()
 
     def whole():
