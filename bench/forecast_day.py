@@ -102,7 +102,7 @@ def day(seed, caution):
         rescues += a.rescue and not saved
         told, saved = a.notify, a.rescue
         looks += 1
-        t += watch.next_look_s
+        t += watch.next_sample_s
     return notices, rescues, looks
 
 

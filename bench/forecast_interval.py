@@ -19,7 +19,7 @@ import forecast_score as score
 import numpy as np
 from scipy.optimize import minimize
 
-from watchdog_app.core.forecast.evidence import doubt, room_left
+from watchdog_app.core.forecast.evidence import interval_widening, room_left
 from watchdog_app.core.forecast.forecaster import TrendForecaster
 
 NEAREST_S, FURTHEST_S = 1.0, 60.0
@@ -61,7 +61,7 @@ def collect(corpora):
                         min(2.0, math.log(found.eta_s / max(0.3, min(ends)))),
                         min(2.0, math.log(max(ends) / found.eta_s)),
                         1.0 / (1.0 + span / 8.0),
-                        doubt(forecaster.choose(trends), view),
+                        interval_widening(forecaster.choose(trends), view),
                     )
                 )
                 programs.append(side["workload"].removesuffix("-1").removesuffix("-2"))

@@ -35,7 +35,7 @@ def lead(draw, limit, rate, plateau):
         a = watch.step(t, used * MIB + draw.gauss(0, 2e6), limit * MIB, costs)
         if a.rescue and t > quiet:
             return (limit - used) / rate
-        t += watch.next_look_s
+        t += watch.next_sample_s
 
 
 def main():

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from watchdog_app.core.model.decisions import Stage
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import Settings
-from watchdog_app.core.replay.play import Moment, Played, play, reached
+from watchdog_app.core.replay.play import Moment, Played, is_reached, play
 from watchdog_app.core.replay.trace import Trace
 
 _BARS = {  # colour, and height as a share of the limit
@@ -142,7 +142,7 @@ def draw_level(axes: Any, played: Played, fans: int) -> None:
     axes.plot(times, [m.limit * scale for m in moments], color="black", lw=0.8, ls="--")
     top = max(m.limit for m in moments) * scale
     for stage, (color, height) in _BARS.items():
-        open_ = [reached(m.assessment, stage) for m in moments]
+        open_ = [is_reached(m.assessment, stage) for m in moments]
         if any(open_):
             axes.fill_between(
                 times,

@@ -196,7 +196,7 @@ def sampled(rows, watch, settings, adaptive):
         )
         key = ResourceKey(ResourceKind.RAM)
         readings = (Reading(key, "", used, limit, fatal=True, tasks=(), note=None),)
-        interval_s = watch.next_look_s
+        interval_s = watch.next_sample_s
         if adaptive:
             host = HostMemory(int(limit), int(limit - used), 0, 0, None, None, None, None, None)
             result = TickResult({key: a}, (), (), (), {}, None, None, interval_s)

@@ -19,7 +19,7 @@ from watchdog_app.core.diagnosis.gpu_faults import (
     XIDS,
     FaultKind,
 )
-from watchdog_app.core.explain.status import about_task
+from watchdog_app.core.explain.status import describe_task
 from watchdog_app.core.model.decisions import Stage
 from watchdog_app.core.model.hardware import GpuProcess, GpuState
 from watchdog_app.core.model.status import Daemon, Status
@@ -180,7 +180,7 @@ def test_all_that_speak_of_a_card_agree(world, told, index, tmp_path, monkeypatc
 
     if row.stage > Stage.WATCH:
         about = next(one for one in world.tasks() if one.key.pid == 100 + index)
-        said = about_task(
+        said = describe_task(
             about,
             None,
             None,

@@ -22,7 +22,7 @@ from watchdog_app.daemon import offline
 from watchdog_app.daemon.pauses import Pause
 from watchdog_app.guard.record import GuardRecord
 from watchdog_app.history.journal import Entry, Journal
-from watchdog_app.history.past_exits import find
+from watchdog_app.history.past_exits import find_death
 
 
 def a_guard(name):
@@ -79,8 +79,8 @@ def test_the_journal_takes_a_number_for_a_pid(tmp_path):
     assert ["other.py"] == [each["name"] for each in journal.history(task="4711")]
     assert ["4711"] == [each["name"] for each in journal.history(task="/a/4711")]
     assert [] == journal.history(task="123456789012345")
-    assert "other.py" == find(journal, "4711")["name"]
-    assert find(journal, "123456789012345") is None
+    assert "other.py" == find_death(journal, "4711")["name"]
+    assert find_death(journal, "123456789012345") is None
     journal.close()
 
 

@@ -21,7 +21,7 @@ from watchdog_app.base.text.terminal import Style, width
 from watchdog_app.cli.status import check
 from watchdog_app.cli.status_text import HEADS, guard_remarks, render
 from watchdog_app.core.explain.agent_lines import agent_line
-from watchdog_app.core.explain.selection import SORTS, ordered
+from watchdog_app.core.explain.selection import SORTS, sort_tasks
 from watchdog_app.core.model.status import Agent, Guard, Status
 
 
@@ -158,20 +158,22 @@ def test_most_urgent_first_then_largest():
         process(5, "rescued", 1 * MIB, stage="save"),
     ]
 
-    assert [5, 4, 3, 1, 2] == [one.pid for one in ordered(read(tasks))]
+    assert [5, 4, 3, 1, 2] == [one.pid for one in sort_tasks(read(tasks))]
 
 
 @pytest.mark.parametrize("sort", SORTS)
 def test_every_order_bears_unknown_values(sort):
     """An old daemon that leaves fields out is no reason to fail."""
-    assert 3 == len(ordered(read([{}, process(1, "a", None), {"pid": None, "name": None}]), sort))
+    assert 3 == len(
+        sort_tasks(read([{}, process(1, "a", None), {"pid": None, "name": None}]), sort)
+    )
 
 
 def test_soonest_first():
     """By ETA, tasks without one come last."""
     tasks = [process(1, "a", 1), process(2, "b", 1, eta_s=90.0), process(3, "c", 1, eta_s=30.0)]
 
-    assert [3, 2, 1] == [one.pid for one in ordered(read(tasks), "eta")]
+    assert [3, 2, 1] == [one.pid for one in sort_tasks(read(tasks), "eta")]
 
 
 @pytest.mark.parametrize(

@@ -178,12 +178,12 @@ class Machine:
         end = self.now + seconds
         while self.now < end - 1e-6:
             result = self.tick()
-            pause = 0.005 if self.engine.wants_tick else result.next_look_s
+            pause = 0.005 if self.engine.wants_tick else result.next_sample_s
             self._advance(min(end, self.now + pause))
         return self
 
     def _act(self, decision: Decision) -> None:
-        assert Engine.still_holds(decision, self.readings())
+        assert Engine.is_still_valid(decision, self.readings())
         if decision.kind in self.refuse:
             self._report(decision, False, "refused")
             return

@@ -37,7 +37,7 @@ def test_what_is_advised_fits_with_the_overhead_of_its_elements_and_the_first_st
     taken = filled * limit
     room = max(0.0, 0.9 * limit - base * limit - taken)
 
-    said = advice.about_filling(
+    said = advice.filling_advice(
         Filling(f"the shuffle buffer of {count:,} examples", taken, bytes_), room
     )
 
@@ -50,7 +50,7 @@ def test_what_is_advised_fits_with_the_overhead_of_its_elements_and_the_first_st
 def test_the_same_number_is_advised_however_far_the_buffer_has_filled():
     """What it has taken by now is given back by another run."""
     told = {
-        advice.about_filling(
+        advice.filling_advice(
             Filling("the shuffle buffer of 4,000 examples", filled * GIB, 3 * GIB),
             (0.8 - filled) * GIB,
         ).rpartition(":")[2]
@@ -62,7 +62,7 @@ def test_the_same_number_is_advised_however_far_the_buffer_has_filled():
 
 def test_a_buffer_that_has_filled_and_leaves_too_little_is_named():
     """The second death names it as the first did."""
-    said = advice.about_filling(
+    said = advice.filling_advice(
         Filling("the shuffle buffer of 4,000 examples", 0.8 * GIB, 0.8 * GIB), 0.05 * GIB
     )
 
@@ -101,7 +101,7 @@ def test_a_buffer_that_has_filled_and_leaves_too_little_is_named():
 )  # fmt: skip
 def test_a_buffer_that_fills_is_told_with_what_would_fit(filling, room_gib, expected):
     """Room is what may be planned with; the number is one that a person would choose."""
-    assert expected == advice.about_filling(filling, room_gib * GIB)
+    assert expected == advice.filling_advice(filling, room_gib * GIB)
 
 
 LINE = GrowingLine("/home/me/train.py", 42, 31 * 1024**2 * 100, 31.0 * 1024**2)
@@ -146,7 +146,7 @@ def grown(*lines: GrowingLine, tensors: tuple[MoreTensors, ...] = ()) -> MemoryG
 )  # fmt: skip
 def test_what_grows_is_told_where_it_explains_the_growth(growth, slope, expected):
     """A line of the program before one of a library, where both are found."""
-    assert expected == list(advice.about_growth(growth, slope))
+    assert expected == list(advice.growth_advice(growth, slope))
 
 
 def test_the_parts_are_told_largest_first_and_what_is_unknown_is_left_out():
@@ -164,8 +164,8 @@ def test_the_parts_are_told_largest_first_and_what_is_unknown_is_left_out():
         ),
         "Besides: 1.00 GiB of Python, libraries and what is not known.",
         "Python keeps 24 more objects with each step.",
-    ] == list(status.about_parts(parts))
-    assert [] == list(status.about_parts(MemoryParts()))
+    ] == list(status.memory_part_lines(parts))
+    assert [] == list(status.memory_part_lines(MemoryParts()))
 
 
 def shortage(
@@ -195,7 +195,7 @@ def member(gib: float, shared: float = 0.0, cow: float = 0.0, pid: int = 4711) -
 
 
 def told(given: Shortage, **changes: object) -> str:
-    return " ".join(advice.sentences(replace(given, **changes)))
+    return " ".join(advice.build_advice(replace(given, **changes)))
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_a_batch_that_is_too_large_is_told_with_one_that_fits(
         base_bytes=int(2.2 * GIB),  # weights, and what Python and its libraries hold
     )  # fmt: skip
     used = {"used": (13 + others_gib) * GIB, "limit": limit_gib * GIB}
-    found = advice.sentences(shortage(member(13), kind=ResourceKind.RAM, agent=parts, **used))
+    found = advice.build_advice(shortage(member(13), kind=ResourceKind.RAM, agent=parts, **used))
 
     assert expected == [each for each in found if each.startswith("Batch")]
 

@@ -130,8 +130,8 @@ def test_near_an_end_the_policy_decides():
         before, found = found, readings(seen, tasks)
         result = engine.tick(seen, tasks, found, {})
 
-    assert result.next_look_s < 1.0
-    assert result.next_look_s == interval_s(
+    assert result.next_sample_s < 1.0
+    assert result.next_sample_s == interval_s(
         result, seen, found, before=before, agents=(), usual_s=1.0
     )
     usual = interval_s(result, seen, found, before=before, agents=(), usual_s=0.01)

@@ -434,8 +434,8 @@ def test_a_gauge_of_any_kind_becomes_a_reading_as_it_is():
 
 def test_a_count_is_told_in_full():
     """Of a kind whose unit is none of ours, such as open files."""
-    assert "11,400 of 14,000 files" == phrases.level(11_400.0, 14_000.0, "files")
-    assert "78.5 of 83 °C" == phrases.level(78.5, 83.0, "celsius")
+    assert "11,400 of 14,000 files" == phrases.format_level(11_400.0, 14_000.0, "files")
+    assert "78.5 of 83 °C" == phrases.format_level(78.5, 83.0, "celsius")
 
 
 def test_every_ceiling_has_a_key_of_its_own():

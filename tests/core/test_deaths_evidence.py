@@ -7,9 +7,13 @@ import signal
 import pytest
 
 from watchdog_app.core.diagnosis.causes import diagnose
-from watchdog_app.core.diagnosis.evidence import concerning, evidence_of, takers
+from watchdog_app.core.diagnosis.evidence import (
+    collect_evidence,
+    largest_processes,
+    lines_about_exit,
+)
 from watchdog_app.core.diagnosis.exits import should_notify
-from watchdog_app.core.explain.exits import about_death
+from watchdog_app.core.explain.exits import describe_death
 from watchdog_app.core.model.exits import (
     CauseKind,
     Certainty,
@@ -272,7 +276,7 @@ def test_counters_that_could_not_be_read_exclude_nothing_and_that_is_said(full):
     given = ExitFacts(9, pid=42, kernel_log_readable=False, **full)
 
     cause = diagnose(given)
-    told = {each.source: each for each in evidence_of(given)}
+    told = {each.source: each for each in collect_evidence(given)}
 
     assert (True, Certainty.LIKELY) == (cause.memory, cause.certainty)
     assert Certainty.UNKNOWN is told["count"].certainty
@@ -284,7 +288,7 @@ def test_memory_high_kills_nobody():
     given = ExitFacts(9, pid=42, kernel_log_readable=False, group_high=True, **FULL_GROUP)
 
     assert CauseKind.KILLED is diagnose(given).kind
-    assert any("memory.high" in each.text for each in evidence_of(given))
+    assert any("memory.high" in each.text for each in collect_evidence(given))
 
 
 OOMD = UnitEnd("train.scope", True, oomd_kills=2, lines=("train.scope: systemd-oomd killed 2 ...",))
@@ -348,8 +352,8 @@ def test_what_systemd_and_guards_say_of_a_unit_names_the_cause(given, kind, cert
 
 def test_the_lines_of_systemd_are_evidence():
     """As they stand in the journal, and the property that anybody may ask for."""
-    found = [each.text for each in evidence_of(facts(9, unit=OOMD))]
-    shown = [each.text for each in evidence_of(facts(15, unit=POLICY))]
+    found = [each.text for each in collect_evidence(facts(9, unit=OOMD))]
+    shown = [each.text for each in collect_evidence(facts(15, unit=POLICY))]
 
     assert "The system's journal says: train.scope: systemd-oomd killed 2 ..." in found
     assert "systemctl --user show -p Result train.service says: oom-kill." in shown
@@ -371,7 +375,7 @@ def counted(**more):
     """What is said of counts."""
     given = facts(9, counted="between 10:03:01 and 10:03:05", group="/sys/fs/cgroup/memory/a/b",
                   **more)  # fmt: skip
-    return [each.text for each in evidence_of(given) if each.source == "count"]
+    return [each.text for each in collect_evidence(given) if each.source == "count"]
 
 
 def test_an_exact_statement_about_counts_names_the_group_and_the_time():
@@ -388,7 +392,7 @@ def test_a_kill_in_the_log_is_not_contradicted_by_the_count_of_the_group_it_had_
     """It moved into another group shortly before: that one was not counted."""
     given = facts(9, GROUP_KILL, **STILL, **STILL_HOST)
 
-    found = evidence_of(given)
+    found = collect_evidence(given)
 
     assert CauseKind.GROUP_LIMIT is diagnose(given).kind
     assert [] == [each.text for each in found if each.source == "count"]
@@ -424,7 +428,7 @@ def test_of_other_kills_only_those_at_its_own_limits_since_it_was_seen_alive_are
     """What happened elsewhere or before has nothing to do with it."""
     group = "/sys/fs/cgroup/memory/a/b"
 
-    found = concerning(words, 42, 100.0, alive_mono_s=98.5, group=group)
+    found = lines_about_exit(words, 42, 100.0, alive_mono_s=98.5, group=group)
 
     assert concerns is any(word.kind is KernelEvent.OOM_KILL for word in found)
 
@@ -434,7 +438,7 @@ def test_a_kill_of_before_the_count_began_is_not_told_beside_it(counted_mono_s, 
     """Else the log's kill at its limit and a count that stayed would contradict each other."""
     group = "/sys/fs/cgroup/memory/a/b"
 
-    found = concerning(
+    found = lines_about_exit(
         kill_of(7, 99.0, "/a/b"), 42, 101.0,
         alive_mono_s=100.5, counted_mono_s=counted_mono_s, group=group,
     )  # fmt: skip
@@ -444,21 +448,21 @@ def test_a_kill_of_before_the_count_began_is_not_told_beside_it(counted_mono_s, 
 
 def test_evidence_names_what_could_not_be_read():
     """A missing witness is said, and what to do about it."""
-    found = evidence_of(ExitFacts(9, pid=42, kernel_log_readable=False))
+    found = collect_evidence(ExitFacts(9, pid=42, kernel_log_readable=False))
 
     (missing,) = [
         each for each in found if each.certainty is Certainty.UNKNOWN and each.source == "kernel"
     ]
     assert "dmesg" in missing.text
     assert missing in found[-2:]
-    assert any("could not be read" in each.text for each in evidence_of(ExitFacts(None)))
+    assert any("could not be read" in each.text for each in collect_evidence(ExitFacts(None)))
 
 
 def test_a_good_end_has_no_evidence_of_kills():
     """How much memory was left has nothing to do with it."""
     given = facts(0, OTHERS, **ROSE, **FULL_HOST)
 
-    assert ["status"] == [each.source for each in evidence_of(given)]
+    assert ["status"] == [each.source for each in collect_evidence(given)]
 
 
 def test_the_table_of_a_kill_belongs_to_that_kill():
@@ -467,10 +471,10 @@ def test_the_table_of_a_kill_belongs_to_that_kill():
     own = KernelLogLine(KernelEvent.OOM_TASK, 10.0, "python", 42, "python", rss_bytes=1 * GB)
     other = KernelLogLine(KernelEvent.OOM_TASK, 4.0, "old", 5, "old", rss_bytes=90 * GB)
 
-    found = concerning((other, row, own, KILL), 42, 12.0)
+    found = lines_about_exit((other, row, own, KILL), 42, 12.0)
 
-    assert ((3, "chrome", 9 * GB), (42, "python", 1 * GB)) == takers(found)
-    assert () == concerning((other, row, own), 42, 12.0)
+    assert ((3, "chrome", 9 * GB), (42, "python", 1 * GB)) == largest_processes(found)
+    assert () == lines_about_exit((other, row, own), 42, 12.0)
 
 
 ENTRY = {
@@ -489,7 +493,7 @@ ENTRY = {
 
 def told(**more):
     """The account of that death."""
-    return about_death({**ENTRY, **more}, at="02:13:07", now_unix_s=4600.0)
+    return describe_death({**ENTRY, **more}, at="02:13:07", now_unix_s=4600.0)
 
 
 def test_an_account_says_what_how_sure_and_how_to_go_on():

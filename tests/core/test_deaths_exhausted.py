@@ -136,7 +136,7 @@ def test_an_end_for_memory_is_told_and_written_down():
 )
 def test_what_to_change_follows_from_the_error(entry, words):
     """For a training its batch, for any program its chunks, for a shell's limit that limit."""
-    told = " ".join(exits.after(entry))
+    told = " ".join(exits.advice_after_exit(entry))
 
     for word in words:
         assert word in told
@@ -144,7 +144,7 @@ def test_what_to_change_follows_from_the_error(entry, words):
 
 def test_other_ends_get_no_advice_about_memory():
     """Nothing is advised that nothing points to."""
-    assert [] == list(exits.after({"cause": "failed", "agent": {}}))
+    assert [] == list(exits.advice_after_exit({"cause": "failed", "agent": {}}))
     assert None is out_of_memory(None, None)
 
 
@@ -153,6 +153,6 @@ def test_a_training_that_lost_a_worker_is_told_about_workers():
     text = "An exception ...: RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed."
     entry = {"cause": "failed", "evidence": [{"source": "python", "text": text}]}
 
-    assert "fewer workers" in " ".join(exits.after(entry))
+    assert "fewer workers" in " ".join(exits.advice_after_exit(entry))
     entry["evidence"][0]["source"] = "kernel"
-    assert [] == list(exits.after(entry))
+    assert [] == list(exits.advice_after_exit(entry))

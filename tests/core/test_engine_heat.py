@@ -55,7 +55,7 @@ def played(hardware, seconds, pids=(7,)):
             engine.record(
                 Outcome(decision.id, OutcomeStatus.DONE, UNIX_S + t, 1.0, "done", at_mono_s=t)
             )
-        t += max(0.1, found.next_look_s)
+        t += max(0.1, found.next_sample_s)
     return made
 
 

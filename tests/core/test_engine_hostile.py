@@ -72,7 +72,7 @@ def test_a_wild_machine_never_breaks_the_engine(seed):
             ids.add(decision.id)
             task = next((each for each in tasks if each.key == decision.task), None)
             agent = agents.get(decision.task) if decision.task else None
-            engine.still_holds(decision, readings)
+            engine.is_still_valid(decision, readings)
             if decision.kind is DecisionKind.NOTIFY:
                 assert decision.notification.title
             if decision.kind is DecisionKind.PAUSE:
@@ -97,7 +97,7 @@ def test_a_hundred_idle_tasks_make_no_decision():
     machine.run(30)
 
     assert [] == machine.log
-    assert Settings().watch.interval_s == machine.result.next_look_s
+    assert Settings().watch.interval_s == machine.result.next_sample_s
 
 
 def leaking_program(chance: random.Random, pid: int) -> Program:

@@ -123,9 +123,9 @@ def test_a_decision_is_off_when_the_danger_is_over(kind):
     same = replace(reading, used=used)
     relieved = replace(reading, used=used / 2)
 
-    assert before.engine.still_holds(decision, [same])
-    assert not before.engine.still_holds(decision, [relieved])
-    assert not before.engine.still_holds(decision, [])
+    assert before.engine.is_still_valid(decision, [same])
+    assert not before.engine.is_still_valid(decision, [relieved])
+    assert not before.engine.is_still_valid(decision, [])
 
 
 def test_word_of_what_has_happened_is_always_true():
@@ -133,7 +133,7 @@ def test_word_of_what_has_happened_is_always_true():
     before = machine().run(60)
     (told,) = [each for each in before.log if each.evidence.get("topic") == "paused"]
 
-    assert before.engine.still_holds(told, [])
+    assert before.engine.is_still_valid(told, [])
 
 
 def test_a_resume_is_off_when_the_room_is_gone():
@@ -144,8 +144,8 @@ def test_a_resume_is_off_when_the_room_is_gone():
     (decision,) = [each for each in before.log if each.kind is DecisionKind.RESUME]
     (reading,) = [each for each in before.readings() if each.key == decision.resource]
 
-    assert before.engine.still_holds(decision, [reading])
-    assert not before.engine.still_holds(decision, [replace(reading, limit=reading.used * 1.1)])
+    assert before.engine.is_still_valid(decision, [reading])
+    assert not before.engine.is_still_valid(decision, [replace(reading, limit=reading.used * 1.1)])
 
 
 # Outcomes

@@ -207,18 +207,20 @@ def test_a_name_that_is_not_safe_to_paste_is_named_by_its_pid(name):
 )
 def test_times_are_as_exact_as_a_forecast_is(seconds, expected):
     """Two figures at most."""
-    assert expected == phrases.when(seconds)
+    assert expected == phrases.format_eta(seconds)
 
 
 def test_an_interval_says_what_is_known_of_it():
     """An end that may never come is `or more`."""
-    assert "30 s to 4 min" == phrases.interval(29.0, 250.0)
-    assert "30 s or more" == phrases.interval(29.0, float("inf"))
-    assert "30 s or more" == phrases.interval(29.0, None)
-    assert "30 s" == phrases.interval(29.0, 31.0)
-    assert "" == phrases.interval(None, None)
-    assert "in about 2 min (1 min to 4 min)" == phrases.forecast(Forecast(120.0, 60.0, 240.0))
-    assert "no end in sight" == phrases.forecast(None)
+    assert "30 s to 4 min" == phrases.format_interval(29.0, 250.0)
+    assert "30 s or more" == phrases.format_interval(29.0, float("inf"))
+    assert "30 s or more" == phrases.format_interval(29.0, None)
+    assert "30 s" == phrases.format_interval(29.0, 31.0)
+    assert "" == phrases.format_interval(None, None)
+    assert "in about 2 min (1 min to 4 min)" == phrases.format_forecast(
+        Forecast(120.0, 60.0, 240.0)
+    )
+    assert "no end in sight" == phrases.format_forecast(None)
 
 
 def test_every_kind_of_ceiling_has_its_words():
@@ -232,7 +234,7 @@ def test_every_kind_of_ceiling_has_its_words():
 def explained(machine, program, **more):
     agent = machine._agent(program) if program.save_s is not None else None
     agent = agent and replace(agent, **more)
-    return status.about_task(
+    return status.describe_task(
         machine._task(program),
         machine.result.tasks[program.key],
         agent,
@@ -288,7 +290,7 @@ def test_a_quiet_task_and_a_quiet_machine_are_explained_too():
     machine = Machine(program).run(10)
 
     text = explained(machine, program)
-    whole = status.about_machine(
+    whole = status.describe_machine(
         machine._snapshot().host,
         [machine._task(program)],
         readings=machine.readings(),

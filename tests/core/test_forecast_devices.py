@@ -29,7 +29,7 @@ def played(curve, forecaster, limit, seconds, read_every_s):
         seen.append((t, watch.step(t, used, limit, SaveCost(save_s=1.0, step_s=0.3))))
         if used >= limit:
             return seen, t
-        t += watch.next_look_s
+        t += watch.next_sample_s
     return seen, None
 
 

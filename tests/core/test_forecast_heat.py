@@ -55,7 +55,7 @@ def played(curve, limit, *, seconds=600.0, noise=0.4, seed=0, caution=Caution.NO
         if curve(t) >= limit:
             return seen, t
         seen.append((t, watch.step(t, shown, limit, SaveCost(save_s=1.0, step_s=0.3))))
-        t += watch.next_look_s
+        t += watch.next_sample_s
     return seen, None
 
 

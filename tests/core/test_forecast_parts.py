@@ -7,10 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from watchdog_app.core.forecast.evidence import Thresholds, View, convincing, interval, room_left
+from watchdog_app.core.forecast.evidence import (
+    Thresholds,
+    View,
+    convincing_eta_s,
+    forecast_interval,
+    room_left,
+)
 from watchdog_app.core.forecast.forecaster import TrendForecaster
 from watchdog_app.core.forecast.scales import Scales, concordance, sen_slope
-from watchdog_app.core.forecast.shape import Course, LineFit, TurningPoints, regime_of
+from watchdog_app.core.forecast.shape import Course, LineFit, TurningPoints, classify_regime
 from watchdog_app.core.forecast.slow import Bins
 from watchdog_app.core.forecast.stages import ResourceMonitor
 from watchdog_app.core.forecast.trends import Trend, TrendKind, read_scale, read_turns
@@ -305,7 +311,7 @@ VIEW = View(100.0, 400.0, 500.0, 0.0, TurningPoints(), low_t=98.0, low=380.0)
 )
 def test_growth_convinces_where_nothing_innocent_explains_it(trend, view, convinces):
     """Each figure right at its bound and right beyond it."""
-    eta_s = convincing(replace(TREND, **trend), replace(VIEW, **view), Thresholds())
+    eta_s = convincing_eta_s(replace(TREND, **trend), replace(VIEW, **view), Thresholds())
 
     assert convinces is (eta_s is not None)
 
@@ -315,7 +321,7 @@ def test_what_has_convinced_may_pause_longer(still_s, convinces):
     """One second and one and a half times the longest pause before."""
     view = replace(VIEW, low=399.0, still_s=still_s, pauses=((80.0, 2.0),))
 
-    assert convinces is (convincing(TREND, view, Thresholds(), convinced=True) is not None)
+    assert convinces is (convincing_eta_s(TREND, view, Thresholds(), convinced=True) is not None)
 
 
 @pytest.mark.parametrize(
@@ -335,7 +341,7 @@ def test_a_level_that_was_reached_before_is_no_news(peaks, convinces):
     turns.peaks.extend(peaks)
 
     view = replace(VIEW, turning_points=turns)
-    assert convinces is (convincing(TREND, view, Thresholds()) is not None)
+    assert convinces is (convincing_eta_s(TREND, view, Thresholds()) is not None)
 
 
 def test_between_two_tall_peaks_their_line_goes_on():
@@ -353,7 +359,7 @@ def test_an_interval_is_wider_where_trends_disagree_or_bend():
 
     def logs(view=VIEW, others=(), **changes):
         chosen = replace(TREND, **changes)
-        found = interval(chosen, [chosen, *others], view)
+        found = forecast_interval(chosen, [chosen, *others], view)
         return math.log(found.eta_s / (found.low_s + 0.5)), math.log(
             (found.high_s - 0.5) / found.eta_s
         )
@@ -400,7 +406,7 @@ def test_peaks_need_no_new_height_but_must_not_have_been_there_twice(peaks, conv
     turns.peaks.extend(peaks)
     trend = replace(TREND, kind=PEAKS, reference=(99.0, 4.0))
 
-    found = convincing(trend, replace(VIEW, turning_points=turns), Thresholds())
+    found = convincing_eta_s(trend, replace(VIEW, turning_points=turns), Thresholds())
 
     assert convinces is (found is not None)
 
@@ -422,7 +428,7 @@ def test_peaks_convince_by_their_own_bounds(changes, convinces):
     """How far they agree, how straight they are, how tall, and how long ago the last was."""
     trend = replace(TREND, kind=PEAKS, **{"reference": (99.0, 4.0), **changes})
 
-    assert convinces is (convincing(trend, VIEW, Thresholds()) is not None)
+    assert convinces is (convincing_eta_s(trend, VIEW, Thresholds()) is not None)
 
 
 @pytest.mark.parametrize(
@@ -445,7 +451,7 @@ def test_growth_too_fast_for_a_long_look_has_bounds_of_its_own(
     trend = replace(TREND, start_t=start_t, gain=gain, slope=slope)
     view = replace(VIEW, start_t=view_start_t, low=300.0)
 
-    assert convinces is (convincing(trend, view, Thresholds()) is not None)
+    assert convinces is (convincing_eta_s(trend, view, Thresholds()) is not None)
 
 
 def movement(level, lasts_s: float, limit: float = 100.0, *, grows: bool = True) -> Regime:
@@ -455,7 +461,7 @@ def movement(level, lasts_s: float, limit: float = 100.0, *, grows: bool = True)
         scales.add(i / 8, level(i / 8))
         turns.add(i / 8, level(i / 8), 0.04 * limit)
         course.add(i / 8, level(i / 8))
-    return regime_of(lasts_s, scales, turns, course, limit, grows)
+    return classify_regime(lasts_s, scales, turns, course, limit, grows)
 
 
 @pytest.mark.parametrize(
@@ -520,4 +526,4 @@ def test_a_resource_is_looked_at_a_hundred_times_on_its_way(rate, expected):
     for i in range(600):
         watch.step(i / 10, 300.0 - 60 * rate + rate * i / 10, 1000.0)
 
-    assert expected == pytest.approx(watch.next_look_s, rel=0.02)
+    assert expected == pytest.approx(watch.next_sample_s, rel=0.02)

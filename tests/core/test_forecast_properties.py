@@ -53,7 +53,7 @@ def test_no_finite_input_raises(samples):
     w = watch()
     for t, used, limit in samples:
         a = w.step(t, used, limit)
-        assert 0.0 <= w.next_look_s <= 1.0
+        assert 0.0 <= w.next_sample_s <= 1.0
         if a.forecast is not None:
             assert 0.0 <= a.forecast.low_s <= a.forecast.eta_s <= a.forecast.high_s
 

@@ -8,7 +8,7 @@ from itertools import groupby, pairwise
 
 import pytest
 
-from watchdog_app.core.forecast.shape import Course, Wording
+from watchdog_app.core.forecast.shape import Course, RegimeFilter
 from watchdog_app.core.forecast.stages import ResourceMonitor
 from watchdog_app.core.model.decisions import Assessment, Regime, Stage
 from watchdog_app.core.model.settings import StageSettings, WatchSettings
@@ -24,7 +24,7 @@ def played(level, hz: float | None, limit: float = LIMIT) -> list[tuple[float, A
     t, found = 0.0, []
     while t < 600 and (used := level(t)) < limit:
         found.append((t, watch.step(t, used, limit)))
-        t += 1 / hz if hz else watch.next_look_s
+        t += 1 / hz if hz else watch.next_sample_s
     return found
 
 
@@ -131,21 +131,21 @@ def test_a_curve_is_called_by_its_name_once_the_record_shows_it(word, level, hz)
 
 
 def test_another_word_has_to_be_right_for_a_while_before_it_is_said():
-    wording = Wording()
-    said = [wording.word(t, SATURATING if t % 5 else LINEAR) for t in range(30)]
-    later = [wording.word(30.0 + t, SATURATING) for t in range(10)]
+    wording = RegimeFilter()
+    said = [wording.update(t, SATURATING if t % 5 else LINEAR) for t in range(30)]
+    later = [wording.update(30.0 + t, SATURATING) for t in range(10)]
 
     assert {LINEAR} == set(said)
     assert (LINEAR, SATURATING) == (later[0], later[-1])
 
 
 def test_growth_that_goes_on_after_a_rest_goes_by_the_word_that_it_had():
-    wording = Wording()
+    wording = RegimeFilter()
     for t in range(10):
-        wording.word(t, ACCELERATING)
+        wording.update(t, ACCELERATING)
 
-    assert Regime.FLAT is wording.word(10, Regime.FLAT)
-    assert ACCELERATING is wording.word(11, LINEAR)
+    assert Regime.FLAT is wording.update(10, Regime.FLAT)
+    assert ACCELERATING is wording.update(11, LINEAR)
 
 
 def test_the_record_of_a_week_is_as_small_as_that_of_a_minute():

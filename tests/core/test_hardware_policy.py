@@ -18,7 +18,7 @@ from watchdog_app.core.model.hardware import Battery, GpuProcess, Hardware
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings
 from watchdog_app.core.policy.engine import Engine
-from watchdog_app.core.policy.rules import allowed
+from watchdog_app.core.policy.rules import allowed_actions
 
 CHECKPOINT, PAUSE = DecisionKind.CHECKPOINT, DecisionKind.PAUSE
 
@@ -157,7 +157,7 @@ def test_a_rule_that_names_the_ceiling_allows_the_pause(rule, paused):
     """A switch for all tasks and resources is not meant for cards."""
     about = task(100, "a.ipynb")
 
-    found = allowed(ActionSettings(), (rule,), about, ResourceKind.GPU_MEMORY)
+    found = allowed_actions(ActionSettings(), (rule,), about, ResourceKind.GPU_MEMORY)
 
     assert paused is found.pause
     assert found.checkpoint

@@ -41,7 +41,7 @@ def incident(world: CardWorld):
 def explained(world: CardWorld, pid: int) -> str:
     """`watchdog explain PID`."""
     about = next(each for each in world.tasks() if each.key.pid == pid)
-    return status.about_task(
+    return status.describe_task(
         about,
         world.result.tasks.get(about.key),
         None,
@@ -591,7 +591,7 @@ def test_a_fault_is_explained_without_a_word_of_growth():
     world.set(1, state=GpuState.LOST)
     world.run(5)
 
-    text = status.about_incident(incident(world), WALL_S + world.now)
+    text = status.describe_incident(incident(world), WALL_S + world.now)
 
     assert "It was on it: right.ipynb (pid 200)" in text
     assert "critical" in text
@@ -605,7 +605,7 @@ def test_a_machine_is_explained_with_lost_cards_and_without_heat_that_goes_nowhe
     world.set(1, state=GpuState.LOST, xids=(XidEvent(79, WALL_S + world.now),))
     result = world.run(3).result
 
-    text = status.about_machine(
+    text = status.describe_machine(
         host(available=32 * GIB), tuple(world.tasks()),
         readings=world.readings, assessments=result.assessments, incidents=result.incidents,
         now_unix_s=WALL_S + world.now,
@@ -623,7 +623,7 @@ def test_a_task_is_explained_with_what_it_holds_on_its_cards():
     told = AllocatorMemory("GPU:0", 3 * GIB, 20 * GIB, "GPU-0", 5 * GIB, retries=2)
     view = AgentState(about.key, "keras", "/rescues", allocators=(told,))
 
-    text = status.about_task(
+    text = status.describe_task(
         about, None, view, hardware=Hardware(gpus=tuple(world.gpus)), readings=(),
         assessments={}, incidents=(), now_unix_s=0.0,
     )  # fmt: skip
@@ -643,7 +643,7 @@ def test_a_card_with_a_hostile_name_is_shown_safely():
     world.run(3)
 
     assert "\x1b" not in world.notices[0].body + world.notices[0].title
-    assert "\x1b" not in status.about_incident(incident(world), WALL_S)
+    assert "\x1b" not in status.describe_incident(incident(world), WALL_S)
 
 
 def test_machines_without_cards_and_batteries_are_not_concerned():
@@ -760,7 +760,7 @@ def test_explain_says_of_a_task_on_a_lost_card_that_it_has_lost_its_work():
     assert result is not None
 
     (left, right) = (
-        status.about_task(
+        status.describe_task(
             task,
             result.tasks.get(task.key),
             None,

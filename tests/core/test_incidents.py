@@ -10,7 +10,13 @@ from watchdog_app.base import codec
 from watchdog_app.core.model.decisions import Attribution, Contributor, Stage
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
-from watchdog_app.core.policy.incidents import LastReport, OpenIncident, PausedTask, left_s, pace
+from watchdog_app.core.policy.incidents import (
+    LastReport,
+    OpenIncident,
+    PausedTask,
+    time_left_s,
+    updated_pace,
+)
 
 KEY = ProcessKey(10, 7)
 
@@ -33,35 +39,35 @@ def reading(used: float, limit: float = 1000.0) -> Reading:
 
 def test_the_pace_rises_at_once_and_falls_slowly():
     """Half of it in ten seconds."""
-    assert 50.0 == pace(0.0, 10.0, 50.0, 0.1, saving=False)
+    assert 50.0 == updated_pace(0.0, 10.0, 50.0, 0.1, saving=False)
 
-    later = pace(50.0, 10.0, None, 10.0, saving=False)
+    later = updated_pace(50.0, 10.0, None, 10.0, saving=False)
 
     assert 25.0 == pytest.approx(later)
-    assert 20.0 == pytest.approx(left_s(reading(500.0), later))
+    assert 20.0 == pytest.approx(time_left_s(reading(500.0), later))
 
 
 def test_the_pace_is_kept_while_a_save_holds_the_training_up():
     """The growth stands still only as long as the save runs."""
-    assert 50.0 == pace(50.0, 0.0, 0.0, 10.0, saving=True)
+    assert 50.0 == updated_pace(50.0, 0.0, 0.0, 10.0, saving=True)
 
 
 def test_without_a_pace_there_is_no_end():
     """Infinity, and nothing divided by zero; beyond the limit no time is left."""
-    assert float("inf") == left_s(reading(500.0), 0.0)
-    assert 0.0 == left_s(reading(1500.0), 5.0)
+    assert float("inf") == time_left_s(reading(500.0), 0.0)
+    assert 0.0 == time_left_s(reading(1500.0), 5.0)
 
 
 def test_an_incident_is_over_after_a_calm_of_some_length():
     """One tick of danger in between and the calm begins anew."""
     state = incident()
-    state.observe(Stage.SAVE, 100.0, "rising", rising=True)
-    state.observe(Stage.WATCH, 101.0, "level", rising=False)
-    state.observe(Stage.SAVE, 110.0, "rising again", rising=True)
-    state.observe(Stage.OK, 111.0, "level", rising=False)
+    state.update_stage(Stage.SAVE, 100.0, "rising", rising=True)
+    state.update_stage(Stage.WATCH, 101.0, "level", rising=False)
+    state.update_stage(Stage.SAVE, 110.0, "rising again", rising=True)
+    state.update_stage(Stage.OK, 111.0, "level", rising=False)
 
-    assert not state.over(125.0, 15.0)
-    assert state.over(126.0, 15.0)
+    assert not state.is_over(125.0, 15.0)
+    assert state.is_over(126.0, 15.0)
     assert Stage.SAVE == state.peak
     assert "rising again" == state.why
 
@@ -70,8 +76,8 @@ def test_an_incident_is_not_over_while_it_holds_a_task():
     """Somebody waits for it."""
     state = incident(calm_since_mono_s=0.0, paused={KEY: PausedTask(1.0, 5.0, 2.0)})
 
-    assert not state.over(1000.0, 15.0)
-    assert Stage.PAUSE == state.public().stage
+    assert not state.is_over(1000.0, 15.0)
+    assert Stage.PAUSE == state.to_incident().stage
 
 
 def test_an_incident_survives_the_way_to_disk_and_back():
@@ -98,6 +104,6 @@ def test_an_incident_survives_the_way_to_disk_and_back():
 
 def test_a_closed_incident_says_when_and_keeps_its_worst():
     """What the journal keeps of it."""
-    closed = incident(stage=Stage.SAVE, peak=Stage.PAUSE).public(1.7e9 + 60)
+    closed = incident(stage=Stage.SAVE, peak=Stage.PAUSE).to_incident(1.7e9 + 60)
 
     assert (Stage.OK, Stage.PAUSE, 1.7e9 + 60) == (closed.stage, closed.peak, closed.closed_unix_s)

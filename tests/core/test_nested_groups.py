@@ -70,7 +70,7 @@ class Nest:
             if decision.kind in (DecisionKind.PAUSE, DecisionKind.RESUME):
                 self.stopped = decision.kind is DecisionKind.PAUSE
             self.engine.record(Outcome(decision.id, OutcomeStatus.DONE, self.now, 0.1, ""))
-        return result.next_look_s
+        return result.next_sample_s
 
 
 @pytest.mark.parametrize("period_s", [1.0, 2.0, 4.0, 8.0])

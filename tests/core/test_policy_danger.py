@@ -24,17 +24,17 @@ from watchdog_app.core.model.decisions import (
 from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings, StageSettings
-from watchdog_app.core.policy.danger import Danger, Tick, stage_of, still_holds
+from watchdog_app.core.policy.danger import Danger, Tick, is_still_valid, with_final_stage
 from watchdog_app.core.policy.incidents import OpenIncident, PausedTask
 from watchdog_app.core.policy.pausing import (
-    follow_paused,
     may_pause,
     pause,
     pause_target,
-    record,
-    unsaved,
+    record_outcome,
+    unsaved_agent,
+    update_paused,
 )
-from watchdog_app.core.policy.reporting import Reporting, blamed
+from watchdog_app.core.policy.reporting import Reporting, blamed_task
 from watchdog_app.core.policy.saving import Saving
 from watchdog_app.core.policy.schedule import CheckpointSchedule
 
@@ -218,7 +218,7 @@ def test_a_pause_waits_for_a_save_that_can_be_had(state, schedule, waits):
         used=999.0,
     )
 
-    assert waits is (unsaved(found, found.tasks[there.key]) is not None)
+    assert waits is (unsaved_agent(found, found.tasks[there.key]) is not None)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_a_paused_task_runs_again_when_there_is_twice_the_room(used, since, resu
     found = danger(stopped, shares=(1.0,), used=used)
     found.incident.paused[stopped.key] = PausedTask(950.0, 50.0 * MB, 0.0, since)
 
-    decisions = follow_paused(found)
+    decisions = update_paused(found)
 
     assert resumed is (DecisionKind.RESUME in [each.kind for each in decisions])
     assert stopped.key in found.incident.paused
@@ -249,9 +249,11 @@ def test_a_resume_that_failed_is_tried_again_after_a_minute():
     stopped = replace(stopped, members=(replace(stopped.members[0], state="T"),))
     found = danger(stopped, shares=(1.0,), used=900.0)
     found.incident.paused[stopped.key] = PausedTask(950.0, 50.0 * MB, 0.0, 980.0)
-    (decision,) = follow_paused(found)
+    (decision,) = update_paused(found)
 
-    record(found.incident, decision, Outcome("d", OutcomeStatus.FAILED, 1.7e9, 0.1, ""), 1000.0)
+    record_outcome(
+        found.incident, decision, Outcome("d", OutcomeStatus.FAILED, 1.7e9, 0.1, ""), 1000.0
+    )
 
     paused = found.incident.paused[stopped.key]
     assert (None, 1060.0) == (paused.resuming, paused.room_since_mono_s)
@@ -265,11 +267,11 @@ def test_a_task_that_a_person_has_resumed_is_left_running():
         running.key: PausedTask(999.0, 5.0, 2.0),
         gone: PausedTask(999.9, 5.0, 2.0),
     }
-    follow_paused(found)
+    update_paused(found)
     assert {running.key} == found.incident.paused.keys()
 
     found.incident.paused[running.key].since_mono_s = 998.9
-    follow_paused(found)
+    update_paused(found)
     assert ({}, {running.key}) == (found.incident.paused, found.incident.overruled)
     assert not may_pause(found, running)
 
@@ -304,8 +306,8 @@ def test_a_decision_holds_while_the_room_is_about_the_same(kind, used, holds):
     found = danger(task(1, 100), shares=(1.0,))
     decision = found.decide(kind, None, "because")
 
-    assert holds is still_holds(decision, (replace(found.reading, used=used * MB),))
-    assert not still_holds(decision, ())
+    assert holds is is_still_valid(decision, (replace(found.reading, used=used * MB),))
+    assert not is_still_valid(decision, ())
 
 
 def warned(found: Danger, reporting: Reporting, now: float, eta_s: float, **changes) -> bool:
@@ -352,7 +354,7 @@ def test_a_notification_is_filed_under_the_first_that_grows(changes, pid):
     """Where a card gets hot, under a training on it."""
     values = {"shares": (1.0,), "agents": (agent(2),), **changes}
 
-    found = blamed(danger(task(1, 100), task(2, 100), **values))
+    found = blamed_task(danger(task(1, 100), task(2, 100), **values))
 
     assert pid == (None if found is None else found.key.pid)
 
@@ -368,7 +370,7 @@ AGENT = AgentState(TASK, "keras", "/r", training=True, step=100, step_s=0.05, sa
 
 def judged(assessment: Assessment, reading: Reading, *agents: AgentState) -> Assessment:
     """With these agents in the one task, no need foreseen, and no pace known."""
-    return stage_of(assessment, reading, {TASK: agents}, StageSettings())
+    return with_final_stage(assessment, reading, {TASK: agents}, StageSettings())
 
 
 def test_a_doubtful_end_within_reach_opens_the_eager_tier_alone():
@@ -442,7 +444,7 @@ CERTAIN = replace(DOUBTFUL, notify=True, rescue=True, stage=Stage.SAVE)
 )
 def test_the_pace_of_the_training_makes_the_very_end(assessment, reading, expected, pace, stage):
     """Only where the trend alone is certain, and only of what kills."""
-    found = stage_of(
+    found = with_final_stage(
         assessment,
         replace(READING, **reading),
         {},
@@ -461,7 +463,7 @@ def test_a_need_that_no_trend_shows_is_told_first(coming, rescue):
     """Its reason comes before that of the trend; work is saved where it asks for that."""
     level = Assessment(Stage.OK, Regime.FLAT, 0.0, 0.5, None, "level")
 
-    found = stage_of(level, READING, {}, StageSettings(), expected=coming)
+    found = with_final_stage(level, READING, {}, StageSettings(), expected=coming)
 
     assert (coming.stage, True, rescue) == (found.stage, found.notify, found.rescue)
     assert ("the validation needs 2 GiB; level", coming.why) == (found.why, found.expected)
@@ -485,6 +487,6 @@ def test_a_save_is_cheap_by_its_own_figures(agent, due):
     stages = StageSettings(save_floor_s=7.0 if agent.get("step_s") else 10.0)
     agents = {TASK: [replace(AGENT, **agent)]}
 
-    found = stage_of(DOUBTFUL, READING, agents, stages)
+    found = with_final_stage(DOUBTFUL, READING, agents, stages)
 
     assert due is found.rescue

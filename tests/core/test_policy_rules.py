@@ -7,7 +7,7 @@ from support import records
 
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, RuleSettings
-from watchdog_app.core.policy.rules import allowed
+from watchdog_app.core.policy.rules import allowed_actions
 
 DEFAULTS = ActionSettings()
 
@@ -35,7 +35,7 @@ def task(name: str = "train.ipynb"):
 )
 def test_a_rule_holds_where_both_of_its_patterns_match(rule, matches):
     """Name or path of the task, kind of the resource."""
-    found = allowed(DEFAULTS, [rule], task(), ResourceKind.RAM)
+    found = allowed_actions(DEFAULTS, [rule], task(), ResourceKind.RAM)
 
     assert found.pause is not matches
     assert found.notify
@@ -50,22 +50,24 @@ def test_the_first_rule_that_matches_wins():
         RuleSettings(checkpoint=False, notify=False),
     ]
 
-    assert ActionSettings(pause=False) == allowed(DEFAULTS, rules, task(), ResourceKind.RAM)
+    assert ActionSettings(pause=False) == allowed_actions(DEFAULTS, rules, task(), ResourceKind.RAM)
 
 
 def test_what_concerns_the_machine_is_met_by_rules_for_every_task_alone():
     """A notice without a task has no name that a pattern could match."""
     rules = [RuleSettings(task="train*", notify=False)]
 
-    assert allowed(DEFAULTS, rules, None, ResourceKind.RAM).notify
-    assert not allowed(DEFAULTS, [RuleSettings(notify=False)], None, ResourceKind.RAM).notify
+    assert allowed_actions(DEFAULTS, rules, None, ResourceKind.RAM).notify
+    assert not allowed_actions(
+        DEFAULTS, [RuleSettings(notify=False)], None, ResourceKind.RAM
+    ).notify
 
 
 def test_a_name_with_brackets_and_line_ends_is_matched_as_text():
     """Names of files are data, never patterns."""
     rules = [RuleSettings(task="a[[]1]*", pause=False)]
 
-    assert not allowed(DEFAULTS, rules, task("a[1]\n.ipynb"), ResourceKind.RAM).pause
+    assert not allowed_actions(DEFAULTS, rules, task("a[1]\n.ipynb"), ResourceKind.RAM).pause
 
 
 # Two daemons do not pull at one training
@@ -87,4 +89,4 @@ def test_a_task_of_another_daemon_is_left_to_it(tmp_path, named, switches):
     there = records.task(records.process(10), name="train.py", runtime_dir=theirs)
     rules = (RuleSettings(task="train.py", pause=True),)
 
-    assert switches == allowed(ALL, rules, there, ResourceKind.RAM, f"{tmp_path}/run")
+    assert switches == allowed_actions(ALL, rules, there, ResourceKind.RAM, f"{tmp_path}/run")

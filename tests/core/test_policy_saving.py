@@ -18,7 +18,7 @@ INF = float("inf")
 def due(schedule: CheckpointSchedule, now: float, left_s: float, **changes) -> bool:
     values = {"since_mono_s": 100.0, "last": False, "reach_s": 0.1}
     agent = changes.pop("agent", AGENT)
-    return schedule.due(agent, now, left_s=left_s, **{**values, **changes})
+    return schedule.is_due(agent, now, left_s=left_s, **{**values, **changes})
 
 
 def test_the_first_save_of_an_incident_is_due_at_once():
@@ -59,7 +59,7 @@ def test_nothing_is_asked_while_a_save_is_pending_or_under_way():
 def test_a_request_without_an_answer_is_a_failure_after_its_deadline():
     """And never before."""
     schedule = CheckpointSchedule()
-    schedule.ask("d1", 100.0, AGENT)
+    schedule.mark_requested("d1", 100.0, AGENT)
 
     assert schedule.expire(100.0 + deadline_s(AGENT) - 0.1) is None
     assert "d1" == schedule.expire(100.0 + deadline_s(AGENT))
@@ -74,9 +74,9 @@ def test_saves_cost_a_tenth_of_the_time_at_most_while_no_end_comes():
     while now < 1100.0:
         schedule.observe(AGENT, now)
         if due(schedule, now, 0.1):
-            schedule.ask(f"d{saves}", now, AGENT)
+            schedule.mark_requested(f"d{saves}", now, AGENT)
             now += AGENT.save_s
-            schedule.saved(now)
+            schedule.mark_saved(now)
             saves += 1
         now += 0.1
 
@@ -98,8 +98,8 @@ def test_a_pause_waits_for_a_rescue_of_the_last_step_and_not_for_ever():
     assert schedule.ready_for_pause(AGENT, 100.05)
     assert not schedule.ready_for_pause(AGENT, 100.5)
 
-    schedule.ask("d1", 100.5, AGENT, final=True)
-    schedule.saved(101.0)
+    schedule.mark_requested("d1", 100.5, AGENT, final=True)
+    schedule.mark_saved(101.0)
 
     assert schedule.ready_for_pause(AGENT, 101.5)
     assert not schedule.ready_for_pause(AGENT, 110.0)
@@ -117,9 +117,9 @@ def test_at_the_very_end_at_most_one_save_a_second_is_asked_for(last, save_s):
         schedule.observe(agent, now)
         if due(schedule, now, 0.1, agent=agent, last=last):
             asked.append(now)
-            schedule.ask(f"d{now}", now, agent)
+            schedule.mark_requested(f"d{now}", now, agent)
             now += save_s
-            schedule.saved(now)
+            schedule.mark_saved(now)
         now += 0.1
 
     assert min(b - a for a, b in pairwise(asked)) >= 1.0
@@ -129,8 +129,8 @@ def test_at_the_very_end_at_most_one_save_a_second_is_asked_for(last, save_s):
 def test_a_request_that_was_never_sent_delays_no_save():
     """It was skipped because the danger had passed; the danger may be back at the next look."""
     schedule = CheckpointSchedule()
-    schedule.ask("d1", 100.0, AGENT)
+    schedule.mark_requested("d1", 100.0, AGENT)
 
-    schedule.skipped()
+    schedule.mark_skipped()
 
     assert due(schedule, 100.1, 5.0)

@@ -8,7 +8,7 @@ from simulation import MB, Machine, Program, flat, leak
 from watchdog_app.core.model.decisions import DecisionKind
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, Priority, RuleSettings, Settings
-from watchdog_app.core.policy.rules import turn
+from watchdog_app.core.policy.rules import rule_priority
 
 CHECKPOINT, PAUSE = DecisionKind.CHECKPOINT, DecisionKind.PAUSE
 
@@ -84,10 +84,10 @@ def test_the_first_rule_that_matches_says_the_turn():
         RuleSettings(priority=Priority.HIGH),
     ]
 
-    assert Priority.NORMAL is turn(rules, task, ResourceKind.RAM)
-    assert Priority.LOW is turn(rules, task, ResourceKind.DISK)
-    assert Priority.HIGH is turn(rules[3:], task, ResourceKind.RAM)
-    assert Priority.NORMAL is turn([], task, ResourceKind.RAM)
+    assert Priority.NORMAL is rule_priority(rules, task, ResourceKind.RAM)
+    assert Priority.LOW is rule_priority(rules, task, ResourceKind.DISK)
+    assert Priority.HIGH is rule_priority(rules[3:], task, ResourceKind.RAM)
+    assert Priority.NORMAL is rule_priority([], task, ResourceKind.RAM)
 
 
 def test_while_protection_is_off_nothing_is_decided_and_it_is_when_it_is_on_again():

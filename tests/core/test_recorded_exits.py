@@ -15,7 +15,12 @@ import pytest
 from support import decisions
 
 from watchdog_app.core.diagnosis.causes import address_space_full, device_full, diagnose
-from watchdog_app.core.diagnosis.evidence import concerning, evidence_of, kills_elsewhere, takers
+from watchdog_app.core.diagnosis.evidence import (
+    collect_evidence,
+    kills_elsewhere,
+    largest_processes,
+    lines_about_exit,
+)
 from watchdog_app.core.diagnosis.exits import journal_level, should_notify
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.exits import (
@@ -174,7 +179,8 @@ def test_one_fact_leads_to_the_same_cause_and_evidence_as_before(status: str) ->
     for name in FACTS:
         facts = _facts(status, name)
         evidence = [
-            f"{each.source} {each.certainty} {_figures(each.text)}" for each in evidence_of(facts)
+            f"{each.source} {each.certainty} {_figures(each.text)}"
+            for each in collect_evidence(facts)
         ]
         text = _figures(diagnose(facts).text)
         decisions.note(
@@ -251,7 +257,7 @@ def test_the_same_lines_of_the_kernel_log_concern_an_end_as_before(
 ) -> None:
     log = (*KERNEL_LOG, OWN_KILL) if own else KERNEL_LOG
     for alive_s, counted_s in product((None, 92.0, 102.1, 87.0), (None, 90.0, 90.1)):
-        found = concerning(
+        found = lines_about_exit(
             log, PID, 101.0, alive_mono_s=alive_s, counted_mono_s=counted_s, group=path
         )
         decisions.note(
@@ -261,6 +267,6 @@ def test_the_same_lines_of_the_kernel_log_concern_an_end_as_before(
                 "lines": [f"{each.kind} {each.pid} {each.mono_s}" for each in found],
             }
         )
-    decisions.note({"takers": takers(log), "killed": [
+    decisions.note({"takers": largest_processes(log), "killed": [
         kills_elsewhere(log, PID, since_s) for since_s in (84.0, 90.0, 90.1, 100.0, 100.5)
     ]})  # fmt: skip

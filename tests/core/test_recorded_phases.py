@@ -122,8 +122,10 @@ def test_phases_foretell_and_explain_as_before(name: str) -> None:
         more = {"training": True, **says(t)}
         known.observe(t, used, AgentState(ProcessKey(1, 1), "keras", "/r", **more))
         line = {
-            "coming": [[need.what, need.bytes / MB, need.epoch] for need in known.coming(t)],
-            "rest": None if (rest := known.rest()) is None else rest.bytes / MB,
+            "coming": [
+                [need.what, need.bytes / MB, need.epoch] for need in known.upcoming_needs(t)
+            ],
+            "rest": None if (rest := known.remaining_need()) is None else rest.bytes / MB,
             "filling": known.filling(t),
             "explained": [
                 room
@@ -165,9 +167,9 @@ def test_needs_are_foreseen_and_growth_is_explained_as_before(name: str, limit_m
         )
         agents = {KEY: [silent, agent]} if t < 280 else {}
         look = Observation(Snapshot(t, t, host(), ()), tasks, [reading], agents)
-        tracker.follow(look)
-        phases_of.follow(look, tracker)
-        expected = phases_of.expect(reading)
+        tracker.update(look)
+        phases_of.update(look, tracker)
+        expected = phases_of.predict(reading)
         own = Attribution((Contributor(KEY, "x", 1.0, 0.8),), 0.2, 5.0)
         less = Attribution((Contributor(KEY, "x", 1.0, 0.79),), 0.2, 5.0)
         two = [tasks[KEY], tasks[SERVER], _task(ProcessKey(5, 1), MB)]
@@ -213,8 +215,8 @@ def test_thrashing_is_foreseen_as_before(
         swaps = dict.fromkeys(("swap_in_bytes", "swap_out_bytes"), bytes_moved)
         machine = host(total, free * total, **swaps, pressure=pressure)
         look = Observation(Snapshot(float(t), float(t), machine, ()), {}, readings, {})
-        tracker.follow(look)
-        found.follow(look, tracker)
-        open_ = [index for index, each in enumerate(readings) if found.expect(each)]
+        tracker.update(look)
+        found.update(look, tracker)
+        open_ = [index for index, each in enumerate(readings) if found.predict(each)]
         if open_ or t % 10 == 0:
             decisions.note({"t": t, "thrashing": open_})

@@ -29,7 +29,9 @@ def agent(save_s: float | None, step_s: float | None) -> AgentState:
 def due(
     known: CheckpointSchedule, view: AgentState, age_s: float, left_s: float, last: bool
 ) -> bool:
-    return known.due(view, NOW_S, since_mono_s=NOW_S - age_s, left_s=left_s, last=last, reach_s=0.1)
+    return known.is_due(
+        view, NOW_S, since_mono_s=NOW_S - age_s, left_s=left_s, last=last, reach_s=0.1
+    )
 
 
 @pytest.mark.parametrize("costs", COSTS, ids=str)
@@ -76,7 +78,7 @@ def test_a_rescue_counts_as_fresh_as_before(costs: tuple[float | None, float | N
                 {
                     "age_s": age_s,
                     "final_s": final_s,
-                    "fresh": known.fresh(view, NOW_S),
+                    "fresh": known.is_fresh(view, NOW_S),
                     "may_pause": known.ready_for_pause(view, NOW_S),
                     "before_the_incident": due(known, view, 0.0, 0.5, True),
                 }
@@ -88,7 +90,7 @@ def test_a_stalled_training_is_saved_after_each_step_as_before() -> None:
         rescue = None if rescued is None else RescueRecord("/r", rescued, 1, 1.0, 0.0)
         view = replace(agent(0.1, 0.1), step=step, rescue=rescue)
         known = CheckpointSchedule(saved_mono_s=NOW_S - at_stake_s)
-        asked = known.due(
+        asked = known.is_due(
             view, NOW_S, since_mono_s=NOW_S - 50, left_s=90, last=False, reach_s=0, stalled=True
         )
         decisions.note({"of": f"{step} {rescued} {at_stake_s}", "due": asked})
@@ -100,11 +102,11 @@ def test_the_budget_is_spent_and_falls_as_before() -> None:
         now = NOW_S + tenth / 10
         known.observe(view, now)
         expired = known.expire(now)
-        if known.due(view, now, since_mono_s=NOW_S, left_s=5.0, last=False, reach_s=0.1):
-            known.ask(str(tenth), now, view)
+        if known.is_due(view, now, since_mono_s=NOW_S, left_s=5.0, last=False, reach_s=0.1):
+            known.mark_requested(str(tenth), now, view)
             times.append(round(now - NOW_S, 1))
         elif known.pending is not None and int(known.pending) % 7 and now >= known.asked_mono_s + 2:
-            known.saved(now)
+            known.mark_saved(now)
         if tenth % 100 == 0 or expired:
             decisions.note({"t": now, "spent_s": known.spent_s, "expired": expired})
     decisions.note({"asked": times})

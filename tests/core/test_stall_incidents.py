@@ -61,7 +61,7 @@ class Stalled:
             10, "MainThread", "S", "futex_do_wait", frames=frames or (QUEUE, STEP), trains=True
         )
         program = ProcessThreads(10, 1, "python", "S", (thread,), 1, agent=True)
-        self.engine.threads_seen(self.machine._task(self.program), ThreadDump((program,), True))
+        self.engine.add_thread_dump(self.machine._task(self.program), ThreadDump((program,), True))
 
 
 def test_it_is_opened_looked_into_and_told_once():
@@ -92,7 +92,7 @@ def test_it_is_opened_looked_into_and_told_once():
             tick.stall_reasons[training.agent.key], training.machine._task(training.program)
         )
     )
-    told = status.about_incident(incident, incident.opened_unix_s + 2.0)
+    told = status.describe_incident(incident, incident.opened_unix_s + 2.0)
     assert "train.py is stalled: noticed 2.0 s ago; needs somebody." in told
     assert "of the growth" not in told
 
@@ -125,7 +125,7 @@ def test_what_is_not_known_is_said_to_be_not_known():
     training.show(Frame("/home/me/train.py", 9, "own_wait"))
     thread = ThreadState(10, "MainThread", "S", "hrtimer_nanosleep", frames=(STEP,), trains=True)
     program = ProcessThreads(10, 1, "python", "S", (thread,), 1, agent=True)
-    training.engine.threads_seen(
+    training.engine.add_thread_dump(
         training.machine._task(training.program), ThreadDump((program,), True)
     )
 

@@ -33,7 +33,7 @@ class Training:
             self.now += every_s
             self.cpu_s += cores * every_s
             task = replace(self.task, cpu_s=self.cpu_s)
-            found += self.stalls.follow(self.now, [task], {task.key: [self.agent]})
+            found += self.stalls.update(self.now, [task], {task.key: [self.agent]})
         return found
 
 
@@ -125,6 +125,6 @@ def test_what_has_ended_is_forgotten():
     training = Training()
     training.look(50)
 
-    training.stalls.follow(training.now + 1, [], {})
+    training.stalls.update(training.now + 1, [], {})
 
-    assert {} == training.stalls._places
+    assert {} == training.stalls._progress

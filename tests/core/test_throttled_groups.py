@@ -127,7 +127,7 @@ class Throttled:
                 default=Stage.OK,
             )
         )
-        return result.next_look_s
+        return result.next_sample_s
 
 
 VARIANTS = pytest.mark.parametrize(

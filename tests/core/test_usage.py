@@ -22,7 +22,7 @@ from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.model.tasks import group_processes
 from watchdog_app.core.policy.attribution import attribute
-from watchdog_app.core.policy.tracker import TaskUsage, Tracker, held_bytes, outlooks
+from watchdog_app.core.policy.tracker import TaskUsage, Tracker, build_outlooks, unreclaimable_bytes
 
 MIB, GIB = 1 << 20, 1 << 30
 GROUP = "/sys/fs/cgroup/train"
@@ -65,7 +65,7 @@ def test_a_task_holds_what_cannot_be_taken_back_from_it(members, expected):
     """Its own pages, shared memory once, and swap; no pages of files."""
     (task,) = group_processes(members, infos(*members))
 
-    assert expected * MIB == held_bytes(task)
+    assert expected * MIB == unreclaimable_bytes(task)
 
 
 def guilty_of(first, second):
@@ -122,7 +122,7 @@ def test_what_a_card_said_once_is_one_sample_however_often_it_is_shown(kind, dev
         used = 100.0 * min(1.0, second)
         reading = Reading(key, "x", used, 1000.0, True, (), device=device)
         snapshot = Snapshot(float(second), 0.0, HOST, (), hardware=hardware)
-        tracker.follow(Observation(snapshot, {}, (reading,), {}))
+        tracker.update(Observation(snapshot, {}, (reading,), {}))
 
     assert per_s == tracker.rate(key, 1.0)
 
@@ -153,7 +153,7 @@ def test_a_task_is_shown_the_end_that_it_brings_on_or_dies_with(
     known = Assessment(stage, Regime.LINEAR, 1.0, 0.5, forecast, "rising", notify=notify)
     blamed = Attribution((Contributor(one.key, "x", 1.0, 1.0),) if grows else ())
 
-    found = outlooks((one,), {one.key: TaskUsage()}, (reading,), {key: known}, {key: blamed})
+    found = build_outlooks((one,), {one.key: TaskUsage()}, (reading,), {key: known}, {key: blamed})
 
     assert (key if shown else None) == found[one.key].resource
     assert (forecast if shown else None) == found[one.key].forecast

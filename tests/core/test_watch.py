@@ -38,7 +38,7 @@ def test_every_leak_that_takes_five_seconds_from_half_full_is_rescued(rate, limi
         if a.rescue:
             rescued = used
             break
-        t += watch.next_look_s
+        t += watch.next_sample_s
         used = (0.4 if t < 30 else 0.4 + rate * (t - 30) / limit) * limit
 
     assert rescued is not None
@@ -51,7 +51,7 @@ def test_a_flat_series_stays_at_rest():
     last = played(watch, [(i * 1.0, 500 * MIB) for i in range(200)], 1000 * MIB)[-1]
 
     assert (Stage.OK, False, False, None) == (last.stage, last.notify, last.rescue, last.forecast)
-    assert watch.next_look_s == 1.0
+    assert watch.next_sample_s == 1.0
 
 
 def test_samples_that_repeat_a_time_or_go_back_change_nothing():
@@ -168,7 +168,7 @@ def test_before_the_first_reading_nothing_is_said():
     found = watch.step(math.nan, 1.0, 2.0)
 
     assert Assessment(Stage.OK, Regime.UNKNOWN, 0.0, 0.0, None, "no readings yet") == found
-    assert WatchSettings().interval_s == watch.next_look_s
+    assert WatchSettings().interval_s == watch.next_sample_s
     watch.step(1.0, 500.0, 0.0)
     assert Assessment(
         Stage.OK, Regime.UNKNOWN, 0.0, 0.0, None, "the limit is unknown"

@@ -186,9 +186,9 @@ class History(Workload):
         writer = JournalWriter(f"{root}/state", DAY_S, 64 * MIB, lambda: None)
         writer.open()
         for number in (1, 2, 3):
-            if writer.durable([decision(number)], 10):
+            if writer.write_durably([decision(number)], 10):
                 mark(f"decided {number}")
-            if settled(writer, lambda j: j.put_state("engine", {"x": "y" * 5000})):
+            if settled(writer, lambda j: j.save_state("engine", {"x": "y" * 5000})):
                 mark(f"kept {number}")
             if number == 2:
                 settled(writer, lambda j: j.trim(time.time()))

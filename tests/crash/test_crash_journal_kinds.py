@@ -8,7 +8,7 @@ import sqlite3
 import pytest
 
 from watchdog_app.history.journal import Entry, Journal
-from watchdog_app.history.reader import reading
+from watchdog_app.history.reader import open_read_only
 
 DAY_S, MIB = 86400.0, 1 << 20
 
@@ -46,7 +46,7 @@ def test_reading_waits_for_nothing(tmp_path, kind):
     """`watchdog history` beside a pipe."""
     (tmp_path / "journal.db").mkdir() if kind == "folder" else os.mkfifo(tmp_path / "journal.db")
 
-    with pytest.raises((OSError, sqlite3.Error)), reading(str(tmp_path)):
+    with pytest.raises((OSError, sqlite3.Error)), open_read_only(str(tmp_path)):
         """Not reached."""
 
 
@@ -71,7 +71,10 @@ def test_a_strangers_journal_is_neither_believed_nor_moved(tmp_path):
 
     with pytest.raises(PermissionError, match="belongs to user 1234"):
         write(tmp_path)
-    with pytest.raises(PermissionError, match="belongs to user 1234"), reading(str(tmp_path)):
+    with (
+        pytest.raises(PermissionError, match="belongs to user 1234"),
+        open_read_only(str(tmp_path)),
+    ):
         """Not reached."""
 
     assert before == path.read_bytes()

@@ -193,15 +193,15 @@ def test_a_death_is_found_by_incident_kernel_and_the_most_exact_name(tmp_path):
             journal.add([Entry(at, kind, data, pid, name)])
 
         found = {
-            wanted: (past_exits.find(journal, wanted) or {}).get("unix_s")
+            wanted: (past_exits.find_death(journal, wanted) or {}).get("unix_s")
             for wanted in ("i-1", "abcd", "abcd-1234", "A.ipynb", "a.ip", "7", "run7", "nobody")
         }
         assert {
             "i-1": 9.0, "abcd": 9.0, "abcd-1234": 9.0, "A.ipynb": 9.0, "a.ip": 9.0, "7": 9.0,
             "run7": 11.0, "nobody": None,
         } == found  # fmt: skip
-        assert 10.0 == past_exits.last(journal, 12.0)["unix_s"]
-        assert past_exits.last(journal, 10.0**6, within_s=5.0) is None
+        assert 10.0 == past_exits.last_death(journal, 12.0)["unix_s"]
+        assert past_exits.last_death(journal, 10.0**6, within_s=5.0) is None
 
 
 @pytest.mark.parametrize(
@@ -223,8 +223,8 @@ def test_what_grew_while_it_lived_is_told_after_its_end(tmp_path, cause, memory,
     with closing(Journal(str(tmp_path), 1e9, 10**8)) as journal:
         journal.add([Entry(5.0, "incident", incident), Entry(9.0, "death", data, 7, "train.py")])
 
-        found = past_exits.find(journal, "7")
-        text = past_exits.describe(journal, found, now_unix_s=10.0)["death_text"]
+        found = past_exits.find_death(journal, "7")
+        text = past_exits.describe_entry(journal, found, now_unix_s=10.0)["death_text"]
 
     assert shown is (line in text)
     assert 1 >= text.count(line)
@@ -248,8 +248,8 @@ def test_a_smaller_batch_is_no_cure_for_a_leak_that_was_seen_coming(tmp_path, ad
     with closing(Journal(str(tmp_path), 1e9, 10**8)) as journal:
         journal.add([Entry(5.0, "incident", incident), Entry(9.0, "death", data, 7, "train.py")])
 
-        found = past_exits.find(journal, "7")
-        text = past_exits.describe(journal, found, now_unix_s=10.0)["death_text"]
+        found = past_exits.find_death(journal, "7")
+        text = past_exits.describe_entry(journal, found, now_unix_s=10.0)["death_text"]
 
     assert expected is ("Make the batch smaller" in text)
     assert ("It grows." in advice) is ("It grows." in text)

@@ -17,8 +17,8 @@ from watchdog_app.base.errors import WatchdogError
 from watchdog_app.daemon import offline
 from watchdog_app.history import journal as journal_module
 from watchdog_app.history.journal import Entry, Journal
-from watchdog_app.history.reader import reading
-from watchdog_app.history.series import Pace, Point, SeriesPoints, Thinner
+from watchdog_app.history.reader import open_read_only
+from watchdog_app.history.series import Downsampler, Pace, Point, SeriesPoints
 from watchdog_app.history.writer import JournalWriter
 
 DAY_S = 86400.0
@@ -261,15 +261,15 @@ def test_a_damaged_row_hides_no_other(tmp_path, monkeypatch):
     with contextlib.closing(Journal(str(tmp_path), 1e9, 1 << 20)) as journal:
         journal.add([entry(1.0), entry(2.0), entry(3.0)])
         for key in ("a", "b"):
-            journal.put_state(key, {"of": key})
+            journal.save_state(key, {"of": key})
     for what in ("[1]", "{bad", '"' + "[" * 100_000, "7"):
         with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as db, db:
             db.execute("UPDATE entries SET data = ? WHERE unix_ms = 2000", (what,))
             db.execute("UPDATE state SET data = ? WHERE key = 'a'", (what,))
 
-        with reading(str(tmp_path)) as journal:
+        with open_read_only(str(tmp_path)) as journal:
             assert [3.0, 1.0] == [each["unix_s"] for each in journal.history()]
-            assert (None, {"of": "b"}) == (journal.state("a"), journal.state("b"))
+            assert (None, {"of": "b"}) == (journal.load_state("a"), journal.load_state("b"))
 
 
 def test_where_no_pause_can_be_read_it_is_not_said_that_there_is_none(tmp_path, monkeypatch):
@@ -296,11 +296,11 @@ def test_only_a_few_damaged_journals_are_kept(tmp_path):
 
 def test_state_is_kept(journal):
     """A second write replaces the first."""
-    journal.put_state("engine", {"x": 0})
-    journal.put_state("engine", {"x": 1})
+    journal.save_state("engine", {"x": 0})
+    journal.save_state("engine", {"x": 1})
 
-    assert {"x": 1} == journal.state("engine")
-    assert journal.state("other") is None
+    assert {"x": 1} == journal.load_state("engine")
+    assert journal.load_state("other") is None
 
 
 # The thread before it
@@ -340,14 +340,14 @@ def test_a_disk_that_hangs_makes_a_crowd_wait_no_longer_than_one(writer):
     try:
         for number in range(500):
             began = time.monotonic()
-            assert not writer.durable([entry(time.time(), label=f"x{number}")], 0.04)
+            assert not writer.write_durably([entry(time.time(), label=f"x{number}")], 0.04)
             spent.append(time.monotonic() - began)
     finally:
         go_on.set()
 
     # Before, each of them waited 0.02 s: 10 s together.
     assert sum(spent) < 5
-    until(lambda: writer.durable([entry(time.time(), label="last")], 1.0))
+    until(lambda: writer.write_durably([entry(time.time(), label="last")], 1.0))
 
 
 def test_what_has_to_be_kept_waits_for_one_question_and_not_for_a_crowd(writer):
@@ -361,10 +361,10 @@ def test_what_has_to_be_kept_waits_for_one_question_and_not_for_a_crowd(writer):
     def done(*_: object) -> None:
         pass
 
-    writer.ask(first, done, lambda: True)
+    writer.query(first, done, lambda: True)
     assert began.wait(20)
     for _ in range(3):
-        writer.ask(lambda _: order.append("read"), done, lambda: True)
+        writer.query(lambda _: order.append("read"), done, lambda: True)
     writer.submit(lambda _: order.append("kept"))
     go_on.set()
 
@@ -378,8 +378,8 @@ def test_nothing_is_read_for_a_client_that_has_gone(writer):
     told, read = [], []
     go_on = threading.Event()
     writer.submit(lambda _: go_on.wait(60))
-    writer.ask(lambda _: read.append("gone"), lambda *_: told.append("gone"), lambda: False)
-    writer.ask(lambda _: read.append("there"), lambda *_: told.append("there"), lambda: True)
+    writer.query(lambda _: read.append("gone"), lambda *_: told.append("gone"), lambda: False)
+    writer.query(lambda _: read.append("there"), lambda *_: told.append("there"), lambda: True)
     go_on.set()
 
     until(lambda: writer.collect() or told)
@@ -389,7 +389,7 @@ def test_nothing_is_read_for_a_client_that_has_gone(writer):
 
 def test_a_durable_entry_is_on_the_disk_when_it_returns(writer, tmp_path):
     """Another connection sees it, without any end of the first."""
-    assert writer.durable([entry(time.time(), label="x")], 10)
+    assert writer.write_durably([entry(time.time(), label="x")], 10)
 
     other = sqlite3.connect(tmp_path / "state" / "journal.db")
     assert [("incident",)] == other.execute("SELECT kind FROM entries").fetchall()
@@ -424,11 +424,11 @@ def test_a_journal_that_cannot_be_opened_is_said(tmp_path):
     writer = JournalWriter(str(tmp_path / "state"), DAY_S, MIB, lambda: None)
     assert writer.open() is None
 
-    assert not writer.durable([entry(1.0, "decision", pid=7), entry(2.0, "death")], 5)
+    assert not writer.write_durably([entry(1.0, "decision", pid=7), entry(2.0, "death")], 5)
 
     assert "cannot be written" in writer.fault.message
     found: list = []
-    writer.ask(Journal.history, lambda _, error: found.append(error), lambda: True)
+    writer.query(Journal.history, lambda _, error: found.append(error), lambda: True)
     until(lambda: writer.collect() or found)
     assert "cannot be written" in str(found[0])
     writer.close(5)
@@ -439,11 +439,11 @@ def test_a_full_disk_degrades_and_recovers(writer):
     limit_pages(writer, 1)
     now = time.time()
     big = [entry(now - n, "decision", text="x" * 2000) for n in range(50)]
-    assert not writer.durable(big, 10)
+    assert not writer.write_durably(big, 10)
     assert writer.fault is not None
 
     # The limit was of the connection that failed; the next attempt opens another.
-    assert writer.durable([entry(now)], 10)
+    assert writer.write_durably([entry(now)], 10)
 
     assert writer.fault is None
     found = ask(writer, lambda journal: journal.history(limit=100))
@@ -462,9 +462,9 @@ def limit_pages(writer, extra: int) -> None:
 
 def test_an_entry_that_cannot_be_written_blocks_no_other(writer):
     """A number beyond SQLite's is left out and noted; the next entries are written."""
-    assert writer.durable([Entry(1.0, "incident", {}, pid=2**80)], 10)
+    assert writer.write_durably([Entry(1.0, "incident", {}, pid=2**80)], 10)
     now = float(int(time.time()))
-    assert writer.durable([entry(now)], 10)
+    assert writer.write_durably([entry(now)], 10)
 
     assert [now] == [e["unix_s"] for e in ask(writer, lambda journal: journal.history())]
     assert any("left out" in note for note in writer.notes)
@@ -477,7 +477,7 @@ def test_an_entry_that_cannot_be_written_takes_no_other_along(writer):
     circle: dict = {}
     circle["itself"] = circle
 
-    assert writer.durable(
+    assert writer.write_durably(
         [entry(now), broken, entry(now + 1), Entry(now, "decision", circle), entry(now + 2)], 10
     )
 
@@ -544,8 +544,8 @@ def test_nothing_is_done_while_there_is_nothing_to_write(tmp_path, monkeypatch):
 
     monkeypatch.setattr(journal_writer, "_AT_REST_S", 0.05)
     turns, written = threading.Semaphore(0), threading.Event()
-    in_place, add = Journal.in_place, Journal.add
-    monkeypatch.setattr(Journal, "in_place", lambda self: turns.release() or in_place(self))
+    in_place, add = Journal.is_file_current, Journal.add
+    monkeypatch.setattr(Journal, "is_file_current", lambda self: turns.release() or in_place(self))
     monkeypatch.setattr(Journal, "add", lambda self, *a: (add(self, *a), written.set()))
     writer = JournalWriter(str(tmp_path / "state"), DAY_S, 64 * MIB, lambda: None)
     writer.open()
@@ -562,10 +562,10 @@ def test_nothing_is_done_while_there_is_nothing_to_write(tmp_path, monkeypatch):
 
 
 def keep(values, unit: str = "bytes", pace=lambda t: Pace.REST) -> list[tuple[float, float]]:
-    thinner = Thinner()
+    thinner = Downsampler()
     found = []
     for t, used in values:
-        for p in thinner.offer("x", Point(float(t), float(used), 100.0), unit, pace(t)):
+        for p in thinner.add("x", Point(float(t), float(used), 100.0), unit, pace(t)):
             found.append((p.unix_s, p.used))
     return found
 
@@ -613,21 +613,21 @@ def test_a_clock_that_was_set_back_starts_the_series_anew():
 
 def test_a_limit_that_moves_is_kept():
     """Replaying needs to know it."""
-    thinner = Thinner()
-    thinner.offer("x", Point(0.0, 5.0, 10.0), "bytes", Pace.REST)
-    assert 0 < len(thinner.offer("x", Point(6.0, 5.0, 20.0), "bytes", Pace.REST))
+    thinner = Downsampler()
+    thinner.add("x", Point(0.0, 5.0, 10.0), "bytes", Pace.REST)
+    assert 0 < len(thinner.add("x", Point(6.0, 5.0, 20.0), "bytes", Pace.REST))
 
 
 def test_series_that_are_gone_are_forgotten():
     """Memory does not grow with the number of processes that ever were."""
-    thinner = Thinner()
+    thinner = Downsampler()
     for key in range(100):
-        thinner.offer(key, Point(0.0, 1.0), "bytes", Pace.REST)
+        thinner.add(key, Point(0.0, 1.0), "bytes", Pace.REST)
 
-    thinner.forget_others({5})
+    thinner.keep_only({5})
 
-    assert [] == thinner.offer(5, Point(1.0, 1.0), "bytes", Pace.REST)
-    assert 1 == len(thinner.offer(6, Point(1.0, 1.0), "bytes", Pace.REST))
+    assert [] == thinner.add(5, Point(1.0, 1.0), "bytes", Pace.REST)
+    assert 1 == len(thinner.add(6, Point(1.0, 1.0), "bytes", Pace.REST))
 
 
 # What else may happen to its file
@@ -673,7 +673,7 @@ def stored_pauses(world) -> dict:
 def test_a_journal_that_was_not_closed_is_read_where_nothing_can_be_written(tmp_path, how):
     """Killed, and the disk is full: what stands in the log beside the file is read too."""
     journal = Journal(str(tmp_path / "live"), DAY_S, MIB)
-    journal.put_state("x", {"n": 1})
+    journal.save_state("x", {"n": 1})
     folder = tmp_path / "left"
     shutil.copytree(tmp_path / "live", folder)
     journal.close()
@@ -681,8 +681,8 @@ def test_a_journal_that_was_not_closed_is_read_where_nothing_can_be_written(tmp_
         (folder / "journal.db-shm").unlink()
         (folder / "journal.db-shm").mkdir()
 
-    with reading(str(folder)) as found:
-        assert {"n": 1} == found.state("x")
+    with open_read_only(str(folder)) as found:
+        assert {"n": 1} == found.load_state("x")
 
 
 def test_a_number_that_is_no_pid_finds_nothing(journal):

@@ -34,7 +34,7 @@ def found(tmp_path, monkeypatch, *tasks: dict) -> tuple[MissedExits, Units]:
     missed = MissedExits(state_store, lambda key: False, units)
     with contextlib.closing(Journal(str(tmp_path), 1e9, 1 << 20)) as journal:
         state = {"boot": "boot", "unix_s": 1.0, "host_kills": None, "tasks": list(tasks)}
-        journal.put_state("alive", state)
+        journal.save_state("alive", state)
         missed.find(journal)
     return missed, units
 

@@ -14,11 +14,11 @@ from watchdog_app.base.text.quantities import AUTOMATIC_LIMIT
 from watchdog_app.cli import offline_status
 from watchdog_app.cli.status_text import guard_remarks
 from watchdog_app.core.diagnosis.causes import diagnose
-from watchdog_app.core.diagnosis.evidence import evidence_of
+from watchdog_app.core.diagnosis.evidence import collect_evidence
 from watchdog_app.core.diagnosis.exits import journal_level, should_notify
 from watchdog_app.core.explain import phrases
-from watchdog_app.core.explain.advice import Shortage, sentences
-from watchdog_app.core.explain.exits import about_death
+from watchdog_app.core.explain.advice import Shortage, build_advice
+from watchdog_app.core.explain.exits import describe_death
 from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import Attribution, Regime
 from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, ExitFacts, LastError
@@ -101,9 +101,11 @@ def test_an_end_by_another_cause_under_a_guard_keeps_its_cause(places):
     assert CauseKind.PROGRAM_MEMORY is refused.kind
     assert "its guard refuses what does not fit into its limit of 800 MiB" in refused.text
     assert "guard" not in without.text
-    assert any("a limit of 800 MiB" in each.text for each in evidence_of(ExitFacts(guard=guard)))
+    assert any(
+        "a limit of 800 MiB" in each.text for each in collect_evidence(ExitFacts(guard=guard))
+    )
     held = "900 MiB: its guard had given it the reserve besides its limit of 800 MiB"
-    assert any(held in each.text for each in evidence_of(full))
+    assert any(held in each.text for each in collect_evidence(full))
 
 
 @pytest.mark.parametrize(("status", "refused"), [(256, True), (6, True), (0, False), (2, False)])
@@ -129,7 +131,7 @@ def test_the_next_start_is_told_with_a_higher_limit_and_goes_on_from_the_copy(pl
      "argv": ["/usr/bin/python3", "fit.py"], "cwd": "/w", "reason": guard.ended}  # fmt: skip
     more = "While it runs or is stopped, give it more: watchdog limit 4711 1.5G"
     late = (more, "Halve the batch")
-    told = about_death(entry, at="12:00", now_unix_s=60.0, advice=late)
+    told = describe_death(entry, at="12:00", now_unix_s=60.0, advice=late)
     assert "  cd /w && watchdog exec --limit 1.25G -- python3 fit.py" in told
     assert "watchdog limit" not in told
     assert "Halve the batch" in told
@@ -176,7 +178,7 @@ def test_a_higher_limit_is_proposed_only_after_a_lack_of_memory(
     past(follows_machine=follows_machine)
     facts = ExitFacts(guard=guard_end(KEY, None))
 
-    found = entries.surroundings(facts, Cause(kind, "", Certainty.EXACT), (), {})
+    found = entries.exit_context(facts, Cause(kind, "", Certainty.EXACT), (), {})
 
     assert limit == found["next_limit"]
 
@@ -279,7 +281,7 @@ def test_a_limit_and_the_next_one_have_the_same_figures_on_every_screen(places, 
     limit = "800 MiB"
     danger = Shortage(reading, Attribution((), 0, 0), Regime.LINEAR, 1.0, {KEY: tasks[0]}, {},
                       SwapTraffic())  # fmt: skip
-    assert f"780 MiB of {limit}" == phrases.level(reading.used, reading.limit, "bytes")
+    assert f"780 MiB of {limit}" == phrases.format_level(reading.used, reading.limit, "bytes")
     assert f"780 MiB of {limit}" in (guards.explanation(KEY) or "")
     shown = guards.status_records()[KEY]
     assert (reading.used, reading.limit) == (shown.used_bytes, shown.limit_bytes)
@@ -292,7 +294,7 @@ def test_a_limit_and_the_next_one_have_the_same_figures_on_every_screen(places, 
     ):
         assert f"{level}256 MiB" in screen
     more = f"watchdog limit 4711 {messages.next_limit(guards.get(KEY))}"
-    assert more in " ".join(sentences(danger))
+    assert more in " ".join(build_advice(danger))
     shown.state, shown.stopped = "stopped", True
     assert more in " ".join(guard_remarks(shown))
 

@@ -32,7 +32,7 @@ def plot_of(tmp_path, cause, *resources, **data):
     entry = {"pid": 7, "name": "fit.py", "start_time": 70, "cause": cause, **data}
     with closing(Journal(str(tmp_path), 1e9, 10**8)) as journal:
         journal.add([Entry(END, "death", entry, 7, "fit.py")], [ram, *resources, own])
-        return past_exits.answer(journal, "7", 10.0, END + 5)["plot"]
+        return past_exits.explain_death(journal, "7", 10.0, END + 5)["plot"]
 
 
 @pytest.mark.parametrize("cause", ["group_limit", "guard"])
@@ -78,7 +78,7 @@ def test_a_save_of_a_training_that_ended_before_is_told_of_a_process_that_died(t
     def died(*entries):
         with closing(Journal(str(tmp_path), 1e9, 10**8)) as journal:
             journal.add([*entries])
-            return past_exits.answer(journal, "7", 10.0, END + 5)["death_text"]
+            return past_exits.explain_death(journal, "7", 10.0, END + 5)["death_text"]
 
     about = {"pid": 7, "name": "fit.py", "start_time": 70, "started_unix_s": END - 900.0}
     saved = Outcome("d1", OutcomeStatus.DONE, END - 300.0, 0.1, "", {"path": "/r/1", "step": 40})
@@ -116,6 +116,6 @@ def test_what_ran_beside_a_script_takes_not_its_place(tmp_path, began_s, args, t
     entry = {"pid": 7, "name": "fit.py", "start_time": 70, "cause": "killed", "path": path, **args}
     with closing(Journal(str(tmp_path), 1e9, 10**8)) as journal:
         journal.add([Entry(END, "death", entry, 7, "fit.py")], [])
-        found = past_exits.answer(journal, "7", 10.0, END + 60.0, tasks=[other])
+        found = past_exits.explain_death(journal, "7", 10.0, END + 60.0, tasks=[other])
 
     assert taken == ("fit.py runs again" in found["death_text"])

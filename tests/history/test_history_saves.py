@@ -268,7 +268,7 @@ def test_explain_knows_each_save_and_the_newest_rescue(journal):
     entries = [entry for n in range(10) for entry in save(n, n)]
     journal.add([*entries, Entry(BEGIN_S + 10, "death", death, pid=7, name="train7.py")])
 
-    found = past_exits.answer(journal, "7", 10, BEGIN_S + 20)
+    found = past_exits.explain_death(journal, "7", 10, BEGIN_S + 20)
 
     assert "step 9" in found["death_text"]
     assert "/r/rescue-9" in found["death_text"]

@@ -357,7 +357,7 @@ def test_only_a_full_address_space_is_recorded_as_a_memory_error(levels, outcome
     """The levels are of a hundred; near the limit the end is unknown."""
     clock = [100.0]
     machine = StillMachine(clock, limit=100)
-    found = recorder.find(machine, "a.py", clock[0], 0.0)
+    found = recorder.find_target(machine, "a.py", clock[0], 0.0)
     assert found.resource.key.kind is ResourceKind.RLIMIT_AS
     recording = Recorder(machine, found, KillCount([], lambda _: None, lambda: 7), lambda: clock[0])
 
@@ -397,7 +397,7 @@ def test_a_recorder_that_is_asked_to_end_at_once_has_one_look(waiting):
     """Else it would say that the task has ended, which it has not seen."""
     machine = open_machine()
     try:
-        found = recorder.find(machine, str(waiting), time.monotonic(), time.time())
+        found = recorder.find_target(machine, str(waiting), time.monotonic(), time.time())
         rows = list(Recorder(machine, found, no_kills()).rows(10.0, None, ends=lambda: True))
     finally:
         machine.close()
@@ -458,12 +458,12 @@ def test_a_kill_is_told_from_an_end(tmp_path, before, after, killed, known):
         cgroups.group_oom_kills,
         lambda: cgroups.host_oom_kills(str(tmp_path)),
     )
-    assert not kills.look(1.0)
+    assert not kills.update(1.0)
     counted(tmp_path, *after)
 
-    assert (killed, known) == (kills.look(2.0), kills.known)
+    assert (killed, known) == (kills.update(2.0), kills.known)
     assert (2.0 if killed else None) == kills.first_s
-    kills.look(3.0)
+    kills.update(3.0)
     assert (2.0 if killed else None) == kills.first_s
 
 
@@ -499,7 +499,7 @@ def test_a_recorder_keeps_its_pace_and_stops_in_time():
     """Ten rows a second, however long a look takes, with what the host's RAM holds."""
     clock = [100.0]
     machine = StillMachine(clock)
-    found = recorder.find(machine, "a.py", clock[0], 0.0)
+    found = recorder.find_target(machine, "a.py", clock[0], 0.0)
     began = clock[0]
 
     def sleep(seconds):
@@ -521,14 +521,14 @@ def test_a_script_called_like_a_pid_is_recorded_by_its_path():
     machine.info = replace(machine.info, name="8", script="/home/me/8")
 
     with pytest.raises(TaskNotFound):
-        recorder.find(machine, "8", 0.0, 0.0)
+        recorder.find_target(machine, "8", 0.0, 0.0)
 
     for wanted in ("7", "/home/me/8"):
-        assert machine.key == recorder.find(machine, wanted, 0.0, 0.0).process
+        assert machine.key == recorder.find_target(machine, wanted, 0.0, 0.0).process
 
 
 @pytest.mark.parametrize("wanted", ["b.py", "", "8"])
 def test_a_task_that_is_not_there_is_not_guessed(wanted):
     """An empty word fits none."""
     with pytest.raises(TaskNotFound):
-        recorder.find(StillMachine([0.0]), wanted, 0.0, 0.0)
+        recorder.find_target(StillMachine([0.0]), wanted, 0.0, 0.0)

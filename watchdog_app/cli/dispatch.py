@@ -224,11 +224,11 @@ def _run_command(arguments: list[str]) -> int:
     try:
         return int(module.run(args, Output(args)))
     except TaskNotFound as error:
-        from watchdog_app.history.past import Source
+        from watchdog_app.history.past import HistorySource
 
         ended, task = None, getattr(args, "task", None)
         if isinstance(task, str) and error.code == NOT_FOUND and name != "explain":
-            ended = Source().end_of(task)
+            ended = HistorySource().describe_end(task)
         if ended is None:
             raise
         raise TaskNotFound(f"{error} {ended}", error.code, error.candidates) from error

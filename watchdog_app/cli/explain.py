@@ -78,9 +78,9 @@ def run(args: Args, out: Output) -> int:
         if args.minutes is not None:
             raise UsageError("--minutes goes with the plot of one death, not with --deaths.")
         return _list_deaths(args, out)
-    from watchdog_app.history.past import Source
+    from watchdog_app.history.past import HistorySource
 
-    source = Source()
+    source = HistorySource()
     minutes = None if args.minutes is None else float(args.minutes)
     entries: list[Json] | None = None
     result, unknown = None, None

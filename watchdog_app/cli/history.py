@@ -86,9 +86,9 @@ def read_entries(**filters: Any) -> list[Json]:
     Raises:
         DaemonNotRunning: no daemon, no journal and nothing of a guard is there.
     """
-    from watchdog_app.history.past import Source
+    from watchdog_app.history.past import HistorySource
 
-    source = Source()
+    source = HistorySource()
     found = source.history(**filters)
     if source.missing is None:
         return found or []

@@ -18,7 +18,7 @@ from watchdog_app.cli.parser import Args, Parser, positive_duration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.core.replay.recorder import Found
+    from watchdog_app.core.replay.recorder import RecordingTarget
 
 DESCRIPTION = """\
 Record, ten times a second, the memory of a running task and its limits, until the task ends,
@@ -60,7 +60,7 @@ def run(args: Args, out: Output) -> int:
 
     machine = open_machine()
     try:
-        found = recorder.find(machine, args.task, time.monotonic(), time.time())
+        found = recorder.find_target(machine, args.task, time.monotonic(), time.time())
         path = args.output or _default_path(found.task.name)
         if not args.force and os.path.exists(path):
             raise UsageError(f"{path} is there already. --force writes over it.")
@@ -99,7 +99,7 @@ def run(args: Args, out: Output) -> int:
     return EXIT_OK
 
 
-def _describe_process(found: Found) -> str:
+def _describe_process(found: RecordingTarget) -> str:
     root, named = found.task.key.pid, found.process.pid
     return f"pid {root}" if named == root else f"pid {named}, begun by pid {root}"
 

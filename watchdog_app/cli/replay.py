@@ -206,9 +206,9 @@ def _had_agent(task: str) -> bool:
 
 def _query_history(method: str, **filters: Any) -> list[dict[str, Any]]:
     """Ask the daemon; without one, the journal that it left."""
-    from watchdog_app.history.past import Source
+    from watchdog_app.history.past import HistorySource
 
-    source = Source()
+    source = HistorySource()
     found = (source.series if method == "series" else source.history)(**filters)
     if found is None and source.missing is not None:
         raise source.missing

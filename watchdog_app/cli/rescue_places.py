@@ -90,10 +90,10 @@ def _read_status() -> Status | None:
 
 
 def _read_history() -> list[dict[str, Any]]:
-    from watchdog_app.history.past import Source
+    from watchdog_app.history.past import HistorySource
 
-    source = Source()
-    for ask in (source.history, source.left):
+    source = HistorySource()
+    for ask in (source.history, source.read_journal):
         with suppress(WatchdogError, OSError):
             return ask(limit=_MAX_ENTRIES, kinds=["outcome", "death"]) or []
     return []  # a listing need not fail for it: folders can be named

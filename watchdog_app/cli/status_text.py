@@ -14,8 +14,8 @@ from watchdog_app.core.explain.gpu_lines import gpu_lines
 from watchdog_app.core.explain.selection import (
     gpu_numbers,
     listed_resources,
-    ordered,
-    without_background,
+    sort_tasks,
+    split_background,
 )
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.levels import Level
@@ -170,8 +170,8 @@ def _task_section(
     sort: str,
     most: int | None,
 ) -> list[str]:
-    tasks = ordered(status.tasks, sort)
-    shown, hidden = (tasks, []) if everything else without_background(tasks)
+    tasks = sort_tasks(status.tasks, sort)
+    shown, hidden = (tasks, []) if everything else split_background(tasks)
     lines = []
     if shown:
         # Of a GPU that does not answer it is not known who holds what on it.

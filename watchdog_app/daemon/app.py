@@ -153,7 +153,7 @@ class App:
     def _notify_recovered_pauses(self) -> None:
         """Notify people of pauses of an earlier daemon that the engine does not report."""
         parts = self._parts
-        held = parts.observer.call_engine(lambda engine: engine.held) or ()
+        held = parts.observer.call_engine(lambda engine: engine.paused_tasks) or ()
         for pause in parts.pauses.take_unreported(held):
             pid, now_unix_s = pause.task.pid, time.time()
             message = recovered_notification(pause, now_unix_s)

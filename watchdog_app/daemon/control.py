@@ -281,11 +281,11 @@ def _explain(look: Look | None, task: Task | None) -> dict[str, Any]:
     }
     concerns = result.incidents
     if task is None:
-        text = status.about_machine(look.snapshot.host, look.tasks, **seen)
+        text = status.describe_machine(look.snapshot.host, look.tasks, **seen)
     else:
         outlook, agent = result.tasks.get(task.key), look.agents.get(task.key)
         hardware = look.snapshot.hardware
-        text = status.about_task(task, outlook, agent, hardware=hardware, **seen)
+        text = status.describe_task(task, outlook, agent, hardware=hardware, **seen)
         reasons = result.stall_reasons.get(task.key)
         if reasons is not None:
             text = "\n".join((text, "", *status.stall_lines(reasons, task)))

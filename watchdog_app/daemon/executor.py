@@ -97,7 +97,7 @@ class Executor:
                 stage=decision.stage.name.lower(),
                 reason=decision.reason,
             )
-        if not self.journal.durable(entries, DURABLE_TIMEOUT_S):
+        if not self.journal.write_durably(entries, DURABLE_TIMEOUT_S):
             self.log.info("the disk is slow: decisions are carried out before they are written")
         for decision in decisions:
             task = tasks.get(decision.task) if decision.task else None
@@ -230,7 +230,7 @@ class Executor:
         self._requests += 1
         id_ = f"request-{self._requests}-{int(now_unix_s)}"
         entry = request_entry(id_, kind.value, task, name or "", path, by=by, unix_s=now_unix_s)
-        self.journal.durable([entry], DURABLE_TIMEOUT_S)
+        self.journal.write_durably([entry], DURABLE_TIMEOUT_S)
         self.log.info(f"{kind.value} asked for", task=name, pid=task.pid, by=by)
         return _Operation(id_, kind.value, task, name, path, time.monotonic(), done=done)
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from watchdog_app.base.linux import process
 from watchdog_app.core.diagnosis.causes import diagnose
-from watchdog_app.core.diagnosis.evidence import evidence_of
+from watchdog_app.core.diagnosis.evidence import collect_evidence
 from watchdog_app.core.diagnosis.exits import crashed, journal_level, signal_of
-from watchdog_app.core.explain.advice import about_growth
+from watchdog_app.core.explain.advice import growth_advice
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, Evidence, ExitFacts
 from watchdog_app.core.model.machine import ProcessKey, Task
@@ -28,7 +28,7 @@ from watchdog_app.daemon.guards import guard_end
 from watchdog_app.daemon.last_seen import LastSeen
 from watchdog_app.daemon.poller import PidFds, Poller
 from watchdog_app.daemon.status import Look
-from watchdog_app.history.entries import about_task, exit_entry, surroundings, worker_entry
+from watchdog_app.history.entries import exit_context, exit_entry, task_fields, worker_entry
 from watchdog_app.history.journal import Entry
 from watchdog_app.machine.sensors.exits import KERNELS, ExitEvidence
 from watchdog_app.machine.sensors.systemd_units import UnitQueries, UnitQuery
@@ -327,7 +327,7 @@ class ExitMonitor:
             return None
         about = {}
         if task is not None:
-            about = about_task(task.info, task.rss_bytes, end.view, end.mono_s)
+            about = task_fields(task.info, task.rss_bytes, end.view, end.mono_s)
         outlooks = {} if end.look is None else end.look.result.tasks
         growth = {key: outlook.trend_bytes_per_s for key, outlook in outlooks.items()}
         tasks = () if end.look is None else end.look.tasks
@@ -339,12 +339,12 @@ class ExitMonitor:
             name,
             None if task is None else task.info.notebook or task.info.script,
             cause=cause,
-            evidence=[*evidence_of(facts), *end.worker],
+            evidence=[*collect_evidence(facts), *end.worker],
             rescue=newer_rescue(end.view, facts.guard.rescue if facts.guard else None),
             had_agent=end.view is not None,
             was_paused=facts.was_paused and cause.kind is CauseKind.KILLED,
             unix_s=end.unix_s,
-            about=about | end.grew | surroundings(facts, cause, tasks, growth),
+            about=about | end.grew | exit_context(facts, cause, tasks, growth),
             notable=news,
         )
         return Exit(task, cause, end.view, entry, end.mono_s, notable=news)
@@ -422,7 +422,7 @@ class ExitMonitor:
     def _growth_fields(self, task: ProcessKey) -> dict[str, Any]:
         """Lines and tensors that grew, as fields of the entry; empty if none were traced."""
         grew, slope_bytes_per_s = self.last_seen.growth(task)
-        return {} if grew is None else {"grew": list(about_growth(grew, slope_bytes_per_s))}
+        return {} if grew is None else {"grew": list(growth_advice(grew, slope_bytes_per_s))}
 
     def _watched_task_of(self, key: ProcessKey) -> _Watched | None:
         for watched in self._watched.values():
@@ -488,9 +488,15 @@ def _worker_exit(
     """The exit of a worker whose task lives on; reported for that task."""
     rescue = newer_rescue(view, facts.guard.rescue if facts.guard else None)
     now_mono_s = time.monotonic()
-    about = {} if view is None else about_task(task.info, task.rss_bytes, view, now_mono_s)
+    about = {} if view is None else task_fields(task.info, task.rss_bytes, view, now_mono_s)
     entry = worker_entry(
-        task, pid, time.time(), cause, evidence_of(facts), rescue=rescue, about={**about, **grew}
+        task,
+        pid,
+        time.time(),
+        cause,
+        collect_evidence(facts),
+        rescue=rescue,
+        about={**about, **grew},
     )
     text = str(entry.data["text"])
     news = replace(cause, text=text.rstrip("."), news=True, worker=pid)

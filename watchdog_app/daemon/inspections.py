@@ -198,7 +198,7 @@ class Inspections:
             return
         found, key = to_record(MemoryGrowth, params), question.task.key
         if found.lines or found.tensors:
-            self.observer.call_engine(lambda engine: engine.growth_seen(key, found))
+            self.observer.call_engine(lambda engine: engine.add_memory_growth(key, found))
             self.on_growth(key, found)  # it is asked for when the task has ended, too
         if not params.interim:
             question.growth = found
@@ -310,7 +310,7 @@ class Inspections:
     def _report_stall(self, key: ProcessKey, dump: ThreadDump) -> None:
         task = next((each for each in self.observer.tasks() if each.key == key), None)
         if task is not None:
-            self.observer.call_engine(lambda engine: engine.threads_seen(task, dump))
+            self.observer.call_engine(lambda engine: engine.add_thread_dump(task, dump))
 
     def _growing_tasks(
         self, incidents: Iterable[Incident], tasks: Iterable[Task]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Set
 from typing import Any
 
-from watchdog_app.core.diagnosis.causes import address_space_full, device_full, level_of
+from watchdog_app.core.diagnosis.causes import address_space_full, device_full, format_level
 from watchdog_app.core.model.agent import MemoryGrowth
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind
@@ -124,7 +124,7 @@ class LastSeen:
             "card_fault": self.card_faults.get(task.key),
             "device_full": None if look is None else device_full(task, look.readings),
             "address_space_full": space if full else None,
-            "address_space": None if limit is None else level_of(limit),
+            "address_space": None if limit is None else format_level(limit),
         }
 
 

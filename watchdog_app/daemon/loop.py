@@ -112,7 +112,7 @@ class Loop:
         for entry in notable:
             self._log.warning(str(entry.data["text"]))
         if notable:  # on the disk when this returns, unless it is slow
-            parts.journal.durable(notable, _DURABLE_TIMEOUT_S)
+            parts.journal.write_durably(notable, _DURABLE_TIMEOUT_S)
         parts.pace.look_soon()
         for each in exits:  # one that cannot be reported must not keep back the others
             parts.faults.run_step("exits", partial(self._report_exit, each))
@@ -183,7 +183,7 @@ class Loop:
 
     def _record(self, look: Look) -> None:
         parts = self._parts
-        at_rest = look.result.next_look_s >= parts.pace.settings.interval_s
+        at_rest = look.result.next_sample_s >= parts.pace.settings.interval_s
         parts.journal.add_series(parts.recorder.points(look), at_rest)
         entries = parts.recorder.incidents(look)
         if entries:
@@ -196,7 +196,7 @@ class Loop:
         if look is None:
             return usual_s
         if parts.pauses.all() or parts.server.has_subscribers("status"):
-            return min(usual_s, look.result.next_look_s)
+            return min(usual_s, look.result.next_sample_s)
         return cadence.interval_s(
             look.result,
             look.snapshot,

@@ -15,7 +15,7 @@ from watchdog_app.base import codec
 from watchdog_app.base.errors import NOT_FOUND, RequestError, TaskNotFound, WatchdogError
 from watchdog_app.base.text.plain import clean
 from watchdog_app.client import jsonrpc, requests
-from watchdog_app.core.explain.advice import about_growth
+from watchdog_app.core.explain.advice import growth_advice
 from watchdog_app.core.model.agent import MemoryGrowth, ThreadDump
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.tasks import find_task, name_with_pid
@@ -268,7 +268,7 @@ class Methods(AgentMethods):
                     f"run. See: watchdog stacks {task.key.pid}",
                 )
             else:
-                advice = list(about_growth(growth))
+                advice = list(growth_advice(growth))
                 reply.result({**_task_fields(task), **codec.encode(growth), "advice": advice})
 
         self._parts.inspections.trace(task, params.seconds, time.monotonic(), done)
@@ -344,7 +344,7 @@ class Methods(AgentMethods):
                 reply.error(missing.code, str(missing), {"candidates": list(missing.candidates)})
 
         job = partial(
-            past_exits.answer,
+            past_exits.explain_death,
             wanted=params.task,
             minutes=params.minutes,
             now_unix_s=time.time(),
@@ -352,7 +352,7 @@ class Methods(AgentMethods):
             task=task,
             tasks=tasks,
         )
-        self._parts.journal.ask(job, done, lambda: reply.wanted)
+        self._parts.journal.query(job, done, lambda: reply.wanted)
 
     def _history(self, _: Connection, params: requests.History, reply: Reply) -> None:
         wanted = {**self._journal_query(params), "fold_saves": True}
@@ -374,7 +374,7 @@ class Methods(AgentMethods):
             else:
                 reply.result(found)
 
-        self._parts.journal.ask(job, done, lambda: reply.wanted)
+        self._parts.journal.query(job, done, lambda: reply.wanted)
 
 
 def _task_fields(task: Task) -> dict[str, Any]:

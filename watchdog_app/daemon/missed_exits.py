@@ -17,7 +17,7 @@ from typing import Any
 from watchdog_app.base import codec, paths
 from watchdog_app.base.linux import cgroups
 from watchdog_app.core.diagnosis.causes import diagnose
-from watchdog_app.core.diagnosis.evidence import evidence_of
+from watchdog_app.core.diagnosis.evidence import collect_evidence
 from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.exits import (
     Cause,
@@ -31,7 +31,7 @@ from watchdog_app.core.model.exits import (
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.recorder import StateStore
 from watchdog_app.daemon.status import Look
-from watchdog_app.history.entries import about_task, exit_entry
+from watchdog_app.history.entries import exit_entry, task_fields
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.machine.sensors import crash_reports
 from watchdog_app.machine.sensors.exits import KERNELS
@@ -178,7 +178,7 @@ def _task_record(task: Task, view: AgentState | None) -> dict[str, Any]:
         "group": task.info.cgroup,
         "group_kills": _group_kills(task.info.cgroup),
         "rescue": codec.encode(None if view is None else view.rescue),
-        "about": about_task(task.info, task.rss_bytes, view),
+        "about": task_fields(task.info, task.rss_bytes, view),
     }
 
 
@@ -222,7 +222,7 @@ def _diagnose_unseen(missed: _Missed, unit: UnitEnd | None) -> _Diagnosis:
     """Diagnose an exit that happened while no daemon ran."""
     facts = replace(missed.facts, unit=unit)
     cause = diagnose(facts)
-    evidence = [each for each in evidence_of(facts) if each.source in ("systemd", "count")]
+    evidence = [each for each in collect_evidence(facts) if each.source in ("systemd", "count")]
     between = f"{_between(missed.seen_unix_s, missed.now_unix_s)}, while no watchdog ran"
     words, error_text = facts.words, _last_error_text(facts.words)
     if words is not None and error_text is not None:

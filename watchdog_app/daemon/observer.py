@@ -21,7 +21,7 @@ from watchdog_app.core.model.resource import Reading, ResourceKind
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.model.tasks import KernelRegistry, group_processes
 from watchdog_app.core.policy.engine import Engine
-from watchdog_app.core.policy.rules import allowed
+from watchdog_app.core.policy.rules import allowed_actions
 from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.log import Faults, Log
 from watchdog_app.daemon.status import Look
@@ -154,7 +154,7 @@ class Observer:
     def may_notify(self, task: Task | None) -> bool:
         """Whether the configured rules allow notifications about the guard of a task."""
         actions, rules = self._settings.actions, self._settings.rules
-        return allowed(actions, rules, task, ResourceKind.GUARD).notify
+        return allowed_actions(actions, rules, task, ResourceKind.GUARD).notify
 
     def set_protecting(self, on: bool) -> None:
         """Switch decisions on, or off; watching continues."""
@@ -207,7 +207,7 @@ class Observer:
         try:
             snapshot = self._read_machine()
             tasks = self.kernels.with_notebook_names(self._group_tasks(snapshot))
-            tasks = mark_stopping(tasks, self._engine.held, process_control.is_stopping)
+            tasks = mark_stopping(tasks, self._engine.paused_tasks, process_control.is_stopping)
             readings = readings_of(snapshot, tasks, views, self._guard_limits)
         except Exception as error:  # also an unexpected failure of a sensor
             self._faults.put(
@@ -247,7 +247,9 @@ class Observer:
         return tasks
 
     def _still_holds(self, decision: Decision, readings: Sequence[Reading]) -> bool:
-        return self.call_engine(lambda engine: engine.still_holds(decision, readings)) is not False
+        return (
+            self.call_engine(lambda engine: engine.is_still_valid(decision, readings)) is not False
+        )
 
     def _engine_failed(self, error: Exception) -> None:
         self._failures += 1

@@ -16,7 +16,7 @@ from watchdog_app.daemon import pauses
 from watchdog_app.daemon.instance import boot_id
 from watchdog_app.daemon.pauses import Pause
 from watchdog_app.history.journal import Entry, Journal
-from watchdog_app.history.reader import reading
+from watchdog_app.history.reader import open_read_only
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _save(remaining: Iterable[Pause], entries: Iterable[Entry]) -> None:
     state = paths.state_dir()
     if not os.path.exists(os.path.join(state, "journal.db")):
         return
-    with suppress(sqlite3.Error, OSError, WatchdogError), reading(state):
+    with suppress(sqlite3.Error, OSError, WatchdogError), open_read_only(state):
         # Only one that can be read is opened for writing: a damaged one would be set aside, which
         # is for the next daemon to do and to report. Nothing is trimmed here: the daemon's settings
         # decide how much is kept.

@@ -16,7 +16,7 @@ from watchdog_app.daemon import status
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.history.journal import Entry, Journal
-from watchdog_app.history.series import Pace, Point, SeriesPoints, Thinner
+from watchdog_app.history.series import Downsampler, Pace, Point, SeriesPoints
 from watchdog_app.history.writer import JournalWriter
 
 _ENGINE, _KERNELS = "engine", "kernels"
@@ -29,7 +29,7 @@ class Recorder:
 
     def __init__(self, boot: str) -> None:
         self._boot = boot
-        self._thinner = Thinner()
+        self._thinner = Downsampler()
         self._sampled_mono_s = float("-inf")
         self._incidents: dict[str, tuple[Stage, bool]] = {}
 
@@ -55,7 +55,7 @@ class Recorder:
                 near.update(reading.tasks)
             keys.add(ident)
             point = Point(look.snapshot.unix_s, reading.used, limit=reading.limit)
-            kept = self._thinner.offer(ident, point, reading.unit, pace)
+            kept = self._thinner.add(ident, point, reading.unit, pace)
             if kept:
                 kind = reading.key.kind.value
                 found.append(SeriesPoints(ident, kind, reading.label, reading.unit, kept))
@@ -63,10 +63,10 @@ class Recorder:
             keys.add(task.key)
             point = Point(look.snapshot.unix_s, task.rss_bytes, swap=task.swap_bytes)
             pace = Pace.NEAR if task.key in near else Pace.REST
-            kept = self._thinner.offer(task.key, point, "bytes", pace)
+            kept = self._thinner.add(task.key, point, "bytes", pace)
             if kept:
                 found.append(self._task_series(task, kept, above.get(task.key, [])))
-        self._thinner.forget_others(keys)
+        self._thinner.keep_only(keys)
         return found
 
     def incidents(self, look: status.Look) -> list[Entry]:
@@ -136,7 +136,7 @@ class StateStore:
     def put(self, key: str, **data: Any) -> None:
         """Save a state; it replaces the one of this key."""
         state = {"boot": self._boot, **data}
-        self._journal.submit(partial(Journal.put_state, key=key, data=state))
+        self._journal.submit(partial(Journal.save_state, key=key, data=state))
 
     def restore(
         self, journal: Journal | None, key: str, load: Callable[[Mapping[str, Any], bool], object]
@@ -152,7 +152,7 @@ class StateStore:
         if journal is None:
             return
         try:
-            state = journal.state(key)
+            state = journal.load_state(key)
             if state is not None:
                 load(state, state.get("boot") == self._boot)
         except Exception as error:  # what is on the disk may be anything

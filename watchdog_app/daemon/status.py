@@ -344,13 +344,13 @@ def _gpu(gpu: hardware.Gpu, look: Look, owners: Mapping[int, machine.Task]) -> r
         state=gpu.state.value,
         level=_LEVELS[health.severity],
         health=health,
-        throttling=tuple(throttling.in_order(gpu.throttling) or ()),
+        throttling=tuple(throttling.sort_clock_events(gpu.throttling) or ()),
         events=tuple(
             records.GpuEvent.from_object(
                 each, text=None if row is gpu_faults.UNKNOWN_XID else row.text
             )
             for each in gpu.xids
-            for row in (gpu_faults.of_xid(each.code),)
+            for row in (gpu_faults.xid_fault(each.code),)
         ),
         processes=tuple(_gpu_process(each, owners) for each in processes),
         notes=gpu.notes,

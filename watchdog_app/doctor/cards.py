@@ -13,9 +13,9 @@ from watchdog_app.core.diagnosis.gpu_faults import (
     STATES,
     FaultKind,
     GpuFault,
-    of_xid,
-    reset,
-    worst,
+    reset_command,
+    worst_xid_fault,
+    xid_fault,
 )
 from watchdog_app.core.model.decisions import Stage
 from watchdog_app.core.model.hardware import GpuState
@@ -117,7 +117,7 @@ def _fault_finding(
         text=fault.text,
         consequence=fault.consequence,
         remedy=fault.remedy(index),
-        reset=reset(index),
+        reset=reset_command(index),
     )
 
 
@@ -218,12 +218,12 @@ def _xids(facts: Facts) -> Iterator[Finding]:
         if event is not None:
             counts.setdefault(event.code, []).append(line)
     if counts:
-        codes, works = sorted(counts), all(of_xid(code).device_works for code in counts)
+        codes, works = sorted(counts), all(xid_fault(code).device_works for code in counts)
         yield facts.finding(
             "driver.xid",
             *[counts[code][-1] for code in codes][:8],
             severity=Severity.INFO if works else Severity.WARNING,
-            faults=[f"{len(counts[code])} x Xid {code} ({of_xid(code).text})" for code in codes],
-            consequence=worst(counts).consequence,
-            remedy=worst(counts).remedy("INDEX"),
+            faults=[f"{len(counts[code])} x Xid {code} ({xid_fault(code).text})" for code in codes],
+            consequence=worst_xid_fault(counts).consequence,
+            remedy=worst_xid_fault(counts).remedy("INDEX"),
         )

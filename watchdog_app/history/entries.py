@@ -8,7 +8,7 @@ from typing import Any
 from watchdog_app.base.codec import encode
 from watchdog_app.base.text.plain import redact_argv
 from watchdog_app.base.text.quantities import format_bytes, format_duration
-from watchdog_app.core.diagnosis.evidence import takers
+from watchdog_app.core.diagnosis.evidence import largest_processes
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import Decision, Outcome
@@ -134,18 +134,18 @@ def exit_entry(
     An end: who, of what, how that is known, and what is left to go on from.
 
     Args:
-        about: what else is to be there tomorrow, from `about_task`.
+        about: what else is to be there tomorrow, from `task_fields`.
         notable: False: it is no news, and only for who asks: kind "end".
     """
     left = "It left no rescue." if had_agent else "It held no agent that could have saved it."
     if rescue is not None:
-        left = _left(rescue, unix_s)
+        left = _rescue_text(rescue, unix_s)
     elif not notable:
         left = ""
     held = " It was paused: Jupyter kills a paused kernel on Restart and on Shutdown."
     text = f"{name} (pid {key.pid}): {cause.text}.{held if was_paused else ''} {left}"
     data = {
-        **_of_cause(cause, evidence, rescue),
+        **_cause_fields(cause, evidence, rescue),
         "text": text.rstrip(),
         "had_agent": had_agent,
         **(about or {}),
@@ -154,7 +154,7 @@ def exit_entry(
     return _entry(unix_s, "death" if notable else "end", data, key, name=name, path=path)
 
 
-def _of_cause(
+def _cause_fields(
     cause: Cause, evidence: Sequence[Evidence], rescue: RescueRecord | None
 ) -> dict[str, Any]:
     return {
@@ -167,11 +167,11 @@ def _of_cause(
     }
 
 
-def _left(rescue: RescueRecord, unix_s: float) -> str:
+def _rescue_text(rescue: RescueRecord, unix_s: float) -> str:
     age = format_duration(max(0.0, unix_s - rescue.saved_unix_s))
     return (
         f"Its rescue of step {rescue.step} ({format_bytes(rescue.bytes)}, saved {age} before) "
-        f"is complete: {phrases.onwards(rescue)}"
+        f"is complete: {phrases.resume_text(rescue)}"
     )
 
 
@@ -197,18 +197,18 @@ def worker_entry(
         how = cause.text
     data = {
         **(about or {}),
-        **_of_cause(cause, evidence, rescue),
+        **_cause_fields(cause, evidence, rescue),
         "start_time": task.key.start_time,
         "worker": worker_pid,
         "text": f"A worker (process {worker_pid}) of {name_with_pid(task)} {how}. "
         "The task itself lives on; it may wait for that worker for ever."
-        + ("" if rescue is None else f" {_left(rescue, unix_s)}"),
+        + ("" if rescue is None else f" {_rescue_text(rescue, unix_s)}"),
     }
     path = task.info.notebook or task.info.script
     return _entry(unix_s, "death", data, task.key, name=task.name, path=path)
 
 
-def about_task(
+def task_fields(
     info: ProcessInfo,
     rss_bytes: int | None,
     view: AgentState | None,
@@ -247,7 +247,7 @@ def about_task(
     return found
 
 
-def surroundings(
+def exit_context(
     facts: ExitFacts,
     cause: Cause,
     tasks: Sequence[Task],
@@ -265,7 +265,7 @@ def surroundings(
     """
     found: dict[str, Any] = {}
     if cause.spec.out_of_memory and not cause.spec.own:
-        found["takers"] = _who_took_it(facts, tasks, growth)
+        found["takers"] = _memory_holders(facts, tasks, growth)
     if cause.kind is CauseKind.GROUP_LIMIT and facts.group_limit_bytes:
         found["group"] = {"label": facts.group_label, "limit_bytes": facts.group_limit_bytes}
     guard = facts.guard
@@ -275,7 +275,7 @@ def surroundings(
     return found
 
 
-def _who_took_it(
+def _memory_holders(
     facts: ExitFacts, tasks: Sequence[Task], growth: Mapping[ProcessKey, float | None]
 ) -> dict[str, Any]:
     """
@@ -288,7 +288,7 @@ def _who_took_it(
     table = [
         {"pid": pid, "name": ours[pid].name if pid in ours else name, "bytes": bytes_,
          "watched": pid in ours}
-        for pid, name, bytes_ in takers(facts.kernel)
+        for pid, name, bytes_ in largest_processes(facts.kernel)
     ]  # fmt: skip
     largest = sorted(tasks, key=lambda task: -task.rss_bytes)[:_MOST_TASKS]
     watched = [

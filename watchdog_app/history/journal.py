@@ -22,16 +22,16 @@ from watchdog_app.history import journal_file, saves
 from watchdog_app.history.series import (
     SeriesPoints,
     add_series,
-    between,
-    of_task,
     read_series,
-    stored,
+    sqlite_text,
+    task_condition,
+    time_condition,
 )
 
 _OVERFLOW = 1.25
 _SYNC_S = 60.0  # without a decision
 # Raised where a value is handed to SQLite, before anything of that statement was done.
-_NO_FORM = (sqlite3.InterfaceError, ValueError, TypeError, OverflowError, RecursionError)
+_UNSTORABLE = (sqlite3.InterfaceError, ValueError, TypeError, OverflowError, RecursionError)
 _MOST_ABSENCE_S = 86400.0  # nobody saw more than this pass: it may be a clock that is wrong
 _DELETE_AT_ONCE = 5000  # rows: a pass over an old journal must not hold the disk for long
 
@@ -67,19 +67,19 @@ class Journal:
         self._path = os.path.join(folder, "journal.db")
         self._synced_mono_s = time.monotonic()
         # `set_aside`: where a journal that cannot be used lies now, and why that is.
-        self._db, self.set_aside, self.why = journal_file.opened(self._path)
+        self._db, self.set_aside, self.why = journal_file.open_journal(self._path)
         self._inode = os.stat(self._path).st_ino
         self._opened_boot_s = since_boot_s()
-        self._newest_unix_s = self._newest()  # of what was there
+        self._newest_unix_s = self._read_newest_unix_s()  # of what was there
 
     @classmethod
-    def over(cls, db: sqlite3.Connection) -> Journal:
+    def from_connection(cls, db: sqlite3.Connection) -> Journal:
         """A journal that somebody else opened, to be read alone."""
         journal = cls.__new__(cls)
         journal._db = db
         return journal
 
-    def in_place(self) -> bool:
+    def is_file_current(self) -> bool:
         """Whether the file that is written is still the one that the next daemon would open."""
         try:
             return os.stat(self._path).st_ino == self._inode
@@ -117,7 +117,7 @@ class Journal:
                 ):
                     try:
                         write()
-                    except _NO_FORM as error:
+                    except _UNSTORABLE as error:
                         left_out = error
             if sync:
                 self._synced_mono_s = time.monotonic()
@@ -134,8 +134,8 @@ class Journal:
                 round(entry.unix_s * 1000),
                 entry.kind,
                 entry.pid,
-                None if entry.name is None else stored(entry.name),
-                None if entry.path is None else stored(entry.path),
+                None if entry.name is None else sqlite_text(entry.name),
+                None if entry.path is None else sqlite_text(entry.path),
                 _dump(entry.data),
             ),
         )
@@ -161,11 +161,11 @@ class Journal:
             limit: most entries.
             kinds: those that are wanted; empty: all.
             pids: others that the task had before.
-            fold_saves: make one entry of a series of saves, see `saves.folded`.
+            fold_saves: make one entry of a series of saves, see `saves.fold_saves`.
         """
-        where, values = between(since_unix_s, until_unix_s)
+        where, values = time_condition(since_unix_s, until_unix_s)
         if task is not None:
-            condition, wanted = of_task(task, pids)
+            condition, wanted = task_condition(task, pids)
             where.append(f"({condition})")
             values += wanted
         if kinds:
@@ -182,7 +182,7 @@ class Journal:
                 for ms, kind, data in rows
                 if (held := _load(data)) is not None
             )
-            return saves.folded(found, limit) if fold_saves else list(found)
+            return saves.fold_saves(found, limit) if fold_saves else list(found)
 
     def series(
         self,
@@ -196,7 +196,7 @@ class Journal:
         """See `series.read_series`."""
         return read_series(self._db, task, since_unix_s, until_unix_s, limit, pids=pids)
 
-    def put_state(self, key: str, data: Mapping[str, Any]) -> None:
+    def save_state(self, key: str, data: Mapping[str, Any]) -> None:
         """
         Something that the daemon wants to find again after a restart.
 
@@ -207,8 +207,8 @@ class Journal:
         with self._db:
             self._db.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (key, _dump(data)))
 
-    def state(self, key: str) -> dict[str, Any] | None:
-        """What `put_state` stored under `key`."""
+    def load_state(self, key: str) -> dict[str, Any] | None:
+        """What `save_state` stored under `key`."""
         row = self._db.execute("SELECT data FROM state WHERE key = ?", (key,)).fetchone()
         return _load(row[0]) if row else None
 
@@ -238,7 +238,7 @@ class Journal:
             )
         self._db.execute("PRAGMA incremental_vacuum").fetchall()
 
-    def overflows(self) -> bool:
+    def is_over_limit(self) -> bool:
         """Whether it is larger by a quarter than it may be."""
         return self.size_bytes() > _OVERFLOW * self.max_bytes
 
@@ -257,7 +257,7 @@ class Journal:
         with suppress(sqlite3.Error):
             self._db.close()
 
-    def _newest(self) -> float:
+    def _read_newest_unix_s(self) -> float:
         """When the newest of what is there was written; now where there is nothing, or later."""
         row = self._db.execute(
             "SELECT max(unix_ms) FROM entries UNION ALL SELECT max(last_unix_ms) FROM series"

@@ -38,7 +38,7 @@ _MOST_SET_ASIDE = 3
 _CACHE_KIB = 512
 
 
-class Opened(NamedTuple):
+class OpenedJournal(NamedTuple):
     """A journal that can be written."""
 
     db: sqlite3.Connection
@@ -46,7 +46,7 @@ class Opened(NamedTuple):
     why: str  # it could not, in words that follow "it"
 
 
-def opened(path: str) -> Opened:
+def open_journal(path: str) -> OpenedJournal:
     """
     The journal at `path`; a new one where there is none, or none that can be used.
 
@@ -57,19 +57,19 @@ def opened(path: str) -> Opened:
     make_folders(folder, 0o700)
     check_owners(folder, path)
     why, set_aside = "was damaged", None
-    if _is_no_file(path):
-        set_aside = _move_away(path)
+    if _is_not_regular_file(path):
+        set_aside = _set_aside(path)
     try:
-        return Opened(_connect(path), set_aside, why)
+        return OpenedJournal(_connect(path), set_aside, why)
     except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError) and not _damaged(error):
+        if isinstance(error, sqlite3.OperationalError) and not _is_corrupt(error):
             raise  # full, read-only, locked: the file is as good as it was
         if isinstance(error, _OtherVersion):
             why = f"is of another version of watchdog ({error})"
-            set_aside = _move_away(path, "other-version")
+            set_aside = _set_aside(path, "other-version")
         else:
-            set_aside = _move_away(path)
-        return Opened(_connect(path), set_aside, why)
+            set_aside = _set_aside(path)
+        return OpenedJournal(_connect(path), set_aside, why)
 
 
 def check_owners(folder: str, path: str) -> None:
@@ -90,7 +90,7 @@ def check_owners(folder: str, path: str) -> None:
                 raise PermissionError(errno.EPERM, f"it belongs to user {found.st_uid}", each)
 
 
-def _is_no_file(path: str) -> bool:
+def _is_not_regular_file(path: str) -> bool:
     """A folder or a pipe; a link may lead to a disk that is not mounted, and is its user's."""
     try:
         mode = os.lstat(path).st_mode
@@ -113,7 +113,7 @@ def _columns(db: sqlite3.Connection) -> frozenset[tuple[str, str]]:
     )
 
 
-def _damaged(error: sqlite3.Error) -> bool:
+def _is_corrupt(error: sqlite3.Error) -> bool:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -130,14 +130,14 @@ def _connect(path: str) -> sqlite3.Connection:
             "temp_store=MEMORY",
         ):
             db.execute(f"PRAGMA {pragma}").fetchall()
-        _make_current(db, path)
+        _ensure_schema(db, path)
     except BaseException:
         db.close()
         raise
     return db
 
 
-def _make_current(db: sqlite3.Connection, path: str) -> None:
+def _ensure_schema(db: sqlite3.Connection, path: str) -> None:
     """
     Give the file the tables of this version, where it has none.
 
@@ -161,7 +161,7 @@ def _make_current(db: sqlite3.Connection, path: str) -> None:
         raise sqlite3.DatabaseError(verdict)
 
 
-def _move_away(path: str, word: str = "damaged") -> str:
+def _set_aside(path: str, word: str = "damaged") -> str:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     target = f"{path}.{word}-{stamp}"
     number = 1

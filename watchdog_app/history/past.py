@@ -14,12 +14,12 @@ from watchdog_app.base.errors import DaemonNotRunning, TaskNotFound, WatchdogErr
 from watchdog_app.base.text.plain import clean
 from watchdog_app.base.text.quantities import moment
 from watchdog_app.history.journal import Journal
-from watchdog_app.history.reader import reading
+from watchdog_app.history.reader import open_read_only
 
 Json = dict[str, Any]
 
 
-class Source:
+class HistorySource:
     """
     What happened. Each question is asked of the daemon; `missing` says that none runs.
 
@@ -37,14 +37,14 @@ class Source:
         Args:
             wanted: as `Journal.history` takes them.
         """
-        answer = self._asked("history", wanted)
+        answer = self._call_daemon("history", wanted)
         if answer is not None:
             return list(answer.get("entries") or [])
-        return self.left(**wanted)
+        return self.read_journal(**wanted)
 
-    def left(self, **wanted: Any) -> list[Json] | None:
+    def read_journal(self, **wanted: Any) -> list[Json] | None:
         """As `history`, from the journal alone: of a daemon that does not answer, too."""
-        with _opened() as journal:
+        with _open_journal() as journal:
             return None if journal is None else journal.history(**wanted, fold_saves=True)
 
     def series(self, **wanted: Any) -> list[Json] | None:
@@ -54,10 +54,10 @@ class Source:
         Args:
             wanted: as `Journal.series` takes them.
         """
-        answer = self._asked("series", wanted)
+        answer = self._call_daemon("series", wanted)
         if answer is not None:
             return list(answer.get("series") or [])
-        with _opened() as journal:
+        with _open_journal() as journal:
             return None if journal is None else journal.series(**wanted)
 
     def explain(self, task: str | None, minutes: float | None) -> Json | None:
@@ -75,15 +75,17 @@ class Source:
             TaskNotFound: nobody knows of such a task or death.
         """
         span = {} if minutes is None else {"minutes": minutes}
-        answer = self._asked("explain", {"task": task, **span})
+        answer = self._call_daemon("explain", {"task": task, **span})
         if answer is not None:
             return answer
         from watchdog_app.history import past_exits
 
-        with _opened() as journal:
+        with _open_journal() as journal:
             if journal is None:
                 return None
-            found = past_exits.answer(journal, task, minutes or past_exits.MINUTES, time.time())
+            found = past_exits.explain_death(
+                journal, task, minutes or past_exits.MINUTES, time.time()
+            )
         if found is None:
             whom = "" if task is None else f" of {task!r}"
             raise TaskNotFound(
@@ -91,7 +93,7 @@ class Source:
             )
         return {"text": None, "incidents": [], **found}
 
-    def end_of(self, task: str) -> str | None:
+    def describe_end(self, task: str) -> str | None:
         """How what is meant has ended, its rescue, where more stands; None: nobody knows."""
         try:
             death = (self.explain(task, None) or {}).get("death")
@@ -102,7 +104,7 @@ class Source:
         at, text = moment(death.get("unix_s")), clean(str(death.get("text")), 500)
         return f"Ended at {at}: {text} More: watchdog explain {death.get('pid')}"
 
-    def _asked(self, method: str, wanted: Json) -> Json | None:
+    def _call_daemon(self, method: str, wanted: Json) -> Json | None:
         from watchdog_app.client.client import Client
 
         try:
@@ -115,13 +117,13 @@ class Source:
 
 
 @contextmanager
-def _opened() -> Iterator[Journal | None]:
+def _open_journal() -> Iterator[Journal | None]:
     folder = paths.state_dir()
     if not os.path.exists(os.path.join(folder, "journal.db")):
         yield None
         return
     try:
-        with reading(folder) as journal:
+        with open_read_only(folder) as journal:
             yield journal
     except (sqlite3.Error, OSError) as error:
         raise WatchdogError(

@@ -13,7 +13,7 @@ from typing import Any
 
 from watchdog_app.base.text.quantities import number_or_none, parse_pid
 from watchdog_app.core.explain import exits, phrases
-from watchdog_app.core.explain.exits import about_death
+from watchdog_app.core.explain.exits import describe_death
 from watchdog_app.core.model.agent import RescueRecord
 from watchdog_app.core.model.exits import cause_spec
 from watchdog_app.core.model.machine import Task
@@ -35,7 +35,9 @@ _MARKS = {"checkpoint": "saved", "pause": "paused", "resume": "resumed"}  # by d
 Entry = dict[str, Any]
 
 
-def last(journal: Journal, now_unix_s: float, within_s: float | None = LATELY_S) -> Entry | None:
+def last_death(
+    journal: Journal, now_unix_s: float, within_s: float | None = LATELY_S
+) -> Entry | None:
     """
     The newest death; of plain ends only those that nobody wanted.
 
@@ -46,10 +48,10 @@ def last(journal: Journal, now_unix_s: float, within_s: float | None = LATELY_S)
     """
     since = None if within_s is None else now_unix_s - within_s
     entries = journal.history(since_unix_s=since, kinds=_KINDS, limit=_MOST_ENTRIES)
-    return next((each for each in entries if _misfortune(each)), None)
+    return next((each for each in entries if _is_failure(each)), None)
 
 
-def find(journal: Journal, wanted: str) -> Entry | None:
+def find_death(journal: Journal, wanted: str) -> Entry | None:
     """
     The newest end of what is meant; None: the journal knows none.
 
@@ -60,15 +62,15 @@ def find(journal: Journal, wanted: str) -> Entry | None:
     if not wanted:
         return None
     entries = journal.history(kinds=_KINDS, limit=_MOST_ENTRIES)
-    ranked = [(found, each) for each in entries if (found := _rank(wanted, each)) is not None]
+    ranked = [(found, each) for each in entries if (found := _match_rank(wanted, each)) is not None]
     if ranked:
         return min(ranked, key=lambda each: each[0])[1]
     # Older than the newest thousand: the journal looks for a part of its name or path.
     older = journal.history(task=wanted, kinds=_KINDS, limit=1)
-    return older[0] if older else _of_incident(journal, entries, wanted)
+    return older[0] if older else _death_of_incident(journal, entries, wanted)
 
 
-def describe(
+def describe_entry(
     journal: Journal,
     entry: Entry,
     *,
@@ -85,11 +87,11 @@ def describe(
     """
     at_unix_s = float(entry["unix_s"])
     begin = at_unix_s - minutes * 60
-    around = _around(journal, entry, begin, at_unix_s)
+    around = _decisions_between(journal, entry, begin, at_unix_s)
     clock = time.localtime(at_unix_s)
     today = clock[:3] == time.localtime(now_unix_s)[:3]
     at = time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S", clock)
-    text = about_death(
+    text = describe_death(
         entry,
         at=at,
         now_unix_s=now_unix_s,
@@ -100,7 +102,9 @@ def describe(
     return {"death": entry, "death_text": text, "plot": _plot(journal, entry, begin, around)}
 
 
-def before(journal: Journal, task: Task, now_unix_s: float, wanted_pid: int | None) -> Entry | None:
+def previous_death(
+    journal: Journal, task: Task, now_unix_s: float, wanted_pid: int | None
+) -> Entry | None:
     """
     The death, lately, that who asks for a living task may mean; None: there was none.
 
@@ -128,11 +132,11 @@ def before(journal: Journal, task: Task, now_unix_s: float, wanted_pid: int | No
         else:
             meant = each.get("name") == task.name and each.get("path") == path
         if meant:
-            return each if _misfortune(each) else None
+            return each if _is_failure(each) else None
     return None
 
 
-def answer(
+def explain_death(
     journal: Journal,
     wanted: str | None,
     minutes: float,
@@ -143,11 +147,11 @@ def answer(
     tasks: Sequence[Task] = (),
 ) -> dict[str, Any] | None:
     """
-    What the journal says of one death, as `describe`; None: it knows of none.
+    What the journal says of one death, as `describe_entry`; None: it knows of none.
 
     Args:
         journal: is read alone.
-        wanted: as `find` takes it; None: the last death.
+        wanted: as `find_death` takes it; None: the last death.
         minutes: before the end, that the plot shows.
         now_unix_s: now.
         within_s: how old the last death may be; None: any age.
@@ -155,21 +159,25 @@ def answer(
         tasks: those that live: one of them may have taken the place of the dead.
     """
     if task is not None:
-        entry = _end_of(journal, task)
+        entry = _end_of_task(journal, task)
         if entry is not None:  # since the last look
-            found = describe(journal, entry, minutes=minutes, now_unix_s=now_unix_s)
+            found = describe_entry(journal, entry, minutes=minutes, now_unix_s=now_unix_s)
             return {"text": found["death_text"], "incidents": [], **found}
         wanted_pid = None if wanted is None else parse_pid(wanted)
-        entry = before(journal, task, now_unix_s, wanted_pid)
+        entry = previous_death(journal, task, now_unix_s, wanted_pid)
     else:
-        entry = last(journal, now_unix_s, within_s) if wanted is None else find(journal, wanted)
+        entry = (
+            last_death(journal, now_unix_s, within_s)
+            if wanted is None
+            else find_death(journal, wanted)
+        )
     if entry is None:
         return None
     after = _successor(entry, tasks)
-    return describe(journal, entry, minutes=minutes, now_unix_s=now_unix_s, successor=after)
+    return describe_entry(journal, entry, minutes=minutes, now_unix_s=now_unix_s, successor=after)
 
 
-def _end_of(journal: Journal, task: Task) -> Entry | None:
+def _end_of_task(journal: Journal, task: Task) -> Entry | None:
     """The end of a task that a look shows alive; None: it has not ended."""
     for each in journal.history(task=str(task.key.pid), kinds=_KINDS, limit=20):
         who = (each.get("pid"), each.get("start_time"), each.get("worker"))
@@ -196,7 +204,7 @@ def _successor(entry: Mapping[str, Any], tasks: Sequence[Task]) -> dict[str, Any
     return None
 
 
-def _misfortune(entry: Mapping[str, Any]) -> bool:
+def _is_failure(entry: Mapping[str, Any]) -> bool:
     if entry["kind"] == "death":
         return True
     # Asked to end by a plain kill, a closed terminal, Ctrl-C: its user knows.
@@ -205,14 +213,14 @@ def _misfortune(entry: Mapping[str, Any]) -> bool:
     return not cause_spec(entry.get("cause")).by_itself and not asked
 
 
-def _rank(wanted: str, entry: Entry) -> int | None:
+def _match_rank(wanted: str, entry: Entry) -> int | None:
     name, cwd = str(entry.get("name") or ""), str(entry.get("cwd") or "")
     paths = [path for path in (str(entry.get("path") or ""), os.path.join(cwd, name)) if path]
     pids = [pid for pid in (entry.get("pid"), entry.get("worker")) if pid is not None]
     return match_rank(wanted, pids, name, paths, entry.get("kernel_id"))
 
 
-def _of_incident(journal: Journal, entries: Sequence[Entry], wanted: str) -> Entry | None:
+def _death_of_incident(journal: Journal, entries: Sequence[Entry], wanted: str) -> Entry | None:
     """The first end of one of those that an incident blamed, after it had opened."""
     for each in journal.history(kinds=("incident",), limit=_MOST_ENTRIES):
         if each.get("id") != wanted:
@@ -220,13 +228,13 @@ def _of_incident(journal: Journal, entries: Sequence[Entry], wanted: str) -> Ent
         pids = {one.pid for one in Incident.read(each).contributors}
         opened = float(each.get("opened_unix_s") or 0.0)
         after = [e for e in entries if e.get("pid") in pids and e["unix_s"] >= opened]
-        bad = [each for each in after if _misfortune(each)]
+        bad = [each for each in after if _is_failure(each)]
         newest_first = bad or after
         return newest_first[-1] if newest_first else None
     return None
 
 
-def _around(journal: Journal, entry: Entry, begin: float, end: float) -> list[Entry]:
+def _decisions_between(journal: Journal, entry: Entry, begin: float, end: float) -> list[Entry]:
     """What was decided and came of it for this task, in the time of the plot."""
     return [
         each
@@ -252,7 +260,9 @@ def _earlier_save(journal: Journal, entry: Entry) -> RescueRecord | None:
     )
     for each in outcomes:
         saved = each.get("evidence")
-        if _mark(each) == {"unix_s": each["unix_s"], "kind": "saved"} and isinstance(saved, dict):
+        if _plot_mark(each) == {"unix_s": each["unix_s"], "kind": "saved"} and isinstance(
+            saved, dict
+        ):
             path, step = saved.get("path"), saved.get("step")
             if isinstance(path, str) and isinstance(step, int):
                 return RescueRecord(path, step, 0, 0.0, each["unix_s"])
@@ -261,17 +271,17 @@ def _earlier_save(journal: Journal, entry: Entry) -> RescueRecord | None:
 
 def _advice(journal: Journal, entry: Entry, at_unix_s: float) -> list[str]:
     """What was advised in the last danger that it was in, if it died in it; else by its cause."""
-    general = list(exits.after(entry))
+    general = list(exits.advice_after_exit(entry))
     spec = cause_spec(entry.get("cause"))
     if not (spec.out_of_memory or spec.of_group or general):
-        return list(exits.grew(entry))
-    general = [*exits.grew(entry), *general]
+        return list(exits.growth_lines(entry))
+    general = [*exits.growth_lines(entry), *general]
     for each in journal.history(
         since_unix_s=at_unix_s - 3600, until_unix_s=at_unix_s + 60, kinds=("incident",), limit=100
     ):
         if any(one.pid == entry.get("pid") for one in Incident.read(each).contributors):
             # What grew is known best at the end: an incident is written down as it changes stage.
-            found = [*exits.grew(entry), *(str(line) for line in each.get("advice") or [])]
+            found = [*exits.growth_lines(entry), *(str(line) for line in each.get("advice") or [])]
             lasting = [line for line in found if not line.startswith(phrases.WHILE_IT_RUNS)]
             # What was seen coming is no matter of the single step that failed.
             return list(dict.fromkeys(lasting or general))
@@ -290,12 +300,12 @@ def _plot(
         return None
     # By its ident: the pid may have been another's before, and a part of another's name.
     found = journal.series(own["ident"], begin - _STILL_S, end + 1, _MOST_POINTS)
-    resource = _resource(entry, found, begin, end)
-    points = _clipped(own["points"], begin)
+    resource = _plot_resource(entry, found, begin, end)
+    points = _clip_points(own["points"], begin)
     rss = entry.get("rss_bytes")
     if points and (points[-1][0] or 0.0) < end:
         points.append([end, rss if isinstance(rss, int | float) else points[-1][1], None])
-    marks = [mark for each in reversed(around) if (mark := _mark(each)) is not None]
+    marks = [mark for each in reversed(around) if (mark := _plot_mark(each)) is not None]
     rescue = entry.get("rescue")
     saved = rescue.get("saved_unix_s") if isinstance(rescue, Mapping) else None
     if isinstance(saved, int | float) and saved >= begin and not any(
@@ -313,7 +323,7 @@ def _plot(
     }
 
 
-def _resource(
+def _plot_resource(
     entry: Mapping[str, Any], series: Sequence[Mapping[str, Any]], begin: float, end: float
 ) -> dict[str, Any] | None:
     """The one that it died at, where that is known; else the one that it was nearest to."""
@@ -328,11 +338,11 @@ def _resource(
     spec = cause_spec(entry.get("cause"))
     grouped = spec.of_group
     nearest = max(
-        (s for s in known if _share(s)),
+        (s for s in known if _final_ratio(s)),
         key=lambda s: (
             spec.of_card == s["kind"].startswith("gpu"),
             grouped and s["kind"] in _GROUPS,
-            _share(s),
+            _final_ratio(s),
         ),
         default=None,
     )  # fmt: skip
@@ -345,14 +355,14 @@ def _resource(
                 "points": [[end, limit, limit]]}  # fmt: skip
     if nearest is None:
         return None
-    points = _clipped(nearest["points"], begin)
+    points = _clip_points(nearest["points"], begin)
     limit = nearest["points"][-1][2]
     if grouped and points and (points[-1][0] or 0.0) < end:
         points.append([end, limit, limit])  # it was met: that is what ended it
     return {"kind": nearest["kind"], "label": nearest["name"], "limit": limit, "points": points}
 
 
-def _mark(entry: Mapping[str, Any]) -> dict[str, Any] | None:
+def _plot_mark(entry: Mapping[str, Any]) -> dict[str, Any] | None:
     kind, word = str(entry.get("decision_kind")), None
     if entry["kind"] == "outcome":
         word = _MARKS.get(kind) if entry.get("status") == "done" else None
@@ -363,7 +373,9 @@ def _mark(entry: Mapping[str, Any]) -> dict[str, Any] | None:
     return None if word is None else {"unix_s": entry["unix_s"], "kind": word}
 
 
-def _clipped(points: Sequence[Sequence[float | None]], begin: float) -> list[list[float | None]]:
+def _clip_points(
+    points: Sequence[Sequence[float | None]], begin: float
+) -> list[list[float | None]]:
     """Points from `begin` on as [unix_s, used, limit]; the one before it stands at the edge."""
     before = [point for point in points if (point[0] or 0) < begin]
     inside = [list(point[:3]) for point in points if (point[0] or 0) >= begin]
@@ -372,7 +384,7 @@ def _clipped(points: Sequence[Sequence[float | None]], begin: float) -> list[lis
     return inside
 
 
-def _share(series: Mapping[str, Any]) -> float:
+def _final_ratio(series: Mapping[str, Any]) -> float:
     """How full it was in the end; 0 where that is not known."""
     last_point = series["points"][-1]
     used, limit = last_point[1], last_point[2]

@@ -25,7 +25,7 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a folder of our own is made in it
 
 
 @contextmanager
-def reading(folder: str) -> Iterator[Journal]:
+def open_read_only(folder: str) -> Iterator[Journal]:
     """
     The journal in `folder`; nothing of what it holds is changed.
 
@@ -38,15 +38,15 @@ def reading(folder: str) -> Iterator[Journal]:
         raise OSError(errno.EINVAL, "it is no regular file", path)
     with ExitStack() as stack:
         try:
-            db = _opened(path, "mode=ro")
+            db = _connect(path, "mode=ro")
         except sqlite3.OperationalError:
-            copy = _copied(path, stack)
+            copy = _copy_journal(path, stack)
             # No room for a copy: without what was not yet moved into the file itself.
-            db = _opened(path, "immutable=1") if copy is None else _opened(copy, "mode=rw")
-        yield Journal.over(stack.enter_context(closing(db)))
+            db = _connect(path, "immutable=1") if copy is None else _connect(copy, "mode=rw")
+        yield Journal.from_connection(stack.enter_context(closing(db)))
 
 
-def _copied(path: str, stack: ExitStack) -> str | None:
+def _copy_journal(path: str, stack: ExitStack) -> str | None:
     for place in (None, _SHARED_MEMORY):
         with suppress(OSError):
             folder = tempfile.TemporaryDirectory(
@@ -60,7 +60,7 @@ def _copied(path: str, stack: ExitStack) -> str | None:
     return None
 
 
-def _opened(path: str, how: str) -> sqlite3.Connection:
+def _connect(path: str, how: str) -> sqlite3.Connection:
     name = f"file:{quote(os.path.abspath(path))}?{how}"
     db = sqlite3.connect(name, uri=True, timeout=2.0, isolation_level=None)
     try:

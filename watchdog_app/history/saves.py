@@ -49,7 +49,7 @@ class _Series:
         }
 
 
-def folded(entries: Iterable[Entry], limit: int) -> list[dict[str, Any]]:
+def fold_saves(entries: Iterable[Entry], limit: int) -> list[dict[str, Any]]:
     """
     At most `limit` entries, newest first, each series of saves in one of them.
 
@@ -64,7 +64,7 @@ def folded(entries: Iterable[Entry], limit: int) -> list[dict[str, Any]]:
     growing: dict[Any, _Series] = {}  # by training and result
     asked: dict[Any, _Series] = {}  # by the id of a request: the series with its outcome
     for entry in entries:
-        at, key = entry["unix_s"], _key(entry)
+        at, key = entry["unix_s"], _series_key(entry)
         full = len(found) >= limit
         if full and not any(
             series.oldest["unix_s"] - at <= _GAP_S
@@ -94,7 +94,7 @@ def folded(entries: Iterable[Entry], limit: int) -> list[dict[str, Any]]:
     return sorted(told, key=lambda entry: -float(entry["unix_s"]))[:limit]
 
 
-def _key(entry: Entry) -> tuple[object, ...] | None:
+def _series_key(entry: Entry) -> tuple[object, ...] | None:
     """What a save has in common with others of its series; None: it is no save of watchdog's."""
     pid, name = entry.get("pid"), entry.get("name")
     if entry.get("decision_kind") != _SAVE or pid is None:

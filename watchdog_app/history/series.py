@@ -55,13 +55,13 @@ class _Series:
     recent: deque[Point] = field(default_factory=lambda: deque(maxlen=_RECENT))  # after `kept`
 
 
-class Thinner:
+class Downsampler:
     """Decides for any number of series, each under a key of the caller's choice."""
 
     def __init__(self) -> None:
         self._series: dict[Hashable, _Series] = {}
 
-    def offer(self, key: Hashable, point: Point, unit: str, pace: Pace) -> list[Point]:
+    def add(self, key: Hashable, point: Point, unit: str, pace: Pace) -> list[Point]:
         """
         The points to keep now that `point` was sampled, oldest first.
 
@@ -82,9 +82,9 @@ class Thinner:
             return [point]
         if pace is Pace.ALARM:
             found = [*series.recent, point]
-        elif self._moved(kept, point, unit) and point.unix_s - kept.unix_s >= pace.value:
+        elif self._has_moved(kept, point, unit) and point.unix_s - kept.unix_s >= pace.value:
             before = series.recent[-1] if series.recent else None
-            stood = before is not None and not self._moved(kept, before, unit)
+            stood = before is not None and not self._has_moved(kept, before, unit)
             found = [before, point] if before is not None and stood else [point]
         elif point.unix_s - kept.unix_s >= _MOST_S:
             found = [point]
@@ -95,14 +95,14 @@ class Thinner:
         series.kept = point
         return found
 
-    def forget_others(self, keys: Collection[Hashable]) -> None:
+    def keep_only(self, keys: Collection[Hashable]) -> None:
         """Drop every series whose key is not among `keys`: its task or resource is gone."""
         if len(self._series) > len(keys):
             for key in [key for key in self._series if key not in keys]:
                 del self._series[key]
 
     @staticmethod
-    def _moved(kept: Point, point: Point, unit: str) -> bool:
+    def _has_moved(kept: Point, point: Point, unit: str) -> bool:
         band = max(_BAND_LEAST.get(unit, 0.0), _BAND_SHARE * abs(kept.used))
         return (
             abs(point.used - kept.used) > band
@@ -133,25 +133,31 @@ def add_series(db: sqlite3.Connection, item: SeriesPoints) -> None:
         db: the journal, in a transaction.
         item: the series with its new points.
     """
-    last_ms, ident = round(item.points[-1].unix_s * 1000), stored(item.ident)
-    path = None if item.path is None else stored(item.path)
+    last_ms, ident = round(item.points[-1].unix_s * 1000), sqlite_text(item.ident)
+    path = None if item.path is None else sqlite_text(item.path)
     db.execute(
         "INSERT INTO series (ident, kind, pid, name, path, unit, last_unix_ms)"
         " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (ident) DO UPDATE SET"
         " name = excluded.name, path = excluded.path, last_unix_ms = excluded.last_unix_ms",
-        (ident, item.kind, item.pid, stored(item.name), path, item.unit, last_ms),
+        (ident, item.kind, item.pid, sqlite_text(item.name), path, item.unit, last_ms),
     )
     (id_,) = db.execute("SELECT id FROM series WHERE ident = ?", (ident,)).fetchone()
     db.executemany(
         "INSERT OR REPLACE INTO points VALUES (?, ?, ?, ?, ?)",
         [
-            (id_, round(p.unix_s * 1000), _small(p.used), _small(p.limit), _small(p.swap))
+            (
+                id_,
+                round(p.unix_s * 1000),
+                _sqlite_number(p.used),
+                _sqlite_number(p.limit),
+                _sqlite_number(p.swap),
+            )
             for p in item.points
         ],
     )
     db.executemany(
         "INSERT OR IGNORE INTO hits SELECT ?, id FROM series WHERE ident = ?",
-        [(id_, stored(resource)) for resource in item.resources],
+        [(id_, sqlite_text(resource)) for resource in item.resources],
     )
 
 
@@ -176,16 +182,16 @@ def read_series(
         For each `{kind, ident, name, path, pid, unit, points}`; points are
         `[unix_s, used, limit, swap]`, oldest first.
     """
-    where, values = between(since_unix_s, until_unix_s)
+    where, values = time_condition(since_unix_s, until_unix_s)
     chosen: list[int] | None = None
     if task is not None:
-        condition, wanted = of_task(task, pids)
+        condition, wanted = task_condition(task, pids)
         chosen = [
             row[0]
             for row in db.execute(
                 f"SELECT id FROM series WHERE kind = 'task' AND ({condition} OR ident = ?)"  # noqa: S608
                 " ORDER BY last_unix_ms DESC LIMIT 200",
-                (*wanted, stored(task)),
+                (*wanted, sqlite_text(task)),
             )
         ]
         marks = ",".join("?" * len(chosen))
@@ -214,7 +220,7 @@ def read_series(
     ]
 
 
-def of_task(task: str, pids: Sequence[int] = ()) -> tuple[str, list[Any]]:
+def task_condition(task: str, pids: Sequence[int] = ()) -> tuple[str, list[Any]]:
     """
     Condition and values for the rows of a task.
 
@@ -223,13 +229,13 @@ def of_task(task: str, pids: Sequence[int] = ()) -> tuple[str, list[Any]]:
         pids: others that the task had before.
     """
     # SQLite's lower() folds ASCII alone, and so does that of bytes.
-    pid, wanted = parse_pid(task), stored(task).encode("utf-8").lower().decode("utf-8")
+    pid, wanted = parse_pid(task), sqlite_text(task).encode("utf-8").lower().decode("utf-8")
     marks = ",".join("?" * (1 + len(pids)))
     condition = f"pid IN ({marks}) OR (? AND (instr(lower(name), ?) OR instr(lower(path), ?)))"
     return condition, [pid, *pids, pid is None, wanted, wanted]
 
 
-def between(since: float | None, until: float | None) -> tuple[list[str], list[Any]]:
+def time_condition(since: float | None, until: float | None) -> tuple[list[str], list[Any]]:
     """
     Conditions and values for a query over `unix_ms`.
 
@@ -244,12 +250,12 @@ def between(since: float | None, until: float | None) -> tuple[list[str], list[A
     return where, values
 
 
-def stored(text: str) -> str:
+def sqlite_text(text: str) -> str:
     """As it is; bytes of a file's name that are no UTF-8, as SQLite's texts are, as escapes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _small(value: float | None) -> float | int | None:
+def _sqlite_number(value: float | None) -> float | int | None:
     """Whole bytes as whole numbers: six bytes on disk where a fraction takes eight."""
     if value is None or not math.isfinite(value):
         return None

@@ -63,7 +63,7 @@ class JournalWriter:
         self._series: deque[SeriesPoints] = deque(maxlen=_MOST_SERIES)
         self._sync: list[threading.Event] = []
         self._flushing = False  # submitted and not begun
-        self._questions: deque[tuple[Job, Done, Callable[[], bool]]] = deque()
+        self._queries: deque[tuple[Job, Done, Callable[[], bool]]] = deque()
         self._reading = False  # a question is submitted: others wait until it is answered
         self._last_sync: threading.Event | None = None
         self._late_mono_s = float("-inf")  # when one was waited for that had not caught up
@@ -110,7 +110,7 @@ class JournalWriter:
                 self._series.extend(series)
             self._flush_within(_AT_REST_S if at_rest else FLUSH_S)
 
-    def durable(self, entries: Sequence[Entry], timeout_s: float) -> bool:
+    def write_durably(self, entries: Sequence[Entry], timeout_s: float) -> bool:
         """
         Write these and wait until they are on the disk; False: they are not, or not in time.
 
@@ -144,9 +144,9 @@ class JournalWriter:
             done: called with what it gave, or with the error, in `collect`.
         """
         self._flush_now()
-        self._worker.submit(partial(self._carry_out, job), done)
+        self._worker.submit(partial(self._run_job, job), done)
 
-    def ask(self, job: Job, done: Done, wanted: Callable[[], bool]) -> None:
+    def query(self, job: Job, done: Done, wanted: Callable[[], bool]) -> None:
         """
         Run `job`, which reads for a client, when nothing is left to be written or kept.
 
@@ -156,9 +156,9 @@ class JournalWriter:
             wanted: whether somebody still waits for it; else it is not run.
         """
         with self._lock:
-            self._questions.append((job, done, wanted))
+            self._queries.append((job, done, wanted))
         self._flush_now()
-        self._next_question(answered=False)
+        self._submit_next_query(answered=False)
 
     def collect(self) -> None:
         """Call back what has finished, and write what is due."""
@@ -171,7 +171,7 @@ class JournalWriter:
     def close(self, timeout_s: float) -> None:
         """Write out what there is, as far as that takes no longer than `timeout_s`."""
         self._flush_now()
-        self._worker.submit(self._end)
+        self._worker.submit(self._close_journal)
         self._worker.close(timeout_s)
 
     def _flush_within(self, seconds: float) -> None:
@@ -184,24 +184,26 @@ class JournalWriter:
         if not flushing:
             self._worker.submit(self._flush)
 
-    def _next_question(self, *, answered: bool) -> None:
+    def _submit_next_query(self, *, answered: bool) -> None:
         """Submit one at a time: what has to be on the disk waits for no crowd of readers."""
         with self._lock:
             if self._reading and not answered:
                 return
-            self._reading = bool(self._questions)
+            self._reading = bool(self._queries)
             if not self._reading:
                 return
-            job, done, wanted = self._questions.popleft()
-        self._worker.submit(partial(self._answer, job, wanted), partial(_call_back, done, wanted))
+            job, done, wanted = self._queries.popleft()
+        self._worker.submit(
+            partial(self._run_query, job, wanted), partial(_call_done, done, wanted)
+        )
 
     # In the thread
 
-    def _answer(self, job: Job, wanted: Callable[[], bool]) -> Any:
+    def _run_query(self, job: Job, wanted: Callable[[], bool]) -> Any:
         try:
-            return self._carry_out(job) if wanted() else None
+            return self._run_job(job) if wanted() else None
         finally:
-            self._next_question(answered=True)
+            self._submit_next_query(answered=True)
 
     def _flush(self) -> None:
         with self._lock:
@@ -209,14 +211,14 @@ class JournalWriter:
             entries, self._entries = list(self._entries), deque(maxlen=_MOST_ENTRIES)
             series, self._series = list(self._series), deque(maxlen=_MOST_SERIES)
             sync, self._sync = self._sync, []
-        if self._journal is not None and not self._journal.in_place():
-            self._failed(OSError("its file was removed or replaced"))
+        if self._journal is not None and not self._journal.is_file_current():
+            self._record_failure(OSError("its file was removed or replaced"))
             self._next_try_mono_s = 0.0  # a new one can be begun at once
         due = bool(sync) or time.monotonic() >= self._next_try_mono_s
         if self._journal is None and due and self._reopen():
             self.notes.append("The journal can be written again.")
             self.reopened = True
-        written = not (entries or series) or self._guarded(
+        written = not (entries or series) or self._try_write(
             lambda journal: journal.add(entries, series, bool(sync))
         )
         if not written:
@@ -228,9 +230,9 @@ class JournalWriter:
         now = time.monotonic()
         if self._journal is not None and self._trim_is_due(now):
             self._next_trim_mono_s = now + _TRIM_S
-            self._guarded(lambda journal: journal.trim(time.time()))
+            self._try_write(lambda journal: journal.trim(time.time()))
 
-    def _end(self) -> None:
+    def _close_journal(self) -> None:
         if self._journal is not None:
             self._journal.close()
 
@@ -239,19 +241,19 @@ class JournalWriter:
         if now_mono_s >= self._next_trim_mono_s:
             return True
         try:
-            return self._journal is not None and self._journal.overflows()
+            return self._journal is not None and self._journal.is_over_limit()
         except sqlite3.Error:
             return False  # whoever writes next hears of it
 
-    def _carry_out(self, job: Job) -> Any:
+    def _run_job(self, job: Job) -> Any:
         if self._journal is not None:
             try:
                 return job(self._journal)
             except (sqlite3.Error, OSError) as cause:
-                self._failed(cause)
+                self._record_failure(cause)
         raise RequestError(self.fault.message if self.fault else "The journal is not open.")
 
-    def _guarded(self, job: Job) -> bool:
+    def _try_write(self, job: Job) -> bool:
         if self._journal is None:
             return False
         try:
@@ -260,7 +262,7 @@ class JournalWriter:
             # What we hand over is at fault, not the disk: trying again would not help.
             self.notes.append(f"Some of the journal was left out: {cause!r}")
         except (sqlite3.Error, OSError) as cause:
-            self._failed(cause)
+            self._record_failure(cause)
             return False
         self.fault = None
         return True
@@ -270,7 +272,7 @@ class JournalWriter:
         try:
             self._journal = Journal(self._folder, *self._limits)
         except (sqlite3.Error, OSError) as cause:
-            self._failed(cause)
+            self._record_failure(cause)
             return False
         self.fault = None
         if self._journal.set_aside:
@@ -279,7 +281,7 @@ class JournalWriter:
             self.add(Entry(time.time(), "daemon", {"what": f"the {told}"}))  # for who misses it
         return True
 
-    def _failed(self, cause: Exception) -> None:
+    def _record_failure(self, cause: Exception) -> None:
         if self._journal is not None:
             self._journal.close()
             self._journal = None
@@ -299,6 +301,6 @@ class JournalWriter:
         )
 
 
-def _call_back(done: Done, wanted: Callable[[], bool], value: Any, error: Exception | None) -> None:
+def _call_done(done: Done, wanted: Callable[[], bool], value: Any, error: Exception | None) -> None:
     if wanted():
         done(value, error)

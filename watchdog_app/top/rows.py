@@ -19,8 +19,8 @@ from watchdog_app.core.explain.selection import (
     gpu_numbers,
     listed_resources,
     nearest_resource,
-    ordered,
-    without_background,
+    sort_tasks,
+    split_background,
 )
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Incident, Resource, Status, Task
@@ -64,13 +64,13 @@ def visible_tasks(
         everything: small idle interpreters as well.
         chosen: a task that is shown although it is a small idle one.
     """
-    found = ordered(status.tasks, sort)
+    found = sort_tasks(status.tasks, sort)
     if name_filter:
         needle = name_filter.casefold()
         return [task for task in found if needle in (task.name or "").casefold()]
     if everything:
         return found
-    kept = {task.key for task in without_background(found)[0]}
+    kept = {task.key for task in split_background(found)[0]}
     if chosen is not None:
         kept.add(chosen.key)
     return [task for task in found if task.key in kept]

@@ -78,17 +78,17 @@ def device_full(task: Task, readings: Iterable[Reading]) -> str | None:
             and task.key in reading.tasks
             and _ratio(reading.used, reading.limit) >= _DEVICE_FULL
         ):
-            return f"{reading.label}: {level_of(reading)}"
+            return f"{reading.label}: {format_level(reading)}"
     return None
 
 
 def address_space_full(reading: Reading) -> str | None:
     """How full a used-up address space is; None: it is not, or the resource is another."""
     full = _ratio(reading.used, reading.limit) >= _DEVICE_FULL
-    return level_of(reading) if full and reading.key.kind is ResourceKind.RLIMIT_AS else None
+    return format_level(reading) if full and reading.key.kind is ResourceKind.RLIMIT_AS else None
 
 
-def level_of(reading: Reading) -> str:
+def format_level(reading: Reading) -> str:
     """`1.2 GiB of 2.4 GiB`."""
     return f"{format_bytes(reading.used)} of {format_bytes(reading.limit)}"
 
@@ -106,7 +106,7 @@ def _likely(kind: CauseKind, text: str) -> Cause:
 
 def _by_kernel_log(facts: ExitFacts, number: int | None) -> Cause | None:
     """What the kernel has written about this very process."""
-    if number not in (None, signal.SIGKILL, signal.SIGBUS) or _by_itself(facts):
+    if number not in (None, signal.SIGKILL, signal.SIGBUS) or _exited_without_signal(facts):
         return None
     for line in facts.kernel:
         if line.pid != facts.pid or line.pid is None:
@@ -143,7 +143,7 @@ def _ended_by_guard(facts: ExitFacts, _: int | None) -> Cause | None:
 
 def _refused_by_guard(facts: ExitFacts, number: int | None) -> Cause | None:
     """An unread error of its own, just after its guard refused it more memory."""
-    if facts.guard is None or not facts.guard.refused or facts.said_bye or _spoke(facts):
+    if facts.guard is None or not facts.guard.refused or facts.said_bye or _raised_error(facts):
         return None
     if facts.wait_status in (None, 0) or number not in (None, signal.SIGABRT, signal.SIGSEGV):
         return None
@@ -157,10 +157,10 @@ def _refused_by_guard(facts: ExitFacts, number: int | None) -> Cause | None:
     )
 
 
-def _held_by_guard(facts: ExitFacts, number: int | None) -> Cause | None:
+def _paused_by_guard(facts: ExitFacts, number: int | None) -> Cause | None:
     """An end by somebody's hand while it was held: Ctrl-C, a closed terminal, a kill."""
     held = None if facts.guard is None else facts.guard.held
-    if held is None or _by_itself(facts) or number in CRASHES:
+    if held is None or _exited_without_signal(facts) or number in CRASHES:
         return None
     how = "" if number is None else f" by {signal_name(number)}"
     if number is None and "interrupted" in held:
@@ -207,7 +207,11 @@ def _by_unit(facts: ExitFacts, number: int | None) -> Cause | None:
         return None
     if facts.wait_status == 0 or (number is None and facts.said_bye and not facts.wait_status):
         return None  # it came to an end of its own
-    by_itself, excluded, where = _by_itself(facts), _excluded(facts), _unit(unit)
+    by_itself, excluded, where = (
+        _exited_without_signal(facts),
+        _is_not_kernel_kill(facts),
+        _unit_text(unit),
+    )
     if unit.guard is not None and not by_itself:
         text = f"ended by {clean(unit.guard)}, as its own log line says"
         return _by_daemon(number is not None, text)
@@ -239,9 +243,11 @@ def _by_kernel_in_unit(facts: ExitFacts, unit: UnitEnd) -> Cause | None:
     limit = format_bytes(facts.group_limit_bytes)
     what = f"its memory group reached its limit of {limit}; " if group else ""
     return _likely(
-        CauseKind.HOST_MEMORY if _pressed(facts) and not group else CauseKind.GROUP_LIMIT,
+        CauseKind.HOST_MEMORY
+        if _is_host_memory_low(facts) and not group
+        else CauseKind.GROUP_LIMIT,
         f"most likely killed by the kernel: {what}systemd says that its out-of-memory killer "
-        f"killed a process of {_unit(unit)}",
+        f"killed a process of {_unit_text(unit)}",
     )
 
 
@@ -259,12 +265,12 @@ def _by_oom_daemon(facts: ExitFacts, number: int | None, excluded: bool) -> Caus
     elif full and excluded and number == signal.SIGKILL and OOMD in able:
         how = (
             "killed by systemd-oomd, which runs here: the kernel killed nobody for memory, and "
-            f"its memory group held {_of_group(facts)} when it was last seen"
+            f"its memory group held {_format_group_memory(facts)} when it was last seen"
         )
-    elif able and _pressed(facts) and swap_left <= _GUARDED:
+    elif able and _is_host_memory_low(facts) and swap_left <= _GUARDED:
         how = (
-            f"ended by {able[0]}, which runs here: the machine had {_of_machine(facts)} left when "
-            "it was last seen"
+            f"ended by {able[0]}, which runs here: the machine had {_format_host_memory(facts)} "
+            "left when it was last seen"
         )
     else:
         return None
@@ -282,18 +288,22 @@ def _by_daemon(sure: bool, how: str) -> Cause:
 
 def _by_memory(facts: ExitFacts, number: int | None) -> Cause | None:
     """A kill for memory, by the kernel's counts, by another daemon, or by how full it was."""
-    if number not in (None, signal.SIGKILL, signal.SIGTERM) or _by_itself(facts):
+    if number not in (None, signal.SIGKILL, signal.SIGTERM) or _exited_without_signal(facts):
         return None
-    if number is None and (facts.said_bye or facts.failed or _spoke(facts)):
+    if number is None and (facts.said_bye or facts.failed or _raised_error(facts)):
         return None
     if number == signal.SIGTERM:
         return _by_oom_daemon(facts, number, excluded=False)
-    if _excluded(facts):
+    if _is_not_kernel_kill(facts):
         return _by_oom_daemon(facts, number, excluded=True)
-    return _counted(facts, number) or _by_oom_daemon(facts, number, excluded=False) or _full(facts)
+    return (
+        _by_kill_count(facts, number)
+        or _by_oom_daemon(facts, number, excluded=False)
+        or _by_last_level(facts)
+    )
 
 
-def _counted(facts: ExitFacts, number: int | None) -> Cause | None:
+def _by_kill_count(facts: ExitFacts, number: int | None) -> Cause | None:
     """The kernel's count of its kills rose: exact for its own group, and where that is known."""
     count = kill_count(facts)
     if count is None:
@@ -316,20 +326,20 @@ def _counted(facts: ExitFacts, number: int | None) -> Cause | None:
     return _likely(CauseKind.GROUP_LIMIT, text)
 
 
-def _full(facts: ExitFacts) -> Cause | None:
+def _by_last_level(facts: ExitFacts) -> Cause | None:
     # At the limit of a guard the kernel kills nobody: being full says nothing there.
     what = "probably killed by the kernel"
     if facts.guard is None and _group_level(facts) >= _FULL:
-        text = f"{what}: its memory group held {_of_group(facts)} when it was last seen"
+        text = f"{what}: its memory group held {_format_group_memory(facts)} when it was last seen"
         return _likely(CauseKind.GROUP_LIMIT, text)
     total, available = facts.host_total_bytes, facts.host_available_bytes
     if total and available is not None and total - available >= _FULL * total:
-        text = f"{what}: the machine had {_of_machine(facts)} left when it was last seen"
+        text = f"{what}: the machine had {_format_host_memory(facts)} left when it was last seen"
         return _likely(CauseKind.HOST_MEMORY, text)
     return None
 
 
-def _excluded(facts: ExitFacts) -> bool:
+def _is_not_kernel_kill(facts: ExitFacts) -> bool:
     """The kernel's counters or its log say that it did not kill this process."""
     if facts.pid is not None and any(line.kind is KernelEvent.OOM_KILL for line in facts.kernel):
         return True  # the log names whom it has killed, and `_by_kernel_log` did not find this one
@@ -337,7 +347,7 @@ def _excluded(facts: ExitFacts) -> bool:
     return count is not None and count.excludes
 
 
-def _by_time(facts: ExitFacts, number: int | None) -> Cause | None:
+def _by_cpu_limit(facts: ExitFacts, number: int | None) -> Cause | None:
     """Its processor time was used up (ulimit -t)."""
     limit, used = facts.cpu_limit_s, facts.cpu_used_s
     name = "processor time (ulimit -t)" + ("" if limit is None else f" of {limit:.0f} s")
@@ -362,7 +372,7 @@ def _by_device(facts: ExitFacts, number: int | None) -> Cause | None:
     if facts.card_fault is not None and (failed or unknown or number in _BREAKS):
         text = f"ended by a fault of its card: {facts.card_fault}"
         return _likely(CauseKind.GPU_LOST, text)
-    if not failed or _spoke(facts):
+    if not failed or _raised_error(facts):
         return None
     how = "ended by an error of its own"
     if facts.device_ooms:
@@ -381,7 +391,7 @@ def _by_address_space(facts: ExitFacts, number: int | None) -> Cause | None:
     if facts.address_space_full is None or facts.said_bye or facts.wait_status == 0:
         return None
     # Python ends with a status; a library in C that does not look at what malloc gave it crashes.
-    if number not in (None, *_BREAKS) or _spoke(facts):
+    if number not in (None, *_BREAKS) or _raised_error(facts):
         return None
     how = "ended by an error of its own, most likely a MemoryError"
     if number is not None:
@@ -403,7 +413,7 @@ def _by_signal(facts: ExitFacts, number: int | None) -> Cause | None:
         return None
     if number == signal.SIGKILL:
         how = ", with no sign of a lack of memory: "
-        if _full(facts) is not None:
+        if _by_last_level(facts) is not None:
             how = "; memory was short, but the kernel did not kill it for that: "
         text = f"killed by SIGKILL{how}somebody, or a restarted kernel, ended it"
         return Cause(CauseKind.KILLED, text)
@@ -442,7 +452,7 @@ def _by_status(facts: ExitFacts, _: int | None) -> Cause | None:
     return _exact(CauseKind.FAILED, text, news=facts.notebook)
 
 
-def _good_end(facts: ExitFacts, _: int | None) -> Cause | None:
+def _by_normal_exit(facts: ExitFacts, _: int | None) -> Cause | None:
     if not facts.said_bye and facts.wait_status != 0:
         return None
     if not facts.notebook:
@@ -460,22 +470,22 @@ _RULES: tuple[Callable[[ExitFacts, int | None], Cause | None], ...] = (
     _by_unit,
     _refused_by_guard,
     _by_memory,
-    _by_time,
+    _by_cpu_limit,
     _by_device,
     _by_address_space,
-    _held_by_guard,
+    _paused_by_guard,
     _by_signal,
     _by_status,
-    _good_end,
+    _by_normal_exit,
 )
 
 
-def _by_itself(facts: ExitFacts) -> bool:
+def _exited_without_signal(facts: ExitFacts) -> bool:
     """It is known that no signal ended it."""
     return facts.wait_status is not None and signal_of(facts.wait_status) is None
 
 
-def _spoke(facts: ExitFacts) -> bool:
+def _raised_error(facts: ExitFacts) -> bool:
     """An uncaught exception was recorded: it said itself what it was, and no signal ended it."""
     return facts.words is not None and facts.words.error is not None
 
@@ -497,21 +507,21 @@ def _group_was_nearer(facts: ExitFacts) -> bool:
     return limit - used < available
 
 
-def _pressed(facts: ExitFacts) -> bool:
+def _is_host_memory_low(facts: ExitFacts) -> bool:
     """Whether so little RAM was left that earlyoom and its like act."""
     total, available = facts.host_total_bytes, facts.host_available_bytes
     return bool(total) and available is not None and available <= _GUARDED * (total or 0)
 
 
-def _of_group(facts: ExitFacts) -> str:
+def _format_group_memory(facts: ExitFacts) -> str:
     return f"{format_bytes(facts.group_used_bytes)} of {format_bytes(facts.group_limit_bytes)}"
 
 
-def _of_machine(facts: ExitFacts) -> str:
+def _format_host_memory(facts: ExitFacts) -> str:
     return f"{format_bytes(facts.host_available_bytes)} of {format_bytes(facts.host_total_bytes)}"
 
 
-def _unit(unit: UnitEnd) -> str:
+def _unit_text(unit: UnitEnd) -> str:
     return f"its unit {clean(unit.name, 80)}"
 
 

@@ -19,7 +19,7 @@ from watchdog_app.core.diagnosis.gpu_faults import (
     UNKNOWN_XID,
     FaultKind,
     Finding,
-    finding,
+    build_finding,
 )
 from watchdog_app.core.model.decisions import Contributor
 from watchdog_app.core.model.hardware import Gpu, GpuState, XidEvent
@@ -89,10 +89,10 @@ class DeviceHealth:
         read = hardware.gpus_mono_s
         if read is None or read != self._read_mono_s:
             self._read_mono_s = read
-            self._take(snapshot, tasks)
+            self._update_cards(snapshot, tasks)
         unread = read is not None and now - read > _UNREAD_S
         gone: list[_Card] = []
-        cause = _of_driver(self._cards.values(), now, unread, faults)
+        cause = _driver_finding(self._cards.values(), now, unread, faults)
         if cause is not None:
             yield cause
         for card in self._cards.values():
@@ -107,18 +107,20 @@ class DeviceHealth:
                 if card.missing >= _GONE_READINGS and now - card.state_since_mono_s >= _ABSENT_S:
                     gone.append(card)
             else:
-                yield from self._of_card(card, now, unread and cause is None)
-        yield from _of_gone(gone, bool(hardware.gpus), next(iter(faults.values()), None))
+                yield from self._card_findings(card, now, unread and cause is None)
+        yield from _missing_card_findings(
+            gone, bool(hardware.gpus), next(iter(faults.values()), None)
+        )
 
     # Taking a reading
 
-    def _take(self, snapshot: Snapshot, tasks: Sequence[Task]) -> None:
+    def _update_cards(self, snapshot: Snapshot, tasks: Sequence[Task]) -> None:
         now, hardware = snapshot.mono_s, snapshot.hardware
         owners = {member.key.pid: task for task in tasks for member in task.members}
         seen = {gpu.id for gpu in hardware.gpus}
         for gpu_id, card in list(self._cards.items()):
             if gpu_id not in seen:
-                self._missing(gpu_id, card, now)
+                self._mark_missing(gpu_id, card, now)
         for gpu in hardware.gpus:
             card = self._cards.setdefault(gpu.id, _Card(gpu, now, now))
             if card.gpu.state is not gpu.state or card.missing:
@@ -130,23 +132,23 @@ class DeviceHealth:
             if gpu.state is GpuState.OK and hardware.gpus_mono_s is not None:
                 card.well_mono_s = now
             listed = (gpu, *(part for part in hardware.gpus if part.parent_id == gpu.id))
-            self._remember(card, listed, owners, now)
+            self._update_holders(card, listed, owners, now)
             self._count_errors(card, gpu, now)
-            self._note_xids(card, gpu, now, snapshot.unix_s)
-            card.hit = (card.hit or _lately(card)) if gpu.state in _BROKEN else ()
+            self._update_xids(card, gpu, now, snapshot.unix_s)
+            card.hit = (card.hit or _recent_holders(card)) if gpu.state in _BROKEN else ()
             card.gpu = gpu
 
-    def _missing(self, gpu_id: str, card: _Card, now: float) -> None:
+    def _mark_missing(self, gpu_id: str, card: _Card, now: float) -> None:
         if card.missing == 0:
             card.state_since_mono_s = now
-            card.hit = card.hit or _lately(card)
+            card.hit = card.hit or _recent_holders(card)
         card.missing += 1
         # Parts of a card come and go as it is divided anew; a card on which nobody was may have
         # been unplugged or handed to a virtual machine.
         if card.gpu.parent_id is not None or now - card.state_since_mono_s > _GONE_S:
             del self._cards[gpu_id]
 
-    def _remember(
+    def _update_holders(
         self, card: _Card, listed: Sequence[Gpu], owners: Mapping[int, Task], now: float
     ) -> None:
         """Who is on it now, or on a part of it; forget who left some time ago."""
@@ -171,19 +173,19 @@ class DeviceHealth:
         if card.ecc_grew is not None and now - card.ecc_grew[0] > _GROWN_S:
             card.ecc_grew = None
 
-    def _note_xids(self, card: _Card, gpu: Gpu, now: float, now_unix_s: float) -> None:
+    def _update_xids(self, card: _Card, gpu: Gpu, now: float, now_unix_s: float) -> None:
         for event in gpu.xids:
             if (event.code, event.at_unix_s) in card.noted:
                 if event.pid is not None:
-                    _name_contributor(card, event)
+                    _set_xid_task(card, event)
                 continue
             # By its age alone: a clock that was set back makes every new one look old otherwise.
             if now_unix_s - event.at_unix_s > _XID_NEWS_S:
                 continue
-            found = gpu_faults.of_xid(event.code)
+            found = gpu_faults.xid_fault(event.code)
             if found is not UNKNOWN_XID and not found.restart:
                 continue  # what it is about shows in other figures, or needs nobody
-            _note(card, now, event)
+            _add_xid(card, now, event)
         card.noted = frozenset((event.code, event.at_unix_s) for event in gpu.xids)
         # What is older than its coming back has been mended with it.
         since = max(now - _XID_S, card.repaired_mono_s)
@@ -191,47 +193,47 @@ class DeviceHealth:
 
     # What it means
 
-    def _of_card(self, card: _Card, now: float, unread: bool) -> Iterator[Finding]:
+    def _card_findings(self, card: _Card, now: float, unread: bool) -> Iterator[Finding]:
         gpu = card.gpu
         since = now - card.state_since_mono_s
         codes = [event.code for _, event, _ in card.xids]
         state = STATES.get(gpu.state)
         if gpu.state in _BROKEN and state is not None:
-            said = _described(codes)
+            said = _describe_xids(codes)
             if said and gpu.state is GpuState.NEEDS_RESET:
                 said = f"{state.text}; {said}"
-            yield finding(state, gpu, card.hit, said)
+            yield build_finding(state, gpu, card.hit, said)
             return
         if (gpu.state is GpuState.SILENT and since >= _SILENT_S) or (
             unread and gpu.state is not GpuState.ASLEEP
         ):
-            yield finding(FAULTS[FaultKind.SILENT], gpu, _lately(card))
+            yield build_finding(FAULTS[FaultKind.SILENT], gpu, _recent_holders(card))
         elif state is not None and gpu.state is GpuState.UNREADABLE and since >= _UNREADABLE_S:
             why = clean(gpu.notes[0], 120) if gpu.notes else "it cannot be watched"
-            yield finding(state, gpu, (), f"{state.text}: {why}")
+            yield build_finding(state, gpu, (), f"{state.text}: {why}")
         if card.xids:
-            row = gpu_faults.worst(codes)
+            row = gpu_faults.worst_xid_fault(codes)
             hit = _unique(holder for _, _, holders in card.xids for holder in holders)
             unknown = f": {row.text}" if row is UNKNOWN_XID else ""
-            yield finding(row, gpu, hit, f"{_described(codes)}{unknown}")
-        yield from self._of_memory(card)
+            yield build_finding(row, gpu, hit, f"{_describe_xids(codes)}{unknown}")
+        yield from self._memory_findings(card)
         if gpu.recovery_action is not None:
             row = gpu_faults.RECOVERIES.get(gpu.recovery_action, gpu_faults.RECOVERIES["reset"])
             action = clean(gpu.recovery_action).replace("_", " ")
             text = f"the driver asks for a recovery: {action}"
-            yield finding(row, gpu, _lately(card), text)
+            yield build_finding(row, gpu, _recent_holders(card), text)
 
     @staticmethod
-    def _of_memory(card: _Card) -> Iterator[Finding]:
-        gpu, here = card.gpu, _lately(card)
+    def _memory_findings(card: _Card) -> Iterator[Finding]:
+        gpu, here = card.gpu, _recent_holders(card)
         if gpu.remap_failed:
-            yield finding(FAULTS[FaultKind.REMAP_FAILED], gpu, here)
+            yield build_finding(FAULTS[FaultKind.REMAP_FAILED], gpu, here)
         if card.ecc_grew is not None:
             number = card.ecc_grew[1]
             text = f"{number} memory error{'s' if number > 1 else ''} that could not be corrected"
-            yield finding(FAULTS[FaultKind.ECC], gpu, here, text)
+            yield build_finding(FAULTS[FaultKind.ECC], gpu, here, text)
         if gpu.remap_pending:
-            yield finding(FAULTS[FaultKind.REMAP_PENDING], gpu, here)
+            yield build_finding(FAULTS[FaultKind.REMAP_PENDING], gpu, here)
 
 
 _BROKEN = frozenset((GpuState.LOST, GpuState.NEEDS_RESET))
@@ -241,7 +243,7 @@ _UPDATED = "gpu.driver.updated"  # source of the fault that says so
 _DRIVER = "gpu.driver"
 
 
-def _of_driver(
+def _driver_finding(
     cards: Iterable[_Card], now: float, unread: bool, faults: Mapping[str, Fault]
 ) -> Finding | None:
     """One cause for all cards: an update underneath, or a driver that answers about none."""
@@ -252,7 +254,7 @@ def _of_driver(
             clean(updated.message, 300).rstrip("."),
             clean(updated.remedy or "", 300),
         )
-        return finding(FAULTS[FaultKind.UPDATED], DRIVER, (), text, remedy)
+        return build_finding(FAULTS[FaultKind.UPDATED], DRIVER, (), text, remedy)
     here = [
         card
         for card in cards
@@ -266,57 +268,61 @@ def _of_driver(
         return None
     if fault is None and len(here) < 2:
         return None  # that one is told by its name
-    hit = _unique(holder for card in here for holder in _lately(card))
-    return _driver(fault, hit)
+    hit = _unique(holder for card in here for holder in _recent_holders(card))
+    return _failed_driver_finding(fault, hit)
 
 
-def _driver(fault: Fault | None, hit: tuple[Contributor, ...], text: str = "") -> Finding:
+def _failed_driver_finding(
+    fault: Fault | None, hit: tuple[Contributor, ...], text: str = ""
+) -> Finding:
     """The driver has failed, in the words of the reader where it has any."""
     remedy = "" if fault is None else clean(fault.remedy or "", 300)
     text = text if fault is None else clean(fault.message, 200).rstrip(".")
-    return finding(FAULTS[FaultKind.DRIVER], DRIVER, hit, text, remedy)
+    return build_finding(FAULTS[FaultKind.DRIVER], DRIVER, hit, text, remedy)
 
 
-def _of_gone(gone: Sequence[_Card], others_there: bool, fault: Fault | None) -> Iterator[Finding]:
+def _missing_card_findings(
+    gone: Sequence[_Card], others_there: bool, fault: Fault | None
+) -> Iterator[Finding]:
     """Cards that are not listed any more: one of several, or all because the driver is gone."""
     if gone and not others_there and (fault is not None or len(gone) > 1):
         hit = _unique(holder for card in gone for holder in card.hit)
-        yield _driver(fault, hit, "no card is listed any more")
+        yield _failed_driver_finding(fault, hit, "no card is listed any more")
         return
     for card in gone:
         if card.hit:
-            yield finding(FAULTS[FaultKind.LOST], card.gpu, card.hit, "it is no longer there")
+            yield build_finding(FAULTS[FaultKind.LOST], card.gpu, card.hit, "it is no longer there")
 
 
-def _hit_by(event: XidEvent, card: _Card) -> tuple[Contributor, ...]:
+def _affected_by_xid(event: XidEvent, card: _Card) -> tuple[Contributor, ...]:
     """The program that the driver names; otherwise every task on the card."""
     if event.pid is not None and event.pid in card.holders:
         return (card.holders[event.pid][0],)
-    return _lately(card)
+    return _recent_holders(card)
 
 
-def _name_contributor(card: _Card, event: XidEvent) -> None:
+def _set_xid_task(card: _Card, event: XidEvent) -> None:
     """The kernel log has said meanwhile whose fault it was, of which the driver told first."""
     for place, (at, known, _) in enumerate(card.xids):
         if known.pid is None and (known.code, known.at_unix_s) == (event.code, event.at_unix_s):
-            card.xids[place] = at, event, _hit_by(event, card)
+            card.xids[place] = at, event, _affected_by_xid(event, card)
 
 
-def _note(card: _Card, now: float, event: XidEvent) -> None:
+def _add_xid(card: _Card, now: float, event: XidEvent) -> None:
     """One entry a code and program: a fault that repeats itself drives no other out."""
-    hit = _hit_by(event, card)
+    hit = _affected_by_xid(event, card)
     for place, (_, known, before) in enumerate(card.xids):
         if (known.code, known.pid) == (event.code, event.pid):
             card.xids[place] = now, event, _unique((*before, *hit))
             return
     if len(card.xids) >= _MOST_XIDS:
         card.xids.remove(
-            min(card.xids, key=lambda each: (gpu_faults.gravity(each[1].code), each[0]))
+            min(card.xids, key=lambda each: (gpu_faults.xid_severity(each[1].code), each[0]))
         )
     card.xids.append((now, event, hit))
 
 
-def _lately(card: _Card) -> tuple[Contributor, ...]:
+def _recent_holders(card: _Card) -> tuple[Contributor, ...]:
     """Who is on it, or was when it was last well."""
     return _unique(
         holder for holder, at in card.holders.values() if card.well_mono_s - at <= _LATELY_S
@@ -327,7 +333,7 @@ def _unique(holders: Iterable[Contributor]) -> tuple[Contributor, ...]:
     return tuple(dict.fromkeys(holders))
 
 
-def _described(codes: Sequence[int]) -> str:
+def _describe_xids(codes: Sequence[int]) -> str:
     # The worst first; of those alike the first tells what went wrong, the others follow from it.
-    worst = sorted(dict.fromkeys(codes), key=gpu_faults.gravity, reverse=True)
-    return "; ".join(gpu_faults.describe(code) for code in worst[:_MOST_CODES])
+    worst = sorted(dict.fromkeys(codes), key=gpu_faults.xid_severity, reverse=True)
+    return "; ".join(gpu_faults.describe_xid(code) for code in worst[:_MOST_CODES])

@@ -26,14 +26,14 @@ _DRIFT_S = 2.0  # the kernel log has a clock of its own
 _MOUNTS = ("/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
 
 
-def evidence_of(facts: ExitFacts) -> tuple[Evidence, ...]:
+def collect_evidence(facts: ExitFacts) -> tuple[Evidence, ...]:
     """All that is known of an end, the surest first."""
     found = [each for section in _SECTIONS for each in section(facts)]
     order = tuple(Certainty)
     return tuple(sorted(found, key=lambda each: order.index(each.certainty)))
 
 
-def concerning(
+def lines_about_exit(
     words: tuple[KernelLogLine, ...],
     pid: int,
     now_mono_s: float,
@@ -73,7 +73,7 @@ def concerning(
         or (
             word.kind is KernelEvent.OOM_KILL
             and word.mono_s >= since
-            and _shares(_limit_of(word, words), group)
+            and _is_under_limit(_limited_group(word, words), group)
         )
     )
 
@@ -93,7 +93,7 @@ def kills_elsewhere(words: tuple[KernelLogLine, ...], pid: int, since_mono_s: fl
     )
 
 
-def _limit_of(kill: KernelLogLine, words: tuple[KernelLogLine, ...]) -> str | None:
+def _limited_group(kill: KernelLogLine, words: tuple[KernelLogLine, ...]) -> str | None:
     """The group whose limit a kill was for: "" for the machine's memory, None: not told."""
     for word in words:
         near = abs(word.mono_s - kill.mono_s) <= _SAME_MOMENT_S
@@ -102,16 +102,16 @@ def _limit_of(kill: KernelLogLine, words: tuple[KernelLogLine, ...]) -> str | No
     return None if "cgroup" in kill.text else ""
 
 
-def _shares(limit: str | None, group: str | None) -> bool:
+def _is_under_limit(limit: str | None, group: str | None) -> bool:
     """Whether a process in `group` was under that limit too."""
     if limit == "":
         return True
     if limit is None or group is None:
         return False
-    return f"{_named(group)}/".startswith(f"{limit.rstrip('/')}/")
+    return f"{_kernel_group_name(group)}/".startswith(f"{limit.rstrip('/')}/")
 
 
-def takers(words: tuple[KernelLogLine, ...]) -> tuple[tuple[int, str, int], ...]:
+def largest_processes(words: tuple[KernelLogLine, ...]) -> tuple[tuple[int, str, int], ...]:
     """
     The largest processes when the kernel chose its victim: (pid, name, bytes), largest first.
 
@@ -157,7 +157,7 @@ def _kernel(facts: ExitFacts) -> Iterator[Evidence]:
     for line in own:
         # The report of a kill is long and hard to read: what it says is said.
         yield Evidence("kernel", f"The kernel log says: {_report(line)}")
-    killed = _killed(facts)
+    killed = _may_be_memory_kill(facts)
     kills = [each for each in facts.kernel if each.kind is KernelEvent.OOM_KILL]
     others = {each.pid: each for each in kills if each.pid != facts.pid}
     for pid, line in others.items() if killed else ():
@@ -224,7 +224,7 @@ def _counts(facts: ExitFacts) -> Iterator[Evidence]:
         return
     where = "on this machine"
     if count.of_group:
-        named = None if facts.group is None else clean(_named(facts.group), 160)
+        named = None if facts.group is None else clean(_kernel_group_name(facts.group), 160)
         where = "its memory group" if named is None else f"in the memory group {named}"
     if count.after > count.before:
         others = ", for other processes" if count.excludes else ""
@@ -275,7 +275,7 @@ def _cards(facts: ExitFacts) -> Iterator[Evidence]:
 
 def _levels(facts: ExitFacts) -> Iterator[Evidence]:
     """How full it was: what was seen is exact, what follows from it is not."""
-    crash = signal_of(facts.wait_status) is not None and not _killed(facts)
+    crash = signal_of(facts.wait_status) is not None and not _may_be_memory_kill(facts)
     if crash or facts.wait_status == 0:
         return  # a crash, a Ctrl-C: how much was left has nothing to do with it
     if facts.group_used_bytes is not None and facts.group_limit_bytes:
@@ -303,10 +303,10 @@ def _levels(facts: ExitFacts) -> Iterator[Evidence]:
         yield Evidence("pressure", text)
 
 
-def _others(facts: ExitFacts) -> Iterator[Evidence]:
+def _other_evidence(facts: ExitFacts) -> Iterator[Evidence]:
     if facts.oomd_kills:
         yield Evidence("guard", f"systemd-oomd has noted {facts.oomd_kills} kills on its group.")
-    if facts.oom_daemons and (signal_of(facts.wait_status) is None or _killed(facts)):
+    if facts.oom_daemons and (signal_of(facts.wait_status) is None or _may_be_memory_kill(facts)):
         names = " and ".join(facts.oom_daemons)
         text = f"Running here: {names}, which ends programs when memory is short."
         yield Evidence("guard", text)
@@ -332,17 +332,17 @@ _SECTIONS: tuple[Callable[[ExitFacts], Iterator[Evidence]], ...] = (
     _limits,
     _cards,
     _levels,
-    _others,
+    _other_evidence,
 )
 
 
-def _killed(facts: ExitFacts) -> bool:
+def _may_be_memory_kill(facts: ExitFacts) -> bool:
     """Whether a signal that ends programs for memory may have ended it."""
     number = signal_of(facts.wait_status)
     return facts.wait_status is None or number in (signal.SIGKILL, signal.SIGTERM)
 
 
-def _named(group: str) -> str:
+def _kernel_group_name(group: str) -> str:
     """A group as the kernel names it: without the folder of the mount."""
     for mount in _MOUNTS:
         if group == mount or group.startswith(f"{mount}/"):

@@ -101,63 +101,66 @@ class GpuFault:
 
     def remedy(self, index: object) -> str:
         """What to do; `index` is that of the card."""
-        return self.help.replace("{reset}", reset(index)).replace("{index}", str(index))
+        return self.help.replace("{reset}", reset_command(index)).replace("{index}", str(index))
 
 
-def reset(index: object) -> str:
+def reset_command(index: object) -> str:
     """The command that resets a card."""
     # Nobody may hold it open then, our own reader included.
     return f"watchdog stop; sudo nvidia-smi --gpu-reset -i {index}; watchdog start"
 
 
 _INFO, _WARNING, _CRITICAL = Stage.WATCH, Stage.WARN, Stage.SAVE
-_WORKS, _STOPPED, _ENDS, _GOES_ON = True, False, True, False
+_WORKS, _BROKEN, _RESTART, _NO_RESTART = True, False, True, False
 
 
-def _brake(trouble: FaultKind, stage: Stage, title: str, text: str, remedy: str) -> GpuFault:
+def _throttling_fault(
+    trouble: FaultKind, stage: Stage, title: str, text: str, remedy: str
+) -> GpuFault:
     kind = ResourceKind.THROTTLING
-    return GpuFault(trouble, stage, _WORKS, _GOES_ON, title, text, remedy, kind=kind)
+    return GpuFault(trouble, stage, _WORKS, _NO_RESTART, title, text, remedy, kind=kind)
 
 
 _LOWER = "sudo nvidia-smi -i {index} -pl WATTS"
 _ROWS = (
-    GpuFault(FaultKind.LOST, _CRITICAL, _STOPPED, _ENDS, "is lost",
+    GpuFault(FaultKind.LOST, _CRITICAL, _BROKEN, _RESTART, "is lost",
              "it has fallen off the bus: the driver cannot reach it any more", _MACHINE,
              lasting=True),
-    GpuFault(FaultKind.NEEDS_RESET, _CRITICAL, _STOPPED, _ENDS, "needs a reset",
+    GpuFault(FaultKind.NEEDS_RESET, _CRITICAL, _BROKEN, _RESTART, "needs a reset",
              "it does not work until it is reset", _RESET, lasting=True),
-    GpuFault(FaultKind.SILENT, _WARNING, _STOPPED, _GOES_ON, "does not answer",
+    GpuFault(FaultKind.SILENT, _WARNING, _BROKEN, _NO_RESTART, "does not answer",
              "its driver does not answer; what is on it may hang", _HANGS, lasting=True),
-    GpuFault(FaultKind.UNREADABLE, _INFO, _WORKS, _GOES_ON, "cannot be read",
+    GpuFault(FaultKind.UNREADABLE, _INFO, _WORKS, _NO_RESTART, "cannot be read",
              "its driver answers with errors",
              "See whether nvidia-smi can read it; else start the machine again."),
-    GpuFault(FaultKind.DRIVER, _WARNING, _STOPPED, _GOES_ON, "has failed",
+    GpuFault(FaultKind.DRIVER, _WARNING, _BROKEN, _NO_RESTART, "has failed",
              "it answers about none of the cards; what is on them may hang",
              _HANGS.replace("trainings on it", "trainings"), lasting=True),
-    GpuFault(FaultKind.UPDATED, _WARNING, _WORKS, _GOES_ON, "was updated under the running system",
+    GpuFault(FaultKind.UPDATED, _WARNING, _WORKS, _NO_RESTART,
+             "was updated under the running system",
              "it was updated under the running system", "Restart the machine.", lasting=True),
-    GpuFault(FaultKind.ECC, _WARNING, _WORKS, _GOES_ON, "has memory errors",
+    GpuFault(FaultKind.ECC, _WARNING, _WORKS, _NO_RESTART, "has memory errors",
              "memory errors that could not be corrected",
              f"Values on the card may be damaged: go back to a rescue from before. {_RESET}"),
-    GpuFault(FaultKind.REMAP_FAILED, _WARNING, _WORKS, _GOES_ON, "has faulty memory",
+    GpuFault(FaultKind.REMAP_FAILED, _WARNING, _WORKS, _NO_RESTART, "has faulty memory",
              "a faulty row of its memory could not be replaced",
              "Its memory wears out: have the card tested and replaced. "
              "Until then check results that come from it."),
-    GpuFault(FaultKind.REMAP_PENDING, _INFO, _WORKS, _GOES_ON, "wants a reset some time",
+    GpuFault(FaultKind.REMAP_PENDING, _INFO, _WORKS, _NO_RESTART, "wants a reset some time",
              "a faulty row of its memory is replaced at the next reset",
              "When its trainings have ended: `{reset}`."),
-    _brake(FaultKind.HEAT, _WARNING, "is clocked down for heat",
+    _throttling_fault(FaultKind.HEAT, _WARNING, "is clocked down for heat",
            "it has been clocked down for heat most of the last 2 min",
            f"Look at its fans and the air in front of them, or lower its power limit ({_LOWER}). "
            "The training on it is slower than it could be."),
-    _brake(FaultKind.POWER_BRAKE, _WARNING, "is slowed by the power supply",
+    _throttling_fault(FaultKind.POWER_BRAKE, _WARNING, "is slowed by the power supply",
            "an external power brake slows it: the power supply asks for it",
            "Check the power supply and the card's power cables: a supply at its limit is what "
            "switches a machine off in the middle of a training."),
-    _brake(FaultKind.CPU_HEAT, _INFO, "is clocked down for heat",
+    _throttling_fault(FaultKind.CPU_HEAT, _INFO, "is clocked down for heat",
            "it has been clocked down for heat most of the last 5 min",
            "Clear the air ways and the fans. What runs on it takes longer than it could."),
-    _brake(FaultKind.UNPLUGGED, _WARNING, "Training on battery",
+    _throttling_fault(FaultKind.UNPLUGGED, _WARNING, "Training on battery",
            "a training runs on the battery", "Plug the machine in."),
 )  # fmt: skip
 FAULTS = {row.trouble: row for row in _ROWS}
@@ -166,7 +169,7 @@ STATES = {state: row for state in GpuState for row in _ROWS if row.trouble.value
 
 # What the driver asks for, in the order of NVML's field 230, from 1.
 RECOVERIES = {
-    name: GpuFault(FaultKind.RECOVERY, _WARNING, _WORKS, _GOES_ON, "asks for a recovery",
+    name: GpuFault(FaultKind.RECOVERY, _WARNING, _WORKS, _NO_RESTART, "asks for a recovery",
                    f"the driver asks for a recovery: {name.replace('_', ' ')}", remedy)
     for name, remedy in (
         ("reset", _RESET),
@@ -180,67 +183,67 @@ RECOVERIES = {
 _REPORTS = "reports a fault"
 
 
-def _xid(text: str, remedy: str, *codes: int) -> GpuFault:
+def _xid_error(text: str, remedy: str, *codes: int) -> GpuFault:
     """A fault that ends programs: those that only a reset mends stop the card as well."""
     works = remedy == _PROGRAM
     stage = _WARNING if works else _CRITICAL
-    return GpuFault(FaultKind.XID, stage, works, _ENDS, _REPORTS, text, remedy, codes)
+    return GpuFault(FaultKind.XID, stage, works, _RESTART, _REPORTS, text, remedy, codes)
 
 
-def _word(text: str, remedy: str, *codes: int) -> GpuFault:
+def _xid_info(text: str, remedy: str, *codes: int) -> GpuFault:
     """Ends nothing: other figures show it, or it needs no action."""
-    return GpuFault(FaultKind.XID, _INFO, _WORKS, _GOES_ON, _REPORTS, text, remedy, codes)
+    return GpuFault(FaultKind.XID, _INFO, _WORKS, _NO_RESTART, _REPORTS, text, remedy, codes)
 
 
 XIDS = (
-    _xid("the card stopped working on a program", _PROGRAM, 8),
-    _xid("graphics engine exception, often a program's faulty kernel", _PROGRAM, 13),
-    _xid("memory page fault, an illegal address in a program", _PROGRAM, 31),
-    _xid("invalid or damaged commands from a program", _PROGRAM, 32),
-    _xid("a program's work was stopped by a fault of its own", _PROGRAM, 43),
-    _word("cleaned up after another fault, or an ended program", _PROGRAM, 45),
-    _xid("double-bit memory error that could not be corrected", _RESET, 48),
-    _xid("internal micro-controller halted", _RESET, 61, 62),
-    _word("a faulty row of memory is replaced at the next reset", _RESET, 63),
-    _xid("a faulty row of memory could not be replaced", _RESET, 64),
-    _xid("video processor exception", _PROGRAM, 68),
-    _xid("graphics engine class error", _PROGRAM, 69),
-    _xid("NVLink error", _RESET, 74),
-    _xid("the card has fallen off the bus", _MACHINE, 79),
-    _word("many single-bit memory errors, all corrected", _NOTHING, 92),
-    _xid("memory error, contained in one program", _PROGRAM, 94),
-    _xid("memory error that may have reached every program on the card", _RESET, 95),
-    _xid("a program's work did not give way to others in time", _RESET, 109),
-    _xid("the card's own processor (GSP) does not answer", _RESET, 119),
-    _xid("the card's own processor (GSP) failed", _RESET, 120),
-    _xid("memory error that was not corrected", _RESET, 140),
-    _word("the driver asks for a recovery action", _NOTHING, 154),
+    _xid_error("the card stopped working on a program", _PROGRAM, 8),
+    _xid_error("graphics engine exception, often a program's faulty kernel", _PROGRAM, 13),
+    _xid_error("memory page fault, an illegal address in a program", _PROGRAM, 31),
+    _xid_error("invalid or damaged commands from a program", _PROGRAM, 32),
+    _xid_error("a program's work was stopped by a fault of its own", _PROGRAM, 43),
+    _xid_info("cleaned up after another fault, or an ended program", _PROGRAM, 45),
+    _xid_error("double-bit memory error that could not be corrected", _RESET, 48),
+    _xid_error("internal micro-controller halted", _RESET, 61, 62),
+    _xid_info("a faulty row of memory is replaced at the next reset", _RESET, 63),
+    _xid_error("a faulty row of memory could not be replaced", _RESET, 64),
+    _xid_error("video processor exception", _PROGRAM, 68),
+    _xid_error("graphics engine class error", _PROGRAM, 69),
+    _xid_error("NVLink error", _RESET, 74),
+    _xid_error("the card has fallen off the bus", _MACHINE, 79),
+    _xid_info("many single-bit memory errors, all corrected", _NOTHING, 92),
+    _xid_error("memory error, contained in one program", _PROGRAM, 94),
+    _xid_error("memory error that may have reached every program on the card", _RESET, 95),
+    _xid_error("a program's work did not give way to others in time", _RESET, 109),
+    _xid_error("the card's own processor (GSP) does not answer", _RESET, 119),
+    _xid_error("the card's own processor (GSP) failed", _RESET, 120),
+    _xid_error("memory error that was not corrected", _RESET, 140),
+    _xid_info("the driver asks for a recovery action", _NOTHING, 154),
 )
-UNKNOWN_XID = _word("not in our table", _LOOK_UP)
+UNKNOWN_XID = _xid_info("not in our table", _LOOK_UP)
 TITLES: dict[str, str] = {
     row.trouble: row.title for row in (*_ROWS, *RECOVERIES.values(), UNKNOWN_XID)
 }
 _BY_CODE = {code: row for row in XIDS for code in row.codes}
 
 
-def of_xid(code: int) -> GpuFault:
+def xid_fault(code: int) -> GpuFault:
     """The row of an Xid; `UNKNOWN_XID` where there is none."""
     return _BY_CODE.get(code, UNKNOWN_XID)
 
 
-def gravity(code: int) -> int:
+def xid_severity(code: int) -> int:
     """How much an Xid asks for."""
-    return _REMEDIES.index(of_xid(code).help)
+    return _REMEDIES.index(xid_fault(code).help)
 
 
-def worst(codes: Iterable[int]) -> GpuFault:
+def worst_xid_fault(codes: Iterable[int]) -> GpuFault:
     """Of several Xids the row that asks for most."""
-    return of_xid(max(codes, key=gravity))
+    return xid_fault(max(codes, key=xid_severity))
 
 
-def describe(code: int) -> str:
+def describe_xid(code: int) -> str:
     """`Xid 79, the card has fallen off the bus`; the bare number of one that is not known."""
-    found = of_xid(code)
+    found = xid_fault(code)
     return f"Xid {code}" if found is UNKNOWN_XID else f"Xid {code}, {found.text}"
 
 
@@ -266,7 +269,7 @@ CPU = ResourceKey(ResourceKind.THROTTLING, "cpu")
 _LABELS = {DRIVER: "the graphics driver", CPU: "the processor", UNPLUGGED: "battery"}
 
 
-def finding(
+def build_finding(
     fault: GpuFault,
     where: Gpu | ResourceKey,
     hit: Iterable[Contributor],

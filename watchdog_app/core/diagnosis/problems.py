@@ -91,15 +91,17 @@ class DeviceProblems:
         ):
             found.setdefault(finding.key, []).append(finding)
         if found or self._faults or self._agents or look.snapshot.hardware.gpus:
-            self._remember(look, found)
+            self._update_recent(look, found)
         for key, findings in found.items():
             findings.sort(key=lambda each: -each.fault.stage)
             yield self._problem(key, findings, incidents.get(key), look.snapshot.unix_s)
         for key, incident in incidents.items():
             if key not in found and is_condition(key) and key.kind is not ResourceKind.STALLED:
-                yield self._over(key, incident, look.snapshot)
+                yield self._ended_problem(key, incident, look.snapshot)
 
-    def _remember(self, look: Observation, found: Mapping[ResourceKey, Sequence[Finding]]) -> None:
+    def _update_recent(
+        self, look: Observation, found: Mapping[ResourceKey, Sequence[Finding]]
+    ) -> None:
         now = look.snapshot.mono_s
         for finding in (each for findings in found.values() for each in findings):
             for task in finding.tasks if finding.fault.restart else ():
@@ -159,7 +161,7 @@ class DeviceProblems:
             quiet_s=_QUIET_S[worst.stage],
         )
 
-    def _over(self, key: ResourceKey, incident: Incident, snapshot: Snapshot) -> Problem:
+    def _ended_problem(self, key: ResourceKey, incident: Incident, snapshot: Snapshot) -> Problem:
         # A card that is gone from the readings may be well or not: then nothing is said.
         answers = key.kind is not ResourceKind.GPU_HEALTH or any(
             gpu.state in (GpuState.OK, GpuState.ASLEEP) and key.subject in (gpu.id, "driver")
@@ -229,31 +231,31 @@ class StallProblems:
         now = look.snapshot.mono_s
         self.wanted = []
         tasks = tuple(look.tasks.values())
-        for stall in self._detector.follow(now, tasks, look.agents, settings):
-            self._begin(stall, now)
+        for stall in self._detector.update(now, tasks, look.agents, settings):
+            self._open_stall(stall, now)
         for key, incident in incidents.items():
             if key.kind is ResourceKind.STALLED and key not in self._open:
-                self._adopt(key, incident, now)
+                self._restore_stall(key, incident, now)
         if not self._open:
             return
         agents = {agent.key: agent for each in look.agents.values() for agent in each}
         for key, known in list(self._open.items()):
-            agent = agents.get(_agent(key))
+            agent = agents.get(_agent_key(key))
             if agent is not None:
                 known.seen_mono_s = now
                 if known.step is None and agent.reported_mono_s is not None:
                     known.step, known.phase = agent.step, agent.phase
-            moved = _moved(known, agent, look.tasks, now)
+            moved = _end_reason(known, agent, look.tasks, now)
             if moved is not None:
                 del self._open[key]
-                yield _stall_over(key, known, moved)
+                yield _ended_stall_problem(key, known, moved)
                 continue
             if now - known.asked_mono_s >= _AGAIN_S:
                 known.asked_mono_s = now
                 self.wanted.append(known.task)
             yield _stall_problem(key, known, now)
 
-    def threads_seen(
+    def add_thread_dump(
         self, task: Task, dump: ThreadDump, swap: SwapTraffic, card_fault: str | None
     ) -> None:
         """
@@ -276,7 +278,7 @@ class StallProblems:
             if known.task != task.key:
                 continue
             cores = 0.0 if known.stall is None else known.stall.cores
-            lost = tuple(sorted(self._detector.members(_agent(key)) - present))
+            lost = tuple(sorted(self._detector.member_pids(_agent_key(key)) - present))
             known.looked, known.place = True, training_line(dump)
             known.reasons = stall_reasons(dump, StallContext(cores, swap, card_fault, lost))
             known.advice = tuple(each.remedy for each in known.reasons)[:_MOST_STALL_ADVICE]
@@ -285,7 +287,7 @@ class StallProblems:
         """By stalled task whose threads were seen: why, the most likely reason first."""
         return {known.task: known.reasons for known in self._open.values() if known.looked}
 
-    def _begin(self, stall: Stall, now: float) -> None:
+    def _open_stall(self, stall: Stall, now: float) -> None:
         agent = stall.agent
         key = ResourceKey(ResourceKind.STALLED, f"{agent.key.pid}:{agent.key.start_time}")
         began = (
@@ -296,23 +298,23 @@ class StallProblems:
             stall.task.key, stall.task.name, began, now, now, agent.step, agent.phase, stall
         )
 
-    def _adopt(self, key: ResourceKey, incident: Incident, now: float) -> None:
+    def _restore_stall(self, key: ResourceKey, incident: Incident, now: float) -> None:
         """One of an earlier daemon: its step is learned when its agent connects again."""
-        task, name = _agent(key), ""
+        task, name = _agent_key(key), ""
         for contributor in incident.contributors[:1]:
             task, name = contributor.task, contributor.name
         self._open[key] = _OpenStall(task, name, incident.why, now, now, advice=incident.advice)
 
 
-def _agent(key: ResourceKey) -> ProcessKey:
-    """The process that holds the agent, of the subject that `_begin` gave it."""
+def _agent_key(key: ResourceKey) -> ProcessKey:
+    """The process that holds the agent, of the subject that `_open_stall` gave it."""
     pid, _, start_time = key.subject.partition(":")
     if not (pid.isdigit() and start_time.isdigit()):
         return ProcessKey(0, 0)
     return ProcessKey(int(pid), int(start_time))
 
 
-def _moved(
+def _end_reason(
     known: _OpenStall, agent: AgentState | None, tasks: Mapping[ProcessKey, Task], now: float
 ) -> str | None:
     """Why the stall ended, "" if that needs no report; None: it lasts."""
@@ -329,7 +331,7 @@ def _moved(
     return f"it makes steps again, and is at step {agent.step}"
 
 
-def _stall_over(key: ResourceKey, known: _OpenStall, moved: str) -> Problem:
+def _ended_stall_problem(key: ResourceKey, known: _OpenStall, moved: str) -> Problem:
     return Problem(
         key,
         f"{known.name} is stalled",

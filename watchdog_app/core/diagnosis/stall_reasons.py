@@ -181,8 +181,8 @@ class _Stall(NamedTuple):
     @property
     def waits_for_workers(self) -> list[str]:
         """Where the training's thread waits for workers, if it does."""
-        frame = _frame_of(self.main, *_FOR_WORKERS)
-        at = "" if frame is None else place(frame)
+        frame = _find_frame(self.main, *_FOR_WORKERS)
+        at = "" if frame is None else format_frame(frame)
         return [f"the program waits for its workers at {at}"] if at else []
 
     @property
@@ -191,11 +191,11 @@ class _Stall(NamedTuple):
         return [
             each
             for each in self.root.threads
-            if each is not self.main and any(not _of_library(frame) for frame in each.frames)
+            if each is not self.main and any(not _is_library_frame(frame) for frame in each.frames)
         ]
 
 
-def _held(stall: _Stall) -> StallReason | None:
+def _stopped_process(stall: _Stall) -> StallReason | None:
     """A process that somebody has stopped, or that a debugger holds."""
     for process in stall.dump.processes:
         pid = process.pid
@@ -210,7 +210,7 @@ def _held(stall: _Stall) -> StallReason | None:
 def _driver(stall: _Stall) -> StallReason | None:
     reasons = [
         f"thread {thread.tid} of process {process.pid} cannot be interrupted in {call}"
-        for process, thread, call in _blocked(stall.dump, _DRIVER_CALLS)
+        for process, thread, call in _uninterruptible_threads(stall.dump, _DRIVER_CALLS)
     ]
     if stall.context.card_fault is not None:
         reasons.append(stall.context.card_fault)
@@ -218,7 +218,7 @@ def _driver(stall: _Stall) -> StallReason | None:
 
 
 def _swap(stall: _Stall) -> StallReason | None:
-    reasons, waiting = [], list(_blocked(stall.dump, _SWAP_CALLS))
+    reasons, waiting = [], list(_uninterruptible_threads(stall.dump, _SWAP_CALLS))
     if waiting:
         who = "one thread waits" if len(waiting) == 1 else f"{len(waiting)} threads wait"
         reasons.append(f"{who} for pages from swap ({waiting[0][2]})")
@@ -231,12 +231,14 @@ def _swap(stall: _Stall) -> StallReason | None:
 
 def _files(stall: _Stall) -> StallReason | None:
     """A file system that does not answer any process, or a disk that the program waits for."""
-    found = [(_NETWORK, each) for each in _blocked(stall.dump, _NETWORK_CALLS)] + [
-        (_DISK, each) for each in _blocked(stall.dump, _DISK_CALLS) if each[0] is stall.root
+    found = [(_NETWORK, each) for each in _uninterruptible_threads(stall.dump, _NETWORK_CALLS)] + [
+        (_DISK, each)
+        for each in _uninterruptible_threads(stall.dump, _DISK_CALLS)
+        if each[0] is stall.root
     ]
     for row, (process, thread, call) in found[:1]:
         where = f"thread {thread.tid} of process {process.pid} waits in {call} (state D)"
-        return row.seen([where, *_is_at(thread)])
+        return row.seen([where, *_position_reason(thread)])
     return None
 
 
@@ -264,12 +266,14 @@ def _worker_locks(stall: _Stall) -> StallReason | None:
         for each in stall.dump.processes
         if each.ppid == root != each.pid and each.state != "Z" and each.threads
     ]
-    stuck = [each for each in workers if _stuck(each)]
-    if not stuck or any(not _stuck(each) and not _idle(each) for each in workers):
+    stuck = [each for each in workers if _all_wait_for_locks(each)]
+    if not stuck or any(
+        not _all_wait_for_locks(each) and not _waits_for_input(each) for each in workers
+    ):
         return None  # one of them computes or reads: they are alive
     waits = stall.waits_for_workers
     # Where one listens for work and the others wait for their turn, they have nothing to do.
-    if not waits or any(_idle(each) for each in workers):
+    if not waits or any(_waits_for_input(each) for each in workers):
         return None
     pids = ", ".join(str(each.pid) for each in stuck[:4])
     reasons = [f"{counted(len(stuck), 'worker')} ({pids}) in a lock (futex), and no worker runs"]
@@ -291,7 +295,7 @@ def _library(stall: _Stall) -> StallReason | None:
     elif main.waits is not None:
         reasons.append(f"its main thread waits in the kernel in {main.waits}")
     if dump.last_seen is not None:
-        age, where = dump.last_seen_s or 0.0, place(dump.last_seen)
+        age, where = dump.last_seen_s or 0.0, format_frame(dump.last_seen)
         reasons.append(f"when it last released the lock, {age:.0f} s ago, it was at {where}")
     return _LIBRARY.seen(reasons, pid=stall.root.pid)
 
@@ -300,7 +304,7 @@ def _busy(stall: _Stall) -> StallReason | None:
     if not stall.busy:
         return None
     cores = f"it has used {stall.context.cores:.1f} cores since the last step"
-    return _BUSY.seen([cores, *_is_at(stall.main)])
+    return _BUSY.seen([cores, *_position_reason(stall.main)])
 
 
 def _output(stall: _Stall) -> StallReason | None:
@@ -314,41 +318,44 @@ def _output(stall: _Stall) -> StallReason | None:
     if main is None or main.state != "S" or stall.busy:
         return None
     unknown = main.syscall in _WRITES and main.wchan in (None, "wait_woken")
-    if not unknown and _in_kernel(main, _BLOCKED_WRITES) is None:
+    if not unknown and _kernel_function(main, _BLOCKED_WRITES) is None:
         return None
     waits = f"it waits in the kernel in {main.waits}"
-    return _OUTPUT.seen([*([] if main.waits is None else [waits]), *_is_at(main)])
+    return _OUTPUT.seen([*([] if main.waits is None else [waits]), *_position_reason(main)])
 
 
 def _data(stall: _Stall) -> StallReason | None:
     main = stall.main
     if main is None or main.state == "R" or stall.busy:
         return None
-    queue, waits = _frame_of(main, *_IN_QUEUE), f"it waits in the kernel in {main.waits}"
-    if _in_kernel(main, _PIPE):
+    queue, waits = _find_frame(main, *_IN_QUEUE), f"it waits in the kernel in {main.waits}"
+    if _kernel_function(main, _PIPE):
         what, seen = "data from a pipe that no program writes to", [waits]
-    elif _in_kernel(main, _SOCKET):
+    elif _kernel_function(main, _SOCKET):
         what, seen = "data from a connection that stays silent", [waits]
     elif main.syscall in _READS:
         what, seen = "data from a file or device that stays silent", [waits]
     elif queue is not None:
-        what, seen = "a queue that no thread fills", [f"queue: {place(queue)}"]
+        what, seen = "a queue that no thread fills", [f"queue: {format_frame(queue)}"]
         if not stall.others:
             seen.append("no other Python thread is left in the program that could fill it")
-    elif _frame_of(main, ("__next__",)) is not None:
+    elif _find_frame(main, ("__next__",)) is not None:
         what, seen = "the next batch", []
     else:
         return None
-    return _DATA.seen([*_is_at(main), *seen], what=what)
+    return _DATA.seen([*_position_reason(main), *seen], what=what)
 
 
 def _lock(stall: _Stall) -> StallReason | None:
     main = stall.main
     if main is None or not stall.dump.answered or not main.frames or stall.busy:
         return None
-    if not _waits_for_lock(main) or _frame_of(main, *_IN_QUEUE) or stall.waits_for_workers:
+    if not _waits_for_lock(main) or _find_frame(main, *_IN_QUEUE) or stall.waits_for_workers:
         return None
-    reasons, others = [f"it waits for a lock (futex) at {_at(main.frames)}"], stall.others
+    reasons, others = (
+        [f"it waits for a lock (futex) at {_format_position(main.frames)}"],
+        stall.others,
+    )
     awake = [each for each in others if not _waits_for_lock(each)]
     if not others:
         reasons.append("no other thread of the program is left that could release it")
@@ -358,21 +365,21 @@ def _lock(stall: _Stall) -> StallReason | None:
         )
     elif awake:
         what = "it waits for a lock that another thread holds"
-        reasons.append(_thread(awake[0], "is at"))
+        reasons.append(_format_thread(awake[0], "is at"))
     else:
         what = "its threads wait for each other"
         do = "does" if len(others) == 1 else "do"
-        reasons.append(f"so {do} {', '.join(_thread(each, 'at') for each in others[:2])}")
+        reasons.append(f"so {do} {', '.join(_format_thread(each, 'at') for each in others[:2])}")
     return _LOCK.seen(reasons, what=what)
 
 
-def _thread(thread: ThreadState, at: str) -> str:
-    return f"{clean(thread.name, 40)} {at} {_at(thread.frames)}"
+def _format_thread(thread: ThreadState, at: str) -> str:
+    return f"{clean(thread.name, 40)} {at} {_format_position(thread.frames)}"
 
 
 # The most exact first: what the kernel says of a state, then what stacks and waits suggest.
 _RULES: Sequence[Callable[[_Stall], StallReason | None]] = (
-    _held,
+    _stopped_process,
     _driver,
     _swap,
     _files,
@@ -386,18 +393,18 @@ _RULES: Sequence[Callable[[_Stall], StallReason | None]] = (
 )
 
 
-def _blocked(
+def _uninterruptible_threads(
     dump: ThreadDump, calls: Sequence[str]
 ) -> Iterator[tuple[ProcessThreads, ThreadState, str]]:
     """Threads that the kernel does not interrupt in one of those functions, with its name."""
     for process in dump.processes:
         for thread in process.threads:
-            call = _in_kernel(thread, calls) if thread.state == "D" else None
+            call = _kernel_function(thread, calls) if thread.state == "D" else None
             if call is not None:
                 yield process, thread, call
 
 
-def _in_kernel(thread: ThreadState, fragments: Sequence[str]) -> str | None:
+def _kernel_function(thread: ThreadState, fragments: Sequence[str]) -> str | None:
     """The function in which it waits, where that is one of those."""
     for name in (thread.wchan, *thread.kernel):
         if name is not None and any(part in name for part in fragments):
@@ -407,10 +414,10 @@ def _in_kernel(thread: ThreadState, fragments: Sequence[str]) -> str | None:
 
 def _waits_for_lock(thread: ThreadState) -> bool:
     """Whether it waits in the kernel for a lock of user space."""
-    return thread.syscall == "futex" or _in_kernel(thread, ("futex",)) is not None
+    return thread.syscall == "futex" or _kernel_function(thread, ("futex",)) is not None
 
 
-def _frame_of(
+def _find_frame(
     thread: ThreadState | None, functions: Collection[str], files: Sequence[str] = ("",)
 ) -> Frame | None:
     """
@@ -427,30 +434,40 @@ def _frame_of(
     return None
 
 
-def _stuck(process: ProcessThreads) -> bool:
+def _all_wait_for_locks(process: ProcessThreads) -> bool:
     """Every thread of it waits for a lock."""
     return all(_waits_for_lock(each) for each in process.threads)
 
 
-def _idle(process: ProcessThreads) -> bool:
+def _waits_for_input(process: ProcessThreads) -> bool:
     """It listens for work."""
     main = process.threads[0]
-    return bool(main.syscall in (*_READS, *_POLLS) or _in_kernel(main, (*_PIPE, *_SOCKET, "poll")))
+    return bool(
+        main.syscall in (*_READS, *_POLLS) or _kernel_function(main, (*_PIPE, *_SOCKET, "poll"))
+    )
 
 
-def _is_at(thread: ThreadState | None) -> list[str]:
+def _position_reason(thread: ThreadState | None) -> list[str]:
     """Where a thread is, if that is known."""
-    return [f"it is at {_at(thread.frames)}"] if thread is not None and thread.frames else []
+    return (
+        [f"it is at {_format_position(thread.frames)}"]
+        if thread is not None and thread.frames
+        else []
+    )
 
 
-def _at(frames: Sequence[Frame]) -> str:
+def _format_position(frames: Sequence[Frame]) -> str:
     """The innermost line, and the innermost one that is no library's."""
     first = frames[0]
-    own = next((each for each in frames if not _of_library(each)), first)
-    return place(first) if own is first else f"{place(own)}, there in {place(first)}"
+    own = next((each for each in frames if not _is_library_frame(each)), first)
+    return (
+        format_frame(first)
+        if own is first
+        else f"{format_frame(own)}, there in {format_frame(first)}"
+    )
 
 
-def _of_library(frame: Frame) -> bool:
+def _is_library_frame(frame: Frame) -> bool:
     return (
         "/lib/python" in frame.file
         or "-packages/" in frame.file
@@ -460,7 +477,7 @@ def _of_library(frame: Frame) -> bool:
     )
 
 
-def place(frame: Frame) -> str:
+def format_frame(frame: Frame) -> str:
     """`train.py:42 in step`, safe to show."""
     return clean(frame.place, 120)
 
@@ -470,7 +487,7 @@ def training_line(picture: ThreadDump) -> str | None:
     root = picture.root
     main = None if root is None else root.main
     if main is not None and main.frames:
-        return place(main.frames[0])
+        return format_frame(main.frames[0])
     if picture.last_seen is not None:
-        return f"{place(picture.last_seen)} ({picture.last_seen_s or 0.0:.0f} s before)"
+        return f"{format_frame(picture.last_seen)} ({picture.last_seen_s or 0.0:.0f} s before)"
     return None

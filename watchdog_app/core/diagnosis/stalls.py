@@ -20,11 +20,11 @@ _IDLE_STEPS = 20.0
 _BUSY_STEPS = 100.0  # while it computes: a validation that nobody announced, a compilation
 _BUSY_CORES = 0.1
 _LONGEST = 3.0  # such a gap was seen before and was none
-_BLIND_S = 5.0  # we did not look for so long: what an agent reported meanwhile is not read yet
+_SAMPLE_GAP_S = 5.0  # we did not look for so long: what an agent reported meanwhile is not read yet
 
 
 @dataclass(slots=True)
-class _Place:
+class _Progress:
     """Where a training stood, since when, and what it had computed by then."""
 
     step: int | None
@@ -52,10 +52,10 @@ class StallDetector:
     """The trainings of a machine. Bounded by the agents there are."""
 
     def __init__(self) -> None:
-        self._places: dict[ProcessKey, _Place] = {}
+        self._progress: dict[ProcessKey, _Progress] = {}
         self._last_mono_s: float | None = None
 
-    def follow(
+    def update(
         self,
         now: float,
         tasks: Sequence[Task],
@@ -74,37 +74,37 @@ class StallDetector:
         settings = settings or StallSettings()
         blind_s = 0.0 if self._last_mono_s is None else now - self._last_mono_s
         self._last_mono_s = now
-        if blind_s > _BLIND_S:
-            for place in self._places.values():
+        if blind_s > _SAMPLE_GAP_S:
+            for place in self._progress.values():
                 place.since_mono_s += blind_s
         found: list[Stall] = []
         seen: set[ProcessKey] = set()
         for task in tasks:
             for agent in agents.get(task.key, ()):
                 seen.add(agent.key)
-                stall = self._one(now, task, agent, settings)
+                stall = self._check_agent(now, task, agent, settings)
                 if stall is not None:
                     found.append(stall)
-        for gone in self._places.keys() - seen:
-            del self._places[gone]
+        for gone in self._progress.keys() - seen:
+            del self._progress[gone]
         return found
 
-    def members(self, agent: ProcessKey) -> frozenset[int]:
+    def member_pids(self, agent: ProcessKey) -> frozenset[int]:
         """Pids that the task of this agent has had since its last step."""
-        place = self._places.get(agent)
+        place = self._progress.get(agent)
         return frozenset() if place is None else frozenset(place.members)
 
-    def _one(
+    def _check_agent(
         self, now: float, task: Task, agent: AgentState, settings: StallSettings
     ) -> Stall | None:
-        place = self._places.get(agent.key)
+        place = self._progress.get(agent.key)
         excused = not agent.training or agent.saving or is_stopped(task)
         if place is None or excused or (agent.step, agent.phase) != (place.step, place.phase):
             longest = 0.0 if place is None else place.longest_s
             if place is not None and not excused and agent.step != place.step:
                 longest = max(longest, now - place.since_mono_s)
             members = {member.key.pid for member in task.members}
-            self._places[agent.key] = _Place(
+            self._progress[agent.key] = _Progress(
                 agent.step, agent.phase, now, task.cpu_s, members, longest
             )
             return None

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 
 from watchdog_app.base.text.quantities import format_duration
-from watchdog_app.core.diagnosis.gpu_faults import CPU, FAULTS, FaultKind, Finding, finding
+from watchdog_app.core.diagnosis.gpu_faults import CPU, FAULTS, FaultKind, Finding, build_finding
 from watchdog_app.core.model import devices
 from watchdog_app.core.model.decisions import Contributor
 from watchdog_app.core.model.hardware import Battery, ClockEvent, Gpu
@@ -28,7 +28,7 @@ _REST_S = 60.0  # between two trainings, or their validations
 _READINGS = "readings"
 
 
-def in_order(events: frozenset[str] | None) -> list[str] | None:
+def sort_clock_events(events: frozenset[str] | None) -> list[str] | None:
     """
     Clock events as they are listed; those that are not known yet last.
 
@@ -47,7 +47,7 @@ class _Card:
         self._bins: deque[tuple[float, Counter[str]]] = deque(maxlen=_BINS)
         self.found: frozenset[FaultKind] = frozenset()
 
-    def take(self, now: float, events: frozenset[str]) -> None:
+    def add(self, now: float, events: frozenset[str]) -> None:
         """Count one reading."""
         if not self._bins or now >= self._bins[-1][0]:
             self._bins.append((now + _BIN_S, Counter()))
@@ -55,12 +55,12 @@ class _Card:
         counts[_READINGS] += 1
         counts[FaultKind.HEAT] += bool(events & _THERMAL)
         counts[FaultKind.POWER_BRAKE] += ClockEvent.POWER_BRAKE in events
-        self.found = frozenset(self._judge(now))
+        self.found = frozenset(self._detect(now))
 
-    def _judge(self, now: float) -> Iterator[FaultKind]:
+    def _detect(self, now: float) -> Iterator[FaultKind]:
         readings = self._count(_READINGS, now, _HEAT_S)
         share = self._count(FaultKind.HEAT, now, _HEAT_S) / max(1, readings)
-        seen_in_full = len(self._within(now, _HEAT_S)) >= _HEAT_S / _BIN_S
+        seen_in_full = len(self._bins_within(now, _HEAT_S)) >= _HEAT_S / _BIN_S
         least = _HEAT_CLEAR if FaultKind.HEAT in self.found else _HEAT_SHARE
         if seen_in_full and share >= least:
             yield FaultKind.HEAT
@@ -70,9 +70,9 @@ class _Card:
             yield FaultKind.POWER_BRAKE
 
     def _count(self, what: str, now: float, window_s: float) -> int:
-        return sum(counts[what] for counts in self._within(now, window_s))
+        return sum(counts[what] for counts in self._bins_within(now, window_s))
 
-    def _within(self, now: float, window_s: float) -> list[Counter[str]]:
+    def _bins_within(self, now: float, window_s: float) -> list[Counter[str]]:
         return [counts for end, counts in self._bins if end > now - window_s]
 
 
@@ -105,7 +105,7 @@ class ThrottlingDetector:
             training: tasks whose agent is in a training.
         """
         hardware = snapshot.hardware
-        yield from self._of_cards(snapshot, tasks)
+        yield from self._gpu_findings(snapshot, tasks)
         if hardware.cpu_throttle_events is None and not hardware.batteries:
             return
         at_work = [
@@ -115,10 +115,10 @@ class ThrottlingDetector:
         ]
         on_cards = devices.devices_by_task(hardware, tasks)
         trainings = [each for each in at_work if each.task in training or each.task in on_cards]
-        yield from self._of_cpu(snapshot, at_work)
-        yield from self._of_batteries(snapshot, trainings or at_work)
+        yield from self._cpu_findings(snapshot, at_work)
+        yield from self._battery_findings(snapshot, trainings or at_work)
 
-    def _of_cards(self, snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[Finding]:
+    def _gpu_findings(self, snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[Finding]:
         hardware, now = snapshot.hardware, snapshot.mono_s
         read = hardware.gpus_mono_s
         if read is None or read != self._read_mono_s:
@@ -129,7 +129,7 @@ class ThrottlingDetector:
                 if gpu.parent_id is None:  # the parts of a card share its clocks
                     card = self._cards.setdefault(gpu.id, _Card())
                     if gpu.throttling is not None:
-                        card.take(now, gpu.throttling)
+                        card.add(now, gpu.throttling)
         for gpu in hardware.gpus:
             known = self._cards.get(gpu.id)
             if known is None or not known.found:
@@ -137,9 +137,11 @@ class ThrottlingDetector:
             on_it = [Contributor(task.key, task.name) for task in devices.tasks_on_gpu(gpu, tasks)]
             for trouble in FaultKind:
                 if trouble in known.found:
-                    yield finding(FAULTS[trouble], gpu, on_it, _text(trouble, gpu))
+                    yield build_finding(FAULTS[trouble], gpu, on_it, _fault_text(trouble, gpu))
 
-    def _of_cpu(self, snapshot: Snapshot, at_work: Sequence[Contributor]) -> Iterator[Finding]:
+    def _cpu_findings(
+        self, snapshot: Snapshot, at_work: Sequence[Contributor]
+    ) -> Iterator[Finding]:
         now, events = snapshot.mono_s, snapshot.hardware.cpu_throttle_events
         if events is None:
             return
@@ -152,9 +154,9 @@ class ThrottlingDetector:
         share = sum(within) / len(within) if len(within) >= 0.8 * _CPU_S / _BIN_S else 0.0
         self._cpu_found = share >= (_CPU_CLEAR if self._cpu_found else _CPU_SHARE)
         if self._cpu_found and at_work:
-            yield finding(FAULTS[FaultKind.CPU_HEAT], CPU, at_work[:3])
+            yield build_finding(FAULTS[FaultKind.CPU_HEAT], CPU, at_work[:3])
 
-    def _of_batteries(
+    def _battery_findings(
         self, snapshot: Snapshot, trainings: Sequence[Contributor]
     ) -> Iterator[Finding]:
         hardware, now = snapshot.hardware, snapshot.mono_s
@@ -168,17 +170,19 @@ class ThrottlingDetector:
             self._unplugged_mono_s = now
         if now - self._unplugged_mono_s >= _UNPLUGGED_S:
             row = FAULTS[FaultKind.UNPLUGGED]
-            yield finding(row, UNPLUGGED, self._trained[1], f"{row.text}: {_charge(draining)}")
+            yield build_finding(
+                row, UNPLUGGED, self._trained[1], f"{row.text}: {_format_charge(draining)}"
+            )
 
 
-def _text(trouble: FaultKind, gpu: Gpu) -> str:
+def _fault_text(trouble: FaultKind, gpu: Gpu) -> str:
     """What the row says, with the figures of this card; empty where it has none."""
     if trouble is FaultKind.HEAT and gpu.temperature_c is not None:
         return f"{FAULTS[trouble].text} at {gpu.temperature_c:.0f} °C"
     return ""
 
 
-def _charge(batteries: Sequence[Battery]) -> str:
+def _format_charge(batteries: Sequence[Battery]) -> str:
     percent = sum(each.percent for each in batteries) / len(batteries)
     text = f"{percent:.0f} % left"
     energy = [each.energy_j for each in batteries]

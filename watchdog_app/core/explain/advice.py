@@ -89,27 +89,27 @@ class Shortage:
         return SPECS[self.reading.key.kind]
 
 
-def sentences(shortage: Shortage) -> tuple[str, ...]:
+def build_advice(shortage: Shortage) -> tuple[str, ...]:
     """At most four, the most useful first."""
-    lines = _lines(shortage)
+    lines = _scope_advice(shortage)
     if shortage.spec.of_ram or shortage.spec.scope is Scope.CARD:
-        lines = chain(_from_agents(shortage), lines)
+        lines = chain(_agent_advice(shortage), lines)
     return tuple(line for line, _ in zip(lines, range(_MOST), strict=False))
 
 
-def _lines(shortage: Shortage) -> Iterator[str]:
+def _scope_advice(shortage: Shortage) -> Iterator[str]:
     scope = shortage.spec.scope
     if shortage.spec.of_ram:
-        yield from _memory(shortage)
+        yield from _memory_advice(shortage)
     elif scope is Scope.CARD:
-        yield from _device_memory(shortage)
+        yield from _gpu_memory_advice(shortage)
     elif scope is Scope.HEAT:
-        yield from _heat(shortage)
+        yield from _heat_advice(shortage)
     elif shortage.reading.key.kind in _ALWAYS:
         yield _ALWAYS[shortage.reading.key.kind]
 
 
-def _device_memory(shortage: Shortage) -> Iterator[str]:
+def _gpu_memory_advice(shortage: Shortage) -> Iterator[str]:
     blamed = [each.task for each in shortage.attribution.contributors]
     allocators = [
         (agent.framework, memory)
@@ -140,10 +140,10 @@ def _device_memory(shortage: Shortage) -> Iterator[str]:
         )
 
 
-def _heat(shortage: Shortage) -> Iterator[str]:
+def _heat_advice(shortage: Shortage) -> Iterator[str]:
     label = shortage.reading.label
     if "GPU" in label:
-        index = phrases.heated(label).removeprefix("GPU ").partition(" ")[0]
+        index = phrases.heated_device(label).removeprefix("GPU ").partition(" ")[0]
         which = f" -i {index}" if index.isdigit() else ""
         watts = (
             "WATTS" if not shortage.power_limit_w else f"{_GENTLER * shortage.power_limit_w:.0f}"
@@ -158,7 +158,7 @@ def _heat(shortage: Shortage) -> Iterator[str]:
         yield "Clear the air ways and the fans, or use fewer worker processes."
 
 
-def _memory(shortage: Shortage) -> Iterator[str]:
+def _memory_advice(shortage: Shortage) -> Iterator[str]:
     kind, swap = shortage.reading.key.kind, shortage.swap
     # A buffer that fills is the growth: no other is to be looked for.
     blamed = shortage.attribution.contributors[:1]
@@ -187,13 +187,13 @@ def _memory(shortage: Shortage) -> Iterator[str]:
             "`ps aux --sort=-rss | head`. Pausing a training would not help."
         )
         return
-    workers = list(_workers(shortage))
+    workers = list(_worker_advice(shortage))
     if kind is ResourceKind.GUARD:
-        yield from _guard(shortage)
-        yield from workers or (() if filling else _by_regime(shortage))
+        yield from _guard_advice(shortage)
+        yield from workers or (() if filling else _regime_advice(shortage))
         return
-    yield from workers or (() if filling else _by_regime(shortage))
-    yield from _agent(shortage)
+    yield from workers or (() if filling else _regime_advice(shortage))
+    yield from _missing_agent_advice(shortage)
     if kind is ResourceKind.CGROUP:
         yield (
             "The limit belongs to a group (a container, a service, a session), not to the "
@@ -207,7 +207,7 @@ def _memory(shortage: Shortage) -> Iterator[str]:
         yield "Shut down notebooks that you do not need: an idle kernel keeps its memory."
 
 
-def _guard(shortage: Shortage) -> Iterator[str]:
+def _guard_advice(shortage: Shortage) -> Iterator[str]:
     """Its limit can be raised while it runs, and nothing is lost at it until somebody decides."""
     limit = size_above(max(shortage.reading.limit, shortage.reading.used))
     blamed = shortage.attribution.contributors
@@ -224,7 +224,7 @@ def _guard(shortage: Shortage) -> Iterator[str]:
         )
 
 
-def _workers(shortage: Shortage) -> Iterator[str]:
+def _worker_advice(shortage: Shortage) -> Iterator[str]:
     """Where a task's memory lies in its worker processes: its own lines are not to blame."""
     for contributor in shortage.attribution.contributors[:1]:
         task = shortage.tasks.get(contributor.task)
@@ -245,7 +245,7 @@ def _workers(shortage: Shortage) -> Iterator[str]:
         )
 
 
-def _agent(shortage: Shortage) -> Iterator[str]:
+def _missing_agent_advice(shortage: Shortage) -> Iterator[str]:
     contributors = shortage.attribution.contributors
     if contributors and not any(each.task in shortage.agents for each in contributors):
         yield (
@@ -275,7 +275,7 @@ _BY_REGIME = {
 }
 
 
-def _by_regime(shortage: Shortage) -> Iterator[str]:
+def _regime_advice(shortage: Shortage) -> Iterator[str]:
     """What grows like that."""
     text = _BY_REGIME.get(shortage.regime)
     if shortage.regime is Regime.UNKNOWN and any(
@@ -286,25 +286,25 @@ def _by_regime(shortage: Shortage) -> Iterator[str]:
         yield text
 
 
-def _from_agents(shortage: Shortage) -> Iterator[str]:
+def _agent_advice(shortage: Shortage) -> Iterator[str]:
     """Which batch, buffer or line to change, where an agent tells of it."""
     room = max(0.0, _USABLE * shortage.reading.limit - shortage.reading.used)
     for contributor in shortage.attribution.contributors:
         filling = shortage.filling.get(contributor.task)
         if filling is not None and shortage.spec.scope is not Scope.CARD:
-            yield about_filling(filling, room)
+            yield filling_advice(filling, room)
         growth = shortage.growth.get(contributor.task)
         if growth is not None:
-            yield from about_growth(growth, contributor.slope_bytes_per_s)
+            yield from growth_advice(growth, contributor.slope_bytes_per_s)
         # What grows from step to step is no matter of the batch; noise beside its activations is.
         fast = _SOON_S * shortage.slope_per_s >= _PART * shortage.reading.limit
         grows = shortage.regime in _GROWING and fast and filling is None
         for agent in shortage.agents.get(contributor.task, ()):
             if agent.memory is not None and not grows:
-                yield from _about_batch(shortage, contributor.task, agent, agent.memory)
+                yield from _batch_advice(shortage, contributor.task, agent, agent.memory)
 
 
-def _about_batch(
+def _batch_advice(
     shortage: Shortage, task: ProcessKey, agent: AgentState, parts: MemoryParts
 ) -> Iterator[str]:
     batch, activations = parts.batch_size, parts.activations_bytes
@@ -325,14 +325,14 @@ def _about_batch(
         rest += sum(each.bytes for each in parts.buffers)
         held = 0 if parts.base_bytes is None else max(0, own - parts.base_bytes - rest)
         budget = _USABLE * limit - (shortage.reading.used - min(held, activations)) - _KERNELS_BYTES
-    fits = _rounded(batch * budget / (_OVERHEAD * activations))
+    fits = _round_down(batch * budget / (_OVERHEAD * activations))
     if fits < 1:
         yield f"{need}, and even batch 1 may not fit: the model may be too large for what is left."
     elif fits < batch:
         yield f"{need}; {fits} fits."
 
 
-def about_filling(filling: Filling, room: float) -> str:
+def filling_advice(filling: Filling, room: float) -> str:
     """
     A buffer on its way, and whether it will fit.
 
@@ -361,14 +361,14 @@ def about_filling(filling: Filling, room: float) -> str:
         return f"{state}: make it smaller."
     count = int(counted[1].replace(",", ""))
     budget = filling.filled_bytes + room - _FIRST_STEP_BYTES
-    fits = _rounded(count * budget / (_OVERHEAD * filling.bytes))
+    fits = _round_down(count * budget / (_OVERHEAD * filling.bytes))
     if fits < 1:
         return f"{state}: make it smaller."
     call = f"shuffle({fits})" if _SHUFFLE in filling.what else f"{fits:,} {counted[2]}"
     return f"{state}: {call} would{' fit' if is_full else ''}."
 
 
-def about_growth(growth: MemoryGrowth, slope_bytes_per_s: float | None = None) -> Iterator[str]:
+def growth_advice(growth: MemoryGrowth, slope_bytes_per_s: float | None = None) -> Iterator[str]:
     """
     What grows, and where.
 
@@ -401,7 +401,7 @@ def about_growth(growth: MemoryGrowth, slope_bytes_per_s: float | None = None) -
         )
 
 
-def _rounded(count: float) -> int:
+def _round_down(count: float) -> int:
     """Down to a number that a person would choose: two digits, or a multiple of 8."""
     whole = max(0, int(count))
     if whole < 16:

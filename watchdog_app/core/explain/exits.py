@@ -28,7 +28,7 @@ _WORKER = re.compile(
 _MOST_GREW = 4
 
 
-def after(entry: Mapping[str, Any]) -> Iterator[str]:
+def advice_after_exit(entry: Mapping[str, Any]) -> Iterator[str]:
     """
     Sentences, the most useful first; none after an end of another cause.
 
@@ -64,7 +64,7 @@ def after(entry: Mapping[str, Any]) -> Iterator[str]:
         yield "Or train in mixed precision, and close what else is on that card."
 
 
-def grew(entry: Mapping[str, Any]) -> Iterator[str]:
+def growth_lines(entry: Mapping[str, Any]) -> Iterator[str]:
     """
     Which lines and tensors grew, as its agent had told before the end.
 
@@ -95,7 +95,7 @@ _LONG = 300
 _NOTEBOOKS = ("notebook", "kernel")
 
 
-def about_death(
+def describe_death(
     entry: Mapping[str, Any],
     *,
     at: str,
@@ -116,9 +116,14 @@ def about_death(
         earlier: of a training that had ended before in the same process.
     """
     death = _Death(entry)
-    lines = [*_what(death, at, now_unix_s), "", *_evidence(entry)]
-    saved = _saved(death, earlier)
-    for part in (_takers(entry), saved, _onwards(death, successor), _change(advice)):
+    lines = [*_headline(death, at, now_unix_s), "", *_evidence_lines(entry)]
+    saved = _saved_lines(death, earlier)
+    for part in (
+        _memory_holder_lines(entry),
+        saved,
+        _resume_lines(death, successor),
+        _advice_lines(advice),
+    ):
         found = list(part)
         lines += ["", *found] if found else []
     return "\n".join(lines)
@@ -148,12 +153,16 @@ class _Death:
         return None if self.unix_s is None or begin is None else max(0.0, self.unix_s - begin)
 
 
-def _what(death: _Death, at: str, now_unix_s: float) -> Iterator[str]:
+def _headline(death: _Death, at: str, now_unix_s: float) -> Iterator[str]:
     entry = death.entry
     kind = phrases.KINDS.get(str(entry.get("task_kind")), "")
     who = clean(str(entry.get("name") or f"process {entry.get('pid')}"))
     who = f"{who} ({kind + ', ' if kind else ''}pid {entry.get('pid')})"
-    ago = "" if death.unix_s is None else f", {phrases.ago(max(0.0, now_unix_s - death.unix_s))}"
+    ago = (
+        ""
+        if death.unix_s is None
+        else f", {phrases.format_age(max(0.0, now_unix_s - death.unix_s))}"
+    )
     ran_s = death.since(entry.get("started_unix_s"))
     ran = f", after {format_duration(ran_s)}" if ran_s else ""
     verb, lives = "ended" if death.by_itself else "died", ""
@@ -169,7 +178,7 @@ def _what(death: _Death, at: str, now_unix_s: float) -> Iterator[str]:
         yield f"It held {format_bytes(rss)} of RAM when it was last seen."
 
 
-def _evidence(entry: Mapping[str, Any]) -> Iterator[str]:
+def _evidence_lines(entry: Mapping[str, Any]) -> Iterator[str]:
     yield "How we know:"
     found = objects(entry, "evidence")
     for each in found:
@@ -180,7 +189,7 @@ def _evidence(entry: Mapping[str, Any]) -> Iterator[str]:
         yield "  Nothing more was written down."
 
 
-def _takers(entry: Mapping[str, Any]) -> Iterator[str]:
+def _memory_holder_lines(entry: Mapping[str, Any]) -> Iterator[str]:
     takers = entry.get("takers")
     growth = {each.get("pid"): each for each in objects(takers, "watched")}
     table = objects(takers, "kernel_table")
@@ -200,7 +209,7 @@ def _takers(entry: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _saved(death: _Death, earlier: RescueRecord | None) -> Iterator[str]:
+def _saved_lines(death: _Death, earlier: RescueRecord | None) -> Iterator[str]:
     if death.of_worker_alone:
         return
     agent = death.agent or {}
@@ -234,7 +243,7 @@ def _saved(death: _Death, earlier: RescueRecord | None) -> Iterator[str]:
         yield f"  {clean(earlier.path, _LONG)}"
 
 
-def _onwards(death: _Death, successor: Mapping[str, Any] | None) -> Iterator[str]:
+def _resume_lines(death: _Death, successor: Mapping[str, Any] | None) -> Iterator[str]:
     if death.of_worker_alone:
         yield "To continue: the task may wait for that worker for ever. Interrupt it, and use fewer"
         yield "  workers or smaller batches (DataLoader: num_workers, prefetch_factor)."
@@ -249,7 +258,7 @@ def _onwards(death: _Death, successor: Mapping[str, Any] | None) -> Iterator[str
     if death.by_itself and not saved:
         return
     if death.entry.get("task_kind") in _NOTEBOOKS:
-        yield from _in_notebook(saved, by_lines, restarted=successor is not None)
+        yield from _notebook_resume_lines(saved, by_lines, restarted=successor is not None)
         return
     command = _command(death.entry)
     if command is None:
@@ -267,7 +276,7 @@ def _onwards(death: _Death, successor: Mapping[str, Any] | None) -> Iterator[str
         yield f"  ({HIDDEN} stands for what looked like a secret: put it back)"
 
 
-def _in_notebook(saved: bool, by_lines: bool, restarted: bool) -> Iterator[str]:
+def _notebook_resume_lines(saved: bool, by_lines: bool, restarted: bool) -> Iterator[str]:
     """What to type in a notebook to resume the training."""
     if not saved:
         begin = "run" if restarted else "restart the kernel and run"
@@ -285,7 +294,7 @@ def _in_notebook(saved: bool, by_lines: bool, restarted: bool) -> Iterator[str]:
         yield "IPython keeps no history, run them yourself."
 
 
-def _change(advice: Sequence[str]) -> Iterator[str]:
+def _advice_lines(advice: Sequence[str]) -> Iterator[str]:
     useful = [each for each in advice if each and not each.startswith(phrases.WHILE_IT_RUNS)]
     lines = [clean(line, _LONG) for line in useful[:_MOST_ADVICE]]
     if lines:

@@ -58,14 +58,14 @@ def grouped_lines(
     """
     if not gpus:
         return []
-    news = [_news(gpu, status) for gpu in gpus]
+    news = [_problems(gpu, status) for gpu in gpus]
     labels = _labels(gpus)
     rows = [_cells(gpu, label, style) for gpu, label in zip(gpus, labels, strict=True)]
     wide = [[*row, "; ".join(words)] for row, words in zip(rows, news, strict=True)]
     table = Table(wide, _RIGHT, gives_way=_NAME, gap=2)
     inline = columns is None or table.room(columns) >= min(table.wanted(), 16)
     if not inline:
-        table = _narrowed(rows, columns or 0)
+        table = _fit_table(rows, columns or 0)
     groups = []
     for index, line in enumerate(table.lines(columns, style.ellipsis)):
         color = gpus[index].level.color
@@ -97,7 +97,7 @@ def _labels(gpus: Sequence[Gpu]) -> list[str]:
     return found
 
 
-def _narrowed(rows: list[list[str]], columns: int) -> Table:
+def _fit_table(rows: list[list[str]], columns: int) -> Table:
     table = Table(rows, _RIGHT, gives_way=_NAME, gap=2)
     # A name may be cut short: it says less than its power.
     for column, least in ((None, 10), (_BAR, 8), (_POWER, 8), (_RATIO, 6), (_NAME, 0)):
@@ -137,7 +137,7 @@ def _cells(gpu: Gpu, label: str, style: Style) -> list[str]:
     ]
 
 
-def _news(gpu: Gpu, status: Status) -> list[str]:
+def _problems(gpu: Gpu, status: Status) -> list[str]:
     """What is wrong with a GPU, or foreseen, the worst first."""
     title = plain(gpu.title)
     if (gpu.state or "ok") != "ok":

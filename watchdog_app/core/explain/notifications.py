@@ -68,7 +68,7 @@ class Facts:
     @property
     def heated(self) -> str:
         """What gets hot, at the beginning of a sentence."""
-        return _capital(phrases.heated(self.label))
+        return _capitalize(phrases.heated_device(self.label))
 
     @property
     def level(self) -> str:
@@ -76,7 +76,7 @@ class Facts:
         used, limit = self.number("used"), self.number("limit")
         if used is None or limit is None:
             return "an unknown amount"
-        return phrases.level(used, limit, self.text("unit") or "bytes")
+        return phrases.format_level(used, limit, self.text("unit") or "bytes")
 
     @property
     def saved(self) -> RescueRecord | None:
@@ -86,7 +86,7 @@ class Facts:
     @property
     def reason(self) -> str:
         """The reason of the decision as a sentence."""
-        return f"{_capital(clean(self.decision.reason, 300)).rstrip('.')}."
+        return f"{_capitalize(clean(self.decision.reason, 300)).rstrip('.')}."
 
     @property
     def rescue(self) -> str | None:
@@ -105,13 +105,13 @@ class Facts:
         return "--all" if self.task is None else shell_argument(self.task.name, self.task.key.pid)
 
 
-def _span(facts: Facts) -> str:
+def _interval_text(facts: Facts) -> str:
     """`, 30 s to 2 min from now`; nothing where no end is foreseen."""
-    between = phrases.interval(facts.number("low_s"), facts.number("high_s"))
+    between = phrases.format_interval(facts.number("low_s"), facts.number("high_s"))
     return f", {between} from now" if between else ""
 
 
-def _work(facts: Facts) -> Iterator[str]:
+def _save_lines(facts: Facts) -> Iterator[str]:
     """What is and will be saved."""
     if facts.task is None:
         return
@@ -123,7 +123,7 @@ def _work(facts: Facts) -> Iterator[str]:
         yield "It is asked to save its state now."
     else:
         age = facts.number("rescue_age_s")
-        yield f"It was saved {phrases.ago(age)}, and will be saved again."
+        yield f"It was saved {phrases.format_age(age)}, and will be saved again."
 
 
 def _advice(facts: Facts) -> list[str]:
@@ -131,7 +131,7 @@ def _advice(facts: Facts) -> list[str]:
     return [] if facts.incident is None else list(facts.incident.advice[:1])
 
 
-def _capital(text: str) -> str:
+def _capitalize(text: str) -> str:
     """With a capital at its beginning, the rest as it is."""
     return text[:1].upper() + text[1:]
 
@@ -161,7 +161,7 @@ def notification(
         id=decision.id,
         incident=decision.incident,
         stage=decision.stage.name.lower(),
-        urgency=spec.urgency or _by_stage(decision.stage, topic),
+        urgency=spec.urgency or _urgency(decision.stage, topic),
         title=title,
         body="\n".join(lines),
         task=None if decision.task is None else decision.task.pid,
@@ -175,20 +175,22 @@ def _warning(facts: Facts) -> tuple[str, list[str]]:
     kind = facts.decision.resource.kind
     spec = SPECS[kind]
     if spec.save is Save.EVERYBODY:
-        return _ends_all(facts)
+        return _shutdown_warning(facts)
     eta, expected = facts.number("eta_s"), facts.text("expected", 300)
     # What is expected is no matter of the trend until now, unless that is about to end as well.
     trend = expected is None or (eta is not None and eta < _AT_HAND_S)
-    title = f"{spec.title} {phrases.when(eta if trend else None)}: {facts.name}"
-    lines = [] if expected is None else [f"{_capital(expected)}."]
-    lines.append(f"{_capital(facts.label)}: {facts.level}{_span(facts) if trend else ''}.")
+    title = f"{spec.title} {phrases.format_eta(eta if trend else None)}: {facts.name}"
+    lines = [] if expected is None else [f"{_capitalize(expected)}."]
+    lines.append(
+        f"{_capitalize(facts.label)}: {facts.level}{_interval_text(facts) if trend else ''}."
+    )
     growth = facts.number("task_slope_bytes_per_s") if trend else None
     if facts.task is None and trend:
-        lines.append(_whose(facts))
+        lines.append(_growth_source(facts))
     elif growth is not None:
         share = facts.number("share") or 0.0
         lines.append(f"{facts.name} grows by {format_bytes(growth)}/s, {share:.0%} of the growth.")
-    lines += _work(facts)
+    lines += _save_lines(facts)
     if kind is ResourceKind.GUARD:
         lines.append("There it is stopped, and not killed.")
     elif facts.number("throttles") and not facts.number("may_pause"):
@@ -207,7 +209,7 @@ def _warning(facts: Facts) -> tuple[str, list[str]]:
     return title, lines + _advice(facts)
 
 
-def _whose(facts: Facts) -> str:
+def _growth_source(facts: Facts) -> str:
     """Where growth comes from that is put on no task, as far as it was seen."""
     others = facts.number("others_share") or 0.0
     unaccounted = facts.number("unaccounted_share") or 0.0
@@ -248,10 +250,10 @@ def _rescued(facts: Facts) -> tuple[str, list[str]]:
     size, seconds = facts.number("bytes"), facts.number("seconds")
     known = size is not None and seconds is not None
     cost = f" ({format_bytes(size)} in {format_duration(seconds)})" if known else ""
-    where = _capital(facts.rescue or "a rescue is on the disk")
+    where = _capitalize(facts.rescue or "a rescue is on the disk")
     return f"Saved: {facts.name}", [
         f"{where}{cost}.",
-        f"The training continues. If it dies, {phrases.onwards(facts.saved)}",
+        f"The training continues. If it dies, {phrases.resume_text(facts.saved)}",
     ]
 
 
@@ -305,8 +307,8 @@ def _resumed(facts: Facts) -> tuple[str, list[str]]:
     return f"Running again: {facts.name}", lines
 
 
-def _over(facts: Facts) -> tuple[str, list[str]]:
-    label, kind = _capital(facts.label), facts.decision.resource.kind
+def _resolved(facts: Facts) -> tuple[str, list[str]]:
+    label, kind = _capitalize(facts.label), facts.decision.resource.kind
     if kind is ResourceKind.STALLED:
         return f"Continues: {facts.name}", [facts.reason]
     used, limit = facts.number("used"), facts.number("limit") or 0.0
@@ -324,14 +326,14 @@ def _over(facts: Facts) -> tuple[str, list[str]]:
     return title, lines
 
 
-def _died(facts: Facts) -> tuple[str, list[str]]:
+def _exited(facts: Facts) -> tuple[str, list[str]]:
     spec = cause_spec(facts.decision.evidence.get("cause"))
     title, age = f"{spec.title}: {facts.name}", facts.number("rescue_age_s")
     lines = [facts.reason]
     if facts.number("worker") is not None:
         title = f"{spec.title}: a worker of {facts.name}"
         if facts.text("path") is not None:
-            lines.append(f"{_capital(facts.rescue or '')}, saved {phrases.ago(age)}.")
+            lines.append(f"{_capitalize(facts.rescue or '')}, saved {phrases.format_age(age)}.")
         return title, lines
     step = facts.number("step")
     if facts.rescue is not None:
@@ -339,8 +341,8 @@ def _died(facts: Facts) -> tuple[str, list[str]]:
         # Agents report once a second: the rescue may be of a later step than the last report.
         further = step is not None and (saved is None or step > saved.step)
         at = f" It was at step {step:.0f} when last read." if further else ""
-        lines.append(f"{_capital(facts.rescue)}, saved {phrases.ago(age)}.{at}")
-        lines.append(_capital(phrases.onwards(saved)))
+        lines.append(f"{_capitalize(facts.rescue)}, saved {phrases.format_age(age)}.{at}")
+        lines.append(_capitalize(phrases.resume_text(saved)))
     elif facts.agent is not None or step is not None:
         lines.append("It left no rescue: its work is lost.")
     return title, lines + (_advice(facts) if spec.out_of_memory else [])
@@ -355,33 +357,33 @@ def _restarted(facts: Facts) -> tuple[str, list[str]]:
         "It is empty: what was in its variables is gone.",
     ]
     if facts.rescue is not None:
-        lines.append(f"{_capital(facts.rescue)}. Run the cells again: it resumes from there.")
+        lines.append(f"{_capitalize(facts.rescue)}. Run the cells again: it resumes from there.")
     return f"Kernel restarted: {facts.name}", lines
 
 
-def _ends_all(facts: Facts) -> tuple[str, list[str]]:
+def _shutdown_warning(facts: Facts) -> tuple[str, list[str]]:
     """Heat that switches something off, and a battery that runs empty."""
-    when = phrases.when(facts.number("eta_s"))
-    label, thing = _capital(facts.label), ""
+    when = phrases.format_eta(facts.number("eta_s"))
+    label, thing = _capitalize(facts.label), ""
     if facts.is_hot:
         thing = facts.heated
         whose = "" if facts.task is None else f": {facts.name}"
         title = f"{thing} will switch off from heat {when}{whose}"
-        moving = phrases.movement(facts.number("slope_per_s"), facts.text("unit") or "")
+        moving = phrases.format_slope(facts.number("slope_per_s"), facts.text("unit") or "")
         used, limit = facts.number("used") or 0.0, facts.number("limit") or 0.0
         rising = f", {moving}" if moving else ""
-        lines = [f"{used:.0f} °C{rising}, limit {limit:.0f} °C{_span(facts)}."]
+        lines = [f"{used:.0f} °C{rising}, limit {limit:.0f} °C{_interval_text(facts)}."]
     elif when == "now":
         title = f"{label} at its end: {facts.name}"
         lines = [f"{label}: {facts.level}. The machine may switch off any moment."]
     else:
         title = f"{label} empty {when}: {facts.name}"
-        lines = [f"{label}: {facts.level}{_span(facts)}."]
+        lines = [f"{label}: {facts.level}{_interval_text(facts)}."]
     if thing.startswith("GPU "):
         lines.append("Then what is held on the card is lost, and what runs on it dies.")
         if facts.task is not None:
-            lines.append(f"On it: {', '.join(filter(None, (facts.name, _names(facts))))}.")
-    lines += _work(facts)
+            lines.append(f"On it: {', '.join(filter(None, (facts.name, _other_names(facts))))}.")
+    lines += _save_lines(facts)
     if facts.number("may_pause"):
         lines.append("At the very end it is paused, so that it cools down.")
     return title, lines + _advice(facts)
@@ -391,25 +393,25 @@ def _fault(facts: Facts) -> tuple[str, list[str]]:
     """A card or its driver that is out of order, or something that brakes."""
     trouble, known = facts.text("trouble") or "", facts.text("name") is not None
     thing = facts.label.partition(" (")[0]
-    title = f"{_capital(thing)} {TITLES.get(trouble, 'has a fault')}"
+    title = f"{_capitalize(thing)} {TITLES.get(trouble, 'has a fault')}"
     if trouble == "unplugged":
         title = "Training on battery"
-    lines = [f"{_capital(facts.label)}: {clean(facts.decision.reason, 300)}."]
+    lines = [f"{_capitalize(facts.label)}: {clean(facts.decision.reason, 300)}."]
     if known:
         title += f": {facts.name}"
-        lines += _struck(facts)
+        lines += _affected_lines(facts)
     return title, lines + _advice(facts)
 
 
-def _names(facts: Facts) -> str:
+def _other_names(facts: Facts) -> str:
     """Who else is hit."""
     others, more = facts.text("others") or "", facts.number("more") or 0.0
     return others + (f" and {more:.0f} more" if others and more else "")
 
 
-def _struck(facts: Facts) -> Iterator[str]:
+def _affected_lines(facts: Facts) -> Iterator[str]:
     """Who was on it, and what is left of their work."""
-    others = _names(facts)
+    others = _other_names(facts)
     if others:
         yield f"With it: {others}."
     if not facts.number("fatal"):
@@ -424,8 +426,8 @@ def _struck(facts: Facts) -> Iterator[str]:
         yield f"{facts.name} was on it: what it held there is lost, and cannot be saved any more."
     age = facts.number("rescue_age_s")
     if facts.rescue is not None:
-        when = "" if age is None else f", saved {phrases.ago(age)}"
-        yield f"{_capital(facts.rescue)}{when}. Start it again elsewhere: it resumes from there."
+        when = "" if age is None else f", saved {phrases.format_age(age)}"
+        yield f"{_capitalize(facts.rescue)}{when}. Start it again elsewhere: it resumes from there."
     elif facts.number("had_agent"):
         yield "It has left no rescue."
     else:
@@ -448,9 +450,9 @@ _TOPICS = {
     Topic.PAUSED: _TopicSpec(_paused, ("resume", "show"), "critical"),
     Topic.PAUSE_FAILED: _TopicSpec(_pause_failed, ("save", "show"), "critical"),
     Topic.RESUMED: _TopicSpec(_resumed, ("show",), "normal"),
-    Topic.RESOLVED: _TopicSpec(_over, (), "low"),
+    Topic.RESOLVED: _TopicSpec(_resolved, (), "low"),
     Topic.STALLED: _TopicSpec(_stalled, ("snooze", "show")),
-    Topic.EXITED: _TopicSpec(_died, ("show",), "critical"),
+    Topic.EXITED: _TopicSpec(_exited, ("show",), "critical"),
     Topic.RESTARTED: _TopicSpec(_restarted, ("show",)),
     Topic.GPU_LOST: _TopicSpec(_fault, ("show",), "critical"),
     Topic.FAULT: _TopicSpec(_fault, ("snooze", "show")),
@@ -458,7 +460,7 @@ _TOPICS = {
 }
 
 
-def _by_stage(stage: Stage, topic: Topic) -> str:
+def _urgency(stage: Stage, topic: Topic) -> str:
     """A fault is urgent by what it costs; a resource only at its very end."""
     if topic in (Topic.FAULT, Topic.SLOWED):
         return {Stage.WATCH: "low", Stage.WARN: "normal"}.get(stage, "critical")

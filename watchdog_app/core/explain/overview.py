@@ -81,7 +81,7 @@ def overview(
     levels = [*(each.level for each in dangers), *(each.level for each in open_ones)]
     level = max([*levels, *(each.level for each in cards)], default=Level.OK)
     if level >= Level.WARNING:
-        return Overview(level, _worst(level, dangers, open_ones, cards))
+        return Overview(level, _worst_text(level, dangers, open_ones, cards))
     if standing:
         first, *others = standing
         who = names[first] + (f" and {len(others)} more" if others else "")
@@ -139,7 +139,7 @@ class _Danger(NamedTuple):
         if self.assessment.forecast is None:
             how = "nearly full" if self.reading.unit == "bytes" else "close to its limit"
             return f"{label} {how}"
-        return f"{phrases.ending(self.reading, label)} {phrases.when(self.eta_s)}"
+        return f"{phrases.end_text(self.reading, label)} {phrases.format_eta(self.eta_s)}"
 
     @property
     def of_whom(self) -> str:
@@ -153,7 +153,7 @@ def _concerns_only(incident: Incident, tasks: Collection[ProcessKey]) -> bool:
     return bool(contributors) and contributors <= set(tasks) and not is_condition(incident.resource)
 
 
-def _worst(
+def _worst_text(
     level: Level, dangers: Sequence[_Danger], open_ones: Sequence[Incident], cards: Sequence[Card]
 ) -> str:
     """The resource of this level that ends soonest, else the incident, else the card."""

@@ -24,16 +24,16 @@ _TOO_FAR_S = 30 * 86400.0
 WHILE_IT_RUNS = "While it runs or is stopped"  # advice that has no sense after an end
 
 
-def when(eta_s: float | None) -> str:
+def format_eta(eta_s: float | None) -> str:
     """`in about 4 min`: as exact as a forecast is, and no more."""
     if eta_s is None or not math.isfinite(eta_s) or eta_s > _TOO_FAR_S:
         return "soon"
     if eta_s < 1.5:
         return "in about a second" if eta_s >= 0.5 else "now"
-    return f"in about {about(eta_s)}"
+    return f"in about {format_rough_duration(eta_s)}"
 
 
-def about(seconds: float) -> str:
+def format_rough_duration(seconds: float) -> str:
     """A duration with two figures at most: `3 s`, `25 s`, `4 min`, `1.5 h`, `2 d`."""
     if seconds < 10:
         return f"{max(1, round(seconds))} s"
@@ -50,7 +50,7 @@ def about(seconds: float) -> str:
     return f"{round(seconds / 86400)} d"
 
 
-def interval(low_s: float | None, high_s: float | None) -> str:
+def format_interval(low_s: float | None, high_s: float | None) -> str:
     """
     `30 s to 2 min`, `30 s or more`, or nothing where neither end is known.
 
@@ -61,19 +61,19 @@ def interval(low_s: float | None, high_s: float | None) -> str:
     if low_s is None:
         return ""
     if high_s is None or not math.isfinite(high_s) or high_s > _TOO_FAR_S:
-        return f"{about(low_s)} or more"
-    low, high = about(low_s), about(high_s)
+        return f"{format_rough_duration(low_s)} or more"
+    low, high = format_rough_duration(low_s), format_rough_duration(high_s)
     return low if low == high else f"{low} to {high}"
 
 
-def forecast(value: Forecast | None) -> str:
+def format_forecast(value: Forecast | None) -> str:
     """`in about 48 s (30 s to 1.5 min)`, or that nothing points to an end."""
     if value is None:
         return "no end in sight"
-    return f"{when(value.eta_s)} ({interval(value.low_s, value.high_s)})"
+    return f"{format_eta(value.eta_s)} ({format_interval(value.low_s, value.high_s)})"
 
 
-def level(used: float, limit: float, unit: str) -> str:
+def format_level(used: float, limit: float, unit: str) -> str:
     """
     `6.00 GiB of 7.00 GiB`, `78 of 83 °C`; of a battery `41 % left` (its use is what is gone).
 
@@ -91,7 +91,7 @@ def level(used: float, limit: float, unit: str) -> str:
     return f"{' of '.join(figures)} {quantities.UNIT_SIGNS.get(unit, unit)}"
 
 
-def movement(slope_per_s: float | None, unit: str) -> str:
+def format_slope(slope_per_s: float | None, unit: str) -> str:
     """
     How fast it moves, as people count: `+21.0 MiB/s`, `+2.1 °C/min`; nothing where level.
 
@@ -103,7 +103,7 @@ def movement(slope_per_s: float | None, unit: str) -> str:
     return "" if text in ("0", quantities.UNKNOWN) else text
 
 
-def nearing(kind: ResourceKind, label: str) -> str:
+def exhaustion_text(kind: ResourceKind, label: str) -> str:
     """
     `RAM is about to run out`, `GPU 0 is about to switch off from heat`.
 
@@ -112,13 +112,13 @@ def nearing(kind: ResourceKind, label: str) -> str:
         label: of the resource.
     """
     if SPECS[kind].scope is Scope.HEAT:
-        return f"{heated(label)} is about to switch off from heat"
+        return f"{heated_device(label)} is about to switch off from heat"
     return f"{label} is about to run out"
 
 
-def ending(reading: Reading, label: str) -> str:
+def end_text(reading: Reading, label: str) -> str:
     """
-    What a resource comes to, before `when`: `RAM full`, `GPU 0 will switch off from heat`.
+    What a resource comes to, before `format_eta`: `RAM full`, `GPU 0 will switch off from heat`.
 
     Args:
         reading: of the resource.
@@ -126,24 +126,24 @@ def ending(reading: Reading, label: str) -> str:
     """
     scope = SPECS[reading.key.kind].scope
     if scope is Scope.HEAT:
-        return f"{heated(label)} will switch off from heat"
+        return f"{heated_device(label)} will switch off from heat"
     return f"{label} {'empty' if scope is Scope.BATTERY else 'full'}"
 
 
-def heated(label: str) -> str:
+def heated_device(label: str) -> str:
     """What gets hot, of a resource's label: `GPU 0` of `heat of GPU 0 (switches off at 98 °C)`."""
     thing = label.partition(" (")[0]
     return thing.removeprefix("heat of ").removesuffix(" heat")
 
 
-def ago(seconds: float | None) -> str:
+def format_age(seconds: float | None) -> str:
     """`12 s ago`, `just now`."""
     if seconds is None:
         return "at an unknown time"
     return "just now" if seconds < 1 else f"{format_duration(seconds)} ago"
 
 
-def onwards(rescue: RescueRecord | None) -> str:
+def resume_text(rescue: RescueRecord | None) -> str:
     """How a training resumes from its rescue after a restart, as a sentence's end."""
     if rescue is not None and rescue.by_lines:
         return "start it again: it starts over and says which lines resume it."

@@ -23,7 +23,7 @@ _MOST_FAR = 4  # resources far from their limits that are listed without --all
 _HALF_FULL = 0.5
 
 
-def ordered(tasks: Sequence[Task], sort: str = "urgency") -> list[Task]:
+def sort_tasks(tasks: Sequence[Task], sort: str = "urgency") -> list[Task]:
     """
     The tasks in an order; unknown figures come last, equal ones by pid.
 
@@ -34,7 +34,7 @@ def ordered(tasks: Sequence[Task], sort: str = "urgency") -> list[Task]:
     return sorted(tasks, key=_SORT_KEYS[sort])
 
 
-def without_background(tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
+def split_background(tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
     """The tasks worth a line, and the small idle interpreters that a desktop runs."""
     shown: list[Task] = []
     hidden: list[Task] = []
@@ -53,7 +53,7 @@ def listed_resources(status: Status, everything: bool) -> tuple[list[Resource], 
     """
     first = [one for one in status.resources if one.display == "always"]
     if status.host.swap_total_bytes:
-        first.append(_swap(status.host))
+        first.append(_swap_resource(status.host))
     rest = [one for one in status.resources if one.display != "always"]
     rest.sort(key=lambda one: (-one.level, -(one.ratio or 0)))
     if everything:
@@ -121,7 +121,7 @@ def gpu_numbers(task: Task) -> str:
     return ",".join([*texts, *(UNKNOWN for each in known if each is None)])
 
 
-def _swap(host: Host) -> Resource:
+def _swap_resource(host: Host) -> Resource:
     limit, free = host.swap_total_bytes, host.swap_free_bytes
     used = None if limit is None or free is None else limit - free
     return Resource(
@@ -151,7 +151,7 @@ def _is_background(task: Task) -> bool:
     )
 
 
-def _most_first(figure: str) -> Callable[[Task], tuple[float, ...]]:
+def _descending_by(figure: str) -> Callable[[Task], tuple[float, ...]]:
     def order(task: Task) -> tuple[float, ...]:
         value = getattr(task, figure)
         return value is None, -(value or 0), task.pid or 0
@@ -160,12 +160,12 @@ def _most_first(figure: str) -> Callable[[Task], tuple[float, ...]]:
 
 
 _SORT_KEYS: dict[str, Callable[[Task], Any]] = {
-    "urgency": lambda task: (-task.level, *_most_first("ram_bytes")(task)),
-    "ram": _most_first("ram_bytes"),
-    "swap": _most_first("swap_bytes"),
-    "gpu": _most_first("gpu_memory_bytes"),
-    "cpu": _most_first("cpu_percent"),
-    "trend": _most_first("slope_bytes_per_s"),
+    "urgency": lambda task: (-task.level, *_descending_by("ram_bytes")(task)),
+    "ram": _descending_by("ram_bytes"),
+    "swap": _descending_by("swap_bytes"),
+    "gpu": _descending_by("gpu_memory_bytes"),
+    "cpu": _descending_by("cpu_percent"),
+    "trend": _descending_by("slope_bytes_per_s"),
     "eta": lambda task: (math.inf if task.eta_s is None else task.eta_s, task.pid or 0),
     "name": lambda task: ((task.name or "").lower(), task.pid or 0),
     "pid": lambda task: task.pid or 0,

@@ -50,7 +50,7 @@ _SEVERITIES = {
 }
 
 
-def about_task(
+def describe_task(
     task: Task,
     outlook: TaskOutlook | None,
     agent: AgentState | None,
@@ -79,7 +79,7 @@ def about_task(
     if hardware is not None:
         lines += _cards_of_task(task, agent, hardware)
     hit = [reading for reading in readings if task.key in reading.tasks]
-    lines += _ahead(task, outlook, hit, assessments, incidents)
+    lines += _outlook_lines(task, outlook, hit, assessments, incidents)
     if hit:
         lines += ["", "Limits above it:"]
         lines += _resources(hit, assessments)
@@ -88,11 +88,11 @@ def about_task(
         if any(each.task == task.key for each in incident.contributors) or any(
             reading.key == incident.resource for reading in hit
         ):
-            lines += ["", about_incident(incident, now_unix_s)]
+            lines += ["", describe_incident(incident, now_unix_s)]
     return "\n".join(lines)
 
 
-def _ahead(
+def _outlook_lines(
     task: Task,
     outlook: TaskOutlook | None,
     hit: Sequence[Reading],
@@ -101,7 +101,9 @@ def _ahead(
 ) -> Iterator[str]:
     """What stops it first, what others fill up, or what has befallen its card."""
     if outlook is not None and outlook.resource is not None:
-        yield _end(next((each for each in hit if each.key == outlook.resource), None), outlook)
+        yield _forecast_text(
+            next((each for each in hit if each.key == outlook.resource), None), outlook
+        )
         return
     broken = [
         each
@@ -125,14 +127,14 @@ def _ahead(
     if ends:
         first, reading = min(ends, key=lambda each: each[0].eta_s)
         yield (
-            f"It is not what makes it grow: {phrases.ending(reading, clean(reading.label, 120))} "
-            f"{phrases.forecast(first)}."
+            f"It is not what makes it grow: {phrases.end_text(reading, clean(reading.label, 120))} "
+            f"{phrases.format_forecast(first)}."
         )
     else:
         yield "Nothing points to an end: no forecast for it."
 
 
-def about_machine(
+def describe_machine(
     host: HostMemory,
     tasks: Sequence[Task],
     *,
@@ -170,11 +172,11 @@ def about_machine(
     if not incidents:
         lines.append("No warning is open.")
     for index, incident in enumerate(incidents):
-        lines += [""] * bool(index) + [about_incident(incident, now_unix_s)]
+        lines += [""] * bool(index) + [describe_incident(incident, now_unix_s)]
     return "\n".join(lines)
 
 
-def about_incident(incident: Incident, now_unix_s: float) -> str:
+def describe_incident(incident: Incident, now_unix_s: float) -> str:
     """
     One incident: since when, how bad, why, who, what to do.
 
@@ -189,14 +191,14 @@ def about_incident(incident: Incident, now_unix_s: float) -> str:
     if broken:
         head = f"{label}: noticed {since} ago; {_SEVERITIES.get(incident.stage, 'critical')}."
     lines = [head, f"  {'What' if broken else 'Why'}: {clean(incident.why, 300)}."]
-    lines += (f"  {_part(incident, each)}" for each in incident.contributors)
+    lines += (f"  {_contributor_text(incident, each)}" for each in incident.contributors)
     if not broken and not incident.contributors:
         lines.append("  No watched task makes it grow.")
     lines += (f"  To do: {line}" for line in incident.advice)
     return "\n".join(lines)
 
 
-def _part(incident: Incident, each: Contributor) -> str:
+def _contributor_text(incident: Incident, each: Contributor) -> str:
     """What a task has to do with an incident."""
     who, kind = f"{clean(each.name)} (pid {each.task.pid})", incident.resource.kind
     if is_condition(incident.resource):
@@ -220,10 +222,10 @@ def _usage(task: Task, outlook: TaskOutlook | None) -> Iterator[str]:
     )
 
 
-def _end(reading: Reading | None, outlook: TaskOutlook) -> str:
+def _forecast_text(reading: Reading | None, outlook: TaskOutlook) -> str:
     label = "its limit" if reading is None else clean(reading.label, 120)
     why = "" if outlook.why is None else f": {clean(outlook.why, 300)}"
-    meets = f"It meets {label} {phrases.forecast(outlook.forecast)}"
+    meets = f"It meets {label} {phrases.format_forecast(outlook.forecast)}"
     if outlook.forecast is None:
         meets = f"Nearest to it is {label}"
     return f"{meets}{why}. Stage: {outlook.stage.name.lower()} ({_STAGES[outlook.stage]})."
@@ -239,10 +241,10 @@ def _resources(
         if quiet and SPECS[reading.key.kind].scope is Scope.HEAT:
             continue
         note = "" if reading.note is None else f" ({clean(reading.note, 120)})"
-        level = phrases.level(reading.used, reading.limit, reading.unit)
+        level = phrases.format_level(reading.used, reading.limit, reading.unit)
         ahead = ""
         if known is not None:
-            ahead = f", {known.regime.value}, {phrases.forecast(known.forecast)}"
+            ahead = f", {known.regime.value}, {phrases.format_forecast(known.forecast)}"
         yield f"  {clean(reading.label, 120)}{note}: {level}{ahead}"
 
 
@@ -259,14 +261,14 @@ def _agent(agent: AgentState | None, now_unix_s: float) -> Iterator[str]:
     if agent.outdated:
         yield "It is outdated and cannot be asked to save: restart its kernel, or start it again."
     if agent.memory is not None:
-        yield from about_parts(agent.memory)
+        yield from memory_part_lines(agent.memory)
     if agent.save_s is not None:
         size = "" if agent.state_bytes is None else f" of {format_bytes(agent.state_bytes)}"
         yield f"A save{size} is expected to take {format_duration(agent.save_s)}."
     if agent.rescue is None:
         yield f"It has not saved anything yet; rescues go to {clean(agent.directory, 200)}."
     else:
-        age = phrases.ago(max(0.0, now_unix_s - agent.rescue.saved_unix_s))
+        age = phrases.format_age(max(0.0, now_unix_s - agent.rescue.saved_unix_s))
         yield (
             f"Its newest rescue is of step {agent.rescue.step}, {age}, in "
             f"{clean(agent.rescue.path, 200)}."
@@ -276,7 +278,7 @@ def _agent(agent: AgentState | None, now_unix_s: float) -> Iterator[str]:
         yield f"A resume will not bring back: {lost}."
 
 
-def about_parts(parts: MemoryParts) -> Iterator[str]:
+def memory_part_lines(parts: MemoryParts) -> Iterator[str]:
     """What the memory of a training is for: lines for a person, the largest part first."""
     named = [
         ("weights", parts.weights_bytes),

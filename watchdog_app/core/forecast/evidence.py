@@ -105,7 +105,9 @@ def room_left(trend: Trend, view: View) -> float:
     return max(0.0, view.limit - max(view.used, level))
 
 
-def convincing(trend: Trend, view: View, ask: Thresholds, convinced: bool = False) -> float | None:
+def convincing_eta_s(
+    trend: Trend, view: View, ask: Thresholds, convinced: bool = False
+) -> float | None:
     """
     Seconds to exhaustion by this trend, or None when innocent explanations remain.
 
@@ -118,12 +120,12 @@ def convincing(trend: Trend, view: View, ask: Thresholds, convinced: bool = Fals
         ask: what the tier asks for.
         convinced: whether the tier was convinced a moment ago.
     """
-    if not _is_well_formed(trend, ask) or not _goes_on(trend, view, ask, convinced):
+    if not _is_well_formed(trend, ask) or not _is_continuing(trend, view, ask, convinced):
         return None
     room = room_left(trend, view)
     eta_s = trend.time_to(room)
-    novelty = _novelty_asked(trend, view, ask, room, eta_s)
-    if novelty is None or not _is_news(trend, view, view.limit - room, novelty):
+    novelty = _required_novelty(trend, view, ask, room, eta_s)
+    if novelty is None or not _is_new_high(trend, view, view.limit - room, novelty):
         return None
     return eta_s
 
@@ -141,7 +143,7 @@ def _is_well_formed(trend: Trend, ask: Thresholds) -> bool:
     )
 
 
-def _goes_on(trend: Trend, view: View, ask: Thresholds, convinced: bool) -> bool:
+def _is_continuing(trend: Trend, view: View, ask: Thresholds, convinced: bool) -> bool:
     """Rules out a ramp that has ended, and a rise that is no part of what is claimed."""
     if _latest(trend, view) < ask.latest or view.used > trend.level + _JUMP * trend.gain:
         return False
@@ -155,7 +157,7 @@ def _goes_on(trend: Trend, view: View, ask: Thresholds, convinced: bool) -> bool
     return view.used - view.low > least or _may_pause(trend, view, convinced)
 
 
-def _novelty_asked(
+def _required_novelty(
     trend: Trend, view: View, ask: Thresholds, room: float, eta_s: float
 ) -> float | None:
     """
@@ -201,7 +203,7 @@ def _novelty_asked(
     return ask.fast_novelty if fast else None
 
 
-def _is_news(trend: Trend, view: View, level: float, novelty: float) -> bool:
+def _is_new_high(trend: Trend, view: View, level: float, novelty: float) -> bool:
     """Rules out what comes back: a level that was reached and left again before."""
     visits = view.turning_points.visits(level - _SLACK * view.limit, trend.start_t)
     if visits.times >= 2 or (visits.latest_t is not None and view.t - visits.latest_t < _LATELY_S):
@@ -256,7 +258,7 @@ _BENDS, _STEEPER = 0.3, 1.35
 _BEGUN, _BEGUN_S = 0.5, 15.0
 
 
-def interval(chosen: Trend, trends: Sequence[Trend], view: View) -> Forecast:
+def forecast_interval(chosen: Trend, trends: Sequence[Trend], view: View) -> Forecast:
     """
     Median and 80 % interval of the time to exhaustion.
 
@@ -275,13 +277,13 @@ def interval(chosen: Trend, trends: Sequence[Trend], view: View) -> Forecast:
     youth = 1.0 / (1.0 + (view.t - chosen.start_t) / _YOUTH_S)
     sooner = min(_WIDEST, math.log(base / max(soonest, _SHORT_S)))
     later = min(_WIDEST, math.log(max(latest, _SHORT_S) / base))
-    unsure = doubt(chosen, view)
+    unsure = interval_widening(chosen, view)
     low = eta * math.exp(-(_LOW[0] + _LOW[1] * sooner + _LOW[2] * youth + unsure)) - _JITTER_S
     high = eta * math.exp(_HIGH[0] + _HIGH[1] * later + _HIGH[2] * youth + unsure) + _JITTER_S
     return Forecast(eta, max(0.0, low), high)
 
 
-def doubt(chosen: Trend, view: View) -> float:
+def interval_widening(chosen: Trend, view: View) -> float:
     """What widens both ends, as the logarithm of a factor: at least 0."""
     bends = chosen.bend is not None or chosen.recent > _STEEPER
     begun = _BEGUN * math.exp(-(view.t - view.start_t) / _BEGUN_S)

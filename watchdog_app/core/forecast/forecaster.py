@@ -11,12 +11,18 @@ from watchdog_app.core.forecast.evidence import (
     SWINGS,
     Thresholds,
     View,
-    convincing,
-    interval,
+    convincing_eta_s,
+    forecast_interval,
     room_left,
 )
 from watchdog_app.core.forecast.scales import BASE_S, LEVELS, Scales
-from watchdog_app.core.forecast.shape import Course, LineFit, TurningPoints, Wording, regime_of
+from watchdog_app.core.forecast.shape import (
+    Course,
+    LineFit,
+    RegimeFilter,
+    TurningPoints,
+    classify_regime,
+)
 from watchdog_app.core.forecast.trends import Trend, TrendKind, read_scale, read_turns
 from watchdog_app.core.model.decisions import Caution, Regime
 
@@ -69,15 +75,15 @@ class TrendForecaster:
         self.strict, self.eager = strict, eager
         self._start: float | None = None
         self.thought = False  # the last sample led to a new reading
-        self._forget()
+        self._reset()
         self._t = self._used = self._limit = 0.0
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._scales = Scales()
         self._line_fit = LineFit()
         self._turning_points = TurningPoints()
         self._course = Course()
-        self._wording = Wording()
+        self._wording = RegimeFilter()
         self._outlook = Outlook()
         self._trends: list[list[Trend]] = [[] for _ in range(LEVELS)]
         self._line: Trend | None = None
@@ -98,7 +104,7 @@ class TrendForecaster:
         if self._start is None:
             self._start = mono_s
         elif mono_s - self._t > _GAP_S:
-            self._forget()
+            self._reset()
         passed = mono_s - self._t
         self._t, self._used, self._limit = mono_s, used, limit
         self._top = max(self._top, abs(used))
@@ -113,8 +119,8 @@ class TrendForecaster:
             self._course.add(mono_s, used)
         self.thought = self._scales.add(mono_s, used)
         if self.thought:
-            self._read()
-            self._think()
+            self._update_trends()
+            self._update_outlook()
         else:
             self._outlook.age(passed)
 
@@ -155,7 +161,7 @@ class TrendForecaster:
             self._pauses,
         )
 
-    def _read(self) -> None:
+    def _update_trends(self) -> None:
         """Update the trends, each scale as often as its blocks are long."""
         t, matters, ignore = self._t, _MATTERS * self._top, _IGNORE * self._top
         due, trends, levels, used = self._due, self._trends, self._scales.levels, self._used
@@ -174,9 +180,9 @@ class TrendForecaster:
             blocks = self._scales.window(scale)
             if len(blocks) >= 5 and blocks[-1][3] - blocks[0][3] > matters:
                 trends[scale] = read_scale(blocks, whole, scale, ignore)
-        self._line = self._read_line(matters)
+        self._line = self._line_trend(matters)
 
-    def _read_line(self, matters: float) -> Trend | None:
+    def _line_trend(self, matters: float) -> Trend | None:
         line = self._line_fit.line()
         span = self._t - self._line_fit.origin
         if line is None or span <= 2.0:
@@ -192,7 +198,7 @@ class TrendForecaster:
             TrendKind.LINE, -1, start_t=self._line_fit.origin, gain=gain, level=level, slope=slope
         )
 
-    def _think(self) -> None:
+    def _update_outlook(self) -> None:
         trends = self.trends()
         if not trends and self._used < _LATE * self._limit:
             self._outlook = Outlook(self._regime(grows=False), None)
@@ -217,7 +223,7 @@ class TrendForecaster:
         if chosen is not None:
             room = room_left(chosen, view)
             if chosen.gain >= _LEAST_EVIDENCE * room:
-                forecast = interval(chosen, trends, view)
+                forecast = forecast_interval(chosen, trends, view)
         self._outlook = Outlook(
             regime=self._regime(grows=forecast is not None),
             forecast=forecast,
@@ -232,10 +238,10 @@ class TrendForecaster:
         )
 
     def _regime(self, *, grows: bool) -> Regime:
-        found = regime_of(
+        found = classify_regime(
             self._t, self._scales, self._turning_points, self._course, self._limit, grows
         )
-        return self._wording.word(self._t, found)
+        return self._wording.update(self._t, found)
 
     @staticmethod
     def is_full(view: View) -> bool:
@@ -249,7 +255,7 @@ class TrendForecaster:
         """Time to exhaustion by the most urgent trend that convinces, None when none does."""
         soonest = math.inf
         for trend in trends:
-            eta = convincing(trend, view, ask, convinced)
+            eta = convincing_eta_s(trend, view, ask, convinced)
             if eta is not None and eta < soonest:
                 soonest = eta
         return None if soonest == math.inf else soonest

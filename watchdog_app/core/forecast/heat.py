@@ -78,7 +78,7 @@ class HeatForecaster:
         passed = 0.0 if self._t is None else mono_s - self._t
         self._t, self._limit = mono_s, limit
         if self._bins.add(mono_s, used):
-            self._think()
+            self._update_outlook()
         else:
             self._outlook.age(passed)
 
@@ -90,7 +90,7 @@ class HeatForecaster:
         """Where the temperature leads, as of the last sample."""
         return self._outlook
 
-    def _think(self) -> None:
+    def _update_outlook(self) -> None:
         strict, nearest, saturating = self._read_windows()
         eager = math.inf if nearest is None else nearest.eta_s
         self._confirmed = self._confirmed + 1 if strict < math.inf else 0
@@ -102,8 +102,8 @@ class HeatForecaster:
         # Twice in a row: one reading is noise.
         if min(self._bins.values[-2:]) >= self._limit - _AT_LIMIT_C:
             strict = eager = 0.0
-        self._remember()
-        self._outlook = self._said(strict, eager, nearest, saturating)
+        self._update_known()
+        self._outlook = self._build_outlook(strict, eager, nearest, saturating)
 
     def _read_windows(self) -> tuple[float, _Rise | None, bool]:
         """
@@ -119,7 +119,7 @@ class HeatForecaster:
         for window in _WINDOWS:
             if window > len(values):
                 break
-            begin, gain = self._begin(window)
+            begin, gain = self._find_onset(window)
             count = len(values) - begin
             if count < _SHORTEST or gain < max(_GAIN_C, _EAGER_GAIN * demand * room):
                 continue
@@ -137,7 +137,7 @@ class HeatForecaster:
                 strict = min(strict, rise.eta_s)
         return strict, nearest, False
 
-    def _begin(self, window: int) -> tuple[int, float]:
+    def _find_onset(self, window: int) -> tuple[int, float]:
         """Where the present rise began within a window, and its gain: what was level is no rise."""
         values = self._bins.values
         level = values[-1]
@@ -180,7 +180,7 @@ class HeatForecaster:
         before = values[max(0, len(values) - self._bins.size) : begin]
         return max(before, default=-math.inf) >= values[-1] - _KNOWN_C
 
-    def _remember(self) -> None:
+    def _update_known(self) -> None:
         """Keep how hot it has been without harm."""
         lasted = self._bins.values[-_KNOWN_BINS:]
         if len(lasted) == _KNOWN_BINS:
@@ -190,7 +190,9 @@ class HeatForecaster:
             self._spent = 0
             self._known.append(-math.inf)
 
-    def _said(self, strict: float, eager: float, shown: _Rise | None, saturating: bool) -> Outlook:
+    def _build_outlook(
+        self, strict: float, eager: float, shown: _Rise | None, saturating: bool
+    ) -> Outlook:
         slope, error = 0.0, 0.0
         if len(self._bins.values) >= _SHORTEST:
             end = len(self._bins.values)

@@ -1,7 +1,7 @@
 """
 What a series looks like: its line since the last change, its turning points, its whole course.
 
-The line and the turning points follow each sample; `regime_of` makes one word of all three.
+The line and the turning points follow each sample; `classify_regime` makes one word of all three.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LineFit:
         self._x = self._y = self._xx = self._xy = self._yy = 0.0
         self._up = self._down = 0.0
 
-    def _take(self, t: float, v: float) -> None:
+    def _accumulate(self, t: float, v: float) -> None:
         if self._n == 0:
             self.origin, self.first = t, v
         x, y = t - self.origin, v - self.first
@@ -75,11 +75,11 @@ class LineFit:
                 if up > _THRESHOLD or down > _THRESHOLD:
                     self._restart()
                     for when, what in self._recent:
-                        self._take(when, what)
+                        self._accumulate(when, what)
                     return
         else:
             self._recent.append((t, v))
-        self._take(t, v)
+        self._accumulate(t, v)
 
     def line(self) -> tuple[float, float, float] | None:
         """(slope, value at the origin, slope in standard errors); None: too short, or no rise."""
@@ -346,7 +346,7 @@ def _steeper(a: _Run, b: _Run) -> bool:
     return a.slope > _BENT * b.slope and a.slope - b.slope > _SURE * math.hypot(a.error, b.error)
 
 
-class Wording:
+class RegimeFilter:
     """
     The word for a movement, which changes when another has been right for a while.
 
@@ -361,7 +361,7 @@ class Wording:
         self._other = Regime.LINEAR
         self._since = 0.0
 
-    def word(self, t: float, regime: Regime) -> Regime:
+    def update(self, t: float, regime: Regime) -> Regime:
         """The regime to report at time `t` for a movement that was classified as `regime`."""
         if regime in (Regime.UNKNOWN, Regime.FLAT, Regime.FALLING):
             return regime
@@ -383,7 +383,7 @@ _LOST = 3.0  # growth of so many swings is growth; the swings are noise on it
 _QUICK = 0.35  # of the period: a rise that makes it a burst
 
 
-def regime_of(  # noqa: PLR0917 - one moment of a series, in its parts
+def classify_regime(  # noqa: PLR0917 - one moment of a series, in its parts
     t: float,
     scales: Scales,
     turning_points: TurningPoints,
@@ -408,25 +408,25 @@ def regime_of(  # noqa: PLR0917 - one moment of a series, in its parts
     if cycle is not None and not (grows and course.rise() > _LOST * turning_points.height()):
         return Regime.BURST if cycle.rise_s < _QUICK * cycle.period_s else Regime.SAWTOOTH
     if not grows:
-        return Regime.FALLING if _falls(scales) else Regime.FLAT
+        return Regime.FALLING if _is_falling(scales) else Regime.FLAT
     if any(_is_staircase(scales.window(scale), limit) for scale in (2, 3, 4)):
         return Regime.STAIRCASE
     return course.shape()
 
 
-def _falls(scales: Scales) -> bool:
+def _is_falling(scales: Scales) -> bool:
     for scale in (2, 3):
         whole = scales.levels[scale]
         if len(whole) < 5 or whole[-1][3] >= whole[0][3] or whole[-1][1] >= whole[0][1]:
             continue
         blocks = scales.window(scale)
         tops, floors = [b[3] for b in blocks], [b[1] for b in blocks]
-        if _mostly_down(tops) and _mostly_down(floors):
+        if _is_mostly_falling(tops) and _is_mostly_falling(floors):
             return True
     return False
 
 
-def _mostly_down(values: Sequence[float]) -> bool:
+def _is_mostly_falling(values: Sequence[float]) -> bool:
     fall = values[0] - values[-1]
     if fall <= 0.002 * max(abs(values[0]), abs(values[-1])):
         return False

@@ -148,9 +148,11 @@ class DischargeForecaster:
         passed = 0.0 if self._t is None else mono_s - self._t
         self._t = mono_s
         if self._bins.add(mono_s, used):
-            self._think(used, limit)
+            self._update_outlook(used, limit)
         elif self._outlook.forecast is not None:
-            self._say(max(0.0, self._outlook.forecast.eta_s - passed), self._outlook.slope_per_s)
+            self._set_outlook(
+                max(0.0, self._outlook.forecast.eta_s - passed), self._outlook.slope_per_s
+            )
         if used >= limit:
             self._outlook.strict_eta_s = self._outlook.eager_eta_s = 0.0
 
@@ -161,15 +163,15 @@ class DischargeForecaster:
         """Where it leads, as of the last sample."""
         return self._outlook
 
-    def _think(self, used: float, limit: float) -> None:
+    def _update_outlook(self, used: float, limit: float) -> None:
         room = max(0.0, limit - used)
         slope, count = self._slope(limit, room)
         if slope <= 0.0:
             self._outlook = Outlook(Regime.FLAT if count else Regime.UNKNOWN)
             return
-        self._say(room / slope, slope, count * _BIN_S)
+        self._set_outlook(room / slope, slope, count * _BIN_S)
 
-    def _say(self, eta_s: float, slope: float, span_s: float | None = None) -> None:
+    def _set_outlook(self, eta_s: float, slope: float, span_s: float | None = None) -> None:
         self._outlook = Outlook(
             regime=Regime.LINEAR,
             forecast=Forecast(eta_s, _LOW * eta_s, _HIGH * eta_s),
@@ -192,7 +194,7 @@ class DischargeForecaster:
                 continue
             edges = [i for i in range(end - count + 1, end) if values[i] > values[i - 1]]
             if len(edges) <= _FEW_STEPS:
-                whole = self._between(edges, room > _LITTLE * limit)
+                whole = self._step_slope(edges, room > _LITTLE * limit)
                 if whole > 0.0:
                     slope, chosen = whole, count
                 continue
@@ -206,7 +208,7 @@ class DischargeForecaster:
                 slope, chosen = late if gives_way else whole, count
         return slope, chosen
 
-    def _between(self, edges: list[int], patient: bool) -> float:
+    def _step_slope(self, edges: list[int], patient: bool) -> float:
         """
         Slope of a level that is reported in a few large steps, from the first step to the last.
 

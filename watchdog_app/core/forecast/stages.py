@@ -43,7 +43,7 @@ _MATTERS_S = 300.0  # growth that could fill the room in this time is looked at 
 _LOOKS = 100.0  # looks wanted on the way to the limit
 _LOW_SHARE = 0.6  # of a convincing time: of the recorded failures 9 in 10 came later
 _HORIZON = {Caution.LOW: 0.5, Caution.NORMAL: 1.0, Caution.HIGH: 2.0}
-_WORDS = {
+_REGIME_TEXTS = {
     Regime.UNKNOWN: "too few readings yet",
     Regime.FLAT: "level",
     Regime.FALLING: "falling",
@@ -75,9 +75,9 @@ class ResourceMonitor:
         self._forecaster: Forecaster = TrendForecaster() if forecaster is None else forecaster
         self.configure(watch, stages)
         self._t = -math.inf
-        self._words = "no readings yet"
-        self._assessment = Assessment(Stage.OK, Regime.UNKNOWN, 0.0, 0.0, None, self._words)
-        self.next_look_s = watch.interval_s
+        self._reason = "no readings yet"
+        self._assessment = Assessment(Stage.OK, Regime.UNKNOWN, 0.0, 0.0, None, self._reason)
+        self.next_sample_s = watch.interval_s
 
     def configure(self, watch: WatchSettings, stages: StageSettings) -> None:
         """Use these settings from now on: the forecaster keeps its series, the stages restart."""
@@ -110,18 +110,18 @@ class ResourceMonitor:
             self._assessment = Assessment(
                 Stage.OK, Regime.UNKNOWN, 0.0, 0.0, None, "the limit is unknown"
             )
-            self.next_look_s = self._watch.interval_s
+            self.next_sample_s = self._watch.interval_s
             return self._assessment
         self._forecaster.update(now_mono_s, used, limit)
         outlook = self._forecaster.assess()
-        notify, rescue, hold = self._tiers(now_mono_s, outlook, costs)
-        self.next_look_s = self._pace(used, limit, outlook)
+        notify, rescue, hold = self._update_tiers(now_mono_s, outlook, costs)
+        self.next_sample_s = self._sample_interval_s(used, limit, outlook)
         stage = Stage.OK
         if hold:
             stage = Stage.PAUSE
         elif rescue:
             stage = Stage.SAVE
-        elif self.next_look_s < 0.5 * self._watch.interval_s:
+        elif self.next_sample_s < 0.5 * self._watch.interval_s:
             stage = Stage.WATCH
         self._assessment = Assessment(
             stage=stage,
@@ -129,13 +129,15 @@ class ResourceMonitor:
             slope_per_s=outlook.slope_per_s,
             ratio=used / limit,
             forecast=outlook.forecast,
-            why=self._why(now_mono_s, used, limit, outlook),
+            why=self._current_reason(now_mono_s, used, limit, outlook),
             notify=notify,
             rescue=rescue,
         )
         return self._assessment
 
-    def _tiers(self, now: float, outlook: Outlook, costs: SaveCost) -> tuple[bool, bool, bool]:
+    def _update_tiers(
+        self, now: float, outlook: Outlook, costs: SaveCost
+    ) -> tuple[bool, bool, bool]:
         """Whether it is time to notify, to save and to pause."""
         stages, stretch = self._stages, _HORIZON[self._watch.caution]
         strict, eager = outlook.strict_eta_s, outlook.eager_eta_s
@@ -151,7 +153,7 @@ class ResourceMonitor:
         hold = self._hold.step(now, strict if outlook.critical else None, stages.pause_s)
         return notify, rescue or notify, hold
 
-    def _pace(self, used: float, limit: float, outlook: Outlook) -> float:
+    def _sample_interval_s(self, used: float, limit: float, outlook: Outlook) -> float:
         slow, fast = self._watch.interval_s, self._watch.fast_interval_s
         if outlook.fastest_per_s <= 0.0:
             return slow
@@ -160,7 +162,7 @@ class ResourceMonitor:
             return fast
         return max(fast, min(slow, fill_s / _LOOKS))
 
-    def _why(self, now: float, used: float, limit: float, outlook: Outlook) -> str:
+    def _current_reason(self, now: float, used: float, limit: float, outlook: Outlook) -> str:
         """The reason in words, updated when it changes or is old."""
         rising = outlook.forecast is not None
         said, ratio = (outlook.regime, rising, limit), used / limit
@@ -168,22 +170,22 @@ class ResourceMonitor:
         if stale or said != self._said or abs(ratio - self._said_ratio) > _MOVED:
             self._said, self._said_ratio = said, ratio
             self._said_until = now + (_REWORD_S if rising else _REWORD_AT_REST_S)
-            self._words = self._word(used, limit, outlook)
-        return self._words
+            self._reason = self._format_reason(used, limit, outlook)
+        return self._reason
 
-    def _word(self, used: float, limit: float, outlook: Outlook) -> str:
-        level = phrases.level(used, limit, self._unit)
+    def _format_reason(self, used: float, limit: float, outlook: Outlook) -> str:
+        level = phrases.format_level(used, limit, self._unit)
         forecast = outlook.forecast
         if forecast is None:
-            return f"{_WORDS[outlook.regime]}; {level}"
-        moving = phrases.movement(outlook.slope_per_s, self._unit).lstrip("+-")
+            return f"{_REGIME_TEXTS[outlook.regime]}; {level}"
+        moving = phrases.format_slope(outlook.slope_per_s, self._unit).lstrip("+-")
         rising = f"{'draining' if self._unit == 'ratio' else 'rising'} {moving}".rstrip()
         if outlook.of_peaks:
             # The level alone would not bear out the time that is foretold from its peaks.
             rising = f"peaks {rising}"
         if outlook.span_s >= 1.0:
             rising += f" for {format_duration(outlook.span_s)}"
-        return f"{rising}, {_WORDS[outlook.regime]}; {level}"
+        return f"{rising}, {_REGIME_TEXTS[outlook.regime]}; {level}"
 
 
 class _Tier:

@@ -34,11 +34,11 @@ _ROOMY = 0.25  # of RAM is there for the taking: it is not the machine that swap
 class Predictor(Protocol):
     """Foresees a need that the trend of a resource does not show."""
 
-    def follow(self, look: Observation, tracker: Tracker) -> None:
+    def update(self, look: Observation, tracker: Tracker) -> None:
         """Take one look; `tracker` has it already."""
         ...
 
-    def expect(self, reading: Reading) -> Expected | None:
+    def predict(self, reading: Reading) -> Expected | None:
         """What is coming that this resource has no room for; None: nothing that is known."""
         ...
 
@@ -48,12 +48,12 @@ class TrainingPhases:
 
     def __init__(self) -> None:
         self._tasks: dict[ProcessKey, Phases] = {}
-        self._seen: dict[ProcessKey, float] = {}  # its agent, last
+        self._last_seen_mono_s: dict[ProcessKey, float] = {}  # its agent, last
         self._names: dict[ProcessKey, str] = {}
         self._short_since: dict[ResourceKey, float] = {}
         self._now = 0.0
 
-    def follow(self, look: Observation, tracker: Tracker) -> None:
+    def update(self, look: Observation, tracker: Tracker) -> None:
         """
         Take one look.
 
@@ -68,25 +68,25 @@ class TrainingPhases:
         self._names = {key: look.tasks[key].name for key in agents}
         for key in self._tasks.keys() - agents.keys():
             # Its trend lasts for some seconds more, and so does what explains it.
-            if key in look.tasks and now_mono_s - self._seen[key] <= _OUTLIVES_S:
+            if key in look.tasks and now_mono_s - self._last_seen_mono_s[key] <= _OUTLIVES_S:
                 last = usage[key].memory.last or 0.0
                 self._tasks[key].observe(now_mono_s, last, AgentState(key, "", ""))
             else:
-                del self._tasks[key], self._seen[key]
+                del self._tasks[key], self._last_seen_mono_s[key]
         for key, views in agents.items():
             level = usage[key].memory.last if key in usage else None
             if level is None:
                 continue
             # One that says nothing of the kind must not hide another in the same task.
             view = max(views, key=lambda v: (v.training, v.phase is not None, v.step or 0))
-            self._seen[key] = now_mono_s
+            self._last_seen_mono_s[key] = now_mono_s
             self._tasks.setdefault(key, Phases()).observe(now_mono_s, level, view)
 
-    def expect(self, reading: Reading) -> Expected | None:
+    def predict(self, reading: Reading) -> Expected | None:
         """What is coming that this resource has no room for; None: nothing that is known."""
         if not SPECS[reading.key.kind].of_ram or not reading.fatal or reading.limit <= 0:
             return None
-        found = self._does_not_fit(reading, max(0.0, reading.limit - reading.used))
+        found = self._find_shortage(reading, max(0.0, reading.limit - reading.used))
         if found is None:
             self._short_since.pop(reading.key, None)
             return None
@@ -126,7 +126,7 @@ class TrainingPhases:
         found = ((key, phases.filling(self._now)) for key, phases in self._tasks.items())
         return {key: each for key, each in found if each is not None}
 
-    def _does_not_fit(self, reading: Reading, room: float) -> tuple[Expected, bool] | None:
+    def _find_shortage(self, reading: Reading, room: float) -> tuple[Expected, bool] | None:
         """What will need more than there is room for, and whether that is sure at once."""
         for key in reading.tasks:
             phases = self._tasks.get(key)
@@ -134,7 +134,7 @@ class TrainingPhases:
                 continue
             left = f"{format_bytes(room)} are left of {format_bytes(reading.limit)}"
             contributor = Contributor(key, self._names.get(key, ""), 0.0, 1.0)
-            rest = phases.rest()
+            rest = phases.remaining_need()
             if rest is not None and rest.bytes > room:
                 why = (
                     f"{rest.what} will need another {format_bytes(rest.bytes)}, {left}: "
@@ -142,7 +142,7 @@ class TrainingPhases:
                 )
                 return Expected(why, Stage.SAVE, contributor), True
             least = _MARGIN * reading.limit
-            for need in phases.coming(self._now):
+            for need in phases.upcoming_needs(self._now):
                 if need.bytes > max(room, least):
                     why = f"{need.what} needed {format_bytes(need.bytes)} more"
                     if need.epoch is not None:
@@ -159,7 +159,7 @@ class Thrashing:
         self._expected: Expected | None = None
         self._roomy = False  # the machine has RAM to spare: what thrashes is a group at its limit
 
-    def follow(self, look: Observation, tracker: Tracker) -> None:
+    def update(self, look: Observation, tracker: Tracker) -> None:
         """Take one look; `tracker` has it already."""
         host, now, swap = look.snapshot.host, look.snapshot.mono_s, tracker.swap
         self._roomy = host.available_bytes > _ROOMY * host.total_bytes
@@ -178,7 +178,7 @@ class Thrashing:
             )
             self._expected = Expected(why, Stage.WARN, None)
 
-    def expect(self, reading: Reading) -> Expected | None:
+    def predict(self, reading: Reading) -> Expected | None:
         """That it thrashes, where this resource is what is too small."""
         if reading.key.kind is ResourceKind.RAM and not reading.fatal:
             return None if self._roomy else self._expected
@@ -186,7 +186,7 @@ class Thrashing:
         return self._expected if swaps and self._roomy and reading.swapped > 0 else None
 
 
-def blamed_for(attribution: Attribution, expected: Expected | None) -> Attribution:
+def with_expected_task(attribution: Attribution, expected: Expected | None) -> Attribution:
     """The task to name: the one that grows, otherwise the one whose next phase does not fit."""
     if expected is None or expected.contributor is None:
         return attribution

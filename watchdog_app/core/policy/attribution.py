@@ -45,13 +45,13 @@ def attribute(
     """
     blame = SPECS[reading.key.kind].blame
     if blame is Blame.WORK:
-        return _workers(tasks, cpu_percent or {})
+        return _attribute_by_cpu(tasks, cpu_percent or {})
     if blame is Blame.OWNER and len(tasks) == 1:
-        return _owner(tasks[0], slope_per_s, resource)
+        return _attribute_to_owner(tasks[0], slope_per_s, resource)
     if blame is not Blame.GROWTH:
         return NOBODY
     held = {task.key: growths[task.key] for task in tasks if task.key in growths}
-    span = _span(reading, slope_per_s, resource, held.values())
+    span = _find_span(reading, slope_per_s, resource, held.values())
     if span is None:
         return NOBODY
     if reading.key.kind is ResourceKind.GPU_MEMORY and not held and tasks:
@@ -60,10 +60,10 @@ def attribute(
         rate = span.grown / span.seconds * share
         alike = tuple(Contributor(task.key, task.name, rate, share) for task in tasks)
         return Attribution(alike, 0.0, span.window_s)
-    return _by_growth(span, tasks, held, unwatched)
+    return _attribute_by_growth(span, tasks, held, unwatched)
 
 
-def _owner(task: Task, slope_per_s: float, resource: History) -> Attribution:
+def _attribute_to_owner(task: Task, slope_per_s: float, resource: History) -> Attribution:
     """The task that has all of it, while it grows."""
     window_s = _WINDOWS_S[1]
     grown, seconds = resource.growth(window_s)
@@ -73,7 +73,7 @@ def _owner(task: Task, slope_per_s: float, resource: History) -> Attribution:
     return Attribution((Contributor(task.key, task.name, rate, 1.0),), 0.0, window_s)
 
 
-def _by_growth(
+def _attribute_by_growth(
     span: _Span,
     tasks: Sequence[Task],
     held: Mapping[ProcessKey, History],
@@ -87,7 +87,7 @@ def _by_growth(
         if growth.first_mono_s is not None
     }
     missing = grown - sum(part for part in by_task.values() if part > 0)
-    _come_since(by_task, missing, held, span.seen_mono_s)
+    _add_new_tasks(by_task, missing, held, span.seen_mono_s)
     others: float | None = None
     if unwatched is not None:
         missing = grown - sum(part for part in by_task.values() if part > 0)
@@ -96,7 +96,7 @@ def _by_growth(
         if seconds < span.window_s:  # they were not looked at before: it may all be new
             most = unwatched.last or 0.0
         others = min(max(0.0, missing), max(0.0, most))
-        _copied(by_task, missing - others, tasks)
+        _add_copied_pages(by_task, missing - others, tasks)
     known = sum(part for part in by_task.values() if part > 0)
     # Pages that were shared, swapped or counted twice can make the tasks' growth the larger one.
     total = max(grown, known)
@@ -111,7 +111,7 @@ def _by_growth(
     return Attribution(contributors, others / total, span.window_s, (missing - others) / total)
 
 
-def _come_since(
+def _add_new_tasks(
     by_task: dict[ProcessKey, float],
     missing: float,
     held: Mapping[ProcessKey, History],
@@ -134,7 +134,9 @@ def _come_since(
         by_task[key] = max(0.0, by_task[key]) + size * min(1.0, missing / total)
 
 
-def _copied(by_task: dict[ProcessKey, float], missing: float, tasks: Sequence[Task]) -> None:
+def _add_copied_pages(
+    by_task: dict[ProcessKey, float], missing: float, tasks: Sequence[Task]
+) -> None:
     """
     Attribute unexplained growth to forked workers, up to the pages that they could have copied.
 
@@ -154,7 +156,9 @@ def _copied(by_task: dict[ProcessKey, float], missing: float, tasks: Sequence[Ta
         by_task[key] = max(0.0, by_task[key]) + size * part
 
 
-def _workers(tasks: Sequence[Task], cpu_percent: Mapping[ProcessKey, float | None]) -> Attribution:
+def _attribute_by_cpu(
+    tasks: Sequence[Task], cpu_percent: Mapping[ProcessKey, float | None]
+) -> Attribution:
     """Those that work, by the processor time they take: a card is fed by somebody."""
     busy = {task.key: cpu_percent.get(task.key) or 0.0 for task in tasks}
     total = sum(part for part in busy.values() if part >= _WORKS_PERCENT)
@@ -182,7 +186,7 @@ class _Span(NamedTuple):
     seconds: float
 
 
-def _span(
+def _find_span(
     reading: Reading, slope_per_s: float, resource: History, held: Collection[History]
 ) -> _Span | None:
     """

@@ -45,16 +45,16 @@ def interval_s(
         Less than `usual_s` near an end, `usual_s` while anything moves or trains, else up to
         `LONGEST_S`.
     """
-    if result.next_look_s < usual_s:
-        return result.next_look_s
-    if _in_use(result, snapshot, readings, agents) or _moved(readings, before):
+    if result.next_sample_s < usual_s:
+        return result.next_sample_s
+    if _is_active(result, snapshot, readings, agents) or _has_moved(readings, before):
         return usual_s
     rooms = [each.limit - each.used for each in readings if SPECS[each.key.kind].of_ram]
     room = min(rooms, default=float(snapshot.host.available_bytes))
     return max(usual_s, min(LONGEST_S, _ROOM_SHARE * room / _FASTEST_BYTES_PER_S))
 
 
-def _in_use(
+def _is_active(
     result: TickResult,
     snapshot: Snapshot,
     readings: Collection[Reading],
@@ -78,7 +78,7 @@ def _in_use(
     return any(each.used >= _WARM_SHARE * each.limit for each in heat)
 
 
-def _moved(readings: Collection[Reading], before: Collection[Reading]) -> bool:
+def _has_moved(readings: Collection[Reading], before: Collection[Reading]) -> bool:
     """Whether memory has moved since the sample before, or a limit."""
     earlier = {each.key: each for each in before}
     for reading in readings:

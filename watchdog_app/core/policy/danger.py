@@ -1,7 +1,7 @@
 """
 One resource in danger, everyone under it, what saving them costs, and its stage.
 
-The forecast gives the first stage (`core.forecast.stages`), `stage_of` the one that counts.
+The forecast gives the first stage (`core.forecast.stages`), `with_final_stage` the one that counts.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind, ResourceSpec
 from watchdog_app.core.model.settings import ActionSettings, Priority, Settings, StageSettings
 from watchdog_app.core.model.tasks import is_suspended
-from watchdog_app.core.policy.incidents import OpenIncident, left_s
-from watchdog_app.core.policy.rules import NOTHING, allowed, turn
+from watchdog_app.core.policy.incidents import OpenIncident, time_left_s
+from watchdog_app.core.policy.rules import NO_ACTIONS, allowed_actions, rule_priority
 from watchdog_app.core.policy.schedule import CheckpointSchedule, save_s, step_s
 
-_TURNS = (Priority.HIGH, Priority.NORMAL, Priority.LOW)
+_SAVE_ORDER = (Priority.HIGH, Priority.NORMAL, Priority.LOW)
 _CAREFUL = 0.8  # of the time left by the present pace: it may quicken
 PACE_WINDOW_S = 2.0
 _NEAR = 0.8  # of the limit: below it even fast growth leaves time for better evidence
@@ -70,8 +70,8 @@ class Tick:
         """
         settings = self.settings
         if not (self.protecting or when_off):
-            return NOTHING
-        return allowed(settings.actions, settings.rules, task, kind, self.runtime_dir)
+            return NO_ACTIONS
+        return allowed_actions(settings.actions, settings.rules, task, kind, self.runtime_dir)
 
     def decide(
         self,
@@ -126,14 +126,14 @@ class Danger:
         return SPECS[self.reading.key.kind]
 
     @property
-    def strict(self) -> bool:
+    def is_certain(self) -> bool:
         """The strict tier: evidence enough to tell a person, or the very end."""
         return self.assessment.notify or self.assessment.stage >= Stage.PAUSE
 
     @property
     def left_s(self) -> float:
         """Time to exhaustion while the training runs, on the careful side."""
-        return _CAREFUL * left_s(self.reading, self.incident.pace_per_s)
+        return _CAREFUL * time_left_s(self.reading, self.incident.pace_per_s)
 
     def permits(self, task: Task | None) -> ActionSettings:
         """The switches for this task under this resource."""
@@ -143,9 +143,11 @@ class Danger:
         """Whether it is stopped, or was paused and is still on its way to that."""
         return is_suspended(task, task.key in self.tick.held)
 
-    def turn(self, task: Task) -> int:
+    def save_order(self, task: Task) -> int:
         """When this task is saved, where others are as well; it is paused in the reverse order."""
-        return _TURNS.index(turn(self.tick.settings.rules, task, self.reading.key.kind))
+        return _SAVE_ORDER.index(
+            rule_priority(self.tick.settings.rules, task, self.reading.key.kind)
+        )
 
     def decide(
         self,
@@ -166,13 +168,13 @@ class Danger:
             deadline_s: for the answer.
         """
         key = None if task is None else task.key
-        evidence = {**self._figures(task), **(more or {})}
+        evidence = {**self._base_evidence(task), **(more or {})}
         return self.tick.decide(kind, self.incident, key, reason, evidence, deadline_s=deadline_s)
 
-    def _figures(self, task: Task | None) -> dict[str, float | int | str | None]:
+    def _base_evidence(self, task: Task | None) -> dict[str, float | int | str | None]:
         reading, assessment = self.reading, self.assessment
         forecast = assessment.forecast
-        left = left_s(reading, self.incident.pace_per_s)
+        left = time_left_s(reading, self.incident.pace_per_s)
         found: dict[str, float | int | str | None] = {
             "used": reading.used,
             "limit": reading.limit,
@@ -184,10 +186,10 @@ class Danger:
             "slope_per_s": assessment.slope_per_s,
             "eta_s": None if forecast is None else forecast.eta_s,
             # Infinity is no JSON: an end that may never come is an unknown one.
-            "low_s": None if forecast is None else _finite(forecast.low_s),
-            "high_s": None if forecast is None else _finite(forecast.high_s),
+            "low_s": None if forecast is None else _finite_or_none(forecast.low_s),
+            "high_s": None if forecast is None else _finite_or_none(forecast.high_s),
             "pace_per_s": self.incident.pace_per_s,
-            "left_s": _finite(left),
+            "left_s": _finite_or_none(left),
             "others_share": self.incident.attribution.others,
             "unaccounted_share": self.incident.attribution.unaccounted,
         }
@@ -209,7 +211,7 @@ class Danger:
         return found
 
 
-def _finite(seconds: float) -> float | None:
+def _finite_or_none(seconds: float) -> float | None:
     return None if seconds == float("inf") else seconds
 
 
@@ -232,7 +234,7 @@ def agents_by_task(
     return found
 
 
-def costs(agents: Mapping[ProcessKey, Sequence[AgentState]]) -> SaveCost:
+def longest_save_cost(agents: Mapping[ProcessKey, Sequence[AgentState]]) -> SaveCost:
     """The longest save and the longest step under a resource; None if not known."""
     training = [agent for each in agents.values() for agent in each if agent.training]
     saves = [agent.save_s for agent in training if agent.save_s is not None]
@@ -240,7 +242,7 @@ def costs(agents: Mapping[ProcessKey, Sequence[AgentState]]) -> SaveCost:
     return SaveCost(max(saves, default=None), max(steps, default=None))
 
 
-def advise(
+def update_advice(
     danger: Danger,
     hardware: Hardware,
     swap: SwapTraffic,
@@ -257,7 +259,7 @@ def advise(
         filling: announced growth that goes on, by task.
         growth: what agents saw growing, by task.
     """
-    incident, assessment, first = danger.incident, danger.assessment, danger.incident.first
+    incident, assessment, first = danger.incident, danger.assessment, danger.incident.main_task
     if first is not None and first in danger.agents:
         incident.trained.add(first)
     # Who has ended, or trains no more, keeps the advice of before.
@@ -269,7 +271,7 @@ def advise(
     watts_of = {gpu.id: gpu.power_limit_w for gpu in hardware.gpus}
     # Where it rests now, what counts is how it grew.
     rests = assessment.forecast is None
-    incident.advice = advice.sentences(
+    incident.advice = advice.build_advice(
         advice.Shortage(
             danger.reading,
             incident.attribution,
@@ -291,7 +293,7 @@ _NOISE_RATIO = 0.002  # of the limit
 _NOISE_OTHER = 0.01  # the same of what is not bytes
 
 
-def still_holds(decision: Decision, readings: Sequence[Reading]) -> bool:
+def is_still_valid(decision: Decision, readings: Sequence[Reading]) -> bool:
     """
     Whether a decision holds in the light of new readings.
 
@@ -319,7 +321,7 @@ def still_holds(decision: Decision, readings: Sequence[Reading]) -> bool:
     return now <= then * _RELIEVED + slack
 
 
-def stage_of(
+def with_final_stage(
     assessment: Assessment,
     reading: Reading,
     agents: Mapping[ProcessKey, Sequence[AgentState]],
@@ -402,4 +404,4 @@ def _is_at_the_end(reading: Reading, pace_per_s: float, pause_s: float) -> bool:
     ten seconds, and the next three steps kill it.
     """
     near = reading.limit > 0 and reading.used >= AT_THE_LIMIT * reading.limit
-    return left_s(reading, pace_per_s) <= (pause_s if near else min(pause_s, _NO_TIME_S))
+    return time_left_s(reading, pace_per_s) <= (pause_s if near else min(pause_s, _NO_TIME_S))

@@ -45,25 +45,25 @@ from watchdog_app.core.policy.anticipation import (
     Predictor,
     Thrashing,
     TrainingPhases,
-    blamed_for,
+    with_expected_task,
 )
 from watchdog_app.core.policy.danger import (
     PACE_WINDOW_S,
     Danger,
     Tick,
-    advise,
     agents_by_task,
-    stage_of,
-    still_holds,
+    is_still_valid,
+    update_advice,
+    with_final_stage,
 )
-from watchdog_app.core.policy.incidents import Incidents, LastReport, OpenIncident, pace
+from watchdog_app.core.policy.incidents import Incidents, LastReport, OpenIncident, updated_pace
 from watchdog_app.core.policy.problems import Problems
 from watchdog_app.core.policy.reporting import Cause as ReportCause
-from watchdog_app.core.policy.reporting import Reporting, exit_notification, worded
-from watchdog_app.core.policy.rules import allowed
+from watchdog_app.core.policy.reporting import Reporting, exit_notification, with_notification
+from watchdog_app.core.policy.rules import allowed_actions
 from watchdog_app.core.policy.saving import Saving
 from watchdog_app.core.policy.schedule import CheckpointSchedule
-from watchdog_app.core.policy.tracker import Tracker, outlooks
+from watchdog_app.core.policy.tracker import Tracker, build_outlooks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ _STALE_S = 3600.0  # the machine of an hour ago says nothing about this one
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _SavedState:
     """What outlives the daemon. An unanswered request does not: its connection ends with us."""
 
     version: int
@@ -98,12 +98,12 @@ class TickResult:
     closed: tuple[Incident, ...]  # those that ended with this tick
     tasks: Mapping[ProcessKey, TaskOutlook]
     swap: SwapTraffic
-    next_look_s: float
+    next_sample_s: float
     # Tasks that a card's fault has hit lately, and what it was: why they may end.
     card_faults: Mapping[ProcessKey, str] = field(default_factory=dict)
-    # Stalled trainings: those whose threads are to be looked at now (`threads_seen`), and why they
-    # stand still, by task, where that was looked for.
+    # Stalled tasks whose threads the caller should dump now (`Engine.add_thread_dump`).
     stalled: tuple[ProcessKey, ...] = ()
+    # Why each stalled task makes no progress, where its threads were seen.
     stall_reasons: Mapping[ProcessKey, tuple[StallReason, ...]] = field(default_factory=dict)
     growth: Mapping[ProcessKey, MemoryGrowth] = field(
         default_factory=dict
@@ -190,22 +190,24 @@ class Engine:
             dangers += [] if danger is None else [danger]
         filling = self._phases.filling() if dangers else {}
         for danger in dangers:
-            advise(danger, look.snapshot.hardware, self._tracker.swap, filling, self._growth)
+            update_advice(danger, look.snapshot.hardware, self._tracker.swap, filling, self._growth)
         decisions = self._decide(dangers)
-        closed, over = self._close(dangers, look)
+        closed, over = self._close_incidents(dangers, look)
         cpu_percent = {key: each.cpu_percent for key, each in self._tracker.usage.items()}
-        found, ended = self._problems.follow(
+        found, ended = self._problems.update(
             tick, look, cpu_percent, self._incidents, self._reporting
         )
-        incidents = self._incidents.public()
+        incidents = self._incidents.to_incidents()
         return TickResult(
             assessments=assessments,
-            decisions=tuple(worded(each, look, incidents) for each in (*decisions, *over, *found)),
+            decisions=tuple(
+                with_notification(each, look, incidents) for each in (*decisions, *over, *found)
+            ),
             incidents=tuple(incidents.values()),
             closed=(*closed, *ended),
-            tasks=outlooks(tasks, self._tracker.usage, readings, assessments, blamed),
+            tasks=build_outlooks(tasks, self._tracker.usage, readings, assessments, blamed),
             swap=self._tracker.swap,
-            next_look_s=self._next_look(agents),
+            next_sample_s=self._next_sample_s(agents),
             card_faults=self._problems.devices.faults,
             stalled=tuple(self._problems.stalls.wanted),
             stall_reasons=self._problems.stalls.reasons(),
@@ -240,11 +242,11 @@ class Engine:
             topic = self._saving.record(decision, outcome, now, incident)
             self.wants_tick = True
         elif incident is not None and incident.id == decision.incident:
-            topic = pausing.record(incident, decision, outcome, now)
+            topic = pausing.record_outcome(incident, decision, outcome, now)
         if topic is not None:
-            self._reporting.put(topic, decision, outcome.detail, outcome.evidence)
+            self._reporting.queue_outcome(topic, decision, outcome.detail, outcome.evidence)
 
-    still_holds = staticmethod(still_holds)  # of a decision, in a second measurement
+    is_still_valid = staticmethod(is_still_valid)  # of a decision, in a second measurement
 
     def task_ended(
         self, task: Task, agent: AgentState | None, cause: Cause, snapshot: Snapshot
@@ -258,9 +260,9 @@ class Engine:
             cause: from `core.diagnosis.causes.diagnose`.
             snapshot: for the time.
         """
-        settings, incident = self.settings, self._incidents.blaming(task.key)
+        settings, incident = self.settings, self._incidents.find_by_task(task.key)
         kind = ResourceKind.RAM if incident is None else incident.resource.kind
-        may = allowed(settings.actions, settings.rules, task, kind, self._runtime_dir)
+        may = allowed_actions(settings.actions, settings.rules, task, kind, self._runtime_dir)
         if not may.notify or not should_notify(cause, agent):
             return ()
         decision = exit_notification(
@@ -268,9 +270,9 @@ class Engine:
         )
         agents = {} if agent is None else {task.key: (agent,)}
         look = Observation(snapshot, {task.key: task}, (), agents)
-        return (worded(decision, look, self._incidents.public()),)
+        return (with_notification(decision, look, self._incidents.to_incidents()),)
 
-    def threads_seen(self, task: Task, dump: ThreadDump) -> None:
+    def add_thread_dump(self, task: Task, dump: ThreadDump) -> None:
         """
         Learn what the threads of a stalled task do: one of `TickResult.stalled`.
 
@@ -279,10 +281,10 @@ class Engine:
             dump: of its threads.
         """
         card_fault = self._problems.devices.faults.get(task.key)
-        self._problems.stalls.threads_seen(task, dump, self._tracker.swap, card_fault)
+        self._problems.stalls.add_thread_dump(task, dump, self._tracker.swap, card_fault)
         self.wants_tick = True  # the notification has waited for it
 
-    def growth_seen(self, task: ProcessKey, growth: MemoryGrowth) -> None:
+    def add_memory_growth(self, task: ProcessKey, growth: MemoryGrowth) -> None:
         """
         Learn what grows in a task: it becomes the advice of its incidents.
 
@@ -305,7 +307,7 @@ class Engine:
         """The state for the next daemon as plain values: incidents, cool-downs, saves."""
         incidents = tuple(self._incidents.values())
         reports, saves = self._reporting.reports, self._saving.schedules
-        kept = _Kept(_VERSION, *(self._clock or (0.0, 0.0)), incidents, reports, saves)
+        kept = _SavedState(_VERSION, *(self._clock or (0.0, 0.0)), incidents, reports, saves)
         return codec.encode(kept)  # type: ignore[no-any-return]
 
     def load(self, value: Mapping[str, Any], mono_s: float, unix_s: float) -> None:
@@ -319,7 +321,7 @@ class Engine:
         """
         unusable = "the state of an earlier daemon cannot be used"
         try:
-            kept: _Kept = codec.decode(_Kept, value)
+            kept: _SavedState = codec.decode(_SavedState, value)
         except ValueError as error:
             raise ValueError(f"{unusable}: {error}") from error
         # By the monotonic clock alone: the other one may have been set in between.
@@ -333,7 +335,7 @@ class Engine:
         self._clock = (mono_s, unix_s)
 
     @property
-    def held(self) -> frozenset[ProcessKey]:
+    def paused_tasks(self) -> frozenset[ProcessKey]:
         """Tasks that watchdog paused and that were not resumed since."""
         return frozenset(key for each in self._incidents.values() for key in each.paused)
 
@@ -343,15 +345,15 @@ class Engine:
         """Append one look to all that is remembered; forget what is gone."""
         if self._passed_s > GAP_S:
             self._tracker.reset_trends()
-        self._tracker.follow(look)
+        self._tracker.update(look)
         for ident, failed in self._saving.observe(agents, look.snapshot.mono_s):
             decision = self._open.pop(ident, None)
             if decision is not None and failed:
                 waited = format_duration(decision.deadline_s)
                 reason = f"no answer for {waited}: no step has ended in that time"
-                self._reporting.put(Topic.RESCUE_FAILED, decision, reason, {})
+                self._reporting.queue_outcome(Topic.RESCUE_FAILED, decision, reason, {})
         for predictor in self._predictors:
-            predictor.follow(look, self._tracker)
+            predictor.update(look, self._tracker)
         self._growth = {key: each for key, each in self._growth.items() if key in look.tasks}
 
     def _tick(self, snapshot: Snapshot) -> Tick:
@@ -364,7 +366,7 @@ class Engine:
             self._can_pause,
             self.protecting,
             self._saving.schedules,
-            self.held,
+            self.paused_tasks,
             partial(self._new_id, snapshot.unix_s),
         )
 
@@ -375,18 +377,18 @@ class Engine:
         tasks = {key: look.tasks[key] for key in reading.tasks if key in look.tasks}
         agents = {key: look.agents[key] for key in tasks if key in look.agents}
         forecast = self._tracker.assess(reading, agents)
-        foreseen = (predictor.expect(reading) for predictor in self._predictors)
+        foreseen = (predictor.predict(reading) for predictor in self._predictors)
         expected = next(filter(None, foreseen), None)
         incident = self._incidents.get(reading.key)
         in_steps = SPECS[reading.key.kind].in_steps
-        pace_per_s = pace(
+        pace_per_s = updated_pace(
             0.0 if incident is None else incident.pace_per_s,
             forecast.slope_per_s,
             None if in_steps else self._tracker.rate(reading.key, PACE_WINDOW_S),
             self._passed_s,
             saving=any(agent.saving for each in agents.values() for agent in each),
         )
-        assessment = stage_of(
+        assessment = with_final_stage(
             forecast,
             reading,
             agents,
@@ -396,18 +398,16 @@ class Engine:
         )
         alarming = assessment.stage >= Stage.WARN or assessment.notify
         if incident is None and alarming:
-            incident = self._incidents.opened(
-                reading.key, reading.label, look.snapshot, tick.new_id
-            )
+            incident = self._incidents.open(reading.key, reading.label, look.snapshot, tick.new_id)
         attribution = NOBODY
         if incident is not None or assessment.forecast is not None:
             attribution = self._tracker.attribute(reading, assessment, tasks)
         if incident is None:
             return assessment, attribution, None
         if alarming:
-            incident.blame(blamed_for(attribution, expected))
+            incident.set_attribution(with_expected_task(attribution, expected))
         incident.pace_per_s = pace_per_s
-        incident.follow(assessment, tick.mono_s)
+        incident.update(assessment, tick.mono_s)
         if expected is None and assessment.stage < Stage.PAUSE and assessment.notify:
             quiet = self._phases.explains(reading, incident.attribution, tasks.values())
             assessment = replace(assessment, notify=not quiet)
@@ -418,28 +418,28 @@ class Engine:
         """All decisions of a tick, in the order in which they are to be carried out."""
         decisions: list[Decision] = []
         for danger in sorted(dangers, key=lambda danger: (-danger.assessment.stage, danger.left_s)):
-            decisions += self._decide_one(danger)
-        decisions += self._reporting.outcomes(dangers)
+            decisions += self._decide_resource(danger)
+        decisions += self._reporting.outcome_notifications(dangers)
         for decision in decisions:
             self._open[decision.id] = decision
         while len(self._open) > _MOST_OPEN:
             del self._open[next(iter(self._open))]
         return decisions
 
-    def _decide_one(self, danger: Danger) -> Iterator[Decision]:
+    def _decide_resource(self, danger: Danger) -> Iterator[Decision]:
         """The gentlest first: resume, report, save, pause."""
-        yield from pausing.follow_paused(danger)
+        yield from pausing.update_paused(danger)
         saves = list(self._saving.due(danger))
         pause = None
-        pausing.give_up(danger)
-        target = pausing.pause_target(danger, pausing.busy(self._incidents.values()))
+        pausing.expire_pauses(danger)
+        target = pausing.pause_target(danger, pausing.tasks_being_paused(self._incidents.values()))
         if target is not None:
-            first = pausing.unsaved(danger, target)
+            first = pausing.unsaved_agent(danger, target)
             if first is None:
                 pause = pausing.pause(danger, target)
             elif first[1].pending is None and not first[0].saving:
                 why = "is saved once more before it is paused"
-                saves.append(self._saving.ask(danger, target, first[0], why, final=True))
+                saves.append(self._saving.request_save(danger, target, first[0], why, final=True))
         # What becomes of a pause is a notification of its own.
         incident = danger.incident
         will_pause = target is not None or bool(incident.pausing or incident.unpausable)
@@ -450,7 +450,7 @@ class Engine:
         if pause is not None:
             yield pause
 
-    def _close(
+    def _close_incidents(
         self, dangers: Sequence[Danger], look: Observation
     ) -> tuple[list[Incident], list[Decision]]:
         """Close incidents of resources after a calm; report it if the danger was reported."""
@@ -463,27 +463,27 @@ class Engine:
             if is_condition(key):
                 continue
             if danger is not None:
-                if not incident.over(now, self.settings.stages.settle_s):
+                if not incident.is_over(now, self.settings.stages.settle_s):
                     continue
-                over = self._reporting.over(danger)
+                over = self._reporting.resolved(danger)
                 decisions += [] if over is None else [over]
-            elif pausing.any_stopped(incident, look.tasks, now):
+            elif pausing.has_stopped_task(incident, look.tasks, now):
                 continue  # who is paused on its account must not be forgotten
             # Without a danger the resource itself is gone, its group or its task with it.
-            closed.append(incident.public(look.snapshot.unix_s))
+            closed.append(incident.to_incident(look.snapshot.unix_s))
             del self._incidents[key]
         return closed, decisions
 
-    def _next_look(self, agents: Mapping[ProcessKey, AgentState]) -> float:
+    def _next_sample_s(self, agents: Mapping[ProcessKey, AgentState]) -> float:
         fast, slow = self.settings.watch.fast_interval_s, self.settings.watch.interval_s
         if (
             any(agent.saving for agent in agents.values())
-            or self._saving.waiting
-            or self._reporting.waiting
-            or pausing.busy(self._incidents.values())
+            or self._saving.has_pending
+            or self._reporting.queue
+            or pausing.tasks_being_paused(self._incidents.values())
         ):
             return fast
-        return min(slow, max(fast, self._tracker.next_look_s))
+        return min(slow, max(fast, self._tracker.next_sample_s))
 
     def _new_id(self, unix_s: float) -> str:
         # The time keeps ids of different daemons apart, the number those of one tick.

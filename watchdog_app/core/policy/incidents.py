@@ -80,7 +80,7 @@ class OpenIncident:
     work_lost: bool = False
     certain: bool = False  # on evidence enough to tell a person, and not only for silent saves
 
-    def observe(
+    def update_stage(
         self, stage: Stage, now: float, why: str, rising: bool, regime: Regime = Regime.UNKNOWN
     ) -> None:
         """
@@ -102,7 +102,7 @@ class OpenIncident:
         elif self.calm_since_mono_s is None:
             self.calm_since_mono_s = now
 
-    def follow(self, assessment: Assessment, now: float) -> None:
+    def update(self, assessment: Assessment, now: float) -> None:
         """
         Take over the stage that its resource has reached.
 
@@ -113,19 +113,19 @@ class OpenIncident:
         self.certain |= assessment.notify or assessment.stage >= Stage.PAUSE
         stage = max(assessment.stage, Stage.WARN) if assessment.notify else assessment.stage
         rising = assessment.forecast is not None and assessment.stage >= Stage.WARN
-        self.observe(stage, now, assessment.why, rising, assessment.regime)
+        self.update_stage(stage, now, assessment.why, rising, assessment.regime)
 
-    def blame(self, attribution: Attribution) -> None:
+    def set_attribution(self, attribution: Attribution) -> None:
         """Keep who was found, also when the growth has stopped since."""
         if attribution.window_s is not None:
             self.attribution = attribution
 
     @property
-    def first(self) -> ProcessKey | None:
+    def main_task(self) -> ProcessKey | None:
         """The task with the largest share of the growth."""
         return next((each.task for each in self.attribution.contributors), None)
 
-    def over(self, now: float, settle_s: float) -> bool:
+    def is_over(self, now: float, settle_s: float) -> bool:
         """
         Calm for long enough, and no task is paused because of it.
 
@@ -146,7 +146,7 @@ class OpenIncident:
         certain = self.certain or is_condition(self.resource)
         return Level.from_stage(self.shown_stage.name.lower(), certain=certain)
 
-    def public(self, closed_unix_s: float | None = None) -> Incident:
+    def to_incident(self, closed_unix_s: float | None = None) -> Incident:
         """The incident as the daemon, its journal and its clients see it."""
         return Incident(
             id=self.id,
@@ -173,7 +173,7 @@ class OpenIncident:
 class Incidents(dict[ResourceKey, OpenIncident]):
     """Open ones by their resource."""
 
-    def opened(
+    def open(
         self, key: ResourceKey, label: str, at: Snapshot, new_id: Callable[[], str]
     ) -> OpenIncident:
         """
@@ -189,12 +189,12 @@ class Incidents(dict[ResourceKey, OpenIncident]):
             self[key] = OpenIncident(new_id(), key, label, at.unix_s, at.mono_s)
         return self[key]
 
-    def public(self) -> dict[str, Incident]:
+    def to_incidents(self) -> dict[str, Incident]:
         """By id, the oldest first."""
         by_age = sorted(self.values(), key=lambda each: each.opened_mono_s)
-        return {each.id: each.public() for each in by_age}
+        return {each.id: each.to_incident() for each in by_age}
 
-    def blaming(self, task: ProcessKey) -> OpenIncident | None:
+    def find_by_task(self, task: ProcessKey) -> OpenIncident | None:
         """
         The first one that may be why a task has died.
 
@@ -207,7 +207,7 @@ class Incidents(dict[ResourceKey, OpenIncident]):
         return None
 
 
-def pace(
+def updated_pace(
     before_per_s: float,
     slope_per_s: float,
     recent_per_s: float | None,
@@ -232,7 +232,7 @@ def pace(
     return max(kept, slope_per_s, recent_per_s or 0.0)
 
 
-def left_s(reading: Reading, pace_per_s: float) -> float:
+def time_left_s(reading: Reading, pace_per_s: float) -> float:
     """Time to exhaustion at this pace, infinite when nothing grows."""
     if pace_per_s <= 0:
         return float("inf")

@@ -49,7 +49,7 @@ def pause_target(danger: Danger, busy: frozenset[ProcessKey]) -> Task | None:
     incident = danger.incident
     if (
         danger.assessment.stage < Stage.PAUSE
-        or not _helps(danger)
+        or not _pause_helps(danger)
         or incident.attribution.mostly_unwatched
     ):
         return None
@@ -74,7 +74,7 @@ def pause_target(danger: Danger, busy: frozenset[ProcessKey]) -> Task | None:
         elif not danger.is_stopped(task):
             break  # it must not be touched: its pause must not fall on those who grow less
     # The one that grows fastest, unless somebody said that others are to be paused before it.
-    return max(candidates, key=danger.turn, default=None)
+    return max(candidates, key=danger.save_order, default=None)
 
 
 def may_pause(danger: Danger, task: Task) -> bool:
@@ -86,15 +86,15 @@ def may_pause(danger: Danger, task: Task) -> bool:
         task: under it.
     """
     return (
-        by_hand(danger, task)
-        and _helps(danger)
+        can_pause_manually(danger, task)
+        and _pause_helps(danger)
         and danger.permits(task).pause
         and task.key not in danger.incident.overruled
         and task.key not in danger.incident.unpausable
     )
 
 
-def by_hand(danger: Danger, task: Task) -> bool:
+def can_pause_manually(danger: Danger, task: Task) -> bool:
     """Whether the user could pause it; the settings for automatic pauses do not matter."""
     return (
         danger.tick.can_pause
@@ -106,11 +106,11 @@ def by_hand(danger: Danger, task: Task) -> bool:
     )
 
 
-def _helps(danger: Danger) -> bool:
+def _pause_helps(danger: Danger) -> bool:
     return danger.reading.fatal and danger.spec.pause is not Pause.NEVER
 
 
-def unsaved(danger: Danger, task: Task) -> tuple[AgentState, CheckpointSchedule] | None:
+def unsaved_agent(danger: Danger, task: Task) -> tuple[AgentState, CheckpointSchedule] | None:
     """
     An agent of the task whose save the pause has to wait for; None: pause it now.
 
@@ -152,7 +152,7 @@ def pause(danger: Danger, task: Task) -> Decision:
         work = "it could not be saved, and would otherwise die"
     else:
         work = "it has no agent, and would otherwise die"
-    near = phrases.nearing(danger.reading.key.kind, danger.reading.label)
+    near = phrases.exhaustion_text(danger.reading.key.kind, danger.reading.label)
     hot = danger.spec.scope is Scope.HEAT
     decision = danger.decide(
         DecisionKind.PAUSE,
@@ -164,7 +164,7 @@ def pause(danger: Danger, task: Task) -> Decision:
     return decision
 
 
-def follow_paused(danger: Danger) -> list[Decision]:
+def update_paused(danger: Danger) -> list[Decision]:
     """
     Forget who runs again by a person's hand or has ended; let run who has room again.
 
@@ -194,7 +194,9 @@ def follow_paused(danger: Danger) -> list[Decision]:
     return decisions
 
 
-def any_stopped(incident: OpenIncident, tasks: Mapping[ProcessKey, Task], mono_s: float) -> bool:
+def has_stopped_task(
+    incident: OpenIncident, tasks: Mapping[ProcessKey, Task], mono_s: float
+) -> bool:
     """Whether a task that was paused on this account still stands."""
     return any(
         key in tasks
@@ -203,12 +205,12 @@ def any_stopped(incident: OpenIncident, tasks: Mapping[ProcessKey, Task], mono_s
     )
 
 
-def busy(incidents: Iterable[OpenIncident]) -> frozenset[ProcessKey]:
+def tasks_being_paused(incidents: Iterable[OpenIncident]) -> frozenset[ProcessKey]:
     """Tasks that any incident is about to pause."""
     return frozenset(key for incident in incidents for key in incident.pausing.values())
 
 
-def give_up(danger: Danger) -> None:
+def expire_pauses(danger: Danger) -> None:
     """Drop pauses without an outcome: a pause takes a fraction of a second."""
     incident = danger.incident
     asked = incident.paused_mono_s
@@ -216,7 +218,7 @@ def give_up(danger: Danger) -> None:
         incident.pausing.clear()
 
 
-def record(
+def record_outcome(
     incident: OpenIncident, decision: Decision, outcome: Outcome, now: float
 ) -> Topic | None:
     """

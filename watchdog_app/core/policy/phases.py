@@ -11,7 +11,7 @@ from watchdog_app.base.text.plain import clean
 from watchdog_app.core.explain.advice import Filling
 from watchdog_app.core.model.agent import AgentState
 
-_WORDS = {
+_PHASE_NAMES = {
     "validate": "validation",
     "save": "saving a checkpoint",
     "epoch_end": "the end of an epoch",
@@ -40,7 +40,7 @@ class Need(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Episode:
+class _PhaseRun:
     """One run through a phase."""
 
     epoch: int | None
@@ -82,11 +82,11 @@ class Phases:
 
     def __init__(self) -> None:
         self._phase: str | None = None
-        self._episode: _Episode | None = None  # of the phase now, or the one that ended last
-        self._before: _Episode | None = None  # the run before it of the same phase
+        self._run: _PhaseRun | None = None  # of the phase now, or the one that ended last
+        self._previous_run: _PhaseRun | None = None  # the run before it of the same phase
         # The last one that took much: evidence of its growth outlives it.
-        self._tail: tuple[_Episode | None, _Episode | None] = (None, None)
-        self._past: dict[str, deque[_Episode]] = {}  # ended ones
+        self._last_large_run: tuple[_PhaseRun | None, _PhaseRun | None] = (None, None)
+        self._past: dict[str, deque[_PhaseRun]] = {}  # ended ones
         self._announced: _Announced | None = None
         self._number: int | None = None
         self._level = 0.0
@@ -105,16 +105,16 @@ class Phases:
         before = min(level, self._level) if self._level > 0 else level
         self._training = view.training
         if view.phase != self._phase:
-            self._turn(now, before, level, view)
-        episode = self._episode
+            self._change_phase(now, before, level, view)
+        episode = self._run
         if episode is not None and episode.ended_s is None:
             episode.peak = max(episode.peak, level)
         for runs in self._past.values():
             runs[-1].floor = min(runs[-1].floor, level)
-        self._take_announcement(now, before, level, view)
+        self._update_announcement(now, before, level, view)
         self._level = level
 
-    def coming(self, now: float) -> Iterator[Need]:
+    def upcoming_needs(self, now: float) -> Iterator[Need]:
         """What recurring phases will take above the present level, as they did before."""
         if not self._training:
             return
@@ -122,15 +122,15 @@ class Phases:
             last = runs[-1]
             if last.ended_s is None:
                 continue
-            need = _need(runs)
-            if phase == self._phase and self._episode is not None:
-                need -= self._level - self._episode.start
-            elif not self._due(now, runs):
+            need = _needed_bytes(runs)
+            if phase == self._phase and self._run is not None:
+                need -= self._level - self._run.start
+            elif not self._is_due(now, runs):
                 continue
             if need >= _LEAST_BYTES:
-                yield Need(_WORDS.get(phase) or clean(phase, 40), need, last.epoch)
+                yield Need(_PHASE_NAMES.get(phase) or clean(phase, 40), need, last.epoch)
 
-    def rest(self) -> Need | None:
+    def remaining_need(self) -> Need | None:
         """What is left of an announced growth."""
         announced = self._announced
         if announced is None or announced.until_s is not None or announced.at_most:
@@ -175,16 +175,16 @@ class Phases:
         return rest >= -_FIRST_STEP_BYTES and rest + _FIRST_STEP_BYTES <= room
 
     def _within_phase(self, now: float, room: float) -> bool:
-        runs = [(self._episode, self._before), self._tail]
+        runs = [(self._run, self._previous_run), self._last_large_run]
         return any(
             run is not None
             and before is not None
             and (run.ended_s is None or now - run.ended_s <= _TAIL_S)
-            and self._again(run, before, room)
+            and self._repeats(run, before, room)
             for run, before in runs
         )
 
-    def _again(self, run: _Episode, before: _Episode, room: float) -> bool:
+    def _repeats(self, run: _PhaseRun, before: _PhaseRun, room: float) -> bool:
         """It is as in the run before, which gave back what it took; and it fits."""
         risen = self._level - run.start
         drift = max(0.0, run.start - before.start)
@@ -194,23 +194,23 @@ class Phases:
             and before.rise - risen <= room - _SAFE_DRIFT * drift
         )
 
-    def _turn(self, now: float, before: float, level: float, view: AgentState) -> None:
+    def _change_phase(self, now: float, before: float, level: float, view: AgentState) -> None:
         """One phase has ended and another begun."""
-        episode = self._episode
+        episode = self._run
         if episode is not None and episode.ended_s is None and self._phase is not None:
             episode.ended_s = now
             episode.floor = level
             if episode.rise >= _LEAST_BYTES:
-                self._tail = (episode, self._before)
+                self._last_large_run = (episode, self._previous_run)
             if self._phase in self._past or len(self._past) < _MOST_PHASES:
                 self._past.setdefault(self._phase, deque(maxlen=2)).append(episode)
         self._phase = view.phase
         if view.phase is not None and view.phase != "train":
-            self._episode = _Episode(view.epoch, now, before, level)
+            self._run = _PhaseRun(view.epoch, now, before, level)
             runs = self._past.get(view.phase)
-            self._before = runs[-1] if runs else None
+            self._previous_run = runs[-1] if runs else None
 
-    def _due(self, now: float, runs: deque[_Episode]) -> bool:
+    def _is_due(self, now: float, runs: deque[_PhaseRun]) -> bool:
         """It has ended long enough ago, and comes again."""
         last = runs[-1]
         ended = last.began_s if last.ended_s is None else last.ended_s
@@ -219,7 +219,9 @@ class Phases:
         cycle = last.began_s - runs[-2].began_s
         return min(_SETTLE_S, cycle / 2) <= now - ended <= _MISSED * max(cycle, _SETTLE_S)
 
-    def _take_announcement(self, now: float, before: float, level: float, view: AgentState) -> None:
+    def _update_announcement(
+        self, now: float, before: float, level: float, view: AgentState
+    ) -> None:
         # Without a number it says nothing of it: the training may have ended with its buffer full.
         if view.expected_number is not None and view.expected_number != self._number:
             self._number = view.expected_number
@@ -241,7 +243,7 @@ class Phases:
             announced.until_s = now + _TAIL_S
 
 
-def _need(runs: deque[_Episode]) -> float:
+def _needed_bytes(runs: deque[_PhaseRun]) -> float:
     """What the next run takes: what the last gave back, or what both took and kept."""
     last = runs[-1]
     if len(runs) < 2:

@@ -28,7 +28,7 @@ class Problems:
         self.devices = DeviceProblems()
         self.stalls = StallProblems()
 
-    def follow(
+    def update(
         self,
         tick: Tick,
         look: Observation,
@@ -49,24 +49,24 @@ class Problems:
         decisions: list[Decision] = []
         closed: list[Incident] = []
         stages = tick.settings.stages
-        known = {key: each.public() for key, each in incidents.items() if is_condition(key)}
+        known = {key: each.to_incident() for key, each in incidents.items() if is_condition(key)}
         for problem in (
             *self.devices.observe(look, cpu_percent, known),
             *self.stalls.observe(look, tick.settings.stalls, known),
         ):
-            incident = incidents.opened(problem.key, problem.label, look.snapshot, tick.new_id)
+            incident = incidents.open(problem.key, problem.label, look.snapshot, tick.new_id)
             if not problem.at_once:
-                _take_over(incident, problem, tick.mono_s)
+                _update_incident(incident, problem, tick.mono_s)
             task = problem.tasks[0].task if problem.tasks else None
             whom = None if task is None else look.tasks.get(task)
             notify = tick.permits(whom, problem.key.kind, when_off=problem.when_off).notify
             if problem.stage is not Stage.OK:
-                notify = notify and reporting.problem(
+                notify = notify and reporting.is_problem_due(
                     incident, problem, tick.mono_s, stages.cooldown_s
                 )
-            elif problem.at_once or incident.over(tick.mono_s, stages.settle_s):
+            elif problem.at_once or incident.is_over(tick.mono_s, stages.settle_s):
                 notify = notify and problem.reason != "" and incident.last_report is not None
-                closed.append(incident.public(tick.unix_s))
+                closed.append(incident.to_incident(tick.unix_s))
                 del incidents[problem.key]
             else:
                 continue
@@ -76,7 +76,7 @@ class Problems:
         return decisions, closed
 
 
-def _take_over(incident: OpenIncident, problem: Problem, now: float) -> None:
+def _update_incident(incident: OpenIncident, problem: Problem, now: float) -> None:
     """
     Bring an incident to what is wrong now.
 
@@ -85,7 +85,7 @@ def _take_over(incident: OpenIncident, problem: Problem, now: float) -> None:
         problem: of the same key.
         now: monotonic seconds.
     """
-    incident.observe(problem.stage, now, problem.why, rising=problem.stage > Stage.OK)
+    incident.update_stage(problem.stage, now, problem.why, rising=problem.stage > Stage.OK)
     incident.advice = problem.advice  # none when it is over: nothing has to be done any more
     incident.device_works = problem.device_works
     if problem.stage > Stage.OK:

@@ -25,7 +25,7 @@ from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import SPECS, ResourceKey, ResourceKind, Scope
 from watchdog_app.core.policy.danger import Danger
 from watchdog_app.core.policy.incidents import LastReport, OpenIncident
-from watchdog_app.core.policy.pausing import by_hand, may_pause
+from watchdog_app.core.policy.pausing import can_pause_manually, may_pause
 
 _NEARER = 0.5  # told again, after the cool-down, when the end is this much nearer than was said
 _MOST_WAITING = 64
@@ -41,7 +41,7 @@ class Reporting:
     # was. The same leak runs into several resources at once, and people must hear of it once.
     reports: dict[Cause, LastReport] = field(default_factory=dict)
     # What outcomes have made due with the next tick: topic, decision, reason and figures.
-    waiting: deque[tuple[Topic, Decision, str, Evidence]] = field(
+    queue: deque[tuple[Topic, Decision, str, Evidence]] = field(
         default_factory=lambda: deque(maxlen=_MOST_WAITING)
     )
 
@@ -53,8 +53,8 @@ class Reporting:
             danger: one resource.
             pausing: a pause is asked for or awaited, and will be told of by itself.
         """
-        task = blamed(danger)
-        if not danger.strict or not danger.permits(task).notify:
+        task = blamed_task(danger)
+        if not danger.is_certain or not danger.permits(task).notify:
             return None
         if task is None and danger.spec.scope is Scope.BATTERY:
             return None  # no training empties it
@@ -66,21 +66,21 @@ class Reporting:
         eta_s = None if danger.assessment.forecast is None else danger.assessment.forecast.eta_s
         cooldown_s = danger.tick.settings.stages.cooldown_s
         report = LastReport(danger.tick.mono_s, stage, eta_s)
-        cause, again_s = _cause(danger, task), (cooldown_s, cooldown_s)
-        if not self._due(danger.incident, report, cause, again_s, escalates=not pausing):
+        cause, again_s = _report_cause(danger, task), (cooldown_s, cooldown_s)
+        if not self._is_due(danger.incident, report, cause, again_s, escalates=not pausing):
             return None
         more: Evidence = {
             "topic": Topic.WARNING.value,
             "may_save": int(danger.permits(task).checkpoint),
             "may_pause": int(task is not None and may_pause(danger, task)),
-            "by_hand": int(task is not None and by_hand(danger, task)),
+            "by_hand": int(task is not None and can_pause_manually(danger, task)),
         }
-        if _on_a_card(danger):
+        if _is_gpu_heat(danger):
             others = [each.name for each in danger.tasks.values() if each is not task]
             more = {**more, "others": ", ".join(others[:3]) or None, "more": len(others[3:])}
         return danger.decide(DecisionKind.NOTIFY, task, danger.assessment.why, more)
 
-    def problem(
+    def is_problem_due(
         self, incident: OpenIncident, problem: Problem, now: float, cooldown_s: float
     ) -> bool:
         """
@@ -96,9 +96,11 @@ class Reporting:
         report = LastReport(now, problem.stage, None, problem.facts, whom)
         key = problem.key
         cause = None, SPECS[key.kind].scope, f"{key.kind.value} {key.subject}"
-        return problem.ready and self._due(incident, report, cause, (cooldown_s, problem.quiet_s))
+        return problem.ready and self._is_due(
+            incident, report, cause, (cooldown_s, problem.quiet_s)
+        )
 
-    def _due(
+    def _is_due(
         self,
         incident: OpenIncident,
         report: LastReport,
@@ -144,10 +146,10 @@ class Reporting:
         self.reports[cause] = report
         return True
 
-    def over(self, danger: Danger) -> Decision | None:
+    def resolved(self, danger: Danger) -> Decision | None:
         """Word that it did not come to it, where a warning went out before."""
-        incident, task = danger.incident, blamed(danger)
-        cause = _cause(danger, task)
+        incident, task = danger.incident, blamed_task(danger)
+        cause = _report_cause(danger, task)
         last = self.reports.get(cause)
         if incident.last_report is None or last is None or last.mono_s < incident.opened_mono_s:
             return None
@@ -156,11 +158,13 @@ class Reporting:
         if not danger.permits(task).notify:
             return None
         del self.reports[cause]
-        near = phrases.nearing(danger.reading.key.kind, danger.reading.label)
+        near = phrases.exhaustion_text(danger.reading.key.kind, danger.reading.label)
         reason = near.replace(" is about", " is no longer about", 1)
         return danger.decide(DecisionKind.NOTIFY, task, reason, {"topic": Topic.RESOLVED.value})
 
-    def put(self, topic: Topic, decision: Decision, reason: str, evidence: Evidence) -> None:
+    def queue_outcome(
+        self, topic: Topic, decision: Decision, reason: str, evidence: Evidence
+    ) -> None:
         """
         Report the outcome of a decision with the next tick.
 
@@ -170,13 +174,13 @@ class Reporting:
             reason: in a clause.
             evidence: figures of the outcome.
         """
-        self.waiting.append((topic, decision, reason, evidence))
+        self.queue.append((topic, decision, reason, evidence))
 
-    def outcomes(self, dangers: Iterable[Danger]) -> Iterator[Decision]:
+    def outcome_notifications(self, dangers: Iterable[Danger]) -> Iterator[Decision]:
         """Notifications of outcomes since the last tick, where the danger still is."""
         by_incident = {danger.incident.id: danger for danger in dangers}
-        while self.waiting:
-            topic, decision, reason, evidence = self.waiting.popleft()
+        while self.queue:
+            topic, decision, reason, evidence = self.queue.popleft()
             danger = by_incident.get(decision.incident)
             if danger is None:
                 continue
@@ -199,26 +203,28 @@ class Reporting:
             del self.reports[key]
 
 
-def _cause(danger: Danger, task: Task | None) -> Cause:
+def _report_cause(danger: Danger, task: Task | None) -> Cause:
     return None if task is None else task.key, danger.spec.scope, danger.reading.device
 
 
-def blamed(danger: Danger) -> Task | None:
+def blamed_task(danger: Danger) -> Task | None:
     """The task that a notification about this resource is filed under."""
     attribution = danger.incident.attribution
     if attribution.mostly_unwatched or not attribution.contributors:
         # Nobody's processor time explains the heat of a card: who is on it dies with it.
-        there = danger.tasks if _on_a_card(danger) else {}
+        there = danger.tasks if _is_gpu_heat(danger) else {}
         return max(there.values(), key=lambda task: task.key in danger.agents, default=None)
     return danger.tasks.get(attribution.contributors[0].task)
 
 
-def _on_a_card(danger: Danger) -> bool:
+def _is_gpu_heat(danger: Danger) -> bool:
     """Heat at which a card switches itself off, and with it what runs on it."""
     return danger.spec.scope is Scope.HEAT and danger.reading.device is not None
 
 
-def worded(decision: Decision, look: Observation, incidents: Mapping[str, Incident]) -> Decision:
+def with_notification(
+    decision: Decision, look: Observation, incidents: Mapping[str, Incident]
+) -> Decision:
     """
     The decision, one to notify with its notification.
 

@@ -13,10 +13,10 @@ from watchdog_app.core.model.machine import Task
 from watchdog_app.core.model.resource import SPECS, Pause, ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, Priority, RuleSettings
 
-NOTHING = ActionSettings(notify=False, checkpoint=False, pause=False)
+NO_ACTIONS = ActionSettings(notify=False, checkpoint=False, pause=False)
 
 
-def allowed(
+def allowed_actions(
     actions: ActionSettings,
     rules: Sequence[RuleSettings],
     task: Task | None,
@@ -35,8 +35,8 @@ def allowed(
     """
     if task is not None and runtime_dir is not None:
         theirs = task.info.runtime_dir
-        if theirs is not None and runtime_dir not in (theirs, _followed(theirs)):
-            return NOTHING
+        if theirs is not None and runtime_dir not in (theirs, _real_path(theirs)):
+            return NO_ACTIONS
     if SPECS[kind].pause is Pause.BY_RULE:
         actions = replace(actions, pause=False)
         rules = [
@@ -44,7 +44,7 @@ def allowed(
             for rule in rules
         ]
     for rule in rules:
-        if _matches(rule.resource, kind.value) and _names(rule.task, task):
+        if _matches(rule.resource, kind.value) and _matches_task(rule.task, task):
             return ActionSettings(
                 notify=actions.notify if rule.notify is None else rule.notify,
                 checkpoint=actions.checkpoint if rule.checkpoint is None else rule.checkpoint,
@@ -53,21 +53,21 @@ def allowed(
     return actions
 
 
-def turn(rules: Sequence[RuleSettings], task: Task, kind: ResourceKind) -> Priority:
+def rule_priority(rules: Sequence[RuleSettings], task: Task, kind: ResourceKind) -> Priority:
     """Whether this task goes before or after others under this kind of resource, by its rule."""
     for rule in rules:
-        if _matches(rule.resource, kind.value) and _names(rule.task, task):
+        if _matches(rule.resource, kind.value) and _matches_task(rule.task, task):
             return rule.priority or Priority.NORMAL
     return Priority.NORMAL
 
 
 @lru_cache(maxsize=64)
-def _followed(path: str) -> str:
+def _real_path(path: str) -> str:
     """Where links lead: two names of one folder name one daemon."""
     return os.path.realpath(path)
 
 
-def _names(pattern: str, task: Task | None) -> bool:
+def _matches_task(pattern: str, task: Task | None) -> bool:
     if pattern == "*":
         return True
     if task is None:
@@ -85,10 +85,10 @@ def _names(pattern: str, task: Task | None) -> bool:
 
 
 def _matches(pattern: str, text: str) -> bool:
-    return _compiled(pattern).match(text) is not None
+    return _compile_pattern(pattern).match(text) is not None
 
 
 @lru_cache(maxsize=256)
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
     # fnmatch.fnmatch would fold case on some systems: a rule must mean the same everywhere.
     return re.compile(translate(pattern))

@@ -41,7 +41,7 @@ class Saving:
     agents_due_mono_s: float | None = None  # until then agents may still connect again
 
     @property
-    def waiting(self) -> bool:
+    def has_pending(self) -> bool:
         """Whether a request has no answer yet."""
         return any(each.pending is not None for each in self.schedules.values())
 
@@ -81,22 +81,22 @@ class Saving:
         at_the_limit = reading.used >= AT_THE_LIMIT * reading.limit
         stalled = reading.stalled or (reading.throttles and at_the_limit)
         worth = _worth_saving(danger)
-        for task, why in sorted(worth, key=lambda each: danger.turn(each[0])):
+        for task, why in sorted(worth, key=lambda each: danger.save_order(each[0])):
             if danger.is_stopped(task) or not danger.permits(task).checkpoint:
                 continue
             for agent in danger.agents.get(task.key, ()):
-                if agent.training and self.schedules[agent.key].due(
+                if agent.training and self.schedules[agent.key].is_due(
                     agent,
                     danger.tick.mono_s,
                     since_mono_s=danger.incident.opened_mono_s,
-                    left_s=_left_s(danger),
+                    left_s=_save_time_left_s(danger),
                     last=assessment.stage >= Stage.PAUSE and not spec.least_left_s,
                     reach_s=danger.tick.settings.watch.fast_interval_s,
                     stalled=stalled,
                 ):
-                    yield self.ask(danger, task, agent, why)
+                    yield self.request_save(danger, task, agent, why)
 
-    def ask(
+    def request_save(
         self, danger: Danger, task: Task, agent: AgentState, why: str, final: bool = False
     ) -> Decision:
         """
@@ -122,7 +122,7 @@ class Saving:
             },
             deadline_s=deadline_s(agent),
         )
-        schedule.ask(decision.id, danger.tick.mono_s, agent, final)
+        schedule.mark_requested(decision.id, danger.tick.mono_s, agent, final)
         return decision
 
     def record(
@@ -143,12 +143,12 @@ class Saving:
             return None
         if outcome.status is OutcomeStatus.DONE:
             before, since = schedule.saved_mono_s, incident.opened_mono_s if incident else now
-            schedule.saved(now)
+            schedule.mark_saved(now)
             return Topic.RESCUED if before is None or before < since else None
         if outcome.status is OutcomeStatus.SKIPPED:
-            schedule.skipped()
+            schedule.mark_skipped()
             return None
-        schedule.failed(now)
+        schedule.mark_failed(now)
         return Topic.RESCUE_FAILED if schedule.failures == 1 else None
 
 
@@ -174,17 +174,19 @@ def _worth_saving(danger: Danger) -> Iterator[tuple[Task, str]]:
         # Too little growth to name anybody, and only one that has anything to lose.
         chosen.add(with_agent[0].key)
         yield with_agent[0], "is the only training under it"
-    if not (danger.strict and ends):
+    if not (danger.is_certain and ends):
         return
     # On a full card it hits whoever asks for memory next, of whatever size.
     anybody = danger.reading.key.kind is ResourceKind.GPU_MEMORY
-    bar = 0.0 if not chosen or attribution.mostly_unwatched or anybody else _bar(danger)
+    bar = (
+        0.0 if not chosen or attribution.mostly_unwatched or anybody else _min_victim_bytes(danger)
+    )
     for task in sorted(with_agent, key=_largest_process, reverse=True):
         if task.key not in chosen and _largest_process(task) >= bar:
             yield task, "could be killed with it"
 
 
-def _left_s(danger: Danger) -> float:
+def _save_time_left_s(danger: Danger) -> float:
     """Time to the end, for those who save."""
     reading = danger.reading
     if not (reading.fatal or reading.throttles):
@@ -195,7 +197,7 @@ def _left_s(danger: Danger) -> float:
     return max(spec.least_left_s, danger.left_s)
 
 
-def _bar(danger: Danger) -> float:
+def _min_victim_bytes(danger: Danger) -> float:
     """The size from which a bystander could be the one that the kernel kills."""
     headroom = max(0.0, danger.reading.limit - danger.reading.used)
     sizes = (

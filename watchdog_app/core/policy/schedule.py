@@ -83,10 +83,12 @@ class CheckpointSchedule:
         if self.pending is None or now < self.expires_mono_s:
             return None
         decision = self.pending
-        self.failed(now)
+        self.mark_failed(now)
         return decision
 
-    def ask(self, decision: str, now: float, agent: AgentState, final: bool = False) -> None:
+    def mark_requested(
+        self, decision: str, now: float, agent: AgentState, final: bool = False
+    ) -> None:
         """
         A save is requested now; `final`: the task is to be paused right after it.
 
@@ -102,25 +104,25 @@ class CheckpointSchedule:
         self.expires_mono_s = now + deadline_s(agent)
         self.spent_s += save_s(agent)
 
-    def saved(self, now: float) -> None:
+    def mark_saved(self, now: float) -> None:
         """The request was answered with a complete rescue."""
         self.pending = None
         self.failures = 0
         self.saved_mono_s = now
         self.final_mono_s = now if self.final else None
 
-    def failed(self, now: float) -> None:
+    def mark_failed(self, now: float) -> None:
         """The request was refused, failed, or was not answered."""
         self.pending = None
         self.failures += 1
         self.failed_mono_s = now
 
-    def skipped(self) -> None:
+    def mark_skipped(self) -> None:
         """The request was never sent: nothing failed."""
         self.pending = None
         self.asked_mono_s = float("-inf")
 
-    def fresh(self, agent: AgentState, now: float) -> bool:
+    def is_fresh(self, agent: AgentState, now: float) -> bool:
         """
         A rescue exists that is at most a few steps old.
 
@@ -130,7 +132,7 @@ class CheckpointSchedule:
         """
         if self.saved_mono_s is None:
             return False
-        return now - self.saved_mono_s <= _fresh_s(agent)
+        return now - self.saved_mono_s <= _max_fresh_age_s(agent)
 
     def ready_for_pause(self, agent: AgentState, now: float) -> bool:
         """
@@ -140,11 +142,11 @@ class CheckpointSchedule:
         """
         if self.saved_mono_s is None:
             return False
-        if self.final_mono_s is not None and now - self.final_mono_s <= _fresh_s(agent):
+        if self.final_mono_s is not None and now - self.final_mono_s <= _max_fresh_age_s(agent):
             return True
         return now - self.saved_mono_s <= step_s(agent)
 
-    def due(
+    def is_due(
         self,
         agent: AgentState,
         now: float,
@@ -175,7 +177,7 @@ class CheckpointSchedule:
         if self.failures and now - self.failed_mono_s < self._retry_s(left_s):
             return False
         if self.saved_mono_s is None or (
-            self.saved_mono_s < since_mono_s and not self.fresh(agent, now)
+            self.saved_mono_s < since_mono_s and not self.is_fresh(agent, now)
         ):
             return True
         cost, step = save_s(agent), step_s(agent)
@@ -198,5 +200,5 @@ class CheckpointSchedule:
         return min(wait_s, max(0.5, left_s / 2)) if self.failures == 1 else wait_s
 
 
-def _fresh_s(agent: AgentState) -> float:
+def _max_fresh_age_s(agent: AgentState) -> float:
     return max(_FRESH_S, _FRESH_STEPS * step_s(agent))

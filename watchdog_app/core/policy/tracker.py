@@ -21,10 +21,10 @@ from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import Settings, StageSettings
 from watchdog_app.core.policy.attribution import attribute
-from watchdog_app.core.policy.danger import costs
+from watchdog_app.core.policy.danger import longest_save_cost
 
 
-def outlooks(
+def build_outlooks(
     tasks: Sequence[Task],
     usage: Mapping[ProcessKey, TaskUsage],
     readings: Sequence[Reading],
@@ -87,7 +87,7 @@ class TaskUsage:
 
     def add(self, mono_s: float, task: Task) -> None:
         """Take one look at it."""
-        self.memory.add(mono_s, held_bytes(task))
+        self.memory.add(mono_s, unreclaimable_bytes(task))
         if self._cpu_from is None:
             self._cpu_from = (mono_s, task.cpu_s)
             return
@@ -107,7 +107,7 @@ class TaskUsage:
         return None
 
 
-def held_bytes(task: Task) -> int:
+def unreclaimable_bytes(task: Task) -> int:
     """
     What a task holds in RAM and swap that the kernel cannot reclaim.
 
@@ -154,9 +154,9 @@ class Tracker:
         """Use these settings from now on; histories are kept."""
         self.settings = settings
         for key, series in self._series.items():
-            series.monitor.configure(settings.watch, self._stages(key.kind))
+            series.monitor.configure(settings.watch, self._stage_settings(key.kind))
 
-    def follow(self, look: Observation) -> None:
+    def update(self, look: Observation) -> None:
         """Append to every series; forget those that have ended."""
         now = look.snapshot.mono_s
         self.swap = self.swap.updated(now, look.snapshot.host)
@@ -166,7 +166,7 @@ class Tracker:
         for reading in look.readings:
             series, at = self._series[reading.key], now
             if SPECS[reading.key.kind].by_sensor:
-                at = _measured_mono_s(reading, look)
+                at = _reading_mono_s(reading, look)
             series.measured_mono_s = at
             series.used.add(at, reading.used)
             if reading.unwatched is None:
@@ -177,7 +177,7 @@ class Tracker:
         self.usage = {key: self.usage.get(key) or TaskUsage() for key in look.tasks}
         for key, task in look.tasks.items():
             self.usage[key].add(now, task)
-        self._follow_devices(look.snapshot, tuple(look.tasks.values()))
+        self._update_devices(look.snapshot, tuple(look.tasks.values()))
 
     def reset_trends(self) -> None:
         """Forget all trends: no sample was taken for a while, and a gap is no trend."""
@@ -198,7 +198,7 @@ class Tracker:
         """
         series = self._series[reading.key]
         return series.monitor.step(
-            series.measured_mono_s, reading.used, reading.limit, costs(agents)
+            series.measured_mono_s, reading.used, reading.limit, longest_save_cost(agents)
         )
 
     def attribute(
@@ -236,10 +236,10 @@ class Tracker:
         return self._series[key].used.rate(window_s)
 
     @property
-    def next_look_s(self) -> float:
+    def next_sample_s(self) -> float:
         """How soon the most pressing resource wants to be looked at again."""
         looks = [
-            series.monitor.next_look_s
+            series.monitor.next_sample_s
             for key, series in self._series.items()
             if not SPECS[key.kind].by_sensor
         ]
@@ -248,11 +248,14 @@ class Tracker:
     def _new_series(self, reading: Reading) -> _Series:
         kind = reading.key.kind
         monitor = ResourceMonitor(
-            self.settings.watch, self._stages(kind), forecaster_for(reading), SPECS[kind].unit
+            self.settings.watch,
+            self._stage_settings(kind),
+            forecaster_for(reading),
+            SPECS[kind].unit,
         )
         return _Series(monitor)
 
-    def _stages(self, kind: ResourceKind) -> StageSettings:
+    def _stage_settings(self, kind: ResourceKind) -> StageSettings:
         # What is about to happen to a machine takes people longer to mend: its stages begin sooner.
         spec, stages = SPECS[kind], self.settings.stages
         return replace(
@@ -261,7 +264,7 @@ class Tracker:
             save_floor_s=max(stages.save_floor_s, spec.save_s),
         )
 
-    def _follow_devices(self, snapshot: Snapshot, tasks: Sequence[Task]) -> None:
+    def _update_devices(self, snapshot: Snapshot, tasks: Sequence[Task]) -> None:
         hardware = snapshot.hardware
         if not hardware.gpus:
             self._devices.clear()
@@ -290,7 +293,7 @@ class Tracker:
         self._devices = kept
 
 
-def _measured_mono_s(reading: Reading, look: Observation) -> float:
+def _reading_mono_s(reading: Reading, look: Observation) -> float:
     """When a reading was taken: the same figure shown twice is one sample, and no plateau."""
     now, hardware = look.snapshot.mono_s, look.snapshot.hardware
     if reading.key.kind is ResourceKind.GPU_ALLOCATOR:

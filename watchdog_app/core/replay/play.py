@@ -75,10 +75,10 @@ class Played:
 
     def first(self, stage: Stage) -> Moment | None:
         """The moment at which a stage was first reached."""
-        return next((m for m in self.moments if reached(m.assessment, stage)), None)
+        return next((m for m in self.moments if is_reached(m.assessment, stage)), None)
 
 
-def reached(assessment: Assessment, stage: Stage) -> bool:
+def is_reached(assessment: Assessment, stage: Stage) -> bool:
     """
     Whether a stage's own tier is open: a silent rescue is no warning.
 
@@ -125,12 +125,12 @@ def play(
             engine.record(_outcome(decision, done_s, took))
         saving = [each for each in saving if each[0] > t]
         task = _task(trace, used)
-        views = {} if agent is None else {_TASK: _view(agent, t, bool(saving), rescue)}
+        views = {} if agent is None else {_TASK: _agent_state(agent, t, bool(saving), rescue)}
         reading = Reading(key, trace.name, used, limit, True, (_TASK,))
         result = engine.tick(_snapshot(t, used, limit, task), (task,), (reading,), views)
         assessment = result.assessments[key]
         moments.append(Moment(t, used, limit, assessment))
-        due = t + result.next_look_s
+        due = t + result.next_sample_s
         decisions += result.decisions
         for decision in result.decisions:
             if decision.kind is DecisionKind.CHECKPOINT and agent is not None:
@@ -140,7 +140,7 @@ def play(
     return Played(trace, tuple(moments), tuple(decisions))
 
 
-def stages(played: Played) -> Iterator[tuple[Moment, Stage]]:
+def stage_changes(played: Played) -> Iterator[tuple[Moment, Stage]]:
     """The moments at which the stage changed, with the stage before."""
     before = Stage.OK
     for moment in played.moments:
@@ -163,7 +163,7 @@ def _task(trace: Trace, used: float) -> Task:
     return Task(_TASK, name, TaskKind.SCRIPT, _UID, (sample,), sample.rss_bytes, None, 0.0, info)
 
 
-def _view(
+def _agent_state(
     agent: Agent, t: float, saving: bool, rescue: tuple[RescueRecord, float] | None
 ) -> AgentState:
     return AgentState(
@@ -203,7 +203,7 @@ def answer_lines(
     Args:
         lines: one sample each, as JSON.
         out: takes one answer a line.
-        settings: `watch` and `stages` of them are used.
+        settings: `watch` and `stage_changes` of them are used.
         alarm_stage: from which on `alarm` is true.
         costs: what a save is assumed to take.
     """
@@ -238,7 +238,7 @@ def answer(assessment: Assessment, alarm_stage: Stage) -> str:
         eta = low = high = "null"
     else:
         eta, low, high = map(_seconds, (forecast.eta_s, forecast.low_s, forecast.high_s))
-    alarm = "true" if reached(assessment, alarm_stage) else "false"
+    alarm = "true" if is_reached(assessment, alarm_stage) else "false"
     return (
         f'{{"eta_s": {eta}, "low_s": {low}, "high_s": {high}, "alarm": {alarm}, '
         f'"stage": "{assessment.stage.name.lower()}", "regime": "{assessment.regime.value}"}}\n'

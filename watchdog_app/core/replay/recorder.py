@@ -63,7 +63,7 @@ class KillCount:
         self.first_s: float | None = None  # of the recording, when a kill was first seen
         self.known = True  # False: no count can be read, so a kill may have been missed
 
-    def look(self, now_s: float) -> bool:
+    def update(self, now_s: float) -> bool:
         """Read the counts; whether the kernel has killed by now."""
         if self.first_s is None and self._risen():
             self.first_s = now_s
@@ -84,7 +84,7 @@ def _risen(before: int | None, now: int | None) -> bool | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RecordingTarget:
     """The task that is recorded and the resource that it would meet first."""
 
     task: Task
@@ -93,7 +93,9 @@ class Found:
     groups: tuple[str, ...] = ()  # folders of the memory groups in which a kill would be counted
 
 
-def find(machine: Machine, wanted: str, now_mono_s: float, now_unix_s: float) -> Found:
+def find_target(
+    machine: Machine, wanted: str, now_mono_s: float, now_unix_s: float
+) -> RecordingTarget:
     """
     The task that is meant.
 
@@ -115,7 +117,7 @@ def find(machine: Machine, wanted: str, now_mono_s: float, now_unix_s: float) ->
     whole = named == task.key
     every = [snapshot.infos.get(member.key) for member in task.members] if whole else [info]
     folders = {one.cgroup for one in every if one is not None and one.cgroup}
-    return Found(task, resource, named, tuple(sorted(folders)))
+    return RecordingTarget(task, resource, named, tuple(sorted(folders)))
 
 
 class Recorder:
@@ -124,7 +126,7 @@ class Recorder:
 
     Args:
         machine: what is looked at.
-        found: from `find`.
+        found: from `find_target`.
         kills: counted since the beginning; it is asked at every look.
         clock: monotonic seconds.
     """
@@ -132,7 +134,7 @@ class Recorder:
     def __init__(
         self,
         machine: Machine,
-        found: Found,
+        found: RecordingTarget,
         kills: KillCount,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -164,7 +166,7 @@ class Recorder:
             if for_s is not None and now - began > for_s:
                 return
             snapshot = self._machine.sample(now, time.time())
-            self._kills.look(now - began)
+            self._kills.update(now - began)
             row = _row(snapshot, self._found, now - began)
             if row is None:
                 return
@@ -185,7 +187,7 @@ class Recorder:
             ended = self._machine.read_process(self._found.process).state in _DEAD
         except Gone:
             ended = True
-        if self._kills.look(self._clock() - self._began):
+        if self._kills.update(self._clock() - self._began):
             return "oom"
         if not ended:
             return "running"
@@ -198,7 +200,7 @@ class Recorder:
 
 
 def write_side(
-    path: str, outcome: str, end_s: float, found: Found, killed_s: float | None = None
+    path: str, outcome: str, end_s: float, found: RecordingTarget, killed_s: float | None = None
 ) -> str:
     """
     Write how and when the task ended into NAME.json, next to the trace; its path.
@@ -257,7 +259,7 @@ def _tightest(
     return min(hitting, key=lambda one: one.limit - one.used)
 
 
-def _row(snapshot: Snapshot, found: Found, t: float) -> Row | None:
+def _row(snapshot: Snapshot, found: RecordingTarget, t: float) -> Row | None:
     tasks = group_processes(snapshot.processes, snapshot.infos)
     task = next((one for one in tasks if one.key == found.task.key), None)
     resource = next((r for r in readings(snapshot, tasks) if r.key == found.resource.key), None)

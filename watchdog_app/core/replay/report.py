@@ -9,7 +9,7 @@ from typing import Any
 
 from watchdog_app.base.text.quantities import format_bytes, format_duration
 from watchdog_app.core.model.decisions import Assessment, Decision, DecisionKind, Stage
-from watchdog_app.core.replay.play import Played, stages
+from watchdog_app.core.replay.play import Played, stage_changes
 
 _WORDS = {  # what was done, and the mark of `explain`'s `plot`
     DecisionKind.NOTIFY: ("notification", "warned"),
@@ -31,20 +31,20 @@ def as_lines(played: Played) -> list[str]:
         lines.append("The file ends in the middle; this is what was written down before.")
     lines.append("")
     told = len(lines)
-    for moment, before in stages(played):
+    for moment, before in stage_changes(played):
         now = moment.assessment
         calm = now.stage < before and now.stage <= Stage.WATCH
         word = "calm" if calm else now.stage.name.lower()
-        lines.append(f"{moment.t:9.1f} s  {word:<13} {now.why}{_ahead(now)}")
+        lines.append(f"{moment.t:9.1f} s  {word:<13} {now.why}{_forecast_text(now)}")
     if len(lines) == told:
         lines.append("           nothing that mattered")
     lines.append("")
     done = "What would have been done:" if played.decisions else "Nothing would have been done."
     lines.append(done)
-    for act, again, last_s in _runs(played.decisions):
+    for act, again, last_s in _group_repeats(played.decisions):
         more = f" (and {again} more until {last_s:.1f} s)" if again else ""
         lines.append(f"{act.at_mono_s:9.1f} s  {_WORDS[act.kind][0]:<13} {act.reason}{more}")
-    lines += _ending(played)
+    lines += _end_lines(played)
     return lines
 
 
@@ -91,7 +91,7 @@ def as_dict(played: Played) -> dict[str, Any]:
                 **_times(m.assessment),
                 "why": m.assessment.why,
             }
-            for m, _ in stages(played)
+            for m, _ in stage_changes(played)
         ],
         "decisions": [
             {"t": act.at_mono_s, "kind": act.kind.value, "reason": act.reason}
@@ -107,7 +107,7 @@ def _times(assessment: Assessment) -> dict[str, float | None]:
     return {name: value if math.isfinite(value) else None for name, value in times.items()}
 
 
-def _ahead(assessment: Assessment) -> str:
+def _forecast_text(assessment: Assessment) -> str:
     found = assessment.forecast
     if found is None:
         return ""
@@ -115,14 +115,14 @@ def _ahead(assessment: Assessment) -> str:
     return f"; full in {format_duration(found.eta_s)} ({low} to {high})"
 
 
-def _runs(decisions: Sequence[Decision]) -> Iterator[tuple[Decision, int, float]]:
+def _group_repeats(decisions: Sequence[Decision]) -> Iterator[tuple[Decision, int, float]]:
     """The acts; of those that repeat at every look the first, how many follow, and until when."""
     for (_, _), same in groupby(decisions, key=lambda act: (act.kind, act.reason)):
         first, *rest = same
         yield first, len(rest), rest[-1].at_mono_s if rest else first.at_mono_s
 
 
-def _ending(played: Played) -> list[str]:
+def _end_lines(played: Played) -> list[str]:
     end = played.trace.ended_s
     if end is None:
         return []

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from watchdog_app.base.linux import cgroups, process
-from watchdog_app.core.diagnosis.evidence import concerning, kills_elsewhere
+from watchdog_app.core.diagnosis.evidence import kills_elsewhere, lines_about_exit
 from watchdog_app.core.diagnosis.exits import signal_of
 from watchdog_app.core.model.exits import ExitFacts
 from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
@@ -225,7 +225,7 @@ class ExitEvidence:
             ),
             counted=_format_since(counted.begin_mono_s),
             pid=key.pid,
-            kernel=concerning(
+            kernel=lines_about_exit(
                 words,
                 key.pid,
                 time.monotonic(),
