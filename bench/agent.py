@@ -87,12 +87,16 @@ class Switch(keras.callbacks.Callback):
     def _meter_begins(self) -> None:
         """The same fit goes on with the agent, all of whose functions are timed."""
         self.meter, self.place = Meter(), 0
-        watch, session = self.rescue._exhaustion, self.rescue._session
+        watch, session = self.rescue._oom, self.rescue._session
         theirs = [one for one in self.all if isinstance(one, FitRescue | LastCallback)]
         for one in theirs:
             for name in ("on_train_batch_begin", "on_train_batch_end"):
                 setattr(one, name, self.meter.metered(getattr(one, name)))
-        for thing, name in ((watch, "_before"), (watch._copies, "let_go"), (session, "_attend")):
+        for thing, name in (
+            (watch, "_record_before_step"),
+            (watch._record, "release"),
+            (session, "process_boundary"),
+        ):
             setattr(thing, name, self.meter.metered(getattr(thing, name), seldom=True))
         self.meter_began_s = time.perf_counter()
 
@@ -107,7 +111,7 @@ class Switch(keras.callbacks.Callback):
 
     def _switch(self, *, on: bool) -> None:
         was_on = self.list.callbacks is self.all
-        watch = self.rescue._exhaustion
+        watch = self.rescue._oom
         self.list.callbacks = self.all if on else self.rest
         self.model.train_function = watch._wrapped if on else watch._original
         if was_on and not on:
@@ -123,9 +127,7 @@ class Switch(keras.callbacks.Callback):
         session._allocators._next_s += seconds
         for name in ("_next_s", "_next_count_s", "_next_parts_s"):
             vars(session.breakdown)[name] += seconds
-        copies = self.rescue._exhaustion._copies
-        if copies is not None:
-            copies._pace._next_s += seconds
+        self.rescue._oom._pace._next_s += seconds
 
 
 class Clock(keras.callbacks.Callback):

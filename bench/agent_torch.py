@@ -117,7 +117,7 @@ class Named:
         if on and self._off_s is not None:
             seconds, self._off_s = time.monotonic() - self._off_s, None
             later(self.session, seconds)
-            watch = self.rescue._exhaustion
+            watch = self.rescue._oom
             watch._pace._next_s += seconds
             watch._pace_of_passes._next_s += seconds
             self.rescue._next_loss_mono_s += seconds
@@ -127,7 +127,10 @@ class Named:
     def metered(self, meter: Meter) -> None:
         """Time all that is called of ours, drawing the batches through it left out."""
         self.step = meter.metered(self.step)
-        for thing, name in ((self.session, "_attend"), (self.rescue._exhaustion._look, "take")):
+        for thing, name in (
+            (self.session, "process_boundary"),
+            (self.rescue._oom._record, "capture"),
+        ):
             setattr(thing, name, meter.metered(getattr(thing, name), seldom=True))
 
     def end(self) -> None:

@@ -153,7 +153,7 @@ def _framework_findings(  # noqa: PLR0917
         "count": values.get("gpus") or 0,
         "available": memory.available_bytes if memory else None,
     }
-    details = _telling_lines(answer)
+    details = _relevant_lines(answer)
     error = answer.error or values.get("use_error")
     if answer.error is not None:
         # "import torch" as the step is said by "does not start".
@@ -182,7 +182,7 @@ def _first_line(text: str) -> str:
     return line if len(line) <= 300 else line[:297] + "..."
 
 
-def _telling_lines(answer: Answer) -> list[str]:
+def _relevant_lines(answer: Answer) -> list[str]:
     lines = [line for line in answer.stderr.splitlines() if _TELLING.search(line)]
     lines += [str(one) for one in answer.values.get("warnings") or ()]
     cleaned = dict.fromkeys(_NOISE.sub("", line).strip()[:400] for line in lines)

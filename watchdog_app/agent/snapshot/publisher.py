@@ -72,7 +72,7 @@ class Publisher:
         self._marker = marker
         self._guard = Guard("publishing for a save from outside")
         self._sorter = Sorter()
-        self._published: _PublishedState | None = None
+        self._last_written: _WrittenState | None = None
         self._next_whole_s = 0.0
         self._next_s = 0.0  # when a table may be made, by `time.perf_counter`
         self._pid = os.getpid()
@@ -163,7 +163,7 @@ class Publisher:
             self._page.set_reason(f"its table of {length} bytes is too long for its page")
 
     def _parts(self, step: int) -> tuple[Parts, int]:
-        known = self._published
+        known = self._last_written
         now = time.perf_counter()
         due = now >= self._next_whole_s
         if known is not None and not due:
@@ -184,10 +184,10 @@ class Publisher:
         markers = tuple(self._marker.markers())
         changing = tables.changing_text(step, markers, ())
         refresh = self._marker.refresh(whole.meta, contents)
-        self._published = (
+        self._last_written = (
             None
             if refresh is None
-            else _PublishedState(static, contents.addresses, contents.state_bytes, markers, refresh)
+            else _WrittenState(static, contents.addresses, contents.state_bytes, markers, refresh)
         )
         cost = time.thread_time() - began
         self._next_whole_s = now + max(_WHOLE_EVERY_S, cost / _SHARE_WHOLE)
@@ -223,7 +223,7 @@ def _is_allowed_reader(pid: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _PublishedState:
+class _WrittenState:
     """A full state that was published, and how it is refreshed."""
 
     static: bytes

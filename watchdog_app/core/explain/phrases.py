@@ -103,7 +103,7 @@ def format_slope(slope_per_s: float | None, unit: str) -> str:
     return "" if text in ("0", quantities.UNKNOWN) else text
 
 
-def exhaustion_text(kind: ResourceKind, label: str) -> str:
+def nearness_text(kind: ResourceKind, label: str) -> str:
     """
     `RAM is about to run out`, `GPU 0 is about to switch off from heat`.
 

@@ -152,7 +152,7 @@ def pause(danger: Danger, task: Task) -> Decision:
         work = "it could not be saved, and would otherwise die"
     else:
         work = "it has no agent, and would otherwise die"
-    near = phrases.exhaustion_text(danger.reading.key.kind, danger.reading.label)
+    near = phrases.nearness_text(danger.reading.key.kind, danger.reading.label)
     hot = danger.spec.scope is Scope.HEAT
     decision = danger.decide(
         DecisionKind.PAUSE,

@@ -158,7 +158,7 @@ class Reporting:
         if not danger.permits(task).notify:
             return None
         del self.reports[cause]
-        near = phrases.exhaustion_text(danger.reading.key.kind, danger.reading.label)
+        near = phrases.nearness_text(danger.reading.key.kind, danger.reading.label)
         reason = near.replace(" is about", " is no longer about", 1)
         return danger.decide(DecisionKind.NOTIFY, task, reason, {"topic": Topic.RESOLVED.value})
 
