@@ -44,7 +44,7 @@ WATCHED_MODULES = {
 
 
 # Under a guard: what it refuses is an error that does not name it.
-_GUARD_VARIABLES = ("WATCHDOG_GUARD_VARIABLES", "WATCHDOG_GUARD_VARIABLES_LIMIT")
+_GUARD_VARIABLES = ("WATCHDOG_GUARD", "WATCHDOG_GUARD_LIMIT")
 
 # What computes imports one of these: from then on the end of the process is noted. Before that
 # not even our module for it is loaded.
