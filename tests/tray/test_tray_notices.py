@@ -54,6 +54,7 @@ def test_each_button_does_what_it_says(shown, key, method, params):
     time.sleep(3.5)
     shown.daemon.tell(notice(actions=[{"key": key, "label": "Do it"}]))
     number = shown.screen_.wait("RAM full")["number"]
+    shown.daemon.wait_call("notification.shown")
 
     shown.screen_.press(number, key)
 
@@ -65,7 +66,9 @@ def test_show_and_a_click_on_the_notice_open_the_live_view(shown, words_of, key)
     """The notice itself is its largest button."""
     log = shown.program("xterm")
     shown.daemon.tell(notice())
-    shown.screen_.press(shown.screen_.wait("RAM full")["number"], key)
+    number = shown.screen_.wait("RAM full")["number"]
+    shown.daemon.wait_call("notification.shown")  # the tray knows the number by then
+    shown.screen_.press(number, key)
 
     assert words_of(log)[-1] in ("top", "--watch")
 
@@ -73,7 +76,9 @@ def test_show_and_a_click_on_the_notice_open_the_live_view(shown, words_of, key)
 def test_a_snooze_without_an_incident_is_of_the_task(shown):
     """A notice that stands alone can be silenced, too."""
     shown.daemon.tell(notice(incident=""))
-    shown.screen_.press(shown.screen_.wait("RAM full")["number"], "snooze")
+    number = shown.screen_.wait("RAM full")["number"]
+    shown.daemon.wait_call("notification.shown")  # the tray knows the number by then
+    shown.screen_.press(number, "snooze")
 
     assert {"task": "4711", "for_s": 900.0} == shown.daemon.wait_call("snooze")
 
@@ -82,6 +87,7 @@ def test_a_button_of_another_program_is_none_of_ours(shown):
     """Numbers of notices are the service's, for all programs."""
     shown.daemon.tell(notice())
     number = shown.screen_.wait("RAM full")["number"]
+    shown.daemon.wait_call("notification.shown")
 
     shown.screen_.press(number + 500, "pause")
     shown.screen_.press(number, "format-disk")
@@ -97,6 +103,7 @@ def test_a_button_never_reaches_another_process_with_the_same_number(shown):
     time.sleep(0.3)
     shown.daemon.tell(notice())
     number = shown.screen_.wait("RAM full")["number"]
+    shown.daemon.wait_call("notification.shown")
     shown.daemon.status = status(tasks=[task(4711, "innocent.py", start_time=7)])
     time.sleep(3.5)
 
@@ -243,7 +250,9 @@ def test_a_snooze_of_what_is_over_is_answered_and_not_asked_for(shown):
     """Silence would look as if it had been done."""
     shown.daemon.tell(notice(incident="i9"))
 
-    shown.screen_.press(shown.screen_.wait("RAM full")["number"], "snooze")
+    number = shown.screen_.wait("RAM full")["number"]
+    shown.daemon.wait_call("notification.shown")  # the tray knows the number by then
+    shown.screen_.press(number, "snooze")
 
     assert "over already" in shown.screen_.wait("Nothing to snooze")["body"]
     assert not shown.daemon.called("snooze")
@@ -253,6 +262,7 @@ def test_what_is_over_is_taken_from_the_screen(shown):
     """A warning whose incident is closed says what is no longer so."""
     shown.daemon.tell(notice(incident="i9"))
     number = shown.screen_.wait("RAM full")["number"]
+    shown.daemon.wait_call("notification.shown")
 
     until(lambda: number in shown.screen_.closed, "it is closed")
     assert [number] == list(shown.screen_.closed)
