@@ -78,13 +78,6 @@ def test_parse_finds_what_plan_laid_out(tensors):
         assert info.begin % ITEM_BYTES[each.dtype] == 0
 
 
-def test_metadata_travels_in_the_header():
-    """Texts for other tools are where they look for them."""
-    header = plan_layout([], {"format": "np"}).header
-
-    assert {"__metadata__": {"format": "np"}} == json.loads(header[8:])
-
-
 @pytest.mark.parametrize(
     ("tensors", "words"),
     [

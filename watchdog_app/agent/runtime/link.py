@@ -566,7 +566,6 @@ class CheckpointRequest:
     reason: str  # for people: what is running out
     received_mono_s: float
     deadline_s: float | None = None  # after which it is too late to matter; None: no deadline
-    then: str = "continue"
 
     def expired(self, now_mono_s: float) -> bool:
         """Whether its deadline has passed."""
@@ -588,5 +587,4 @@ class CheckpointRequest:
             str(params.get("reason") or "asked by the watchdog"),
             now_mono_s,
             deadline,
-            str(params.get("then") or "continue"),
         )

@@ -189,24 +189,26 @@ def is_newer_or_unreadable(path: str) -> bool:
     return found is not None and int(found[1]) > FORMAT_VERSION
 
 
-# Element sizes in bytes, by the names that the format uses.
-ITEM_BYTES: Mapping[str, int] = {
-    "F64": 8,
-    "F32": 4,
-    "F16": 2,
-    "BF16": 2,
-    "F8_E4M3": 1,
-    "F8_E5M2": 1,
-    "I64": 8,
-    "I32": 4,
-    "I16": 2,
-    "I8": 1,
-    "U64": 8,
-    "U32": 4,
-    "U16": 2,
-    "U8": 1,
-    "BOOL": 1,
-}
+# Types of elements: the framework's name, the format's, and bytes. Others are kept as raw bytes.
+_TYPES = (
+    ("float64", "F64", 8),
+    ("float32", "F32", 4),
+    ("float16", "F16", 2),
+    ("bfloat16", "BF16", 2),
+    ("float8_e4m3fn", "F8_E4M3", 1),
+    ("float8_e5m2", "F8_E5M2", 1),
+    ("int64", "I64", 8),
+    ("int32", "I32", 4),
+    ("int16", "I16", 2),
+    ("int8", "I8", 1),
+    ("uint64", "U64", 8),
+    ("uint32", "U32", 4),
+    ("uint16", "U16", 2),
+    ("uint8", "U8", 1),
+    ("bool", "BOOL", 1),
+)
+ITEM_BYTES: Mapping[str, int] = {name: size for _, name, size in _TYPES}
+_FORMAT_NAMES = {name: short for name, short, _ in _TYPES}
 
 ALIGN_BYTES = 4096  # a page, and the largest logical block of common disks
 MAX_HEADER_BYTES = 100_000_000  # readers refuse more
@@ -262,22 +264,19 @@ class Layout:
         return len(self.header) + self.data_bytes
 
 
-def plan_layout(
-    entries: Iterable[TensorEntry], metadata: Mapping[str, str] | None = None
-) -> Layout:
+def plan_layout(entries: Iterable[TensorEntry]) -> Layout:
     """
     The header and the order in which tensors are to be written.
 
     Args:
         entries: names must differ; `nbytes` must fit dtype and shape.
-        metadata: texts for the header's own `__metadata__`.
 
     Raises:
         RescueError: an entry cannot be laid out; the message names it.
     """
     # sorted() is stable: within one element size the caller's order is kept.
     ordered = tuple(sorted(entries, key=lambda entry: -ITEM_BYTES.get(entry.dtype, 0)))
-    table: dict[str, object] = {_METADATA: dict(metadata)} if metadata else {}
+    table: dict[str, object] = {}
     offset = 0
     for entry in ordered:
         _check_entry(entry, table)
@@ -388,25 +387,6 @@ def _tensor_info(name: str, body: object, base: int) -> TensorInfo:
 
 
 Row = tuple[str, str, tuple[int, ...]]  # name, the framework's name of the element type, shape
-
-# By the safetensors format's names; every other type is kept as raw bytes.
-_FORMAT_NAMES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint64": "U64",
-    "uint32": "U32",
-    "uint16": "U16",
-    "uint8": "U8",
-    "bool": "BOOL",
-}
 
 
 def tensor_entry(row: Row, nbytes: int, view: Callable[[], Any]) -> TensorEntry:

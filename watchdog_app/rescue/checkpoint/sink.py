@@ -46,7 +46,7 @@ def load_sync_file_range() -> None:
 class Sink:
     """A new file at `path`, written front to back. `direct` tells whether O_DIRECT still holds."""
 
-    def __init__(self, path: str, direct: bool = True) -> None:
+    def __init__(self, path: str) -> None:
         """
         Open it.
 
@@ -57,7 +57,7 @@ class Sink:
         self._at = 0  # where the next window begins
         self._bytes = 0  # of the file, without padding
         self._pending: list[tuple[int, int]] = []  # windows whose write-back has begun
-        self.direct = direct and self._set_direct(True)
+        self.direct = self._set_direct(True)
 
     def write(self, buffer: memoryview, nbytes: int) -> None:
         """

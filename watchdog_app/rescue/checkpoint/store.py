@@ -16,7 +16,7 @@ import os
 import shutil
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -67,7 +67,6 @@ class Rehearsal:
 
     bytes: int
     seconds: float
-    direct: bool
 
 
 class RescueStore:
@@ -136,9 +135,9 @@ class RescueStore:
         folder = self._new_partial()
         try:
             began = time.perf_counter()
-            direct = self._write_files(folder, plan, 0, {}, None)
+            self._write_files(folder, plan, 0, {}, None)
             sync_folder(self.directory)
-            return Rehearsal(plan.file_bytes, time.perf_counter() - began, direct)
+            return Rehearsal(plan.file_bytes, time.perf_counter() - began)
         except OSError as error:
             raise translate(error, self.directory) from error
         finally:
@@ -215,21 +214,6 @@ class RescueStore:
         """
         if among is None:
             among = names.complete_rescues(self.directory)
-        return next(self._readable_rescues(verify, among), None)
-
-    def wait_idle(self) -> None:
-        """Wait until older rescues are pruned."""
-        self._streamer.wait_idle()
-
-    def close(self) -> None:
-        """Release buffers and reserve; a later save allocates them again."""
-        self.wait_idle()
-        self._streamer.release()
-        self._reserve.release()
-
-    def _readable_rescues(
-        self, verify: bool, among: Sequence[RescueName]
-    ) -> Iterator[LoadedRescue]:
         for name in reversed(among):
             path = os.path.join(self.directory, str(name))
             if names.is_other_users(self.directory, name):
@@ -253,7 +237,18 @@ class RescueStore:
                     "It was left as it is. To resume from the one before it, move it elsewhere; "
                     "to start over and keep it: Rescue(..., resume=False)."
                 ) from error
-            yield loaded
+            return loaded
+        return None
+
+    def wait_idle(self) -> None:
+        """Wait until older rescues are pruned."""
+        self._streamer.wait_idle()
+
+    def close(self) -> None:
+        """Release buffers and reserve; a later save allocates them again."""
+        self.wait_idle()
+        self._streamer.release()
+        self._reserve.release()
 
     def _save(
         self, plan: Layout, step: int, meta: Mapping[str, Any], progress: Progress | None
@@ -276,19 +271,18 @@ class RescueStore:
         step: int,
         meta: Mapping[str, Any],
         progress: Progress | None,
-    ) -> bool:
-        """Write both files into `folder`, durably; whether the page cache was avoided."""
-        written = self._streamer.write(
+    ) -> None:
+        """Write both files into `folder`, durably."""
+        checksums = self._streamer.write(
             os.path.join(folder, STATE_FILE),
             itertools.chain([BytesPart("", plan.header)], plan.entries),
             progress,
             total_bytes=plan.file_bytes,
-            in_background=True,
         )
         # While the writing thread syncs the one, this thread writes and syncs the other.
         text = format.build_manifest(
             plan.entries,
-            written.checksums,
+            checksums,
             header_crc32=zlib.crc32(plan.header),
             file_bytes=plan.file_bytes,
             step=step,
@@ -298,7 +292,6 @@ class RescueStore:
         )
         self._streamer.write_small(os.path.join(folder, MANIFEST_FILE), text)
         self._streamer.wait_idle()
-        return written.direct
 
     def _rename_complete(self, folder: str, step: int) -> str:
         """Rename a filled folder to its final name: from then on the rescue is complete."""

@@ -12,12 +12,10 @@ from __future__ import annotations
 import _thread
 import os
 import sys
-import time
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Protocol
 
@@ -68,16 +66,6 @@ class BytesPart:
         self.view: Callable[[], memoryview] = lambda: memoryview(data)
 
 
-@dataclass(frozen=True, slots=True)
-class StreamResult:
-    """A file that is complete and durable."""
-
-    bytes: int
-    seconds: float
-    direct: bool  # past the page cache, to the end
-    checksums: dict[str, int] = field(default_factory=dict)  # CRC-32 of each part, by name
-
-
 class Streamer:
     """
     Writes files, one at a time, with buffers that it holds all its life.
@@ -111,45 +99,34 @@ class Streamer:
         path: str,
         parts: Iterable[Part],
         progress: Progress | None = None,
-        direct: bool = True,
         *,
         total_bytes: int = 0,
-        in_background: bool = False,
-    ) -> StreamResult:
+    ) -> dict[str, int]:
         """
-        A new durable file at `path` that holds the parts one after the other.
+        A new file at `path` that holds the parts one after the other.
+
+        Returns when the last byte is handed over: the file is durable, and its failure known, after
+        `wait_idle`.
 
         Args:
             path: must not exist; removed again when anything fails.
             parts: written in this order.
             progress: called in this thread with (bytes done, `total_bytes`).
-            direct: False writes through the page cache, window by window.
             total_bytes: passed on to `progress`.
-            in_background: return when the last byte is handed over; the file is durable, and its
-                failure known, after `wait_idle`.
+
+        Returns:
+            The CRC-32 of each part, by name.
 
         Raises:
             RescueError: the disk refused, in words, with a remedy (`SaveFailed`); or a part's
                 view is not what the part says.
             Exception: whatever a part's `view` raised.
         """
-        began = time.perf_counter()
-        with self._exclusive_worker(path) as worker:
-            sink = sinks.Sink(path, direct)
-            try:
-                size, checksums = self._fill(worker, sink, parts, progress, total_bytes)
-                if in_background:
-                    worker.acquire_slot()
-                    worker.submit(sink.finish)
-                else:
-                    worker.wait_idle()
-                    sink.finish()
-            except BaseException:
-                # The thread must be out of the file before its number can be given to another.
-                self.close()
-                _discard(sink, path)
-                raise
-        return StreamResult(size, time.perf_counter() - began, sink.direct, checksums)
+        with self._new_file(path) as (worker, sink):
+            checksums = self._fill(worker, sink, parts, progress, total_bytes)
+            worker.acquire_slot()
+            worker.submit(sink.finish)
+        return checksums
 
     def write_small(self, path: str, data: bytes) -> None:
         """
@@ -158,20 +135,14 @@ class Streamer:
         Raises:
             SaveFailed: the disk refused.
         """
-        with self._exclusive_worker(path) as worker:
-            sink = sinks.Sink(path)
-            try:
-                buffer = self._slot_buffer(worker.acquire_slot())
-                for at in range(0, len(data), self._chunk_bytes):
-                    piece = data[at : at + self._chunk_bytes]
-                    buffer[: len(piece)] = piece
-                    sink.write(buffer, len(piece))
-                worker.release_slot()
-                sink.finish()
-            except BaseException:
-                self.close()
-                _discard(sink, path)
-                raise
+        with self._new_file(path) as (worker, sink):
+            buffer = self._slot_buffer(worker.acquire_slot())
+            for at in range(0, len(data), self._chunk_bytes):
+                piece = data[at : at + self._chunk_bytes]
+                buffer[: len(piece)] = piece
+                sink.write(buffer, len(piece))
+            worker.release_slot()
+            sink.finish()
 
     def submit(self, job: Job) -> None:
         """Run `job` in the writing thread, after the jobs submitted before."""
@@ -224,6 +195,21 @@ class Streamer:
             finally:
                 sys.setswitchinterval(interval_s)
 
+    @contextmanager
+    def _new_file(self, path: str) -> Iterator[tuple[Worker, sinks.Sink]]:
+        """A new file, removed again when anything fails, and the worker that writes to it."""
+        with self._exclusive_worker(path) as worker:
+            sink = sinks.Sink(path)
+            try:
+                yield worker, sink
+            except BaseException:
+                # The thread must be out of the file before its number can be given to another.
+                self.close()
+                for step in (sink.close, partial(os.unlink, path)):
+                    with suppress(OSError):  # the folder is removed as a whole later
+                        step()
+                raise
+
     def _slot_buffer(self, number: int) -> memoryview:
         assert self._buffers is not None  # noqa: S101 - prepare() made them
         return self._buffers[number]
@@ -235,8 +221,8 @@ class Streamer:
         parts: Iterable[Part],
         progress: Progress | None,
         total_bytes: int,
-    ) -> tuple[int, dict[str, int]]:
-        """Hand the parts to the worker, buffer by buffer; their size and checksums."""
+    ) -> dict[str, int]:
+        """Hand the parts to the worker, buffer by buffer; their checksums."""
         checksums: dict[str, int] = {}
         chunk = self._chunk_bytes
         used = done = 0
@@ -269,7 +255,7 @@ class Streamer:
                 progress(done, total_bytes)
         else:
             worker.release_slot()
-        return done, checksums
+        return checksums
 
     def _reset_after_fork(self) -> None:
         """In a forked child: there is no thread, and locks may be held."""
@@ -316,14 +302,6 @@ def _byte_view(view: memoryview, part: Part) -> memoryview:
             "saved. Nothing was saved; save between two steps."
         )
     return view.cast("B")
-
-
-def _discard(sink: sinks.Sink, path: str) -> None:
-    for step in (sink.close, lambda: os.unlink(path)):
-        try:
-            step()
-        except OSError:  # the folder is removed as a whole later
-            pass
 
 
 Job = Callable[[], object]

@@ -1,9 +1,9 @@
 """
 Reads another process's memory, which may be frozen or short of memory.
 
-Sources: process_vm_readv(2), proc(5) on /proc/PID/mem. Both ask the same permission: the same
-user, and where Yama restricts it (ptrace_scope 1) that process's own word, see prctl(2) on
-PR_SET_PTRACER.
+Source: proc(5) on /proc/PID/mem. It asks the permission that process_vm_readv(2) does, and was as
+fast: the same user, and where Yama restricts it (ptrace_scope 1) that process's own word, see
+prctl(2) on PR_SET_PTRACER.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ class ProcessMemory:
         Raises:
             OSError: there is no such process, or this one may not read it.
         """
-        self.pid = pid
-        self._call = _process_vm_readv()
         # Opened at once: the permission is asked now, and the number may be another's later.
         self._fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
 
@@ -67,7 +65,10 @@ class ProcessMemory:
         done = 0
         while done < len(place):
             with place[done:] as rest:
-                done += self._read_once(rest, address + done)
+                got = os.preadv(self._fd, [rest], address + done)
+            if got <= 0:
+                raise OSError(errno.EFAULT, "the memory ends there")
+            done += got
 
     def read(self, pieces: Sequence[tuple[int, int]]) -> bytes:
         """
@@ -87,24 +88,6 @@ class ProcessMemory:
                     self.read_into(place, address)
                 at += length
         return bytes(found)
-
-    def _read_once(self, place: memoryview, address: int) -> int:
-        if self._call is not None:
-            buffer = (ctypes.c_char * len(place)).from_buffer(place)
-            here = _IoVec(ctypes.addressof(buffer), len(place))
-            there = _IoVec(address, len(place))
-            done = self._call(self.pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
-            del buffer
-            if done > 0:
-                return int(done)
-            number = ctypes.get_errno()
-            if done < 0 and number not in (errno.ENOSYS, errno.EPERM):
-                raise OSError(number, os.strerror(number))
-            self._call = None  # a container may forbid the call and leave the file
-        got = os.preadv(self._fd, [place], address)
-        if got <= 0:
-            raise OSError(errno.EFAULT, "the memory ends there")
-        return got
 
 
 class Gathering:
@@ -137,11 +120,6 @@ class Gathering:
             at += length
         self._call = _pwritev()
 
-    @property
-    def pieces(self) -> list[ctypes.Array[_IoVec]]:
-        """Address and length of each, two words a piece, 1024 at most in a list; may be set."""
-        return [places for _length, _at, places, _count in self._calls]
-
     def move(self, addresses: Iterable[int]) -> None:
         """The pieces lie elsewhere now, and are as long as they were."""
         new = iter(addresses)
@@ -172,16 +150,5 @@ def _allocate(fd: int, size: int) -> bool:
 def _pwritev() -> Callable[..., int]:
     call = ctypes.CDLL(None, use_errno=True).pwritev
     call.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong)
-    call.restype = ctypes.c_ssize_t
-    return call
-
-
-def _process_vm_readv() -> ctypes._NamedFuncPointer | None:
-    try:
-        call = ctypes.CDLL(None, use_errno=True).process_vm_readv
-    except (OSError, AttributeError):
-        return None
-    unsigned, pointer = ctypes.c_ulong, ctypes.c_void_p
-    call.argtypes = (ctypes.c_int, pointer, unsigned, pointer, unsigned, unsigned)
     call.restype = ctypes.c_ssize_t
     return call

@@ -18,7 +18,7 @@ any two instructions leaves the old snapshot or the new one.
     8  publish after every batch         the watcher
     9  pid that will read               the watcher
     10 pid that was permitted to read    the agent
-    11 bytes a snapshot would take       the agent, where it is too long
+    11 (not used)
     12 bytes of the reason               the agent, where there is no snapshot
     13 publish for more than is free     the watcher, where nothing refuses a jump
     16 area 0: stamp, length, CRC-32, step, bytes of the state
@@ -56,7 +56,7 @@ STRIDE = 64 * 4096  # of a new segment
 SPARE = "spare"
 
 (MAGIC_AT, VERSION_AT, BYTES_AT, PID, START, SEQUENCE, WHICH, STEP) = range(8)
-(ASK, READER, PERMITTED, NEEDED, REASON, EAGER) = range(8, 14)
+(ASK, READER, PERMITTED, _, REASON, EAGER) = range(8, 14)
 AREAS = (16, 24)
 STAMP, LENGTH, CRC, AT_STEP, STATE = range(5)
 
@@ -157,11 +157,6 @@ class Segment:
     def step(self) -> int:
         """Steps that were complete at the last boundary."""
         return int(self._slots[STEP])
-
-    @property
-    def needed_bytes(self) -> int | None:
-        """Size of a segment that would hold the snapshot, where this one does not."""
-        return int(self._slots[NEEDED]) or None
 
     @property
     def reason(self) -> str | None:
@@ -267,7 +262,6 @@ class Segment:
         slots = self._slots
         slots[SEQUENCE] |= 1
         if length > self._area:
-            slots[NEEDED] = BASE + 2 * (length + length // 4 + 64) // 4096 * 4096 + 4096
             self.boundary(step)
             return False
         which = 1 - (slots[WHICH] & 1)

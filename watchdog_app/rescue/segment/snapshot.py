@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchdog_app.base.errors import WatchdogError
+from watchdog_app.rescue.checkpoint.format import ITEM_BYTES
 
 News = tuple[Sequence[str | int], Any]  # where in the meta, and what is there now
 
@@ -34,12 +35,6 @@ _OWNER = re.compile(r"\d{1,10}\.\d{1,20}\.[0-9a-f]{8}")
 _MOST_TENSORS = 1_000_000
 _MOST_MARKERS = 8
 _LONGEST_PATH = 4096
-_ITEM_BYTES = {
-    **dict.fromkeys(("F64", "I64", "U64"), 8),
-    **dict.fromkeys(("F32", "I32", "U32"), 4),
-    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
-    **dict.fromkeys(("F8_E4M3", "F8_E5M2", "I8", "U8", "BOOL"), 1),
-}
 
 
 class SnapshotDamaged(WatchdogError):
@@ -214,7 +209,7 @@ def _read_tensors(
         if not isinstance(name, str) or len(shape) > 254:
             raise SnapshotDamaged("a tensor without a name, or with too many dimensions")
         numbers = tuple(checked_int(each, 0, 2**62) for each in shape)
-        if checked_int(nbytes, 0, 2**62) != _ITEM_BYTES[dtype] * math.prod(numbers):
+        if checked_int(nbytes, 0, 2**62) != ITEM_BYTES[dtype] * math.prod(numbers):
             raise SnapshotDamaged(f"tensor {name!r} cannot be {nbytes} bytes long")
         total += nbytes
         if total > most_bytes:
