@@ -102,7 +102,7 @@ def test_a_damaged_journal_loses_no_pause(world, here, standing):
     client.close()
     ended = world.command("stop").stdout
     assert f"Still paused by watchdog: held.py (pid {standing.pid})" in ended
-    assert offline.resume(None)
+    assert offline.resume(None)["resumed"]
     assert "T" != world.state_letter(standing.pid)
 
 
@@ -111,7 +111,7 @@ def test_a_pid_that_passed_to_another_process_is_not_signalled(world, here, stan
     standing.write(ProcessKey(standing.pid, standing.key.start_time - 5))
 
     assert [] == offline.paused()
-    assert [] == offline.resume(None)
+    assert [] == offline.resume(None)["resumed"]
     standing.write(ProcessKey(standing.pid, standing.key.start_time - 5))
     client = world.start()
     assert [] == client.call("task.resume", task=None)["resumed"]
@@ -157,7 +157,7 @@ def test_one_of_both_copies_is_enough(world, here, standing, lost):
     else:
         shutil.rmtree(standing.run)
 
-    resumed = offline.resume("held.py")
+    resumed = offline.resume("held.py")["resumed"]
 
     assert [standing.pid] == [each["task"] for each in resumed]
     assert "T" != world.state_letter(standing.pid)
@@ -172,7 +172,7 @@ def test_what_runs_again_is_not_paused_by_watchdog_when_a_person_stops_it(world,
     os.kill(standing.pid, signal.SIGSTOP)
     world.until(lambda: world.state_letter(standing.pid) == "T", "it is stopped")
 
-    assert [] == offline.resume(None)
+    assert [] == offline.resume(None)["resumed"]
 
     assert "T" == world.state_letter(standing.pid)
 

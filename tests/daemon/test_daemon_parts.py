@@ -83,7 +83,7 @@ def test_the_file_of_the_log_is_begun_anew_when_it_is_full(tmp_path):
     path, other = tmp_path / "daemon.log", tmp_path / "other"
     sizes = []
     for place in (path, other):
-        fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         log = Log(verbose=True, fd=fd, path=str(path))
         for number in range(2500):
             log.debug("x" * 1000, number=number)
@@ -95,7 +95,7 @@ def test_the_file_of_the_log_is_begun_anew_when_it_is_full(tmp_path):
     assert {"daemon.log", "daemon.log.1", "other"} == set(os.listdir(tmp_path))
     assert (tmp_path / "daemon.log.1").stat().st_size < 1.2 * 1024 * 1024
     assert 2500 == len(other.read_text().splitlines())
-    assert 0o600 == path.stat().st_mode & 0o777
+    assert 0o600 == (tmp_path / "daemon.log.1").stat().st_mode & 0o777
 
 
 def test_a_machine_that_cannot_be_read_is_a_fault_until_it_can(said, tmp_path):

@@ -30,7 +30,7 @@ def scope():
     os.mkdir(manager)
     os.mkdir(f"{manager}/train.scope")
     inner = CgroupV1(f"{manager}/train.scope", 100 * MIB)
-    inner.set_limit(100 * MIB, 0)
+    inner.set_limit(100 * MIB)
     yield inner
     inner.close()
     with suppress(OSError):

@@ -17,10 +17,10 @@ from watchdog_app.base.errors import RequestError, WatchdogError
 from watchdog_app.client import jsonrpc, requests, transport
 from watchdog_app.client.jsonrpc import encode
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.daemon.agent_methods import AgentMethods
 from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.checkpoints import MOST_FOLLOWERS, Checkpoints
 from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.methods import Methods
 from watchdog_app.daemon.out_of_process import OutOfProcessCopies
 from watchdog_app.daemon.poller import Poller
 from watchdog_app.daemon.rpc import BURST, MAX_UNANSWERED, RATE_PER_S, Connection, RpcServer
@@ -410,7 +410,7 @@ def test_an_agent_that_cannot_be_told_from_others_is_refused():
 @pytest.mark.parametrize("peer", [None, 8])
 def test_a_kernel_that_cannot_be_told_from_others_names_no_notebook(peer):
     """Nor is a word about another process's notebook taken."""
-    methods = AgentMethods(SimpleNamespace(agents=None, checkpoints=None), Log(False))
+    methods = Methods(SimpleNamespace(), None, Log(False))
     said = requests.AgentNotebook.read({"pid": 7, "start_time": 1, "notebook": "/a.ipynb"})
     liar = SimpleNamespace(peer=transport.Peer(0, peer))
 

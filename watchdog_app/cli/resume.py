@@ -57,12 +57,11 @@ def _resume_offline(task: str | None, error: WatchdogError) -> dict[str, Any]:
     """What a daemon that is gone had paused, where anything was ever written down."""
     from watchdog_app.daemon import offline
 
-    failures: list[str] = []
-    resumed = offline.resume(task, failures)
-    if resumed is None:
+    found = offline.resume(task)
+    if found is None:
         # What was written down may have been lost: who stands still is named all the same.
         raise type(error)(f"{error}{offline.stopped_tasks()}") from error
-    return {"resumed": resumed, "failures": failures}
+    return found
 
 
 def _report_lines(resumed: list[dict[str, Any]], failures: list[Any]) -> list[str]:

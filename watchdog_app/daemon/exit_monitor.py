@@ -120,9 +120,8 @@ class ExitMonitor:
         self._units = units
         self._watched: dict[ProcessKey, _Watched] = {}
         # Opened by pid alone: if that is another process by now, its end finds no task.
-        self._roots = PidFds(poller, self._task_ended)
+        self._pidfds = PidFds(poller, self._process_ended)  # of tasks and agents
         self._workers = PidFds(poller, lambda _: worker_ended())
-        self._trainings = PidFds(poller, self._training_ended)  # an agent may live between looks
         self._worker_ended = worker_ended
         self.last_seen = LastSeen()
         self._sampled_mono_s = time.monotonic()
@@ -179,20 +178,19 @@ class ExitMonitor:
                 del self._watched[key]
             elif not self._is_ending(self._watched[key], look.snapshot.mono_s):
                 self._task_ended(key)
-        self._roots.follow(self._watched)
+        self._pidfds.follow({*self._watched, *self._agents.keys()})
         self._workers.follow({m.key for task in look.tasks for m in task.members[1:]})
-        self._trainings.follow(self._agents.keys())
         self.last_seen.infos = look.snapshot.infos
         self._sampled_mono_s = look.snapshot.mono_s
 
     def follow_agent(self, key: ProcessKey) -> None:
         """Follow the process of a new agent, which may end before the next look."""
-        self._trainings.add(key)
+        self._pidfds.add(key)
 
     def agent_ended(self, agent: Agent) -> None:
         """The process of an agent has ended."""
         self._worker_ended()
-        watched, handle = self._watched_task_of(agent.key), self._trainings.fd(agent.key)
+        watched, handle = self._watched_task_of(agent.key), self._pidfds.fd(agent.key)
         self._agents.forget(agent.key)
         if watched is not None and watched.task.key == agent.key:
             self._task_ended(agent.key, agent)
@@ -205,9 +203,8 @@ class ExitMonitor:
 
     def close(self) -> None:
         """Close the handles."""
-        self._roots.close()
+        self._pidfds.close()
         self._workers.close()
-        self._trainings.close()
         self._watched.clear()
         self._evidence.close()
 
@@ -220,10 +217,12 @@ class ExitMonitor:
             key.pid, key.start_time
         )
 
-    def _training_ended(self, key: ProcessKey) -> None:
+    def _process_ended(self, key: ProcessKey) -> None:
         agent = self._agents.get(key)
         if agent is not None:
             self.agent_ended(agent)
+        else:
+            self._task_ended(key)
 
     def _task_ended(self, key: ProcessKey, agent: Agent | None = None) -> None:
         watched = self._watched.pop(key, None)
@@ -231,9 +230,9 @@ class ExitMonitor:
             return
         agent = agent or self._agents.get(key)
         try:
-            self._collect_evidence(key, watched.task, self._roots.fd(key), agent, watched)
+            self._collect_evidence(key, watched.task, self._pidfds.fd(key), agent, watched)
         finally:
-            self._roots.release(key)
+            self._pidfds.release(key)
             self._ended_workers.pop(key, None)
 
     def _collect_evidence(

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.text.plain import clean
@@ -40,26 +40,22 @@ _REFUSED_AGAIN_S = 60.0  # a program that frees and asks by turns is refused man
 _REPORTED_WHEN_OVER = ("stopped", "unlimited")  # the other states end by themselves
 
 
-class _Style(NamedTuple):
-    """Title and urgency of the notification about a guard's state."""
-
-    title: str = ""
-    urgency: str | None = None  # None: people are not notified
-
-
-_STYLES = {
-    "running": _Style("Continues"),
-    "stopped": _Style("Stopped at its memory limit", "critical"),
-    "refusing": _Style("At its memory limit: more is refused", "critical"),
-    "unlimited": _Style("Beyond its memory limit", "normal"),
-    "ending": _Style("Ended at its memory limit", "critical"),
+# By state: of the notification about it. Of a state without urgency people are not notified.
+_TITLES = {
+    "running": "Continues",
+    "stopped": "Stopped at its memory limit",
+    "refusing": "At its memory limit: more is refused",
+    "unlimited": "Beyond its memory limit",
+    "ending": "Ended at its memory limit",
+}
+_URGENCIES = {
+    "stopped": "critical",
+    "refusing": "critical",
+    "unlimited": "normal",
+    "ending": "critical",
 }
 
 GuardEvent = tuple[Notification, Entry, Task | None]  # for people and for the journal
-
-
-def _style(state: str) -> _Style:
-    return _STYLES.get(state) or _Style()
 
 
 class Guards:
@@ -199,7 +195,7 @@ class Guards:
             return None
         self.refresh()
         guard = self._guards.get(_group_name(key.subject))
-        if guard is None or _style(guard.state).urgency is None:
+        if guard is None or guard.state not in _URGENCIES:
             return None
         return "Its guard has reached that limit and reported it."
 
@@ -228,8 +224,9 @@ class Guards:
         return task, partial(control.send_request, guard.socket_path, _supervisor_request(params))
 
     def _report_change(self, name: str, guard: GuardRecord, before: str) -> None:
-        quiet = _style(guard.state).urgency is None
-        if quiet and (guard.state != "running" or before not in _REPORTED_WHEN_OVER):
+        if guard.state not in _URGENCIES and (
+            guard.state != "running" or before not in _REPORTED_WHEN_OVER
+        ):
             return
         if guard.state == "refusing":
             mono_s = time.monotonic()
@@ -329,8 +326,8 @@ def _notification(
         id=f"guard-{guard.pid}-{guard.state}-{now:.3f}",
         incident="",
         stage="pause" if guard.state in ("stopped", "ending") else "warn",
-        urgency=_style(guard.state).urgency or "normal",
-        title=f"{_style(guard.state).title}: {clean(guard.name)}",
+        urgency=_URGENCIES.get(guard.state, "normal"),
+        title=f"{_TITLES[guard.state]}: {clean(guard.name)}",
         body=title if actions else text,
         task=pid,
         unix_s=now,
@@ -377,21 +374,8 @@ def _was_just_refused(guard: GuardRecord) -> bool:
 
 def _newest_copy(guard: GuardRecord, pid: int) -> RescueRecord | None:
     for each in reversed(guard.rescues):
-        path, step = each.get("path"), each.get("step")
-        if each.get("pid") != pid or not isinstance(path, str) or not isinstance(step, int):
-            continue
-        size = each.get("bytes")
-        at = guard.saved_unix_s or 0.0
-        return RescueRecord(
-            path, step, size if isinstance(size, int) else _folder_bytes(path), 0.0, at
-        )
+        path, step, size = each.get("path"), each.get("step"), each.get("bytes")
+        if each.get("pid") == pid and isinstance(path, str) and isinstance(step, int):
+            at = guard.saved_unix_s or 0.0
+            return RescueRecord(path, step, size if isinstance(size, int) else 0, 0.0, at)
     return None
-
-
-def _folder_bytes(path: str) -> int:
-    """Of a rescue on disk; 0 where it is not there any more."""
-    try:
-        with os.scandir(path) as files:
-            return sum(each.stat(follow_symlinks=False).st_size for each in files)
-    except OSError:
-        return 0

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 
+from watchdog_app.base.durable import write_atomic
 from watchdog_app.core.model.machine import Fault
 
 _PRIORITY = {"debug": 7, "info": 6, "warning": 4, "error": 3}
@@ -82,23 +83,12 @@ class Log:
 
 
 def _rotate(fd: int, path: str) -> None:
-    """Rotate the log at `path`, if `fd` leads to it and it is full; the old file is kept."""
+    """Empty the log at `path`, if `fd` leads to it and it is full; a copy of it is kept."""
     here = os.fstat(fd)
-    if here.st_size <= _MOST_FILE_BYTES or not os.path.samestat(here, os.stat(path)):
-        return
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW
-    new = os.open(f"{path}.new", flags, 0o600)
-    try:
-        os.replace(path, f"{path}.1")
-        os.replace(f"{path}.new", path)
-        for each in {fd, 1, 2}:  # Python's own messages go there as well
-            try:
-                if os.path.samestat(here, os.fstat(each)):
-                    os.dup2(new, each)
-            except OSError:  # it is closed
-                pass
-    finally:
-        os.close(new)
+    if here.st_size > _MOST_FILE_BYTES and os.path.samestat(here, os.stat(path)):
+        with open(path, "rb") as file:
+            write_atomic(f"{path}.1", file.read(), 0o600, durable=False)
+        os.ftruncate(fd, 0)  # it was opened to append: whoever else writes to it begins anew, too
 
 
 def _quoted(value: object) -> str:

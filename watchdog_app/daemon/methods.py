@@ -19,7 +19,7 @@ from watchdog_app.core.explain.advice import growth_advice
 from watchdog_app.core.model.agent import MemoryGrowth, ThreadDump
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.tasks import find_task, name_with_pid
-from watchdog_app.daemon.agent_methods import AgentMethods, Answer, Method
+from watchdog_app.daemon.agents import peer_key
 from watchdog_app.daemon.checkpoints import RescueRequest, no_agent_message
 from watchdog_app.daemon.control import Control
 from watchdog_app.daemon.log import Log
@@ -30,10 +30,13 @@ from watchdog_app.daemon.status import fit
 from watchdog_app.history.journal import Journal
 from watchdog_app.machine.process_control.paused import Paused
 
+Answer = dict[str, Any] | None  # None: it comes later, by the reply
+Method = Callable[[Connection, Any, Reply], Answer]
+
 _MOST_LIMITS = 64  # requests to guards that wait: each is kept until a supervisor answers
 
 
-class Methods(AgentMethods):
+class Methods:
     """
     Dispatches what the server receives.
 
@@ -44,7 +47,8 @@ class Methods(AgentMethods):
     """
 
     def __init__(self, parts: Parts, control: Control, log: Log) -> None:
-        super().__init__(parts, log)
+        self._parts = parts
+        self._log = log
         self._control = control
         # The function of task.pause is called _task_pause; a request without one fails here.
         self.table: dict[str, Method] = {
@@ -375,6 +379,91 @@ class Methods(AgentMethods):
                 reply.result(found)
 
         self._parts.journal.query(job, done, lambda: reply.wanted)
+
+    # What agents say
+
+    def _agent_register(
+        self, connection: Connection, params: requests.RegisterAgent, _: Reply
+    ) -> Answer:
+        agent = self._parts.agents.register(connection, params)
+        self._parts.exit_monitor.follow_agent(agent.key)
+        if params.notebook is not None:
+            self._parts.observer.kernels.set_notebook(agent.key, params.notebook)
+        self._log.info(
+            "an agent connected",
+            pid=agent.key.pid,
+            framework=agent.view.framework,
+            directory=agent.view.directory,
+        )
+        self._parts.pace.look_soon()
+        found: dict[str, Any] = {"interval_s": self._parts.agents.interval_s, "page": None}
+        if not agent.view.outdated:  # an older one waits for no word that would not come
+            found["page"] = self._parts.agents.out_of_process.page(agent.key)
+            found["acknowledges"] = True
+        return found
+
+    def _agent_report(self, connection: Connection, params: requests.Report, _: Reply) -> Answer:
+        agent = self._parts.agents.registered(connection)
+        before = agent.view.expected_number
+        self._parts.agents.report(agent, params, time.monotonic())
+        if agent.view.expected_number != before:
+            # It is about to grow and waits for our word: look now, at the limits that it has now.
+            self._parts.observer.machine.review(agent.key)
+            self._parts.pace.look_soon()
+        return {}
+
+    def _agent_progress(
+        self, connection: Connection, params: requests.Progress, _: Reply
+    ) -> Answer:
+        agent = self._parts.agents.registered(connection)
+        self._parts.agents.set_saving(agent, params.state == "saving")
+        if params.request is not None:
+            self._parts.checkpoints.accepted(params.request, agent)
+        return {}
+
+    def _agent_saved(self, connection: Connection, params: requests.Saved, _: Reply) -> Answer:
+        agent = self._parts.agents.registered(connection)
+        record = self._parts.agents.record_rescue(agent, params.rescue, time.monotonic())
+        self._log.info(
+            "a rescue is complete",
+            pid=agent.key.pid,
+            step=record.step,
+            bytes=record.bytes,
+            seconds=record.seconds,
+            path=record.path,
+        )
+        self._parts.checkpoints.saved(params.request, agent, record)
+        return {}
+
+    def _agent_failed(self, connection: Connection, params: requests.Failed, _: Reply) -> Answer:
+        agent = self._parts.agents.registered(connection)
+        self._parts.agents.set_saving(agent, False)
+        error, remedy = params.error, params.remedy
+        self._log.warning("a rescue failed", pid=agent.key.pid, error=error, remedy=remedy)
+        self._parts.checkpoints.failed(params.request, agent, error, remedy)
+        return {}
+
+    def _agent_bye(self, connection: Connection, params: requests.Bye, _: Reply) -> Answer:
+        agent = self._parts.agents.registered(connection)
+        self._parts.agents.end_training(agent, params)
+        self._parts.checkpoints.agent_ended(agent.key, "The training has ended.")
+        return {}
+
+    def _agent_stacked(self, connection: Connection, params: requests.Stacked, _: Reply) -> Answer:
+        self._parts.inspections.receive_stacks(self._parts.agents.registered(connection), params)
+        return {}
+
+    def _agent_leaked(self, connection: Connection, params: requests.Leaked, _: Reply) -> Answer:
+        self._parts.inspections.receive_growth(self._parts.agents.registered(connection), params)
+        return {}
+
+    def _agent_notebook(
+        self, connection: Connection, params: requests.AgentNotebook, _: Reply
+    ) -> Answer:
+        key = peer_key(connection, params.pid, params.start_time)
+        self._parts.observer.kernels.set_notebook(key, params.notebook)
+        self._parts.pace.look_soon()
+        return {}
 
 
 def _task_fields(task: Task) -> dict[str, Any]:

@@ -23,37 +23,36 @@ if TYPE_CHECKING:
     from watchdog_app.core.model.machine import ProcessKey
 
 
-def resume(task: str | None, failures: list[str] | None = None) -> list[dict[str, Any]] | None:
+def resume(task: str | None) -> dict[str, Any] | None:
     """
-    Resume what a daemon has paused; return what runs again, as the protocol's `task.resume`.
+    Resume what a daemon has paused; answer as the protocol's `task.resume`.
 
     What was stopped by anybody else, such as with Ctrl-Z, is left alone.
 
     Args:
         task: its pid, name or a part of the name that fits one alone; None: all.
-        failures: takes what the system refused, in words; None: raised when all the others run.
 
     Returns:
-        `{task, name, pids}` each; None when nothing was ever written down.
+        `resumed`: `{task, name, pids}` each; `failures`: what the system refused, in words.
+        None when nothing was ever written down.
 
     Raises:
         TaskNotFound: none that is paused, or more than one, answers to that name.
-        WatchdogError: what is written down cannot be read, or the system refused.
+        WatchdogError: what is written down cannot be read.
     """
     from watchdog_app.machine import process_control
 
     found = _read_pauses(thaw=True)
     if found is None:
         return None
-    refused: list[str] = []
-    resumed = []
+    resumed, failures = [], []
     entries: list[Entry] = []
     remaining = {pause.task: pause for pause in found}
     for pause in _select(found, task):
         try:
             runs = process_control.resume(pause.paused)
         except TargetDenied as error:
-            refused.append(str(error))
+            failures.append(str(error))
             continue
         del remaining[pause.task]
         entries += _resume_entries(pause, len(runs))
@@ -61,11 +60,7 @@ def resume(task: str | None, failures: list[str] | None = None) -> list[dict[str
             {"task": pause.task.pid, "name": pause.name, "pids": [key.pid for key in runs]}
         )
     _save(remaining.values(), entries)
-    if failures is not None:
-        failures += refused
-    elif refused:
-        raise TargetDenied(" ".join(refused))
-    return resumed
+    return {"resumed": resumed, "failures": failures}
 
 
 def paused() -> list[dict[str, Any]]:

@@ -55,11 +55,6 @@ class AddressSpace(Cgroup):
         """Nobody is killed: the allocation fails."""
         return None
 
-    def set_limit(self, limit_bytes: int, swap_bytes: int | None = None) -> None:
-        """For what is started from now on; of swap such a limit knows nothing."""
-        del swap_bytes
-        self.limit_bytes = limit_bytes
-
     def close(self) -> None:
         """Nothing to remove."""
 

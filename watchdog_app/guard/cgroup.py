@@ -49,18 +49,17 @@ class Cgroup:
         kind: "cgroup v1", "cgroup v2" or "systemd scope", for people.
         path: folder in the memory hierarchy; empty: a scope before its first process.
         freezer: folder in the freezer hierarchy of version 1, where there is one.
-        signals_near_limit: an event signals that the limit is near: polling can be slow.
     """
 
     kind = ""
     version = 0
-    signals_near_limit = False
     freezer: str | None = None
 
     def __init__(self, path: str, limit_bytes: int, swap_bytes: int = 0) -> None:
         self.path = path
         self.limit_bytes = limit_bytes
         self.swap_bytes = swap_bytes
+        self._event: int | None = None  # signals the limit
         self._stopped = self._frozen = False
         self._stopped_before: set[int] | None = None  # by somebody else: they stay so
         self._parents: list[tuple[int, int]] = []  # (pid, start ticks), that may stop, too
@@ -75,8 +74,8 @@ class Cgroup:
             with suppress(OSError):  # not every group of version 2 may hold processes
                 write_bytes(f"{os.path.dirname(folder)}/cgroup.procs", b"%d" % pid)
 
-    def set_limit(self, limit_bytes: int, swap_bytes: int | None = None) -> None:
-        """Another limit, at once; `swap_bytes`: None: as before."""
+    def set_limit(self, limit_bytes: int) -> None:
+        """Another limit, at once."""
         raise NotImplementedError
 
     def enforce_limit(self) -> None:
@@ -90,12 +89,12 @@ class Cgroup:
         """Let the kernel kill at the limit again, so that no process waits for ever."""
         raise NotImplementedError
 
-    def open_events(self, near_bytes: int) -> list[tuple[int, int]]:
-        """Open descriptors that signal the limit or `near_bytes`: (descriptor, poll mask) each."""
+    def open_event(self) -> tuple[int, int]:
+        """Open the descriptor that signals the limit; return it with its poll mask."""
         raise NotImplementedError
 
-    def clear_event(self, fd: int) -> None:
-        """Reset an event, so that the next one is signalled."""
+    def clear_event(self) -> None:
+        """Reset the event, so that the next one is signalled."""
         raise NotImplementedError
 
     def at_limit(self) -> bool:
@@ -170,6 +169,9 @@ class Cgroup:
 
     def remove(self) -> bool:
         """Remove the group if it is empty; False: it holds a process."""
+        if self._event is not None:
+            os.close(self._event)
+            self._event = None
         for folder in filter(None, (self.freezer, self.path)):
             try:
                 os.rmdir(folder)

@@ -39,7 +39,6 @@ class CgroupV1(Cgroup):
     ) -> None:
         super().__init__(path, limit_bytes, swap_bytes)
         self.freezer = freezer  # None: signals have to do
-        self._events: list[int] = []
 
     @classmethod
     def create(cls, root: str, name: str, limit_bytes: int, swap_bytes: int) -> Self | None:
@@ -64,9 +63,8 @@ class CgroupV1(Cgroup):
             write_bytes(f"{self.freezer}/cgroup.procs", b"%d" % pid)
         super().enter(pid)
 
-    def set_limit(self, limit_bytes: int, swap_bytes: int | None = None) -> None:
+    def set_limit(self, limit_bytes: int) -> None:
         """As `Cgroup.set_limit`; memory and swap together where the kernel counts swap."""
-        self.swap_bytes = self.swap_bytes if swap_bytes is None else swap_bytes
         both = "memory.memsw.limit_in_bytes"
         limits = [("memory.limit_in_bytes", limit_bytes)]
         if os.path.exists(f"{self.path}/{both}"):
@@ -88,20 +86,22 @@ class CgroupV1(Cgroup):
         with suppress(OSError):
             self._write("memory.oom_control", 0)
 
-    def open_events(self, near_bytes: int) -> list[tuple[int, int]]:
-        """As `Cgroup.open_events`; earlier ones are closed."""
-        self._close_events()
-        self._register_event("memory.oom_control", "")
-        self.signals_near_limit = False
-        with suppress(OSError):
-            self._register_event("memory.usage_in_bytes", str(near_bytes))
-            self.signals_near_limit = True
-        return [(fd, select.POLLIN) for fd in self._events]
+    def open_event(self) -> tuple[int, int]:
+        """As `Cgroup.open_event`."""
+        if sys.platform != "linux":
+            raise OSError("no events")
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        target = os.open(f"{self.path}/memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._write("cgroup.event_control", f"{self._event} {target}")
+        finally:
+            os.close(target)
+        return self._event, select.POLLIN
 
-    def clear_event(self, fd: int) -> None:
+    def clear_event(self) -> None:
         """As `Cgroup.clear_event`."""
         with suppress(BlockingIOError):
-            os.read(fd, 8)
+            os.read(self._event or -1, 8)
 
     def at_limit(self) -> bool:
         """As `Cgroup.at_limit`."""
@@ -124,30 +124,9 @@ class CgroupV1(Cgroup):
                 return False
             time.sleep(_POLL_S)
 
-    def remove(self) -> bool:
-        """As `Cgroup.remove`."""
-        self._close_events()
-        return super().remove()
-
     def _unfreeze(self) -> None:
         if self.freezer is not None:
             Group(self.freezer, 1).thaw()
-
-    def _register_event(self, name: str, argument: str) -> None:
-        if sys.platform != "linux":
-            raise OSError("no events")
-        event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._events.append(event)
-        target = os.open(f"{self.path}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self._write("cgroup.event_control", f"{event} {target} {argument}".rstrip())
-        finally:
-            os.close(target)
-
-    def _close_events(self) -> None:
-        for fd in self._events:
-            os.close(fd)
-        self._events.clear()
 
 
 def _create_freezer(root: str, name: str) -> str | None:

@@ -43,7 +43,6 @@ class CgroupV2(Cgroup):
 
     def __init__(self, path: str, limit_bytes: int, swap_bytes: int = 0) -> None:
         super().__init__(path, limit_bytes, swap_bytes)
-        self._event: int | None = None
         self._high = ""  # what memory.high says since we last wrote it; empty: the limit kills
 
     @classmethod
@@ -72,10 +71,9 @@ class CgroupV2(Cgroup):
             os.rmdir(self.path)
         return False
 
-    def set_limit(self, limit_bytes: int, swap_bytes: int | None = None) -> None:
+    def set_limit(self, limit_bytes: int) -> None:
         """As `Cgroup.set_limit`."""
         self.limit_bytes = limit_bytes
-        self.swap_bytes = self.swap_bytes if swap_bytes is None else swap_bytes
         if self._high:
             self.enforce_limit()
         else:
@@ -109,18 +107,16 @@ class CgroupV2(Cgroup):
         with suppress(OSError):
             self._write("memory.high", "max")
 
-    def open_events(self, near_bytes: int) -> list[tuple[int, int]]:
-        """As `Cgroup.open_events`; cgroup v2 has an event for the limit alone."""
-        del near_bytes
-        if self._event is None:
-            self._event = os.open(f"{self.path}/memory.events", os.O_RDONLY | os.O_CLOEXEC)
-        self.clear_event(self._event)
-        return [(self._event, select.POLLPRI)]
+    def open_event(self) -> tuple[int, int]:
+        """As `Cgroup.open_event`."""
+        self._event = os.open(f"{self.path}/memory.events", os.O_RDONLY | os.O_CLOEXEC)
+        self.clear_event()
+        return self._event, select.POLLPRI
 
-    def clear_event(self, fd: int) -> None:
+    def clear_event(self) -> None:
         """As `Cgroup.clear_event`: reading is what arms it."""
         with suppress(OSError):
-            os.pread(fd, 4096, 0)
+            os.pread(self._event or -1, 4096, 0)
 
     def at_limit(self) -> bool:
         """As `Cgroup.at_limit`."""
@@ -129,13 +125,6 @@ class CgroupV2(Cgroup):
 
     def _freeze(self) -> bool:
         return Group(self.path, 2).freeze(_FREEZE_DEADLINE_S)
-
-    def remove(self) -> bool:
-        """As `Cgroup.remove`."""
-        if self._event is not None:
-            os.close(self._event)
-            self._event = None
-        return super().remove()
 
     def _unfreeze(self) -> None:
         Group(self.path, 2).thaw()

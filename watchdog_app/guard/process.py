@@ -126,8 +126,6 @@ def _spawn(role: str, folder: str, *fds: int) -> int:
     """Start a process in one of the roles; return its pid. Raises OSError."""
     from watchdog_app.base.children import bare_module_argv
 
-    if sys.platform == "win32":
-        raise OSError("no memory groups")
     for fd in fds:
         os.set_inheritable(fd, True)
     arguments = [*bare_module_argv(_MODULE), role, folder, *(str(fd) for fd in fds)]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import sys
 import time
 from contextlib import suppress
 
@@ -62,7 +61,7 @@ class GuardRecord:
     saved: int = 0
     trouble: str = ""  # why a training in it could not be saved
     saved_unix_s: float | None = None
-    rescues: list[dict[str, Any]]  # pid, path, step
+    rescues: list[dict[str, Any]]  # pid, path, step, bytes
     events: list[dict[str, Any]]  # unix_s, kind, text; newest last
     ended_unix_s: float | None = None  # where it is over
 
@@ -276,6 +275,5 @@ def make_folder(pid: int, start_time: int) -> str:
         os.makedirs(each, mode=0o700, exist_ok=True)
         if paths.is_foreign(os.lstat(each)) or os.path.islink(each):
             raise PermissionError(f"{each} is somebody else's")
-    if sys.platform != "win32":
-        os.chmod(guards_folder(), 0o700)
+    os.chmod(guards_folder(), 0o700)
     return folder_of(pid, start_time)

@@ -73,10 +73,8 @@ class Supervisor:
         self._schedule = CopySchedule()
         self._poll = select.poll()
         self._handlers: dict[int, Callable[[], None]] = {}
-        self._events: list[int] = []
         self._listener: Listener | None = None
         self._held_bytes = 0
-        self._used_bytes = 0
         self._next_machine = 0.0
         self._next_write = 0.0
         self._written: tuple[object, ...] = ()
@@ -123,7 +121,9 @@ class Supervisor:
             OSError: the kernel refuses something that a guard needs.
         """
         self.group.enforce_limit()
-        self._register_events()
+        event, mask = self.group.open_event()
+        self._handlers[event] = self.group.clear_event
+        self._poll.register(event, mask)
         with suppress(OSError):
             self._listener = Listener(
                 self.record.socket_path, self._handle_request, self.watch, self.forget
@@ -159,8 +159,7 @@ class Supervisor:
     def tick(self, now: float) -> bool:
         """Read usage, act on it, write the record; False when the group is empty."""
         self.group.rewrite_limit()
-        usage = self.group.usage()
-        self._held_bytes, self._used_bytes = usage.held_bytes, usage.used_bytes
+        self._held_bytes = self.group.usage().held_bytes
         pids = self.group.pids()
         if not pids:
             return False
@@ -238,7 +237,6 @@ class Supervisor:
         self.record.limit_bytes = self._held_bytes + max(0, spare)
         self._set_limit_with_reserve(0.0)
         self.group.lift_limit()
-        self._register_events()
 
     def _freeze_reservations(self, on: bool) -> None:
         if self._reservations is not None:
@@ -321,15 +319,6 @@ class Supervisor:
         share = self._held_bytes / max(1, self.record.limit_bytes)
         return self._schedule.due(now, share, self.policy.state, self._trainings.agents)
 
-    def _register_events(self) -> None:
-        for fd in self._events:
-            self.forget(fd)
-        self._events = []
-        for fd, mask in self.group.open_events(int(self.record.limit_bytes * _NEAR_SHARE)):
-            self._events.append(fd)
-            self._handlers[fd] = lambda fd=fd: self.group.clear_event(fd)  # type: ignore[misc]
-            self._poll.register(fd, mask)
-
     def _handle_request(self, request: dict[str, Any]) -> str:
         """Carry out a request; return what was done. Raises ActionError with the reason."""
         now, record = time.monotonic(), self.record
@@ -378,7 +367,6 @@ class Supervisor:
     def _set_limit(self, limit_bytes: int) -> None:
         self.record.limit_bytes = limit_bytes
         self._set_limit_with_reserve(0.0)
-        self._register_events()
         self._follow_reservations(self.group.pids())  # before anybody runs again
 
     # What goes on all the time
@@ -428,15 +416,11 @@ class Supervisor:
 
     def _wait_s(self) -> float:
         """Seconds to wait for an event of the kernel before the next tick."""
-        state, limit = self.policy.state, self.record.limit_bytes
-        if state in _WAIT_S:
-            return _WAIT_S[state]
+        if self.policy.state in _WAIT_S:
+            return _WAIT_S[self.policy.state]
         if self._copy_is_due(time.monotonic()):  # at the next boundary
             return _WAIT_S[State.COPYING]
-        if self.group.signals_near_limit and self._used_bytes < limit * _NEAR_SHARE:
-            return _SLOWEST_S
-        # Page cache may have reached that before, and gives no event for the program then.
-        room = max(0, limit - self._held_bytes)
+        room = max(0, self.record.limit_bytes - self._held_bytes)
         return min(_SLOWEST_S, max(_FASTEST_S, room / _FILL_BYTES_PER_S))
 
     def _write(self, always: bool = False) -> None:

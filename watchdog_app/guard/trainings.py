@@ -42,7 +42,7 @@ class Trainings:
     """
     Those of one guard.
 
-    `copies`: what came of the last attempt; `rescues`: pid, path and step of what was saved.
+    `copies`: what came of the last attempt; `rescues`: pid, path, step, bytes of what was saved.
     """
 
     def __init__(
@@ -213,8 +213,8 @@ class Trainings:
             self._results[child.pid] = result = child.result or {}
             if result.get("ok"):
                 self.saved_unix_s = time.time()
-                rescue = {"pid": child.pid, "path": result.get("path"), "step": result.get("step")}
-                self.rescues.append(rescue)
+                about = {name: result.get(name) for name in ("path", "step", "bytes")}
+                self.rescues.append({"pid": child.pid, **about})
         return not self._children
 
     def _summarize_results(self, in_step: int) -> CopyResults:
@@ -327,7 +327,12 @@ def _run_child(read: int, write: int, work: Callable[[], Result]) -> None:
 
 
 def _copy(pid: int, start_time: int, path: str) -> Result:
-    """Copy one training that stands still: {"ok", "path", "step"} or {"ok", "state", "why"}."""
+    """
+    Copy one training that stands still.
+
+    Returns:
+        {"ok", "path", "step", "bytes"} or {"ok", "state", "why"}.
+    """
     from watchdog_app.guard import copier
 
     found = copier.check(pid, start_time, path)
@@ -337,7 +342,7 @@ def _copy(pid: int, start_time: int, path: str) -> Result:
         saved = copier.copy(pid, start_time, path, found.directory, _COPY_DEADLINE_S * 0.9)
     except copier.CopyError as error:
         return {"ok": False, "state": "failed", "why": str(error)}
-    return {"ok": True, "path": saved.path, "step": saved.step}
+    return {"ok": True, "path": saved.path, "step": saved.step, "bytes": saved.bytes}
 
 
 def _request_save(pid: int) -> Result:
@@ -359,5 +364,4 @@ def _request_save(pid: int) -> Result:
     found = [each for each in answer.get("requests", []) if each.get("status") == "done"]
     if not found:
         return {"ok": False, "state": "failed", "why": "its agent did not save"}
-    rescue = found[0].get("rescue") or {}
-    return {"ok": True, "path": rescue.get("path"), "step": rescue.get("step")}
+    return {"ok": True, **(found[0].get("rescue") or {})}
