@@ -288,7 +288,6 @@ def test_what_hides_gpus_is_told(tree, expected, value):
         ("framework.torch-allocator", {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:20"}),
         ("framework.torch-allocator", {"PYTORCH_CUDA_ALLOC_CONF": "backend:mine"}),
         ("framework.torch-allocator", {"PYTORCH_ALLOC_CONF": "garbage_collection_threshold:1.5"}),
-        ("framework.torch-allocator", {"PYTORCH_ALLOC_CONF": "expandable:True"}),
         ("driver.container-devices", {"container": "docker", "NVIDIA_VISIBLE_DEVICES": "void"}),
     ],
 )

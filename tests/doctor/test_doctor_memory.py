@@ -393,7 +393,6 @@ def supply(tree, name, **files):
         ({}, {"status": "Full", "capacity": 100}, 1),
         ({"power.battery": "warning"}, {"status": "Discharging", "capacity": 80}, 0),
         ({"power.battery": "error"}, {"status": "Discharging", "capacity": 7}, 0),
-        ({"power.battery": "warning"}, {"status": "Discharging"}, 0),
         ({"power.supply-too-weak": "warning"}, {"status": "Discharging", "capacity": 80}, 1),
         ({}, {"status": "Discharging", "capacity": 60, "power_now": 0}, 1),
         (

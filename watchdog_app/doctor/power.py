@@ -9,6 +9,7 @@ from watchdog_app.core.model.hardware import ClockEvent
 from watchdog_app.doctor import gpu
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity
+from watchdog_app.machine.sensors.power import BatteryReader
 
 _THERMAL = {ClockEvent.SOFTWARE_THERMAL, ClockEvent.HARDWARE_THERMAL}
 _NEAR_C = 5  # degrees below the slowdown threshold
@@ -34,33 +35,18 @@ def check(facts: Facts) -> Iterator[Finding]:
 
 
 def _battery(facts: Facts) -> Iterator[Finding]:
-    machine, folder = facts.machine, "/sys/class/power_supply"
-    discharging, mains = [], []
-    for name in machine.names(folder):
-        kind = machine.read(folder, name, "type")
-        if machine.read(folder, name, "scope") == "Device":
-            continue  # of a mouse or a headset
-        drained = machine.read(folder, name, "status") == "Discharging"
-        if kind in ("Battery", "UPS") and drained:
-            discharging.append(name)
-        elif kind in ("Mains", "USB") and machine.exists(folder, name, "online"):
-            mains.append(machine.number(folder, name, "online") == 1)
-    if any(mains):
-        # Kept at a charge threshold some say so as well, and nothing is drawn from them.
-        draws = ("power_now", "current_now")
-        if any(0 not in [machine.number(folder, one, f) for f in draws] for one in discharging):
-            yield facts.finding("power.supply-too-weak")
-            return
-    elif discharging:
-        levels = {name: machine.number(folder, name, "capacity") for name in discharging}
-        lowest = min((level for level in levels.values() if level is not None), default=100)
+    batteries, on_mains = BatteryReader(facts.machine.path("/sys")).read(0.0)
+    drained = [each for each in batteries if each.discharging]
+    if drained and on_mains:
+        yield facts.finding("power.supply-too-weak")
+    elif drained:
+        lowest = min(each.percent for each in drained)
         yield facts.finding(
             "power.battery",
             severity=Severity.ERROR if lowest <= 10 else Severity.WARNING,
-            levels=[f"{one} {'N/A' if at is None else at} %" for one, at in levels.items()],
+            levels=[f"{each.name} {each.percent:.0f} %" for each in drained],
         )
-        return
-    if mains:
+    elif on_mains is not None:
         yield facts.fine("power.battery")
 
 

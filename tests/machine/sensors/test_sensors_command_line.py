@@ -6,10 +6,8 @@ import shlex
 
 import pytest
 
-from watchdog_app.cli.dispatch import ALIASES, COMMANDS
 from watchdog_app.core.model.machine import TaskKind
 from watchdog_app.machine.sensors.command_line import (
-    OWN_COMMANDS,
     identify,
     is_interpreter,
     kernel_id,
@@ -164,7 +162,6 @@ def test_kernel_without_a_connection_file_is_a_kernel(command: str):
         "/usr/bin/python3 /venv/bin/watchdog run",
         "python /venv/bin/watchdog status --watch",
         "python /venv/bin/watchdog --json",
-        "python /opt/odd/watchdog run",
         "python /src/watchdog_app/__main__.py run",
         "python -I -B -S /src/watchdog_app/guard/process.py begin /run/guard/1.2 3 6",
         "python /src/watchdog_app run",
@@ -175,16 +172,12 @@ def test_watchdog_itself_is_never_a_task(command: str):
     assert identify(command.split()).own
 
 
-def test_every_command_of_ours_is_known_as_our_own():
-    """A command that is forgotten would be watched as its user's task."""
-    assert {*COMMANDS, *ALIASES} == OWN_COMMANDS
-
-
 @pytest.mark.parametrize(
     "command",
     [
         "python watchdog.py run",
         "python /home/u/watchdog --train",
+        "python /home/u/watchdog run",
         "python train.py -m watchdog_app",
         "python -m watchdog_apple",
         "python -m watchdog",

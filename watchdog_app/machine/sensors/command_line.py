@@ -54,14 +54,6 @@ CONSOLES = {
 }  # fmt: skip
 # The only ones known by a name in .py: a user may well call a script trace.py or notebook.py.
 KNOWN_FILES = frozenset(("pydevd.py", "pydevconsole.py"))
-# The first word after `watchdog`; a test compares them with the commands that there are. `exec`
-# is one until it has become the program that it was given.
-OWN_COMMANDS = {
-    "agent", "checkpoint", "completion", "config", "demo", "desktop", "doctor", "estimate",
-    "exec", "explain", "history", "install-desktop", "leaks", "limit", "pause", "protect", "record",
-    "reload", "replay", "rescues", "resume", "run", "snooze", "stacks", "start", "status", "stop",
-    "top", "trace", "tray", "uninstall-desktop", "watch",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,13 +205,9 @@ def _own_program(target: _Target, base: str) -> Program | None:
         return Program(TaskKind.MODULE, target.what, own=True) if own else None
     if target.how == "script":
         # The installed command, not a script of the user's that bears the same name.
-        command = next((part for part in target.rest if not part.startswith("-")), None)
         folder = os.path.basename(os.path.dirname(target.what))
-        if base in ("watchdog", "watchdog.exe", "watchdog-script.py") and (
-            command in OWN_COMMANDS or (command is None and folder in ("bin", "Scripts"))
-        ):
-            return Program(TaskKind.SCRIPT, "watchdog", script=target.what, own=True)
-        if base == _OWN_PACKAGE or target.what.endswith(_OWN_SCRIPTS):
+        installed = base == "watchdog" and folder in ("bin", "Scripts")
+        if installed or base == _OWN_PACKAGE or target.what.endswith(_OWN_SCRIPTS):
             return Program(TaskKind.SCRIPT, "watchdog", script=target.what, own=True)
     return None
 
