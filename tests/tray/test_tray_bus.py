@@ -328,7 +328,7 @@ def test_danger_changes_icon_tooltip_and_headline(tray):
     assert "watchdog: RAM full in about 4 min: train.ipynb" == panel.property("Title")
     assert "RAM full in about 4 min: train.ipynb" == next(iter(panel.lines()))[0]
     assert before != panel.pixels(22)
-    assert "End: in about 4 min (3 to 7 min)" in [path[-1] for path in panel.lines()]
+    assert "End: 4 min (3-7 min)" in [path[-1] for path in panel.lines()]
 
 
 def test_it_starts_before_a_tray_and_registers_when_one_comes(desktop, ended):

@@ -9,8 +9,7 @@ from support.waiting import until
 from tray_readings import leaking, notice, status, task
 
 from watchdog_app.core.model.status import Notification, Status
-from watchdog_app.tray.notification_gate import QUIET_S, NotificationGate, Verdict
-from watchdog_app.tray.notifications import buttons
+from watchdog_app.tray.notifications import ShownNotifications, buttons
 
 
 @pytest.fixture
@@ -232,20 +231,6 @@ def test_numbers_of_a_service_that_was_restarted_are_forgotten(shown):
     assert (0, "Saved: a & b") == (anew.wait("Saved")["replaces"], anew.shown[-1]["title"])
 
 
-def test_a_notice_is_held_back_within_the_minute(shown):
-    """Closed by the person, then told the same again: that is acknowledged, and waits."""
-    shown.daemon.tell(notice("n1"))
-    shown.screen_.dismiss(shown.screen_.wait("RAM full")["number"])
-    time.sleep(0.3)
-    shown.daemon.tell(notice("n2", title="RAM full in about 3 min: train.ipynb"))
-
-    told = shown.daemon.acknowledged("n2")
-
-    assert told["delivered"]
-    assert "held back for" in told["detail"]
-    assert 1 == len(shown.screen_.shown)
-
-
 def test_a_snooze_of_what_is_over_is_answered_and_not_asked_for(shown):
     """Silence would look as if it had been done."""
     shown.daemon.tell(notice(incident="i9"))
@@ -268,7 +253,13 @@ def test_what_is_over_is_taken_from_the_screen(shown):
     assert [number] == list(shown.screen_.closed)
 
 
-# The gate by itself
+# What is remembered of the shown ones
+
+
+def shown_with(first):
+    shown = ShownNotifications()
+    shown.mark_shown(Notification.read(first), 7, 100.0)
+    return shown
 
 
 @pytest.mark.parametrize(
@@ -284,73 +275,42 @@ def test_what_is_over_is_taken_from_the_screen(shown):
         ("rescued", "i9", 9, 60, []),
     ],
 )
-def test_the_gate_knows_what_is_over(topic, incident, task_, age_s, expected):
+def test_what_is_over_is_known(topic, incident, task_, age_s, expected):
     """Never the news of a death or of a rescue, and nothing that has only just come."""
-    gate = gate_with(notice(topic=topic, incident=incident, task=task_), closed=False)
+    kept = shown_with(notice(topic=topic, incident=incident, task=task_))
 
-    assert expected == gate.outdated(Status.read(leaking()), 100.0 + age_s)
-
-
-def test_a_death_takes_the_place_of_what_stood_of_its_task():
-    """Whatever incident that was of; a number that was given again is another task."""
-    gate = gate_with({**notice(), "start_time": 1}, closed=False)
-    died = {**notice("n2", topic="exited", incident="", urgency="critical"), "start_time": 1}
-
-    assert Verdict(replaces=7) == gate.decide(Notification.read(died), 101.0)
-    assert Verdict() == gate.decide(Notification.read({**died, "start_time": 2}), 101.0)
-    assert Verdict() == gate.decide(Notification.read({**died, "task": 9}), 101.0)
-
-
-def gate_with(first, closed=True):
-    gate = NotificationGate()
-    gate.mark_shown(Notification.read(first), 7, 100.0)
-    if closed:
-        gate.mark_closed(7)
-    return gate
+    assert expected == kept.outdated(Status.read(leaking()), 100.0 + age_s)
 
 
 @pytest.mark.parametrize(
-    ("later", "after_s", "closed", "expected"),
+    ("later", "replaced"),
     [
-        ({}, 10, True, Verdict(wait_s=QUIET_S - 10, replaces=0)),
-        ({}, 10, False, Verdict(replaces=7)),
-        ({}, 61, True, Verdict(replaces=7)),
-        ({"stage": "save"}, 1, True, Verdict(replaces=7)),
-        ({"stage": "watch"}, 1, True, Verdict(wait_s=QUIET_S - 1)),
-        ({"urgency": "critical", "title": "Ended: x"}, 1, True, Verdict(replaces=7)),
-        ({"urgency": "critical"}, 1, True, Verdict(wait_s=QUIET_S - 1)),
-        ({"incident": "i2"}, 1, True, Verdict()),
-        ({"incident": ""}, 1, True, Verdict()),
-        ({"task": 9}, 1, True, Verdict(wait_s=QUIET_S - 1)),
-        ({"task": 9, "stage": "pause"}, 1, True, Verdict()),
+        ({}, 7),
+        ({"stage": "save"}, 7),
+        ({"incident": "i2"}, 0),
+        ({"incident": ""}, 0),
+        ({"task": 9}, 0),
+        ({"topic": "exited", "incident": "", "start_time": 1}, 7),
+        ({"topic": "exited", "incident": "", "start_time": 2}, 0),
+        ({"topic": "exited", "incident": "", "task": 9}, 0),
     ],
 )
-def test_the_gate_lets_through_what_is_news(later, after_s, closed, expected):
-    """Once a minute for an incident, unless its stage rises or somebody has to act."""
-    gate = gate_with(notice(), closed)
+def test_a_notification_replaces_one_of_its_incident_and_a_death_any_of_its_task(later, replaced):
+    """A number that was given again is another task."""
+    kept = shown_with({**notice(), "start_time": 1})
 
-    assert expected == gate.decide(Notification.read({**notice("n2"), **later}), 100.0 + after_s)
-
-
-def test_the_gate_knows_the_notice_behind_a_number():
-    """And none behind a number that is not ours, or no longer."""
-    gate = gate_with(notice())
-
-    assert "n1" == gate.find(7).id
-    assert gate.find(8) is None
-    gate.forget_numbers()
-    assert gate.find(7) is None
+    assert replaced == kept.replaced_by(Notification.read({**notice("n2"), **later}))
 
 
-def test_the_gate_forgets_what_is_long_past():
-    """Bounded, whatever a daemon tells."""
-    gate = NotificationGate()
+def test_what_is_long_past_is_forgotten():
+    """Bounded, whatever a daemon tells; numbers that are not ours are of nobody."""
+    kept = ShownNotifications()
     for number in range(1, 500):
-        gate.mark_shown(Notification.read(notice(incident=f"i{number}")), number, float(number))
+        kept.mark_shown(Notification.read(notice(incident=f"i{number}")), number, float(number))
 
-    assert gate.find(1) is None
-    assert gate.find(499) is not None
-    assert Verdict() == gate.decide(Notification.read(notice(incident="i1")), 500.0)
+    assert kept.find(1) is None
+    assert "n1" == kept.find(499).id
+    assert kept.find(500) is None
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tray_readings import GIB, MIB, agent, ceiling, leaking, status, task
 
 from watchdog_app.base.text import quantities
 from watchdog_app.core.model.levels import Level
-from watchdog_app.core.model.status import Resource, Status, Task
+from watchdog_app.core.model.status import Resource, Status
 from watchdog_app.tray import labels
 from watchdog_app.tray.menu_model import (
     MAX_TASKS,
@@ -389,32 +389,6 @@ def test_what_can_be_done_with_a_task_follows_its_state(changes, enabled):
     acts = [child for child in entry.children if child.command is not None]
     assert ["save", "pause", "resume", "explain", "rescues"] == [act.key for act in acts]
     assert enabled == {act.key for act in acts if act.enabled}
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "1 s"), (4.2, "4 s"), (12, "10 s"), (58, "1 min"), (243, "4 min"), (5400, "90 min"),
-     (7300, "2 h"), (200_000, "2 d")],
-)  # fmt: skip
-def test_times_are_said_as_one_says_them(seconds, text):
-    """Nobody plans by 243 s."""
-    assert text == labels.short_duration(seconds)
-
-
-@pytest.mark.parametrize(
-    ("thing", "text"),
-    [
-        ({}, None),
-        ({"eta_s": 240.0}, "in about 4 min"),
-        ({"eta_s": 240.0, "eta_low_s": 180.0, "eta_high_s": 420.0}, "in about 4 min (3 to 7 min)"),
-        ({"eta_s": 50.0, "eta_low_s": 30.0, "eta_high_s": 90.0}, "in about 50 s (30 s to 2 min)"),
-        ({"eta_s": 50.0, "eta_low_s": 30.0, "eta_high_s": None}, "in about 50 s (30 s or more)"),
-        ({"eta_s": 60.0, "eta_low_s": 60.0, "eta_high_s": 60.0}, "in about 1 min"),
-    ],
-)
-def test_a_forecast_is_never_a_bare_number_where_more_is_known(thing, text):
-    """With its range."""
-    assert text == labels.until_full(Task.read(thing))
 
 
 def test_long_names_keep_their_ending():

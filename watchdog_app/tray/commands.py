@@ -14,7 +14,6 @@ from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.status import Notification, Rescue
 from watchdog_app.tray import labels, launching
 from watchdog_app.tray.menu_model import Command, CommandKind, Target
-from watchdog_app.tray.notification_gate import ANSWER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -236,14 +235,11 @@ class Commands:
         actions = []
         if command.kind is CommandKind.PAUSE and title.startswith("Paused"):
             actions.append({"key": "resume", "label": ACTIONS["resume"].label})
-        incident = about.incident if about is not None else ""
         return Notification.read(
             {
                 # The answer to the same command takes the place of the one before.
                 "id": f"own-{task or command.kind}",
-                "topic": ANSWER,
-                "incident": incident,
-                "stage": about.stage if about is not None and incident else "ok",
+                "incident": about.incident if about is not None else "",
                 "urgency": urgency,
                 "title": title,
                 "body": body,

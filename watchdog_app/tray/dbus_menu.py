@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dbus_fast import Message, Variant
 
-from watchdog_app.tray.dbus_object import BusObject
+from watchdog_app.tray.bus import BusObject
 from watchdog_app.tray.menu_model import Entry
 
 TYPE_CHECKING = False

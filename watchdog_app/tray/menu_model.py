@@ -280,7 +280,11 @@ def _task_summary(task: Task) -> str:
         parts.append("saving")
     elif task.level >= Level.WATCH:
         near = "near its limit" if task.level >= Level.WARNING else "growing"
-        parts.append(near if task.eta_s is None else f"full in {labels.short_duration(task.eta_s)}")
+        parts.append(
+            near
+            if task.eta_s is None
+            else f"full in {quantities.format_rough_duration(task.eta_s)}"
+        )
     return ", ".join(parts)
 
 
@@ -295,12 +299,14 @@ def _figure_entries(task: Task, now_unix_s: float) -> list[Entry]:
     if guard is not None:
         level = quantities.guard_level(guard, automatic=guard.automatic_limit)
         limit_line = f"Guard: {level}{', stopped' if guard.stopped else ''}"
+    trend = quantities.rate(task.slope_bytes_per_s)
+    eta = quantities.eta(task.eta_s, task.eta_low_s, task.eta_high_s)
     lines = {
         "ram": ram,
         "gpu": gpu,
         "guard": limit_line,
-        "trend": f"Trend: {labels.rate(task.slope_bytes_per_s)}",
-        "eta": f"End: {labels.until_full(task) or 'none in sight'}",
+        "trend": f"Trend: {'steady' if trend == '0' else trend}",
+        "eta": f"End: {'none in sight' if task.eta_s is None else eta}",
         "rescue": _rescue_label(task.agent, now_unix_s),
     }
     return [

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import OrderedDict
 from contextlib import suppress
+from dataclasses import dataclass
 
 from dbus_fast import Message, MessageType
 from dbus_fast.aio import MessageBus
@@ -25,7 +27,6 @@ from watchdog_app.base.dbus import (
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.tray import labels
 from watchdog_app.tray.bus import Part, SessionBus, add_match
-from watchdog_app.tray.notification_gate import NotificationGate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,9 +35,105 @@ if TYPE_CHECKING:
     from watchdog_app.core.model.status import Button, Notification, Status
 
     ResultCallback = Callable[[bool, str], None]  # delivered, detail
+    SlotKey = tuple[str, int | None]
 
 _SERVICE = (NOTIFICATIONS, NOTIFICATIONS_PATH)
 SHOW_TIMEOUT_S = 1.6  # the daemon waits two seconds and then shows it by itself
+_MIN_SHOWN_S = 5.0
+_MAX_REMEMBERED = 64
+# Topics of docs/protocol.md that replace any notification of their task.
+_SUPERSEDING_TOPICS = frozenset(("exited", "paused", "stopped", "resumed", "resolved"))
+# Closed once their task or incident has ended; the rest stays on the screen.
+_TRANSIENT_TOPICS = frozenset(
+    ("warning", "paused", "stopped", "pause_failed", "stalled", "rescue_failed")
+)
+
+
+@dataclass(slots=True)
+class _ShownNotification:
+    notification: Notification
+    number: int
+    at_mono_s: float
+    on_screen: bool = True
+
+
+class ShownNotifications:
+    """Which notifications a notification service shows, and under which number. Pure."""
+
+    def __init__(self) -> None:
+        self._shown: OrderedDict[SlotKey, _ShownNotification] = OrderedDict()
+
+    def replaced_by(self, notification: Notification) -> int:
+        """Number of the notification that this one takes the place of; 0: of none."""
+        before = self._shown.get(_slot_key(notification)) or self._shown_for_task(notification)
+        return 0 if before is None else before.number
+
+    def mark_shown(self, notification: Notification, number: int, now_mono_s: float) -> None:
+        """Record that the service shows it under `number`."""
+        place = _slot_key(notification)
+        for other in [at for at, each in self._shown.items() if each.number == number]:
+            del self._shown[other]  # it has taken that one's place
+        self._shown[place] = _ShownNotification(notification, number, now_mono_s)
+        self._shown.move_to_end(place)
+        while len(self._shown) > _MAX_REMEMBERED:
+            self._shown.popitem(last=False)
+
+    def _shown_for_task(self, notification: Notification) -> _ShownNotification | None:
+        """The notification on the screen that the end or a pause of its task replaces."""
+        task = notification.task
+        if task is None or notification.topic not in _SUPERSEDING_TOPICS:
+            return None
+        for (_, of_task), shown in reversed(self._shown.items()):
+            reused = _is_pid_reused(shown.notification, notification)
+            if of_task == task and shown.on_screen and not reused:
+                return shown
+        return None
+
+    def outdated(self, status: Status, now_mono_s: float) -> list[int]:
+        """
+        Numbers of the notifications on the screen that are no longer true.
+
+        Warnings whose incident is over, and notifications whose task has ended. A death stays.
+        """
+        open_ = {one.id for one in status.incidents}
+        tasks = {one.pid: one.start_time for one in status.tasks}
+        found = []
+        for shown in self._shown.values():
+            notification, topic = shown.notification, shown.notification.topic
+            # A status may be older than a notification that has just come.
+            young = now_mono_s - shown.at_mono_s < _MIN_SHOWN_S
+            if young or not shown.on_screen or topic not in _TRANSIENT_TOPICS:
+                continue
+            task, begun = notification.task, notification.start_time
+            gone = task is not None and (task not in tasks or begun not in (None, tasks[task]))
+            over = topic == "warning" and notification.incident not in open_
+            if gone or over:
+                found.append(shown.number)
+        return found
+
+    def mark_closed(self, number: int) -> None:
+        """Record that it was closed."""
+        for shown in self._shown.values():
+            if shown.number == number:
+                shown.on_screen = False
+
+    def find(self, number: int) -> Notification | None:
+        """The notification that was shown under this number; None: it is not ours."""
+        found = (one.notification for one in self._shown.values() if one.number == number)
+        return next(found, None)
+
+
+def _is_pid_reused(notification: Notification, later: Notification) -> bool:
+    """Whether a pid was given again between two notifications."""
+    begun = notification.start_time, later.start_time
+    return None not in begun and begun[0] != begun[1]
+
+
+def _slot_key(notification: Notification) -> SlotKey:
+    """A notification replaces an earlier one with the same key."""
+    if not notification.incident:
+        return f"\0{notification.id}", None
+    return notification.incident, notification.task
 
 
 class Notifications(Part):
@@ -53,9 +150,8 @@ class Notifications(Part):
     def __init__(self, pressed: Callable[[Notification, str], None]) -> None:
         self.session: SessionBus | None = None
         self._on_button = pressed
-        self._gate = NotificationGate()
+        self._shown = ShownNotifications()
         self._capabilities: frozenset[str] | None = None
-        self._waiting: dict[str, asyncio.TimerHandle] = {}
 
     async def connected(self, bus: MessageBus) -> None:
         """Subscribe to the signals of the notification service."""
@@ -78,11 +174,11 @@ class Notifications(Part):
             return None
         if message.member == "ActionInvoked" and message.signature == "us":
             number, key = message.body
-            notification = self._gate.find(number)
+            notification = self._shown.find(number)
             if notification is not None:
                 self._on_button(notification, "show" if key == "default" else key)
         elif message.member == "NotificationClosed" and message.signature == "uu":
-            self._gate.mark_closed(message.body[0])
+            self._shown.mark_closed(message.body[0])
         return None
 
     def show(self, notification: Notification, on_result: ResultCallback) -> None:
@@ -96,26 +192,16 @@ class Notifications(Part):
             self.session.submit(self._close_outdated(status))
 
     async def _close_outdated(self, status: Status) -> None:
-        for number in self._gate.outdated(status, time.monotonic()):
-            self._gate.mark_closed(number)
+        for number in self._shown.outdated(status, time.monotonic()):
+            self._shown.mark_closed(number)
             if self.session is not None:
                 with suppress(CallFailed):  # its user has closed it in this moment
                     await self.session.call(*_SERVICE, "CloseNotification", "u", [number])
 
     async def _show(self, notification: Notification, on_result: ResultCallback) -> None:
-        verdict = self._gate.decide(notification, time.monotonic())
-        incident = notification.incident
-        self._cancel_waiting(incident)
-        if verdict.wait_s > 0:
-            loop = asyncio.get_running_loop()
-            self._waiting[incident] = loop.call_later(verdict.wait_s, self._show_late, notification)
-            on_result(
-                True, f"held back for {verdict.wait_s:.0f} s: the same was shown a moment ago"
-            )
-            return
         try:
             # One limit for all of it: a service that is being started is waited for, too.
-            await asyncio.wait_for(self._send(notification, verdict.replaces), SHOW_TIMEOUT_S)
+            await asyncio.wait_for(self._send(notification), SHOW_TIMEOUT_S)
         except TimeoutError:
             on_result(False, f"the notification service did not answer within {SHOW_TIMEOUT_S:g} s")
         except CallFailed as error:
@@ -125,7 +211,7 @@ class Notifications(Part):
         else:
             on_result(True, "shown by the companion")
 
-    async def _send(self, notification: Notification, replaces: int) -> None:
+    async def _send(self, notification: Notification) -> None:
         if self.session is None:
             raise CallFailed("", "there is no session bus")
         if self._capabilities is None:
@@ -140,24 +226,15 @@ class Notifications(Part):
             labels.plain(notification.title, 200),
             body,
             urgency,
-            replaces,
+            self._shown.replaced_by(notification),
             buttons(notification) if has_buttons else (),
             self._capabilities,
         )
         (number,) = await self.session.call(*_SERVICE, "Notify", NOTIFY_SIGNATURE, values)
-        self._gate.mark_shown(notification, number, time.monotonic())
-
-    def _show_late(self, notification: Notification) -> None:
-        self._waiting.pop(notification.incident, None)
-        self.show(notification, lambda *_: None)
-
-    def _cancel_waiting(self, incident: str) -> None:
-        waiting = self._waiting.pop(incident, None)
-        if waiting is not None:
-            waiting.cancel()
+        self._shown.mark_shown(notification, number, time.monotonic())
 
     def _reset(self) -> None:
-        self._gate.forget_numbers()
+        self._shown = ShownNotifications()  # a service that was restarted counts from 1
         self._capabilities = None
 
 

@@ -17,11 +17,10 @@ from dbus_fast import Message, NameFlag, Variant
 from dbus_fast.aio import MessageBus
 
 from watchdog_app.base.dbus import call
-from watchdog_app.tray.bus import Part, SessionBus, has_owner
+from watchdog_app.tray.bus import BusObject, Part, SessionBus, has_owner
 from watchdog_app.tray.dbus_menu import INTERFACE as MENU_INTERFACE
 from watchdog_app.tray.dbus_menu import PATH as MENU_PATH
 from watchdog_app.tray.dbus_menu import DBusMenu
-from watchdog_app.tray.dbus_object import BusObject
 from watchdog_app.tray.menu_model import Command, CommandKind
 
 TYPE_CHECKING = False

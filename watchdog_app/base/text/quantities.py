@@ -108,6 +108,23 @@ def format_duration(seconds: float | None) -> str:
     return f"{sign}{days} d {rest // 3600} h"
 
 
+def format_rough_duration(seconds: float) -> str:
+    """A duration with two figures at most: `3 s`, `25 s`, `4 min`, `1.5 h`, `2 d`."""
+    if seconds < 10:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 57.5:
+        return f"{5 * round(seconds / 5)} s"
+    if seconds < 95:
+        return "1 min" if seconds < 75 else "1.5 min"
+    if seconds < 3570:
+        return f"{round(seconds / 60)} min"
+    if seconds < 35_000:
+        return f"{seconds / 3600:.1f} h".replace(".0 h", " h")
+    if seconds < 2 * 86400:
+        return f"{round(seconds / 3600)} h"
+    return f"{round(seconds / 86400)} d"
+
+
 def format_step(seconds: float | None) -> str:
     """What one step takes: `20 ms`, `1.5 s`; `N/A` for None."""
     if seconds is None or not 0 <= seconds < 0.95:

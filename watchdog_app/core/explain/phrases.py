@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 
 from watchdog_app.base.text import quantities
-from watchdog_app.base.text.quantities import format_bytes, format_duration
+from watchdog_app.base.text.quantities import (
+    format_bytes,
+    format_duration,
+    format_rough_duration,
+)
 from watchdog_app.core.model.agent import RescueRecord
 from watchdog_app.core.model.decisions import Forecast
 from watchdog_app.core.model.machine import TaskKind
@@ -31,23 +35,6 @@ def format_eta(eta_s: float | None) -> str:
     if eta_s < 1.5:
         return "in about a second" if eta_s >= 0.5 else "now"
     return f"in about {format_rough_duration(eta_s)}"
-
-
-def format_rough_duration(seconds: float) -> str:
-    """A duration with two figures at most: `3 s`, `25 s`, `4 min`, `1.5 h`, `2 d`."""
-    if seconds < 10:
-        return f"{max(1, round(seconds))} s"
-    if seconds < 57.5:
-        return f"{5 * round(seconds / 5)} s"
-    if seconds < 95:
-        return "1 min" if seconds < 75 else "1.5 min"
-    if seconds < 3570:
-        return f"{round(seconds / 60)} min"
-    if seconds < 35_000:
-        return f"{seconds / 3600:.1f} h".replace(".0 h", " h")
-    if seconds < 2 * 86400:
-        return f"{round(seconds / 3600)} h"
-    return f"{round(seconds / 86400)} d"
 
 
 def format_interval(low_s: float | None, high_s: float | None) -> str:
