@@ -387,9 +387,8 @@ def test_checkpoint_of_nothing_is_said(watchdog, daemon):
 
 def test_explain_says_what_is_seen_and_what_was_decided(watchdog, daemon):
     """For one task: the daemon's words, its own past; folded, and neutralised."""
-    daemon.answers["status"] = {**leaking(), "time_unix_s": time.time()}
     words = "train.ipynb holds 5 GiB.\n  " + "word " * 30 + "\x1b[31m"
-    daemon.answers["explain"] = {"text": words, "incidents": []}
+    daemon.answers["explain"] = {"text": words, "incidents": [], "pid": 4711}
     daemon.answers["history"] = {
         "entries": [
             {

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from watchdog_app.base.text.terminal import Style, width
-from watchdog_app.cli.explain_text import deaths_table, render_death
+from watchdog_app.cli.explain import deaths_table, render_death
 from watchdog_app.cli.plot import plot
 from watchdog_app.rescue.checkpoint.owner import this_process
 from watchdog_app.rescue.checkpoint.store import RescueStore

@@ -14,10 +14,8 @@ from support.waiting import until
 
 from watchdog_app.base.errors import TaskNotFound, WatchdogError
 from watchdog_app.cli import limit, offline_status
-from watchdog_app.cli.explain_text import find_task
 from watchdog_app.cli.rescue_places import RescueFolders
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.core.model.status import Status
 from watchdog_app.daemon import offline
 from watchdog_app.daemon.pauses import Pause
 from watchdog_app.guard.record import GuardRecord
@@ -92,14 +90,6 @@ def test_rescues_of_a_script_called_like_a_pid_are_not_those_of_that_pid(tmp_pat
     assert [str(tmp_path)] == places.folders_of_task("60")
     assert [str(tmp_path)] == places.folders_of_task("/a/4711")
     assert not places.matches("4711", "/a/train_4711.py")
-
-
-def test_what_was_decided_is_looked_up_by_the_same_rule():
-    status = Status.read({"tasks": [{"pid": 60, "name": "4711", "script": "/a/4711"}]})
-
-    assert find_task(status, "4711") is None
-    assert 60 == find_task(status, "60").pid
-    assert 60 == find_task(status, "/a/4711").pid
 
 
 def test_a_script_called_like_a_pid_is_paused_by_its_path_alone(

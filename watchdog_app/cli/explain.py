@@ -10,18 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from watchdog_app.base.errors import EXIT_OK, TaskNotFound, UsageError, WatchdogError
 from watchdog_app.base.text.quantities import number_or_none
-from watchdog_app.base.text.terminal import plain
+from watchdog_app.base.text.terminal import Style, pad, plain, plain_block, wrap
 from watchdog_app.cli import history, offline_status
-from watchdog_app.cli.explain_text import (
-    deaths_table,
-    find_task,
-    render,
-    render_death,
-)
-from watchdog_app.cli.output import Output, wrap_lines
+from watchdog_app.cli.output import Output, format_timestamp, wrap_lines
 from watchdog_app.cli.parser import Args, Parser, positive_integer
-from watchdog_app.client.client import Client
-from watchdog_app.core.model.status import Status
 
 if TYPE_CHECKING:
     from watchdog_app.rescue.checkpoint.inventory import Found
@@ -42,6 +34,7 @@ examples:
 
 exit codes: 0 answered, 1 failure or no such task, 2 usage, 3 daemon not running and no journal"""
 
+_INDENT = "  "
 _MAX_ENTRIES = 20
 _MAX_DEATHS = 50
 _NORMAL_ENDS = ("ended", "closed")
@@ -94,7 +87,12 @@ def run(args: Args, out: Output) -> int:
     if source.missing is not None:
         result = _add_guards(args.task, result, unknown or source.missing)
     elif result is not None and not args.json and result.get("text") != result.get("death_text"):
-        entries = _read_decisions(args.task)
+        # By the pid where there is one: a part of a name may be of several.
+        entries = history.read_entries(
+            task=str(result.get("pid") or args.task or "") or None,
+            limit=_MAX_ENTRIES,
+            kinds=["decision", "outcome", "death"],
+        )
     result = result or {}
     out.result(result, lambda: _report_lines(result, entries, out))
     return EXIT_OK
@@ -134,17 +132,6 @@ def _add_guards(task: str | None, found: Json | None, error: WatchdogError) -> J
     return {"text": None, "incidents": [], **(found or {}), "guards": guards}
 
 
-def _read_decisions(task: str | None) -> list[Json]:
-    """What was decided, newest first."""
-    if task:
-        with Client.connect() as daemon:
-            found = find_task(Status.read(daemon.call("status")), task)
-        task = str(found.pid) if found is not None and found.pid else task
-    return history.read_entries(
-        task=task, limit=_MAX_ENTRIES, kinds=["decision", "outcome", "death"]
-    )
-
-
 def _list_deaths(args: Args, out: Output) -> int:
     found = history.read_entries(task=args.task, limit=4 * _MAX_DEATHS, kinds=["death", "end"])
     if args.task is None:  # that something came to its end as it should is no news
@@ -155,6 +142,99 @@ def _list_deaths(args: Args, out: Output) -> int:
         lambda: deaths_table(deaths, out.columns, out.style),
     )
     return EXIT_OK
+
+
+def render(
+    text: str, entries: list[Json], columns: int | None = None, style: Style | None = None
+) -> list[str]:
+    """
+    The lines of `watchdog explain`.
+
+    Args:
+        text: the daemon's explanation.
+        entries: of the journal, newest first; of the task alone where one is meant.
+        columns: of the terminal.
+        style: colours and symbols.
+    """
+    style = style or Style()
+    lines = wrap_lines(text, columns)
+    lines += ["", style.paint("What was decided, and what came of it:", "bold")]
+    narrow = columns is not None and columns < 80
+    for entry in entries:
+        name = f"{plain(entry['name'])}: " if entry.get("name") else ""
+        # A death begins with the name itself.
+        sentence = (
+            history.describe(entry)
+            if entry.get("kind") == "death"
+            else f"{name}{history.describe(entry)}"
+        )
+        first = f"{_INDENT}{format_timestamp(entry.get('unix_s'))}  "
+        lines += wrap(sentence, columns, first=first, rest="      " if narrow else None)
+    return lines if entries else [*lines, f"{_INDENT}Nothing yet."]
+
+
+def render_death(
+    text: str,
+    plot: list[str],
+    saved: str | None,
+    columns: int | None,
+    style: Style,
+    *,
+    more: list[str] | None = None,
+) -> list[str]:
+    """
+    One death, with the plot after what happened and before how that is known.
+
+    Args:
+        text: the account, paragraphs with blank lines between.
+        plot: the lines of the picture, if there is one.
+        saved: what has become of the rescue since.
+        more: evidence that was found only now.
+    """
+    lines: list[str] = []
+    for number, part in enumerate(plain_block(text).strip().split("\n\n")):
+        head, *rest = part.split("\n")
+        first = wrap_lines(head, columns)
+        color = "alarm" if number == 0 else "bold" if head.endswith(":") else ""
+        lines += [""] * bool(number) + [style.paint(line, color) for line in first]
+        if head == "How we know:":
+            rest = [*(more or []), *rest]
+        for line in rest:
+            lines += [_color_certainty(each, style) for each in wrap_lines(line, columns)]
+        if head.startswith("What was saved: ") and saved is not None:
+            lines += wrap(saved, columns)
+        if number == 0 and plot:
+            lines += ["", *plot]
+    return lines
+
+
+def deaths_table(entries: list[Json], columns: int | None, style: Style) -> list[str]:
+    """
+    A line for each death or end: when, who, what of and how sure; newest first.
+
+    Args:
+        entries: of the journal, kinds "death" and "end".
+    """
+    if not entries:
+        return ["Nothing has died that the journal knows of."]
+    rows = []
+    for entry in entries:
+        pid = f"{entry.get('worker') or entry.get('pid') or '?'}"
+        sure = "" if entry.get("certainty") != "unknown" else " (not known for sure)"
+        reason = plain(entry.get("reason") or entry.get("text") or "unknown") + sure
+        color = "alarm" if entry.get("memory") else "bold" if entry.get("kind") == "death" else ""
+        rows.append((pad(pid, 7, right=True), color, reason))
+    lines = history.entry_lines(entries, rows, columns, style)
+    return [*lines, "More about one: watchdog explain PID"]
+
+
+def _color_certainty(line: str, style: Style) -> str:
+    """How sure it is in colour; the word says it as well."""
+    for word, color in (("exact", "green"), ("most likely", "yellow"), ("unknown", "dim")):
+        mark = f"[{word}]"
+        if line.startswith(f"  {mark}"):
+            return line.replace(mark, style.paint(mark, color), 1)
+    return line
 
 
 def log_lines(death: dict[str, Any]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from watchdog_app.base.errors import EXIT_OK, UsageError
 from watchdog_app.base.text.quantities import number_or_none
-from watchdog_app.base.text.terminal import Style, pad, plain, shorten, wrap
+from watchdog_app.base.text.terminal import Style, pad, plain, shorten, width, wrap
 from watchdog_app.cli import offline_status
 from watchdog_app.cli.output import Output, format_timestamp
 from watchdog_app.cli.parser import Args, Parser, positive_integer, task_argument, timestamp
@@ -109,22 +109,38 @@ def render(
         columns: of the terminal; None: nothing is folded.
         style: colours and symbols.
     """
-    style = style or Style()
-    if not entries:
-        return ["Nothing has happened in that time."]
+    kinds = [plain(entry.get("kind") or "?") for entry in entries]
+    rows = [
+        (pad(kind, _KIND_COLUMNS), _COLORS.get(kind, ""), describe(entry))
+        for kind, entry in zip(kinds, entries, strict=True)
+    ]
+    nothing = ["Nothing has happened in that time."]
+    return entry_lines(entries, rows, columns, style or Style()) or nothing
+
+
+def entry_lines(
+    entries: list[Json], rows: list[tuple[str, str, str]], columns: int | None, style: Style
+) -> list[str]:
+    """
+    A line an entry: time, a word, the task's name, a text that is folded under itself.
+
+    Args:
+        entries: of the journal.
+        rows: for each its word, padded, the word's colour, and its text.
+        columns: of the terminal; None: nothing is folded.
+        style: colours and symbols.
+    """
     names = [shorten(_task_name(entry), _NAME_COLUMNS, style.ellipsis) for entry in entries]
-    name_columns = max((len(name) for name in names), default=0)
+    name_columns = max(map(width, names), default=0)
     lines = []
-    for entry, name in zip(entries, names, strict=True):
-        kind = plain(entry.get("kind") or "?")
+    for entry, name, (word, color, text) in zip(entries, names, rows, strict=True):
         when = format_timestamp(entry.get("unix_s"))
-        left = f"{when}  {pad(kind, _KIND_COLUMNS)}  {pad(name, name_columns)}"
-        painted = left.replace(kind, style.paint(kind, _COLORS.get(kind, "")), 1)
-        text = describe(entry)
-        if columns is not None and len(left) + 2 + _MIN_TEXT_COLUMNS > columns:
+        left = f"{when}  {word}  {pad(name, name_columns)}"
+        painted = left.replace(word, style.paint(word, color), 1)
+        if columns is not None and width(left) + 2 + _MIN_TEXT_COLUMNS > columns:
             lines += [painted.rstrip(), *wrap(text, columns, first="    ")]
             continue
-        first, *rest = wrap(text, columns, first=left + "  ", rest=" " * (len(left) + 2))
+        first, *rest = wrap(text, columns, first=left + "  ")
         lines += [painted + first[len(left) :], *rest]
     return lines
 

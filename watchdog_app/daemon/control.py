@@ -296,4 +296,8 @@ def _explain(look: Look | None, task: Task | None) -> dict[str, Any]:
             if each.resource in above
             or any(contributor.task == task.key for contributor in each.contributors)
         )
-    return {"text": text, "incidents": [incident(each).to_json() for each in concerns]}
+    return {
+        "text": text,
+        "incidents": [incident(each).to_json() for each in concerns],
+        "pid": None if task is None else task.key.pid,
+    }
