@@ -6,14 +6,9 @@ import argparse
 import ast
 import json
 import os
-import select
 import shutil
 import signal
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable
 from typing import Any
 
 from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError, WatchdogError
@@ -225,114 +220,37 @@ def find_interpreter(named: str | None) -> str:
 
 def run_child(python: str, plan: dict[str, Any], timeout_s: float, out: Output) -> dict[str, Any]:
     """
-    Run the child and return its answer; show its progress on a terminal.
+    Run the child and return its answer.
 
     Raises:
         WatchdogError: it said what is wrong, died or took too long.
         KeyboardInterrupt: Ctrl-C; the child is ended.
     """
+    from watchdog_app.doctor import children
     from watchdog_app.install import trust
 
     root = trust.importable_package("estimate/child.py")
-    command = [python, "-c", _BOOTSTRAP.format(root=root)]
-    read_fd, write_fd = os.pipe()
+    command = [python, "-c", _BOOTSTRAP.format(root=root), json.dumps(plan)]
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-    with tempfile.TemporaryFile() as errors, os.fdopen(read_fd, "rb") as answers:
-        try:
-            child = subprocess.Popen(
-                [*command, json.dumps({**plan, "answer_fd": write_fd})],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                env=env,
-                pass_fds=(write_fd,),
-                start_new_session=True,
-                preexec_fn=_address_space_limiter(plan) if plan.get("measure") else None,  # noqa: PLW1509
-            )
-        except OSError as error:
-            raise WatchdogError(f"{python} cannot be started: {error.strerror}.") from error
-        finally:
-            os.close(write_fd)
-        with out.progress() as progress:
-            try:
-                answer = _read_answer(
-                    answers.fileno(), time.monotonic() + timeout_s, progress.update
-                )
-            finally:
-                _kill_session(child)
-        if answer is None:
-            raise WatchdogError(
-                f"No answer within {format_duration(timeout_s)}. --timeout gives it longer."
-            )
-        if "error" in answer:
-            raise WatchdogError(str(answer["error"]))
-        if not answer:
-            errors.seek(0)
-            raise WatchdogError(_describe_failure(python, child.returncode, errors.read()))
-    return answer
-
-
-def _read_answer(
-    fd: int, end_mono_s: float, on_progress: Callable[[str], None]
-) -> dict[str, Any] | None:
-    """The last message; empty where there is none before the end, None at the deadline."""
-    unread = b""
-    while True:
-        left = end_mono_s - time.monotonic()
-        if left <= 0:
-            return None
-        if not select.select([fd], [], [], left)[0]:
-            continue
-        piece = os.read(fd, 65536)
-        if not piece:
-            return {}
-        unread += piece
-        *lines, unread = unread.split(b"\n")
-        for line in lines:
-            message: dict[str, Any] = json.loads(line)
-            if "progress" not in message:
-                return message
-            on_progress(str(message["progress"]))
-
-
-def _kill_session(child: subprocess.Popen[bytes]) -> None:
-    """Kill the child's whole session: a script may have started workers."""
     try:
-        child.wait(0.5)  # an answer is its last act
-    except subprocess.TimeoutExpired:
-        pass
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
-    child.wait()
-
-
-def _address_space_limiter(plan: dict[str, Any]) -> Any:
-    """A measured run must not take the machine down: its address space ends above the limit."""
-    limit = plan.get("limit")
-    if not limit:
-        return None
-
-    def limit_address_space() -> None:
-        import resource
-
-        # Frameworks reserve some gigabytes that they never use.
-        most = int(limit) + 16 * 2**30
-        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        if hard != resource.RLIM_INFINITY:
-            most = min(most, hard)
-        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
-
-    return limit_address_space
-
-
-def _describe_failure(python: str, code: int, errors: bytes) -> str:
-    lines = errors.decode("utf-8", "replace").strip().splitlines()[-_MAX_ERROR_LINES:]
-    if code == -signal.SIGKILL:
-        return "The estimate was killed, most likely because memory ran out."
+        with out.progress("running some steps" if plan.get("measure") else "tracing a step"):
+            ended = children.run(command, timeout_s, env)
+    except OSError as error:
+        raise WatchdogError(f"{python} cannot be started: {error.strerror}.") from error
+    answer = next(ended.objects(), None)
+    if answer is not None and "error" not in answer:
+        return answer
+    if answer is not None:
+        raise WatchdogError(str(answer["error"]))
+    if ended.timed_out:
+        raise WatchdogError(
+            f"No answer within {format_duration(timeout_s)}. --timeout gives it longer."
+        )
+    if ended.code == -signal.SIGKILL:
+        raise WatchdogError("The estimate was killed, most likely because memory ran out.")
+    lines = ended.stderr.strip().splitlines()[-_MAX_ERROR_LINES:]
     said = f" It said: {' / '.join(lines)}" if lines else ""
-    return f"{python} ended with status {code} and no answer.{said}"
+    raise WatchdogError(f"{python} ended with status {ended.code} and no answer.{said}")
 
 
 def _has_framework() -> bool:

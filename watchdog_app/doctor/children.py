@@ -119,11 +119,11 @@ def run(
         with _lock:
             _kill(child.pid)
             _running_groups.discard(child.pid)
+        with suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
+            child.wait(_AFTER_END_S)
     for reader in readers:
         reader.join(_AFTER_END_S)  # a child that hangs in the kernel keeps its pipes open
     out, err = (bytes(each).decode("utf-8", "replace") for each in kept)
-    with suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
-        child.wait(_AFTER_END_S)
     return ChildResult(out, err, code, time.monotonic() - begun)
 
 

@@ -1,10 +1,9 @@
 """
 What runs in the Python that has the framework: builds the model, traces it, tells the result.
 
-Started by `cli/estimate.py` with a plan in JSON as its only word; what is for the parent goes as
-JSON, a line each, to the descriptor that the plan names, so that whatever a script prints is its
-own. The order of things matters: what the process holds after the import of the framework is
-measured before anything is built.
+Started by `cli/estimate.py` with a plan in JSON as its only word. Its standard output gets one line
+of JSON, and nothing that a script prints. The order of things matters: what the process holds after
+the import of the framework is measured before anything is built.
 """
 
 from __future__ import annotations
@@ -13,12 +12,11 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.base.text.quantities import MIB
+from watchdog_app.base.text.quantities import GIB, MIB
 from watchdog_app.estimate import script
 from watchdog_app.estimate.estimating import estimate, resident_bytes
 
@@ -35,49 +33,54 @@ _FRAMEWORK_MARKS = {
 
 
 def main() -> None:
-    """Carry out the plan; the exit status says only whether an answer was told."""
+    """Carry out the plan, print the answer, and end at once, whatever a script has started."""
     plan = json.loads(sys.argv[1])
-    with os.fdopen(int(plan["answer_fd"]), "w", encoding="utf-8") as out:
-
-        def send(**message: Any) -> None:
-            out.write(json.dumps(message) + "\n")
-            out.flush()
-
-        try:
-            _run_plan(plan, send)
-        except WatchdogError as error:
-            send(error=str(error))
-        except MemoryError:
-            send(error="The memory limit was reached before the estimate was done.")
-        except ImportError as error:
-            send(
-                error=f"{plan['target']}: {error}. Is {sys.executable} the right Python? "
-                "--python names one."
-            )
-        except KeyboardInterrupt:
-            raise SystemExit(130) from None
-        except Exception as error:
-            place = _error_location(error.__traceback__, plan["target"])
-            hint = _NO_CARD if "CUDA" in str(error) else ""
-            send(error=f"{plan['target']}: {type(error).__name__} in {place}: {error}{hint}")
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    try:
+        if plan.get("measure") and plan["limit"]:
+            _limit_address_space(plan["limit"])
+        answer = _run_plan(plan)
+    except WatchdogError as error:
+        answer = {"error": str(error)}
+    except MemoryError:
+        answer = {"error": "The memory limit was reached before the estimate was done."}
+    except ImportError as error:
+        hint = f"Is {sys.executable} the right Python? --python names one."
+        answer = {"error": f"{plan['target']}: {error}. {hint}"}
+    except Exception as error:
+        place = _error_location(error.__traceback__, plan["target"])
+        hint = _NO_CARD if "CUDA" in str(error) else ""
+        text = f"{plan['target']}: {type(error).__name__} in {place}: {error}{hint}"
+        answer = {"error": text}
+    out.write(json.dumps(answer) + "\n")
+    out.flush()
+    os._exit(0)
 
 
-def _run_plan(plan: dict[str, Any], send: Callable[..., None]) -> None:
+def _limit_address_space(limit_bytes: int) -> None:
+    """A measured run must not take the machine down: its address space ends above the limit."""
+    import resource
+
+    # Frameworks reserve some gigabytes that they never use.
+    most = limit_bytes + 16 * GIB
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    if hard != resource.RLIM_INFINITY:
+        most = min(most, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+
+
+def _run_plan(plan: dict[str, Any]) -> dict[str, Any]:
     name, _, thing = plan["target"].rpartition(":")
     if plan["target"].endswith(".keras"):
         name, thing = plan["target"], ""
-    send(progress="loading the framework")
     base = _framework_bytes(name, plan["framework"])
-    send(progress="building the model")
     found = script.load_model(name, thing, plan["arguments"], hollow=not plan.get("measure"))
     model, batch = found.model, plan["batch"] or found.batch
     if plan.get("measure"):
         from watchdog_app.estimate import measuring
 
-        send(progress="running some steps")
-        send(measured=measuring.measure_steps(model, {**plan, "batch": batch}))
-        return
-    send(progress="tracing a step")
+        return {"measured": measuring.measure_steps(model, {**plan, "batch": batch})}
     optimizer = plan["optimizer"]
     if optimizer is None and getattr(model, "optimizer", None) is None:
         optimizer = "adam"
@@ -98,7 +101,7 @@ def _run_plan(plan: dict[str, Any], send: Callable[..., None]) -> None:
     message["notes"] += found.notes
     if plan["optimizer"] is None and optimizer == "adam":
         message["notes"].append("no optimizer was named: Adam is assumed; --optimizer names one.")
-    send(estimate=message)
+    return {"estimate": message}
 
 
 def _error_location(trace: TracebackType | None, target: str) -> str:
