@@ -316,11 +316,12 @@ class FindLeaks(Params, method="task.leaks"):
 
 class Explain(Params, method="explain"):
     """
-    `text`, `incidents[]`; of the death that is meant, or the last in 12 h: `death`, `death_text`.
+    `text`, `incidents[]`, `pid` (of a task that runs, else null); of a death `death`, `death_text`.
 
-    `plot` of it: `begin_unix_s`, `end_unix_s`, `name`, `points` as in `series`, `resource` (`kind`,
-    `label`, `limit`, `points`, or null), `marks[]` (`unix_s`, `kind`: saved, warned, paused,
-    resumed or death). All three are null without a death.
+    It is the death that is meant, or the last in 12 h. `plot` of it: `begin_unix_s`, `end_unix_s`,
+    `name`, `points` as in `series`, `resource` (`kind`, `label`, `limit`, `points`, or null),
+    `marks[]` (`unix_s`, `kind`: saved, warned, paused, resumed or death). All three are null
+    without a death.
     """
 
     task: str | None = text(default=None)  # alive or dead: pid, name, path, kernel id, incident
