@@ -320,11 +320,3 @@ def test_at_the_limit_of_a_guard_the_words_to_type_come_first(agent):
     assert "watchdog exec" not in said
     assert "belongs to a group" not in said
     assert agent is ("is stopped until you decide" not in said)
-
-
-def test_growth_that_slows_down_is_a_buffer_or_a_loop_whose_steps_get_slower():
-    """A loop that leaks slows down with its steps, on a busy machine for instance."""
-    said = told(shortage(member(3.0)), regime=Regime.SATURATING)
-
-    assert "keep float(loss) instead of the tensor" in said
-    assert "a shuffle buffer" in said

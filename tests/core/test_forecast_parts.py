@@ -16,7 +16,7 @@ from watchdog_app.core.forecast.evidence import (
 )
 from watchdog_app.core.forecast.forecaster import TrendForecaster
 from watchdog_app.core.forecast.scales import Scales, concordance, sen_slope
-from watchdog_app.core.forecast.shape import Course, LineFit, TurningPoints, classify_regime
+from watchdog_app.core.forecast.shape import LineFit, TurningPoints, classify_regime
 from watchdog_app.core.forecast.slow import Bins
 from watchdog_app.core.forecast.stages import ResourceMonitor
 from watchdog_app.core.forecast.trends import Trend, TrendKind, read_scale, read_turns
@@ -220,24 +220,6 @@ def test_a_line_is_fitted_from_six_points_on():
     assert (2.0, 5.0) == pytest.approx((slope, value), abs=0.12)
     assert 20 < certainty < 60
     assert (0.0, 5.0) == (fit.origin, fit.first)
-
-
-def test_a_course_keeps_means_of_even_pieces_and_halves_them():
-    """The time and the value of a piece are means; two pieces become one when there are many."""
-    course = Course()
-    for i in range(9):
-        course.add(0.125 * i, float(i))
-    assert [(0.0625, 0.5), (0.3125, 2.5), (0.5625, 4.5), (0.8125, 6.5)] == course.points
-    assert 6.0 == course.rise()
-
-    for i in range(9, 131):
-        course.add(0.125 * i, float(i))
-
-    assert 33 == len(course.points)
-    assert (0.1875, 1.5) == course.points[0]
-    assert (16.0625, 128.5) == course.points[-1]
-    course.add(18.0, 0.0)
-    assert (16.25, 130.0) == course.points[-1]
 
 
 def test_bins_are_means_and_repeat_what_was_not_measured():
@@ -456,12 +438,12 @@ def test_growth_too_fast_for_a_long_look_has_bounds_of_its_own(
 
 def movement(level, lasts_s: float, limit: float = 100.0, *, grows: bool = True) -> Regime:
     """What a series is called at its end, eight samples a second."""
-    scales, turns, course = Scales(), TurningPoints(), Course()
+    scales, turns = Scales(), TurningPoints()
     for i in range(int(8 * lasts_s) + 1):
         scales.add(i / 8, level(i / 8))
         turns.add(i / 8, level(i / 8), 0.04 * limit)
-        course.add(i / 8, level(i / 8))
-    return classify_regime(lasts_s, scales, turns, course, limit, grows)
+    rise = level(lasts_s) - level(0.0)
+    return classify_regime(lasts_s, scales, turns, rise, limit, grows)
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,6 @@ SERIES = {
     Regime.FLAT: lambda t, d: 400 + d.gauss(0, 0.2),
     Regime.FALLING: lambda t, d: 900 - 5 * t,
     Regime.LINEAR: lambda t, d: 200 + 6 * t + d.gauss(0, 1),
-    Regime.ACCELERATING: lambda t, d: 80 * math.exp(t / 32),
-    Regime.SATURATING: lambda t, d: 150 + 650 * (1 - math.exp(-t / 20)),
     Regime.STAIRCASE: lambda t, d: 100 + 100 * (t // 8 + min(1.0, (t % 8) / 1.5)),
     Regime.SAWTOOTH: lambda t, d: 300 + 40 * (t % 9),
     Regime.BURST: lambda t, d: 300 + (400 if 0 < t % 15 < 1.5 else 0),

@@ -57,7 +57,7 @@ _ALWAYS = {
 }
 _COUNT = re.compile(r"\b(\d[\d,]*) (examples|batches)\b")
 _SHUFFLE = "shuffle"
-_GROWING = frozenset((Regime.LINEAR, Regime.ACCELERATING, Regime.STAIRCASE))
+_GROWING = frozenset((Regime.LINEAR, Regime.STAIRCASE))
 
 
 class Filling(NamedTuple):
@@ -264,13 +264,8 @@ _STEADY = (
 _BY_REGIME = {
     Regime.STAIRCASE: "It grows in steps, often once an epoch: look for what is kept at the end of "
     "one (histories, predictions, a dataset that is cached again).",
-    Regime.SATURATING: "The growth slows down: a shuffle buffer or a cache that fills (make it "
-    "smaller if it does not stop). Or a loop keeps something of every step while its steps get "
-    "slower (keep float(loss) instead of the tensor).",
     Regime.BURST: _PEAKS,
     Regime.SAWTOOTH: _PEAKS,
-    Regime.ACCELERATING: "The growth gets faster: something doubles, such as a list or frame that "
-    "is copied.",
     Regime.LINEAR: _STEADY,
 }
 

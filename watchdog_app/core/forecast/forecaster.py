@@ -16,13 +16,7 @@ from watchdog_app.core.forecast.evidence import (
     room_left,
 )
 from watchdog_app.core.forecast.scales import BASE_S, LEVELS, Scales
-from watchdog_app.core.forecast.shape import (
-    Course,
-    LineFit,
-    RegimeFilter,
-    TurningPoints,
-    classify_regime,
-)
+from watchdog_app.core.forecast.shape import LineFit, RegimeFilter, TurningPoints, classify_regime
 from watchdog_app.core.forecast.trends import Trend, TrendKind, read_scale, read_turns
 from watchdog_app.core.model.decisions import Caution, Regime
 
@@ -82,13 +76,13 @@ class TrendForecaster:
         self._scales = Scales()
         self._line_fit = LineFit()
         self._turning_points = TurningPoints()
-        self._course = Course()
         self._wording = RegimeFilter()
         self._outlook = Outlook()
         self._trends: list[list[Trend]] = [[] for _ in range(LEVELS)]
         self._line: Trend | None = None
         self._due = [0.0] * LEVELS
         self._top = 0.0
+        self._lowest = math.inf
         self._high, self._high_t = -math.inf, math.inf
         self._pauses: deque[tuple[float, float]] = deque(maxlen=_PAUSES)
 
@@ -115,8 +109,7 @@ class TrendForecaster:
             self._high, self._high_t = used + _HIGHER * self._top, mono_s
         self._line_fit.add(mono_s, used, self._top)
         self._turning_points.add(mono_s, used, _TURN * limit)
-        if used < _FULL * limit:  # at its limit growth stands still, whatever it was like
-            self._course.add(mono_s, used)
+        self._lowest = min(self._lowest, used)
         self.thought = self._scales.add(mono_s, used)
         if self.thought:
             self._update_trends()
@@ -238,8 +231,9 @@ class TrendForecaster:
         )
 
     def _regime(self, *, grows: bool) -> Regime:
+        rise = self._used - self._lowest
         found = classify_regime(
-            self._t, self._scales, self._turning_points, self._course, self._limit, grows
+            self._t, self._scales, self._turning_points, rise, self._limit, grows
         )
         return self._wording.update(self._t, found)
 

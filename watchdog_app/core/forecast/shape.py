@@ -1,7 +1,7 @@
 """
-What a series looks like: its line since the last change, its turning points, its whole course.
+What a series looks like: its line since the last change, its turning points, a word for it.
 
-The line and the turning points follow each sample; `classify_regime` makes one word of all three.
+The line and the turning points follow each sample; `classify_regime` gives the word.
 """
 
 from __future__ import annotations
@@ -200,150 +200,7 @@ def _read_cycle(
     return Cycle(gaps[len(gaps) // 2], rises[len(rises) // 2])
 
 
-# The whole course, and whether its growth is a line or a curve. A few seconds of a steady leak look
-# like anything: noise, an allocator that takes memory in pieces and a save that holds the training
-# up bend them either way. So growth is a line until the record of all of it says otherwise: read
-# backwards it falls into straight runs, and one change of slope is a change of what the program
-# does. Two changes in the same direction are a curve.
-_POINTS = 64  # kept; then each two become one
-_LEAST_RUN = 5  # points of a straight run
-_STRAIGHT = 0.015  # of a run's growth: typical distance from its line
-_NOISE = 1.6  # ... or this many times the noise of a point
-_BENT = 1.25  # ratio of the slopes of two neighbouring runs
-_STILL = 0.1  # of the later slope: a plateau before a rise is no slower growth
-_SURE = 3.0  # standard errors between two slopes
-_DOMINANT = 0.6  # of the growth: the last run of a curve has less
-_EARLIER = 0.25  # of the growth: the earlier runs of a curve have more
 _HOLDS_S = 6.0  # another word must have been right for so long before it is said
-
-
-class _Run(NamedTuple):
-    """A straight piece of the record: points `begin` to `end`, both included."""
-
-    begin: int
-    slope: float
-    error: float  # standard error of the slope
-    gain: float
-
-
-class Course:
-    """Means over even pieces of time, as many as fit: the whole of the series in bounded memory."""
-
-    __slots__ = ("_count", "_end", "_sum", "_sum_t", "_width", "points")
-
-    def __init__(self) -> None:
-        self.points: list[tuple[float, float]] = []  # (mean time, mean value), oldest first
-        self._width = 0.25
-        self._end: float | None = None  # of the piece that is filled now
-        self._sum = self._sum_t = 0.0
-        self._count = 0
-
-    def add(self, t: float, value: float) -> None:
-        """
-        Take a sample; times increase.
-
-        Args:
-            t: time in seconds.
-            value: in the resource's unit.
-        """
-        if self._end is None:
-            self._end = t + self._width
-        if t >= self._end:
-            if self._count:
-                self.points.append((self._sum_t / self._count, self._sum / self._count))
-                if len(self.points) > _POINTS:
-                    self._halve()
-            self._sum = self._sum_t = 0.0
-            self._count = 0
-            self._end += self._width * math.ceil((t - self._end + 1e-9) / self._width)
-        self._sum += value
-        self._sum_t += t
-        self._count += 1
-
-    def _halve(self) -> None:
-        old = self.points
-        self.points = [
-            (0.5 * (a[0] + b[0]), 0.5 * (a[1] + b[1]))
-            for a, b in zip(old[0::2], old[1::2], strict=False)
-        ]
-        if len(old) % 2:
-            self.points.append(old[-1])
-        self._width *= 2.0
-
-    def rise(self) -> float:
-        """From the lowest of the record to now."""
-        return self.points[-1][1] - min(value for _, value in self.points) if self.points else 0.0
-
-    def shape(self) -> Regime:
-        """LINEAR, ACCELERATING or SATURATING: how the growth up to now went."""
-        points = self.points
-        if len(points) < 3 * _LEAST_RUN:
-            return Regime.LINEAR
-        noise = _noise(points)
-        runs: list[_Run] = []
-        end = len(points) - 1
-        while len(runs) < 3 and end >= _LEAST_RUN - 1:
-            run = _straight_run(points, end, noise)
-            if run is None:
-                return Regime.LINEAR
-            runs.append(run)
-            end = run.begin - 1
-        if len(runs) < 3:
-            return Regime.LINEAR
-        late, middle, early = runs
-        if late.slope <= 0.0 or middle.gain <= 0.0 or early.gain <= 0.0:
-            return Regime.LINEAR
-        share = late.gain / (late.gain + middle.gain + early.gain)
-        if share > 1.0 - _EARLIER:
-            return Regime.LINEAR
-        if _steeper(late, middle) and _steeper(middle, early):
-            if middle.slope > _STILL * late.slope and early.slope > _STILL * middle.slope:
-                return Regime.ACCELERATING
-        elif share <= _DOMINANT and _steeper(middle, late) and _steeper(early, middle):
-            return Regime.SATURATING
-        return Regime.LINEAR
-
-
-def _noise(points: list[tuple[float, float]]) -> float:
-    """How far a point lies from its neighbours' middle; the risers of a staircase count as such."""
-    values = [value for _, value in points]
-    bends = sum(
-        (a - 2.0 * b + c) ** 2 for a, b, c in zip(values, values[1:], values[2:], strict=False)
-    )
-    return math.sqrt(bends / (6.0 * (len(values) - 2)))
-
-
-def _straight_run(points: list[tuple[float, float]], end: int, noise: float) -> _Run | None:
-    """The longest straight run that ends there."""
-    t0, v0 = points[end]
-    n = 0
-    x = y = xx = xy = yy = 0.0
-    found: _Run | None = None
-    for begin in range(end, -1, -1):
-        dt, dv = points[begin][0] - t0, points[begin][1] - v0
-        n += 1
-        x += dt
-        y += dv
-        xx += dt * dt
-        xy += dt * dv
-        yy += dv * dv
-        if n < _LEAST_RUN:
-            continue
-        spread = n * xx - x * x
-        if spread <= 0.0:
-            continue
-        slope = (n * xy - x * y) / spread
-        rest = max(0.0, yy - y * y / n - slope * slope * spread / n) / n
-        gain = -slope * dt
-        away = math.sqrt(rest)
-        if found is None or away <= max(_STRAIGHT * abs(gain), _NOISE * noise):
-            found = _Run(begin, slope, max(noise, away) * math.sqrt(n / spread), gain)
-    return found
-
-
-def _steeper(a: _Run, b: _Run) -> bool:
-    """Whether `a` rises faster than `b`, beyond doubt."""
-    return a.slope > _BENT * b.slope and a.slope - b.slope > _SURE * math.hypot(a.error, b.error)
 
 
 class RegimeFilter:
@@ -387,7 +244,7 @@ def classify_regime(  # noqa: PLR0917 - one moment of a series, in its parts
     t: float,
     scales: Scales,
     turning_points: TurningPoints,
-    course: Course,
+    rise: float,
     limit: float,
     grows: bool,
 ) -> Regime:
@@ -398,20 +255,20 @@ def classify_regime(  # noqa: PLR0917 - one moment of a series, in its parts
         t: time in seconds.
         scales: the series on all scales.
         turning_points: of the series.
-        course: its course.
+        rise: from its lowest value to now, in the resource's unit.
         limit: in the resource's unit.
         grows: whether there is a forecast.
     """
     if len(scales.levels[0]) < _FIRST_BLOCKS:
         return Regime.UNKNOWN
     cycle = turning_points.cycle(t)
-    if cycle is not None and not (grows and course.rise() > _LOST * turning_points.height()):
+    if cycle is not None and not (grows and rise > _LOST * turning_points.height()):
         return Regime.BURST if cycle.rise_s < _QUICK * cycle.period_s else Regime.SAWTOOTH
     if not grows:
         return Regime.FALLING if _is_falling(scales) else Regime.FLAT
     if any(_is_staircase(scales.window(scale), limit) for scale in (2, 3, 4)):
         return Regime.STAIRCASE
-    return course.shape()
+    return Regime.LINEAR
 
 
 def _is_falling(scales: Scales) -> bool:

@@ -48,7 +48,6 @@ _REGIME_TEXTS = {
     Regime.FLAT: "level",
     Regime.FALLING: "falling",
     Regime.LINEAR: "steady",
-    Regime.ACCELERATING: "ever faster",
     Regime.SATURATING: "slowing",
     Regime.STAIRCASE: "in steps",
     Regime.SAWTOOTH: "up and down",

@@ -25,8 +25,7 @@ class Regime(StrEnum):
     FLAT = "flat"
     FALLING = "falling"
     LINEAR = "linear"
-    ACCELERATING = "accelerating"
-    SATURATING = "saturating"
+    SATURATING = "saturating"  # of heat alone
     STAIRCASE = "staircase"
     SAWTOOTH = "sawtooth"
     BURST = "burst"

@@ -231,7 +231,7 @@ class Resource(Record):
     note: str | None  # how it was measured, where that is not obvious
     stage: str  # of the policy: ok, watch, warn, save or pause
     level: Level  # how urgent it is for people
-    # unknown, flat, falling, linear, accelerating, saturating, staircase, sawtooth or burst.
+    # unknown, flat, falling, linear, saturating (heat), staircase, sawtooth or burst.
     growth: str
     slope_per_s: float | None  # in its unit
     eta_s: float | None  # time to exhaustion, median; null: none is foreseen
