@@ -12,6 +12,7 @@ import weakref
 import pytest
 
 from watchdog_app.agent.found import names as found_names
+from watchdog_app.agent.identity.code import is_program
 
 
 class Thing:
@@ -150,4 +151,4 @@ def test_libraries_are_no_program(file, own):
     """Their variables are nobody's names."""
     code = compile("0", file, "exec")
 
-    assert own == found_names.is_program(code)
+    assert own == is_program(code)

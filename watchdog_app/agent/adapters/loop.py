@@ -17,6 +17,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
+from watchdog_app.agent.adapters.named import SavedState
 from watchdog_app.agent.adapters.passes import UNSEEN, Passes
 from watchdog_app.agent.adapters.report import Report, refused_by_strict
 from watchdog_app.agent.contain import Guard, print_message
@@ -48,14 +49,6 @@ from watchdog_app.rescue.identity.run import RunIdentity
 _LOSS_EVERY_S = 0.5
 
 
-class _Saved(Protocol):
-    """A rescue as the framework reads it."""
-
-    path: str
-    meta: Mapping[str, Any]
-    position: dict[str, Any]
-
-
 class _State(Protocol):
     """The named objects of a loop, as the framework takes and gives them back."""
 
@@ -74,7 +67,7 @@ class _State(Protocol):
 
 
 S = TypeVar("S", bound=_State)
-V = TypeVar("V", bound=_Saved)
+V = TypeVar("V", bound=SavedState)
 P = TypeVar("P", bound=Passes)
 
 

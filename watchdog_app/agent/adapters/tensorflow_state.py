@@ -22,13 +22,10 @@ from watchdog_app.agent.adapters.passes import Passes
 from watchdog_app.agent.identity import attributes, environment, keras_facts, tensorflow_facts
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.runtime.session import Capture
+from watchdog_app.agent.snapshot.tensorflow_marker import OnTensorFlow
 from watchdog_app.agent.state import matching, own_random, randomness, state_values, variables
 from watchdog_app.agent.state.variables import Row, StateVariable
 from watchdog_app.base.errors import RescueError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from watchdog_app.agent.snapshot.change_marker import ChangeMarker
 
 KIND = "loop"
 
@@ -123,12 +120,9 @@ class LoopState(NamedState):
         }
         return Capture(entries, meta)
 
-    def marker(self) -> ChangeMarker:
+    def marker(self) -> OnTensorFlow:
         """How it is known from outside that a step has begun to change the weights."""
-        from watchdog_app.agent.adapters.keras.backend import TENSORFLOW
-        from watchdog_app.agent.snapshot import keras_marker
-
-        return keras_marker.marker_for(self, TENSORFLOW)
+        return OnTensorFlow(self)
 
     compiled = False  # the program's own functions may be: then nothing counts where it was
 

@@ -32,7 +32,7 @@ PERSISTENT = (
     "first epoch"
 )
 _MOST_LATER = 32  # draws that are kept: of more, the first are let go of
-_COMPARED_DRAWS = 3  # draws of a pass at which the global random numbers are compared
+_COMPARED_DRAWS = 3  # of a DataLoader, which draws with each batch or with none
 
 
 class LoaderPasses(Passes):
@@ -168,17 +168,14 @@ class LoaderPasses(Passes):
         self._restore_own_random(now, known.begin_own)
 
     def _remaining_batches(self, dataset: Any, now: Pass, iterator: Iterator[Any]) -> Iterator[Any]:
-        comparisons = _COMPARED_DRAWS if _reads_in_process(dataset) else 0
-        watched = None
-        if comparisons and not isinstance(dataset, DataLoader):
-            watched = _LaterDraws(now.later)
+        watched = _LaterDraws(now.later) if _reads_in_process(dataset) else None
+        if watched is not None:
             now.later = watched.kept
         # Of an iterator of the program's, whose passes are one.
         first = now.source.total - now.drawn if isinstance(dataset, Iterator) else 0
         while True:
-            before = self._random_now() if comparisons and now.drawn else None
             seen = None
-            if watched is not None and not comparisons:
+            if watched is not None and first + now.drawn:  # what is drawn before is `begin`
                 with self._guard:
                     seen = randomness.snapshot()
             try:
@@ -190,12 +187,8 @@ class LoaderPasses(Passes):
                     watched.compare(first + now.drawn, seen)
                 if watched.lost:
                     self._lost[LAZY] = None
-                    watched = None if watched.always else watched
-            if before is not None:
-                comparisons -= 1
-                if before != self._random_now():
-                    self._lost[LAZY] = None
-                    comparisons = 0
+                loader = isinstance(dataset, DataLoader) and now.drawn >= _COMPARED_DRAWS
+                watched = None if watched.always or loader else watched
             now.count_batch(item)
             yield item
 
@@ -222,11 +215,6 @@ class LoaderPasses(Passes):
             self._lost[PERSISTENT] = None
             if getattr(dataset, "_iterator", None) is None:
                 iter(dataset)
-
-    def _random_now(self) -> dict[str, Any] | None:
-        with self._guard:
-            return randomness.capture()
-        return None
 
     def _record_beginning(self, now: Pass) -> None:
         with self._guard:

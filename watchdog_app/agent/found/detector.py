@@ -32,7 +32,6 @@ class Detector:
         self.head: Head | None = None  # None: not learned yet
         self._last_steps: dict[int, int] = {}  # of each optimizer: the number of its latest step
         self._total = 0
-        self._sole_optimizer: int | None = None  # the optimizer of a loop that has one
         self._first: int | None = None  # the optimizer whose step is the first of an iteration
         self._steps: list[int] = []  # of this iteration: the optimizers in their order
         self._steps_before: list[int] = []  # of the iteration before
@@ -56,20 +55,12 @@ class Detector:
         Returns:
             Whether it is the last one of an iteration, which ends at the next event.
         """
-        if optimizer == self._sole_optimizer:  # as in most loops: each of its steps is an iteration
-            self._awaits_end = self._is_between = True
-            self.iterations += 1
-            self._equal_iterations += 1
-            if self.watching:
-                self._learn_head()
-            return True
         if optimizer not in self._last_steps:
             self._add_optimizer(optimizer)
         else:
             self._total += 1
             self._last_steps[optimizer] = self._total
         if len(self._active()) == 1:
-            self._sole_optimizer = optimizer if len(self._last_steps) == 1 else None
             self._first, self._steps = optimizer, [optimizer]
             self._awaits_end = self._is_between = True
         else:
@@ -103,7 +94,6 @@ class Detector:
     def remove(self, optimizer: int) -> None:
         """Remove a deleted optimizer."""
         self._last_steps.pop(optimizer, None)
-        self._sole_optimizer = None
         if optimizer == self._first:
             self._first = None
 
@@ -124,7 +114,6 @@ class Detector:
         if self._first is None or (self.iterations > 1 and not self._awaits_end):
             self._first = optimizer
         self._equal_iterations = 0
-        self._sole_optimizer = None
         self._last_steps[optimizer] = self._total
 
     def _active(self) -> list[int]:

@@ -10,16 +10,14 @@ objects, in small lists and dicts. Libraries are not looked into.
 from __future__ import annotations
 
 import itertools
-import os
 import re
-import sysconfig
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
-from watchdog_app.agent.identity.code import is_own, is_own_file
+from watchdog_app.agent.identity.code import is_own, is_own_file, is_program, program_frames
 from watchdog_app.agent.telemetry.stacks import frame_locals
 
 _MOST_FRAMES = 40  # of the program, and all between them
@@ -31,8 +29,6 @@ _ARGUMENTS = ("argparse", "Namespace")
 _PLAIN_TYPES = (bool, int, float, complex, str, bytes, bytearray, type(None))
 # What Rescue(...) calls its own.
 _RESERVED = frozenset({"self", "directory", "name", "resume", "keep", "on_oom", "strict"})
-# pytest, accelerate, jupyter: what installed packages are started by.
-_COMMANDS = sysconfig.get_path("scripts") or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,28 +105,11 @@ def search(
     ]
 
 
-def is_program(code: CodeType) -> bool:
-    """Whether code is the program's own: a script, a cell, a module of its folder."""
-    file = code.co_filename
-    command = os.path.dirname(file) == _COMMANDS and not file.endswith(".py")
-    return not command and is_own_file(file)
-
-
-def program_frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frames of the program's own code, from `frame` outwards."""
-    count = 0
-    while frame is not None and count < _MOST_FRAMES:
-        if is_program(frame.f_code):
-            count += 1
-            yield frame
-        frame = frame.f_back
-
-
 def _find_reachable(
     frame: FrameType | None, wanted: Callable[[Any], bool], passing: Collection[str]
 ) -> Iterator[tuple[str, Any]]:
     seen: dict[int, Any] = {}  # keeps what was seen alive: another thing may not get its id
-    for each, late in itertools.product(program_frames(frame), (False, True)):
+    for each, late in itertools.product(program_frames(frame, _MOST_FRAMES), (False, True)):
         waiting = [
             (name, thing, 0)
             for name, thing in _frame_variables(each).items()

@@ -17,7 +17,7 @@ from functools import lru_cache
 from itertools import dropwhile
 from types import CodeType, FrameType
 
-from watchdog_app.agent.found.names import is_program
+from watchdog_app.agent.identity.code import is_program
 
 _MOST_FRAMES = 200
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp)
@@ -81,23 +81,26 @@ def in_same_loop(one: Sequence[Place], other: Sequence[Place]) -> bool:
 def assigned_names(stack: Sequence[Place]) -> frozenset[str]:
     """The variables that the loops around a place of the program assign."""
     return frozenset(
-        name
+        name.id
         for code, line in stack
         for loop in _loops_at(code, line)
-        for at, name in _stored_names(_source(code))
-        if loop.first <= at <= loop.last
+        for name in ast.walk(_parse(_source(code)))
+        if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
+        if loop.first <= name.lineno <= loop.last
     )
 
 
 def _loops_at(code: CodeType, line: int) -> list[Loop]:
+    """The loops of a function of the program around a line of it, the innermost first."""
     if not is_program(code):
         return []
     begin = 0 if code.co_name == "<module>" else code.co_firstlineno
-    return [
-        Loop(code, first, last)
-        for first, last in _loops(_source(code))
-        if begin <= first <= line <= last
+    found = [
+        Loop(code, each.lineno, each.end_lineno or 0)
+        for each in ast.walk(_parse(_source(code)))
+        if isinstance(each, _LOOPS) and begin <= each.lineno <= line <= (each.end_lineno or 0)
     ]
+    return sorted(found, key=lambda loop: loop.last - loop.first)
 
 
 def _source(code: CodeType) -> str:
@@ -105,22 +108,6 @@ def _source(code: CodeType) -> str:
 
 
 @lru_cache(maxsize=16)
-def _loops(source: str) -> tuple[tuple[int, int], ...]:
-    """First and last line of each loop, the innermost first."""
-    tree = _parse(source)
-    found = [
-        (each.lineno, each.end_lineno or 0) for each in ast.walk(tree) if isinstance(each, _LOOPS)
-    ]
-    return tuple(sorted(found, key=lambda lines: lines[1] - lines[0]))
-
-
-@lru_cache(maxsize=16)
-def _stored_names(source: str) -> tuple[tuple[int, str], ...]:
-    """Line and name of each variable that is given a value."""
-    names = [each for each in ast.walk(_parse(source)) if isinstance(each, ast.Name)]
-    return tuple((each.lineno, each.id) for each in names if isinstance(each.ctx, ast.Store))
-
-
 def _parse(source: str) -> ast.AST:
     try:
         return ast.parse(source)

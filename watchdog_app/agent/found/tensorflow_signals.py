@@ -17,9 +17,9 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from watchdog_app.agent.contain import Guard
-from watchdog_app.agent.found.names import is_program
 from watchdog_app.agent.found.trainings import Trainings
 from watchdog_app.agent.found.wrapping import Wrapped
+from watchdog_app.agent.identity.code import is_program
 
 if TYPE_CHECKING:
     from watchdog_app.agent.found.tensorflow_passes import WatchedPass

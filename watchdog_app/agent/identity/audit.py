@@ -175,26 +175,17 @@ class Audit:
         return isinstance(thing, Iterator) or callable(getattr(thing, "__next__", None))
 
 
-def _program_frames(frame: FrameType | None) -> Iterator[FrameType]:
-    count = 0
-    while frame is not None and count < _MOST_FRAMES:
-        if code.is_own_code(frame.f_code):
-            count += 1
-            yield frame
-            if frame.f_code.co_name == "<module>":
-                return
-        frame = frame.f_back
-
-
 def frames_with_source(
     frame: FrameType | None,
 ) -> Iterator[tuple[FrameType, ast.AST, dict[str, Any]]]:
     """The frames of the program whose text is known, from `frame` outwards, with their names."""
-    for each in _program_frames(frame):
+    for each in code.program_frames(frame, _MOST_FRAMES):
         text = code.source_tree(each.f_code)
         if text is not None:
             own = frame_locals(each) if each.f_code.co_flags & inspect.CO_NEWLOCALS else {}
             yield each, text, {**each.f_globals, **own}
+        if each.f_code.co_name == "<module>":
+            return
 
 
 def loops_around(text: ast.AST, line: int) -> list[ast.AST]:

@@ -24,7 +24,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from watchdog_app.rescue.identity import arguments
@@ -69,6 +69,8 @@ _CHANGE_CONTAINER = frozenset(
 # The only decorators that change what is computed.
 _COMPUTING = frozenset(("no_grad", "inference_mode", "enable_grad", "custom_gradient"))
 _LONGEST_WORD = 64
+# pytest, accelerate, jupyter: what installed packages are started by.
+_COMMANDS = sysconfig.get_path("scripts") or ""
 # Attributes and constants that say how or how far a program trains, and not what.
 _RUN_SETTINGS = frozenset(
     (
@@ -98,10 +100,9 @@ def fingerprint(function: object) -> Fingerprint | None:
 def source_tree(code: CodeType) -> ast.AST | None:
     """The text that a function or module was compiled from; None where that is not known."""
     if code.co_name != "<module>":
-        written = _SourceFunction.of(code)
-        return None if written is None else written.node
-    source = _source(code.co_filename)
-    file = _parsed(code.co_filename, source) if source else None
+        written = _written_function(code)
+        return None if written is None else written[0]
+    file = _file(code.co_filename)
     return file.tree if file is not None and file.runs(code) else None
 
 
@@ -133,9 +134,20 @@ def is_own(thing: object) -> bool:
     return is_own_file(str(path))
 
 
-def is_own_code(code: CodeType) -> bool:
-    """The same of what a frame runs."""
-    return is_own_file(code.co_filename)
+def is_program(code: CodeType) -> bool:
+    """Whether code is the program's own: a script, a cell, a module of its folder."""
+    file = code.co_filename
+    command = os.path.dirname(file) == _COMMANDS and not file.endswith(".py")
+    return not command and is_own_file(file)
+
+
+def program_frames(frame: FrameType | None, most: int) -> Iterator[FrameType]:
+    """The innermost frames of the program's own code, from `frame` outwards."""
+    while frame is not None and most > 0:
+        if is_program(frame.f_code):
+            most -= 1
+            yield frame
+        frame = frame.f_back
 
 
 def location(function: object) -> str:
@@ -220,8 +232,7 @@ def attributes_set(kind: type) -> frozenset[str]:
     found: set[str] = set()
     for name in {kind.__module__, "__main__"}:
         path = getattr(sys.modules.get(name), "__file__", None)
-        source = _source(path) if isinstance(path, str) else None
-        file = _parsed(path, source) if isinstance(path, str) and source else None
+        file = _file(path) if isinstance(path, str) else None
         found |= file.attributes if file is not None else set()
     return frozenset(found)
 
@@ -255,8 +266,7 @@ def statements(path: str | None) -> list[tuple[str, int, int]]:
 
 def function_hashes(path: str) -> set[str]:
     """The text hashes of a `Fingerprint` of each function in a file; empty: it cannot be read."""
-    source = _source(path)
-    file = _parsed(path, source) if source else None
+    file = _file(path)
     return {_normalized_hash(each) for each in file.nodes} if file is not None else set()
 
 
@@ -281,36 +291,31 @@ class _Fingerprinter:
         self._known[code] = number = len(self._found)
         entry = [name(function), "", _file_of(code), ""]
         self._found.append(entry)
-        written = _SourceFunction.of(code)
+        written = _written_function(code)
         if written is None:
             entry[1] = (
                 f"{BYTECODE}-{sys.version_info[0]}.{sys.version_info[1]}:{_bytecode_hash(code)}"
             )
             return number
-        tree = _Normalizer(written.node, _Names(function, owner, written.changed, self)).tree
-        entry[1] = text_hash(ast.dump(tree, annotate_fields=False))
-        entry[3] = _normalized_hash(written.node)
+        node, changed = written
+        entry[1] = _normalized_hash(node, _Names(function, owner, changed, self))
+        entry[3] = _normalized_hash(node)
         return number
 
 
-@dataclass(frozen=True, slots=True)
-class _SourceFunction:
-    """A function in the text of its file."""
+def _written_function(code: CodeType) -> tuple[ast.AST, frozenset[str]] | None:
+    """
+    The text of a function, and the globals that functions of its file set.
 
-    node: ast.AST
-    changed: frozenset[str]  # globals that functions of that file set
-
-    @classmethod
-    def of(cls, code: CodeType) -> _SourceFunction | None:
-        """None where there is no text, or the text is not what runs."""
-        source = _source(code.co_filename)
-        file = _parsed(code.co_filename, source) if source else None
-        if file is None or not file.runs(code):
-            return None
-        found = [each for each in file.nodes if _is_definition_of(each, code)]
-        if len(found) > 1:  # several lambdas in one line
-            found = [each for each in found if _is_lambda_of(each, code)]
-        return cls(found[0], file.changed) if len(found) == 1 else None
+    None where there is no text, or the text is not what runs.
+    """
+    file = _file(code.co_filename)
+    if file is None or not file.runs(code):
+        return None
+    found = [each for each in file.nodes if _is_definition_of(each, code)]
+    if len(found) > 1:  # several lambdas in one line
+        found = [each for each in found if _is_lambda_of(each, code)]
+    return (found[0], file.changed) if len(found) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +330,12 @@ class _File:
         """Whether a function that runs was compiled from this text."""
         there = self.codes.get((code.co_name, code.co_firstlineno), ())
         return _code_key(code) in there
+
+
+def _file(filename: str) -> _File | None:
+    """What is known of a file by its text; None where it cannot be read."""
+    source = _source(filename)
+    return _parsed(filename, source) if source else None
 
 
 @functools.lru_cache(maxsize=32)
@@ -460,19 +471,10 @@ class _Names:
         return None if number is None else f"method {number}"
 
 
-class _NoNames:
-    """Names that stand for what is written."""
-
-    def meaning(self, _: str) -> None:
-        """It stays as it is written."""
-
-    method = meaning
-
-
 class _Normalizer(ast.NodeTransformer):
     """The tree of a function without what changes no number; changes a copy of it."""
 
-    def __init__(self, node: ast.AST, names: _Names | _NoNames) -> None:
+    def __init__(self, node: ast.AST, names: _Names | None) -> None:
         self._names = names
         root: Any = ast.parse(ast.unparse(node)).body[0]  # a copy
         root = root.value if isinstance(root, ast.Expr) else root
@@ -514,13 +516,14 @@ class _Normalizer(ast.NodeTransformer):
             node.id = self._new(node.id)
         elif node.id in self._imported:
             node.id = self._imported[node.id]
-        else:
+        elif self._names is not None:
             node.id = self._names.meaning(node.id) or node.id
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         """A method of the program may be called otherwise."""
-        if isinstance(node.value, ast.Name) and node.value.id == self._self:
+        of_self = isinstance(node.value, ast.Name) and node.value.id == self._self
+        if of_self and self._names is not None:
             node.attr = self._names.method(node.attr) or node.attr
         return self.generic_visit(node)
 
@@ -682,8 +685,8 @@ def _attribute(thing: object, key: str) -> object:
         return None
 
 
-def _normalized_hash(node: ast.AST) -> str:
-    return text_hash(ast.dump(_Normalizer(node, _NoNames()).tree, annotate_fields=False))
+def _normalized_hash(node: ast.AST, names: _Names | None = None) -> str:
+    return text_hash(ast.dump(_Normalizer(node, names).tree, annotate_fields=False))
 
 
 def _file_of(code: CodeType) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,14 +74,21 @@ def _resized(before: int, size: int) -> str:
 
 
 def _tensors(batch: Any) -> Iterator[Any]:
-    if isinstance(batch, Mapping):
-        for key in sorted(batch, key=str):
-            yield from _tensors(batch[key])
-    elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
-        for each in batch:
-            yield from _tensors(each)
-    elif hasattr(batch, "dtype") and hasattr(batch, "shape"):
-        yield batch
+    yield from (
+        each for each in flatten(batch) if hasattr(each, "dtype") and hasattr(each, "shape")
+    )
+
+
+def flatten(value: Any) -> Iterator[Any]:
+    """What dicts, lists and tuples hold, in a steady order."""
+    if isinstance(value, Mapping):
+        for key in sorted(value, key=str):
+            yield from flatten(value[key])
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from flatten(each)
+    else:
+        yield value
 
 
 def _name_of(dtype: Any) -> str:

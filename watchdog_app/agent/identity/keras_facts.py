@@ -21,6 +21,7 @@ from watchdog_app.agent.adapters.keras.model import (
     optimizers_of,
 )
 from watchdog_app.agent.identity import code
+from watchdog_app.agent.identity.data_facts import flatten
 from watchdog_app.rescue.identity.compare import merge_settings
 
 Layers = list[dict[str, Any]]
@@ -104,9 +105,10 @@ def functions(things: Sequence[Any], losses: Any = None) -> Functions:
         if id(thing) not in seen:
             seen.add(id(thing))
             found += object_functions(thing)
-    for loss in _flat_losses(losses):
-        found += object_functions(loss)
-        found += function_entry(loss, code.name(loss))
+    for loss in flatten(losses):
+        if loss is not None and not isinstance(loss, str):
+            found += object_functions(loss)
+            found += function_entry(loss, code.name(loss))
     return found
 
 
@@ -351,17 +353,6 @@ def _with_layers(thing: Any) -> Iterator[Any]:
     if is_keras_module(type(thing).__module__) or hasattr(thing, "_flatten_layers"):
         yield from _or_none(lambda: list(thing._flatten_layers(include_self=False))) or ()
         yield from _or_none(lambda: optimizers_of(thing)) or ()
-
-
-def _flat_losses(losses: Any) -> Iterator[Any]:
-    if isinstance(losses, Mapping):
-        for key in sorted(losses, key=str):
-            yield from _flat_losses(losses[key])
-    elif isinstance(losses, (list, tuple)):
-        for each in losses:
-            yield from _flat_losses(each)
-    elif losses is not None and not isinstance(losses, str):
-        yield losses
 
 
 def _variables(thing: Any) -> dict[str, Any]:

@@ -9,8 +9,7 @@ has changed the weights since.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from watchdog_app.agent.adapters.passes import Passes
@@ -130,9 +129,9 @@ class LoopWatch:
         if not self._last_position.batch_was_drawn():
             inexact.append(AFTERWARDS)
         self.inexact = inexact
+        self._last_position.restore()
         try:
-            with self._last_position.restored():
-                path = self._save(watch.REASON)
+            path = self._save(watch.REASON)
         finally:
             self.inexact = []
         advice = (
@@ -169,7 +168,7 @@ class LastPosition:
                 (each.source, each.source.passes, each.source.total)
                 for each in self._latest.values()
             ]
-        self._counts = [_position_of(each) for each in epoch]
+        self._counts = [(each.drawn, each.finished, each.source.total) for each in epoch]
         self._own = [own_random.capture_all(each.generators) for each in epoch] if own else None
 
     def is_only_open_pass(self) -> bool:
@@ -193,42 +192,19 @@ class LastPosition:
         """Release all references."""
         self.__init__(self._passes)  # type: ignore[misc]
 
-    @contextmanager
-    def restored(self) -> Iterator[None]:
-        """Within it the passes are at the recorded position; own generators stay restored."""
+    def restore(self) -> None:
+        """Set the passes to the recorded position, and their own generators."""
         if self._epoch is None:
-            yield
             return
-        passes, old = self._passes, self._epoch
-        epoch, latest = passes._epoch, passes._latest
-        same = epoch is old
+        passes = self._passes
         # In an epoch that has begun since, and read nothing that was noted, nothing has been had.
-        kept = old[: len(self._counts)] if same else []
-        now = [_position_of(each) for each in kept]
-        sources = [(source, source.passes, source.total) for source, _, _ in self._sources]
+        kept = self._epoch[: len(self._counts)] if self.is_of_this_epoch() else []
         passes._epoch = kept
         passes._latest = dict(self._latest)
         for source, begun, total in self._sources:
             source.passes, source.total = begun, total
         for each, count in zip(kept, self._counts, strict=False):
             each.ahead = each.drawn != count[0]
-            _set_position(each, count)
+            each.drawn, each.finished, each.source.total = count
         for each, states in zip(kept, self._own or [], strict=False):
             own_random.restore_all(each.generators, states)
-        try:
-            yield
-        finally:
-            passes._epoch, passes._latest = epoch, latest
-            for source, begun, total in sources:
-                source.passes, source.total = begun, total
-            for each, count in zip(kept, now, strict=True):
-                each.ahead = False
-                _set_position(each, count)
-
-
-def _position_of(each: Any) -> tuple[int, bool, int]:
-    return each.drawn, each.finished, each.source.total
-
-
-def _set_position(each: Any, count: tuple[int, bool, int]) -> None:
-    each.drawn, each.finished, each.source.total = count

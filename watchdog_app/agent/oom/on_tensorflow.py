@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow import raw_ops
 
+from watchdog_app.agent.adapters.tensorflow_state import LoopState
 from watchdog_app.agent.oom import micro as batches
 from watchdog_app.agent.oom.micro import MicroBatches
 from watchdog_app.agent.oom.record import Record, split_variables
@@ -61,19 +62,6 @@ class TensorFlowRecord(Record):
 
     def _assign(self, item: Any, value: Any) -> None:
         item.holder.assign(value)
-
-
-class LoopState(Protocol):
-    """The named objects of a loop."""
-
-    def variables(self) -> Sequence[NamedVariable]:
-        """All of them."""
-
-    def capture_random(self) -> dict[str, Any]:
-        """Global random numbers and those of named generators, as JSON."""
-
-    def restore_random(self, state: dict[str, Any]) -> None:
-        """Set them."""
 
 
 class LoopRecord(TensorFlowRecord):

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from watchdog_app.agent.adapters.torch_parts import ModulePart, OptimizerPart
 from watchdog_app.agent.adapters.torch_state import TorchState
 from watchdog_app.agent.oom import micro as batches
 from watchdog_app.agent.oom.micro import MicroBatches
@@ -116,28 +117,19 @@ class LoopRecord(TorchRecord):
 
 def parameters(state: TorchState) -> list[Any]:
     """Parameters of all named modules, and named tensors that are trained, once each."""
-    found: dict[int, Any] = {}
-    for part in state._parts.values():
-        thing = part.thing
-        if isinstance(thing, torch.nn.Module):
-            found.update((id(each), each) for each in thing.parameters())
-        elif isinstance(thing, torch.Tensor) and thing.requires_grad and thing.is_leaf:
-            found[id(thing)] = thing
-    return list(found.values())
+    found = {id(each): each for part in state.parts.values() for each in part.tensors()}
+    return [each for each in found.values() if each.is_leaf and each.requires_grad]
 
 
 def buffers(state: TorchState) -> list[Any]:
     """Statistics and the like of all named modules, once each."""
-    found: dict[int, Any] = {}
-    for part in state._parts.values():
-        if isinstance(part.thing, torch.nn.Module):
-            found.update((id(each), each) for each in part.thing.buffers())
-    return list(found.values())
+    modules = [each.thing for each in state.parts.values() if isinstance(each, ModulePart)]
+    return list({id(each): each for module in modules for each in module.buffers()}.values())
 
 
 def _slots(state: TorchState) -> Iterable[Any]:
-    for part in state._parts.values():
-        if isinstance(part.thing, torch.optim.Optimizer):
+    for part in state.parts.values():
+        if isinstance(part, OptimizerPart):
             for slots in part.thing.state.values():
                 yield from (each for each in slots.values() if isinstance(each, torch.Tensor))
 

@@ -61,7 +61,7 @@ class Sorter:
             covers: which are changed only after a mark was set.
 
         Raises:
-            Unable: one of them can neither be held nor be told.
+            CannotPublish: one of them can neither be held nor be told.
         """
         found = Contents()
         values = bytearray()

@@ -13,15 +13,17 @@ together by element type, and gives the large ones, whose buffers NumPy looks at
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from watchdog_app.agent.snapshot.change_marker import KerasTraining, Refreshed
+from watchdog_app.agent.snapshot.change_marker import KerasTraining, Refresh, Refreshed
 from watchdog_app.agent.snapshot.contents import Contents, sample_ranges
+from watchdog_app.agent.snapshot.keras_marker import FitMarker
 from watchdog_app.rescue.segment import snapshot as tables
 from watchdog_app.rescue.segment.memory import Gathering
 from watchdog_app.rescue.segment.snapshot import Marker
@@ -171,3 +173,68 @@ def _flat(variable: Any) -> Any:
 def _address(tensor: Any) -> int:
     """Of the elements of an eager tensor on a CPU, which NumPy looks at where they lie."""
     return int(np.asarray(tensor).__array_interface__["data"][0])
+
+
+class OnTensorFlow(FitMarker):
+    """The step counts; whether it does is seen at each look."""
+
+    is_supported = True
+
+    def __init__(self, training: KerasTraining) -> None:
+        super().__init__(training)
+        self._marker: Marker | None = None
+        self._step = -1
+        self._counts = False
+        self._refresh: TensorFlowRefresh | None = None
+
+    def prepare(self) -> None:
+        """See `ChangeMarker`."""
+        if not self._training.compiled:
+            for optimizer in self._training.optimizers():
+                add_counter(optimizer)
+
+    def update(self, step: int) -> None:
+        """See `ChangeMarker`."""
+        super().update(step)
+        self.update_marker(step)
+
+    def update_marker(self, step: int) -> None:
+        """Whether the steps since the last look have counted, and where."""
+        before, self._marker = self._marker, APPLIED.read()
+        if step != self._step:
+            now = self._marker
+            self._counts = (
+                before is not None
+                and before.address == now.address
+                and before.value < now.value
+                and not self._training.compiled
+            )
+        self._step = step
+
+    def markers(self) -> Iterable[Marker]:
+        """See `ChangeMarker`."""
+        return () if self._marker is None else (self._marker,)
+
+    @property
+    def trusted(self) -> bool:  # type: ignore[override]  # known only when it is asked
+        """See `ChangeMarker`."""
+        return self._counts
+
+    def end(self) -> None:
+        """See `ChangeMarker`."""
+        for optimizer in self._training.optimizers():
+            remove_counter(optimizer)
+
+    def refresh(self, meta: Mapping[str, Any], contents: Contents) -> Refresh | None:
+        """See `ChangeMarker`."""
+        if self._refresh is None or not self._refresh.matches(contents):
+            self._refresh = TensorFlowRefresh(self._training, contents)
+        known = self._refresh
+        known.meta = meta
+
+        def take(step: int) -> Refreshed | None:
+            self.update_marker(step)
+            found = known.capture()
+            return None if found is None else replace(found, markers=tuple(self.markers()))
+
+        return take

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -39,39 +39,13 @@ class NeedsFullCapture(Exception):
     """A state that can only be taken whole."""
 
 
-class Loop(Protocol):
-    """What is told of, whether a program named it or it was found."""
-
-    @property
-    def parts(self) -> Mapping[str, Part]:
-        """Its objects, as they were published whole."""
-
-    def position(self, tensors: Tensors) -> Mapping[str, Any]:
-        """Where the loop stands."""
-
-    def waiting(self) -> set[int]:
-        """Ids of the parameters whose gradients wait for their optimizer's step."""
-
-    def lost(self) -> list[str]:
-        """What a resume would not bring back, in words."""
-
-    def attributes(self) -> Mapping[str, Any] | None:
-        """Plain attributes of its modules that training has changed; None: as they were."""
-
-    def trained(self) -> list[Any]:
-        """The parameters of its optimizers."""
-
-    def same(self) -> bool:
-        """Whether it consists of the same objects."""
-
-
 class TorchRefresh:
     """Made at a boundary, of what was published there whole; `capture` is called at later ones."""
 
-    def __init__(self, loop: Loop, meta: Mapping[str, Any], contents: Contents) -> None:
+    def __init__(self, loop: TorchMarker, meta: Mapping[str, Any], contents: Contents) -> None:
         """
         Args:
-            loop: that is published.
+            loop: of the training that is published.
             meta: as it was published.
             contents: likewise.
 
@@ -180,24 +154,54 @@ def _has_custom_state(part: Part, saved: Any) -> bool:
     return False
 
 
-class OptimizerMarker(ChangeMarker):
-    """Of whatever optimizers there are."""
+class TorchMarker(ChangeMarker):
+    """Of a loop that a program named, or that was found."""
 
-    def __init__(
-        self, optimizers: Callable[[], Iterable[Any]], waiting: Callable[[], set[int]]
+    def __init__(  # noqa: PLR0917 - what a loop is
+        self,
+        parts: Callable[[], Mapping[str, Part] | None],
+        optimizers: Callable[[], Iterable[Any]],
+        waiting: Callable[[], set[int]],
+        position: Callable[[Tensors], Mapping[str, Any]],
+        lost: Callable[[], list[str]],
+        same: Callable[[], bool] = lambda: True,
+        *,
+        attributes: Callable[[], Mapping[str, Any] | None] = lambda: None,
     ) -> None:
         """
         Args:
+            parts: that are trained, optimizers among them, as they were taken last; None: unknown.
             optimizers: those that train, now.
             waiting: ids of the parameters whose gradients wait for their optimizer's step.
+            position: where the loop stands.
+            lost: what a resume would not bring back, in words.
+            same: whether it consists of the same parts as when they were taken last.
+            attributes: plain ones of its modules that training has changed; None: as they were.
         """
-        self.waiting = waiting
+        self.waiting, self.position, self.lost, self.same = waiting, position, lost, same
+        self.attributes = attributes
+        self._parts = parts
         self._optimizers = optimizers
         self._hooked: weakref.WeakSet[Any] = weakref.WeakSet()
         self._addresses: set[int] = set()
         self._backward_hooked = False
         self._step_begins: Callable[[], None] = lambda: None
         self._hooks: list[Any] = []
+
+    @property
+    def parts(self) -> Mapping[str, Part]:
+        """Its objects, as they were published whole."""
+        parts = self._parts()
+        if parts is None:
+            raise NeedsFullCapture
+        return parts
+
+    def refresh(self, meta: Mapping[str, Any], contents: Contents) -> Refresh | None:
+        """See `ChangeMarker`."""
+        try:
+            return TorchRefresh(self, meta, contents).capture
+        except (NeedsFullCapture, OSError):
+            return None
 
     def update(self, step: int) -> None:  # noqa: ARG002
         """See `ChangeMarker`."""
@@ -214,7 +218,8 @@ class OptimizerMarker(ChangeMarker):
                 for slot in slots.values():
                     if isinstance(slot, torch.Tensor):
                         addresses.add(slot.data_ptr())
-        if gradients and self._watch_backward():
+        if gradients:
+            self._watch_backward()
             addresses.update(each.data_ptr() for each in gradients)
         addresses.discard(0)
 
@@ -250,63 +255,15 @@ class OptimizerMarker(ChangeMarker):
                 self._hooked.add(each)
                 self._hooks.append(each.register_step_pre_hook(before))
 
-    def _watch_backward(self) -> bool:
-        """Whether the next backward pass tells before it adds to a gradient."""
-        if not self._backward_hooked:
-            trained = [each for each in self.trained() if each.requires_grad]
+    def _watch_backward(self) -> None:
+        """Be told before the next backward pass adds to a gradient."""
+        if self._backward_hooked:
+            return
+        trained = [each for each in self.trained() if each.requires_grad]
 
-            def first(_: Any) -> None:
-                self._step_begins()
+        def first(_: Any) -> None:
+            self._step_begins()
 
-            try:
-                hook = torch.autograd.graph.register_multi_grad_hook(trained, first, mode="any")
-            except TypeError:  # PyTorch before 2.1
-                return False
-            self._hooks.append(hook)
-            self._backward_hooked = True
-        return True
-
-
-class TorchMarker(OptimizerMarker):
-    """Of objects that are known, whose later states are told cheaply."""
-
-    def __init__(  # noqa: PLR0917 - what a loop is
-        self,
-        parts: Callable[[], Mapping[str, Part] | None],
-        optimizers: Callable[[], Iterable[Any]],
-        waiting: Callable[[], set[int]],
-        position: Callable[[Tensors], Mapping[str, Any]],
-        lost: Callable[[], list[str]],
-        same: Callable[[], bool] = lambda: True,
-        *,
-        attributes: Callable[[], Mapping[str, Any] | None] = lambda: None,
-    ) -> None:
-        """
-        Args:
-            parts: that are trained, optimizers among them, as they were taken last; None: unknown.
-            optimizers: as `OptimizerMarker`.
-            waiting: likewise.
-            position: where the loop stands.
-            lost: what a resume would not bring back, in words.
-            same: whether it consists of the same parts as when they were taken last.
-            attributes: plain ones of its modules that training has changed; None: as they were.
-        """
-        super().__init__(optimizers, waiting)
-        self.position, self.lost, self.same = position, lost, same
-        self.attributes = attributes
-        self._parts = parts
-
-    @property
-    def parts(self) -> Mapping[str, Part]:
-        """See `torch_refresh.Loop`."""
-        parts = self._parts()
-        if parts is None:
-            raise NeedsFullCapture
-        return parts
-
-    def refresh(self, meta: Mapping[str, Any], contents: Contents) -> Refresh | None:
-        """See `ChangeMarker`."""
-        try:
-            return TorchRefresh(self, meta, contents).capture
-        except (NeedsFullCapture, OSError):
-            return None
+        hook = torch.autograd.graph.register_multi_grad_hook(trained, first, mode="any")
+        self._hooks.append(hook)
+        self._backward_hooked = True

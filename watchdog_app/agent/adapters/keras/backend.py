@@ -61,14 +61,6 @@ class Backend(ABC):
     def keep_metric(self, item: NamedVariable) -> Kept:
         """A function that returns the values a metric has now, also after they changed."""
 
-    def capture_random(self) -> randomness.State:
-        """The global random numbers of Python, NumPy and the loaded frameworks, as JSON."""
-        return capture_random()
-
-    def restore_random(self, state: randomness.State, *, python_and_numpy: bool) -> None:
-        """Set them; see `randomness.restore`."""
-        restore_random(state, python_and_numpy=python_and_numpy)
-
     def environment_record(self) -> dict[str, Any]:
         """See `environment.record`."""
         return environment.record()

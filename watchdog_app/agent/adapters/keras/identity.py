@@ -132,7 +132,9 @@ def _read_facts(iterator: Any) -> dict[str, Any]:
         )
     # Shuffled batch by batch the order of the rows is another with batches of another size.
     found["rows_in_any_batches"] = getattr(adapter, "_shuffle", None) != "batch"
-    arrays = [each for each in _flatten(getattr(adapter, "_inputs", None)) if each is not None]
+    arrays = [
+        each for each in data_facts.flatten(getattr(adapter, "_inputs", None)) if each is not None
+    ]
     if arrays:
         found["elements"] = [_describe_element(each.dtype, each.shape) for each in arrays]
         found["sample"] = _sample_checksum(arrays)
@@ -163,14 +165,3 @@ def _sample_checksum(arrays: Iterable[Any]) -> str | None:
         rows = np.ascontiguousarray(each[::stride][:_SAMPLED_ROWS])
         checksum = zlib.crc32(rows.tobytes(), checksum)
     return f"{checksum:08x}"
-
-
-def _flatten(value: Any) -> Iterable[Any]:
-    if isinstance(value, Mapping):
-        for key in sorted(value):
-            yield from _flatten(value[key])
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _flatten(each)
-    else:
-        yield value

@@ -17,11 +17,12 @@ import concurrent.futures
 import os
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from watchdog_app.agent.adapters.keras import callbacks as callback_state
 from watchdog_app.agent.adapters.keras import position
-from watchdog_app.agent.adapters.keras.backend import TENSORFLOW, UNKNOWN, Backend
+from watchdog_app.agent.adapters.keras.backend import UNKNOWN, Backend, capture_random
 from watchdog_app.agent.adapters.keras.passes import DataPasses
 from watchdog_app.agent.adapters.keras.resume import Resumption
 from watchdog_app.agent.adapters.keras.state import FitState
@@ -37,6 +38,8 @@ from watchdog_app.rescue.checkpoint.store import RescueStore, SavedRescue
 from watchdog_app.rescue.identity.notebook import notebook_path
 
 _HOOK = "on_train_batch_end"
+# By the name of a backend, which is in the name of its module.
+_BACKENDS = {"tensorflow": "OnTensorFlow", "torch": "OnTorch", "jax": "OnJax"}
 
 
 def backend_of_keras() -> Backend | None:
@@ -44,19 +47,11 @@ def backend_of_keras() -> Backend | None:
     import keras
 
     name = keras.backend.backend()
-    if name == TENSORFLOW:
-        from watchdog_app.agent.adapters.keras.on_tensorflow import OnTensorFlow
-
-        return OnTensorFlow()
-    if name == "torch":
-        from watchdog_app.agent.adapters.keras.on_torch import OnTorch
-
-        return OnTorch()
-    if name == "jax":
-        from watchdog_app.agent.adapters.keras.on_jax import OnJax
-
-        return OnJax()
-    return None
+    if name not in _BACKENDS:
+        return None
+    module = import_module(f"watchdog_app.agent.adapters.keras.on_{name}")
+    found: Backend = getattr(module, _BACKENDS[name])()
+    return found
 
 
 class FitRescue:
@@ -448,7 +443,7 @@ class FitRescue:
         self._audited = True
         lost: list[str] = []
         with self._guard:
-            lost = state.not_restored(state.backend.capture_random())
+            lost = state.not_restored(capture_random())
             session.report_not_restored(lost)
         if lost and self.strict:
             raise refused_by_strict(lost)

@@ -12,7 +12,13 @@ import numpy as np
 
 from watchdog_app.agent.adapters.keras import callbacks as callback_state
 from watchdog_app.agent.adapters.keras import identity, position
-from watchdog_app.agent.adapters.keras.backend import Backend, Kept
+from watchdog_app.agent.adapters.keras.backend import (
+    TENSORFLOW,
+    Backend,
+    Kept,
+    capture_random,
+    restore_random,
+)
 from watchdog_app.agent.adapters.keras.model import (
     build_optimizers,
     optimizer_targets,
@@ -21,12 +27,9 @@ from watchdog_app.agent.adapters.keras.model import (
 from watchdog_app.agent.identity import attributes, environment, keras_facts
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.runtime.session import Capture
+from watchdog_app.agent.snapshot.keras_marker import FitMarker, OnTorch
 from watchdog_app.agent.state import matching, own_random, randomness, rows
 from watchdog_app.agent.state.rows import NamedVariable, Row
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from watchdog_app.agent.snapshot.change_marker import ChangeMarker
 
 Read = Callable[[str], Any]  # name of a tensor in the rescue to its raw bytes
 KIND = "keras.fit"
@@ -94,7 +97,7 @@ class FitState:
             id(item.holder): self.backend.keep_metric(item)
             for item in self.backend.metrics(self.model)
         }
-        self._random_at_validation = self.backend.capture_random()  # a resume begins it again
+        self._random_at_validation = capture_random()  # a resume begins it again
 
     def validation_ends(self) -> None:
         """Let go of what `validation_begins` kept."""
@@ -144,7 +147,7 @@ class FitState:
         return self._changing(states)
 
     def _changing(self, callbacks: list[dict[str, Any]]) -> dict[str, Any]:
-        random_now = self._random_at_validation or self.backend.capture_random()
+        random_now = self._random_at_validation or capture_random()
         return {
             "position": self.progress.position(),
             "order_seed": None if self.order is None else self.order.seed,
@@ -157,11 +160,13 @@ class FitState:
             "restore_python_random": not self._drawn_in_background(random_now),
         }
 
-    def marker(self) -> ChangeMarker:
+    def marker(self) -> FitMarker:
         """How it is known from outside that a step has begun to change the weights."""
-        from watchdog_app.agent.snapshot import keras_marker
+        if self.backend.name == TENSORFLOW:
+            from watchdog_app.agent.snapshot.tensorflow_marker import OnTensorFlow
 
-        return keras_marker.marker_for(self, self.backend.name)
+            return OnTensorFlow(self)
+        return (OnTorch if self.backend.name == "torch" else FitMarker)(self)
 
     @property
     def compiled(self) -> bool:
@@ -276,7 +281,7 @@ class SavedFit:
         """Give callbacks and global random numbers back; returns callbacks that are not there."""
         state.restore_attributes(self.meta.get(attributes.KEY))
         absent = callback_state.restore(state.callbacks, self.meta["callbacks"], self.read)
-        state.backend.restore_random(
+        restore_random(
             self.meta["random"], python_and_numpy=bool(self.meta["restore_python_random"])
         )
         return absent
