@@ -102,9 +102,9 @@ def run(args: Args, out: Output) -> int:
     python = find_interpreter(args.python)
     limit, limit_text = args.limit, "the limit that was given"
     if limit is None and not args.gpu:
-        from watchdog_app.estimate import limits
+        from watchdog_app.estimate.estimating import tightest_limit
 
-        found = limits.tightest_limit()
+        found = tightest_limit()
         if found is not None:
             limit, limit_text = found
     plan = {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from watchdog_app.agent.telemetry.parts import parts_of_keras, shape_of, tensor_bytes
+from watchdog_app.agent.telemetry.parts import parts_of_keras, shape_of
 from watchdog_app.base.text.quantities import KIB, MIB
 from watchdog_app.estimate import inputs as inputs_module
 from watchdog_app.estimate.step import (
@@ -17,7 +17,6 @@ from watchdog_app.estimate.step import (
     Traced,
     TraceError,
 )
-from watchdog_app.estimate.tf_pool import Weight, simulate_pool
 
 # Measured on Linux x86-64 with TensorFlow 2.21 and Keras 3.15 (docs/measurements.md): resident
 # after the import, and what the first step adds whatever it computes.
@@ -25,6 +24,11 @@ TENSORFLOW_BYTES = 690 * MIB
 TENSORFLOW_FIRST_BYTES = 60 * MIB
 # Every operation of a training graph, in all the forms that TensorFlow keeps of it.
 _OP_BYTES = 33 * KIB
+# TensorFlow gives no memory back, and no two steps have the same order: holes stay, a part of what
+# a step takes. Copies of a batch wait: as the program made it, converted, the next ones. Both were
+# fitted with bench/estimate_judge.py.
+_HOLES_SHARE = 0.2
+_BATCH_COPIES = 8
 _XLA_FIRST_BYTES = 90 * MIB
 _XLA_OP_BYTES = 50 * KIB  # compiled code and what compiling left behind
 # Without a trace: temporaries of the backward pass, in parts of what the layers put out.
@@ -57,8 +61,7 @@ def subject(  # noqa: PLR0917
             "a Keras model has its precision from its layers' policy; precision= is for PyTorch."
         )
     optimizer, parts = _resolve_optimizer(model, optimizer, notes)
-    weights = _weights(model, parts.optimizer_bytes or 0, parts.trained_bytes)
-    static = sum(each.bytes + each.slots_bytes for each in weights)
+    static = parts.weights_bytes + (parts.optimizer_bytes or 0)
     jit = bool(getattr(model, "jit_compile", False) is True if jit is None else jit)
     backend = _backend(model)
     operations = [0]
@@ -82,20 +85,18 @@ def subject(  # noqa: PLR0917
         from watchdog_app.estimate import keras_trace, tf_graph
 
         graph = keras_trace.step_graph(model, specs, batch, optimizer=optimizer, loss=loss)
-        # Operations race each other: no two steps have the same order.
-        simulations = [tf_graph.simulate(graph, workers, compiled=jit) for workers in (2, 3, 1)]
-        operations[0] = max(operations[0], simulations[0].operations)
+        memory = tf_graph.graph_memory(graph, compiled=jit)
+        operations[0] = max(operations[0], memory.operations)
         data = _data_bytes(specs, batch)
-        unknown = f"{simulations[0].unknown_shapes} tensors have no known size and are left out."
-        if simulations[0].unknown_shapes and unknown not in notes:
+        unknown = f"{memory.unknown_shapes} tensors have no known size and are left out."
+        if memory.unknown_shapes and unknown not in notes:
             notes.append(unknown)
-        kept = simulations[0].kept_bytes
         if gpu:
-            peak = max(each.peak_bytes for each in simulations)
-            return Traced.on_gpu(batch, static + data + peak, kept, data)
-        live, resident = simulate_pool(weights, [each.events for each in simulations], data)
-        # The batch is there as the program made it, as a tensor, and the next one as well.
-        return Traced(batch, live + 2 * data, resident + 2 * data, kept, data)
+            live = static + data + memory.peak_bytes
+            return Traced.on_gpu(batch, live, memory.kept_bytes, data)
+        live = static + memory.peak_bytes + _BATCH_COPIES * data
+        resident = live + int(_HOLES_SHARE * memory.peak_bytes)
+        return Traced(batch, live, resident, memory.kept_bytes, data)
 
     def by_layers(batch: int) -> Traced:
         data = _data_bytes(specs, batch)
@@ -136,19 +137,6 @@ def _resolve_optimizer(model: Any, optimizer: Any, notes: list[str]) -> tuple[An
         except ValueError as error:
             raise EstimateError(f"Keras knows no optimizer {optimizer!r}.") from error
     return optimizer, parts_of_keras(model, optimizer=optimizer)
-
-
-def _weights(model: Any, slots_bytes: int, trained_bytes: int) -> list[Weight]:
-    share = slots_bytes / max(1, trained_bytes)
-    trained = {id(each) for each in model.trainable_variables}
-    return [
-        Weight(
-            tensor_bytes(each),
-            len(shape_of(each)) > 1,
-            int(tensor_bytes(each) * share) if id(each) in trained else 0,
-        )
-        for each in model.variables
-    ]
 
 
 def _backend(model: Any) -> str:

@@ -1,22 +1,39 @@
 """
-What a TensorFlow graph takes and gives back while it runs on a CPU, from the graph alone.
+What a TensorFlow graph holds at its worst moment while it runs, from the graph alone.
 
-The executor is simulated: operations run as they become ready, first come first served; an output
-lives until its last reader is done. Operations that hand on their input, or write their result
-into an input that nobody else needs, take nothing, as in TensorFlow's kernels.
+The graph becomes a flat list of nodes: calls inlined, what computes the same from the same done
+once, as TensorFlow's own optimizer of graphs does it. Two workers run them as they become ready,
+first come first served; an output lives until its last reader is done. Operations that hand on
+their input, or write their result into an input that nobody else needs, take nothing, as in
+TensorFlow's kernels.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from math import prod
 from typing import Any
 
-from watchdog_app.estimate.tf_nodes import FREE, SAME, FlatGraph, Node
+Source = tuple[int, int]  # node, output
 
-Event = tuple[int, int]  # key of a block, its bytes (0: it is given back)
-
+# The output is the first input itself.
+_SAME = frozenset(
+    {
+        "Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient",
+        "IdentityN", "EnsureShape", "CheckNumerics", "Bitcast", "PlaceholderWithDefault",
+        "Snapshot",
+    }
+)  # fmt: skip
+# Nothing is made: the memory is a variable's, a constant of the program or a mere handle.
+_FREE = frozenset(
+    {
+        "ReadVariableOp", "VarHandleOp", "Placeholder", "NoOp", "Const", "Shape", "Size", "Rank",
+        "_Arg", "Assert", "ControlTrigger",
+    }
+)  # fmt: skip
 # The output is written into an input of its size, where nobody else needs that.
 _IN_PLACE = frozenset(
     {
@@ -33,176 +50,155 @@ _EFFECTS = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparse", "Res
 _PRODUCTS = ("MatMul", "BatchMatMul", "Conv", "Depthwise", "Einsum", "While", "StatelessWhile")
 _PRODUCT_COST = 20  # times as long for a byte
 _WORKERS = 2  # operations that run side by side
+_BACKWARD = "gradient_tape/"  # what the names of gradients' operations begin with
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+_LOOPS = ("While", "StatelessWhile")
+_DISTINCT = frozenset({"Placeholder", "NoOp", "Assert", "ControlTrigger", *_LOOPS})
+_MAX_CONSTANT_BYTES = 1024  # larger constants are not compared
+_MAX_DEPTH = 4  # of loops that read from loops
+_MAX_NODES = 2_000_000
 
 
-@dataclass(slots=True)
-class Simulation:
-    """How a graph ran: what it took and gave back, and shapes that were not known."""
+@dataclass(frozen=True, slots=True)
+class GraphMemory:
+    """Bytes of one run of a graph, and what was seen of it."""
 
-    events: list[Event]
     peak_bytes: int
-    kept_bytes: int = 0  # what the forward pass leaves for the backward pass
-    unknown_shapes: int = 0
-    operations: int = 0  # of the graph and of all functions that it calls
+    kept_bytes: int  # what the forward pass leaves for the backward pass
+    unknown_shapes: int
+    operations: int  # of the graph and of all functions that it calls
 
 
-def simulate(graph: Any, workers: int = _WORKERS, *, compiled: bool = False) -> Simulation:
+def graph_memory(graph: Any, *, compiled: bool = False) -> GraphMemory:
     """
-    Simulate one run of a graph and count its memory.
+    Memory of one run of a graph.
 
     Args:
         graph: a FuncGraph; all its shapes should be known.
-        workers: operations that run side by side.
         compiled: by XLA, whose convolutions on a CPU unfold the whole batch.
     """
-    flat = FlatGraph(lambda nodes, keep: simulate_nodes(nodes, keep).peak_bytes, compiled)
+    flat = _FlatGraph(compiled)
     outputs = flat.add(graph)
-    keep = {source[0] for source in outputs}
-    simulation = simulate_nodes(flat.nodes, keep, workers)
-    simulation.unknown_shapes, simulation.operations = flat.unknown, flat.ops
-    return simulation
+    run = _Run(flat.nodes, {source[0] for source in outputs})
+    return GraphMemory(run.peak_bytes, run.kept_bytes, flat.unknown, flat.ops)
 
 
-def simulate_nodes(nodes: list[Node], keep: set[int], workers: int = _WORKERS) -> Simulation:
-    """Run the nodes that an output or an effect needs; `keep`: outputs live to the end."""
-    needed = _reachable(nodes, keep)
-    waiting = dict.fromkeys(needed, 0)
-    readers: dict[int, list[int]] = {n: [] for n in needed}
-    for n in needed:
-        before = {source for source, _ in nodes[n].inputs} | set(nodes[n].after)
-        for source in before & needed:
-            readers[source].append(n)
-            waiting[n] += 1
-    memory = _Memory(nodes, needed, keep)
-    ready = deque(n for n in sorted(needed) if not waiting[n])
-    running: list[tuple[float, int]] = []  # when it is done, node
-    now = 0.0
-    while ready or running:
-        while ready and len(running) < workers:
-            n = ready.popleft()
-            memory.start(n)
-            heappush(running, (now + _duration(nodes, n), n))
-        now, n = heappop(running)
-        memory.finish(n)
-        for reader in readers[n]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                ready.append(reader)
-    return Simulation(memory.events, memory.peak, sum(memory.kept.values()))
+@dataclass(slots=True)
+class _Node:
+    """One operation, and what it puts out."""
+
+    kind: str
+    inputs: list[Source]
+    sizes: list[int]
+    after: list[int] = field(default_factory=list)
+    extra: int = 0  # held until the last reader is done, beyond the outputs
+    scratch: int = 0
+    backward: bool = False
 
 
-def _duration(nodes: list[Node], n: int) -> float:
+@dataclass(slots=True)
+class _Block:
+    """Memory of one output, or of several that are the same."""
+
+    size: int
+    readers: int  # to come
+    forward: bool  # made by the forward pass
+    kept: bool = False  # and read by the backward pass
+
+
+class _Run:
+    """One run of the nodes that an output or an effect needs; `keep`: outputs live to the end."""
+
+    def __init__(self, nodes: list[_Node], keep: set[int]) -> None:
+        self.peak_bytes = self.kept_bytes = self._live_bytes = 0
+        self._blocks: dict[Source, _Block] = {}
+        needed = _reachable(nodes, keep)
+        self._readers = Counter(source for n in needed for source in nodes[n].inputs)
+        self._readers.update((n, at) for n in keep for at in range(len(nodes[n].sizes)))
+        waiting: dict[int, int] = {}
+        followers: dict[int, list[int]] = {n: [] for n in needed}
+        for n in sorted(needed):
+            before = {source for source, _ in nodes[n].inputs} | set(nodes[n].after)
+            waiting[n] = len(before & needed)
+            for each in before & needed:
+                followers[each].append(n)
+        ready = deque(n for n, count in waiting.items() if not count)
+        running: list[tuple[float, int]] = []  # when it is done, node
+        now = 0.0
+        while ready or running:
+            while ready and len(running) < _WORKERS:
+                n = ready.popleft()
+                self._start(n, nodes[n])
+                heappush(running, (now + _duration(nodes, nodes[n]), n))
+            now, n = heappop(running)
+            self._finish(n, nodes[n])
+            for each in followers[n]:
+                waiting[each] -= 1
+                if not waiting[each]:
+                    ready.append(each)
+
+    def _start(self, n: int, node: _Node) -> None:
+        for at, size in enumerate(node.sizes):
+            self._add_output((n, at), size, node)
+        if node.extra:
+            # The lists of a loop are one block, until the last of them is read to its end.
+            lists = [(n, at) for at, size in enumerate(node.sizes) if not size]
+            block = self._new_block(node.extra, sum(self._readers[key] for key in lists), node)
+            self._blocks.update(dict.fromkeys(lists, block))
+        self.peak_bytes = max(self.peak_bytes, self._live_bytes + node.scratch)
+
+    def _finish(self, n: int, node: _Node) -> None:
+        for source in node.inputs:
+            block = self._blocks.get(source)
+            if block is not None:
+                if node.backward and block.forward and not block.kept:
+                    block.kept = True
+                    self.kept_bytes += block.size
+                block.readers -= 1
+        for key in (*node.inputs, *((n, at) for at in range(len(node.sizes)))):
+            block = self._blocks.get(key)
+            if block is not None and block.readers <= 0:
+                self._live_bytes -= block.size
+                block.size = 0
+
+    def _add_output(self, key: Source, size: int, node: _Node) -> None:
+        source = _handed_on(node, key[1])
+        if source is not None:
+            block = self._blocks.get(source)
+        elif not size or node.kind in _FREE or node.kind.startswith(_EFFECTS):
+            return
+        else:
+            block = self._reusable(size, node) if key[1] == 0 else None
+            if block is None:
+                block = self._new_block(size, 0, node)
+        if block is not None:
+            self._blocks[key] = block
+            block.readers += self._readers[key]
+
+    def _reusable(self, size: int, node: _Node) -> _Block | None:
+        """An input of the same size that nobody else reads, where the operation overwrites it."""
+        inputs = map(self._blocks.get, node.inputs) if node.kind in _IN_PLACE else ()
+        return next((b for b in inputs if b is not None and (b.readers, b.size) == (1, size)), None)
+
+    def _new_block(self, size: int, readers: int, node: _Node) -> _Block:
+        self._live_bytes += size
+        return _Block(size, readers, not node.backward)
+
+
+def _duration(nodes: list[_Node], node: _Node) -> float:
     """How long an operation takes, in bytes moved: products of matrices longer than the rest."""
-    node = nodes[n]
     moved = sum(node.sizes) + sum(nodes[at].sizes[out] for at, out in node.inputs)
     return 1000 + moved * (_PRODUCT_COST if node.kind.startswith(_PRODUCTS) else 1)
 
 
-class _Memory:
-    """Blocks by who made them, with the count of readers still to come."""
-
-    def __init__(self, nodes: list[Node], needed: set[int], keep: set[int]) -> None:
-        self.nodes = nodes
-        self.events: list[Event] = []
-        self.live = 0
-        self.peak = 0
-        self._block: dict[tuple[int, int], int] = {}  # tensor -> block, 0: none of ours
-        self._uses: dict[int, int] = {}  # block -> readers to come
-        self._size: dict[int, int] = {}
-        self._readers: dict[tuple[int, int], int] = {}
-        self._next = 1
-        self._forward: set[int] = set()
-        self.kept: dict[int, int] = {}
-        for n in needed:
-            for source in nodes[n].inputs:
-                self._readers[source] = self._readers.get(source, 0) + 1
-        for n in keep:
-            for at in range(len(nodes[n].sizes)):
-                self._readers[(n, at)] = self._readers.get((n, at), 0) + 1
-
-    def start(self, n: int) -> None:
-        node = self.nodes[n]
-        for at, size in enumerate(node.sizes):
-            self._add_output(n, at, size, node)
-        if node.extra:
-            self._add_lists(n, node)
-        if node.scratch:
-            self._add_scratch(node.scratch)
-
-    def finish(self, n: int) -> None:
-        node = self.nodes[n]
-        for source in node.inputs:
-            block = self._block.get(source, 0)
-            if block:
-                if node.backward and block in self._forward:
-                    self.kept[block] = self._size[block]
-                self._release(block)
-        for at, size in enumerate(node.sizes):  # what nobody reads
-            if size and not self._readers.get((n, at)):
-                block = self._block.get((n, at), 0)
-                if block and self._uses[block] <= 0:
-                    self._uses[block] = 1
-                    self._release(block)
-
-    def _add_output(self, n: int, at: int, size: int, node: Node) -> None:
-        key = (n, at)
-        uses = self._readers.get(key, 0)
-        if node.kind in SAME and node.inputs:
-            source = node.inputs[at if node.kind == "IdentityN" else 0]
-            self._block[key] = self._block.get(source, 0)
-            if self._block[key]:
-                self._uses[self._block[key]] += uses
-            return
-        if not size or node.kind in FREE or node.kind.startswith(_EFFECTS):
-            return
-        if node.kind in _IN_PLACE and at == 0:
-            for source in node.inputs:
-                block = self._block.get(source, 0)
-                if block and self._uses[block] == 1 and self._size[block] == size:
-                    self._block[key] = block
-                    self._uses[block] += uses
-                    return
-        self._block[key] = block = self._allocate(size, uses)
-        if not node.backward:
-            self._forward.add(block)
-
-    def _allocate(self, size: int, uses: int) -> int:
-        block = self._next
-        self._next += 1
-        self._uses[block], self._size[block] = uses, size
-        self.events.append((block, size))
-        self.live += size
-        self.peak = max(self.peak, self.live)
-        return block
-
-    def _add_lists(self, n: int, node: Node) -> None:
-        """The lists of a loop are one block, until the last of them is read to its end."""
-        lists = [(n, at) for at, size in enumerate(node.sizes) if not size]
-        uses = sum(self._readers.get(key, 0) for key in lists)
-        if not uses:
-            self._add_scratch(node.extra)
-            return
-        self._allocate(node.extra, uses)
-        block = self._next - 1
-        if not node.backward:
-            self._forward.add(block)
-        for key in lists:
-            self._block[key] = block
-
-    def _add_scratch(self, size: int) -> None:
-        block = self._next
-        self._next += 1
-        self.events += ((block, size), (block, 0))
-        self.peak = max(self.peak, self.live + size)
-
-    def _release(self, block: int) -> None:
-        self._uses[block] -= 1
-        if self._uses[block] == 0:
-            self.events.append((block, 0))
-            self.live -= self._size[block]
+def _handed_on(node: _Node, output: int) -> Source | None:
+    """The input that an output is; None: it is memory of its own."""
+    if node.kind not in _SAME or not node.inputs:
+        return None
+    return node.inputs[output if node.kind == "IdentityN" else 0]
 
 
-def _reachable(nodes: list[Node], keep: set[int]) -> set[int]:
+def _reachable(nodes: list[_Node], keep: set[int]) -> set[int]:
     waiting = [*keep, *(n for n, each in enumerate(nodes) if each.kind.startswith(_EFFECTS))]
     found: set[int] = set()
     while waiting:
@@ -213,3 +209,192 @@ def _reachable(nodes: list[Node], keep: set[int]) -> set[int]:
         waiting += [source for source, _ in nodes[n].inputs]
         waiting += nodes[n].after
     return found
+
+
+class _FlatGraph:
+    """The nodes of a graph with its function calls inlined."""
+
+    def __init__(self, compiled: bool) -> None:
+        self.compiled = compiled
+        self._same: dict[Any, int] = {}  # what is computed -> node
+        self.nodes: list[_Node] = []
+        self.unknown = 0
+        self.ops = 0
+
+    def add(self, graph: Any, given: list[Source] | None = None) -> list[Source]:
+        """Nodes of one graph; the sources of its outputs come back."""
+        place: dict[str, Source] = {}
+        control: dict[Any, int] = {}
+        formal = (
+            {each.name: at for at, each in enumerate(graph.inputs)} if given is not None else {}
+        )
+        for op in _topological_order(graph):
+            self.ops += 1
+            if len(self.nodes) > _MAX_NODES:
+                raise ValueError("the graph is too large")
+            if op.type == "Placeholder" and op.outputs and op.outputs[0].name in formal:
+                place[op.outputs[0].name] = given[formal[op.outputs[0].name]]  # type: ignore[index]
+                continue
+            sources = [place[each.name] for each in op.inputs]
+            after = [control[each] for each in op.control_inputs if each in control]
+            if op.type in _CALLS:
+                inner = _find_function(graph, op.get_attr("f").name)
+                if inner is not None:
+                    results = self.add(inner, sources)
+                    for out, source in zip(op.outputs, results, strict=True):
+                        place[out.name] = source
+                    control[op] = len(self.nodes) - 1
+                    continue
+            computed = _node_key(op, sources, after)
+            twin = self._same.get(computed)
+            if computed is not None and twin is not None:
+                control[op] = twin
+                for at, out in enumerate(op.outputs):
+                    place[out.name] = (twin, at)
+                continue
+            sizes = [self._bytes(each) for each in op.outputs]
+            node = _Node(op.type, sources, sizes, after, backward=op.name.startswith(_BACKWARD))
+            if op.type in _LOOPS:
+                self._measure_loop(graph, op, node)
+            if self.compiled and op.type == "Conv2D":
+                node.scratch = _unfolded_bytes(op, sizes[0])
+            index = len(self.nodes)
+            self.nodes.append(node)
+            if computed is not None:
+                self._same[computed] = index
+            control[op] = index
+            for at, out in enumerate(op.outputs):
+                place[out.name] = (index, at)
+        return [place[each.name] for each in graph.outputs]
+
+    def _bytes(self, tensor: Any) -> int:
+        size = (
+            tensor.dtype.base_dtype.size if tensor.dtype.name not in ("resource", "variant") else 0
+        )
+        if not size or tensor.dtype.name == "string":
+            return 0
+        if tensor.shape.rank is None:
+            self.unknown += 1
+            return 0
+        dims = tensor.shape.as_list()
+        if None in dims:
+            self.unknown += 1
+        return int(prod(1 if each is None else each for each in dims) * size)
+
+    def _measure_loop(self, graph: Any, op: Any, node: _Node) -> None:
+        """What a loop collects in all its turns, and takes for one of them."""
+        body = _find_function(graph, op.get_attr("body").name)
+        if body is None:
+            return
+        turns = _iterations(op)
+        inner = _FlatGraph(self.compiled)
+        outputs = inner.add(body)
+        self.unknown += inner.unknown
+        self.ops += inner.ops
+        node.extra = turns * inner.collected_bytes(outputs)
+        node.scratch = _Run(inner.nodes, {source[0] for source in outputs}).peak_bytes
+
+    def collected_bytes(self, outputs: list[Source]) -> int:
+        """Bytes that one turn leaves in the lists of the loop."""
+        placeholders = [n for n, each in enumerate(self.nodes) if each.kind == "Placeholder"]
+        formal = {index: at for at, index in enumerate(placeholders)}
+        roots: dict[Source, int] = {}
+        for node in self.nodes:
+            if node.kind not in ("TensorListPushBack", "TensorListSetItem"):
+                continue
+            find_storage = self.find_storage(node.inputs[-1])
+            if (
+                find_storage[0] in formal
+            ):  # what the turn before left: the same memory one turn later
+                at = formal[find_storage[0]]
+                if at < len(outputs):
+                    source = self.find_storage(outputs[at])
+                    if source[0] in formal:
+                        continue  # the same in all turns
+                    find_storage = source
+            if self.nodes[find_storage[0]].kind not in _FREE:
+                roots[find_storage] = self.nodes[find_storage[0]].sizes[find_storage[1]]
+        return sum(roots.values())
+
+    def find_storage(self, source: Source) -> Source:
+        """Where a tensor's memory was made."""
+        while (before := _handed_on(self.nodes[source[0]], source[1])) is not None:
+            source = before
+        return source
+
+
+def _node_key(op: Any, sources: list[Source], after: list[int]) -> Any:
+    """What an operation computes, to be compared; None: each one is its own."""
+    if op.type in _DISTINCT or op.op_def.is_stateful or not op.outputs:
+        return None
+    definition = op.node_def
+    if op.type == "Const" and definition.ByteSize() > _MAX_CONSTANT_BYTES:
+        return None
+    settings = [
+        (name, definition.attr[name].SerializeToString(deterministic=True))
+        for name in sorted(definition.attr)
+        if not name.startswith("_")
+    ]
+    return op.type, tuple(settings), tuple(sources), tuple(sorted(after))
+
+
+def _topological_order(graph: Any) -> Iterator[Any]:
+    """The operations of a graph, each after those that it reads."""
+    operations = graph.get_operations()
+    before = {
+        each: {*(source.op for source in each.inputs), *each.control_inputs} for each in operations
+    }
+    readers: dict[Any, list[Any]] = {each: [] for each in operations}
+    for each, sources in before.items():
+        for source in sources:
+            readers[source].append(each)
+    count = {each: len(sources) for each, sources in before.items()}
+    ready = deque(each for each in operations if not count[each])
+    while ready:
+        each = ready.popleft()
+        yield each
+        for reader in readers[each]:
+            count[reader] -= 1
+            if not count[reader]:
+                ready.append(reader)
+
+
+def _unfolded_bytes(op: Any, out_bytes: int) -> int:
+    """The matrix of all patches that a convolution multiplies."""
+    kernel = op.inputs[1].shape.as_list()
+    if None in kernel or kernel[:2] == [1, 1] or not kernel[-1]:
+        return 0
+    return int(prod(kernel[:-1]) * out_bytes // kernel[-1])
+
+
+def _iterations(op: Any, depth: int = 0) -> int:
+    """How often a loop runs: by its limit, or by the lists that it walks through; 1 if unknown."""
+    import tensorflow as tf
+
+    for tensor in list(op.inputs)[:3]:
+        if tensor.dtype.is_integer and tensor.shape.rank == 0:
+            value = tf.get_static_value(tensor)
+            if value is not None and int(value) > 1:
+                return int(value)
+    found = 1
+    for tensor in op.inputs:
+        source = tensor.op
+        if tensor.dtype.name != "variant":
+            continue
+        if source.type == "TensorListFromTensor" and source.inputs[0].shape.rank:
+            found = max(found, source.inputs[0].shape[0] or 1)
+        elif source.type == "TensorListReserve":
+            value = tf.get_static_value(source.inputs[1])
+            found = max(found, 1 if value is None else int(value))
+        elif source.type in _LOOPS and depth < _MAX_DEPTH:
+            found = max(found, _iterations(source, depth + 1))
+    return int(found)
+
+
+def _find_function(graph: Any, name: str) -> Any:
+    """A function that a graph calls, as a graph with shapes; None where it is not kept."""
+    found = None
+    while graph is not None and found is None:
+        found = graph._get_function(name)
+        graph = getattr(graph, "outer_graph", None)
+    return getattr(found, "graph", None)
