@@ -170,12 +170,13 @@ def test_a_paused_notebook_comes_with_a_warning_of_what_not_to_press(tray):
 def test_a_save_says_what_became_of_it(tray):
     """Step, size, seconds, and where."""
     rescue = {"path": "/r/step-1300", "step": 1300, "bytes": 2**20, "seconds": 0.84}
-    done = {"task": 4711, "status": "done", "rescue": rescue}
+    done = {"task": 4711, "name": "train.ipynb", "status": "done", "rescue": rescue}
     tray.daemon.answers["task.checkpoint"] = {"requests": [done]}
 
     tray.panel_.click("train", "Save checkpoint")
 
-    assert "Step 1300, 1.00 MiB, in 0.8 s.\n/r/step-1300" == tray.screen_.wait("Saved")["body"]
+    said = "train.ipynb: saved at step 1300, 1.00 MiB in 0.84 s: /r/step-1300"
+    assert said == tray.screen_.wait("Saved")["body"]
 
 
 def test_a_save_that_is_refused_is_no_success(tray):

@@ -7,15 +7,10 @@ import shlex
 import shutil
 import sys
 
-from watchdog_app.base import paths
 from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from watchdog_app.base.text.terminal import counted, plain
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from watchdog_app.install.placed_files import PlacedFiles
 
 DESCRIPTION = """\
 install places menu entry, icons, systemd user units, man page and shell completions in your own
@@ -65,7 +60,7 @@ def run(args: Args, out: Output) -> int:
 def _install(args: Args, out: Output) -> int:
     from watchdog_app.install import trust
     from watchdog_app.install.desktop_files import autostart_path, data_home, desktop_files
-    from watchdog_app.install.login import UNITS, LoginStart
+    from watchdog_app.install.login import UNITS, LoginStart, open_placed_files
 
     command = find_program()
     wanted = desktop_files(os.environ, command)
@@ -106,7 +101,7 @@ def _install(args: Args, out: Output) -> int:
 
 
 def _remove(out: Output) -> int:
-    from watchdog_app.install.login import LoginStart
+    from watchdog_app.install.login import LoginStart, open_placed_files
 
     placed = open_placed_files()
     if not (placed.files or placed.enabled or placed.kept_files):
@@ -128,7 +123,7 @@ def _remove(out: Output) -> int:
 
 
 def _status(out: Output) -> int:
-    from watchdog_app.install.login import UNITS, LoginStart
+    from watchdog_app.install.login import UNITS, LoginStart, open_placed_files
 
     placed = open_placed_files()
     login = LoginStart(os.environ, "watchdog", placed)
@@ -149,13 +144,6 @@ def _status(out: Output) -> int:
         lambda: lines,
     )
     return EXIT_OK
-
-
-def open_placed_files() -> PlacedFiles:
-    """The list of files placed for this user."""
-    from watchdog_app.install.placed_files import PlacedFiles
-
-    return PlacedFiles(os.path.abspath(os.path.join(paths.state_dir(), "desktop.json")))
 
 
 def find_program() -> str:

@@ -15,7 +15,7 @@ from watchdog_app.base.text.terminal import Style, make_style, plain_block, shor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
     from typing import Any, Self, TextIO
 
     from watchdog_app.base.text.terminal import When
@@ -67,10 +67,6 @@ class Output:
             self.json(value)
         else:
             self.lines(*lines())
-
-    def remark(self, text: str) -> None:
-        """Print a line for the person on standard error; see `remark`."""
-        remark(text)
 
     def progress(self, text: str = "") -> Progress:
         """A line that says what is waited for; none with --json or without a terminal."""
@@ -159,20 +155,18 @@ def dumps(value: Any, *, indent: int | None = 2) -> str:
     return text
 
 
-def terminal_columns(
-    stream: TextIO | None = None, env: Mapping[str, str] = os.environ
-) -> int | None:
+def terminal_columns(stream: TextIO | None = None) -> int | None:
     """Columns to write in: COLUMNS, else those of the terminal, else None (a pipe or a file)."""
-    columns_text = env.get("COLUMNS", "")
+    columns_text = os.environ.get("COLUMNS", "")
     if columns_text.isascii() and columns_text.isdigit() and int(columns_text) > 0:
         return max(20, int(columns_text))
     size = _terminal_size(sys.stdout if stream is None else stream)
     return max(20, size[0]) if size and size[0] else None
 
 
-def terminal_rows(stream: TextIO | None = None) -> int:
+def terminal_rows() -> int:
     """Lines of the terminal; 24 where it does not say."""
-    size = _terminal_size(sys.stdout if stream is None else stream)
+    size = _terminal_size(sys.stdout)
     return size[1] if size and size[1] else 24
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 from watchdog_app.base.errors import EXIT_OK
 from watchdog_app.base.text.terminal import plain
-from watchdog_app.cli.output import Output
+from watchdog_app.cli.output import Output, wrap_lines
 from watchdog_app.cli.parser import Args, Parser
 from watchdog_app.client.client import Client
+from watchdog_app.core.explain.agent_lines import pause_advice
 
 DESCRIPTION = """\
 Stop a task and its child processes. Nothing is lost and nothing grows; the memory stays in
@@ -25,8 +26,6 @@ it kills a paused kernel after 5 s, and the state is lost.
 
 exit codes: 0 paused, 1 failure, 2 usage, 3 daemon not running"""
 
-_KERNELS = ("notebook", "kernel", "console")
-
 
 def add_arguments(parser: Parser) -> None:
     """The task."""
@@ -38,7 +37,8 @@ def run(args: Args, out: Output) -> int:
     """Pause it, and say what that means for its kind."""
     with Client.connect() as daemon:
         result = daemon.call("task.pause", task=args.task, reply_timeout_s=30.0)
-    out.result(result, lambda: _report_lines(result, args.task))
+    text = "\n".join(_report_lines(result, args.task))
+    out.result(result, lambda: wrap_lines(text, out.columns))
     return EXIT_OK
 
 
@@ -51,22 +51,5 @@ def _report_lines(result: dict[str, Any], task: str) -> list[str]:
     return [
         f"Paused {name} (pid {pid}){children}. It keeps its memory and its state.",
         f"Resume it: watchdog resume {pid}",
-        *_advice(result.get("kind")),
+        *pause_advice(result.get("kind")),
     ]
-
-
-def _advice(kind: str | None) -> list[str]:
-    """What not to do meanwhile; None: the kind of the task is not known."""
-    lines = []
-    # Measured: jupyter_client waits 5 s for a kernel that was told to shut down, then kills it.
-    if kind is None or kind in _KERNELS:
-        lines += [
-            "Do not press Restart or Shutdown in Jupyter meanwhile: that kills a paused kernel",
-            "and its state is lost. Jupyter itself shows nothing of the pause.",
-        ]
-    if kind not in _KERNELS:
-        lines += [
-            "If it runs in a terminal, its shell says Stopped. After the resume it runs in the",
-            "background there; type fg in that terminal if it reads from it.",
-        ]
-    return lines

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 
 from watchdog_app.base.errors import EXIT_OK, AlreadyRunning, WatchdogError
 from watchdog_app.base.text.terminal import plain
-from watchdog_app.cli.desktop import find_program, open_placed_files
+from watchdog_app.cli.desktop import find_program
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser
 from watchdog_app.client.client import Client
@@ -19,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from watchdog_app.tray.commands import Login
+    from watchdog_app.install.login import LoginSetting
     from watchdog_app.tray.menu_model import Entry
 
 DESCRIPTION = """\
@@ -129,38 +128,13 @@ def _menu_lines(entry: Entry, depth: int) -> Iterator[str]:
         yield from _menu_lines(child, depth + 1)
 
 
-class _LoginSetting:
-    """Start at login, as the desktop part does it."""
-
-    def __init__(self, program: str) -> None:
-        self._program = program
-
-    def state(self) -> bool | None:
-        """Whether daemon and companion both start at login."""
-        from watchdog_app.install.login import UNITS, LoginStart
-
-        try:
-            start = LoginStart(os.environ, self._program, open_placed_files())
-            return all(start.method(unit) is not None for unit in UNITS)
-        except WatchdogError:
-            return None  # a damaged list of what was placed: `desktop status` says what to do
-
-    def set(self, on: bool) -> None:
-        """Switch it for both: an icon without its daemon protects nothing."""
-        from watchdog_app.install.login import LoginStart
-
-        start = LoginStart(os.environ, self._program, open_placed_files())
-        if on:
-            start.enable()
-        else:
-            start.disable()
-
-
-def _find_login_setting() -> Login | None:
+def _find_login_setting() -> LoginSetting | None:
     """None where it cannot be set: another system, or a program without a path of its own."""
     if sys.platform in ("win32", "darwin"):
         return None
+    from watchdog_app.install.login import LoginSetting
+
     try:
-        return _LoginSetting(find_program())
+        return LoginSetting(find_program())
     except WatchdogError:
         return None

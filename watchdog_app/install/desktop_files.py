@@ -20,16 +20,8 @@ APP_ID = "org.watchdog_app.watchdog"
 DAEMON_UNIT = "watchdog.service"
 TRAY_UNIT = "watchdog-tray.service"
 
-# Folder below share/ -> folder below the user's data folder, XDG_DATA_HOME.
-_DATA_FOLDERS = {
-    "applications": "applications",
-    "metainfo": "metainfo",
-    "icons": "icons",
-    "man": "man",
-    "bash-completion": "bash-completion",
-    "fish": "fish",
-    "zsh": "zsh",
-}
+# Folders below share/ that go into the user's data folder, XDG_DATA_HOME.
+_DATA_FOLDERS = ("applications", "metainfo", "icons", "man", "bash-completion", "fish", "zsh")
 _UNITS = "systemd/user"
 _EXEC = re.compile(r"^(Exec|ExecStart)=(?:/usr/bin/env )?watchdog\b", re.MULTILINE)
 
@@ -53,9 +45,9 @@ def desktop_files(env: Mapping[str, str], command: str) -> dict[str, bytes]:
         return {}
     data, config = data_home(env), config_home(env)
     found: dict[str, bytes] = {}
-    for folder, target in _DATA_FOLDERS.items():
+    for folder in _DATA_FOLDERS:
         for relative, content in _read_files(os.path.join(root, folder)):
-            where = os.path.join(data, target, relative)
+            where = os.path.join(data, folder, relative)
             found[where] = _insert_command(relative, content, command)
     for relative, content in _read_files(os.path.join(root, _UNITS)):
         where = os.path.join(config, _UNITS, relative)

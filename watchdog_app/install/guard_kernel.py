@@ -9,27 +9,19 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.install.pythons import Kernel
+from watchdog_app.install.pythons import Kernel, user_kernels_folder
 
 SUFFIX = "-guarded"
 _MAX_LOGO_BYTES = 1 << 20
 _LOGOS = ("logo-32x32.png", "logo-64x64.png", "logo-svg.svg")
 
 
-def folder(name: str, suffix: str = SUFFIX, env: Mapping[str, str] = os.environ) -> str:
-    """Where the kernelspec of that kernel's guard goes: this user's own data folder of Jupyter."""
-    home = env.get("HOME") or os.path.expanduser("~")
-    if sys.platform == "darwin":
-        own = os.path.join(home, "Library", "Jupyter")
-    else:
-        own = os.path.join(
-            env.get("XDG_DATA_HOME") or os.path.join(home, ".local", "share"), "jupyter"
-        )
-    return os.path.join(env.get("JUPYTER_DATA_DIR") or own, "kernels", f"{name.lower()}{suffix}")
+def folder(name: str, suffix: str = SUFFIX) -> str:
+    """Where the kernelspec of that kernel's guard goes."""
+    return os.path.join(user_kernels_folder(), f"{name.lower()}{suffix}")
 
 
 def files(kernel: Kernel, command: Sequence[str]) -> dict[str, bytes]:

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 
+from watchdog_app.base import paths
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.install.desktop_files import (
     DAEMON_UNIT,
@@ -207,6 +208,39 @@ class LoginStart:
     def _is_installed(self, unit: str) -> bool:
         places = (unit_path(self._env, unit), *(f"{each}/{unit}" for each in _SYSTEM_UNITS))
         return any(os.path.exists(place) for place in places)
+
+
+def open_placed_files() -> PlacedFiles:
+    """The list of files placed for this user's desktop."""
+    return PlacedFiles(os.path.abspath(os.path.join(paths.state_dir(), "desktop.json")))
+
+
+class LoginSetting:
+    """
+    Whether daemon and companion start at login, as the tray's menu switches it.
+
+    Args:
+        program: absolute path of the `watchdog` program.
+    """
+
+    def __init__(self, program: str) -> None:
+        self._program = program
+
+    def state(self) -> bool | None:
+        """Whether both start; None: the list of what was placed is damaged."""
+        try:
+            start = LoginStart(os.environ, self._program, open_placed_files())
+            return all(start.method(unit) is not None for unit in UNITS)
+        except WatchdogError:
+            return None  # `watchdog desktop status` says what to do
+
+    def set(self, on: bool) -> None:
+        """Switch it for both: an icon without its daemon protects nothing. Raises WatchdogError."""
+        start = LoginStart(os.environ, self._program, open_placed_files())
+        if on:
+            start.enable()
+        else:
+            start.disable()
 
 
 def _is_active_entry(path: str) -> bool:

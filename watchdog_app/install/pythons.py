@@ -130,20 +130,25 @@ def find_kernel(name: str, env: Mapping[str, str] = os.environ) -> Kernel:
     raise UsageError(f"There is no kernel {name}. Known here: {there}.")
 
 
-def _kernel_folders(env: Mapping[str, str]) -> list[str]:
-    """Source: Jupyter's documentation, "Common Directories and File Locations", data files."""
+def user_kernels_folder(env: Mapping[str, str] = os.environ) -> str:
+    """This user's own folder of kernelspecs; see `_kernel_folders`."""
     home = env.get("HOME") or os.path.expanduser("~")
+    data = env.get("XDG_DATA_HOME") or os.path.join(home, ".local", "share")
+    own = os.path.join(data, "jupyter")
     if sys.platform == "darwin":
         own = os.path.join(home, "Library", "Jupyter")
-    else:
-        own = os.path.join(
-            env.get("XDG_DATA_HOME") or os.path.join(home, ".local", "share"), "jupyter"
-        )
-    found = [part for part in env.get("JUPYTER_PATH", "").split(os.pathsep) if part]
-    found += [env.get("JUPYTER_DATA_DIR") or own]
-    found += [os.path.join(sys.prefix, "share", "jupyter")]
-    found += ["/usr/local/share/jupyter", "/usr/share/jupyter"]
-    return [os.path.join(folder, "kernels") for folder in dict.fromkeys(found)]
+    return os.path.join(env.get("JUPYTER_DATA_DIR") or own, "kernels")
+
+
+def _kernel_folders(env: Mapping[str, str]) -> list[str]:
+    """Source: Jupyter's documentation, "Common Directories and File Locations", data files."""
+    named = [part for part in env.get("JUPYTER_PATH", "").split(os.pathsep) if part]
+    system = (os.path.join(sys.prefix, "share", "jupyter"), "/usr/local/share/jupyter",
+              "/usr/share/jupyter")  # fmt: skip
+    found = [os.path.join(folder, "kernels") for folder in named]
+    found.append(user_kernels_folder(env))
+    found += [os.path.join(folder, "kernels") for folder in system]
+    return list(dict.fromkeys(found))
 
 
 def _kernel_python(folder: str) -> str | None:

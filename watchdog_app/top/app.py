@@ -20,7 +20,8 @@ from textual.widgets import DataTable, Footer, Input, Static
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.text.terminal import plain, plain_block
 from watchdog_app.client.feed import Answer, Feed
-from watchdog_app.core.explain.selection import KERNELS, nearest_resource
+from watchdog_app.core.explain.agent_lines import pause_advice
+from watchdog_app.core.explain.selection import nearest_resource
 from watchdog_app.core.model.actions import ACTIONS, Action
 from watchdog_app.core.model.status import Status, Task
 from watchdog_app.top import charts, rows
@@ -337,11 +338,7 @@ def _consequence_text(key: str, task: Task) -> str:
     if key == "save":
         return "It saves at the end of its step and continues."
     if key == "pause":
-        return (
-            "Do not press Restart in Jupyter meanwhile: that kills a paused kernel."
-            if task.kind in KERNELS
-            else "It keeps its memory and its state; r resumes it."
-        )
+        return "\n".join(("It keeps its memory and its state.", *pause_advice(task.kind)))
     return ""
 
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from watchdog_app.core.model.status import Notification, Status
+    from watchdog_app.install.login import LoginSetting
     from watchdog_app.tray.bus import SessionBus
-    from watchdog_app.tray.commands import Login
     from watchdog_app.tray.notifications import Notifications
     from watchdog_app.tray.sni import StatusNotifierItem
     from watchdog_app.tray.state import TrayState
@@ -59,7 +59,7 @@ class Companion:
         login: starting at login; None: not to be set here.
     """
 
-    def __init__(self, options: Options, login: Login | None = None) -> None:
+    def __init__(self, options: Options, login: LoginSetting | None = None) -> None:
         self._options = options
         self._login = login
         self._at_login: bool | None = None if login is None else False

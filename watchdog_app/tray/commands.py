@@ -8,31 +8,22 @@ import threading
 import time
 
 from watchdog_app.base.errors import ProtocolError, WatchdogError
-from watchdog_app.base.text import quantities
 from watchdog_app.client.feed import request
+from watchdog_app.core.explain.agent_lines import pause_advice, save_line
 from watchdog_app.core.model.actions import ACTIONS
-from watchdog_app.core.model.status import Notification, Rescue
+from watchdog_app.core.model.status import Notification
 from watchdog_app.tray import labels, launching
 from watchdog_app.tray.menu_model import Command, CommandKind, Target
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Protocol
+    from typing import Any
 
     from watchdog_app.core.model.status import Status
+    from watchdog_app.install.login import LoginSetting
 
     Json = dict[str, Any]
-
-    class Login(Protocol):
-        """Whether the companion starts at login."""
-
-        def state(self) -> bool | None:
-            """None: that cannot be set here."""
-
-        def set(self, on: bool) -> None:
-            """Switch it. Raises WatchdogError."""
-
 
 _EXTRA_WAIT_S = 10.0  # beyond the time that an action itself may take
 _MAX_CONCURRENT = 8
@@ -76,7 +67,7 @@ class Commands:
         notify: Callable[[Notification], None],
         on_done: Callable[[], None],
         status: Callable[[], Status | None],
-        login: Login | None = None,
+        login: LoginSetting | None = None,
     ) -> None:
         self._notify = notify
         self._on_done = on_done
@@ -177,34 +168,16 @@ class Commands:
     def _save(self, task: Target) -> tuple[str, str, str]:
         requests = self._request(CommandKind.SAVE, task).get("requests")
         result = requests[0] if requests else {}
-        detail = labels.plain(result.get("detail"), 300)
         if result.get("status") not in ("done", "requested"):
+            detail = labels.plain(result.get("detail"), 300)
             raise WatchdogError(detail or "The daemon did not say why.")
-        rescue = Rescue.read(result.get("rescue"))
-        parts = [] if rescue.step is None else [f"step {rescue.step}"]
-        if rescue.bytes is not None:
-            parts.append(quantities.size(rescue.bytes))
-        if rescue.seconds is not None:
-            parts.append(f"in {rescue.seconds:.1f} s")
-        what = ", ".join(parts)
-        lines = [f"{what[:1].upper()}{what[1:]}."] if what else [detail]
-        if rescue.path:
-            lines.append(labels.plain(rescue.path, 300))
-        return _with_name("Saved", task), "\n".join(filter(None, lines)), "low"
+        return _with_name("Saved", task), labels.plain(save_line(result), 500), "low"
 
     def _pause_advice(self, task: Target) -> str:
         status = self._status()
         known = status.task(task.pid) if status is not None else None
-        kind = known.kind if known is not None else None
-        text = "It keeps its memory and its state. Resume it here or in the menu of the icon."
-        if kind in ("notebook", "kernel"):
-            text += (
-                "\nDo not press Restart or Interrupt in Jupyter: a paused kernel cannot answer, "
-                "is killed, and loses its state."
-            )
-        elif kind is not None:
-            text += "\nIf it ran in a terminal, type fg there after that."
-        return text
+        kept = "It keeps its memory and its state. Resume it here or in the menu of the icon."
+        return "\n".join((kept, *pause_advice(known.kind if known is not None else None)))
 
     def _snooze(self, command: Command) -> tuple[str, str, str] | None:
         params: Json = dict(ACTIONS["snooze"].params)

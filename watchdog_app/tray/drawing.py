@@ -27,13 +27,6 @@ if TYPE_CHECKING:
 
 SIZES = (16, 22, 24, 32, 48, 64)
 
-_COLORS = {
-    Level.OK: (0, 158, 115, 255),
-    Level.WATCH: (86, 180, 233, 255),
-    Level.WARNING: (240, 200, 40, 255),
-    Level.CRITICAL: (213, 40, 30, 255),
-    Level.UNKNOWN: (128, 128, 128, 255),
-}
 _LIGHT: Color = (245, 245, 245, 255)
 _DARK: Color = (30, 30, 30, 255)
 _GREY: Color = (140, 140, 140, 255)
@@ -178,7 +171,7 @@ def _draw_fill(canvas: Image.Image, inner: Sequence[Point], picture: Picture) ->
     pen = ImageDraw.Draw(mask)
     pen.polygon([(round(x), round(y)) for x, y in inner], fill=255)
     pen.rectangle((0, 0, canvas.size[0], round(level) - 1), fill=0)
-    canvas.paste(_COLORS[picture.level], (0, 0), mask)
+    canvas.paste(picture.level.rgb, (0, 0), mask)
 
 
 def _draw_strike(canvas: _Canvas, width: float) -> None:

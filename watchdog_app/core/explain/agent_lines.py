@@ -1,9 +1,10 @@
-"""What the agent in a task says, and what became of a request to save, as a line each. Pure."""
+"""What the agent in a task says, what became of a request to save, what a pause means. Pure."""
 
 from __future__ import annotations
 
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.terminal import plain
+from watchdog_app.core.explain.selection import KERNELS
 from watchdog_app.core.model.status import Rescue
 
 TYPE_CHECKING = False
@@ -58,3 +59,20 @@ def save_line(request: Mapping[str, Any]) -> str:
         return f"{name}: asked to save; it does so at the end of its step. --wait waits for it."
     word = {"failed": "NOT saved", "refused": "not asked"}.get(str(status), plain(status))
     return f"{name}: {word}. {detail}".rstrip()
+
+
+def pause_advice(kind: str | None) -> list[str]:
+    """What not to do while a task is paused; None: its kind is not known."""
+    lines = []
+    # Measured: jupyter_client waits 5 s for a kernel that was told to shut down, then kills it.
+    if kind is None or kind in KERNELS:
+        lines.append(
+            "Do not press Restart or Shutdown in Jupyter meanwhile: that kills a paused kernel and "
+            "its state is lost. Jupyter itself shows nothing of the pause."
+        )
+    if kind not in KERNELS:
+        lines.append(
+            "If it runs in a terminal, its shell says Stopped. After the resume it runs in the "
+            "background there; type fg in that terminal if it reads from it."
+        )
+    return lines
