@@ -170,7 +170,7 @@ def open_menu(desktop: RealDesktop, name: str) -> None:
 def test_an_old_tray_without_a_bus_menu_gets_clicks(desktop):
     """XEmbed alone: pystray's xorg backend, mended, as a plain virtual environment has it."""
     start_trayer(desktop)
-    companion(desktop, "--backend", "xorg")
+    companion(desktop)
     x, y = resting_icon(desktop)
     before = desktop.screenshot("trayer")
     keep(before, "trayer")
@@ -185,7 +185,7 @@ def test_an_old_tray_without_a_bus_menu_gets_clicks(desktop):
 def test_the_display_may_go_and_the_notices_stay(desktop):
     """A session of X ends under it: no traceback, and the daemon is still listened to."""
     start_trayer(desktop)
-    process = companion(desktop, "--backend", "xorg")
+    process = companion(desktop)
     until(lambda: icon(desktop), "the icon is in the tray", 90)
 
     desktop.server.kill()

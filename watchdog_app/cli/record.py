@@ -7,8 +7,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError, WatchdogError
 from watchdog_app.base.text.quantities import format_bytes, format_duration
@@ -72,16 +70,16 @@ def run(args: Args, out: Output) -> int:
         kills = recorder.KillCount(found.groups, cgroups.group_oom_kills, cgroups.host_oom_kills)
         recording = recorder.Recorder(machine, found, kills)
         began = time.monotonic()
-        with _catch_stop_signals() as end:
-            rows = recording.rows(args.hz, args.for_s, ends=end.is_set, sleep=end.wait)
-            try:
-                samples = trace.write(path, rows, recorder.COLUMNS)
-            except OSError as error:
-                kept = "What is there already can be played. " if os.path.isfile(path) else ""
-                raise WatchdogError(
-                    f"The trace cannot be written to {plain(path)}: {error.strerror or error}. "
-                    f"{kept}--output names another file."
-                ) from error
+        end = _catch_stop_signals()
+        rows = recording.rows(args.hz, args.for_s, ends=end.is_set, sleep=end.wait)
+        try:
+            samples = trace.write(path, rows, recorder.COLUMNS)
+        except OSError as error:
+            kept = "What is there already can be played. " if os.path.isfile(path) else ""
+            raise WatchdogError(
+                f"The trace cannot be written to {plain(path)}: {error.strerror or error}. "
+                f"{kept}--output names another file."
+            ) from error
         lasted = time.monotonic() - began
         outcome = recording.outcome()
         failed_s = lasted if outcome == "memory_error" else kills.first_s
@@ -104,29 +102,18 @@ def _describe_process(found: RecordingTarget) -> str:
     return f"pid {root}" if named == root else f"pid {named}, begun by pid {root}"
 
 
-@contextmanager
-def _catch_stop_signals() -> Iterator[threading.Event]:
+def _catch_stop_signals() -> threading.Event:
     """An event that is set by Ctrl-C and by the signals that end; the second one ends at once."""
     asked = threading.Event()
-    numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
-    # Under nohup SIGHUP stays ignored.
-    before = {n: signal.getsignal(n) for n in numbers if n is not None}
-    before = {n: handler for n, handler in before.items() if handler is not signal.SIG_IGN}
 
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def end(*_: object) -> None:
-        restore()
+    def end(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
         asked.set()
 
-    for number in before:
-        signal.signal(number, end)
-    try:
-        yield asked
-    finally:
-        restore()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup SIGHUP stays ignored
+            signal.signal(number, end)
+    return asked
 
 
 def _default_path(task: str) -> str:

@@ -90,11 +90,11 @@ def run(args: Args, out: Output) -> int:
     traces = [_read_trace(args)] if args.task is None else _read_task_traces(args)
     agent = _assumed_agent(args)
     if args.task is not None and agent is None and not args.no_agent and not args.json:
-        _print_paragraph(
-            out,
-            f"The journal knows of no agent in {args.task}: played as without one. --save-time "
-            "plays it as with one.",
+        told = (
+            f"The journal knows of no agent in {plain(args.task)}: played as without one. "
+            "--save-time plays it as with one."
         )
+        out.lines(*wrap(told, out.columns))
     with out.progress("playing"):
         every = [play(trace, settings, agent, args.daemon_pace) for trace in traces]
     if args.json:
@@ -235,7 +235,7 @@ def _print_replay(played: Played, out: Output) -> None:
     from watchdog_app.core.replay.report import as_lines, as_plot
 
     head, *rest = as_lines(played)
-    _print_paragraph(out, head)
+    out.lines(*wrap(plain(head), out.columns))
     out.lines("\n".join(plot(as_plot(played), out.columns, make_style())))
     for line in rest:
         # In a pipe a line stays whole, for grep.
@@ -258,7 +258,3 @@ def _wrap_report_line(line: str, columns: int | None) -> list[str]:
         else 0
     )
     return wrap(line[indent:], columns, line[:indent], " " * indent)
-
-
-def _print_paragraph(out: Output, text: str) -> None:
-    out.lines(*([plain(text)] if out.columns is None else wrap(plain(text), out.columns)))

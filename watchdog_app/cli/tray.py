@@ -46,15 +46,9 @@ def add_arguments(parser: Parser) -> None:
     parser.flag("--notices-only", argparse.SUPPRESS, dest="notifications_only")
     parser.add_argument(
         "--theme",
-        choices=("auto", "dark", "light"),
-        default="auto",
+        choices=("dark", "light"),
+        default="dark",
         help="of the panel that the icon stands on",
-    )
-    parser.add_argument(
-        "--backend",
-        choices=("auto", "sni", "xorg"),
-        default="auto",
-        help="how the icon is shown, where auto finds the wrong way",
     )
     parser.flag("--open-live-view", "open the live view in a terminal, and end")
     parser.flag("--open-settings", "open the settings in an editor, and end")
@@ -76,11 +70,14 @@ def run(args: Args, out: Output) -> int:
         open_settings()
         return EXIT_OK
     _block_openssl()
-    from watchdog_app.tray.app import Companion, Options
+    from watchdog_app.tray.app import Companion
 
-    options = Options(args.notifications_only, args.backend, args.theme)
     try:
-        return Companion(options, _find_login_setting()).run()
+        return Companion(
+            _find_login_setting(),
+            notifications_only=args.notifications_only,
+            dark_panel=args.theme == "dark",
+        ).run()
     except AlreadyRunning as error:
         out.lines(str(error))
         return EXIT_OK

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One step: its loss as exact hexadecimal and as people read it, and when it was written."""
+    """One step: its loss as exact hexadecimal, and when it was written."""
 
     exact: str
-    shown: str
     unix_s: float
 
 
@@ -26,8 +25,8 @@ def read(path: str) -> dict[int, Loss]:
         for line in file:
             if not line.endswith("\n"):
                 continue
-            step, exact, shown, unix_s = line.split(",")
-            found[int(step)] = Loss(exact, shown, float(unix_s))
+            step, exact, _, unix_s = line.split(",")
+            found[int(step)] = Loss(exact, float(unix_s))
     return found
 
 

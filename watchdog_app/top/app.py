@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from rich.text import Text
 from textual.app import App, ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.events import Resize
 from textual.widgets import DataTable, Footer, Input, Static
@@ -27,7 +27,6 @@ from watchdog_app.core.model.status import Status, Task
 from watchdog_app.top import charts, rows
 from watchdog_app.top.past import SPAN_S, SeriesHistory, resource_key, task_key
 from watchdog_app.top.screens import KEYS, Page, Question
-from watchdog_app.top.style import BINDINGS, CSS
 from watchdog_app.top.table import TaskTable
 
 _NOT_RUNNING = "The daemon is not running: nothing is watched. Start it with: watchdog start"
@@ -36,13 +35,48 @@ _ANSWER_S = 330.0  # a save of a large model on a slow disk
 _THEMES = ("ansi-dark", "textual-ansi", "textual-dark")  # by the names of Textual's versions
 
 
+_CSS = """
+Screen { background: $background; overflow: hidden; }
+ModalScreen { background: transparent; }
+#title, #filter { height: 1; padding: 0 1; }
+#lost { height: auto; display: none; padding: 0 1; background: $error; color: $text; }
+#resources { height: auto; padding: 0 1; margin-bottom: 1; }
+#gpus { height: auto; padding: 0 1; margin-bottom: 1; display: none; }
+#tasks { height: 1fr; min-height: 4; padding: 0 1; }
+#tasks .datatable--cursor { background: $background; color: $foreground; text-style: reverse; }
+#detail { height: auto; display: none; padding: 0 1; }
+#incidents {
+    height: auto; max-height: 8; padding: 0 1;
+    border-top: solid $foreground 30%; border-title-align: right;
+}
+#filter { display: none; border: none; }
+"""
+_BINDINGS: tuple[BindingType, ...] = (
+    *(
+        Binding(each.hotkey, f"request('{each.key}')", each.label.split()[0].lower())
+        for each in ACTIONS.values()
+        if each.hotkey
+    ),
+    Binding("enter", "detail", "plot", priority=False),
+    Binding("slash", "filter", "filter", key_display="/"),
+    Binding("o", "sort", "order"),
+    Binding("a", "all", "all"),
+    Binding("question_mark", "keys", "keys", key_display="?"),
+    Binding("q", "quit", "quit"),
+    Binding("ctrl+c", "quit", "quit", show=False, priority=True),
+    Binding("escape", "clear", "clear", show=False),
+    Binding("j", "move(1)", "down", show=False),
+    Binding("k", "move(-1)", "up", show=False),
+)
+
+
 class TopApp(App[None]):
     """`watchdog top`."""
 
     TITLE = "watchdog"
     ENABLE_COMMAND_PALETTE = False
-    CSS = CSS
-    BINDINGS: ClassVar[list[BindingType]] = [*BINDINGS]
+    CSS = _CSS
+    BINDINGS: ClassVar[list[BindingType]] = [*_BINDINGS]
 
     def __init__(self) -> None:
         super().__init__()

@@ -7,7 +7,6 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import dataclass
 
 from watchdog_app.base import runtime_dir
 from watchdog_app.base.errors import EXIT_OK, AlreadyRunning, WatchdogError
@@ -41,26 +40,20 @@ _PANEL_GRACE_S = (
 _ICON_PIXELS = 64  # for backends that take one picture and scale it
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How the companion was started."""
-
-    notifications_only: bool = False
-    backend: str = "auto"
-    theme: str = "auto"  # "dark" or "light": the ground that the icon stands on
-
-
 class Companion:
     """
     The tray companion of one session.
 
     Args:
-        options: see `Options`.
         login: starting at login; None: not to be set here.
+        notifications_only: show no icon.
+        dark_panel: the icon stands on a dark ground.
     """
 
-    def __init__(self, options: Options, login: LoginSetting | None = None) -> None:
-        self._options = options
+    def __init__(
+        self, login: LoginSetting | None, *, notifications_only: bool, dark_panel: bool
+    ) -> None:
+        self._notifications_only = notifications_only
         self._login = login
         self._at_login: bool | None = None if login is None else False
         self._status: Status | None = None
@@ -69,7 +62,7 @@ class Companion:
         self._icon: Any = None
         self._fast_until_mono_s = 0.0
         self._login_read_mono_s = 0.0
-        self._dark_panel = _dark_panel(options.theme)
+        self._dark_panel = dark_panel
         self._view = TrayView(self._render_icon, lambda: self._at_login)
         self._feed = Feed(
             self._on_status, self._on_notification, role="tray", interval_s=_SLOW_POLL_S
@@ -247,7 +240,7 @@ class Companion:
 
     def _show_icons(self) -> None:
         """Run the icon in whatever tray there is; wait for one where there is none."""
-        if self._options.notifications_only:
+        if self._notifications_only:
             self._report_no_icon("as it was asked to")
             self._stopping.wait()
             return
@@ -271,17 +264,14 @@ class Companion:
 
     def _find_backend(self, grace: bool) -> tuple[Callable[[TrayState], Any], str] | None:
         """A factory of icons for the tray that runs, and its name; None: there is no tray."""
-        backend = self._options.backend
         own = backends.native_backend()
         if own is not None:
             return self._pystray_icon(own), sys.platform
         item = self._item
-        if item is not None and item.has_panel.is_set() and backend in ("auto", "sni"):
+        if item is not None and item.has_panel.is_set():
             return lambda state: self._bus_icon(item, state), "sni"
-        if grace and backend == "auto":
-            return None
-        found = backends.x11_backend(backend)
-        return None if found is None else (self._pystray_icon(found[0]), found[1])
+        found = None if grace else backends.x11_backend()
+        return None if found is None else (self._pystray_icon(found), "xorg")
 
     def _bus_icon(self, item: StatusNotifierItem, state: TrayState) -> StatusNotifierItem:
         item.icon, item.title = self._render_icon(state, item), state.title
@@ -297,7 +287,7 @@ class Companion:
         end = time.monotonic() + seconds
         while not self._stopping.is_set() and (left_s := end - time.monotonic()) > 0:
             # Both are awaited: a panel that comes, and the end.
-            if self._item is not None and self._options.backend in ("auto", "sni"):
+            if self._item is not None:
                 if self._item.has_panel.wait(min(left_s, 0.5)):
                     return
             else:
@@ -342,7 +332,7 @@ class Companion:
             then = "notifications are shown on this desktop"
         else:
             then = "notifications are written here, and the daemon shows them in its other channels"
-        later = "" if self._options.notifications_only else " The icon comes when a tray does."
+        later = "" if self._notifications_only else " The icon comes when a tray does."
         _log(f"no icon, {why}; {then}.{later} End it with Ctrl-C.")
 
     def _handle_signals(self) -> None:
@@ -373,16 +363,6 @@ def _no_tray_reason(bus: SessionBus | None) -> str:
             "KStatusNotifierItem Support)"
         )
     return "as no tray runs on this desktop"
-
-
-def _dark_panel(theme: str) -> bool:
-    """GNOME's bar is dark in every theme, and so are most; the outline is readable on both."""
-    if theme != "auto":
-        return theme == "dark"
-    gtk = os.environ.get("GTK_THEME", "").lower()
-    return not (
-        gtk and "dark" not in gtk and "GNOME" not in os.environ.get("XDG_CURRENT_DESKTOP", "")
-    )
 
 
 def _report_bus_error(error: BaseException) -> None:

@@ -18,7 +18,7 @@ from watchdog_app.tray import labels
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from watchdog_app.core.model.status import Notification
@@ -40,17 +40,9 @@ def native_backend() -> Any:
         return None
 
 
-def x11_backend(
-    backend: str = "auto", env: Mapping[str, str] = os.environ
-) -> tuple[Any, str] | None:
-    """
-    A backend for a tray of the old kind (XEmbed) that runs now, and its name; None: there is none.
-
-    Args:
-        backend: "auto" or "xorg"; "sni": none of this kind.
-        env: DISPLAY says whether there is a screen at all.
-    """
-    if not env.get("DISPLAY") or backend == "sni":
+def x11_backend() -> Any:
+    """Our backend for a tray of the old kind (XEmbed) that runs now; None: there is none."""
+    if not os.environ.get("DISPLAY"):
         return None
     logging.getLogger("pystray").setLevel(logging.CRITICAL)  # it logs tracebacks of what is normal
     try:
@@ -58,7 +50,7 @@ def x11_backend(
         xorg = import_module("watchdog_app.tray.xorg")
     except Exception:  # no python-xlib, no such display, no right to it
         return None
-    return (xorg.Icon, "xorg") if xorg.has_tray() else None
+    return xorg.Icon if xorg.has_tray() else None
 
 
 def pystray_menu(
