@@ -215,16 +215,9 @@ def _is_new_high(trend: Trend, view: View, level: float, novelty: float) -> bool
 
 def _may_pause(trend: Trend, view: View, convinced: bool) -> bool:
     """Whether stillness by now is no more than what the growth went through before."""
-    longest = second = 0.0
-    for end, length in view.pauses:
-        if end >= trend.start_t:
-            if length > longest:
-                longest, second = length, longest
-            elif length > second:
-                second = length
-    if convinced:
-        return view.still_s <= _PAUSE_S + _PAUSES * longest
-    return view.still_s <= second
+    lengths = [length for end, length in view.pauses if end >= trend.start_t]
+    second, longest = sorted([0.0, 0.0, *lengths])[-2:]
+    return view.still_s <= (_PAUSE_S + _PAUSES * longest if convinced else second)
 
 
 def _latest(trend: Trend, view: View) -> float:

@@ -247,12 +247,8 @@ class TrendForecaster:
     @staticmethod
     def soonest(trends: list[Trend], view: View, ask: Thresholds, convinced: bool) -> float | None:
         """Time to exhaustion by the most urgent trend that convinces, None when none does."""
-        soonest = math.inf
-        for trend in trends:
-            eta = convincing_eta_s(trend, view, ask, convinced)
-            if eta is not None and eta < soonest:
-                soonest = eta
-        return None if soonest == math.inf else soonest
+        etas = (convincing_eta_s(trend, view, ask, convinced) for trend in trends)
+        return min((eta for eta in etas if eta is not None), default=None)
 
     def choose(self, trends: list[Trend]) -> Trend | None:
         """

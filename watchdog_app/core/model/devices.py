@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -68,7 +68,7 @@ def devices_by_task(hardware: Hardware, tasks: Sequence[Task]) -> dict[ProcessKe
     return {key: TaskDevices(tuple(uses)) for key, uses in found.items()}
 
 
-def tasks_on_gpu(gpu: Gpu, tasks: Sequence[Task] | Mapping[int, Task]) -> tuple[Task, ...]:
+def tasks_on_gpu(gpu: Gpu, tasks: Sequence[Task]) -> tuple[Task, ...]:
     """
     The tasks with a process on this card, in the driver's order, each once.
 
@@ -76,7 +76,7 @@ def tasks_on_gpu(gpu: Gpu, tasks: Sequence[Task] | Mapping[int, Task]) -> tuple[
         gpu: the card.
         tasks: of the same sample.
     """
-    owners = tasks if isinstance(tasks, Mapping) else tasks_by_pid(tasks)
+    owners = tasks_by_pid(tasks)
     found: dict[ProcessKey, Task] = {}
     for process in gpu.processes:
         task = None if process.foreign else owners.get(process.pid)
