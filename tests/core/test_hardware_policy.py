@@ -12,7 +12,7 @@ from card_world import GIB, UID, WALL_S, CardWorld, task
 from watchdog_app.core.diagnosis.causes import device_full, diagnose
 from watchdog_app.core.model.agent import AllocatorMemory
 from watchdog_app.core.model.decisions import DecisionKind
-from watchdog_app.core.model.devices import devices_by_task
+from watchdog_app.core.model.devices import devices_by_task, total_memory_bytes
 from watchdog_app.core.model.exits import ExitFacts
 from watchdog_app.core.model.hardware import Battery, GpuProcess, Hardware
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
@@ -296,9 +296,9 @@ def test_memory_of_a_card_belongs_to_the_task_that_has_the_process():
 
     found = devices_by_task(Hardware(gpus=(*world.gpus, part)), (trainer, task(999, "b.py")))
 
-    uses = {use.id: use.memory_bytes for use in found[trainer.key].uses}
+    uses = {use.id: use.memory_bytes for use in found[trainer.key]}
     assert {"GPU-0": 2 * GIB, "MIG-1": 2 * GIB, "GPU-1": None} == uses
-    assert found[trainer.key].memory_bytes is None  # one part of it is not known
+    assert total_memory_bytes(found[trainer.key]) is None  # one part of it is not known
     assert {trainer.key} == set(found)
 
 

@@ -146,7 +146,7 @@ def status(
         gpus=gpus,
         hardware=_hardware(look.snapshot),
         tasks=tuple(
-            _task(task, look, task.key in ours, on_gpus.get(task.key), guards.get(task.key))
+            _task(task, look, task.key in ours, on_gpus.get(task.key, ()), guards.get(task.key))
             for task in look.tasks
         ),
         incidents=incidents,
@@ -282,7 +282,7 @@ def _task(
     task: machine.Task,
     look: Look,
     is_ours: bool,
-    on_gpus: devices.TaskDevices | None,
+    on_gpus: Sequence[devices.DeviceUse],
     guard: records.Guard | None,
 ) -> records.Task:
     outlook, agent = look.result.tasks.get(task.key), look.agents.get(task.key)
@@ -298,8 +298,8 @@ def _task(
         children=len(task.members) - 1,
         ram_bytes=task.rss_bytes,
         swap_bytes=task.swap_bytes,
-        gpu_memory_bytes=on_gpus.memory_bytes if on_gpus else None,
-        gpus=tuple(records.GpuUse.from_object(use) for use in on_gpus.uses) if on_gpus else (),
+        gpu_memory_bytes=devices.total_memory_bytes(on_gpus) if on_gpus else None,
+        gpus=tuple(records.GpuUse.from_object(use) for use in on_gpus),
         stage="ok",
         framework=agent.framework if agent else None,
         can_save=not agent.outdated if agent and agent.training else None,

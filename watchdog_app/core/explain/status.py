@@ -309,8 +309,7 @@ def _cards_of_task(task: Task, agent: AgentState | None, hardware: Hardware) -> 
         agent: its agent; None without one.
         hardware: of the latest sample.
     """
-    found = devices.devices_by_task(hardware, (task,)).get(task.key)
-    for use in found.uses if found is not None else ():
+    for use in devices.devices_by_task(hardware, (task,)).get(task.key, ()):
         amount = "an unknown amount" if use.memory_bytes is None else format_bytes(use.memory_bytes)
         yield f"It holds {amount} of memory on GPU {use.index}."
     for held in agent.allocators if agent is not None else ():

@@ -75,7 +75,7 @@ class ResourceMonitor:
         self.configure(watch, stages)
         self._t = -math.inf
         self._reason = "no readings yet"
-        self._assessment = Assessment(Stage.OK, Regime.UNKNOWN, 0.0, 0.0, None, self._reason)
+        self.assessment = Assessment(Stage.OK, Regime.UNKNOWN, 0.0, 0.0, None, self._reason)
         self.next_sample_s = watch.interval_s
 
     def configure(self, watch: WatchSettings, stages: StageSettings) -> None:
@@ -103,14 +103,14 @@ class ResourceMonitor:
         """
         finite = math.isfinite(now_mono_s) and math.isfinite(used) and math.isfinite(limit)
         if not finite or now_mono_s <= self._t:
-            return self._assessment
+            return self.assessment
         self._t = now_mono_s
         if limit <= 0.0:
-            self._assessment = Assessment(
+            self.assessment = Assessment(
                 Stage.OK, Regime.UNKNOWN, 0.0, 0.0, None, "the limit is unknown"
             )
             self.next_sample_s = self._watch.interval_s
-            return self._assessment
+            return self.assessment
         self._forecaster.update(now_mono_s, used, limit)
         outlook = self._forecaster.assess()
         notify, rescue, hold = self._update_tiers(now_mono_s, outlook, costs)
@@ -122,7 +122,7 @@ class ResourceMonitor:
             stage = Stage.SAVE
         elif self.next_sample_s < 0.5 * self._watch.interval_s:
             stage = Stage.WATCH
-        self._assessment = Assessment(
+        self.assessment = Assessment(
             stage=stage,
             regime=outlook.regime,
             slope_per_s=outlook.slope_per_s,
@@ -132,7 +132,7 @@ class ResourceMonitor:
             notify=notify,
             rescue=rescue,
         )
-        return self._assessment
+        return self.assessment
 
     def _update_tiers(
         self, now: float, outlook: Outlook, costs: SaveCost

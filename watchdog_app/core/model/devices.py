@@ -22,17 +22,10 @@ class DeviceUse:
     uuid: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TaskDevices:
-    """The cards of one task."""
-
-    uses: tuple[DeviceUse, ...]  # by index
-
-    @property
-    def memory_bytes(self) -> int | None:
-        """Over all cards; None when a part is not known."""
-        parts = [use.memory_bytes for use in self.uses]
-        return None if None in parts else sum(part for part in parts if part is not None)
+def total_memory_bytes(uses: Sequence[DeviceUse]) -> int | None:
+    """Over all cards; None when a part is not known."""
+    parts = [use.memory_bytes for use in uses]
+    return None if None in parts else sum(part for part in parts if part is not None)
 
 
 def tasks_by_pid(tasks: Sequence[Task]) -> dict[int, Task]:
@@ -40,9 +33,9 @@ def tasks_by_pid(tasks: Sequence[Task]) -> dict[int, Task]:
     return {member.key.pid: task for task in tasks for member in task.members}
 
 
-def devices_by_task(hardware: Hardware, tasks: Sequence[Task]) -> dict[ProcessKey, TaskDevices]:
+def devices_by_task(hardware: Hardware, tasks: Sequence[Task]) -> dict[ProcessKey, list[DeviceUse]]:
     """
-    The cards of every task that is on one.
+    The cards of every task that is on one, by their index.
 
     A process that is listed on a part of a card (MIG) and on the card itself is counted once, on
     the part. One pid on one card is one process, however often the driver lists it.
@@ -65,7 +58,7 @@ def devices_by_task(hardware: Hardware, tasks: Sequence[Task]) -> dict[ProcessKe
             amounts[task.key] = None if known is None or more is None else known + more
         for key, amount in amounts.items():
             found.setdefault(key, []).append(DeviceUse(gpu.id, gpu.index, amount, gpu.uuid))
-    return {key: TaskDevices(tuple(uses)) for key, uses in found.items()}
+    return found
 
 
 def tasks_on_gpu(gpu: Gpu, tasks: Sequence[Task]) -> tuple[Task, ...]:

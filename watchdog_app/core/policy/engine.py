@@ -244,7 +244,7 @@ class Engine:
         elif incident is not None and incident.id == decision.incident:
             topic = pausing.record_outcome(incident, decision, outcome, now)
         if topic is not None:
-            self._reporting.queue_outcome(topic, decision, outcome.detail, outcome.evidence)
+            self._reporting.queue.append((topic, decision, outcome.detail, outcome.evidence))
 
     is_still_valid = staticmethod(is_still_valid)  # of a decision, in a second measurement
 
@@ -351,7 +351,7 @@ class Engine:
             if decision is not None and failed:
                 waited = format_duration(decision.deadline_s)
                 reason = f"no answer for {waited}: no step has ended in that time"
-                self._reporting.queue_outcome(Topic.RESCUE_FAILED, decision, reason, {})
+                self._reporting.queue.append((Topic.RESCUE_FAILED, decision, reason, {}))
         for predictor in self._predictors:
             predictor.update(look, self._tracker)
         self._growth = {key: each for key, each in self._growth.items() if key in look.tasks}

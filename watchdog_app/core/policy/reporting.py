@@ -162,20 +162,6 @@ class Reporting:
         reason = near.replace(" is about", " is no longer about", 1)
         return danger.decide(DecisionKind.NOTIFY, task, reason, {"topic": Topic.RESOLVED.value})
 
-    def queue_outcome(
-        self, topic: Topic, decision: Decision, reason: str, evidence: Evidence
-    ) -> None:
-        """
-        Report the outcome of a decision with the next tick.
-
-        Args:
-            topic: what it is.
-            decision: that has ended so.
-            reason: in a clause.
-            evidence: figures of the outcome.
-        """
-        self.queue.append((topic, decision, reason, evidence))
-
     def outcome_notifications(self, dangers: Iterable[Danger]) -> Iterator[Decision]:
         """Notifications of outcomes since the last tick, where the danger still is."""
         by_incident = {danger.incident.id: danger for danger in dangers}

@@ -271,8 +271,8 @@ class Tracker:
             return
         at = snapshot.mono_s if hardware.gpus_mono_s is None else hardware.gpus_mono_s
         held: dict[str, dict[ProcessKey, int | None]] = {}
-        for key, on_cards in devices.devices_by_task(hardware, tasks).items():
-            for use in on_cards.uses:
+        for key, uses in devices.devices_by_task(hardware, tasks).items():
+            for use in uses:
                 held.setdefault(use.id, {})[key] = use.memory_bytes
         alive = {task.key for task in tasks}
         kept: dict[str, dict[ProcessKey, History]] = {}

@@ -22,7 +22,6 @@ from watchdog_app.core.model.decisions import (
     DecisionKind,
     Outcome,
     OutcomeStatus,
-    Regime,
     SaveCost,
     Stage,
 )
@@ -44,7 +43,6 @@ _TASK = ProcessKey(1, 1)
 _UID = 1000
 _HZ_SLACK_S = 0.002
 _NO_COSTS = SaveCost()
-_NOTHING_SEEN = Assessment(Stage.OK, Regime.UNKNOWN, 0.0, 0.0, None, "no readings yet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +206,7 @@ def answer_lines(
         costs: what a save is assumed to take.
     """
     watch = ResourceMonitor(settings.watch, settings.stages)
-    bad, said, last_s = 0, answer(_NOTHING_SEEN, alarm_stage), -math.inf
+    bad, said, last_s = 0, answer(watch.assessment, alarm_stage), -math.inf
     for line in lines:
         if not line.strip():
             continue
