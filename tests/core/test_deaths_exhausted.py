@@ -8,6 +8,7 @@ import pytest
 
 from watchdog_app.base.oom_text import out_of_memory
 from watchdog_app.core.diagnosis.causes import diagnose
+from watchdog_app.core.diagnosis.evidence import collect_evidence
 from watchdog_app.core.diagnosis.exits import journal_level, should_notify
 from watchdog_app.core.explain import exits
 from watchdog_app.core.model.exits import (
@@ -142,6 +143,17 @@ def test_what_to_change_follows_from_the_error(entry, words):
         assert word in told
 
 
+def test_the_kernel_s_count_is_evidence_where_a_worker_was_killed():
+    """The program's own status is 1: its worker's end is what the count is about."""
+    words = LastError("RuntimeError", "DataLoader worker (pid 7) is killed by signal: Killed.")
+    counts = {"group_kills_before": 3, "group_kills_after": 3}
+
+    lost = collect_evidence(ExitFacts(FAILED, pid=42, words=words, **counts))
+    assert "no_kill" in {each.source for each in lost}
+    own = collect_evidence(ExitFacts(FAILED, pid=42, words=LastError("KeyError", "7"), **counts))
+    assert "no_kill" not in {each.source for each in own}
+
+
 def test_other_ends_get_no_advice_about_memory():
     """Nothing is advised that nothing points to."""
     assert [] == list(exits.advice_after_exit({"cause": "failed", "agent": {}}))
@@ -154,5 +166,7 @@ def test_a_training_that_lost_a_worker_is_told_about_workers():
     entry = {"cause": "failed", "evidence": [{"source": "python", "text": text}]}
 
     assert "fewer workers" in " ".join(exits.advice_after_exit(entry))
+    entry["evidence"].append({"source": "no_kill", "text": "its count stayed at 0"})
+    assert "counted no kill" in " ".join(exits.advice_after_exit(entry))
     entry["evidence"][0]["source"] = "kernel"
     assert [] == list(exits.advice_after_exit(entry))

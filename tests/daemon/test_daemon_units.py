@@ -81,7 +81,7 @@ def test_a_kill_in_a_full_group_is_never_laid_to_a_kernel_that_counted_none(
     death = world.ended(pid)
     assert told[:2] == (death["cause"], death["certainty"])
     assert told[2] in death["reason"]
-    counts = [each["text"] for each in death["evidence"] if each["source"] == "count"]
+    counts = [each["text"] for each in death["evidence"] if each["source"] == "no_kill"]
     assert 1 == len(counts)
     assert "train.scope, between " in counts[0]
     assert "killed nothing for memory" in counts[0]

@@ -17,7 +17,7 @@ from typing import Any
 from watchdog_app.base import codec, paths
 from watchdog_app.base.linux import cgroups
 from watchdog_app.core.diagnosis.causes import diagnose
-from watchdog_app.core.diagnosis.evidence import collect_evidence
+from watchdog_app.core.diagnosis.evidence import NO_KILL, collect_evidence
 from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.exits import (
     Cause,
@@ -222,7 +222,8 @@ def _diagnose_unseen(missed: _Missed, unit: UnitEnd | None) -> _Diagnosis:
     """Diagnose an exit that happened while no daemon ran."""
     facts = replace(missed.facts, unit=unit)
     cause = diagnose(facts)
-    evidence = [each for each in collect_evidence(facts) if each.source in ("systemd", "count")]
+    sources = ("systemd", "count", NO_KILL)
+    evidence = [each for each in collect_evidence(facts) if each.source in sources]
     between = f"{_between(missed.seen_unix_s, missed.now_unix_s)}, while no watchdog ran"
     words, error_text = facts.words, _last_error_text(facts.words)
     if words is not None and error_text is not None:

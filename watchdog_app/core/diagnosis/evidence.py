@@ -13,7 +13,13 @@ from collections.abc import Callable, Iterator
 from watchdog_app.base.oom_text import out_of_memory
 from watchdog_app.base.text.plain import clean
 from watchdog_app.base.text.quantities import format_bytes
-from watchdog_app.core.diagnosis.exits import crashed, kill_count, signal_name, signal_of
+from watchdog_app.core.diagnosis.exits import (
+    crashed,
+    kill_count,
+    lost_worker,
+    signal_name,
+    signal_of,
+)
 from watchdog_app.core.model.exits import Certainty, Evidence, ExitFacts, KernelEvent, KernelLogLine
 
 _LONGEST = 240
@@ -23,6 +29,7 @@ _MOST_ROWS = 5
 _SAME_MOMENT_S = 1.0
 _JUST_NOW_S = 10.0
 _DRIFT_S = 2.0  # the kernel log has a clock of its own
+NO_KILL = "no_kill"  # source: the count of kills for memory did not rise
 _MOUNTS = ("/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
 
 
@@ -212,7 +219,10 @@ def _python(facts: ExitFacts) -> Iterator[Evidence]:
 
 def _counts(facts: ExitFacts) -> Iterator[Evidence]:
     """What the kernel's counters say, each of its own group and its own time alone."""
-    if facts.wait_status is not None and signal_of(facts.wait_status) != signal.SIGKILL:
+    killed = facts.wait_status is None or signal_of(facts.wait_status) == signal.SIGKILL
+    words = facts.words
+    lost = words is not None and lost_worker(f"{words.error}: {words.message}")
+    if not (killed or lost):
         return
     own = any(w.kind is KernelEvent.OOM_KILL and w.pid == facts.pid for w in facts.kernel)
     when = "" if facts.counted is None else f", {facts.counted}"
@@ -235,7 +245,7 @@ def _counts(facts: ExitFacts) -> Iterator[Evidence]:
         )
     elif not own:  # its log names this one: then it was in another group by then
         text = f"The kernel killed nothing for memory {where}{when}"
-        yield Evidence("count", f"{text} (its count stayed at {count.after}).")
+        yield Evidence(NO_KILL, f"{text} (its count stayed at {count.after}).")
 
 
 def _unit(facts: ExitFacts) -> Iterator[Evidence]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from typing import NamedTuple
 
@@ -10,6 +11,17 @@ from watchdog_app.core.model.exits import Cause, CauseKind, ExitFacts
 
 _NOTED_S = 10.0  # of what ran for less than that a good end is not even noted ...
 _NEWS_S = 60.0  # ... and a failure sooner than that is what its user looks at anyway
+
+# What PyTorch, concurrent.futures and joblib say when one is gone.
+_LOST_WORKER = re.compile(
+    r"DataLoader worker .*(?:killed by signal: Killed|exited unexpectedly)"
+    r"|BrokenProcessPool|TerminatedWorkerError"
+)
+
+
+def lost_worker(error: str) -> bool:
+    """Whether an uncaught exception ("Class: message") says that a worker process was killed."""
+    return _LOST_WORKER.search(error) is not None
 
 
 def should_notify(cause: Cause, agent: AgentState | None) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,15 +15,12 @@ from watchdog_app.base.text.quantities import (
     format_rate,
     number_or_none,
 )
+from watchdog_app.core.diagnosis.evidence import NO_KILL
+from watchdog_app.core.diagnosis.exits import lost_worker
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.model.agent import RescueRecord
 from watchdog_app.core.model.exits import Certainty, cause_spec
 
-# What PyTorch, concurrent.futures and joblib say when one is gone.
-_WORKER = re.compile(
-    r"DataLoader worker .*(?:killed by signal: Killed|exited unexpectedly)"
-    r"|BrokenProcessPool|TerminatedWorkerError"
-)
 _MOST_GREW = 4
 
 
@@ -37,6 +33,13 @@ def advice_after_exit(entry: Mapping[str, Any]) -> Iterator[str]:
     """
     cause = entry.get("cause")
     if cause == "failed" and _lost_a_worker(entry):
+        sources = {each.get("source") for each in objects(entry, "evidence")}
+        if NO_KILL in sources and "worker" not in sources:
+            yield (
+                "A worker process was killed, and the kernel counted no kill for memory: look for "
+                "a crash in it, or for who ended it (kill, a batch system)."
+            )
+            return
         yield (
             "A worker process was killed, most often for memory: use fewer workers (num_workers, "
             "prefetch_factor), keep no cache in the data set, and arrays instead of lists."
@@ -80,7 +83,7 @@ def growth_lines(entry: Mapping[str, Any]) -> Iterator[str]:
 def _lost_a_worker(entry: Mapping[str, Any]) -> bool:
     """Whether its crash report says that a worker was killed."""
     return any(
-        each.get("source") == "python" and _WORKER.search(str(each.get("text"))) is not None
+        each.get("source") == "python" and lost_worker(str(each.get("text")))
         for each in objects(entry, "evidence")
     )
 
