@@ -97,4 +97,4 @@ def test_each_record_has_a_function_of_the_daemon():
 
     parts = SimpleNamespace(agents=None, checkpoints=None)
 
-    assert set(requests.METHODS) == set(Methods(parts, None, None).table)
+    assert set(requests.METHODS) == set(Methods(parts, None).table)

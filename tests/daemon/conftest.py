@@ -279,7 +279,7 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, channels: list[Any]):
     made = Parts(Settings(), str(tmp_path), Log(False, fd=fd))
     made.journal.open()
     yield made
-    for each in (made.server, made.exit_monitor, made.agents, made.observer):
+    for each in (made.server, made.exit_monitor, made.copies, made.observer):
         each.close()
     made.dispatcher.close(5)
     made.journal.close(5)
@@ -291,11 +291,11 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, channels: list[Any]):
 @pytest.fixture
 def control(parts: Parts, tmp_path: Path) -> Control:
     """What clients ask of them as a whole."""
-    return Control(parts, {}, str(tmp_path / "config.toml"), Log(False))
+    return Control(parts, {}, str(tmp_path / "config.toml"))
 
 
 @pytest.fixture
 def loop(parts: Parts, control: Control) -> Loop:
     """Their loop."""
     lock = SimpleNamespace(reacquire=lambda: True)
-    return Loop(parts, control, lock, ServiceManager(), Log(False))  # type: ignore[arg-type]
+    return Loop(parts, control, lock, ServiceManager())  # type: ignore[arg-type]

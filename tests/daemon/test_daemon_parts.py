@@ -336,7 +336,7 @@ def test_a_rescue_of_all_looks_at_the_guards_once(crowd):
         observer=SimpleNamespace(tasks=lambda: crowd.tasks), guards=crowd.guards, executor=nobody,
         agents=nobody, checkpoints=None,
     )  # fmt: skip
-    methods = Methods(parts, None, Log())
+    methods = Methods(parts, None)
     connection = SimpleNamespace(role="cli", peer=SimpleNamespace(pid=1))
 
     found = methods.table["task.checkpoint"](connection, requests.CheckpointTask.read({}), None)

@@ -10,7 +10,6 @@ from support.waiting import until
 
 from watchdog_app.base.errors import ConfigError
 from watchdog_app.client.client import Client
-from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.methods import Methods
 
 
@@ -33,7 +32,7 @@ def running(parts, control, loop):
         wait(wait_s)
 
     parts.poller.wait = counted
-    parts.server.open(Methods(parts, control, Log(False)))
+    parts.server.open(Methods(parts, control))
     thread = threading.Thread(target=loop.run)
     thread.start()
     yield lambda: len(turns)

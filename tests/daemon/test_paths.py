@@ -31,7 +31,6 @@ from watchdog_app.core.model.machine import (
     ProcessSample,
     TaskKind,
 )
-from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.methods import Methods
 from watchdog_app.daemon.notify import Delivery
 from watchdog_app.daemon.parts import Parts
@@ -200,7 +199,7 @@ def test_a_reading_passes_through_few_modules_to_its_notification(parts, loop, s
 def test_a_request_passes_through_few_modules_to_its_rescue(parts, control, loop, tmp_path):
     """From the command line to the bytes. A module that comes between two of them fails here."""
     loop.look()
-    parts.server.open(Methods(parts, control, Log(False)))
+    parts.server.open(Methods(parts, control))
     store = RescueStore(str(tmp_path / "rescues"))
     session = Session(store, Link("keras", store.directory), lambda: Capture([], {}))
     over = threading.Event()

@@ -39,7 +39,7 @@ from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.guards import Guards, guard_end
 from watchdog_app.daemon.log import Log
 from watchdog_app.guard import messages, record
-from watchdog_app.guard.record import GuardRecord, make_folder
+from watchdog_app.guard.record import CopiedRescue, GuardEvent, GuardRecord, make_folder
 from watchdog_app.history import entries
 
 MIB = 1 << 20
@@ -111,7 +111,7 @@ def test_an_end_by_another_cause_under_a_guard_keeps_its_cause(places):
 @pytest.mark.parametrize(("status", "refused"), [(256, True), (6, True), (0, False), (2, False)])
 def test_an_error_right_after_a_refusal_is_most_likely_that(places, status, refused):
     """Though nobody has read which: a program without an agent, a library in C."""
-    past(events=[{"unix_s": time.time() - 1, "kind": "refusing", "text": "text"}])
+    past(events=[GuardEvent(time.time() - 1, "refusing", "text")])
 
     cause = diagnose(ExitFacts(wait_status=status, guard=guard_end(KEY, None)))
 
@@ -121,7 +121,7 @@ def test_an_error_right_after_a_refusal_is_most_likely_that(places, status, refu
 
 def test_the_next_start_is_told_with_a_higher_limit_and_goes_on_from_the_copy(places):
     """The rescue that was copied from outside is the one to go on from, where it is the newest."""
-    rescue = {"pid": 4711, "path": str(places), "step": 145}
+    rescue = CopiedRescue(4711, str(places), 145)
     past(state="ending", agents=1, saved=1, rescues=[rescue], saved_unix_s=50.0)
     guard = guard_end(KEY, None)
     found = guard.rescue
@@ -146,7 +146,7 @@ def test_a_living_training_has_the_newer_of_its_own_rescue_and_the_copied_one(
     group.mkdir()
     guard = a_guard(state="stopped")
     guard.group = str(group)
-    guard.rescues = [{"pid": 4711, "path": str(places), "step": 145}]
+    guard.rescues = [CopiedRescue(4711, str(places), 145)]
     guard.saved_unix_s = copied_unix_s
     make_folder(guard.pid, guard.start_time)
     guard.write()

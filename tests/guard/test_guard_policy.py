@@ -29,11 +29,12 @@ from watchdog_app.guard.policy import (
     Policy,
     State,
 )
-from watchdog_app.guard.record import GuardRecord
+from watchdog_app.guard.record import CopiedRescue, GuardEvent, GuardRecord
 from watchdog_app.guard.supervisor import Supervisor
 
 MIB = 1 << 20
 GIB = 1 << 30
+SAVED_AT_3 = CopiedRescue(7, "/r", 3)
 NOBODY = CopyResults(0, 0, 0)
 SAVED = CopyResults(1, 1, 0)
 IN_STEP = CopyResults(1, 0, 1, "it is within a step")
@@ -213,7 +214,10 @@ def test_who_is_ended_far_below_the_limit_is_not_told_to_raise_it():
     high = a_guard(state="ending", because=ASKED_BY_PERSON, used_bytes=4 * GIB)
     # What it used is read again while it ends.
     held = a_guard(
-        state="ending", because=ASKED_BY_PERSON, used_bytes=1, events=[{"kind": "stopped"}]
+        state="ending",
+        because=ASKED_BY_PERSON,
+        used_bytes=1,
+        events=[GuardEvent(1.0, "stopped", "")],
     )
 
     assert "is ended: somebody asked for that." in messages.report(low)
@@ -345,9 +349,7 @@ def test_a_reserve_that_somebody_chose_stays(folder):
 
 def test_what_a_supervisor_writes_is_read_again(folder):
     """All of it."""
-    guard = a_guard(
-        state="stopped", because="it is within a step", rescues=[{"path": "/r", "step": 3}]
-    )
+    guard = a_guard(state="stopped", because="it is within a step", rescues=[SAVED_AT_3])
     record.make_folder(guard.pid, guard.start_time)
     guard.note("stopped", "text")
     guard.write()
@@ -390,7 +392,7 @@ def test_what_is_no_record_at_all_is_left_out(folder, text):
 @pytest.mark.parametrize("state", [state.value for state in State])
 def test_every_state_can_be_told(state):
     """With a name that a terminal would act on."""
-    guard = a_guard(state=state, rescues=[{"path": "/r\x1b[2J", "step": 3}], agents=1, saved=1)
+    guard = a_guard(state=state, rescues=[CopiedRescue(7, "/r\x1b[2J", 3)], agents=1, saved=1)
     guard.name = "evil\n\x1b]0;x\x07.py"
 
     told = messages.report(guard)
@@ -425,9 +427,9 @@ def test_a_limit_that_is_proposed_lets_it_go_on(stage):
          "no training was seen in it. If it is ended now, its work is lost."),
         ({"agents": 1, "because": "it is stuck", "trouble": "it is stuck"},
          "Its work could not be saved: it is stuck. If it is ended now, its work is lost."),
-        ({"agents": 1, "trouble": "no", "rescues": [{"path": "/r", "step": 3}]},
+        ({"agents": 1, "trouble": "no", "rescues": [SAVED_AT_3]},
          "Its work could not be saved: no. What was saved before is of step 3, /r."),
-        ({"agents": 1, "saved": 1, "rescues": [{"path": "/r", "step": 3}]},
+        ({"agents": 1, "saved": 1, "rescues": [SAVED_AT_3]},
          "Its work is saved: step 3, /r."),
     ],
 )  # fmt: skip
@@ -448,7 +450,7 @@ def test_a_hold_says_what_is_saved_and_all_that_can_be_done(more, said):
 @pytest.mark.parametrize("stage", ["refusing", "ending"])
 def test_after_a_save_the_next_run_is_said_to_go_on(stage):
     """With the words to type."""
-    guard = a_guard(state=stage, rescues=[{"path": "/r", "step": 3}], agents=1, saved=1)
+    guard = a_guard(state=stage, rescues=[SAVED_AT_3], agents=1, saved=1)
 
     assert (
         "watchdog exec --limit 6G -- ...   (it finds its rescue and resumes, or says how)"

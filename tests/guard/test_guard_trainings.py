@@ -70,7 +70,7 @@ def test_a_save_that_ended_just_before_the_stop_counts(tmp_path, monkeypatch):
     with Segment(str(path)) as segment:
         segment.begin(me.pid, me.start_time)
         segment.set_reason("it cannot be copied from outside")
-    saved = {"ok": True, "path": "rescue-12", "step": 12}
+    saved = {"ok": True, "path": "rescue-12", "step": 12, "bytes": 9}
 
     def answer_late(_: int):
         time.sleep(0.3)
@@ -89,5 +89,5 @@ def test_a_save_that_ended_just_before_the_stop_counts(tmp_path, monkeypatch):
     assert (0, 1) == ((before := copied()).saved, before.in_step)
     asked.request_save()
     assert copied().complete
-    assert [12] == [each["step"] for each in asked.rescues]
+    assert [12] == [each.step for each in asked.rescues]
     asked.close()

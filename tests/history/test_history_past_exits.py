@@ -9,7 +9,7 @@ import pytest
 from watchdog_app.core.model.decisions import Outcome, OutcomeStatus
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, Task, TaskKind
 from watchdog_app.history import past_exits
-from watchdog_app.history.entries import outcome_entry
+from watchdog_app.history.entries import TaskRef, outcome_entry
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.history.series import Point, SeriesPoints
 
@@ -82,7 +82,7 @@ def test_a_save_of_a_training_that_ended_before_is_told_of_a_process_that_died(t
 
     about = {"pid": 7, "name": "fit.py", "start_time": 70, "started_unix_s": END - 900.0}
     saved = Outcome("d1", OutcomeStatus.DONE, END - 300.0, 0.1, "", {"path": "/r/1", "step": 40})
-    outcome = outcome_entry(saved, "checkpoint", ProcessKey(7, 70), "fit.py", None)
+    outcome = outcome_entry(saved, "checkpoint", TaskRef(ProcessKey(7, 70), "fit.py", None))
     death = Entry(END, "death", {**about, "cause": "killed"}, 7, "fit.py")
 
     alone, after_a_save = died(death), died(outcome)

@@ -13,7 +13,7 @@ from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.resource import ResourceKey, ResourceKind
 from watchdog_app.daemon.methods import Methods
 from watchdog_app.history import past_exits
-from watchdog_app.history.entries import decision_entry, outcome_entry, request_entry
+from watchdog_app.history.entries import TaskRef, decision_entry, outcome_entry, request_entry
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.history.writer import JournalWriter
 
@@ -44,7 +44,7 @@ def asked(at_s: float, pid: int = 7, kind: DecisionKind = SAVE) -> Entry:
         reason="full in 2 s",
         evidence={"topic": "warning"} if kind is NOTIFY else {},
     )
-    return decision_entry(decision, f"train{pid}.py", None)
+    return decision_entry(decision, TaskRef(decision.task, f"train{pid}.py", None))
 
 
 def answered(
@@ -61,7 +61,7 @@ def answered(
     outcome = Outcome(
         f"{pid}-{kind.value}-{at_s}", status, BEGIN_S + at_s + 0.2, 0.2, "Saved.", evidence
     )
-    return outcome_entry(outcome, kind.value, ProcessKey(pid, 1), f"train{pid}.py", None)
+    return outcome_entry(outcome, kind.value, TaskRef(ProcessKey(pid, 1), f"train{pid}.py", None))
 
 
 def save(at_s: float, step: int | None = None, **changes) -> list[Entry]:
@@ -170,15 +170,13 @@ def test_saves_of_another_hour_are_another_series(journal):
 
 
 def test_what_a_person_asked_for_is_never_folded(journal):
-    task = ProcessKey(7, 1)
-    wish = request_entry(
-        "request-1", "checkpoint", task, "train7.py", None, by="ann", unix_s=BEGIN_S + 3
-    )
+    task = TaskRef(ProcessKey(7, 1), "train7.py", None)
+    wish = request_entry("request-1", "checkpoint", task, by="ann", unix_s=BEGIN_S + 3)
     done = Outcome("request-1", DONE, BEGIN_S + 3.1, 0.1, "Saved.", {"step": 3, "path": "/r/x"})
     journal.add([
         *(entry for n in range(10) for entry in save(n, n)),
         wish,
-        outcome_entry(done, "checkpoint", task, "train7.py", None),
+        outcome_entry(done, "checkpoint", task),
     ])  # fmt: skip
 
     found = shown(journal)
@@ -247,7 +245,7 @@ def test_the_daemon_answers_with_folded_entries(tmp_path):
         **dict.fromkeys(("agents", "checkpoints")),
     )
 
-    Methods(parts, None, None).table["history"](None, requests.History.read({}), reply)
+    Methods(parts, None).table["history"](None, requests.History.read({}), reply)
     while reply.value is None:
         writer.collect()
     writer.close(10)

@@ -410,7 +410,7 @@ def test_an_agent_that_cannot_be_told_from_others_is_refused():
 @pytest.mark.parametrize("peer", [None, 8])
 def test_a_kernel_that_cannot_be_told_from_others_names_no_notebook(peer):
     """Nor is a word about another process's notebook taken."""
-    methods = Methods(SimpleNamespace(), None, Log(False))
+    methods = Methods(SimpleNamespace(), None)
     said = requests.AgentNotebook.read({"pid": 7, "start_time": 1, "notebook": "/a.ipynb"})
     liar = SimpleNamespace(peer=transport.Peer(0, peer))
 

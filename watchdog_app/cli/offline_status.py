@@ -150,12 +150,10 @@ def _guard_entries(guard: GuardRecord) -> Iterator[Json]:
 
     about = {"pid": guard.pid, "start_time": guard.start_time, "name": guard.name}
     for event in guard.events:
-        at, kind = event.get("unix_s"), str(event.get("kind"))
-        if isinstance(at, int | float) and kind in _REPORTED_EVENTS:
-            text = str(event.get("text")).partition("\n")[0]
-            word = "hold" if kind == "stopped" else f"guard {kind}"
-            yield {"kind": "decision", "unix_s": float(at), **about,
-                   "decision_kind": word, "text": text}  # fmt: skip
+        if event.kind in _REPORTED_EVENTS:
+            word = "hold" if event.kind == "stopped" else f"guard {event.kind}"
+            yield {"kind": "decision", "unix_s": event.unix_s, **about,
+                   "decision_kind": word, "text": event.text.partition("\n")[0]}  # fmt: skip
     account = messages.past_summary(guard) if guard.ended_unix_s is not None else ""
     if account and guard.state in ("stopped", "exiting", "ending", "refusing"):
         reason = messages.cause_of_end(guard) or account.partition(". ")[0]

@@ -12,13 +12,10 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from watchdog_app.base.errors import Unsupported
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _LINUX: bool = sys.platform == "linux"  # annotated: the type checker reads both branches
 _PATH_BYTES = 107 if _LINUX else 103  # sun_path less the final zero

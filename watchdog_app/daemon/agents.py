@@ -284,10 +284,6 @@ class Agents:
         """The agent in a process, connected or not."""
         return self._agents.get(key)
 
-    def close(self) -> None:
-        """End what is being copied."""
-        self.out_of_process.close()
-
 
 def peer_key(connection: Connection, pid: int, start_time: int) -> ProcessKey:
     """

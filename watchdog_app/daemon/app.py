@@ -8,7 +8,7 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -16,7 +16,6 @@ from typing import Any
 from watchdog_app import __version__, config
 from watchdog_app.base import own_process, paths, runtime_dir
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.core.model.settings import Settings
 from watchdog_app.daemon.control import Control
 from watchdog_app.daemon.instance import InstanceLock, ServiceManager
 from watchdog_app.daemon.log import Log
@@ -33,7 +32,7 @@ _SHUTDOWN_TIMEOUT_S = 3.0  # to finish what was begun when told to end
 
 def main(path: str | None = None, verbose: bool = False) -> int:
     """
-    Run the daemon until it is stopped; return the exit code.
+    Run the daemon until SIGTERM, SIGINT or a client's `stop`; return the exit code.
 
     Args:
         path: the configuration file; None: where this user keeps it.
@@ -49,31 +48,12 @@ def main(path: str | None = None, verbose: bool = False) -> int:
     old_keys: list[str] = []
     settings, sources = config.load(config_path, required=path is not None, warn=old_keys.append)
     log = Log(verbose, path=os.path.abspath(paths.daemon_log()))
-    return run(settings, sources, log, config_path, old_keys)
-
-
-def run(
-    settings: Settings,
-    sources: config.Sources,
-    log: Log,
-    config_path: str,
-    old_keys: Sequence[str] = (),
-) -> int:
-    """
-    Run with these settings until SIGTERM, SIGINT or a client's `stop`. Raises as `main`.
-
-    Args:
-        settings: from the configuration.
-        sources: where each of them comes from.
-        log: of the daemon.
-        config_path: of the configuration's file.
-        old_keys: what is said of keys of an earlier version.
-    """
     os.umask(0o077)  # names of notebooks are nobody else's business
     folder = runtime_dir.make()
     runtime_dir.private_folder(folder)
     lock = InstanceLock(os.path.join(folder, _LOCK))
-    app = App(settings, sources, config_path, lock, log)
+    parts = Parts(settings, folder, log)
+    app = App(parts, Control(parts, sources, config_path), lock)
     app.control.report_old_keys(old_keys)
     try:
         app.open()
@@ -89,19 +69,11 @@ def run(
 class App:
     """The running daemon; call `open`, `loop.run` and `close` in this order."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        sources: config.Sources,
-        config_path: str,
-        lock: InstanceLock,
-        log: Log,
-    ) -> None:
-        self._log = log
-        self._parts = Parts(settings, os.path.dirname(lock.path), log)
+    def __init__(self, parts: Parts, control: Control, lock: InstanceLock) -> None:
+        self._parts = parts
         self._service_manager = ServiceManager()
-        self.control = Control(self._parts, sources, config_path, log)
-        self.loop = Loop(self._parts, self.control, lock, self._service_manager, log)
+        self.control = control
+        self.loop = Loop(parts, control, lock, self._service_manager)
 
     def open(self) -> None:
         """
@@ -111,7 +83,7 @@ class App:
             OSError: the socket cannot be made.
         """
         parts = self._parts
-        _catch_signals(parts.waker.fd, self._stop, self._reload, self._log)
+        _catch_signals(parts.waker.fd, self._stop, self._reload, parts.log)
         nice = own_process.raise_priority()
         own_process.shorten_switch_interval()
         own_process.limit_heap()
@@ -120,12 +92,12 @@ class App:
             os.chdir("/")  # keep no disk from being unmounted
         started = self._recover()
         parts.faults.run_step("look", self.loop.look)
-        parts.server.open(Methods(parts, self.control, self._log))
+        parts.server.open(Methods(parts, self.control))
         parts.faults.run_step("pauses", self._notify_recovered_pauses)
         score = own_process.lower_oom_score()
         own_process.freeze_garbage()
         self.control.memory_fault = own_process.lock_memory()
-        self._log.info(
+        self._parts.log.info(
             f"watchdog {__version__} started",
             pid=os.getpid(),
             socket=parts.socket_path,
@@ -137,7 +109,7 @@ class App:
         self.control.note(started)
         for weakness in (self.control.memory_fault, own_process.oom_score_warning(score)):
             if weakness:
-                self._log.info(weakness)
+                self._parts.log.info(weakness)
         self._service_manager.ready()
 
     def _recover(self) -> str:
@@ -157,7 +129,7 @@ class App:
         for pause in parts.pauses.take_unreported(held):
             pid, now_unix_s = pause.task.pid, time.time()
             message = recovered_notification(pause, now_unix_s)
-            self._log.warning(message.title, pid=pid, reason=pause.reason)
+            self._parts.log.warning(message.title, pid=pid, reason=pause.reason)
             data = {
                 "id": message.id,
                 "decision_kind": "notify",
@@ -182,13 +154,13 @@ class App:
             parts.state_store.save_engine,
             lambda: parts.journal.close(_SHUTDOWN_TIMEOUT_S),
             parts.exit_monitor.close,
-            parts.agents.close,
+            parts.copies.close,
             parts.observer.close,
             parts.waker.close,
             parts.poller.close,
         ):
             parts.faults.run_step("end", step)
-        self._log.info("watchdog stopped; nothing is watched now")
+        self._parts.log.info("watchdog stopped; nothing is watched now")
 
     def _stop(self) -> None:
         self.control.stopping = True

@@ -14,7 +14,6 @@ from watchdog_app.base.errors import ConfigError, RequestError
 from watchdog_app.base.own_process import OwnUsage
 from watchdog_app.core.model import status as records
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.parts import Parts
 from watchdog_app.daemon.status import Look, fit, incident, status
 from watchdog_app.history.journal import Entry, Journal
@@ -33,17 +32,15 @@ class Control:
         parts: of the daemon.
         sources: where each setting comes from.
         config_path: of the configuration's file.
-        log: of the daemon.
     """
 
-    def __init__(self, parts: Parts, sources: config.Sources, config_path: str, log: Log) -> None:
+    def __init__(self, parts: Parts, sources: config.Sources, config_path: str) -> None:
         self.stopping = False
         self.memory_fault: str | None = None
         self.cost = OwnUsage()
         self._parts = parts
         self._sources = sources
         self._config_path = config_path
-        self._log = log
         self._host_name = os.uname().nodename
         self._started_mono_s = time.monotonic()
         self._sent_mono_s = float("-inf")
@@ -234,7 +231,7 @@ class Control:
         )
         self._parts.observer.set_protecting(quiet.protecting)
         if not quiet.protecting:
-            self._log.warning("protection is still switched off: watchdog protect on")
+            self._parts.log.warning("protection is still switched off: watchdog protect on")
 
     def expire_quiet(self) -> None:
         """End protection pauses, snoozes and quiet hours whose time has passed."""
@@ -261,7 +258,7 @@ class Control:
 
     def note(self, what: str, **more: Any) -> None:
         """Write an entry about the daemon itself to the journal and the log."""
-        self._log.info(what)
+        self._parts.log.info(what)
         data = {"what": what, "pid": os.getpid(), "version": __version__, **more}
         self._parts.journal.add(Entry(time.time(), "daemon", data))
 

@@ -31,7 +31,7 @@ from watchdog_app.daemon.notify.dispatcher import Dispatcher, NotificationFilter
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pauses import Pause, Pauses
 from watchdog_app.daemon.recorder import StateStore
-from watchdog_app.history.entries import decision_entry, outcome_entry, request_entry
+from watchdog_app.history.entries import TaskRef, decision_entry, outcome_entry, request_entry
 from watchdog_app.history.journal import Entry
 from watchdog_app.history.writer import JournalWriter
 from watchdog_app.machine import process_control
@@ -49,9 +49,7 @@ class _Operation:
 
     id: str
     kind: str  # a value of `DecisionKind`, or what happened to a guard
-    task: ProcessKey | None
-    name: str | None
-    path: str | None
+    task: TaskRef
     began_mono_s: float
     by_policy: bool = False
     done: Callable[[Any], None] = lambda _: None  # called with what came of it, or the error
@@ -89,7 +87,7 @@ class Executor:
         entries = []
         for decision in decisions:
             task = tasks.get(decision.task) if decision.task else None
-            entries.append(decision_entry(decision, *_name_and_path(task)))
+            entries.append(decision_entry(decision, _task_ref(decision, task)))
             self.log.info(
                 f"decided: {decision.kind.value}",
                 task=task.name if task else None,
@@ -117,7 +115,7 @@ class Executor:
             task: whom it concerns; None: nobody, or it has ended.
             detail: why.
         """
-        self.journal.add(decision_entry(decision, *_name_and_path(task)))
+        self.journal.add(decision_entry(decision, _task_ref(decision, task)))
         self._finish(_operation_for(decision, task), OutcomeStatus.SKIPPED, detail)
 
     def announce(self, notification: Notification, entry: Entry, task: Task | None) -> None:
@@ -129,12 +127,13 @@ class Executor:
             task: whom it concerns, for the rules; None if that is not known.
         """
         self.journal.add(entry)
-        kind, key = str(entry.data.get("decision_kind")), None if task is None else task.key
-        operation = _Operation(notification.id, kind, key, entry.name, entry.path, time.monotonic())
+        about = TaskRef(None if task is None else task.key, entry.name, entry.path)
+        kind = str(entry.data.get("decision_kind"))
+        operation = _Operation(notification.id, kind, about, time.monotonic())
         if not self.observer.may_notify(task):
             detail = "Suppressed: a [[rule]] switches notifications off."
-            about = {"title": notification.title, "body": notification.body}
-            self._finish(operation, OutcomeStatus.SKIPPED, detail, about)
+            text = {"title": notification.title, "body": notification.body}
+            self._finish(operation, OutcomeStatus.SKIPPED, detail, text)
         else:
             self._send(notification, task, operation)
 
@@ -161,9 +160,7 @@ class Executor:
         ):
             raise RequestError(f"{name_with_pid(task)} is already paused.")
         self._refuse_in_transition(task.key, task.name)
-        operation = self._record_request(
-            DecisionKind.PAUSE, task.key, *_name_and_path(task), by, done
-        )
+        operation = self._record_request(DecisionKind.PAUSE, TaskRef.of(task), by, done)
         self._pause(operation, task, f"asked for by {by}")
 
     def request_resume(
@@ -181,9 +178,8 @@ class Executor:
             RequestError: it is being paused or resumed right now.
         """
         self._refuse_in_transition(pause.task, pause.name)
-        operation = self._record_request(
-            DecisionKind.RESUME, pause.task, pause.name, None, by, done
-        )
+        paused = TaskRef(pause.task, pause.name, None)
+        operation = self._record_request(DecisionKind.RESUME, paused, by, done)
         self._resume(operation, pause)
 
     def request_checkpoint(
@@ -209,19 +205,15 @@ class Executor:
             )
         if not self.checkpoints.agents.connected_in(task):
             return []
-        operation = self._record_request(
-            DecisionKind.CHECKPOINT, task.key, *_name_and_path(task), by
-        )
+        operation = self._record_request(DecisionKind.CHECKPOINT, TaskRef.of(task), by)
         return self._checkpoint(
             operation, task, f"asked for by {by}", deadline_s=deadline_s, done=done
         )
 
-    def _record_request(  # noqa: PLR0917 - as an operation has them
+    def _record_request(
         self,
         kind: DecisionKind,
-        task: ProcessKey,
-        name: str | None,
-        path: str | None,
+        task: TaskRef,
         by: str,
         done: Callable[[Any], None] = lambda _: None,
     ) -> _Operation:
@@ -229,10 +221,10 @@ class Executor:
         now_unix_s = time.time()
         self._requests += 1
         id_ = f"request-{self._requests}-{int(now_unix_s)}"
-        entry = request_entry(id_, kind.value, task, name or "", path, by=by, unix_s=now_unix_s)
+        entry = request_entry(id_, kind.value, task, by=by, unix_s=now_unix_s)
         self.journal.write_durably([entry], DURABLE_TIMEOUT_S)
-        self.log.info(f"{kind.value} asked for", task=name, pid=task.pid, by=by)
-        return _Operation(id_, kind.value, task, name, path, time.monotonic(), done=done)
+        self.log.info(f"{kind.value} asked for", task=task.name, pid=entry.pid, by=by)
+        return _Operation(id_, kind.value, task, time.monotonic(), done=done)
 
     def _refuse_in_transition(self, task: ProcessKey, name: str) -> None:
         if task in self._in_transition:
@@ -406,30 +398,23 @@ class Executor:
         outcome = Outcome(
             operation.id, status, time.time(), seconds, detail, evidence or {}, at_mono_s=now_mono_s
         )
-        self.journal.add(
-            outcome_entry(outcome, operation.kind, operation.task, operation.name, operation.path)
-        )
-        whom = {} if operation.task is None else {"pid": operation.task.pid}
-        self.log.info(
-            f"{operation.kind} {status.value}", task=operation.name, **whom, detail=detail
-        )
+        entry = outcome_entry(outcome, operation.kind, operation.task)
+        self.journal.add(entry)
+        whom = {} if entry.pid is None else {"pid": entry.pid}
+        self.log.info(f"{operation.kind} {status.value}", task=entry.name, **whom, detail=detail)
         if operation.by_policy:
-            self.observer.record(outcome)
+            self.observer.call_engine(lambda engine: engine.record(outcome))
         operation.done(result)
 
 
 def _operation_for(decision: Decision, task: Task | None) -> _Operation:
-    kind, (name, path) = decision.kind.value, _name_and_path(task)
-    return _Operation(
-        decision.id, kind, decision.task, name, path, time.monotonic(), by_policy=True
-    )
+    about = _task_ref(decision, task)
+    return _Operation(decision.id, decision.kind.value, about, time.monotonic(), by_policy=True)
 
 
-def _name_and_path(task: Task | None) -> tuple[str | None, str | None]:
-    """Name and path, for looking an entry up by its task."""
-    if task is None:
-        return None, None
-    return task.name, task.info.notebook or task.info.script
+def _task_ref(decision: Decision, task: Task | None) -> TaskRef:
+    """The task of a decision; one that has ended has no name any more."""
+    return TaskRef.of(task)._replace(key=decision.task)
 
 
 def _combined_outcome(

@@ -28,7 +28,13 @@ from watchdog_app.daemon.guards import guard_end
 from watchdog_app.daemon.last_seen import LastSeen
 from watchdog_app.daemon.poller import PidFds, Poller
 from watchdog_app.daemon.status import Look
-from watchdog_app.history.entries import exit_context, exit_entry, task_fields, worker_entry
+from watchdog_app.history.entries import (
+    TaskRef,
+    exit_context,
+    exit_entry,
+    task_fields,
+    worker_entry,
+)
 from watchdog_app.history.journal import Entry
 from watchdog_app.machine.sensors.exits import KERNELS, ExitEvidence
 from watchdog_app.machine.sensors.systemd_units import UnitQueries, UnitQuery
@@ -336,7 +342,7 @@ class ExitMonitor:
         entry = exit_entry(
             end.key,
             name,
-            None if task is None else task.info.notebook or task.info.script,
+            TaskRef.of(task).path,
             cause=cause,
             evidence=[*collect_evidence(facts), *end.worker],
             rescue=newer_rescue(end.view, facts.guard.rescue if facts.guard else None),

@@ -148,8 +148,8 @@ class Guards:
         return {
             pid: found
             for guard in self._guards.values()
-            for pid in {each.get("pid") for each in guard.rescues}
-            if isinstance(pid, int) and (found := _newest_copy(guard, pid)) is not None
+            for pid in {each.pid for each in guard.rescues}
+            if (found := _newest_copy(guard, pid)) is not None
         }
 
     def get(self, task: ProcessKey) -> GuardRecord | None:
@@ -283,7 +283,7 @@ def to_status(guard: GuardRecord) -> records.Guard:
         since_unix_s=guard.since_unix_s if guard.state != "running" else None,
         automatic_limit=guard.follows_machine,
         reason=guard.because or None,
-        rescue=None if newest is None else str(newest.get("path")),
+        rescue=None if newest is None else newest.path,
     )
 
 
@@ -356,9 +356,7 @@ def guard_end(key: ProcessKey, group: str | None) -> GuardEnd | None:
         refused=guard.state == "refusing" or _was_just_refused(guard),
         ended=messages.cause_of_end(guard),
         held=messages.stopped_at_end(guard),
-        last_message=""
-        if not guard.events
-        else str(guard.events[-1].get("text", "")).partition("\n")[0],
+        last_message=guard.events[-1].text.partition("\n")[0] if guard.events else "",
         rescue=_newest_copy(guard, key.pid),
     )
 
@@ -366,16 +364,12 @@ def guard_end(key: ProcessKey, group: str | None) -> GuardEnd | None:
 def _was_just_refused(guard: GuardRecord) -> bool:
     """Whether memory was refused lately: after a MemoryError the guard runs normally again."""
     since = time.time() - _RECENTLY_S
-    return any(
-        each.get("kind") == "refusing" and float(each.get("unix_s") or 0.0) > since
-        for each in guard.events
-    )
+    return any(each.kind == "refusing" and each.unix_s > since for each in guard.events)
 
 
 def _newest_copy(guard: GuardRecord, pid: int) -> RescueRecord | None:
     for each in reversed(guard.rescues):
-        path, step, size = each.get("path"), each.get("step"), each.get("bytes")
-        if each.get("pid") == pid and isinstance(path, str) and isinstance(step, int):
-            at = guard.saved_unix_s or 0.0
-            return RescueRecord(path, step, size if isinstance(size, int) else 0, 0.0, at)
+        if each.pid == pid:
+            at_unix_s = guard.saved_unix_s or 0.0
+            return RescueRecord(each.path, each.step, each.bytes, 0.0, at_unix_s)
     return None

@@ -16,7 +16,6 @@ from watchdog_app.core.policy import cadence
 from watchdog_app.daemon.control import Control
 from watchdog_app.daemon.exit_monitor import Exit
 from watchdog_app.daemon.instance import InstanceLock, ServiceManager
-from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.pace import LOOP_LAG, Clocks
 from watchdog_app.daemon.parts import Parts
 from watchdog_app.daemon.status import Look
@@ -33,19 +32,13 @@ class Loop:
     """Runs the parts until stopped. `reloading` requests a reload of the configuration."""
 
     def __init__(
-        self,
-        parts: Parts,
-        control: Control,
-        lock: InstanceLock,
-        service_manager: ServiceManager,
-        log: Log,
+        self, parts: Parts, control: Control, lock: InstanceLock, service_manager: ServiceManager
     ) -> None:
         self.reloading = False
         self._parts = parts
         self._control = control
         self._lock = lock
         self._service_manager = service_manager
-        self._log = log
         self._clocks = Clocks()
         self._next_housekeeping_mono_s = 0.0
         self._next_state_mono_s = 0.0
@@ -102,7 +95,7 @@ class Loop:
         """Record processes that have ended, and report them."""
         parts = self._parts
         for entry in parts.missed_exits.ended(now_mono_s):
-            self._log.warning(str(entry.data["text"]))
+            self._parts.log.warning(str(entry.data["text"]))
             parts.journal.add(entry)
         exits = parts.exit_monitor.ended(now_mono_s)
         if not exits:
@@ -110,7 +103,7 @@ class Loop:
         parts.journal.add(*(each.entry for each in exits if not each.notable))
         notable = [each.entry for each in exits if each.notable]
         for entry in notable:
-            self._log.warning(str(entry.data["text"]))
+            self._parts.log.warning(str(entry.data["text"]))
         if notable:  # on the disk when this returns, unless it is slow
             parts.journal.write_durably(notable, _DURABLE_TIMEOUT_S)
         parts.pace.look_soon()
@@ -232,7 +225,7 @@ class Loop:
         """Look soon after memory pressure, or when a memory group nears its limit."""
         wakeup = self._parts.observer.triggers.pop_wakeup()
         if wakeup is not None:
-            self._log.debug("woken", source=wakeup.source, path=wakeup.path)
+            self._parts.log.debug("woken", source=wakeup.source, path=wakeup.path)
             self._parts.pace.look_soon()
 
     def _report_ended_agents(self) -> None:
@@ -259,12 +252,12 @@ class Loop:
         parts.inspections.expire(now_mono_s)
         parts.dispatcher.poll(now_mono_s)
         while parts.journal.notes:
-            self._log.warning(parts.journal.notes.popleft())
+            self._parts.log.warning(parts.journal.notes.popleft())
 
     def _housekeeping(self, now_mono_s: float) -> None:
         parts = self._parts
         if not self._lock.reacquire():  # then the socket that is there is the other one's
-            self._log.error("another daemon has taken over; this one ends")
+            self._parts.log.error("another daemon has taken over; this one ends")
             self._control.stopping = True
             return
         self._control.expire_quiet()

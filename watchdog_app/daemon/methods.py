@@ -22,7 +22,6 @@ from watchdog_app.core.model.tasks import find_task, name_with_pid
 from watchdog_app.daemon.agents import peer_key
 from watchdog_app.daemon.checkpoints import RescueRequest, no_agent_message
 from watchdog_app.daemon.control import Control
-from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.parts import Parts
 from watchdog_app.daemon.pauses import Pause
 from watchdog_app.daemon.rpc import Connection, Reply
@@ -43,12 +42,10 @@ class Methods:
     Args:
         parts: of the daemon.
         control: of the daemon.
-        log: of the daemon.
     """
 
-    def __init__(self, parts: Parts, control: Control, log: Log) -> None:
+    def __init__(self, parts: Parts, control: Control) -> None:
         self._parts = parts
-        self._log = log
         self._control = control
         # The function of task.pause is called _task_pause; a request without one fails here.
         self.table: dict[str, Method] = {
@@ -72,12 +69,12 @@ class Methods:
             reply.error(error.code, str(error), {"candidates": list(error.candidates)})
         except RequestError as error:
             if not reply.wanted:
-                self._log.debug("a notification was refused", method=method, error=error)
+                self._parts.log.debug("a notification was refused", method=method, error=error)
             reply.error(error.code, str(error))
         except WatchdogError as error:
             reply.error(jsonrpc.REFUSED, str(error))
         except Exception as error:  # a fault of ours: only this client gets the error
-            self._log.error("a request failed", method=method, error=repr(error))
+            self._parts.log.error("a request failed", method=method, error=repr(error))  # noqa: TRY400
             reply.error(jsonrpc.REFUSED, f"The daemon failed to do this: {error!r}")
         else:
             if value is not None:
@@ -288,7 +285,9 @@ class Methods:
             if error is not None:
                 reply.error(jsonrpc.REFUSED, str(error))
             else:
-                self._log.info("a guard was told", task=task.name, pid=task.key.pid, said=answer)
+                self._parts.log.info(
+                    "a guard was told", task=task.name, pid=task.key.pid, said=answer
+                )
                 guards.refresh()
                 reply.result({**_task_fields(task), "text": answer})
 
@@ -339,7 +338,7 @@ class Methods:
         def done(found: dict[str, Any] | None, error: Exception | None) -> None:
             if missing is None:
                 if error is not None:
-                    self._log.debug("no exits could be looked up", error=repr(error))
+                    self._parts.log.debug("no exits could be looked up", error=repr(error))
                 nothing = {"death": None, "death_text": None, "plot": None}
                 reply.result({**self._control.explain(task), **(found or nothing)})
             elif found is not None:
@@ -389,7 +388,7 @@ class Methods:
         self._parts.exit_monitor.follow_agent(agent.key)
         if params.notebook is not None:
             self._parts.observer.kernels.set_notebook(agent.key, params.notebook)
-        self._log.info(
+        self._parts.log.info(
             "an agent connected",
             pid=agent.key.pid,
             framework=agent.view.framework,
@@ -424,7 +423,7 @@ class Methods:
     def _agent_saved(self, connection: Connection, params: requests.Saved, _: Reply) -> Answer:
         agent = self._parts.agents.registered(connection)
         record = self._parts.agents.record_rescue(agent, params.rescue, time.monotonic())
-        self._log.info(
+        self._parts.log.info(
             "a rescue is complete",
             pid=agent.key.pid,
             step=record.step,
@@ -439,7 +438,7 @@ class Methods:
         agent = self._parts.agents.registered(connection)
         self._parts.agents.set_saving(agent, False)
         error, remedy = params.error, params.remedy
-        self._log.warning("a rescue failed", pid=agent.key.pid, error=error, remedy=remedy)
+        self._parts.log.warning("a rescue failed", pid=agent.key.pid, error=error, remedy=remedy)
         self._parts.checkpoints.failed(params.request, agent, error, remedy)
         return {}
 

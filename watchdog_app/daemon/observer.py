@@ -14,7 +14,7 @@ from typing import Any
 
 from watchdog_app.base.errors import SensorError
 from watchdog_app.core.model.agent import AgentState
-from watchdog_app.core.model.decisions import Decision, Outcome, Stage
+from watchdog_app.core.model.decisions import Decision, Stage
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.readings import readings as readings_of
 from watchdog_app.core.model.resource import Reading, ResourceKind
@@ -136,10 +136,6 @@ class Observer:
         true = [decision for decision in decisions if self._still_holds(decision, readings)]
         false = [decision for decision in decisions if decision not in true]
         return true, false, {task.key: task for task in tasks}
-
-    def record(self, outcome: Outcome) -> None:
-        """Tell the engine what became of a decision."""
-        self.call_engine(lambda engine: engine.record(outcome))
 
     @property
     def wants_tick(self) -> bool:

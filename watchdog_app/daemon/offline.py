@@ -12,15 +12,12 @@ from typing import Any
 from watchdog_app.base import paths
 from watchdog_app.base.errors import SensorError, TargetDenied, TaskNotFound, WatchdogError
 from watchdog_app.base.text.quantities import parse_pid
+from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import pauses
 from watchdog_app.daemon.instance import boot_id
 from watchdog_app.daemon.pauses import Pause
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.history.reader import open_read_only
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from watchdog_app.core.model.machine import ProcessKey
 
 
 def resume(task: str | None) -> dict[str, Any] | None:
@@ -123,16 +120,17 @@ def _read_pauses(*, thaw: bool) -> list[Pause] | None:
 def _resume_entries(pause: Pause, count: int) -> list[Entry]:
     """Return the entries of the request and of its outcome, as a daemon writes them."""
     from watchdog_app.core.model.decisions import DecisionKind, Outcome, OutcomeStatus
-    from watchdog_app.history.entries import outcome_entry, request_entry
+    from watchdog_app.history.entries import TaskRef, outcome_entry, request_entry
 
     now, kind = time.time(), DecisionKind.RESUME.value
     id_ = f"request-offline-{pause.task.pid}-{int(now)}"
     by = f"the cli (pid {os.getpid()}) while no daemon answered"
     detail = f"{count} of its processes run again."
     outcome = Outcome(id_, OutcomeStatus.DONE, now, 0.0, detail, {})
+    task = TaskRef(pause.task, pause.name, None)
     return [
-        request_entry(id_, kind, pause.task, pause.name, None, by=by, unix_s=now),
-        outcome_entry(outcome, kind, pause.task, pause.name, None),
+        request_entry(id_, kind, task, by=by, unix_s=now),
+        outcome_entry(outcome, kind, task),
     ]
 
 

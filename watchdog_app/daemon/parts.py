@@ -46,7 +46,7 @@ class Parts:
             log: what people read.
         """
         self.settings = settings
-        self._log = log
+        self.log = log
         self._boot = boot_id()
         self._make_connections(folder)
         self._make_observer(folder)
@@ -56,11 +56,11 @@ class Parts:
     def _make_connections(self, folder: str) -> None:
         """What waits and wakes, the socket, the journal, the threads."""
         settings = self.settings
-        self.faults = Faults(self._log)
+        self.faults = Faults(self.log)
         self.poller = poller = Poller(partial(self.faults.report_failure, "connections"))
         self.waker = Waker(poller)
         self.socket_path = os.path.join(folder, os.path.basename(paths.socket_path()))
-        self.server = RpcServer(poller, self.socket_path, self._log)
+        self.server = RpcServer(poller, self.socket_path, self.log)
         self.journal = JournalWriter(
             os.path.abspath(paths.state_dir()),
             settings.journal.max_age_s,
@@ -85,8 +85,8 @@ class Parts:
             folder,
             triggers=Triggers(self.poller, self.waker.wake),
         )
-        self.guards = Guards(self.observer, self._log)
-        self.state_store = StateStore(self.observer, self.journal, self._boot, self._log)
+        self.guards = Guards(self.observer, self.log)
+        self.state_store = StateStore(self.observer, self.journal, self._boot, self.log)
         self.recorder = Recorder(self._boot)
 
     def _make_executor(self, folder: str) -> None:
@@ -97,11 +97,11 @@ class Parts:
             faults=self.faults,
             state_of=self.observer.process_state,
             wake=self.waker.wake,
-            log=self._log,
+            log=self.log,
         )
-        self.dispatcher = Dispatcher(self.server, self.settings.notify, self.waker.wake, self._log)
+        self.dispatcher = Dispatcher(self.server, self.settings.notify, self.waker.wake, self.log)
         self.notification_filter = NotificationFilter(self.settings)
-        self.checkpoints = Checkpoints(self.agents, self._log)
+        self.checkpoints = Checkpoints(self.agents, self.log)
         self.executor = Executor(
             journal=self.journal,
             worker=self.worker,
@@ -112,7 +112,7 @@ class Parts:
             observer=self.observer,
             guards=self.guards,
             state_store=self.state_store,
-            log=self._log,
+            log=self.log,
         )
 
     def _make_exits(self) -> None:
@@ -134,5 +134,5 @@ class Parts:
             pauses=self.pauses,
             worker=Worker(self.waker.wake),
             on_growth=self.exit_monitor.last_seen.update_growth,
-            log=self._log,
+            log=self.log,
         )

@@ -15,6 +15,7 @@ from watchdog_app.core.explain.notifications import notification
 from watchdog_app.core.model.decisions import Decision, Topic
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.tasks import KernelRegistry, Restart
+from watchdog_app.history.entries import TaskRef
 from watchdog_app.history.journal import Entry
 
 T = TypeVar("T")
@@ -127,8 +128,7 @@ def _restart_entry(restart: Restart, end: _KernelEnd | None, unix_s: float) -> E
         "kernel_id": restart.kernel_id,
         "text": text,
     }
-    path = task.info.notebook or task.info.script
-    return Entry(unix_s, "restart", data, task.key.pid, task.name, path)
+    return Entry(unix_s, "restart", data, task.key.pid, task.name, TaskRef.of(task).path)
 
 
 def _restart_decision(restart: Restart, notified: Decision, after_s: float) -> Decision:

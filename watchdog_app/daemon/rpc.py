@@ -58,7 +58,8 @@ class Connection:
     """
     One client, agent or tray: lines that came and wait, bytes that go and were not read.
 
-    `queued`: nothing is read from it until its next turn.
+    `queued`: nothing is read from it until its next turn. It waits in the queue for that, or until
+    `paused_until_mono_s`, as it asked more than it may.
     """
 
     def __init__(self, connection: socket.socket, peer: transport.Peer, now_mono_s: float) -> None:
@@ -70,7 +71,7 @@ class Connection:
         self.greeted = False
         self.closed = False
         self.queued = False
-        self.paused_until_mono_s = 0.0
+        self.paused_until_mono_s: float | None = None
         self.protocol = jsonrpc.PROTOCOL_VERSION
         self.role = ""
         self.topics: frozenset[str] = frozenset()
@@ -229,7 +230,6 @@ class RpcServer:
         self._max_connections = MAX_CONNECTIONS
         self._connections: dict[int, Connection] = {}
         self._queue: deque[Connection] = deque()  # served in turn
-        self._paused: list[Connection] = []  # asked more than they may
         self._spent_s = 0.0  # on requests, since the last turn
 
     # Listening and admission
@@ -431,11 +431,10 @@ class RpcServer:
 
     def next_deadline_mono_s(self) -> float | None:
         """When a paused client is served again, a silent one is dropped, or clients accepted."""
-        due = [each.paused_until_mono_s for each in self._paused if not each.closed]
-        due += [c.opened_mono_s + GREETING_S for c in self._connections.values() if not c.greeted]
-        if self._accept_again_mono_s is not None:
-            due.append(self._accept_again_mono_s)
-        return min(due, default=None)
+        clients = self._connections.values()
+        due = [self._accept_again_mono_s, *(each.paused_until_mono_s for each in clients)]
+        due += [each.opened_mono_s + GREETING_S for each in clients if not each.greeted]
+        return min((each for each in due if each is not None), default=None)
 
     def serve(self) -> None:
         """Serve clients that sent much at once, each in turn, for a short while."""
@@ -456,9 +455,11 @@ class RpcServer:
         for connection in list(self._connections.values()):
             if not connection.greeted and now >= connection.opened_mono_s + GREETING_S:
                 self.drop(connection)
-        if self._paused:
-            self._queue.extend(c for c in self._paused if c.paused_until_mono_s <= now)
-            self._paused = [c for c in self._paused if c.paused_until_mono_s > now and not c.closed]
+            elif (
+                connection.paused_until_mono_s is not None and now >= connection.paused_until_mono_s
+            ):
+                connection.paused_until_mono_s = None
+                self._queue.append(connection)
         if self._accept_again_mono_s is not None and now >= self._accept_again_mono_s:
             self._accept_again_mono_s = None
             if self._listener is not None:
@@ -474,12 +475,13 @@ class RpcServer:
         if not events & ~WRITE:
             return
         if connection.queued:
-            if connection in self._paused:  # it is not listened to, so it has hung up
+            if connection.paused_until_mono_s is not None:  # not listened to, so it has hung up
                 self.drop(connection)
         elif self._spent_s >= _TURN_S:
             # Many that come at once are one turn, too. Later ones are read in the next, before
             # those who come then: the poller names them in the same order each time.
-            self._enqueue(connection)
+            self._queue.append(connection)
+            self._pause_reading(connection)
         else:  # also after an error or a hang-up: reading shows which
             began = time.monotonic()
             self._read(connection, _SERVE_AT_ONCE)
@@ -515,7 +517,7 @@ class RpcServer:
         pause_s = connection.pause_s(now)
         if pause_s:
             connection.paused_until_mono_s = now + max(pause_s, _MIN_PAUSE_S)
-            self._enqueue(connection, self._paused)
+            self._pause_reading(connection)
             return
         for _ in range(most):
             if connection.closed or not connection.waiting or not self._handler.ready(connection):
@@ -524,7 +526,8 @@ class RpcServer:
         if connection.closed:
             return
         if connection.waiting:
-            self._enqueue(connection)
+            self._queue.append(connection)
+            self._pause_reading(connection)
         elif connection.queued:
             connection.queued = False
             self._update_events(connection)
@@ -548,11 +551,8 @@ class RpcServer:
             return
         self._handler.handle(connection, message["method"], message.get("params") or {}, reply)
 
-    def _enqueue(
-        self, connection: Connection, where: deque[Connection] | list[Connection] | None = None
-    ) -> None:
+    def _pause_reading(self, connection: Connection) -> None:
         """Read nothing from a client until its turn, or until its pause is over."""
-        (self._queue if where is None else where).append(connection)
         if not connection.queued:
             connection.queued = True
             self._update_events(connection)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from watchdog_app.base.linux.cgroups import (
@@ -25,13 +26,8 @@ from watchdog_app.base.linux.cgroups import (
 from watchdog_app.base.linux.files import read_or_empty, write_bytes
 from watchdog_app.base.linux.process import all_halted, read_stat
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-    from typing import Final
-
-PREFIX: Final = "watchdog-guard-"
-LEAST_LIMIT_BYTES: Final = 32 << 20  # below this a Python does not even start
+PREFIX = "watchdog-guard-"
+LEAST_LIMIT_BYTES = 32 << 20  # below this a Python does not even start
 _STOP_TIMEOUT_S = 3.0  # a throttled task (cgroup v2) sleeps up to 2 s before it takes a signal
 _SIGNAL_ROOM_BYTES = 4 << 20  # who waits at the limit takes no signal before it has its page
 _POLL_S = 0.002

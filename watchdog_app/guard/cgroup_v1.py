@@ -19,10 +19,6 @@ from watchdog_app.base.linux.files import write_bytes
 from watchdog_app.base.linux.process import all_halted
 from watchdog_app.guard.cgroup import Cgroup, enclosing_path
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Self
-
 _FREEZE_DEADLINE_S = 2.0
 _POLL_S = 0.002
 _FULL_SHARE = 0.995  # of the limit: charges come in batches of 64 pages a processor
@@ -41,7 +37,7 @@ class CgroupV1(Cgroup):
         self.freezer = freezer  # None: signals have to do
 
     @classmethod
-    def create(cls, root: str, name: str, limit_bytes: int, swap_bytes: int) -> Self | None:
+    def create(cls, root: str, name: str, limit_bytes: int, swap_bytes: int) -> CgroupV1 | None:
         """Create a group below our own group, or below the top; None if the kernel refuses."""
         own = enclosing_path("memory")
         if own is None or not os.path.isdir(f"{root}/memory"):

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from watchdog_app.base.errors import ActionError, TargetGone
 from watchdog_app.client import transport
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 _MOST_BYTES = 4096
 _MOST_CLIENTS = 16

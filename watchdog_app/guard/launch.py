@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -19,14 +20,9 @@ from watchdog_app.base.errors import ActionError, WatchdogError
 from watchdog_app.base.linux.cgroups import AvailableMemory
 from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.guard import backends, cgroup, limits, messages, process, reservation
+from watchdog_app.guard.cgroup import Cgroup
 from watchdog_app.guard.record import GuardRecord, make_folder
 from watchdog_app.rescue.segment.segment import ENVIRONMENT
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from watchdog_app.guard.cgroup import Cgroup
 
 _LIMIT_VARIABLE = "WATCHDOG_GUARD_LIMIT"  # as `agent.oom.refused` has it
 

@@ -9,22 +9,17 @@ grows takes from the free memory alone. Who has least to lose by being stopped g
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from watchdog_app.base.errors import UsageError
 from watchdog_app.base.linux.cgroups import AvailableMemory, available_memory
 from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.guard.cgroup import LEAST_LIMIT_BYTES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Final
-
-    from watchdog_app.guard.record import GuardRecord
+from watchdog_app.guard.record import GuardRecord
 
 _MIB = 1 << 20
-LEAST_DEFAULT_BYTES: Final = 256 * _MIB  # where the machine is full: something has to be tried
-LEAST_RESERVE_BYTES: Final = 256 * _MIB
+LEAST_DEFAULT_BYTES = 256 * _MIB  # where the machine is full: something has to be tried
+LEAST_RESERVE_BYTES = 256 * _MIB
 _MOST_RESERVE_BYTES = 2048 * _MIB
 _RESERVE_SHARE = 4  # of the state that has to be saved
 _MARGIN_SHARE = 16  # of the machine or the group around: for desktop, page cache, the kernel

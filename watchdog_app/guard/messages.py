@@ -16,10 +16,7 @@ from watchdog_app.base.text.quantities import (
     size_above,
 )
 from watchdog_app.guard.policy import ASKED_BY_PERSON
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from watchdog_app.guard.record import GuardRecord
+from watchdog_app.guard.record import GuardRecord
 
 _WRITE_WAIT_MS = 200
 _MOST_BYTES = 4000  # at once into a pipe: less than its smallest buffer
@@ -96,7 +93,7 @@ def was_full(record: GuardRecord) -> bool:
     """Whether the guard ended at its limit; a person may have ended it far below."""
     near = record.used_bytes >= _NEAR_SHARE * record.limit_bytes
     # What it uses is read again while it ends, and may be little by then.
-    kinds = [each.get("kind") for each in record.events]
+    kinds = [each.kind for each in record.events]
     before = [kind for kind in kinds if kind in ("stopped", "running", "unlimited")]
     return near or before[-1:] == ["stopped"] or record.because != ASKED_BY_PERSON
 
@@ -121,7 +118,7 @@ def stopped_at_end(record: GuardRecord) -> str | None:
 def past_summary(record: GuardRecord) -> str:
     """A summary of a guard that has ended, in a sentence or two; empty if nothing happened."""
     who = f"{_plain(record.name)} (pid {record.pid})"
-    kinds = [str(each.get("kind")) for each in record.events]
+    kinds = [each.kind for each in record.events]
     limit = format_bytes(record.limit_bytes)
     if record.state == "ending":
         text = f"{who} was {cause_of_end(record)}."
@@ -159,7 +156,7 @@ def _rescue_text(record: GuardRecord) -> str:
     newest = record.rescues[-1] if record.rescues else None
     old = ""
     if newest is not None:
-        where = f"step {newest.get('step')}, {_plain(str(newest.get('path', '')))}"
+        where = f"step {newest.step}, {_plain(newest.path)}"
         if record.saved == record.agents:
             return f"Its work is saved: {where}."
         if record.saved:

@@ -12,11 +12,8 @@ parts: most of it to come to a boundary where the state can be saved, all of it 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Final
 
 
 class AtLimit(Enum):
@@ -62,14 +59,14 @@ class Action(Enum):
 
 Actions = tuple[Action, ...]
 
-MOST_OF_RESERVE: Final = 0.75
-ASKED_BY_PERSON: Final = "somebody asked for that"
-_ROOM_AGAIN: Final = 0.95  # of the limit: below it the program simply runs
-_SAVE_DEADLINE_S: Final = 60.0  # a step, and the save after it
-_EXIT_DEADLINE_S: Final = 30.0
-_EXITED_S: Final = 5.0  # it has room again, and most often ends right away
+MOST_OF_RESERVE = 0.75
+ASKED_BY_PERSON = "somebody asked for that"
+_ROOM_AGAIN = 0.95  # of the limit: below it the program simply runs
+_SAVE_DEADLINE_S = 60.0  # a step, and the save after it
+_EXIT_DEADLINE_S = 30.0
+_EXITED_S = 5.0  # it has room again, and most often ends right away
 # What a user can choose, after the copy. What saves nothing and may end the work needs a save.
-AFTER_SAVE: Final = {
+AFTER_SAVE = {
     AtLimit.GO_ON: (
         State.UNLIMITED,
         (Action.LIFT, Action.ALLOW, Action.RESUME, Action.REPORT),
@@ -83,6 +80,7 @@ AFTER_SAVE: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
 class CopyResults:
     """
     What came of copying every agent in the guard.
@@ -91,13 +89,10 @@ class CopyResults:
     can be at their next boundary. `why` they were not.
     """
 
-    __slots__ = ("agents", "in_step", "saved", "why")
-
-    def __init__(self, agents: int, saved: int, in_step: int, why: str = "") -> None:
-        self.agents = agents
-        self.saved = saved
-        self.in_step = in_step
-        self.why = why
+    agents: int
+    saved: int
+    in_step: int
+    why: str = ""
 
     @property
     def complete(self) -> bool:
@@ -318,13 +313,13 @@ class Policy:
         self.since_mono_s = now
 
 
-_NEAR_SHARE: Final = 0.85  # of the limit: one copy beforehand
-_COPY_AGAIN_S: Final = 120.0
-_MOST_TRIES: Final = 25  # that come to nothing, until it has been away from its limit
-_RETRY_S: Final = 0.1  # longer with each that came to nothing: a disk that is full
-_LEAST_INTERVAL_S: Final = 0.25
-_COPY_COST_FACTOR: Final = 4.0  # times the duration of a copy, which stops every process
-_ELAPSED_SHARE: Final = 0.1  # of the time since it is refused memory
+_NEAR_SHARE = 0.85  # of the limit: one copy beforehand
+_COPY_AGAIN_S = 120.0
+_MOST_TRIES = 25  # that come to nothing, until it has been away from its limit
+_RETRY_S = 0.1  # longer with each that came to nothing: a disk that is full
+_LEAST_INTERVAL_S = 0.25
+_COPY_COST_FACTOR = 4.0  # times the duration of a copy, which stops every process
+_ELAPSED_SHARE = 0.1  # of the time since it is refused memory
 
 
 class CopySchedule:

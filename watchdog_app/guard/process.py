@@ -188,6 +188,8 @@ def _create_supervisor(folder: str, role: str, fds: list[int]) -> Supervisor | N
         OSError: why there is none.
     """
     from watchdog_app.base import own_process
+
+    own_process.load_lazily("inspect")  # before dataclasses imports it: 1 MB
     from watchdog_app.guard import backends, cgroup, policy, record, supervisor
 
     outside = _leave_own_guard()
@@ -230,8 +232,8 @@ def _create_supervisor(folder: str, role: str, fds: list[int]) -> Supervisor | N
 
 def _restarted_too_often(record: GuardRecord) -> bool:
     since = time.time() - _WITHIN_S
-    at = [each.get("unix_s") for each in record.events if each.get("kind") == "supervisor"]
-    return sum(isinstance(one, float) and one > since for one in at) > _MOST_RESTARTS
+    starts = [each for each in record.events if each.kind == "supervisor" and each.unix_s > since]
+    return len(starts) > _MOST_RESTARTS
 
 
 def _supervise(supervisor: Supervisor) -> None:

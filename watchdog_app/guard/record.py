@@ -16,14 +16,11 @@ import os
 import stat
 import time
 from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
 
-from watchdog_app.base import paths
+from watchdog_app.base import codec, paths
 from watchdog_app.guard.cgroup import PREFIX
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 _FILE = "guard.json"
 _SOCKET = "supervisor.sock"
@@ -33,6 +30,26 @@ _MOST_EVENTS = 20
 _MOST_PAST = 50
 
 
+@dataclass(frozen=True, slots=True)
+class CopiedRescue:
+    """A rescue of a process in a guard."""
+
+    pid: int
+    path: str
+    step: int
+    bytes: int = 0  # 0: not known
+
+
+@dataclass(frozen=True, slots=True)
+class GuardEvent:
+    """Something that has happened to a guard."""
+
+    unix_s: float
+    kind: str
+    text: str
+
+
+@dataclass(kw_only=True, slots=True)
 class GuardRecord:
     """One guard. Bytes, and seconds since 1970."""
 
@@ -61,34 +78,14 @@ class GuardRecord:
     saved: int = 0
     trouble: str = ""  # why a training in it could not be saved
     saved_unix_s: float | None = None
-    rescues: list[dict[str, Any]]  # pid, path, step, bytes
-    events: list[dict[str, Any]]  # unix_s, kind, text; newest last
+    rescues: list[CopiedRescue] = field(default_factory=list)
+    events: list[GuardEvent] = field(default_factory=list)  # newest last
     ended_unix_s: float | None = None  # where it is over
-
-    def __init__(self, **values: Any) -> None:
-        """
-        Args:
-            values: of the fields; those without a default are needed.
-
-        Raises:
-            TypeError: one is missing, or not of its type.
-        """
-        self.rescues, self.events = [], []
-        for key, kind in self.__annotations__.items():
-            if key in values:
-                setattr(self, key, values[key])
-            value = getattr(self, key, self)
-            if not any(_TYPE_CHECKS[each](value) for each in kind.split(" | ")):
-                raise TypeError(f"a guard's {key} is no {kind}")
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, GuardRecord) and self.to_json() == other.to_json()
-
-    __hash__ = None  # type: ignore[assignment]
 
     def to_json(self) -> dict[str, Any]:
         """All of it, by name."""
-        return {name: getattr(self, name) for name in self.__annotations__}
+        found: dict[str, Any] = codec.encode(self)
+        return found
 
     @property
     def stopped(self) -> bool:
@@ -114,8 +111,7 @@ class GuardRecord:
 
     def note(self, kind: str, text: str) -> None:
         """Add an event."""
-        event = {"unix_s": time.time(), "kind": kind, "text": text}
-        self.events = [*self.events[1 - _MOST_EVENTS :], event]
+        self.events = [*self.events[1 - _MOST_EVENTS :], GuardEvent(time.time(), kind, text)]
 
     def write(self) -> None:
         """
@@ -153,22 +149,6 @@ class GuardRecord:
         found = [os.path.join(where, name) for name in os.listdir(where)]
         for old in sorted(found, key=os.path.getmtime)[:-_MOST_PAST]:
             os.unlink(old)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-_TYPE_CHECKS: dict[str, Callable[[Any], bool]] = {
-    "int": lambda value: _is_number(value) and isinstance(value, int) and value >= 0,
-    "float": _is_number,
-    "bool": lambda value: isinstance(value, bool),
-    "str": lambda value: isinstance(value, str),
-    "None": lambda value: value is None,
-    "list[dict[str, Any]]": lambda value: (
-        isinstance(value, list) and all(isinstance(each, dict) for each in value)
-    ),
-}
 
 
 def guards_folder() -> str:
@@ -257,8 +237,8 @@ def read_file(path: str, folder: str | None = None) -> GuardRecord | None:
 def parse(text: bytes, folder: str) -> GuardRecord | None:
     """The guard record in a text from `to_json`; None if it is no record of this folder."""
     try:
-        record = GuardRecord(**json.loads(text))
-    except (ValueError, TypeError, RecursionError):
+        record: GuardRecord = codec.decode(GuardRecord, json.loads(text))
+    except (ValueError, RecursionError):
         return None
     return record if os.path.basename(folder) == f"{record.pid}.{record.start_time}" else None
 

@@ -14,14 +14,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 
 from watchdog_app.base.linux.process import read_statm, start_time
 from watchdog_app.guard.policy import MOST_OF_RESERVE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _MOST_PROCESSES = 500  # at a time; a storm of forks is held, not refused
 _LEAST_SLACK_BYTES = 64 << 20

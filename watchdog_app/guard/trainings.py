@@ -12,23 +12,22 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from watchdog_app.guard.policy import CopyResults
+from watchdog_app.guard.record import CopiedRescue
 from watchdog_app.rescue.segment import segment_folder
 from watchdog_app.rescue.segment.segment import Segment, SegmentDamaged
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    Result = dict[str, Any]
-    Watch = Callable[[int, Callable[[], None]], None]
+Result = dict[str, Any]
+Watch = Callable[[int, Callable[[], None]], None]
 
 _IN_STEP = frozenset(("in_step", "stale"))
 _ASKABLE = frozenset(("none", "damaged", "failed"))
+_SAVED = ("path", "step", "bytes")  # what is told of a rescue
 _MOST_SEGMENTS = 64
 _RATE_WINDOW_S = 2.0
 _SLOW_STEP_S = 0.2  # a snapshot takes a millisecond at most
@@ -42,7 +41,7 @@ class Trainings:
     """
     Those of one guard.
 
-    `copies`: what came of the last attempt; `rescues`: pid, path, step, bytes of what was saved.
+    `copies`: what came of the last attempt; `rescues`: what was saved.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class Trainings:
             eager: nothing refuses what cannot fit, so that every step may be the last.
         """
         self.copies = CopyResults(0, 0, 0)
-        self.rescues: list[Result] = []
+        self.rescues: list[CopiedRescue] = []
         self.saved_unix_s: float | None = None
         self._folder = folder
         self._watch = watch
@@ -213,8 +212,8 @@ class Trainings:
             self._results[child.pid] = result = child.result or {}
             if result.get("ok"):
                 self.saved_unix_s = time.time()
-                about = {name: result.get(name) for name in ("path", "step", "bytes")}
-                self.rescues.append({"pid": child.pid, **about})
+                about = {name: result[name] for name in _SAVED}
+                self.rescues.append(CopiedRescue(child.pid, **about))
         return not self._children
 
     def _summarize_results(self, in_step: int) -> CopyResults:
@@ -364,4 +363,4 @@ def _request_save(pid: int) -> Result:
     found = [each for each in answer.get("requests", []) if each.get("status") == "done"]
     if not found:
         return {"ok": False, "state": "failed", "why": "its agent did not save"}
-    return {"ok": True, **(found[0].get("rescue") or {})}
+    return {"ok": True, **{name: found[0]["rescue"][name] for name in _SAVED}}

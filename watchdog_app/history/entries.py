@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from watchdog_app.base.codec import encode
 from watchdog_app.base.text.plain import redact_argv
@@ -20,14 +20,28 @@ from watchdog_app.history.journal import Entry
 _MOST_TASKS = 5  # that are named beside a lack of memory
 
 
-def decision_entry(decision: Decision, name: str | None, path: str | None) -> Entry:
+class TaskRef(NamedTuple):
+    """The task that an entry concerns, as it is looked up by: process, name, notebook or script."""
+
+    key: ProcessKey | None
+    name: str | None
+    path: str | None
+
+    @classmethod
+    def of(cls, task: Task | None) -> TaskRef:
+        """The reference to a task; None: to none."""
+        if task is None:
+            return cls(None, None, None)
+        return cls(task.key, task.name, task.info.notebook or task.info.script)
+
+
+def decision_entry(decision: Decision, task: TaskRef) -> Entry:
     """
     A decision with everything that decided.
 
     Args:
         decision: of the policy.
-        name: of its task; None: it concerns none.
-        path: of its task's notebook or script.
+        task: that it concerns.
     """
     data = {
         "id": decision.id,
@@ -41,21 +55,17 @@ def decision_entry(decision: Decision, name: str | None, path: str | None) -> En
         "evidence": dict(decision.evidence),
         "deadline_s": decision.deadline_s,
     }
-    return _entry(decision.at_unix_s, "decision", data, decision.task, name=name, path=path)
+    return _entry(decision.at_unix_s, "decision", data, task)
 
 
-def outcome_entry(
-    outcome: Outcome, kind: str, task: ProcessKey | None, name: str | None, path: str | None
-) -> Entry:
+def outcome_entry(outcome: Outcome, kind: str, task: TaskRef) -> Entry:
     """
     What became of a decision.
 
     Args:
         outcome: how the decision ended.
         kind: of the decision.
-        task: that it concerns; None: none.
-        name: of the task.
-        path: of the task's notebook or script.
+        task: that it concerns.
     """
     data = {
         "decision": outcome.decision,
@@ -65,19 +75,10 @@ def outcome_entry(
         "detail": outcome.detail,
         "evidence": dict(outcome.evidence),
     }
-    return _entry(outcome.at_unix_s, "outcome", data, task, name=name, path=path)
+    return _entry(outcome.at_unix_s, "outcome", data, task)
 
 
-def request_entry(
-    id_: str,
-    kind: str,
-    task: ProcessKey,
-    name: str,
-    path: str | None,
-    *,
-    by: str,
-    unix_s: float,
-) -> Entry:
+def request_entry(id_: str, kind: str, task: TaskRef, *, by: str, unix_s: float) -> Entry:
     """
     A decision that a person took.
 
@@ -85,8 +86,6 @@ def request_entry(
         id_: of the decision.
         kind: of the decision.
         task: that it concerns.
-        name: of the task.
-        path: of the task's notebook or script.
         by: who asked, such as "the cli (pid 4711)".
         unix_s: when.
     """
@@ -100,20 +99,13 @@ def request_entry(
         "reason": f"asked for by {by}",
         "evidence": {},
     }
-    return _entry(unix_s, "decision", data, task, name=name, path=path)
+    return _entry(unix_s, "decision", data, task)
 
 
-def _entry(
-    unix_s: float,
-    kind: str,
-    data: Mapping[str, Any],
-    task: ProcessKey | None,
-    *,
-    name: str | None,
-    path: str | None,
-) -> Entry:
-    pid = None if task is None else task.pid
-    return Entry(unix_s, kind, {**data, "pid": pid, "name": name}, pid, name, path)
+def _entry(unix_s: float, kind: str, data: Mapping[str, Any], task: TaskRef) -> Entry:
+    pid = None if task.key is None else task.key.pid
+    about = {**data, "pid": pid, "name": task.name}
+    return Entry(unix_s, kind, about, pid, task.name, task.path)
 
 
 def exit_entry(
@@ -151,7 +143,7 @@ def exit_entry(
         **(about or {}),
         "start_time": key.start_time,
     }
-    return _entry(unix_s, "death" if notable else "end", data, key, name=name, path=path)
+    return _entry(unix_s, "death" if notable else "end", data, TaskRef(key, name, path))
 
 
 def _cause_fields(
@@ -204,8 +196,7 @@ def worker_entry(
         "The task itself lives on; it may wait for that worker for ever."
         + ("" if rescue is None else f" {_rescue_text(rescue, unix_s)}"),
     }
-    path = task.info.notebook or task.info.script
-    return _entry(unix_s, "death", data, task.key, name=task.name, path=path)
+    return _entry(unix_s, "death", data, TaskRef.of(task))
 
 
 def task_fields(
