@@ -392,7 +392,7 @@ def cards_status(**more):
         "memory_used_bytes": 20 * GIB, "memory_total_bytes": 24 * GIB,
     }  # fmt: skip
     incident = {
-        "id": "1", "resource": "gpu_health", "subject": "GPU-1", "label": "GPU 1 (RTX 4090)",
+        "id": "1", "resource": "gpu_fault", "subject": "GPU-1", "label": "GPU 1 (RTX 4090)",
         "stage": "save", "reason": "it has fallen off the bus", "advice": ["Restart."],
         "contributors": [{"name": "job.py", "pid": 4711}], "opened_unix_s": NOW_UNIX_S,
     }  # fmt: skip

@@ -64,8 +64,7 @@ def _to_json(value: Any) -> Any:
 class Record:
     """An object of the status. A subclass declares its fields by annotations."""
 
-    OLD_KEYS: ClassVar[dict[str, str]] = {}  # what journals of version 1 call a field
-    FIELDS: ClassVar[tuple[tuple[str, str, Reader | None], ...]] = ()
+    FIELDS: ClassVar[tuple[tuple[str, Reader | None], ...]] = ()
 
     def __init__(self, **values: Any) -> None:
         """
@@ -75,7 +74,7 @@ class Record:
             values: by field; a field that is left out is null, false, empty or level ok.
         """
         fields = self.__dict__
-        for name, _, read in self.FIELDS:
+        for name, read in self.FIELDS:
             fields[name] = Level.OK if read is None else read(None)
         if unknown := values.keys() - fields.keys():
             raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(unknown))}")
@@ -92,7 +91,7 @@ class Record:
         """
         same = {
             name: value
-            for name, _, _ in cls.FIELDS
+            for name, _ in cls.FIELDS
             if name not in values and (value := getattr(source, name, None)) is not None
         }
         return cls(**same, **values)
@@ -104,7 +103,7 @@ class Record:
     def __init_subclass__(cls) -> None:
         """Prepare the readers of the fields, and those of fields that hold this record."""
         cls.FIELDS = tuple(
-            (name, cls.OLD_KEYS.get(name, name), None if form == "Level" else _READERS[form])
+            (name, None if form == "Level" else _READERS[form])
             for name, form in cls.__annotations__.items()
             if not form.startswith("ClassVar")
         )
@@ -123,11 +122,8 @@ class Record:
         values = raw if isinstance(raw, dict) else {}
         record = object.__new__(cls)
         fields = record.__dict__
-        for name, old, read in cls.FIELDS:
-            if read is None:
-                fields[name] = Level.from_json(values)
-            else:
-                fields[name] = read(values[name] if name in values else values.get(old))
+        for name, read in cls.FIELDS:
+            fields[name] = Level.from_json(values) if read is None else read(values.get(name))
         return record
 
     @classmethod
@@ -514,12 +510,6 @@ class Contributor(Record):
 class Incident(Record):
     """A danger or a fault that is open."""
 
-    OLD_KEYS: ClassVar = {
-        "resource": "ceiling",
-        "reason": "why",
-        "contributors": "culprits",
-    }
-
     id: str  # names it in requests
     resource: str  # kind of the resource, or gpu_fault, throttling, stalled, unplugged
     subject: str  # which of its kind
@@ -540,15 +530,12 @@ class Incident(Record):
     @property
     def is_fault(self) -> bool:
         """Whether something is broken or slowed down, and no resource runs out."""
-        faults = ("gpu_health", "gpu_fault", "throttling", "stalled", "unplugged")
-        return self.resource in faults or (
-            self.resource == "battery" and self.subject == "unplugged"
-        )
+        return self.resource in ("gpu_fault", "throttling", "stalled", "unplugged")
 
     @property
     def is_gpu_fault(self) -> bool:
         """Whether a GPU or its driver is broken."""
-        return self.resource in ("gpu_health", "gpu_fault")
+        return self.resource == "gpu_fault"
 
     @property
     def is_calm(self) -> bool:

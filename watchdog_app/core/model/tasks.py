@@ -286,7 +286,6 @@ class KernelRegistry:
 
     def __init__(self) -> None:
         self._kernels: dict[tuple[int, str], _Kernel] = {}
-        self._kernel_ids: dict[ProcessKey, tuple[int, str]] = {}
         # Paths of notebooks that only an agent has told, of processes and of kernels.
         self._notebooks: dict[str, str] = {}
         self.revision = 0  # another one wherever `dump` is another
@@ -318,8 +317,7 @@ class KernelRegistry:
             path = task.info.notebook or task.info.script
             if known is None:
                 while len(self._kernels) >= _MOST_KERNELS:
-                    for key in self._kernels.pop(next(iter(self._kernels))).keys:
-                        self._kernel_ids.pop(key, None)
+                    del self._kernels[next(iter(self._kernels))]
                 known = _Kernel((task.key,), task.name, path)
             elif known.keys[-1] == task.key:
                 if (known.name, known.path) != (task.name, path):
@@ -328,14 +326,11 @@ class KernelRegistry:
                 continue  # two of one id at a time: the first is the one that Jupyter knows
             else:
                 found.append(Restart(kernel_id, known.keys[-1], task))
-                for gone in known.keys[: 1 - _MOST_BEFORE]:
-                    self._kernel_ids.pop(gone, None)
                 keys = (*known.keys[1 - _MOST_BEFORE :], task.key)
                 known = _Kernel(keys, task.name, path, known.restarts + 1)
             if self._kernels.get(ident) is not known:
                 self.revision += 1
             self._kernels[ident] = known
-            self._kernel_ids[task.key] = ident
         return tuple(found)
 
     def dump(self) -> list[Any]:
@@ -358,7 +353,6 @@ class KernelRegistry:
         while len(kernels) > _MOST_KERNELS:
             del kernels[next(iter(kernels))]
         self._kernels, self._notebooks = kernels, notebooks
-        self._kernel_ids = {key: ident for ident, known in kernels.items() for key in known.keys}
 
     def previous_processes(self, key: ProcessKey) -> tuple[ProcessKey, ...]:
         """The processes in which the same kernel ran before, oldest first."""
@@ -390,9 +384,10 @@ class KernelRegistry:
         if wanted is None:
             return None, ()
         wanted = wanted.strip()
-        for key, ident in self._kernel_ids.items():
-            if wanted == str(key.pid) and self._kernels[ident].keys[-1] == key:
-                return wanted, tuple(before.pid for before in self.previous_processes(key))
+        for kernel in self._kernels.values():
+            *before, now = kernel.keys
+            if wanted == str(now.pid):
+                return wanted, tuple(key.pid for key in before)
         return self.notebook_of(wanted) or wanted, ()
 
     def restart_message(self, key: ProcessKey) -> str | None:
@@ -434,8 +429,7 @@ class KernelRegistry:
             self.revision += 1
 
     def _kernel(self, key: ProcessKey) -> _Kernel | None:
-        ident = self._kernel_ids.get(key)
-        return None if ident is None else self._kernels[ident]
+        return next((each for each in self._kernels.values() if key in each.keys), None)
 
 
 def _process_id(key: ProcessKey) -> str:

@@ -127,11 +127,7 @@ def _add_new_tasks(
         for key, growth in held.items()
         if growth.first_mono_s is not None and growth.first_mono_s > begin_mono_s
     }
-    total = sum(whole.values())
-    if missing <= 0 or total <= 0:
-        return
-    for key, size in whole.items():
-        by_task[key] = max(0.0, by_task[key]) + size * min(1.0, missing / total)
+    _spread(by_task, missing, whole)
 
 
 def _add_copied_pages(
@@ -148,12 +144,17 @@ def _add_copied_pages(
         for task in tasks
         if task.key in by_task
     }
-    whole = sum(shared.values())
-    if missing <= 0 or whole <= 0:
-        return
-    part = min(1.0, missing / whole)
-    for key, size in shared.items():
-        by_task[key] = max(0.0, by_task[key]) + size * part
+    _spread(by_task, missing, shared)
+
+
+def _spread(
+    by_task: dict[ProcessKey, float], missing: float, most: Mapping[ProcessKey, float]
+) -> None:
+    """Attribute unexplained growth in proportion to the most that each task can have of it."""
+    total = sum(most.values())
+    if missing > 0 and total > 0:
+        for key, size in most.items():
+            by_task[key] = max(0.0, by_task[key]) + size * min(1.0, missing / total)
 
 
 def _attribute_by_cpu(
