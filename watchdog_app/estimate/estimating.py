@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from watchdog_app.base.text.quantities import MIB, format_bytes
 from watchdog_app.estimate import saving
 from watchdog_app.estimate.record import SPARE_SHARE, Estimate
-from watchdog_app.estimate.step import EstimateError, Subject, Traced
+from watchdog_app.estimate.step import EstimateError, Ready, Subject, Traced
 
 DEFAULT_BATCH = 32
 PRECISIONS = ("float32", "float16", "bfloat16")
@@ -73,8 +73,8 @@ def estimate(  # noqa: PLR0917
     )  # fmt: skip
     traced = subject.trace(batch)
     framework = subject.framework_bytes()
-    held_ready, buffer_text = _buffered_bytes(dataset, traced.data_bytes, subject.notes)
-    base = framework + held_ready
+    ready = _held_ready(dataset, traced.data_bytes, subject.notes)
+    base = framework + ready.bytes
     limit = _find_limit(limit_bytes, gpu, own_bytes)
     roomy = None
     if limit is not None:
@@ -84,7 +84,7 @@ def estimate(  # noqa: PLR0917
     largest = None
     if limit is not None and roomy is not None:
         largest = max(line.largest(roomy), min(1, line.largest(limit.bytes)))
-    spread = traced.resident_bytes + held_ready
+    spread = traced.resident_bytes + ready.bytes
     parts = subject.parts
     return Estimate(
         framework=subject.framework,
@@ -94,7 +94,7 @@ def estimate(  # noqa: PLR0917
         optimizer_bytes=parts.optimizer_bytes,
         optimizer=parts.optimizer,
         activations_bytes=traced.kept_bytes,
-        buffers_bytes=traced.data_bytes + held_ready,
+        buffers_bytes=traced.data_bytes + ready.bytes,
         framework_bytes=framework,
         allocator_bytes=max(0, traced.resident_bytes - traced.live_bytes),
         peak_bytes=base + traced.resident_bytes,
@@ -106,12 +106,9 @@ def estimate(  # noqa: PLR0917
         limit_bytes=None if limit is None else limit.bytes,
         limit_text="" if limit is None else limit.text,
         largest_batch=largest,
-        savings=saving.savings(
-            parts, traced.kept_bytes, line.per_sample_bytes, batch, subject.depth, held_ready,
-            buffer_text, subject.framework, precision,
-        ),
+        savings=saving.savings(subject, traced, line.per_sample_bytes, ready, precision),
         notes=tuple(subject.notes),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,26 +206,26 @@ def _framework_of(model: Any) -> str:
     )
 
 
-def _buffered_bytes(dataset: Any, data_bytes: int, notes: list[str]) -> tuple[int, str]:
+def _held_ready(dataset: Any, data_bytes: int, notes: list[str]) -> Ready:
     """What a pipeline holds beyond the batch in work."""
     if dataset is None:
-        return 0, ""
+        return Ready()
     if hasattr(dataset, "element_spec") and "tensorflow" in sys.modules:
         from watchdog_app.agent.telemetry import dataset_buffers
 
         found = dataset_buffers.growth(dataset)
         if found is None:
             notes.append("the pipeline does not tell what its buffers are going to hold.")
-            return 0, ""
-        return found.bytes, found.what
+            return Ready()
+        return Ready(found.bytes, found.what)
     workers = getattr(dataset, "num_workers", None)
     if isinstance(workers, int):
         waiting = workers * (getattr(dataset, "prefetch_factor", None) or 2)
         if workers:
             notes.append(f"{workers} worker processes have memory of their own beside this.")
-        return waiting * data_bytes, f"{waiting} batches of {workers} workers"
+        return Ready(waiting * data_bytes, f"{waiting} batches of {workers} workers")
     notes.append(f"a {type(dataset).__name__} does not tell what it holds ready.")
-    return 0, ""
+    return Ready()
 
 
 def _find_limit(given: int | None, gpu: bool, own_bytes: int | None) -> Limit | None:

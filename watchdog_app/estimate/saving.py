@@ -6,42 +6,32 @@ from math import sqrt
 
 from watchdog_app.agent.telemetry.parts import Parts
 from watchdog_app.estimate.record import Saving
+from watchdog_app.estimate.step import Ready, Subject, Traced
 
 _HALF = 2
 _LEAST_BYTES = 1024 * 1024  # smaller savings are not worth a line
 _SMALLER_BUFFER = 10  # times
 
 
-def savings(  # noqa: PLR0917
-    parts: Parts,
-    kept_bytes: int | None,
-    per_sample_bytes: int,
-    batch: int,
-    depth: int,
-    ready_bytes: int,
-    ready_text: str,
-    framework: str,
-    precision: str | None,
+def savings(
+    subject: Subject, traced: Traced, per_sample_bytes: int, ready: Ready, precision: str | None
 ) -> tuple[Saving, ...]:
     """
     The changes that pay, the largest first.
 
     Args:
-        parts: of the model.
-        kept_bytes: activations that wait for the backward pass; None: not known.
+        subject: what is trained.
+        traced: a step of it.
         per_sample_bytes: of the law.
-        batch: examples in a step.
-        depth: layers that keep activations.
-        ready_bytes: what the pipeline holds beyond the batch in work.
-        ready_text: what of.
-        framework: which one's words to use.
+        ready: what the pipeline holds beyond the batch in work.
         precision: what is used already.
     """
+    kept, framework = traced.kept_bytes, subject.framework
     found = [
-        _mixed_precision(parts, kept_bytes, framework, precision),
-        *_gradient_accumulation(parts, per_sample_bytes, batch, framework),
-        _checkpointing(kept_bytes, depth, framework),
-        _smaller_buffer(ready_bytes, ready_text),
+        _mixed_precision(subject.parts, kept, framework, precision),
+        *_gradient_accumulation(subject.parts, per_sample_bytes, traced.batch, framework),
+        _checkpointing(kept, subject.depth, framework),
+        _smaller_buffer(ready),
     ]
     worth = [each for each in found if each is not None and each.bytes >= _LEAST_BYTES]
     return tuple(sorted(worth, key=lambda each: each.bytes, reverse=True))
@@ -88,8 +78,6 @@ def _checkpointing(kept: int | None, depth: int, framework: str) -> Saving | Non
     return Saving("checkpointing of activations", int(kept * share), text)
 
 
-def _smaller_buffer(ready: int, what: str) -> Saving | None:
-    if not ready:
-        return None
-    saved = ready - ready // _SMALLER_BUFFER
-    return Saving("a smaller buffer", saved, f"a tenth of {what}")
+def _smaller_buffer(ready: Ready) -> Saving:
+    saved = ready.bytes - ready.bytes // _SMALLER_BUFFER
+    return Saving("a smaller buffer", saved, f"a tenth of {ready.text}")

@@ -45,6 +45,13 @@ class Traced:
         return cls(batch, live, int(live * _GPU_GAPS), kept, data)
 
 
+class Ready(NamedTuple):
+    """What a pipeline holds beyond the batch in work."""
+
+    bytes: int = 0
+    text: str = ""  # what of
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
     """A model as one framework's half of this package sees it."""

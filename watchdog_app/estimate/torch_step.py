@@ -47,12 +47,10 @@ _WORKSPACE_SHARE = 0.6
 _WORKSPACE_BYTES = 150 * MIB
 
 _OPTIMIZERS = {
-    each.lower(): each
-    for each in (
-        "SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "Adafactor",
-        "RMSprop", "Rprop", "ASGD", "LBFGS", "Muon", "SparseAdam",
-    )
-}  # fmt: skip
+    name.lower(): name
+    for name, each in vars(torch.optim).items()
+    if isinstance(each, type) and issubclass(each, torch.optim.Optimizer) and name != "Optimizer"
+}
 _ASSUMED = "the module decides by values what it does: one way was followed."
 _MOMENTUM = {"momentum": {"momentum": 0.9}}
 

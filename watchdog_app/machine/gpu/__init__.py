@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from watchdog_app.machine.gpu import backend
-from watchdog_app.machine.gpu.backend import GpuSample
+import os
+
+from watchdog_app.machine.gpu.backend import BACKENDS, GpuSample
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.machine.gpu.monitor import GpuMonitor
 
-_DRIVER_SCAN_EVERY_S = 300.0
+_DRIVER_SCAN_EVERY_S = 60.0
 
 
 class Gpus:
     """
     The GPUs of this machine. Not for several threads.
 
-    `GpuMonitor` is loaded once there is a driver: 0.4 MB that a daemon without GPUs does without. A
-    driver that is loaded while the daemon runs is noticed at the next look, a library that comes by
-    itself within five minutes.
+    `GpuMonitor` is loaded once there is a driver's library: 0.4 MB that a daemon without GPUs does
+    without. One that is installed while the daemon runs is noticed within a minute.
 
     Args:
         root: stands before /sys, /dev and the library's folders.
@@ -26,8 +26,7 @@ class Gpus:
 
     def __init__(self, root: str = "") -> None:
         self._root = root
-        self._existing_paths: tuple[bool, ...] | None = None
-        self._scanned_mono_s = 0.0
+        self._next_scan_mono_s = float("-inf")
         self.monitor: GpuMonitor | None = None
 
     def read(self, now_mono_s: float, busy: bool = False) -> GpuSample:
@@ -52,14 +51,10 @@ class Gpus:
             self.monitor.close()
 
     def _find_driver(self, now_mono_s: float) -> bool:
-        paths = backend.existing_driver_paths(self._root)
-        if (
-            paths == self._existing_paths
-            and now_mono_s - self._scanned_mono_s < _DRIVER_SCAN_EVERY_S
-        ):
+        if now_mono_s < self._next_scan_mono_s:
             return False
-        self._existing_paths, self._scanned_mono_s = paths, now_mono_s
-        return backend.has_driver(self._root)
+        self._next_scan_mono_s = now_mono_s + _DRIVER_SCAN_EVERY_S
+        return any(row.find_library(os.environ, self._root) is not None for row in BACKENDS)
 
 
 _NO_GPUS = GpuSample()

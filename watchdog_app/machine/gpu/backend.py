@@ -8,7 +8,6 @@ module with a `GpuBackend` and a row of BACKENDS.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
@@ -141,24 +140,6 @@ BACKENDS = (
         update_fault=nvml_driver.update_fault,
     ),
 )
-
-
-def existing_driver_paths(
-    root: str = "", backends: Sequence[BackendRow] = BACKENDS
-) -> tuple[bool, ...]:
-    """
-    What there is of loaded drivers; a change is a reason to look for everything anew.
-
-    Args:
-        root: stands before /proc, /sys and /dev.
-        backends: the vendors that are looked for.
-    """
-    return tuple(os.path.exists(root + path) for row in backends for path in row.driver_paths)
-
-
-def has_driver(root: str = "") -> bool:
-    """Whether a driver is installed; looks at files alone."""
-    return any(row.find_library(os.environ, root) is not None for row in BACKENDS)
 
 
 @dataclass(frozen=True, slots=True)

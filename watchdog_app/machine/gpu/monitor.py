@@ -23,7 +23,6 @@ from watchdog_app.machine.gpu.backend import (
     BACKENDS,
     BackendRow,
     GpuSample,
-    existing_driver_paths,
     parse_processes,
     printable,
     validate_row,
@@ -154,7 +153,8 @@ class GpuMonitor:
 
     def _scan_for_driver(self, now_mono_s: float) -> None:
         """Find library, module and PCI devices: once a minute, and when a driver path changes."""
-        seen = existing_driver_paths(self._root, self._backends)
+        paths = (path for row in self._backends for path in row.driver_paths)
+        seen = tuple(os.path.exists(self._root + path) for path in paths)
         since = None if self._scanned_mono_s is None else now_mono_s - self._scanned_mono_s
         if since is not None and since < _DRIVER_SCAN_EVERY_S and seen == self._existing_paths:
             return

@@ -1,5 +1,5 @@
 """
-Pause and resume where there is neither /proc nor pidfd: macOS, Windows, the BSDs.
+Pause and resume where there is neither /proc nor pidfd: macOS, the BSDs.
 
 psutil compares creation times before it signals. There the start time of a
 `ProcessKey` is microseconds of the epoch, as the sensors read it.
@@ -36,8 +36,7 @@ def pause(
     if not members:
         raise ActionError("There is nothing to pause: the task has no processes.")
     at_unix_s = time.time()
-    if own_uid is None:
-        own_uid = os.getuid() if hasattr(os, "getuid") else 0  # Windows knows no such number
+    own_uid = os.getuid() if own_uid is None else own_uid
     above = (parent.pid for parent in psutil.Process().parents())
     untouchable = {0, 1, os.getpid(), *above}
     found = dict(_process_tree(members, others))
@@ -151,6 +150,4 @@ def _key(process: psutil.Process) -> ProcessKey:
 
 
 def _may_pause(process: psutil.Process, untouchable: Collection[int], own_uid: int) -> bool:
-    # Windows has no uids: a process of another user refuses to be opened there.
-    owners = set(process.uids()) if hasattr(process, "uids") else {own_uid}
-    return process.pid not in untouchable and owners == {own_uid}
+    return process.pid not in untouchable and set(process.uids()) == {own_uid}

@@ -1,5 +1,5 @@
 """
-A machine read through psutil alone: macOS, Windows and other Unixes.
+A machine read through psutil alone: macOS and other Unixes.
 
 The same face as `machine.LinuxMachine`, without what only Linux has: memory groups, pressure,
 GPUs, heat, another process's limit of its address space.
@@ -67,9 +67,7 @@ class PortableMachine(Machine):
         Args:
             own_uid: whose processes are watched; 0: everybody's. None: this process's user.
         """
-        our_uid = os.getuid() if hasattr(os, "getuid") else -1
-        self._own_uid = our_uid if own_uid is None else own_uid
-        self._own_user = _optional(psutil.Process().username)
+        self._own_uid = os.getuid() if own_uid is None else own_uid
         self._known: dict[int, _Known] = {}  # by pid
         self._servers = JupyterServers(psutil.pid_exists)
         self.disks = Disks()
@@ -164,8 +162,8 @@ class PortableMachine(Machine):
         """
         known.ppid = process.ppid()
         # The owner first: on macOS nothing else of a foreign process may be read.
-        user = _optional(process.username)
-        if process.pid in (0, os.getpid()) or (self._own_uid != 0 and user != self._own_user):
+        uids = process.uids()
+        if process.pid in (0, os.getpid()) or self._own_uid not in (0, uids.real):
             return
         exe = _optional(process.exe) or None
         if not is_interpreter(exe or "".join((_optional(process.cmdline) or [])[:1])):
@@ -173,9 +171,8 @@ class PortableMachine(Machine):
         found = describe_process(
             _key(process),
             known.ppid,
-            # Windows has no uids: there the user's name decides.
-            process.uids().effective if hasattr(process, "uids") else self._own_uid,
-            user,
+            uids.effective,
+            _optional(process.username),
             exe,
             reads=_READS,
         )
