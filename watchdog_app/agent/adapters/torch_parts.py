@@ -401,6 +401,12 @@ def is_scheduler_of(thing: Any, optimizer: Any) -> bool:
     )
 
 
+def process_count() -> int:
+    """How many processes share this training."""
+    spread = torch.distributed
+    return spread.get_world_size() if spread.is_available() and spread.is_initialized() else 1
+
+
 def parameters(optimizer: Any) -> list[torch.Tensor]:
     """What it trains, in the order in which its state counts them."""
     return [item for group in optimizer.param_groups for item in group["params"]]

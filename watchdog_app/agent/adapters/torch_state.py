@@ -218,10 +218,7 @@ def environment_record() -> dict[str, Any]:
 
 
 def _require_one_process() -> None:
-    distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return
-    count = distributed.get_world_size()
+    count = torch_parts.process_count()
     if count > 1:
         raise RescueError(
             f"This training runs in {count} processes, and a rescue holds the state of one: they "

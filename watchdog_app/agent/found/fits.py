@@ -8,7 +8,6 @@ where a loop over `train_on_batch` begins and which batch comes next, so that is
 
 from __future__ import annotations
 
-import os
 import sys
 from types import ModuleType
 from typing import Any
@@ -89,11 +88,7 @@ def _add_rescue(callbacks: Any, package: str) -> Any:
     global _fit_count
     named = _flatten(callbacks)
     on_tensorflow = package == "tf_keras" or "tensorflow" in sys.modules
-    if on_tensorflow and os.environ.get("TF_CONFIG"):
-        _guard.print_once(
-            "TF_CONFIG is set: a training of several workers is not saved automatically. "
-            "TensorFlow's own checkpoints do that."
-        )
+    if on_tensorflow and folders.has_several_workers(_guard):
         return callbacks
     from watchdog_app.agent.adapters.keras.rescue import FitRescue
 

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 
-from watchdog_app.agent.contain import print_message
+from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.base import paths
 from watchdog_app.rescue.identity import arguments
@@ -59,6 +59,17 @@ def rescue_folder(env: Mapping[str, str] = os.environ) -> tuple[str, bool]:
 def is_resume_enabled(env: Mapping[str, str] = os.environ) -> bool:
     """Whether an unfinished rescue is resumed from; the environment can say no."""
     return env.get(RESUME, "").strip().lower() not in _NO
+
+
+def has_several_workers(guard: Guard) -> bool:
+    """Whether TensorFlow trains in several processes, which is said once."""
+    if not os.environ.get("TF_CONFIG"):
+        return False
+    guard.print_once(
+        "TF_CONFIG is set: a training of several workers is not saved automatically. "
+        "TensorFlow's own checkpoints do that."
+    )
+    return True
 
 
 def report_other_rescues(directory: str) -> None:

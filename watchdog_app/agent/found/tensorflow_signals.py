@@ -9,7 +9,6 @@ is imported; what is imported already gets thin wrappers.
 
 from __future__ import annotations
 
-import os
 import sys
 import weakref
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from watchdog_app.agent.contain import Guard
+from watchdog_app.agent.found import folders
 from watchdog_app.agent.found.trainings import Trainings
 from watchdog_app.agent.found.wrapping import Wrapped
 from watchdog_app.agent.identity.code import is_program
@@ -243,11 +243,7 @@ def _is_single_replica(guard: Guard) -> bool:
 
 
 def _is_permitted(_optimizer: Any, guard: Guard) -> bool:
-    if os.environ.get("TF_CONFIG"):
-        guard.print_once(
-            "TF_CONFIG is set: a training of several workers is not saved automatically. "
-            "TensorFlow's own checkpoints do that."
-        )
+    if folders.has_several_workers(guard):
         return False
     from watchdog_app.agent.runtime.link import registered_links
 

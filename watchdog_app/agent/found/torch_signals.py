@@ -86,16 +86,12 @@ def _stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
 
 
 def _is_permitted(optimizer: Any, guard: Guard) -> bool:
-    import torch
-
     from watchdog_app.agent.adapters.optimizer_state import saved_optimizers
+    from watchdog_app.agent.adapters.torch_parts import process_count
 
     if optimizer in saved_optimizers:
         return False
-    distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return True
-    count = distributed.get_world_size()
+    count = process_count()
     if count < 2:
         return True
     guard.print_once(

@@ -266,34 +266,32 @@ def find_objects(
     found = names.search(
         frame, wanted, source_loops.assigned_names(source_loops.program_places(frame))
     )
-    chosen: list[tuple[str, str, Any]] = []
     modules = [each for each in found if isinstance(each.thing, torch.nn.Module)]
     inner = {id(part) for each in modules for part in list(each.thing.modules())[1:]}
-    owned: set[int] = set()
-    for each in modules:
-        if id(each.thing) not in inner:
-            chosen.append((each.name, each.expression, each.thing))
-            owned.update(map(id, _tensors(each.thing)))
+    chosen = [
+        (each.name, each.expression, each.thing) for each in modules if id(each.thing) not in inner
+    ]
+    owned = {id(item) for _, _, module in chosen for item in _tensors(module)}
     for thing in of_library:
-        trains = isinstance(thing, torch.nn.Module) and any(
+        if isinstance(thing, torch.nn.Module) and any(
             id(item) in trained and id(item) not in owned for item in thing.parameters()
-        )
-        if trains:
+        ):
             chosen.append(("model", f"<the {type(thing).__name__}>", thing))
             owned.update(map(id, _tensors(thing)))
-    for each in found:
-        if isinstance(each.thing, torch.nn.Module) or id(each.thing) in owned:
-            continue
-        chosen.append((each.name, each.expression, each.thing))
-    known = {id(thing) for _, _, thing in chosen}
-    for optimizer in optimizers:
-        if id(optimizer) not in known:
-            chosen.append(("optimizer", f"<the {type(optimizer).__name__}>", optimizer))
-    known = {id(thing) for _, _, thing in chosen}
     chosen += [
-        ("scheduler", f"<the {type(thing).__name__}>", thing)
-        for thing in of_library
-        if id(thing) not in known and any(is_scheduler_of(thing, each) for each in optimizers)
+        (each.name, each.expression, each.thing)
+        for each in found
+        if not isinstance(each.thing, torch.nn.Module) and id(each.thing) not in owned
+    ]
+    known = {id(thing) for _, _, thing in chosen}
+    schedulers = [
+        thing for thing in of_library if any(is_scheduler_of(thing, each) for each in optimizers)
+    ]
+    chosen += [
+        (word, f"<the {type(thing).__name__}>", thing)
+        for word, things in (("optimizer", optimizers), ("scheduler", schedulers))
+        for thing in things
+        if id(thing) not in known
     ]
     within = {
         id(part) for _, _, each in chosen for part in getattr(each, "_schedulers", None) or ()

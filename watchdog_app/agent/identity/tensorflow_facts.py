@@ -36,7 +36,7 @@ def gather(objects: Mapping[str, Any], *, begins: bool) -> RunIdentity:
             others, [each.loss for each in models if getattr(each, "loss", None) is not None]
         ),
         optimizers=lambda: keras_facts.optimizer_classes(optimizers),
-        settings=lambda: settings_of(objects) if begins else {},
+        settings=lambda: keras_facts.settings_of(optimizers) if begins else {},
     )
 
 
@@ -70,8 +70,3 @@ def optimizers_of(objects: Mapping[str, Any]) -> dict[str, Any]:
             named = keras_facts.named_optimizers(thing)
             found |= {f"{label} of {name}": each for label, each in named.items()}
     return found
-
-
-def settings_of(objects: Mapping[str, Any]) -> dict[str, Any]:
-    """Learning rate, momentum and so on of each optimizer, as they are now."""
-    return keras_facts.settings_of(optimizers_of(objects))

@@ -45,9 +45,9 @@ class Backend(ABC):
         """Why this training cannot be saved at all, in words; None when it can."""
         return None
 
-    @abstractmethod
-    def own_variables(self, model: Any) -> list[Any]:
+    def own_variables(self, model: Any) -> list[Any]:  # noqa: ARG002
         """The framework's own variables that hang on the model beside Keras's."""
+        return []
 
     @abstractmethod
     def variables(self, model: Any, extra: Iterable[Any]) -> list[NamedVariable]:
@@ -57,9 +57,10 @@ class Backend(ABC):
     def metrics(self, model: Any) -> list[NamedVariable]:
         """Those of its metrics alone."""
 
-    @abstractmethod
     def keep_metric(self, item: NamedVariable) -> Kept:
         """A function that returns the values a metric has now, also after they changed."""
+        value = item.array().copy()
+        return lambda: value
 
     def environment_record(self) -> dict[str, Any]:
         """See `environment.record`."""

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from watchdog_app.agent.adapters.keras.backend import Backend, Kept, one_empty_step
+from watchdog_app.agent.adapters.keras.backend import Backend, one_empty_step
 from watchdog_app.agent.adapters.keras.model import metrics_of, variables_of
 from watchdog_app.agent.state.rows import NamedVariable, Row, numpy_type
 
@@ -104,10 +104,6 @@ class OnJax(Backend):
             )
         return None
 
-    def own_variables(self, model: Any) -> list[Any]:  # noqa: ARG002
-        """A step has no other state than Keras's variables."""
-        return []
-
     def variables(self, model: Any, extra: Iterable[Any]) -> list[NamedVariable]:  # noqa: ARG002
         """Keras's."""
         arrays = _StateArrays(model)
@@ -117,11 +113,6 @@ class OnJax(Backend):
         """Those of its metrics alone."""
         arrays = _StateArrays(model)
         return [JaxVariable(*each, arrays) for each in metrics_of(model)]
-
-    def keep_metric(self, item: NamedVariable) -> Kept:
-        """A copy: the array's memory is the next step's."""
-        value = item.array().copy()
-        return lambda: value
 
     def environment_record(self) -> dict[str, Any]:
         """With JAX's devices and flags."""

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from watchdog_app.agent.adapters.keras.backend import Backend, Kept
+from watchdog_app.agent.adapters.keras.backend import Backend
 from watchdog_app.agent.adapters.keras.model import Named, metrics_of, variables_of
+from watchdog_app.agent.adapters.torch_parts import process_count
 from watchdog_app.agent.adapters.torch_state import environment_record
 from watchdog_app.agent.state import torch_tensors
 from watchdog_app.agent.state.rows import OTHER, NamedVariable, Row, numpy_type
@@ -66,8 +67,7 @@ class OnTorch(Backend):
 
     def obstacle(self) -> str | None:
         """Several processes share one training."""
-        spread = torch.distributed
-        if spread.is_available() and spread.is_initialized() and spread.get_world_size() > 1:
+        if process_count() > 1:
             return (
                 "This training runs in several processes, and a rescue holds the state of one. "
                 "Use torch.distributed.checkpoint."
@@ -94,11 +94,6 @@ class OnTorch(Backend):
     def metrics(self, model: Any) -> list[NamedVariable]:
         """Those of its metrics alone."""
         return [TorchVariable(*each) for each in metrics_of(model)]
-
-    def keep_metric(self, item: NamedVariable) -> Kept:
-        """A copy: PyTorch writes in place, and metrics are small."""
-        value = item.array().copy()
-        return lambda: value
 
     def environment_record(self) -> dict[str, Any]:
         """With PyTorch's threads and flags."""

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from watchdog_app.agent.adapters.keras import identity
-from watchdog_app.agent.adapters.keras.state import KIND, FitState, SavedFit
+from watchdog_app.agent.adapters.keras.state import FitState, SavedFit
 from watchdog_app.agent.adapters.report import Report
 from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.runtime import run_choice
@@ -25,7 +25,6 @@ from watchdog_app.rescue.identity.compare import (
     check_verdict,
     compare,
     describe_rescue,
-    mismatch,
 )
 
 _METRICS_HOOK = "_get_metrics_result_or_logs"
@@ -57,16 +56,13 @@ class Resumption:
             RescueMismatch: the rescue does not fit the program; nothing was changed.
         """
         shown = describe_rescue(rescue.path, rescue.step, rescue.created_unix_s)
-        if rescue.meta.get("kind") != KIND:
-            found = ["it was not saved by a Keras fit"]
-            raise mismatch(shown, found, may_be_forced=False)
+        self._saved = saved = SavedFit(rescue.path, rescue.meta, rescue.read)
         verdict = compare(rescue.meta.get("identity"), state.identity)
         if verdict.texts(Decision.NEVER):
             check_verdict(verdict, shown, forced=forced)
         self._rescue = rescue
         self._model = model
         self._state = state
-        self._saved = saved = SavedFit(rescue.path, rescue.meta, rescue.read)
         self._arrived = False
         self._replay: Any = None
         self._messages: list[str] = []

@@ -24,6 +24,7 @@ from watchdog_app.agent.adapters.keras.model import (
     optimizer_targets,
     optimizers_of,
 )
+from watchdog_app.agent.adapters.named import SavedState
 from watchdog_app.agent.identity import attributes, environment, keras_facts
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.runtime.session import Capture
@@ -31,7 +32,6 @@ from watchdog_app.agent.snapshot.keras_marker import FitMarker, OnTorch
 from watchdog_app.agent.state import matching, own_random, randomness, rows
 from watchdog_app.agent.state.rows import NamedVariable, Row
 
-Read = Callable[[str], Any]  # name of a tensor in the rescue to its raw bytes
 KIND = "keras.fit"
 
 
@@ -227,19 +227,17 @@ class FitState:
         return (self._training_metrics or {}).get(id(item.holder), item.array)
 
 
-class SavedFit:
+class SavedFit(SavedState):
     """A rescue of a `fit`, to be given back to a fresh one."""
 
-    def __init__(self, path: str, meta: Mapping[str, Any], read: Read) -> None:
-        self.path = path
-        self.meta = meta
-        self.position: dict[str, Any] = meta["position"]
-        listed = [(name, dtype, tuple(shape)) for name, dtype, shape in meta["variables"]]
-        self._rows: dict[str, Row] = {row[0]: row for row in listed}
-        of_model = listed[: len(listed) - meta["callback_arrays"]]
+    kind = KIND, "a Keras fit"
+    rows_key = "variables"
+
+    def __init__(self, path: str, meta: Mapping[str, Any], read: Callable[[str], Any]) -> None:
+        super().__init__(path, meta, read)
+        of_model = [*self._rows.values()][: len(self._rows) - meta["callback_arrays"]]
         self._variables = [row for row in of_model if not _is_metric(row)]
         self._metrics = [row for row in of_model if _is_metric(row)]
-        self._read_raw = read
 
     def build(self, model: Any, state: FitState) -> None:
         """
