@@ -50,11 +50,6 @@ def bits(model: nn.Module) -> list[list[float]]:
     return [value.reshape(-1).tolist() for value in model.state_dict().values()]
 
 
-def changed_width(model: nn.Module) -> dict[str, Any]:
-    wider = a_model(16)
-    return {"model": wider, "optimizer": torch.optim.AdamW(wider.parameters(), lr=0.1)}
-
-
 def another(model: nn.Module, **change: Any) -> dict[str, Any]:
     return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=0.1), **change}
 

@@ -210,13 +210,6 @@ class Files(keras.utils.Sequence if BACKEND == "keras2" else keras.utils.PyDatas
         self.order = self.random.permutation(ROWS)
 
 
-def stream():
-    own = np.random.default_rng(9)
-    while True:
-        rows = own.integers(0, ROWS, BATCH)
-        yield images[rows], labels[rows]
-
-
 def drawn():
     """Draws global random numbers."""
     while True:
@@ -250,71 +243,15 @@ VALIDATION = {"validation_data": (images[:64], labels[:64])}
 
 # Name: model, arguments of fit, callbacks, where it is left (hook, epoch, batch).
 CASES = {
-    "arrays": (compiled, lambda: arrays(**VALIDATION), remembering, ("end", 2, 3)),
-    "before_a_batch": (compiled, arrays, remembering, ("begin", 1, 4)),
-    "first_of_an_epoch": (compiled, arrays, remembering, ("begin", 2, 0)),
-    "last_of_an_epoch": (compiled, arrays, remembering, ("end", 1, 9)),
     "during_validation": (compiled, lambda: arrays(**VALIDATION), remembering, ("test", 1, 1)),
-    "passes_of_their_own": (compiled, lambda: arrays(steps_per_epoch=10), None, ("end", 2, 3)),
-    "in_batches": (compiled, lambda: arrays(shuffle="batch"), None, ("begin", 1, 3)),
     "py_dataset": (compiled, lambda: {"x": Files(), "shuffle": True}, None, ("begin", 2, 5)),
-    "generator": (compiled, lambda: {"x": stream(), "steps_per_epoch": 8}, None, ("begin", 1, 5)),
-    "loader": (compiled, lambda: {"x": loader()}, None, ("begin", 2, 6)),
-    "loader_last_batch": (compiled, lambda: {"x": loader()}, remembering, ("end", 1, 9)),
-    "accumulation": (
-        lambda: compiled(
-            optimizer=keras.optimizers.AdamW(
-                keras.optimizers.schedules.CosineDecay(2e-3, 30),
-                gradient_accumulation_steps=4,
-                use_ema=True,
-            )
-        ),
-        arrays,
-        None,
-        ("end", 1, 5),
-    ),
 }
-CASES[IN_BACKGROUND] = (
-    compiled,
-    lambda: arrays(**VALIDATION),
-    lambda: [keras.callbacks.EarlyStopping(patience=3, restore_best_weights=True)],
-    ("begin", 1, 4),
-)
-if BACKEND == "torch":
-    CASES["wrapped"] = (lambda: compiled(wrapped()), arrays, None, ("begin", 1, 4))
-    CASES["loader_with_workers"] = (compiled, lambda: {"x": seeded_loader()}, None, ("end", 1, 4))
-if BACKEND == "jax":
-    CASES["five_steps"] = (lambda: compiled(steps_per_execution=5), arrays, None, ("end", 1, 4))
-    CASES["eagerly"] = (
-        lambda: compiled(run_eagerly=True),
-        lambda: arrays(epochs=2),
-        None,
-        ("end", 1, 2),
-    )
-    CASES["several_devices"] = (
-        several_devices,
-        lambda: arrays(x=images[:128], y=labels[:128]),
-        None,
-        ("end", 1, 4),
-    )
 if BACKEND == "keras2":
     # Otherwise Keras 2 draws with operations whose state nobody can read.
     keras.backend.experimental.enable_tf_random_generator()
-    CASES = {
-        "arrays": CASES["arrays"],
+    CASES |= {
         "last_of_an_epoch": (compiled, arrays, remembering, ("end", 1, 9)),
-        "during_validation": CASES["during_validation"],
-        "py_dataset": (compiled, lambda: {"x": Files(), "shuffle": True}, None, ("begin", 2, 5)),
-        "generator": CASES["generator"],
         "tf_data": (compiled, lambda: {"x": pipeline()}, None, ("begin", 2, 6)),
-        "tf_data_last_batch": (compiled, lambda: {"x": pipeline()}, None, ("end", 1, 9)),
-        "tf_data_of_unknown_size": (
-            compiled,
-            lambda: {"x": pipeline().filter(lambda image, label: True)},
-            None,
-            ("end", 2, 5),
-        ),
-        "five_steps": (lambda: compiled(steps_per_execution=5), arrays, None, ("end", 1, 4)),
         "legacy": (
             lambda: compiled(optimizer=keras.optimizers.legacy.Adam(1e-3)),
             arrays,
@@ -322,12 +259,28 @@ if BACKEND == "keras2":
             ("begin", 1, 4),
         ),
     }
+else:
+    CASES["loader"] = (compiled, lambda: {"x": loader()}, None, ("begin", 2, 6))
+    CASES[IN_BACKGROUND] = (
+        compiled,
+        lambda: arrays(**VALIDATION),
+        lambda: [keras.callbacks.EarlyStopping(patience=3, restore_best_weights=True)],
+        ("begin", 1, 4),
+    )
+if BACKEND == "torch":
+    CASES["wrapped"] = (lambda: compiled(wrapped()), arrays, None, ("begin", 1, 4))
+    CASES["loader_with_workers"] = (compiled, lambda: {"x": seeded_loader()}, None, ("end", 1, 4))
+if BACKEND == "jax":
+    CASES["several_devices"] = (
+        several_devices,
+        lambda: arrays(x=images[:128], y=labels[:128]),
+        None,
+        ("end", 1, 4),
+    )
 # Killed, all others are left by an exception.
 CASES["killed"] = (compiled, lambda: arrays(**VALIDATION), remembering, ("begin", 2, 3))
-# Trained when they are named: the first brings TensorFlow into the process.
+# Trained when they are named: these cannot be repeated.
 APART = {
-    "tf_data": (compiled, lambda: {"x": pipeline()}, None, ("begin", 2, 6)),
-    # These cannot be repeated.
     "left_over": (compiled, lambda: {"x": Files(workers=2)}, None, ("end", 1, 5)),
     "disturbed": (compiled, lambda: {"x": drawn(), "steps_per_epoch": 8}, None, ("end", 1, 5)),
 }
@@ -416,7 +369,7 @@ def main():
             train(name, folder)
             print(name, flush=True)
         del ROLES[0]
-    if BACKEND != "keras2" and "tf_data" not in names:
+    if BACKEND != "keras2":
         assert "tensorflow" not in sys.modules
 
 

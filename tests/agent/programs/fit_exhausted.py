@@ -163,11 +163,10 @@ def fetched(name):
     return {"stopped": stopped, "resumed": resumed, "reference": reference}
 
 
-def shrunk(name, *, noisy=False, **options):
+def shrunk(name):
     where = os.path.join(sys.argv[1], name)
-    parts = fit(where, noisy=noisy, narrow_at=3, epochs=9, on_oom="shrink", options=make(options))
-    reference = fit(None, noisy=noisy, epochs=9, options=make(options))
-    return {"parts": parts, "reference": reference}
+    parts = fit(where, narrow_at=3, epochs=9, on_oom="shrink")
+    return {"parts": parts, "reference": fit(None, epochs=9)}
 
 
 def compared(_, y_pred):
@@ -200,17 +199,12 @@ def torn(name):
     return {"stopped": stopped}
 
 
-def make(options):
-    return {key: value() if callable(value) else value for key, value in options.items()}
-
-
 CASES = {
     "saved": lambda: saved("saved"),
     "fetched": lambda: fetched("fetched"),
     "torn": lambda: torn("torn"),
     "coupled": lambda: coupled("coupled"),
     "shrunk": lambda: shrunk("shrunk"),
-    "shrunk_noisy": lambda: shrunk("shrunk_noisy", noisy=True),
 }
 
 if __name__ == "__main__":
