@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -314,11 +315,29 @@ def test_what_ended_while_nobody_watched_is_written_down_by_the_next_daemon(worl
     assert 1 == len(world.ends(gone["pid"]))  # once
 
 
+def test_a_training_that_is_killed_after_a_stop_is_known_to_the_next_daemon(world):
+    """Also one that began just before: the list of who lives is written at the stop."""
+    world.start()
+    pid = world.script(GROWS, "late.py")
+    world.until(lambda: ((world.task(pid) or {}).get("agent") or {}).get("step"), "it trains")
+    world.end()
+    os.kill(pid, signal.SIGKILL)
+
+    client = world.start()
+
+    (entry,) = world.until(lambda: world.ends(pid), "it is written down")
+    moment = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    span = rf"ended between {moment} and [\d: -]+:\d\d, while no watchdog ran"
+    assert re.fullmatch(span, entry["reason"])
+    text = client.call("explain", task="late.py")["death_text"]
+    assert 1 == text.partition("How we know")[0].count("not known")
+
+
 @pytest.mark.parametrize(
     ("heat", "certainty", "words"),
     [
         (101.0, "most_likely", "most likely heat, 101 °C of 105 °C"),
-        (60.0, "unknown", "why is not known"),
+        (60.0, "unknown", "went down at about"),
     ],
 )
 def test_what_died_with_the_machine_is_told_with_the_last_readings(world, heat, certainty, words):

@@ -152,6 +152,7 @@ class App:
             parts.server.close,
             lambda: parts.dispatcher.close(_SHUTDOWN_TIMEOUT_S),
             parts.state_store.save_engine,
+            lambda: parts.missed_exits.save_alive(parts.observer.latest, stopping=True),
             lambda: parts.journal.close(_SHUTDOWN_TIMEOUT_S),
             parts.exit_monitor.close,
             parts.copies.close,

@@ -108,15 +108,20 @@ class MissedExits:
         questions = [missed.question for missed in self._pending]
         return min((each.until_mono_s if each else 0.0 for each in questions), default=None)
 
-    def save_alive(self, look: Look | None) -> None:
-        """Save the tasks that are alive: after a change, and now and then."""
+    def save_alive(self, look: Look | None, *, stopping: bool = False) -> None:
+        """
+        Save the tasks that are alive: after a change, and now and then.
+
+        Args:
+            look: the last one.
+            stopping: save them now, as this daemon ends.
+        """
         if look is None:
             return
         waited_s = look.snapshot.mono_s - self._saved_mono_s
         keys = frozenset(task.key for task in look.tasks)
-        if waited_s < _SAVE_INTERVAL_S or (
-            keys == self._saved_keys and waited_s < _SAVE_UNCHANGED_INTERVAL_S
-        ):
+        interval_s = _SAVE_UNCHANGED_INTERVAL_S if keys == self._saved_keys else _SAVE_INTERVAL_S
+        if waited_s < interval_s and not stopping:
             return
         self._saved_keys, self._saved_mono_s = keys, look.snapshot.mono_s
         unix_s = look.snapshot.unix_s
@@ -235,7 +240,7 @@ def _diagnose_unseen(missed: _Missed, unit: UnitEnd | None) -> _Diagnosis:
         text = f"{likely}{cause.text}; {between}"
         cause = replace(cause, text=text, certainty=Certainty.LIKELY)
     else:
-        cause = Cause(CauseKind.UNKNOWN, f"ended {between}; the cause is not known")
+        cause = Cause(CauseKind.UNKNOWN, f"ended {between}")
     return cause, evidence
 
 
@@ -259,18 +264,18 @@ def _diagnose_machine_down(journal: Journal, seen_unix_s: float) -> _Diagnosis:
         and (newest[0]["unix_s"] >= seen_unix_s - _FRESH_S)
     ):
         evidence.insert(0, Evidence("boot", "The daemon had been stopped before."))
-        why, certainty = "it was shut down or restarted in good order", Certainty.LIKELY
+        why, certainty = ": it was shut down or restarted in good order", Certainty.LIKELY
     elif level is not None:
         evidence.insert(0, Evidence("level", level[0]))
-        why, certainty = f"most likely {level[1]}", Certainty.LIKELY
+        why, certainty = f": most likely {level[1]}", Certainty.LIKELY
     else:
         text = (
             "Nothing says why: neither heat nor an empty battery was near. A power cut, a forced "
             "reset and a crash leave no trace here; look into: journalctl -b -1 -e"
         )
         evidence.append(Evidence("boot", text, Certainty.UNKNOWN))
-        why, certainty = "why is not known", Certainty.UNKNOWN
-    text = f"ended with the machine, which went down at about {_format_time(seen_unix_s)}: {why}"
+        why, certainty = "", Certainty.UNKNOWN
+    text = f"ended with the machine, which went down at about {_format_time(seen_unix_s)}{why}"
     return Cause(CauseKind.MACHINE_DOWN, text, certainty), evidence
 
 
@@ -295,8 +300,11 @@ def _shutdown_reading(journal: Journal, seen_unix_s: float) -> tuple[str, str] |
 
 
 def _between(begin_unix_s: float, end_unix_s: float) -> str:
-    return f"between {_format_time(begin_unix_s)} and {_format_time(end_unix_s)}"
+    """`between 2026-11-26 12:14:05 and 12:14:31`: the day once, where it is the same."""
+    begin, end = _format_time(begin_unix_s), _format_time(end_unix_s)
+    day = begin.partition(" ")[0]
+    return f"between {begin} and {end.removeprefix(f'{day} ')}"
 
 
 def _format_time(unix_s: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_s))
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
