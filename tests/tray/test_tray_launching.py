@@ -10,6 +10,7 @@ import sys
 import pytest
 from tray_readings import leaking
 
+from watchdog_app.base import children
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.core.model.status import Notification
 from watchdog_app.tray import launching
@@ -95,7 +96,7 @@ def test_a_long_text_is_read_from_its_top(programs, words_of, monkeypatch):
 def test_without_any_terminal_it_is_said_what_to_type(programs):
     """What happened, and what to do."""
     with pytest.raises(WatchdogError, match="Type it yourself: watchdog explain 5"):
-        launching.run_in_terminal(launching.own_command(["explain", "5"]))
+        launching.run_in_terminal(children.watchdog_argv(["explain", "5"]))
 
 
 def test_settings_are_edited_and_checked_in_a_terminal(programs, words_of):

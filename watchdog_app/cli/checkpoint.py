@@ -10,8 +10,7 @@ from watchdog_app.core.explain.agent_lines import save_line
 
 DESCRIPTION = """\
 Ask the agent in a training to save a complete rescue at its next step. The training continues
-afterwards. TASK is a pid, a notebook, a script, a path, a kernel id, or a part of a name that
-fits one task alone."""
+afterwards."""
 EPILOG = """\
 examples:
   watchdog checkpoint train.ipynb --wait

@@ -300,15 +300,10 @@ def _reload_daemon(path: str, args: Args, out: Output) -> None:
 
 
 def template() -> list[str]:
-    """The lines of a file that sets nothing and explains everything."""
-    return as_toml(config.describe(Settings(), {}))
-
-
-def as_toml(settings: list[Json]) -> list[str]:
-    """A configuration file that sets nothing: every key with its default, commented out."""
+    """The lines of a file that sets nothing: every key explained, with its default."""
     lines = ["# watchdog: every setting with its default. Take the # away to change one."]
     section = ""
-    for setting in settings:
+    for setting in config.describe(Settings(), {}):
         part, _, name = str(setting["key"]).partition(".")
         if not name:
             continue  # a rule: none is there by default

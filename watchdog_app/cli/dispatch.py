@@ -3,7 +3,8 @@ Find and run the command of a command line.
 
 The table of commands is plain text, so that `watchdog --help` imports none of
 them; a command's module is imported when it is the one that was asked for. It
-offers `DESCRIPTION`, `EPILOG`, `add_arguments(parser)` and `run(args, out) -> exit code`.
+offers `DESCRIPTION`, `EPILOG`, `run(args, out) -> exit code`, and `add_arguments(parser)` if it has
+any.
 
 Errors become text and exit code here and nowhere else.
 """

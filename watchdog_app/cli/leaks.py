@@ -18,9 +18,7 @@ DESCRIPTION = """\
 Ask the agent in a training for the lines whose Python objects keep growing, and for tensors
 that accumulate. Python code runs up to twice as slow meanwhile; the framework's kernels do
 not. A program that uses tracemalloc itself, or that tracing could crash (docs/agent.md), is
-asked for tensors only. A due warning does the same once, for five seconds (watch.trace).
-TASK is a pid, a notebook, a script, a path, a kernel id, or a part of a name that fits one
-task alone."""
+asked for tensors only. A due warning does the same once, for five seconds (watch.trace)."""
 EPILOG = """\
 examples:
   watchdog leaks train.ipynb

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Args", "Parser", "build_parser"]
 
 COLOR_CHOICES: tuple[When, ...] = ("auto", "always", "never")
-TASK_HELP = "pid, notebook, script, path or kernel id"
+TASK_HELP = "pid, notebook, script, path, kernel id, or a part of a name that fits one task"
 _DATES = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d")
 _CLOCKS = ("%H:%M:%S", "%H:%M")
 
@@ -137,7 +137,8 @@ class Parser(argparse.ArgumentParser):
 def build_parser(name: str, module: ModuleType) -> Parser:
     """The parser of a command, as its module describes it."""
     parser = Parser(prog=f"watchdog {name}", description=module.DESCRIPTION, epilog=module.EPILOG)
-    module.add_arguments(parser)
+    if hasattr(module, "add_arguments"):
+        module.add_arguments(parser)
     return parser
 
 

@@ -13,8 +13,7 @@ from watchdog_app.core.explain.agent_lines import pause_advice
 
 DESCRIPTION = """\
 Stop a task and its child processes. Nothing is lost and nothing grows; the memory stays in
-use. TASK is a pid, a notebook, a script, a path, a kernel id, or a part of a name that fits
-one task alone."""
+use."""
 EPILOG = """\
 examples:
   watchdog pause train.ipynb

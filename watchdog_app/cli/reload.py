@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from watchdog_app.base.errors import EXIT_OK
 from watchdog_app.cli.output import Output
-from watchdog_app.cli.parser import Args, Parser
+from watchdog_app.cli.parser import Args
 from watchdog_app.client.client import Client
 
 DESCRIPTION = """\
@@ -16,10 +16,6 @@ examples:
 
 exit codes: 0 the new settings are in force, 1 the file holds a mistake,
   2 usage, 3 daemon not running"""
-
-
-def add_arguments(parser: Parser) -> None:
-    """No options."""
 
 
 def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the same face

@@ -89,13 +89,8 @@ def run(args: Args, out: Output) -> int:
     verb = targets.pop(0) if targets and targets[0] in VERBS else "list"
     if verb != "prune" and (args.keep or args.older_than is not None or args.dry_run or args.yes):
         raise UsageError("--keep, --older-than, --dry-run and --yes belong to: rescues prune")
-    if verb == "show":
-        return _show_rescue(targets, args, out)
-    if verb == "verify":
-        return _verify_rescues(targets, args, out)
-    if verb == "prune":
-        return _prune_folder(targets, args, out)
-    return _list_rescues(targets, args, out)
+    carry_out = {"show": _show_rescue, "verify": _verify_rescues, "prune": _prune_folder}
+    return carry_out.get(verb, _list_rescues)(targets, args, out)
 
 
 def _list_rescues(targets: Sequence[str], args: Args, out: Output) -> int:

@@ -16,8 +16,7 @@ Json = dict[str, Any]
 DESCRIPTION = """\
 Show what each thread of a task is doing: its Python stack, from the agent, and its kernel state.
 Nothing is stopped or attached, and no value of a variable is shown. Without an agent, or while
-a C extension holds the interpreter's lock (GIL), there are no Python stacks. TASK is a pid, a
-notebook, a script, a path, a kernel id, or a part of a name that fits one task alone."""
+a C extension holds the interpreter's lock (GIL), there are no Python stacks."""
 EPILOG = """\
 examples:
   watchdog stacks train.ipynb

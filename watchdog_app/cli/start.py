@@ -16,7 +16,7 @@ from watchdog_app.base.errors import (
     WatchdogError,
 )
 from watchdog_app.cli.output import Output
-from watchdog_app.cli.parser import Args, Parser
+from watchdog_app.cli.parser import Args
 from watchdog_app.client.client import Client
 
 DESCRIPTION = """\
@@ -33,10 +33,6 @@ exit codes: 0 it runs, 1 failure, 2 the configuration holds a mistake"""
 _READY_S = 20.0  # a loaded machine, with the first look at every process; half a second as a rule
 _OTHER_START_S = 2.0
 _POLL_S = 0.02
-
-
-def add_arguments(parser: Parser) -> None:
-    """No options."""
 
 
 def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the same face

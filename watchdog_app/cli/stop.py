@@ -18,7 +18,7 @@ from watchdog_app.base.errors import (
 )
 from watchdog_app.cli import offline_status
 from watchdog_app.cli.output import Output
-from watchdog_app.cli.parser import Args, Parser
+from watchdog_app.cli.parser import Args
 from watchdog_app.client.client import Client
 from watchdog_app.client.jsonrpc import VERSIONS_DIFFER
 
@@ -36,10 +36,6 @@ exit codes: 0 it has ended, 1 failure, 2 usage, 3 it was not running"""
 _END_S = 15.0
 _TERM_S = 3.0  # for one that merely is late; one that is stopped does not hear it
 _POLL_S = 0.02
-
-
-def add_arguments(parser: Parser) -> None:
-    """No options."""
 
 
 def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the same face

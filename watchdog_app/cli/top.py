@@ -6,7 +6,7 @@ import sys
 
 from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
 from watchdog_app.cli.output import Output
-from watchdog_app.cli.parser import Args, Parser
+from watchdog_app.cli.parser import Args
 
 DESCRIPTION = """\
 Show a live view: every task with its trend and time to exhaustion, every limit as a bar with
@@ -21,10 +21,6 @@ examples:
 In a script: watchdog status --json
 
 exit codes: 0 ended by q or Ctrl-C, 1 failure, 2 usage or no terminal"""
-
-
-def add_arguments(parser: Parser) -> None:
-    """No options."""
 
 
 def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the same face

@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 import time
 
+from watchdog_app.base import children
 from watchdog_app.base.errors import ProtocolError, WatchdogError
 from watchdog_app.client.feed import request
 from watchdog_app.core.explain.agent_lines import pause_advice, save_line
@@ -96,16 +97,14 @@ class Commands:
             if result is not None:
                 title, body, urgency = result
                 self._notify(self._notification(command, about, title, body, urgency))
-        except ProtocolError as error:  # it may hang, and go on with what it was asked for
-            text = f"{error} What was asked for may still be done: look before you ask again."
-            title = _with_name("No answer from the daemon", command.task)
+        except Exception as error:  # also a fault of ours: the companion lives, and it is said
+            text = str(error) if isinstance(error, WatchdogError) else repr(error)
+            title = _FAILURE_TITLES[command.kind]
+            if isinstance(error, ProtocolError):  # it may hang, and go on with what it was asked
+                title = "No answer from the daemon"
+                text += " What was asked for may still be done: look before you ask again."
+            title = _with_name(title, command.task)
             self._notify(self._notification(command, about, title, text, "normal"))
-        except WatchdogError as error:
-            title = _with_name(_FAILURE_TITLES[command.kind], command.task)
-            self._notify(self._notification(command, about, title, str(error), "normal"))
-        except Exception as error:  # a fault of ours: the companion lives, and it is said
-            title = _with_name(_FAILURE_TITLES[command.kind], command.task)
-            self._notify(self._notification(command, about, title, repr(error), "normal"))
         finally:
             with self._lock:
                 self._running.discard(command)
@@ -194,7 +193,7 @@ class Commands:
     def _explain(self, task: Target | None) -> tuple[str, str, str] | None:
         arguments = ["explain"] if task is None else ["explain", str(task.pid)]
         try:
-            launching.run_in_terminal(launching.own_command(arguments), launching.PAGER)
+            launching.run_in_terminal(children.watchdog_argv(arguments), launching.PAGER)
         except WatchdogError:
             found = request("explain", task=None if task is None else str(task.pid))
             text = labels.plain_block(found.get("text") if isinstance(found, dict) else "", 1200)

@@ -56,11 +56,6 @@ PAGER = '"$@" 2>&1 | LESS= less -R -P "Arrows and blank scroll, q closes this wi
 WAIT = '"$@"; printf "\\nPress Enter to close this window. "; read -r _'
 
 
-def own_command(arguments: Sequence[str]) -> list[str]:
-    """The command line of one of our own commands, with this very installation."""
-    return children.watchdog_argv(arguments)
-
-
 def open_live_view() -> None:
     """
     `watchdog top`, or where this installation lacks it `watchdog status --watch`.
@@ -70,7 +65,7 @@ def open_live_view() -> None:
     """
     vendored.add_to_path()
     has_top = find_spec("textual") is not None
-    run_in_terminal(own_command(["top"] if has_top else ["status", "--watch"]))
+    run_in_terminal(children.watchdog_argv(["top"] if has_top else ["status", "--watch"]))
 
 
 def run_in_terminal(command: Sequence[str], keep_open: str = "") -> None:
@@ -123,7 +118,7 @@ def open_settings() -> None:
     Raises:
         WatchdogError: no terminal could be opened.
     """
-    run_in_terminal(own_command(["config", "edit"]), WAIT)
+    run_in_terminal(children.watchdog_argv(["config", "edit"]), WAIT)
 
 
 def start_daemon() -> None:
@@ -134,7 +129,7 @@ def start_daemon() -> None:
         WatchdogError: with what it said, when it did not start.
     """
     done = subprocess.run(
-        own_command(["start"]), capture_output=True, text=True, timeout=60, check=False
+        children.watchdog_argv(["start"]), capture_output=True, text=True, timeout=60, check=False
     )
     if done.returncode:
         raise WatchdogError((done.stderr or done.stdout).strip() or "It did not start.")
