@@ -12,7 +12,6 @@ from tray_readings import GIB, MIB, agent, ceiling, leaking, status, task
 from watchdog_app.base.text import quantities
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Resource, Status
-from watchdog_app.tray import labels
 from watchdog_app.tray.menu_model import (
     MAX_TASKS,
     Command,
@@ -21,6 +20,7 @@ from watchdog_app.tray.menu_model import (
     Slots,
     listed_tasks,
     menu,
+    short_name,
 )
 from watchdog_app.tray.state import (
     FILL_STEPS,
@@ -393,7 +393,7 @@ def test_what_can_be_done_with_a_task_follows_its_state(changes, enabled):
 
 def test_long_names_keep_their_ending():
     """Both ends tell them apart."""
-    name = labels.short_name("train_resnet_with_a_very_long_name_and_more_of_it_v2.ipynb")
+    name = short_name("train_resnet_with_a_very_long_name_and_more_of_it_v2.ipynb")
 
     assert 40 == len(name)
     assert name.startswith("train_resnet")

@@ -10,8 +10,9 @@ import time
 
 from watchdog_app.base import runtime_dir
 from watchdog_app.base.errors import EXIT_OK, AlreadyRunning, WatchdogError
+from watchdog_app.base.text.terminal import plain_block
 from watchdog_app.client.feed import Feed, disconnect_reason
-from watchdog_app.tray import backends, labels
+from watchdog_app.tray import backends
 from watchdog_app.tray.commands import Commands, button_command
 from watchdog_app.tray.menu_model import Command, CommandKind
 from watchdog_app.tray.view import TrayView
@@ -151,7 +152,7 @@ class Companion:
             ).start()
         else:
             title, body = notification.title, notification.body
-            _log(f"{labels.plain(title)}: {labels.plain(body, 400)}")
+            _log(f"{title}: {body}")
             on_result(False, "there is no session bus to show it on")
 
     def _on_button(self, notification: Notification, key: str) -> None:
@@ -372,6 +373,6 @@ def _report_bus_error(error: BaseException) -> None:
 def _log(text: str) -> None:
     """Write a line to the terminal that started the companion."""
     try:
-        print(f"watchdog tray: {labels.plain_block(text)}", file=sys.stderr, flush=True)
+        print(f"watchdog tray: {plain_block(text)}", file=sys.stderr, flush=True)
     except (OSError, ValueError):
         pass  # nobody is left to read it

@@ -14,7 +14,7 @@ import os
 import sys
 from importlib import import_module
 
-from watchdog_app.tray import labels
+from watchdog_app.base.text.terminal import plain, plain_block, shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -116,9 +116,9 @@ def show_with_plyer(notification: Notification) -> tuple[bool, str]:
         from plyer import notification as desktop
 
         desktop.notify(
-            title=_escape_leading_dash(labels.plain(notification.title, 64)),
+            title=_escape_leading_dash(shorten(plain(notification.title), 64)),
             # Windows cuts at 256 characters and fails beyond.
-            message=_escape_leading_dash(labels.plain_block(notification.body, 250)),
+            message=_escape_leading_dash(shorten(plain_block(notification.body), 250)),
             app_name="watchdog",
         )
     except Exception as error:

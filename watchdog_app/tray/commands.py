@@ -9,12 +9,13 @@ import time
 
 from watchdog_app.base import children
 from watchdog_app.base.errors import ProtocolError, WatchdogError
+from watchdog_app.base.text.terminal import plain, plain_block, shorten
 from watchdog_app.client.feed import request
 from watchdog_app.core.explain.agent_lines import pause_advice, save_line
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.status import Notification
-from watchdog_app.tray import labels, launching
-from watchdog_app.tray.menu_model import Command, CommandKind, Target
+from watchdog_app.tray import launching
+from watchdog_app.tray.menu_model import Command, CommandKind, Target, short_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class Commands:
                 raise WatchdogError(" ".join(map(str, failures)))
             return _with_name("Running again", task), "It continues where it was.", "low"
         if command.kind in _GUARD_TITLES and task is not None:
-            text = labels.plain_block(self._request(command.kind, task).get("text"), 400)
+            text = shorten(plain_block(self._request(command.kind, task).get("text") or ""), 400)
             return _with_name(_GUARD_TITLES[command.kind], task), text, "low"
         if command.kind is CommandKind.SNOOZE:
             return self._snooze(command)
@@ -168,9 +169,9 @@ class Commands:
         requests = self._request(CommandKind.SAVE, task).get("requests")
         result = requests[0] if requests else {}
         if result.get("status") not in ("done", "requested"):
-            detail = labels.plain(result.get("detail"), 300)
+            detail = shorten(plain(result.get("detail") or ""), 300)
             raise WatchdogError(detail or "The daemon did not say why.")
-        return _with_name("Saved", task), labels.plain(save_line(result), 500), "low"
+        return _with_name("Saved", task), save_line(result), "low"
 
     def _pause_advice(self, task: Target) -> str:
         status = self._status()
@@ -196,7 +197,7 @@ class Commands:
             launching.run_in_terminal(children.watchdog_argv(arguments), launching.PAGER)
         except WatchdogError:
             found = request("explain", task=None if task is None else str(task.pid))
-            text = labels.plain_block(found.get("text") if isinstance(found, dict) else "", 1200)
+            text = shorten(plain_block(found["text"] if isinstance(found, dict) else ""), 1200)
             return _with_name("Explained", task), text, "low"
         return None
 
@@ -229,13 +230,13 @@ def button_command(notification: Notification, key: str) -> Command | None:
     pid = notification.task
     task = None
     if pid is not None:
-        name = labels.short_name(notification.name) if notification.name else f"pid {pid}"
+        name = short_name(notification.name) if notification.name else f"pid {pid}"
         task = Target(pid, notification.start_time, name)
     if key not in ACTIONS:
         return None
     do = CommandKind(key)
     if do is CommandKind.SNOOZE:
-        return Command(do, task, incident=labels.plain(notification.incident, 200) or None)
+        return Command(do, task, incident=notification.incident or None)
     if not ACTIONS[key].method:
         return Command(do)
     return Command(do, task) if task is not None else None

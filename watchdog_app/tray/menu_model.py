@@ -12,11 +12,11 @@ import math
 from dataclasses import dataclass, replace
 
 from watchdog_app.base.text import quantities
+from watchdog_app.base.text.terminal import plain, shorten
 from watchdog_app.core.explain.selection import KERNELS, SMALL_BYTES
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Task
-from watchdog_app.tray import labels
 from watchdog_app.tray.state import (
     TrayState,
     protection_state,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 MAX_TASKS = 12
 HOUR_S = 3600.0
+_MAX_NAME_CHARS = 40
 
 
 class CommandKind(enum.StrEnum):
@@ -253,7 +254,7 @@ def _is_listed(task: Task) -> bool:
 
 def _task_entry(number: int, slot: Slot | None, now_unix_s: float) -> Entry:
     task = Task() if slot is None else slot.task
-    target = Target(task.pid or 0, task.start_time, labels.short_name(task.name))
+    target = Target(task.pid or 0, task.start_time, short_name(task.name))
     entry = Entry(
         f"task-{number}",
         f"{target.name}: {_task_summary(task)}",
@@ -322,7 +323,17 @@ def _rescue_label(agent: Agent | None, now_unix_s: float) -> str:
         return "Not saved yet"
     text = "Saved" if rescue.step is None else f"Saved at step {rescue.step}"
     at = rescue.saved_unix_s
-    return text if at is None else f"{text}, {labels.short_age(now_unix_s - at)}"
+    return text if at is None else f"{text}, {_short_age(now_unix_s - at)}"
+
+
+def short_name(name: str | None) -> str:
+    """A task's name; one that is too long loses its middle and keeps its ending (`.ipynb`)."""
+    return shorten(plain(name or "(no name)"), _MAX_NAME_CHARS)
+
+
+def _short_age(seconds: float) -> str:
+    """`just now`, `40 s ago`, `3 min ago`: coarse, so that a label changes seldom."""
+    return "just now" if seconds < 5 else f"{quantities.format_rough_duration(seconds)} ago"
 
 
 def _action_entries(task: Task, target: Target) -> list[Entry]:

@@ -24,8 +24,8 @@ from watchdog_app.base.dbus import (
     failure_text,
     notify_body,
 )
+from watchdog_app.base.text.terminal import plain, plain_block, shorten
 from watchdog_app.core.model.actions import ACTIONS
-from watchdog_app.tray import labels
 from watchdog_app.tray.bus import Part, SessionBus, add_match
 
 TYPE_CHECKING = False
@@ -41,6 +41,7 @@ _SERVICE = (NOTIFICATIONS, NOTIFICATIONS_PATH)
 SHOW_TIMEOUT_S = 1.6  # the daemon waits two seconds and then shows it by itself
 _MIN_SHOWN_S = 5.0
 _MAX_REMEMBERED = 64
+_MAX_BODY_CHARS = 2000
 # Topics of docs/protocol.md that replace any notification of their task.
 _SUPERSEDING_TOPICS = frozenset(("exited", "paused", "stopped", "resumed", "resolved"))
 # Closed once their task or incident has ended; the rest stays on the screen.
@@ -219,12 +220,10 @@ class Notifications(Part):
             self._capabilities = frozenset(known)
         urgency = notification.urgency or "normal"
         has_buttons = "actions" in self._capabilities
-        body = labels.plain_block(
-            notification.body if has_buttons else body_with_commands(notification)
-        )
+        body = notification.body if has_buttons else body_with_commands(notification)
         values = notify_body(
-            labels.plain(notification.title, 200),
-            body,
+            shorten(plain(notification.title), 200),
+            shorten(plain_block(body), _MAX_BODY_CHARS),
             urgency,
             self._shown.replaced_by(notification),
             buttons(notification) if has_buttons else (),
@@ -248,7 +247,7 @@ def buttons(notification: Notification) -> list[str]:
     found = ["default", ""]
     for action in notification.actions:
         if action.key in ACTIONS:
-            found += [action.key, labels.plain(action.label or action.key, 40)]
+            found += [action.key, shorten(plain(action.label or action.key), 40)]
     return found
 
 

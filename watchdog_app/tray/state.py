@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 
 from watchdog_app.base.text import quantities
+from watchdog_app.base.text.terminal import plain, shorten
 from watchdog_app.core.model.levels import Level
-from watchdog_app.tray import labels
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 FILL_STEPS = 16  # the fill moves in steps that can be seen: the icon is seldom drawn
 
 _MAX_TITLE_CHARS = 120
+_MAX_HEADLINE_CHARS = 200
 
 
 class Mark(enum.StrEnum):
@@ -51,7 +52,7 @@ class TrayState:
     @property
     def title(self) -> str:
         """For a tooltip."""
-        return labels.plain(f"watchdog: {self.headline}", _MAX_TITLE_CHARS)
+        return shorten(plain(f"watchdog: {self.headline}"), _MAX_TITLE_CHARS)
 
 
 NO_DAEMON = TrayState(Picture(Level.UNKNOWN), "The daemon is not running", "", is_active=False)
@@ -61,7 +62,7 @@ def tray_state(status: Status, now_unix_s: float) -> TrayState:
     """The state of icon, tooltip and menu headline for a status."""
     level, text = status.summary(now_unix_s)
     if level is Level.UNKNOWN:
-        return TrayState(Picture(level), capitalize_first(labels.plain(text)), "", is_active=True)
+        return TrayState(Picture(level), _headline(text), "", is_active=True)
     near = nearest(status)
     mark = _mark(status)
     known = protection_state(status)
@@ -70,7 +71,7 @@ def tray_state(status: Status, now_unix_s: float) -> TrayState:
         text = f"protection is off{until}"
     picture = Picture(level, fill_step(None if near is None else near.ratio), mark)
     hot = level >= Level.WARNING or bool(mark)
-    return TrayState(picture, capitalize_first(labels.plain(text)), _detail(status, near), hot)
+    return TrayState(picture, _headline(text), _detail(status, near), hot)
 
 
 def nearest(status: Status) -> Resource | None:
@@ -113,6 +114,10 @@ def capitalize_first(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def _headline(text: str) -> str:
+    return capitalize_first(shorten(plain(text), _MAX_HEADLINE_CHARS))
+
+
 def _mark(status: Status) -> Mark:
     if any(task.waits for task in status.tasks):
         return Mark.PAUSED
@@ -126,7 +131,7 @@ def _detail(status: Status, near: Resource | None) -> str:
     """The nearest resource in figures, and each GPU."""
     parts = []
     if near is not None:
-        label = capitalize_first(labels.plain(near.label or near.kind or "?", 40))
+        label = capitalize_first(shorten(plain(near.label or near.kind or "?"), 40))
         parts.append(f"{label} {quantities.of_limit(near.used, near.limit, near.unit)}")
     for index, gpu in enumerate(status.gpus[:4]):
         if gpu.memory_used_bytes is not None:
