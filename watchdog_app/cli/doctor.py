@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import asdict
 from typing import Any
 
 from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError
@@ -122,15 +123,11 @@ def as_json(report: Report, now_unix_s: float) -> dict[str, Any]:
         **report.facts,
         "findings": [
             {
-                "id": finding.id,
+                **asdict(finding),
                 "group": finding.group,
                 "severity": finding.severity.value,
-                "checked": finding.checked,
-                "what": finding.what,
                 "why": finding.why or None,
                 "remedy": finding.remedy or None,
-                "commands": list(finding.commands),
-                "details": list(finding.details),
             }
             for finding in report.findings
         ],

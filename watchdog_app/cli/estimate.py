@@ -34,6 +34,7 @@ examples:
 exit codes: 0 it fits or no limit is known, 1 it does not fit or failure, 2 usage"""
 
 _TIMEOUT_S = 300.0
+_PLAN_OPTIONS = ("batch", "inputs", "optimizer", "loss", "precision", "jit", "gpu", "framework")
 _MAX_ERROR_LINES = 3  # of what it wrote on its standard error, where it died
 
 # The package of this very program, whatever Python runs it: nothing else of this program's
@@ -108,17 +109,10 @@ def run(args: Args, out: Output) -> int:
         if found is not None:
             limit, limit_text = found
     plan = {
+        **{name: getattr(args, name) for name in _PLAN_OPTIONS},
         "target": args.model,
-        "batch": args.batch,
-        "inputs": args.inputs,
-        "optimizer": args.optimizer,
-        "loss": args.loss,
-        "precision": args.precision,
-        "jit": args.jit,
         "limit": limit,
-        "gpu": args.gpu,
         "arguments": dict(args.arg),
-        "framework": args.framework,
     }
     result = run_child(python, plan, args.timeout, out)["estimate"]
     if result["limit_bytes"] is not None and not args.gpu:

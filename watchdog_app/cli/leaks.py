@@ -22,9 +22,7 @@ asked for tensors only. A due warning does the same once, for five seconds (watc
 EPILOG = """\
 examples:
   watchdog leaks train.ipynb
-  watchdog leaks train.py --for 1min     for what grows once an epoch
-
-exit codes: 0 looked, 1 failure, 2 usage, 3 daemon not running"""
+  watchdog leaks train.py --for 1min     for what grows once an epoch"""
 
 _DEFAULT_S = 10.0
 _MIN_S, _MAX_S = 1.0, 120.0

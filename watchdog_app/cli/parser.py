@@ -25,6 +25,9 @@ __all__ = ["Args", "Parser", "build_parser"]
 
 COLOR_CHOICES: tuple[When, ...] = ("auto", "always", "never")
 TASK_HELP = "pid, notebook, script, path, kernel id, or a part of a name that fits one task"
+_EXIT_CODES = (
+    "\n\nexit codes: 0 done, 1 failure, 2 usage, 3 daemon not running"  # where it names none
+)
 _DATES = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d")
 _CLOCKS = ("%H:%M:%S", "%H:%M")
 
@@ -136,7 +139,8 @@ class Parser(argparse.ArgumentParser):
 
 def build_parser(name: str, module: ModuleType) -> Parser:
     """The parser of a command, as its module describes it."""
-    parser = Parser(prog=f"watchdog {name}", description=module.DESCRIPTION, epilog=module.EPILOG)
+    epilog = module.EPILOG if "exit codes:" in module.EPILOG else module.EPILOG + _EXIT_CODES
+    parser = Parser(prog=f"watchdog {name}", description=module.DESCRIPTION, epilog=epilog)
     if hasattr(module, "add_arguments"):
         module.add_arguments(parser)
     return parser

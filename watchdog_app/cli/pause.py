@@ -21,9 +21,7 @@ examples:
   watchdog resume train.ipynb
 
 While a notebook is paused, do not press Restart or Shutdown in Jupyter:
-it kills a paused kernel after 5 s, and the state is lost.
-
-exit codes: 0 paused, 1 failure, 2 usage, 3 daemon not running"""
+it kills a paused kernel after 5 s, and the state is lost."""
 
 
 def add_arguments(parser: Parser) -> None:

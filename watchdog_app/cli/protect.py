@@ -22,9 +22,7 @@ examples:
   watchdog protect on
 
 For one notebook alone, write a rule: watchdog config rule --help
-To be told nothing for a while, and protected all the same: watchdog snooze
-
-exit codes: 0 done, 1 failure, 2 usage, 3 daemon not running"""
+To be told nothing for a while, and protected all the same: watchdog snooze"""
 
 
 def add_arguments(parser: Parser) -> None:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 _HEADS = ("NOTEBOOK/SCRIPT", "STEP", "EPOCH", "LOSS", "SAVED", "SIZE", "STATE", "TRAINING", "PATH")
 _RIGHT = {1, 2, 3, 5}
 _GIVES_WAY = 8
+_JSON_FIELDS = (
+    *("path", "program", "epoch", "batch", "loss"),
+    *("bytes", "condition", "problem", "training"),
+)
 _MAX_TENSORS = 200
 _MAX_UNREADABLE = 10
 _FIRST_KEYS = ("python", "numpy", "tensorflow", "keras", "tf_keras", "PyTorch", "jax")
@@ -114,18 +118,10 @@ def details(
 def as_json(rescue: Found) -> dict[str, Any]:
     """One rescue as plain values; null for unknown."""
     return {
-        "path": rescue.path,
-        "program": rescue.program,
+        **{name: getattr(rescue, name) for name in _JSON_FIELDS},
         "step": rescue.name.step,
         "sequence": rescue.name.sequence,
-        "epoch": rescue.epoch,
-        "batch": rescue.batch,
-        "loss": rescue.loss,
         "saved_unix_s": rescue.created_unix_s,
-        "bytes": rescue.bytes,
-        "condition": rescue.condition,
-        "problem": rescue.problem,
-        "training": rescue.training,
     }
 
 

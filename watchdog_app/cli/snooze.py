@@ -22,9 +22,7 @@ examples:
   watchdog snooze                        all notifications, for 15 minutes
   watchdog snooze train.ipynb --for 1h   those of this notebook
   watchdog snooze 19a42c51d8f-3          those of this incident (watchdog status --json)
-  watchdog snooze train.ipynb --end      show them again
-
-exit codes: 0 done, 1 failure, 2 usage, 3 daemon not running"""
+  watchdog snooze train.ipynb --end      show them again"""
 
 _DEFAULT_S = 900.0
 _MAX_S = 86400.0  # of the protocol

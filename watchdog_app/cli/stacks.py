@@ -21,9 +21,7 @@ EPILOG = """\
 examples:
   watchdog stacks train.ipynb
   watchdog stacks 4242 --all          every thread and every line
-  watchdog stacks train.py --json | jq '.reasons[0].text'
-
-exit codes: 0 shown, 1 failure, 2 usage, 3 daemon not running"""
+  watchdog stacks train.py --json | jq '.reasons[0].text'"""
 
 _ANSWER_S = 15.0
 _MAX_FRAMES = 8  # lines of a stack

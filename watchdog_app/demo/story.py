@@ -118,8 +118,7 @@ class Story:
         while time.monotonic() < deadline:
             for task in client.call("status")["tasks"]:
                 if task["pid"] == reference.pid:
-                    key = "ram_bytes"
-                    return int(task[key])
+                    return int(task["ram_bytes"])
             time.sleep(0.2)
         raise self._failure("The daemon does not see the reference run", "daemon.log")
 

@@ -345,26 +345,15 @@ def _action_entries(task: Task, target: Target) -> list[Entry]:
         if paused and not task.paused_by_watchdog
         else "",
     }
-    always = (
-        CommandKind.SAVE,
-        CommandKind.PAUSE,
-        CommandKind.RESUME,
-        CommandKind.EXPLAIN,
-    )  # at the same place for every task
     found = []
-    for kind in (
-        CommandKind.SAVE,
-        CommandKind.PAUSE,
-        CommandKind.RESUME,
-        CommandKind.MORE_MEMORY,
-        CommandKind.NO_LIMIT,
-        CommandKind.END,
-        CommandKind.EXPLAIN,
-    ):
-        action = ACTIONS[kind.value]
+    for kind in CommandKind:
+        action = ACTIONS.get(kind.value)
+        if action is None or kind in (CommandKind.SNOOZE, CommandKind.LIVE_VIEW):
+            continue
         fits = action.shown(task)
         label = labels_now.get(kind) or action.menu
-        shown = fits or kind in always
+        # At the same place for every task, but for the lines of a guard.
+        shown = fits or action.method != "guard.limit"
         found.append(Entry(kind.value, label, Command(kind, target), enabled=fits, visible=shown))
     folder = task.agent.directory if task.agent is not None else None
     folder = folder if folder and folder.startswith("/") else None
