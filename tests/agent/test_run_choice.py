@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -258,6 +259,30 @@ def test_the_run_of_an_ended_process_is_chosen_beside_a_running_one(tmp_path: Pa
     with training_elsewhere(tmp_path, 30):
         left_by_another(tmp_path, 10)
         chosen = choose(tmp_path).rescue
+
+    assert chosen is not None
+    assert 10 == chosen.step
+
+
+def test_a_resume_beside_a_running_training_does_not_say_that_it_starts_over(tmp_path: Path):
+    """It resumes."""
+    with training_elsewhere(tmp_path, 30):
+        left_by_another(tmp_path, 10)
+        resumed = choose(tmp_path)
+
+    assert resumed.rescue is not None
+    assert "it is left alone. To resume from it, end that process first." in resumed.why[0]
+
+
+def test_a_rescue_that_was_touched_is_no_newer(tmp_path: Path):
+    """A copy or `touch` gives the older of two unfinished runs a later time."""
+    with training_elsewhere(tmp_path, 30):
+        left_by_another(tmp_path, 10)
+    (older,) = tmp_path.glob("rescue-0000000030-*")
+    later_s = time.time() + 60
+    os.utime(older, (later_s, later_s))
+
+    chosen = choose(tmp_path).rescue
 
     assert chosen is not None
     assert 10 == chosen.step

@@ -486,6 +486,18 @@ def test_two_that_start_at_once_do_not_swap(place: Place):
     assert [3] == place.run().began
 
 
+def test_each_of_two_learning_rates_gets_its_own_state_back(place: Place):
+    """In two terminals: the exact options go before the newest rescue."""
+    with place.alive("--lr", "0.1"):
+        place.kill("--lr", "0.01", step=5)
+
+    assert [3] == place.kill("--lr", "0.1", step=7).began
+    assert [5] == place.kill("--lr", "0.01", step=8).began
+    other = place.run("--lr", "0.2")
+    assert [8] == other.began
+    assert "--lr 0.2 (was 0.01)" in other.words
+
+
 def test_a_requeued_slurm_job_goes_on_although_its_node_was_seen_just_now(place: Place):
     """Another machine's rescue of the same job, which has been started again."""
     place.kill(SLURM_JOB_ID=77)

@@ -214,7 +214,7 @@ def waiting_run(directory: str) -> SavedRun | None:
     with _guard:
         program = program_key.program()
         place = _training_number(root)
-        for left in reversed(runs.saved_runs(root)):
+        for left in reversed(_by_preference(runs.saved_runs(root), program)):
             if (
                 left.finished
                 or left.is_held_here
@@ -401,7 +401,7 @@ def _begin(
             for each in reversed(seen.candidates)
             if not each.finished and each.run is not None
         ]
-        why = [line for line, every in _other_run_messages(seen) if every]
+        why = [line for line, every in _other_run_messages(seen, starts_over=False) if every]
         return Beginning(root, run, resume, left.names, why[:_MOST_NAMED], notes)
     begun = Beginning(root, runs.start_run(root, key, same), resume, why=why)
     begun.folder_is_empty = not seen.has_rescues
@@ -469,8 +469,18 @@ def _classify_runs(
             seen.candidates.append(left)
         else:
             seen.others.append((left, another))
-    seen.candidates.sort(key=lambda each: each.newest_ns)
+    if resume != "force":
+        seen.candidates = _by_preference(seen.candidates, program)
     return seen
+
+
+def _by_preference(lefts: list[SavedRun], program: program_key.Program) -> list[SavedRun]:
+    """Runs of this program, the one to resume from last: unfinished with equal options, newest."""
+
+    def preference(left: SavedRun) -> bool:
+        return not left.finished and not program_key.describe_changes(left.key, program)
+
+    return sorted(lefts, key=preference)
 
 
 _OF_THIS_PROCESS = "is of this process"
@@ -550,14 +560,15 @@ def _left_alone_messages(seen: _FolderRuns, resume: bool | str) -> list[str]:
     return lines
 
 
-def _other_run_messages(seen: _FolderRuns) -> list[tuple[str, bool]]:
+def _other_run_messages(seen: _FolderRuns, *, starts_over: bool = True) -> list[tuple[str, bool]]:
     """A message for each run left alone, the newest first; whether it is always printed."""
+    over = " and this training starts over" if starts_over else ""
     lines = []
     for left, why in reversed(seen.others):
         if "runs" in why or "still run" in why:
             text = (
-                f"{left.path} {why}: it is left alone and this training starts over. To "
-                f"resume from it, end that process first. {_APART}"
+                f"{left.path} {why}: it is left alone{over}. To resume from it, end that process "
+                f"first. {_APART}"
             )
             lines.append((text, True))
         elif why == _FOREIGN_USER:  # whom nothing believes, not even "force"

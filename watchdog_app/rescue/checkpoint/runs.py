@@ -177,7 +177,8 @@ def saved_runs(directory: str) -> list[SavedRun]:
         ]
         saved.finished = not unfinished
         saved.names = unfinished or saved.names
-    return sorted(found.values(), key=lambda saved: saved.newest_ns)
+    # By number first: a copy or `touch` changes times. Two that save at once may share a number.
+    return sorted(found.values(), key=lambda saved: (saved.names[-1].sequence, saved.newest_ns))
 
 
 def start_run(directory: str, key: Mapping[str, Any], same: frozenset[str] = frozenset()) -> Run:
