@@ -63,8 +63,8 @@ def bursts(t, draw):
 
 REGIMES = [
     ("linear", lambda t, d: mib(200 + max(0, t - 20) * 11 + d.gauss(0, 2))),
-    ("accelerating", lambda t, d: mib(80 * math.exp(t / 32) + d.gauss(0, 1))),
-    ("saturating", lambda t, d: mib(150 + 650 * (1 - math.exp(-t / 25)) + d.gauss(0, 1))),
+    ("ever steeper", lambda t, d: mib(80 * math.exp(t / 32) + d.gauss(0, 1))),
+    ("ever flatter", lambda t, d: mib(150 + 650 * (1 - math.exp(-t / 25)) + d.gauss(0, 1))),
     ("staircase", stairs),
     ("sawtooth", lambda t, _: mib(100 + 6.0 * t + (3 + t / 8) * 2.2 * (t % 8))),
     ("burst", bursts),
