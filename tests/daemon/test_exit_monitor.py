@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from watchdog_app.core.model.agent import AgentState, RescueRecord
+from watchdog_app.core.model.decisions import Contributor, Incident, Stage
 from watchdog_app.core.model.hardware import Hardware
 from watchdog_app.core.model.machine import (
     HostMemory,
@@ -15,6 +16,7 @@ from watchdog_app.core.model.machine import (
     Task,
     TaskKind,
 )
+from watchdog_app.core.model.resource import ResourceKey, ResourceKind
 from watchdog_app.daemon.exit_monitor import ExitMonitor
 
 ROOT, WORKER = ProcessKey(2**22 - 2, 1), ProcessKey(2**22 - 1, 1)  # pids that nobody has
@@ -38,27 +40,55 @@ class Units:
         pass
 
 
-def sample(*tasks: Task, mono_s: float) -> SimpleNamespace:
+def sample(*tasks: Task, mono_s: float, incidents: tuple[Incident, ...] = ()) -> SimpleNamespace:
     infos = {task.key: task.info for task in tasks}
     snapshot = Snapshot(mono_s, 7e8, HOST, (), infos=infos, hardware=Hardware())
-    result = SimpleNamespace(card_faults={}, tasks={}, growth={})
+    result = SimpleNamespace(card_faults={}, tasks={}, growth={}, incidents=incidents)
     return SimpleNamespace(tasks=tasks, snapshot=snapshot, result=result, agents={}, readings=())
 
 
-def test_a_launcher_whose_end_is_seen_before_its_worker_s_has_the_worker_s_rescue():
-    """Both end in one moment, and their handles are ready in any order."""
+def launched() -> Task:
+    """A launcher and its worker."""
     members = tuple(
         ProcessSample(key, 1, "S", 1000, None, None, None, 0.0) for key in (ROOT, WORKER)
     )
     info = ProcessInfo(ROOT, 1, 1000, None, None, (), None, TaskKind.SCRIPT, "run.py")
-    task = Task(ROOT, "run.py", TaskKind.SCRIPT, 1000, members, 0, 0, 0.0, info)
-    monitor = ExitMonitor(
+    return Task(ROOT, "run.py", TaskKind.SCRIPT, 1000, members, 0, 0, 0.0, info)
+
+
+def new_monitor() -> ExitMonitor:
+    return ExitMonitor(
         Poller(),
         agents=SimpleNamespace(get=lambda key: None, keys=list, forget=lambda key: None),
         was_paused=lambda key: False,
         units=Units(),
         worker_ended=lambda: None,
     )
+
+
+def test_an_open_stall_and_its_reason_are_evidence_of_the_end():
+    """Who killed it looks for why it stood still."""
+    task, monitor = launched(), new_monitor()
+    why = "no step since step 100 for 8 s; one takes 0.02 s. Most likely it writes to a pipe"
+    stall = Incident(
+        "i1", ResourceKey(ResourceKind.STALLED, f"{WORKER.pid}:1"), "run.py is stalled", Stage.WARN,
+        Stage.WARN, 7e8, None, (Contributor(ROOT, "run.py"),), why,
+    )  # fmt: skip
+    monitor.follow(sample(task, mono_s=1.0, incidents=(stall,)))
+    monitor.follow(sample(mono_s=2.0))
+
+    (found,) = monitor.ended(float("inf"))
+
+    told = [each for each in found.entry.data["evidence"] if each["source"] == "stall"]
+    assert [("most_likely", f"When last seen it made no progress: {why}.")] == [
+        (each["certainty"], each["text"]) for each in told
+    ]
+    monitor.close()
+
+
+def test_a_launcher_whose_end_is_seen_before_its_worker_s_has_the_worker_s_rescue():
+    """Both end in one moment, and their handles are ready in any order."""
+    task, monitor = launched(), new_monitor()
     rescue = RescueRecord("/r/rescue-90", 90, 1, 0.1, 7e8)
     view = AgentState(WORKER, "keras", "/r", training=True, rescue=rescue)
     agent = SimpleNamespace(

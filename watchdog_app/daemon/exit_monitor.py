@@ -380,6 +380,7 @@ class ExitMonitor:
             device_ooms=_count_ooms(agent),
             was_paused=self._was_paused(key),
             guard=guard_end(key, group),
+            stall=None if task is None else self.last_seen.stall(task.key),
             **self.last_seen.memory_facts(task),
             **({} if task is None else self.last_seen.device_facts(task)),
         )

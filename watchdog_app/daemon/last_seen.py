@@ -113,6 +113,15 @@ class LastSeen:
             }
         return found
 
+    def stall(self, task: ProcessKey) -> str | None:
+        """Why the training of a task made no steps when last seen; None: it made some."""
+        look = self._looks.get(task)
+        for incident in () if look is None else look.result.incidents:
+            hit = any(each.task == task for each in incident.contributors)
+            if hit and incident.resource.kind is ResourceKind.STALLED:
+                return incident.why
+        return None
+
     def device_facts(self, task: Task) -> dict[str, Any]:
         """Fields of `ExitFacts`: the GPUs and the address space of a task."""
         look = self._looks.get(task.key)

@@ -314,6 +314,9 @@ def _levels(facts: ExitFacts) -> Iterator[Evidence]:
 
 
 def _other_evidence(facts: ExitFacts) -> Iterator[Evidence]:
+    if facts.stall is not None:
+        text = f"When last seen it made no progress: {clean(facts.stall, _LONGEST)}."
+        yield Evidence("stall", text, Certainty.LIKELY)
     if facts.oomd_kills:
         yield Evidence("guard", f"systemd-oomd has noted {facts.oomd_kills} kills on its group.")
     if facts.oom_daemons and (signal_of(facts.wait_status) is None or _may_be_memory_kill(facts)):

@@ -228,6 +228,7 @@ class ExitFacts:
     swap_total_bytes: int | None = None
     swap_free_bytes: int | None = None
     was_paused: bool = False
+    stall: str | None = None  # why its training made no steps, as last seen; untrusted in parts
     guard: GuardEnd | None = None  # that it was in
 
 
