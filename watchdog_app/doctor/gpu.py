@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -88,17 +88,9 @@ def ask(machine: Machine, reader: tuple[str, ...] = READER) -> Driver:
     rest = [index for index in range(min(first.count, _MAX_CARDS)) if index not in asked]
     if not any(card.get("failed_in") for card in first.cards):
         return first
-    found: dict[int, dict[str, Any]] = {}
-
-    def read_card(index: int) -> None:
-        found[index] = _find_card(run_reader(str(index)), index)
-
-    threads = [threading.Thread(target=read_card, args=(one,), daemon=True) for one in rest]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return replace(first, cards=(*first.cards, *(found[index] for index in rest)))
+    with ThreadPoolExecutor(_MAX_CARDS) as pool:
+        found = list(pool.map(lambda index: _find_card(run_reader(str(index)), index), rest))
+    return replace(first, cards=(*first.cards, *found))
 
 
 def _find_card(driver: Driver, index: int) -> dict[str, Any]:

@@ -254,9 +254,7 @@ class Limit(NamedTuple):
     text: str
 
 
-def tightest_limit(
-    own_bytes: int = 0, proc: str = "/proc", cgroup_root: str = "/sys/fs/cgroup"
-) -> Limit | None:
+def tightest_limit(own_bytes: int = 0) -> Limit | None:
     """
     What a training that starts now could take at most; None where nothing tells.
 
@@ -265,15 +263,13 @@ def tightest_limit(
 
     Args:
         own_bytes: what the training holds already, being this very process.
-        proc: where the kernel's files are.
-        cgroup_root: the same of its memory groups.
     """
-    free = _free(proc, cgroup_root)
+    free = _free()
     found = [] if free is None else [free._replace(bytes=free.bytes + own_bytes)]
     return min([*found, *filter(None, (_address_space(),))], default=None)
 
 
-def _free(proc: str, cgroup_root: str) -> Limit | None:
+def _free() -> Limit | None:
     if not sys.platform.startswith("linux"):
         import psutil
 
@@ -281,8 +277,8 @@ def _free(proc: str, cgroup_root: str) -> Limit | None:
     from watchdog_app.base.linux.cgroups import Layout, available_memory
     from watchdog_app.base.linux.files import read_or_empty
 
-    layout = Layout.discover(read_or_empty(f"{proc}/self/mountinfo", 1 << 20), cgroup_root)
-    least = available_memory(layout.group_of("self", proc), proc)
+    layout = Layout.discover(read_or_empty("/proc/self/mountinfo", 1 << 20))
+    least = available_memory(layout.group_of())
     if least.group is not None:
         text = f"left of the memory group's {format_bytes(least.total_bytes)}"
         return Limit(least.free_bytes, text)
@@ -290,10 +286,8 @@ def _free(proc: str, cgroup_root: str) -> Limit | None:
 
 
 def _address_space() -> Limit | None:
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
+    import resource
+
     soft = resource.getrlimit(resource.RLIMIT_AS)[0]
     if soft == resource.RLIM_INFINITY:
         return None

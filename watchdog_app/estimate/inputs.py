@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from watchdog_app.agent.telemetry.parts import shape_of
@@ -32,7 +31,7 @@ def specs_from_example(inputs: Any) -> list[InputSpec]:
     return [InputSpec(shape_of(each)[1:], type_name(each.dtype)) for each in flat]
 
 
-def specs_from_shape(shape: Any, dtype: str | None = None) -> list[InputSpec]:
+def specs_from_shape(shape: Any) -> list[InputSpec]:
     """
     From a shape of one example, or a list of several; each may be (shape, type).
 
@@ -42,13 +41,13 @@ def specs_from_shape(shape: Any, dtype: str | None = None) -> list[InputSpec]:
     if isinstance(shape, int):
         shape = (shape,)
     if all(isinstance(each, int) for each in shape):
-        return [_make_spec(tuple(shape), dtype)]
+        return [_make_spec(tuple(shape))]
     found = []
     for each in shape:
         if len(each) == 2 and isinstance(each[1], str):
             found.append(_make_spec(tuple(each[0]), each[1]))
         else:
-            found.append(_make_spec(tuple(each), dtype))
+            found.append(_make_spec(tuple(each)))
     return found
 
 
@@ -154,10 +153,10 @@ def type_name(dtype: Any) -> str:
     return str(name).rpartition(".")[2]
 
 
-def _make_spec(shape: Sequence[int], dtype: str | None) -> InputSpec:
+def _make_spec(shape: tuple[int, ...], dtype: str = "") -> InputSpec:
     if not all(isinstance(each, int) and each > 0 for each in shape):
         raise EstimateError(f"{shape!r} is no shape of one example: whole numbers above 0.")
-    return InputSpec(tuple(shape), dtype or "")
+    return InputSpec(shape, dtype)
 
 
 def _flatten(held: Any) -> list[Any]:

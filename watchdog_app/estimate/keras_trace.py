@@ -51,7 +51,6 @@ def step_graph(
     *,
     optimizer: Any = None,
     loss: Any = None,
-    train: bool = True,
 ) -> Any:
     """
     The FuncGraph of a training step.
@@ -62,13 +61,12 @@ def step_graph(
         batch: examples in the step.
         optimizer: None: no update is traced.
         loss: a name or a function as for `compile`; None: one that suits the output.
-        train: False: the forward pass alone.
 
     Raises:
         TraceError: it cannot be traced for these inputs.
     """
     try:
-        step = _step(model, _copy_optimizer(optimizer, model), loss, train)
+        step = _step(model, _copy_optimizer(optimizer, model), loss)
         specs = [tf.TensorSpec((batch, *each.shape), each.dtype) for each in inputs]
         given = _pack_inputs(model, specs)
         return tf.function(step, autograph=False).get_concrete_function(given).graph
@@ -76,17 +74,15 @@ def step_graph(
         raise TraceError(f"{type(error).__name__}: {error}".split("\n", 1)[0]) from error
 
 
-def _step(model: Any, twin: Any, loss: Any, train: bool) -> Callable[[Any], Any]:
-    def forward(x: Any) -> Any:
-        return model(x, training=train)
+def _step(model: Any, twin: Any, loss: Any) -> Callable[[Any], Any]:
+    if loss is None and getattr(model, "compiled", False):
+        loss = getattr(model, "loss", None)
 
     def step(x: Any) -> Any:
-        if not train:
-            return forward(x)
         with tf.GradientTape() as tape:
-            chosen = loss if loss is not None else _own_loss(model)
             tokens = any(each.dtype.is_integer for each in tf.nest.flatten(x))
-            value = _sum_losses(loss_of(forward(x), chosen, tokens))
+            losses = loss_of(model(x, training=True), loss, tokens)
+            value = tf.add_n([tf.cast(each, tf.float32) for each in losses])
             for each in model.losses:
                 value += tf.cast(each, value.dtype)
         weights = model.trainable_weights
@@ -98,14 +94,6 @@ def _step(model: Any, twin: Any, loss: Any, train: bool) -> Callable[[Any], Any]
         return value
 
     return step
-
-
-def _own_loss(model: Any) -> Any:
-    return getattr(model, "loss", None) if getattr(model, "compiled", False) else None
-
-
-def _sum_losses(losses: list[Any]) -> Any:
-    return tf.add_n([tf.cast(each, tf.float32) for each in losses])
 
 
 def loss_of(output: Any, loss: Any, tokens: bool = False) -> list[Any]:

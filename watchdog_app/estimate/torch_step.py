@@ -263,7 +263,8 @@ def _trace_step(  # noqa: PLR0917
     with _StorageTracker(iter(known)) as tracker, torch.set_grad_enabled(train):
         with casting:
             output = fake(*made)
-            value = loss_of(output, loss, _has_tokens(made)) if train else None
+            tokens = any(not each.is_floating_point() for each in made)
+            value = loss_of(output, loss, tokens) if train else None
         kept = tracker.live_bytes
         if value is not None and value.requires_grad:
             value.backward()
@@ -288,10 +289,6 @@ def _make_example(spec: InputSpec, batch: int, device: Any) -> Any:
     kind = getattr(torch, spec.dtype)
     made = torch.empty(shape, dtype=kind, device=device)
     return made if made.is_floating_point() else torch.zeros_like(made)
-
-
-def _has_tokens(inputs: Sequence[Any]) -> bool:
-    return any(not each.is_floating_point() for each in inputs)
 
 
 def loss_of(output: Any, loss: Callable[..., Any] | None, tokens: bool = False) -> Any:

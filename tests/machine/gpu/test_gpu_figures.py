@@ -17,8 +17,8 @@ from gpu_stub.driver_stub import (
     DriverStub,
 )
 
+from watchdog_app.base.linux.cgroups import available_memory
 from watchdog_app.core.model.hardware import ClockEvent, GpuProcess, GpuState
-from watchdog_app.machine.gpu.nvml import host_memory
 
 
 def test_every_figure_of_a_card_is_read(stub, ticker):
@@ -110,7 +110,7 @@ def test_a_board_without_memory_of_its_own_has_the_hosts(stub, ticker, how):
     gpu, other = watch.reading().gpus
 
     assert gpu.unified_memory
-    assert host_memory()[1] == gpu.memory_total_bytes
+    assert available_memory(None).total_bytes == gpu.memory_total_bytes
     assert 0 < gpu.memory_used_bytes < gpu.memory_total_bytes
     assert any("shares the host's RAM" in note for note in gpu.notes)
     assert not other.unified_memory

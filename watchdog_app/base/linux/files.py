@@ -44,15 +44,13 @@ def sensor_error(error: OSError, what: str) -> SensorError:
     return Unsupported(f"{what} cannot be read here: {reason}")
 
 
-def read_bytes(path: str, limit: int = 1 << 16, *, once: bool = False) -> bytes:
+def read_bytes(path: str, limit: int = 1 << 16) -> bytes:
     """
     Content of a small file, at most `limit` bytes of it.
 
     Args:
         path: of a small file.
         limit: most bytes that are read.
-        once: the kernel writes it in one piece, as the single records of /proc/PID (status, limits,
-            cgroup): whether there is more is not asked, which costs as much as the reading.
 
     Raises:
         Gone, Denied, Unsupported: as `sensor_error` tells them apart.
@@ -60,15 +58,11 @@ def read_bytes(path: str, limit: int = 1 << 16, *, once: bool = False) -> bytes:
     try:
         fd = os.open(path, _FLAGS)
         try:
-            pieces = []
-            left = limit
+            pieces, left = [], limit
             # A /proc file gives at most a page a read; cmdline and environ can be longer.
-            while left > 0:
-                piece = os.read(fd, left if once else min(left, _PIECE_BYTES))
+            while left > 0 and (piece := os.read(fd, min(left, _PIECE_BYTES))):
                 pieces.append(piece)
                 left -= len(piece)
-                if once or not piece:
-                    break
             return b"".join(pieces)
         finally:
             os.close(fd)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 
-from watchdog_app.base.errors import SensorError
-from watchdog_app.base.linux.files import read_bytes
+from watchdog_app.base.linux.files import read_or_empty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,10 +54,7 @@ def find_copies(name: str, first: Iterable[str], root: str = "") -> Iterator[tup
 
 
 def _cached_paths(name: str, root: str) -> list[str]:
-    try:
-        cache = read_bytes(f"{root}/etc/ld.so.cache", _CACHE_BYTES)
-    except SensorError:
-        return []
+    cache = read_or_empty(f"{root}/etc/ld.so.cache", _CACHE_BYTES)
     ending = f"/{name}".encode()
     texts = [text for text in cache.split(b"\0") if text.endswith(ending)]
     return [os.fsdecode(text[text.index(b"/") :]) for text in texts]

@@ -178,7 +178,7 @@ def read_statm(pid: int | str = "self", proc: str = "/proc") -> Statm | None:
         proc: where the proc file system is mounted.
     """
     try:
-        return Statm(read_bytes(f"{proc}/{pid}/statm", 256, once=True))
+        return Statm(read_bytes(f"{proc}/{pid}/statm", 256))
     except (SensorError, ValueError):
         return None
 

@@ -483,12 +483,10 @@ class _Device:
 
     def _share_host_memory(self, found: DeviceRow) -> None:
         """Boards without memory of their own (GB10, Jetson): the host's RAM is the limit."""
-        host = host_memory()
-        if host is None:
-            self.notes["memory"] = "Memory: the driver does not tell, nor does the host."
-            return
+        host = available_memory(None)
         found["unified_memory"] = True
-        found["memory_used_bytes"], found["memory_total_bytes"] = host
+        found["memory_used_bytes"] = host.total_bytes - host.free_bytes
+        found["memory_total_bytes"] = host.total_bytes
         self.notes["memory"] = "Memory: this GPU shares the host's RAM, which is shown here."
 
     def _read_processes(self, found: DeviceRow, now_mono_s: float) -> None:
@@ -573,12 +571,6 @@ def _backend_error(error: DriverError) -> BackendError:
     """The driver as a whole does not answer."""
     fault = nvml_driver.init_fault(error.code, error.text, nvml_driver.find_library(os.environ))
     return BackendError(fault, error.text, error.code, error.code in _ABSENT)
-
-
-def host_memory() -> tuple[int, int] | None:
-    """Used and total bytes of the host's RAM; None: not known."""
-    host = available_memory(None)
-    return (host.total_bytes - host.free_bytes, host.total_bytes) if host.total_bytes else None
 
 
 def _handle_address(handle: Any) -> int:

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from watchdog_app.base.errors import SensorError
 from watchdog_app.base.linux import loader
-from watchdog_app.base.linux.files import read_bytes
+from watchdog_app.base.linux.files import read_or_empty
 from watchdog_app.core.model.machine import Fault
 
 
@@ -152,10 +151,7 @@ def find_library(env: Mapping[str, str], root: str = "") -> Library | None:
 
 def module_version(root: str = "") -> str | None:
     """Version of the loaded kernel module; None: none is loaded, or it does not say."""
-    try:
-        said = read_bytes(f"{root}/sys/module/nvidia/version", 256)
-    except SensorError:
-        return None
+    said = read_or_empty(f"{root}/sys/module/nvidia/version", 256)
     return said.decode("ascii", "replace").strip() or None
 
 

@@ -12,8 +12,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from watchdog_app.base.errors import SensorError
-from watchdog_app.base.linux.files import read_bytes
+from watchdog_app.base.linux.files import read_or_empty
 
 DEVICES = "/sys/bus/pci/devices"
 UNUSED_S = 30.0
@@ -81,10 +80,7 @@ class PciGpus:
         return vendor in self._vendors and self._read(name, "class").startswith(_DISPLAY_CLASS)
 
     def _read(self, address: str, name: str) -> bytes:
-        try:
-            return read_bytes(f"{self._folder}/{address}/{name}", 64).strip()
-        except SensorError:
-            return b""
+        return read_or_empty(f"{self._folder}/{address}/{name}", 64).strip()
 
 
 class PowerSaving:

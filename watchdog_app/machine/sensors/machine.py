@@ -10,7 +10,7 @@ from typing import Protocol
 
 from watchdog_app.base.errors import Gone, SensorError
 from watchdog_app.base.linux.cgroups import Layout
-from watchdog_app.base.linux.files import read_bytes
+from watchdog_app.base.linux.files import read_or_empty
 from watchdog_app.core.model.machine import CgroupMemory, Fault, ProcessKey, ProcessSample, Snapshot
 from watchdog_app.machine.sensors.devices import Disks, HardwareWatch
 from watchdog_app.machine.sensors.groups import GroupSensor, UnwatchedMembers
@@ -105,14 +105,10 @@ class LinuxMachine(Machine):
             patience_s: how long a look waits for one process whose memory map is locked; None:
                 until it is not.
         """
-        try:
-            mountinfo = read_bytes(f"{proc}/self/mountinfo", 1 << 20)
-        except SensorError:
-            mountinfo = b""
         self._swap_in_use = False
         self._host = HostReader(proc, shm)
         self._servers = JupyterServers(lambda pid: os.path.exists(f"{proc}/{pid}"))
-        layout = Layout.discover(mountinfo, cgroup_root)
+        layout = Layout.discover(read_or_empty(f"{proc}/self/mountinfo", 1 << 20), cgroup_root)
         self._processes = ProcessTable(
             proc,
             Describer(proc, layout, self._servers),

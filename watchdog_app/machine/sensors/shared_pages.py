@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
-from watchdog_app.base.errors import SensorError
 from watchdog_app.base.linux import process
-from watchdog_app.base.linux.files import read_bytes
+from watchdog_app.base.linux.files import read_or_empty
 from watchdog_app.base.threads import Background, Question
 from watchdog_app.core.model.machine import ProcessKey, ProcessSample
 
@@ -177,9 +175,7 @@ class SharedPages:
     def _walk_pages(self, sample: ProcessSample) -> tuple[int, bytes, float]:
         """In a thread: its size as it was then, what the walk has told, and how long it took."""
         begun_s = self._clock()
-        data = b""
-        with suppress(SensorError):
-            data = read_bytes(f"{self._proc}/{sample.key.pid}/smaps_rollup", 4096)
+        data = read_or_empty(f"{self._proc}/{sample.key.pid}/smaps_rollup", 4096)
         return _private_bytes(sample), data, self._clock() - begun_s
 
 
