@@ -429,41 +429,49 @@ def test_the_family_is_known_with_who_is_stopped_already(launch):
     assert [by_hand] == [key for key, stopped in found.items() if stopped]
 
 
-def new_group(top: str, name: str = "watchdog-test-") -> Path:
-    """A control group of our own below this hierarchy: `unified` is v2, `freezer` is v1."""
-    folder = Path("/sys/fs/cgroup") / top / f"{name}{os.getpid()}"
-    try:
-        folder.mkdir()
-    except OSError as error:
-        pytest.skip(f"no group can be made here: {error}")
-    return folder
+@pytest.fixture
+def new_group(launch):
+    """Makes control groups of our own below a hierarchy: `unified` is v2, `freezer` is v1."""
+    made = []
+
+    def make(top: str, name: str = "watchdog-test-") -> Path:
+        folder = Path("/sys/fs/cgroup") / top / f"{name}{os.getpid()}"
+        try:
+            folder.mkdir()
+        except OSError as error:
+            pytest.skip(f"no group can be made here: {error}")
+        made.append(folder)
+        return folder
+
+    yield make
+    for folder in made:
+        # Frozen in v1 not even SIGKILL ends them.
+        for control, thawed in (("cgroup.freeze", "0"), ("freezer.state", "THAWED")):
+            if (folder / control).exists():
+                (folder / control).write_text(thawed)
+        for pid in (folder / "cgroup.procs").read_text().split():
+            with suppress(ProcessLookupError):  # they live 20 ms
+                os.kill(int(pid), signal.SIGKILL)
+        until(lambda folder=folder: removed(folder))
 
 
 @pytest.mark.cgroup
 @pytest.mark.parametrize("top", ["unified", "freezer"])
-def test_a_task_alone_in_its_group_is_stopped_at_one_instant(launch, top):
+def test_a_task_alone_in_its_group_is_stopped_at_one_instant(new_group, launch, top):
     """The freezer holds it while the signals are sent, and is open again afterwards."""
     folder = new_group(top)
-    try:
-        root = launch(FORKS)
-        (folder / "cgroup.procs").write_text(str(root.pid))
-        until(lambda: len((folder / "cgroup.procs").read_text().split()) > 1)
+    root = launch(FORKS)
+    (folder / "cgroup.procs").write_text(str(root.pid))
+    until(lambda: len((folder / "cgroup.procs").read_text().split()) > 1)
 
-        paused = process_control.pause([root])
+    paused = process_control.pause([root])
 
-        assert "freezer" == paused.method
-        assert {each.state for each in below(root)} <= {"T", "Z"}
-        control, thawed = (
-            ("cgroup.freeze", "0") if top == "unified" else ("freezer.state", "THAWED")
-        )
-        assert thawed == (folder / control).read_text().strip()
-        process_control.resume(paused)
-        until(lambda: "T" not in states([root]))
-    finally:
-        for pid in (folder / "cgroup.procs").read_text().split():
-            with suppress(ProcessLookupError):  # they live 20 ms
-                os.kill(int(pid), signal.SIGKILL)
-        until(lambda: removed(folder))
+    assert "freezer" == paused.method
+    assert {each.state for each in below(root)} <= {"T", "Z"}
+    control, thawed = ("cgroup.freeze", "0") if top == "unified" else ("freezer.state", "THAWED")
+    assert thawed == (folder / control).read_text().strip()
+    process_control.resume(paused)
+    until(lambda: "T" not in states([root]))
 
 
 class Group:
@@ -496,24 +504,10 @@ class Group:
 
 
 @pytest.fixture(params=["unified", "freezer"])
-def grouped(request, launch):
-    """Make a group of that name, with a task in it."""
-    made = []
-
-    def make(name: str) -> Group:
-        folder = new_group(request.param, name)
-        made.append(folder)
-        made[-1] = Group(folder, request.param, launch(TREE))
-        return made[-1]
-
-    yield make
-    for each in made:
-        folder = each.folder if isinstance(each, Group) else each
-        if isinstance(each, Group):
-            each.thaw()  # frozen in v1 not even SIGKILL ends it
-        for pid in (folder / "cgroup.procs").read_text().split():
-            os.kill(int(pid), signal.SIGKILL)
-        until(lambda folder=folder: removed(folder))
+def grouped(request, new_group, launch):
+    """Makes a group of that name, with a task in it."""
+    top = request.param
+    return lambda name: Group(new_group(top, name), top, launch(TREE))
 
 
 @pytest.mark.cgroup
@@ -567,23 +561,18 @@ def test_a_guard_that_runs_is_paused_without_its_freezer(grouped):
 
 
 @pytest.mark.cgroup
-def test_a_group_with_somebody_else_in_it_is_not_frozen(launch):
+def test_a_group_with_somebody_else_in_it_is_not_frozen(new_group, launch):
     """Two tasks share a group: the other one never stops."""
     folder = new_group("freezer")
-    try:
-        root, other = launch(TREE), launch(TREE)
-        for key in (root, other):
-            (folder / "cgroup.procs").write_text(str(key.pid))
+    root, other = launch(TREE), launch(TREE)
+    for key in (root, other):
+        (folder / "cgroup.procs").write_text(str(key.pid))
 
-        paused = process_control.pause([root])
+    paused = process_control.pause([root])
 
-        assert "sigstop" == paused.method
-        assert "T" not in states([other])
-        process_control.resume(paused)
-    finally:
-        for pid in (folder / "cgroup.procs").read_text().split():
-            os.kill(int(pid), signal.SIGKILL)
-        until(lambda: removed(folder))
+    assert "sigstop" == paused.method
+    assert "T" not in states([other])
+    process_control.resume(paused)
 
 
 def removed(folder: Path) -> bool:
