@@ -20,7 +20,7 @@ def nouveau(tree):
 
 
 def module_file(tree, kernel):
-    tree.write(f"lib/modules/{kernel}/updates/dkms/nvidia.ko.zst", "")
+    tree.write(f"lib/modules/{kernel}/modules.dep", "updates/dkms/nvidia.ko.zst: kernel/drm.ko\n")
 
 
 def with_secure_boot(tree):

@@ -70,35 +70,15 @@ def kernel(machine: Machine) -> str:
 
 def built_modules(machine: Machine) -> tuple[bool, list[str]]:
     """Whether a module was built for the running kernel, and for which others there is one."""
-    running = kernel(machine)
     own, others = False, []
     for name in machine.names("/lib/modules"):
-        if _has_module(machine, f"/lib/modules/{name}"):
-            own = own or name == running
-            if name != running:
+        listed = machine.read("/lib/modules", name, "modules.dep") or ""
+        if "/nvidia.ko" in listed or "/nvidia-current.ko" in listed:
+            if name == kernel(machine):
+                own = True
+            else:
                 others.append(name)
     return own, others
-
-
-def _has_module(machine: Machine, folder: str) -> bool:
-    listed = machine.read(folder, "modules.dep") or ""
-    if "/nvidia.ko" in listed or "/nvidia-current.ko" in listed:
-        return True
-    places = (
-        "updates/dkms",
-        "updates",
-        "extra",
-        "extra/nvidia",
-        "kernel/drivers/video",
-        "kernel/nvidia",
-        "extramodules",
-        "misc",
-    )
-    return any(
-        name.startswith(("nvidia.ko", "nvidia-current.ko"))
-        for place in places
-        for name in machine.names(folder, place)
-    )
 
 
 def secure_boot(machine: Machine) -> bool | None:

@@ -15,7 +15,7 @@ from watchdog_app.base.errors import SensorError
 from watchdog_app.base.linux import files, process
 from watchdog_app.base.linux.kernel_log import KernelLog
 
-_MAX_BYTES = 1 << 20
+_MAX_BYTES = 1 << 22  # modules.dep of a distribution's kernel has a MiB
 _MAX_RECORDS = 1 << 14  # of the kernel log
 
 
