@@ -176,7 +176,7 @@ def shortage(
     per_s: float = 0.0,
     **reading: float,
 ) -> Shortage:
-    """A task of these processes that grows steadily in 3 of 4 GiB."""
+    """A task of these processes that grows steadily in 3 of 4 GiB; the agent is in the first."""
     about = replace(task(*members), rss_bytes=sum(each.rss_bytes for each in members))
     parts = agent if isinstance(agent, MemoryParts) else None
     known = (AgentState(about.key, "torch", "/r", memory=parts),)
@@ -234,7 +234,7 @@ def test_who_was_seen_growing_too_shortly_to_say_how_is_told_of_a_loop(slope, na
 
 def test_a_task_whose_workers_hold_its_memory_is_told_so():
     """Its own loop is not to blame: no word of tensors in lists."""
-    said = told(shortage(member(0.5), *[member(0.75)] * 4))
+    said = told(shortage(member(0.5), *[member(0.75, pid=pid) for pid in range(4712, 4716)]))
 
     assert "3.00 GiB of 3.50 GiB are in its 4 workers" in said
     assert "fewer workers" in said
@@ -244,9 +244,9 @@ def test_a_task_whose_workers_hold_its_memory_is_told_so():
 @pytest.mark.parametrize(
     "members",
     [
-        (member(3.0), member(0.2), member(0.2)),
-        (member(3.0), member(3.0, shared=2.9)),
-        (member(3.0), member(3.0, cow=2.9)),  # a fork's pages are its parent's
+        (member(3.0), member(0.2, pid=4712), member(0.2, pid=4713)),
+        (member(3.0), member(3.0, shared=2.9, pid=4712)),
+        (member(3.0), member(3.0, cow=2.9, pid=4712)),  # a fork's pages are its parent's
         (member(3.0),),
     ],
 )
@@ -261,8 +261,20 @@ def test_workers_that_hold_little_of_their_own_are_not_blamed(members):
 def test_one_worker_is_one():
     """The sentence is of one."""
     assert "in its worker, which holds a copy of its own" in told(
-        shortage(member(0.5), member(2.0))
+        shortage(member(0.5), member(2.0, pid=4712))
     )
+
+
+def test_a_worker_that_is_the_training_is_not_blamed():
+    """Below a launcher: fewer workers would be no training."""
+    worker = member(2.0, pid=4712)
+    given = shortage(member(0.1), worker)
+    agents = {key: (AgentState(worker.key, "torch", "/r"),) for key in given.agents}
+
+    said = told(given, agents=agents)
+
+    assert "worker" not in said
+    assert "keep float(loss)" in said
 
 
 def test_a_group_that_swaps_is_told_of_the_group_and_not_of_the_machine():

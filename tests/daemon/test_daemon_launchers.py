@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from pathlib import Path
 
 import pytest
+
+from watchdog_app.base.linux.process import Statm
 
 pytestmark = pytest.mark.cgroup
 
@@ -75,3 +79,35 @@ def test_the_rescue_of_a_worker_is_named_whether_its_launcher_lives_or_dies(
         for entry in found[1:]:  # of the launcher, which says that it ended by itself
             told = [each["text"] for each in entry["evidence"] if each["source"] == "worker"]
             assert [True] == [f"process {worker}) was killed by the kernel" in one for one in told]
+
+
+ALONE_IN_GROUP = """
+import subprocess, sys, time
+subprocess.call({command!r})
+time.sleep(600)
+"""
+
+
+def test_a_worker_that_is_alone_in_its_group_is_described_by_its_own_figures(world, group):
+    """Its launcher lives outside: neither its memory nor the machine's count of kills is meant."""
+    client = world.start()
+    (world.folder / "trains.py").write_text(TRAINS)
+    command = group.command([sys.executable, str(world.folder / "trains.py")])
+    pid = world.script(ALONE_IN_GROUP.format(command=command), "launcher.py")
+    world.until(lambda: (world.task(pid) or {}).get("agent"), "its agent")
+    worker = int((world.folder / "worker").read_text())
+    held_bytes = Statm(Path(f"/proc/{worker}/statm").read_bytes()).resident_bytes
+
+    (world.folder / "grow").touch()
+
+    def told():
+        return [each for each in deaths(client) if worker in (each["pid"], each.get("worker"))]
+
+    (entry,) = world.until(told, "its death is written down")
+    assert "group_limit" == entry["cause"]
+    assert entry["rss_bytes"] > 0.9 * held_bytes
+    assert [] == [each for each in entry["evidence"] if "on this machine" in each["text"]]
+    assert any(entry["takers"].values())
+    assert 150 << 20 == entry["group"]["limit_bytes"]
+    text = client.call("explain", task="trains.py")["death_text"]
+    assert f"process {worker}" in text or f"pid {worker}" in text

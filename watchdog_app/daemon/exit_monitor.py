@@ -71,7 +71,7 @@ class _PendingExit:
     facts: ExitFacts
     mono_s: float
     unix_s: float
-    grew: dict[str, Any]
+    known: dict[str, Any]  # further fields of its entry
     look: Look | None  # the last one with it, or before it
     question: UnitQuery | None  # to systemd; None: it is not asked
     gpu_read_mono_s: float | None  # GPUs read from then on show a fault; None: not waited for
@@ -165,6 +165,9 @@ class ExitMonitor:
             self._next_count_mono_s = look.snapshot.mono_s + _COUNT_INTERVAL_S
             self._counts.update()
         # Who is missing in this look is asked after next: what was last seen of it still counts.
+        for key, known in self._watched.items():
+            if key in now and len(known.task.members) > 1:
+                self._find_killed_workers(known.task, now[key], known.alive_mono_s)
         self.last_seen.update(look, self._watched.keys() - now.keys())
         groups = {info.cgroup for info in look.snapshot.infos.values() if info.cgroup}
         self._counts.track(groups, [w.task.info.cgroup for w in self._watched.values()])
@@ -174,8 +177,6 @@ class ExitMonitor:
                 limit_s = process.cpu_limit_s(key.pid)
                 self._watched[key] = _Watched(task, limit_s, look.snapshot.mono_s)
                 continue
-            if len(watched.task.members) > 1:
-                self._find_killed_workers(watched.task, task, watched.alive_mono_s)
             watched.task, watched.ending_mono_s = task, None
             watched.alive_mono_s = look.snapshot.mono_s
         members = {member.key for task in look.tasks for member in task.members}
@@ -284,7 +285,7 @@ class ExitMonitor:
                 facts=facts,
                 mono_s=now_mono_s,
                 unix_s=unix_s,
-                grew={} if task is None else self._growth_fields(task.key),
+                known={} if task is None else self._process_fields(key, task),
                 look=self.last_seen.look(task),
                 question=question,
                 gpu_read_mono_s=now_mono_s + _GPU_LATE_S if on_gpu else None,
@@ -333,9 +334,6 @@ class ExitMonitor:
         about = {}
         if task is not None:
             about = task_fields(task.info, task.rss_bytes, end.view, end.mono_s)
-        outlooks = {} if end.look is None else end.look.result.tasks
-        growth = {key: outlook.trend_bytes_per_s for key, outlook in outlooks.items()}
-        tasks = () if end.look is None else end.look.tasks
         name = task.name if task is not None else None
         if name is None:
             name = (agent.notebook if agent is not None else None) or f"process {end.key.pid}"
@@ -349,7 +347,7 @@ class ExitMonitor:
             had_agent=end.view is not None,
             was_paused=facts.was_paused and cause.kind is CauseKind.KILLED,
             unix_s=end.unix_s,
-            about=about | end.grew | exit_context(facts, cause, tasks, growth),
+            about=about | end.known | _context(facts, cause, end.look),
             notable=news,
         )
         return Exit(task, cause, end.view, entry, end.mono_s, notable=news)
@@ -422,13 +420,24 @@ class ExitMonitor:
             self._ended_workers[now.key] = _EndedWorker(
                 kept, time.monotonic(), _killed_worker(key, cause)
             )
-            grew = self._growth_fields(now.key)
-            self._exits.append(_worker_exit(now, key.pid, facts, cause=cause, view=view, grew=grew))
+            known = self._process_fields(key, before)
+            known |= _context(facts, cause, self.last_seen.look(before))
+            self._exits.append(
+                _worker_exit(now, key.pid, facts, cause=cause, view=view, known=known)
+            )
 
-    def _growth_fields(self, task: ProcessKey) -> dict[str, Any]:
-        """Lines and tensors that grew, as fields of the entry; empty if none were traced."""
-        grew, slope_bytes_per_s = self.last_seen.growth(task)
-        return {} if grew is None else {"grew": list(growth_advice(grew, slope_bytes_per_s))}
+    def _process_fields(self, key: ProcessKey, task: Task) -> dict[str, Any]:
+        """Fields of the entry: what grew in its task; what a worker held, and the file it ran."""
+        found: dict[str, Any] = {}
+        grew, slope_bytes_per_s = self.last_seen.growth(task.key)
+        if grew is not None:
+            found["grew"] = list(growth_advice(grew, slope_bytes_per_s))
+        info = self.last_seen.infos.get(key)
+        for member in task.members:
+            if member.key == key != task.key:
+                found["rss_bytes"] = member.rss_bytes
+                found["worker_path"] = None if info is None else info.notebook or info.script
+        return found
 
     def _watched_task_of(self, key: ProcessKey) -> _Watched | None:
         for watched in self._watched.values():
@@ -482,6 +491,13 @@ def _exit_level(
     )
 
 
+def _context(facts: ExitFacts, cause: Cause, look: Look | None) -> dict[str, Any]:
+    """Fields of the entry: who held the memory in the last look before the end, and the limit."""
+    outlooks = {} if look is None else look.result.tasks
+    growth = {key: outlook.trend_bytes_per_s for key, outlook in outlooks.items()}
+    return exit_context(facts, cause, () if look is None else look.tasks, growth)
+
+
 def _worker_exit(
     task: Task,
     pid: int,
@@ -489,7 +505,7 @@ def _worker_exit(
     *,
     cause: Cause,
     view: AgentState | None,
-    grew: Mapping[str, Any],
+    known: Mapping[str, Any],
 ) -> Exit:
     """The exit of a worker whose task lives on; reported for that task."""
     rescue = newer_rescue(view, facts.guard.rescue if facts.guard else None)
@@ -502,7 +518,7 @@ def _worker_exit(
         cause,
         collect_evidence(facts),
         rescue=rescue,
-        about={**about, **grew},
+        about={**about, **known},
     )
     text = str(entry.data["text"])
     news = replace(cause, text=text.rstrip("."), news=True, worker=pid)

@@ -215,7 +215,8 @@ def _is_failure(entry: Mapping[str, Any]) -> bool:
 
 def _match_rank(wanted: str, entry: Entry) -> int | None:
     name, cwd = str(entry.get("name") or ""), str(entry.get("cwd") or "")
-    paths = [path for path in (str(entry.get("path") or ""), os.path.join(cwd, name)) if path]
+    found = (entry.get("path"), entry.get("worker_path"), os.path.join(cwd, name))
+    paths = [str(path) for path in found if path]
     pids = [pid for pid in (entry.get("pid"), entry.get("worker")) if pid is not None]
     return match_rank(wanted, pids, name, paths, entry.get("kernel_id"))
 

@@ -230,9 +230,12 @@ def _worker_advice(shortage: Shortage) -> Iterator[str]:
         task = shortage.tasks.get(contributor.task)
         if task is None:
             return
+        # Below a launcher the worker is the training.
+        trainings = {agent.key for agent in shortage.agents.get(task.key, ())}
         own = [
             max(0, each.rss_bytes - (each.shared_bytes or 0) - (each.cow_bytes or 0))
             for each in task.members[1:]
+            if each.key not in trainings
         ]
         large = [size for size in own if size >= _WORKER * task.rss_bytes]
         if not large or sum(large) < _MOSTLY * task.rss_bytes:

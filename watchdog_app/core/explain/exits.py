@@ -170,7 +170,10 @@ def _headline(death: _Death, at: str, now_unix_s: float) -> Iterator[str]:
     ran = f", after {format_duration(ran_s)}" if ran_s else ""
     verb, lives = "ended" if death.by_itself else "died", ""
     if death.worker is not None:
-        who, lives = f"A worker (process {death.worker}) of {who}", " The task itself lived on."
+        ran_file = os.path.basename(clean(str(entry.get("worker_path") or ""), _LONG))
+        which = f"{ran_file}, " if ran_file and ran_file != entry.get("name") else ""
+        who = f"A worker ({which}process {death.worker}) of {who}"
+        lives = " The task itself lived on."
     yield f"{who} {verb} at {at}{ago}{ran}.{lives}"
     reason = clean(str(entry.get("reason") or entry.get("text") or "unknown"), _LONG)
     if entry.get("reason"):
@@ -201,10 +204,11 @@ def _memory_holder_lines(entry: Mapping[str, Any]) -> Iterator[str]:
         return
     source = "the kernel's own list" if table else "of the watched programs alone"
     yield f"Who held the memory then ({source}):"
+    dead = entry.get("worker") or entry.get("pid")
     for row in rows:
         rate = number_or_none(growth.get(row.get("pid"), {}).get("bytes_per_s"))
         rises = f", growing by {format_rate(rate)}" if rate is not None and rate > 1 << 20 else ""
-        own = ", this one" if row.get("pid") == entry.get("pid") else ""
+        own = ", this one" if row.get("pid") == dead else ""
         foreign = ", not watched" if row.get("watched") is False else ""
         yield (
             f"  {format_bytes(number_or_none(row.get('bytes'))):>9}  {clean(str(row.get('name')))} "
