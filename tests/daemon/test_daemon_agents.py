@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-from pathlib import Path
 
 import pytest
 from speaking_agent import SPEAKS
 
+from watchdog_app.base.linux.process import start_time
 from watchdog_app.client import jsonrpc
 
 # An agent reduced to its words: registers, reports, and does as it is told on its command line.
@@ -455,11 +454,3 @@ def test_words_of_an_agent_before_it_registered_are_refused(world, raw):
     for method in ("agent.report", "agent.progress", "agent.saved", "agent.failed", "agent.bye"):
         answer = agent.ask(method, state="saving", rescue=rescue)
         assert jsonrpc.REFUSED == answer["error"]["code"]
-
-
-def start_time(pid: int) -> int:
-    stat = Path(f"/proc/{pid}/stat").read_text()
-    return int(stat[stat.rindex(")") + 2 :].split()[19])
-
-
-assert sys.platform == "linux"

@@ -83,14 +83,6 @@ def test_a_line_of_ten_megabytes_ends_the_connection(world, raw):
     assert answers(world)
 
 
-def test_a_client_that_never_ends_its_line_holds_nobody_up(world, raw):
-    """Half a message, then silence."""
-    world.start()
-    raw().send(b'{"jsonrpc": "2.0", "method"')
-
-    assert answers(world)
-
-
 def test_a_client_that_reads_nothing_is_dropped(world, raw):
     """It asks and asks and never reads; the daemon's memory stays bounded."""
     world.start()
@@ -108,15 +100,6 @@ def test_a_client_that_reads_nothing_is_dropped(world, raw):
 
     after = world.connect().call("status")["daemon"]["rss_bytes"]
     assert after - before < 30_000_000
-
-
-def test_two_hundred_connections_are_served(world, raw):
-    """All of them, and one more."""
-    world.start()
-    clients = [raw() for _ in range(200)]
-
-    assert all("result" in client.ask("status") for client in clients)
-    assert answers(world)
 
 
 def test_more_connections_than_there_is_room_for_end_nothing(world):
@@ -251,17 +234,6 @@ def test_another_protocol_is_refused_with_what_to_do(raw_standing, protocol, rol
     assert jsonrpc.REFUSED == client.ask("status")["error"]["code"]
 
 
-def test_a_client_that_leaves_before_its_answer_harms_nobody(world, raw):
-    """Requests that are answered later than the client stays."""
-    world.start()
-    for method in ("status", "history", "config", "explain"):
-        client = raw()
-        client.send(json.dumps(jsonrpc.request(1, method)).encode() + b"\n")
-        client.close()
-
-    assert answers(world)
-
-
 def test_every_key_of_the_status_is_documented(world):
     """docs/status-json.md names each key that a status holds."""
     client = world.start()
@@ -282,18 +254,6 @@ def job(world):
     client = world.start()
     pid = world.sleeper("job-of-this-test.py")
     return client, pid
-
-
-@pytest.mark.parametrize("name", ["pid", "job-of-this-test.py", "JOB-OF-this", "path", "of-this"])
-def test_a_task_answers_to_its_names(world, job, name):
-    """Pid, file name, full path, beginning, part; in any case."""
-    client, pid = job
-    wanted = {"pid": str(pid), "path": str(world.folder / "job-of-this-test.py")}.get(name, name)
-
-    assert pid == client.call("task.pause", task=wanted)["task"]
-
-    assert state(pid) == "T"
-    client.call("task.resume", task=wanted)
 
 
 def test_a_name_that_nobody_has_lists_who_there_is(job):

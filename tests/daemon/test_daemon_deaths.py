@@ -205,6 +205,18 @@ def test_a_death_is_found_by_incident_kernel_and_the_most_exact_name(tmp_path):
         assert past_exits.last_death(journal, 10.0**6, within_s=5.0) is None
 
 
+def death_text(folder, advice: list[str], **death) -> str:
+    """What is told of the death of train.py after an incident with this advice."""
+    who = {"pid": 7, "name": "train.py"}
+    incident = {"id": "i-1", "opened_unix_s": 5.0, "contributors": [who], "advice": advice}
+    with closing(Journal(str(folder), 1e9, 10**8)) as journal:
+        journal.add([
+            Entry(5.0, "incident", incident), Entry(9.0, "death", {**who, **death}, 7, "train.py"),
+        ])  # fmt: skip
+        found = past_exits.find_death(journal, "7")
+        return past_exits.describe_entry(journal, found, now_unix_s=10.0)["death_text"]
+
+
 @pytest.mark.parametrize(
     ("cause", "memory", "shown"),
     [
@@ -218,14 +230,8 @@ def test_a_death_is_found_by_incident_kernel_and_the_most_exact_name(tmp_path):
 def test_what_grew_while_it_lived_is_told_after_its_end(tmp_path, cause, memory, shown):
     """The incident was written down before its agent had found the line."""
     line = "Look at train.py:42: it holds 300 MiB more each minute."
-    who = [{"pid": 7, "name": "train.py"}]
-    incident = {"id": "i-1", "opened_unix_s": 5.0, "contributors": who, "advice": ["It grows."]}
-    data = {"pid": 7, "name": "train.py", "cause": cause, "memory": memory, "grew": [line]}
-    with closing(Journal(str(tmp_path), 1e9, 10**8)) as journal:
-        journal.add([Entry(5.0, "incident", incident), Entry(9.0, "death", data, 7, "train.py")])
 
-        found = past_exits.find_death(journal, "7")
-        text = past_exits.describe_entry(journal, found, now_unix_s=10.0)["death_text"]
+    text = death_text(tmp_path, ["It grows."], cause=cause, memory=memory, grew=[line])
 
     assert shown is (line in text)
     assert 1 >= text.count(line)
@@ -243,14 +249,7 @@ def test_what_grew_while_it_lived_is_told_after_its_end(tmp_path, cause, memory,
 )
 def test_a_smaller_batch_is_no_cure_for_a_leak_that_was_seen_coming(tmp_path, advice, expected):
     """It is for a step that needed too much at once."""
-    who = [{"pid": 7, "name": "train.py"}]
-    incident = {"id": "i-1", "opened_unix_s": 5.0, "contributors": who, "advice": advice}
-    data = {"pid": 7, "name": "train.py", "cause": "program_memory", "agent": {"step": 3}}
-    with closing(Journal(str(tmp_path), 1e9, 10**8)) as journal:
-        journal.add([Entry(5.0, "incident", incident), Entry(9.0, "death", data, 7, "train.py")])
-
-        found = past_exits.find_death(journal, "7")
-        text = past_exits.describe_entry(journal, found, now_unix_s=10.0)["death_text"]
+    text = death_text(tmp_path, advice, cause="program_memory", agent={"step": 3})
 
     assert expected is ("Make the batch smaller" in text)
     assert ("It grows." in advice) is ("It grows." in text)

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 from support.waiting import until
 
+from watchdog_app.base.linux.process import read_stat
 from watchdog_app.core.model.decisions import Notification, NotificationAction
 from watchdog_app.core.model.settings import NotifySettings
 from watchdog_app.daemon.notify import Delivery
@@ -236,7 +237,7 @@ def test_a_command_that_hangs_is_ended_with_all_it_started(tmp_path):
 
     assert not delivery.delivered
     assert "did not end within 2 s" in delivery.detail
-    until(lambda: not running(int(out.read_text())))
+    until(lambda: (stat := read_stat(int(out.read_text()))) is None or stat.has_ended)
 
 
 def test_a_command_that_leaves_a_program_behind_does_not_block(tmp_path):
@@ -493,11 +494,3 @@ def test_plyer_is_the_last_resort(tmp_path, broken):
     given = json.loads(said.read_text())
     assert " --help" == given["title"]
     assert given["message"].startswith(" -b")
-
-
-def running(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"

@@ -68,7 +68,7 @@ def framing(data: bytes) -> None:
             for line in decoder.lines(data[at : at + 7]):
                 with suppress(BadLine):
                     message = decode(line)
-                    jsonrpc.kind(message)
+                    jsonrpc.check(message)
                     assert message == decode(encode(message).strip())
         except LineTooLong:
             return

@@ -63,6 +63,16 @@ def a_guard(**more) -> GuardRecord:
     )  # fmt: skip
 
 
+def written(places, **more) -> GuardRecord:
+    """A guard whose group is there, as its supervisor has written it down."""
+    group = places / "watchdog-guard-4711-99"
+    group.mkdir()
+    guard = a_guard(group=str(group), **more)
+    make_folder(guard.pid, guard.start_time)
+    guard.write()
+    return guard
+
+
 def past(**more) -> None:
     """A guard that is over, as its supervisor has left it."""
     a_guard(**more).remove()
@@ -142,14 +152,8 @@ def test_a_living_training_has_the_newer_of_its_own_rescue_and_the_copied_one(
     places, copied_unix_s, step
 ):
     """As status, explain and the policy know it, before any end."""
-    group = places / "watchdog-guard-4711-99"
-    group.mkdir()
-    guard = a_guard(state="stopped")
-    guard.group = str(group)
-    guard.rescues = [CopiedRescue(4711, str(places), 145)]
-    guard.saved_unix_s = copied_unix_s
-    make_folder(guard.pid, guard.start_time)
-    guard.write()
+    rescue = CopiedRescue(4711, str(places), 145)
+    written(places, state="stopped", rescues=[rescue], saved_unix_s=copied_unix_s)
     guards = Guards(observer_of(), Log())
     guards.refresh()
     nothing = SimpleNamespace()
@@ -239,15 +243,10 @@ def test_nobody_is_warned_of_a_limit_that_the_guard_has_met_and_told_of(
     places, stage, topic, too_late
 ):
     """One notice, with the choices, and not a second one that says what may happen."""
-    group = places / "watchdog-guard-4711-99"
-    group.mkdir()
-    guard = a_guard(state=stage)
-    guard.group = str(group)
-    make_folder(guard.pid, guard.start_time)
-    guard.write()
+    guard = written(places, state=stage)
     guards = Guards(observer_of(), Log())
     decision = SimpleNamespace(
-        resource=ResourceKey(ResourceKind.GUARD, str(group)), evidence={"topic": topic}
+        resource=ResourceKey(ResourceKind.GUARD, guard.group), evidence={"topic": topic}
     )
 
     assert too_late is (guards.already_reported(decision) is not None)
@@ -258,12 +257,8 @@ def test_nobody_is_warned_of_a_limit_that_the_guard_has_met_and_told_of(
 @pytest.mark.parametrize(("stage", "high_mib"), [("finishing", 1056), ("running", 850)])
 def test_a_limit_and_the_next_one_have_the_same_figures_on_every_screen(places, stage, high_mib):
     """While the reserve is given for a save, and where the look is older than the record."""
-    folder = str(places / "watchdog-guard-4711-99")
-    os.mkdir(folder)
-    guard = a_guard(state=stage, used_bytes=700 * MIB, follows_machine=stage == "running")
-    guard.group = folder
-    make_folder(guard.pid, guard.start_time)
-    guard.write()
+    automatic = stage == "running"
+    folder = written(places, state=stage, used_bytes=700 * MIB, follows_machine=automatic).group
     info = ProcessInfo(KEY, 1, 1000, "ann", None, (), None, TaskKind.SCRIPT, "fit.py",
                        script="/x", cgroup=folder)  # fmt: skip
     host = HostMemory(8 << 30, 7 << 30, 0, 0, None, None, None, None, None)

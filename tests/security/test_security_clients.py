@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from watchdog_app.base.errors import RequestError, WatchdogError
+from watchdog_app.base.linux.process import start_time
 from watchdog_app.client import jsonrpc, requests, transport
 from watchdog_app.client.jsonrpc import encode
 from watchdog_app.core.model.machine import ProcessKey
@@ -369,12 +370,6 @@ def test_what_was_said_before_the_end_is_heard(desk):
 def register(client, pid: int, start_time: int) -> dict:
     return client.ask("agent.register", pid=pid, start_time=start_time, framework="keras",
                       directory="/tmp/r")  # fmt: skip
-
-
-def start_time(pid: int) -> int:
-    from watchdog_app.rescue.checkpoint import owner
-
-    return owner.start_time(pid)
 
 
 def test_an_agent_cannot_speak_for_another_process(world, raw):

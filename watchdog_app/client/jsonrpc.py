@@ -28,10 +28,6 @@ VERSIONS_DIFFER: Final = -32001
 
 _ID_CHARS = 200
 
-REQUEST: Final = "request"
-NOTIFICATION: Final = "notification"
-RESPONSE: Final = "response"
-
 
 class BadLine(ProtocolError):
     """
@@ -219,9 +215,9 @@ def error(
     return {"jsonrpc": "2.0", "id": id_, "error": body}
 
 
-def kind(message: dict[str, Any]) -> str:
+def check(message: dict[str, Any]) -> None:
     """
-    `REQUEST`, `NOTIFICATION` or `RESPONSE`.
+    Check that this is a request, a notification or a response.
 
     Raises:
         BadLine: it is none of them.
@@ -242,7 +238,5 @@ def kind(message: dict[str, Any]) -> str:
             raise BadLine("Not a request: method must be a text.", INVALID_REQUEST)
         if not isinstance(message.get("params", {}), dict):
             raise BadLine("Not a request: params must be an object.", INVALID_REQUEST)
-        return NOTIFICATION if id_ is None else REQUEST
-    if "result" in message or "error" in message:
-        return RESPONSE
-    raise BadLine("Not a request: method is missing.", INVALID_REQUEST)
+    elif "result" not in message and "error" not in message:
+        raise BadLine("Not a request: method is missing.", INVALID_REQUEST)

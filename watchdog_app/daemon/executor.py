@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from watchdog_app.base.errors import RequestError
@@ -233,23 +234,20 @@ class Executor:
     # Doing it
 
     def _start(self, decision: Decision, task: Task | None, operation: _Operation) -> None:
+        skip = partial(self._finish, operation, OutcomeStatus.SKIPPED)
         if decision.kind is DecisionKind.NOTIFY:
             self._notify(decision, task, operation)
         elif decision.kind is DecisionKind.RESUME:
             pause = None if decision.task is None else self.pauses.get(decision.task)
             if pause is None or pause.task in self._in_transition:
-                self._finish(
-                    operation, OutcomeStatus.SKIPPED, "It is not paused by watchdog any more."
-                )
+                skip("It is not paused by watchdog any more.")
             else:
                 self._resume(operation, pause)
         elif task is None:
-            self._finish(operation, OutcomeStatus.SKIPPED, "The task has ended.")
+            skip("The task has ended.")
         elif decision.kind is DecisionKind.PAUSE:
             if task.key in self._in_transition:
-                self._finish(
-                    operation, OutcomeStatus.SKIPPED, "It is already being paused or resumed."
-                )
+                skip("It is already being paused or resumed.")
             else:
                 self._pause(operation, task, decision.reason)
         elif decision.kind is DecisionKind.CHECKPOINT:

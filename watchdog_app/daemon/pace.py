@@ -8,7 +8,6 @@ it from what it reads: the clock shows it, and people are told.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 
 from watchdog_app.base.linux.process import since_boot_s
@@ -22,7 +21,6 @@ _BUSY_SHARE = 0.25  # looking may take this share of a core, however short the i
 LATE_S = 0.25  # less is how machines at work are
 _REPORT_FROM_S = 1.0
 _WINDOW_S = 60.0
-_MOST_REMEMBERED = 600  # late looks remembered
 LOOP_LAG = "loop_lag"  # source of the fault
 
 
@@ -36,7 +34,7 @@ class LoopLag:
 
     def __init__(self) -> None:
         self.missed = 0
-        self._late: deque[tuple[float, float]] = deque(maxlen=_MOST_REMEMBERED)  # when, by how much
+        self._worst_s, self._worst_mono_s = 0.0, float("-inf")  # by how much, and when
 
     def record(self, due_mono_s: float, now_mono_s: float, interval_s: float) -> float:
         """
@@ -49,16 +47,14 @@ class LoopLag:
         """
         late_s = max(0.0, now_mono_s - due_mono_s)
         if late_s >= LATE_S:
-            self._late.append((now_mono_s, late_s))
             self.missed += int(late_s / interval_s)
+            if late_s >= self.latest_s(now_mono_s):
+                self._worst_s, self._worst_mono_s = late_s, now_mono_s
         return late_s
 
     def latest_s(self, now_mono_s: float) -> float:
         """By how much the latest look of the last minute was late; 0: none by over 0.25 s."""
-        late = self._late
-        while late and now_mono_s - late[0][0] > _WINDOW_S:
-            late.popleft()
-        return max((by_s for _, by_s in late), default=0.0)
+        return self._worst_s if now_mono_s - self._worst_mono_s <= _WINDOW_S else 0.0
 
     def fault(self, now_mono_s: float) -> Fault | None:
         """What people should know: looks of the last minute were late by a second or more."""

@@ -535,12 +535,12 @@ class RpcServer:
     def _receive(self, connection: Connection, line: bytes) -> None:
         try:
             message = decode(line)
-            kind = jsonrpc.kind(message)
+            jsonrpc.check(message)
         except BadLine as error:
             self.send(connection, jsonrpc.error(None, error.code, str(error)))
             return
-        if kind == jsonrpc.RESPONSE:
-            return  # the daemon sends no requests
+        if "method" not in message:
+            return  # a response, and the daemon sends no requests
         reply = Reply(self, connection, message.get("id"))
         if reply.wanted and connection.unanswered > MAX_UNANSWERED:
             reply.error(

@@ -56,9 +56,7 @@ class CopyCheck:
     """
 
     state: State
-    sequence: int
-    step: int  # of the snapshot where it is ready, else of the last boundary
-    bytes: int  # of the state; 0 where unknown
+    sequence: int = 0
     why: str | None = None  # in words, where it is not ready
     directory: str | None = None  # where the rescue would go
 
@@ -73,9 +71,9 @@ def check(pid: int, start_time: int, segment: str) -> CopyCheck:
         with Segment(segment) as found:
             return _check_segment(pid, start_time, found)
     except FileNotFoundError:
-        return CopyCheck("none", 0, 0, 0, "there is no segment")
+        return CopyCheck("none", why="there is no segment")
     except (OSError, SegmentDamaged) as error:
-        return CopyCheck("damaged", 0, 0, 0, str(error))
+        return CopyCheck("damaged", why=str(error))
 
 
 def copy(  # noqa: PLR0917 - as the words of the command line
@@ -130,24 +128,24 @@ def copy(  # noqa: PLR0917 - as the words of the command line
 def _check_segment(
     pid: int, start_time: int, segment: Segment, memory: ProcessMemory | None = None
 ) -> CopyCheck:
-    sequence, step = segment.sequence, segment.step
+    sequence = segment.sequence
     if segment.owner is None:
-        return CopyCheck("none", sequence, step, 0, "its agent has not come to its segment yet")
+        return CopyCheck("none", sequence, "its agent has not come to its segment yet")
     if segment.owner != (pid, start_time) or start_time_of(pid) != start_time:
-        return CopyCheck("damaged", sequence, step, 0, "the segment is another process's")
+        return CopyCheck("damaged", sequence, "the segment is another process's")
     if segment.reason is not None:
-        return CopyCheck("none", sequence, step, 0, segment.reason)
+        return CopyCheck("none", sequence, segment.reason)
     if sequence % 2:
-        return CopyCheck("in_step", sequence, step, 0, "it is in the middle of a step")
+        return CopyCheck("in_step", sequence, "it is in the middle of a step")
     published = segment.newest()
     if published is None:
-        return CopyCheck("none", sequence, step, 0, "it has published nothing yet")
-    known = published.state_bytes
+        return CopyCheck("none", sequence, "it has published nothing yet")
     if published.sequence != sequence:
         late = (
-            f"what it laid ready to be saved is of step {published.step}, and it stands at {step}"
+            f"what it laid ready to be saved is of step {published.step}, "
+            f"and it stands at {segment.step}"
         )
-        return CopyCheck("stale", sequence, step, known, late)
+        return CopyCheck("stale", sequence, late)
     try:
         snapshot = _read_snapshot(pid, published)
         if memory is None:
@@ -156,10 +154,10 @@ def _check_segment(
         else:
             why = _detect_change(snapshot, memory)
     except (OSError, SnapshotDamaged) as error:
-        return CopyCheck("damaged", sequence, step, 0, _error_message(error))
+        return CopyCheck("damaged", sequence, _error_message(error))
     if why is not None:
-        return CopyCheck("in_step", sequence, step, known, why, snapshot.directory)
-    return CopyCheck("ready", sequence, snapshot.step, known, None, snapshot.directory)
+        return CopyCheck("in_step", sequence, why, snapshot.directory)
+    return CopyCheck("ready", sequence, None, snapshot.directory)
 
 
 def _read_snapshot(pid: int, raw: RawSnapshot) -> Snapshot:

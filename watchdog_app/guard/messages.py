@@ -195,25 +195,19 @@ def _plain(text: str) -> str:
     return clean(text, 1000)
 
 
-def write_to_terminal(pid: int, text: str) -> bool:
-    """
-    Write lines where the program writes its errors; never waits for a reader; whether it went out.
-    """
+def write_to_terminal(pid: int, text: str) -> None:
+    """Write lines where the program writes its errors; never waits for a reader."""
     lines = "".join(f"watchdog: {line}\n" for line in text.split("\n"))
     data = lines.encode("utf-8", "replace")[:_MOST_BYTES]
     fd = _error_stream(pid)
     if fd is None:
-        return False
-    try:
+        return
+    with suppress(OSError):
         poll = select.poll()
         poll.register(fd, select.POLLOUT)
-        if not poll.poll(_WRITE_WAIT_MS):
-            return False
-        return os.write(fd, data) == len(data)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
+        if poll.poll(_WRITE_WAIT_MS):
+            os.write(fd, data)
+    os.close(fd)
 
 
 def _error_stream(pid: int) -> int | None:

@@ -243,7 +243,7 @@ def parse(text: bytes, folder: str) -> GuardRecord | None:
     return record if os.path.basename(folder) == f"{record.pid}.{record.start_time}" else None
 
 
-def make_folder(pid: int, start_time: int) -> str:
+def make_folder(pid: int, start_time: int) -> None:
     """
     Make the folder of a guard.
 
@@ -256,4 +256,3 @@ def make_folder(pid: int, start_time: int) -> str:
         if paths.is_foreign(os.lstat(each)) or os.path.islink(each):
             raise PermissionError(f"{each} is somebody else's")
     os.chmod(guards_folder(), 0o700)
-    return folder_of(pid, start_time)
