@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.fake_daemon import FakeDaemon, Refusal
+from support.finished import finished
 
 
 @pytest.fixture
@@ -42,14 +43,6 @@ def watchdog(own_folders):
 
     def run(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, **more.pop("env", {})}
-        return subprocess.run(
-            [sys.executable, "-m", "watchdog_app", *words],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env=environment,
-            check=False,
-            **more,
-        )
+        return finished([sys.executable, "-m", "watchdog_app", *words], env=environment, **more)
 
     return run

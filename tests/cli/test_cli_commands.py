@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from support.finished import finished
 from support.statuses import HOSTILE_NAMES, MIB, NOW_UNIX_S, leaking, process, status
 
 ASKING = [
@@ -456,14 +457,10 @@ def test_a_broken_pipe_is_quiet(daemon, own_folders):
     """`watchdog status | true` complains about nothing."""
     daemon.answers["status"] = fresh(tasks=[process(n, f"{n}.py", MIB) for n in range(1200)])
 
-    done = subprocess.run(
+    done = finished(
         f"{sys.executable} -m watchdog_app status --all | true; exit ${{PIPESTATUS[0]}}",
         shell=True,
         executable="/bin/bash",
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
     )
 
     assert "" == done.stderr
@@ -527,18 +524,14 @@ def test_status_imports_no_more_than_it_needs(daemon, own_folders):
     """What makes `watchdog status` fast: none of the usual heavy modules is loaded."""
     daemon.answers["status"] = {**leaking(), "time_unix_s": time.time()}
 
-    done = subprocess.run(
+    done = finished(
         [
             sys.executable,
             "-X",
             "importtime",
             "-c",
             "import watchdog_app.cli as cli; raise SystemExit(cli.main(['status']))",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        ]
     )
 
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.finished import finished
 from support.statuses import process, status
 
 from watchdog_app.cli import completion
@@ -54,9 +54,7 @@ def ask(shell, text, env):
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed: apt-get install {shell}")
     argv = {"bash": ["bash", "-c"], "zsh": ["zsh", "-f", "-c"], "fish": ["fish", "-N", "-c"]}[shell]
-    done = subprocess.run(
-        [*argv, text], env=env, capture_output=True, text=True, check=False, timeout=60
-    )
+    done = finished([*argv, text], env=env)
     assert "" == done.stderr
     return done.stdout
 

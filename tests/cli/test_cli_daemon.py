@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
+from support.finished import finished
 from support.waiting import until
 
 SCHEMA = Path(__file__).parents[2] / "docs/status.schema.json"
@@ -36,10 +37,8 @@ def script(tmp_path):
     """
     path = tmp_path / "patient_\u5206\u6790.py"
     path.write_text("import time\nwhile True:\n    time.sleep(0.05)\n", encoding="utf-8")
-    told = subprocess.run(
+    told = finished(
         ["sh", "-c", 'setsid "$0" "$1" > /dev/null 2>&1 & echo $!', sys.executable, str(path)],
-        capture_output=True,
-        text=True,
         check=True,
     )
     pid = int(told.stdout)
@@ -247,14 +246,7 @@ def test_start_from_a_folder_with_a_trap(quiet, watchdog, tmp_path):
         "import sys; sys.path.pop(0); from watchdog_app.cli import main; sys.exit(main(['start']))"
     )
 
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code.replace("sys.path.pop(0); ", "")],
-        cwd=trap,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = finished([sys.executable, "-P", "-c", code.replace("sys.path.pop(0); ", "")], cwd=trap)
 
     assert (0, "") == (done.returncode, done.stderr)
 

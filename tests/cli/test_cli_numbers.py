@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from support.finished import finished
 from support.waiting import until
 
 from watchdog_app.base.errors import TaskNotFound, WatchdogError
@@ -101,10 +101,8 @@ def test_a_script_called_like_a_pid_is_paused_by_its_path_alone(
     name = str(_unused_pid())
     (tmp_path / name).write_text("import time\nwhile True:\n    time.sleep(0.05)\n")
     monkeypatch.chdir(tmp_path)
-    told = subprocess.run(
+    told = finished(
         ["sh", "-c", 'setsid "$0" "$1" > /dev/null 2>&1 & echo $!', sys.executable, name],
-        capture_output=True,
-        text=True,
         check=True,
     )
     pid = int(told.stdout)

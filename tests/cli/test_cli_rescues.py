@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 
 import pytest
+from support.finished import finished
 
 from watchdog_app.cli.rescues_text import remarks
 from watchdog_app.rescue.checkpoint.format import TensorEntry
@@ -296,9 +296,7 @@ def test_the_command_imports_no_framework(tmp_path):
     )
     env = {**os.environ, "WATCHDOG_STATE_DIR": str(tmp_path / "state")}
 
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
-    )
+    done = finished([sys.executable, "-c", code], check=True, env=env)
 
     assert "set()" == done.stdout.splitlines()[-1]
 

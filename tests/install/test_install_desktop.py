@@ -6,11 +6,11 @@ import configparser
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.finished import finished
 
 from watchdog_app.base.errors import UsageError, WatchdogError
 from watchdog_app.install.desktop_files import (
@@ -423,11 +423,10 @@ def test_systemd_finds_the_program_in_any_folder(folder, tmp_path):
     (unit,) = (text for path, text in files.items() if path.endswith(DAEMON_UNIT))
     (tmp_path / DAEMON_UNIT).write_bytes(unit)
 
-    done = subprocess.run(
+    done = finished(
         ["systemd-analyze", "verify", "--user", "--man=no", str(tmp_path / DAEMON_UNIT)],
         env={"XDG_RUNTIME_DIR": str(tmp_path), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    )
 
     assert (0, []) == (
         done.returncode,
@@ -461,10 +460,7 @@ def test_root_of_sudo_is_sent_back_to_the_user(tmp_path):
         pytest.skip("only root can be root")
     env = {**os.environ, "HOME": str(tmp_path), "SUDO_UID": "1000"}
 
-    done = subprocess.run(
-        [sys.executable, "-m", "watchdog_app", "desktop", "install"],
-        env=env, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = finished([sys.executable, "-m", "watchdog_app", "desktop", "install"], env=env)
 
     assert (2, set()) == (done.returncode, everything_below(tmp_path))
     assert "without sudo" in done.stderr
@@ -483,10 +479,7 @@ def test_the_commands_place_and_take_away(tmp_path):
     refuses.chmod(0o755)
 
     def watchdog(*words):
-        return subprocess.run(
-            [sys.executable, "-m", "watchdog_app", *words],
-            env=env, capture_output=True, text=True, timeout=60, check=True,
-        ).stdout  # fmt: skip
+        return finished([sys.executable, "-m", "watchdog_app", *words], env=env, check=True).stdout
 
     shown = watchdog("desktop", "install", "--dry-run").splitlines()
     assert set() == everything_below(home)

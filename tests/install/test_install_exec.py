@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from support.finished import finished
 
 WATCHDOG = [sys.executable, "-m", "watchdog_app", "exec"]
 IS_ON = "import sys; print('watchdog_app.agent.hook' in sys.modules)"
@@ -15,10 +16,7 @@ IS_ON = "import sys; print('watchdog_app.agent.hook' in sys.modules)"
 
 def execute(*words, **more):
     environment = {**os.environ, **more.pop("env", {})}
-    return subprocess.run(
-        [*WATCHDOG, *words],
-        capture_output=True, text=True, timeout=60, check=False, env=environment, **more,
-    )  # fmt: skip
+    return finished([*WATCHDOG, *words], env=environment, **more)
 
 
 def besides_guard(stderr):
@@ -80,10 +78,7 @@ def test_a_sitecustomize_of_the_program_runs_and_is_the_one_that_is_found(tmp_pa
     env = {"PYTHONPATH": str(tmp_path)}
 
     done = execute("--", sys.executable, "-c", code, env=env)
-    plain = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True, text=True, check=True, env={**os.environ, **env},
-    )  # fmt: skip
+    plain = finished([sys.executable, "-c", code], check=True, env={**os.environ, **env})
 
     assert [] == besides_guard(done.stderr)
     assert plain.stdout == done.stdout

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import sys
 import zipapp
 
 import pytest
+from support.finished import finished
 
 # As much of Keras as the hook looks at: the class, and a fit that makes one.
 CALLBACK_LIST = """
@@ -31,9 +31,7 @@ def keras(tmp_path):
 
 def python(code, folder=None, **more):
     head = f"import sys; sys.path.insert(0, {str(folder)!r})\n" if folder else ""
-    done = subprocess.run(
-        [sys.executable, "-c", head + code], capture_output=True, text=True, check=False, **more
-    )
+    done = finished([sys.executable, "-c", head + code], **more)
     assert (0, "") == (done.returncode, done.stderr)
     return done.stdout
 
@@ -110,7 +108,7 @@ def test_a_keras_that_cannot_be_attached_to_is_imported_all_the_same(keras):
         "import keras.src.callbacks.callback_list as m; print(m.Other)"
     )
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = finished([sys.executable, "-c", code], check=True)
 
     assert "Other" in done.stdout
     assert "Your program is not affected" in done.stderr
@@ -176,9 +174,7 @@ def test_rescues_lie_beside_the_program_under_its_name(tmp_path, run, name):
         (tmp_path / "pack" / f"{each}.py").write_text("" if each == "__init__" else code)
     zipapp.create_archive(tmp_path / "pack", tmp_path / "app.pyz")
 
-    out = subprocess.run(
-        [sys.executable, *run], cwd=tmp_path, capture_output=True, text=True, check=True
-    ).stdout
+    out = finished([sys.executable, *run], cwd=tmp_path, check=True).stdout
 
     folder, known = out.split()
     assert folder.startswith(f"{tmp_path}/{name}")

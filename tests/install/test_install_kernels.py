@@ -10,6 +10,7 @@ import sysconfig
 
 import pytest
 from real_kernel import kernel
+from support.finished import finished
 
 from watchdog_app.install import startup_file
 
@@ -35,11 +36,11 @@ def environment(tmp_path):
 def watchdog(tmp_path):
     def run(*words, **env):
         own = {"WATCHDOG_STATE_DIR": str(tmp_path / "state"), "HOME": str(tmp_path / "home")}
-        return subprocess.run(
+        return finished(
             [sys.executable, "-m", "watchdog_app", "agent", *words],
-            capture_output=True, text=True, timeout=120, check=False,
+            timeout=120,
             env={**os.environ, **own, **env},
-        )  # fmt: skip
+        )
 
     return run
 
@@ -81,10 +82,7 @@ def test_a_startup_file_whose_watchdog_is_gone_says_nothing(tmp_path):
     root = os.path.dirname(os.path.dirname(os.path.dirname(startup_file.__file__)))
     (tmp_path / "s.py").write_text(text.replace(root, "/gone"))
 
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", str(tmp_path / "s.py")],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    done = finished([sys.executable, "-I", "-S", str(tmp_path / "s.py")], check=True)
 
     assert ("", "") == (done.stdout, done.stderr)
 

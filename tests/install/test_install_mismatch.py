@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 
 import pytest
+from support.finished import finished
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
@@ -37,11 +37,12 @@ def train(tmp_path):
 
     def run(**env):
         own = {"WATCHDOG_RUNTIME_DIR": str(tmp_path / "no-daemon"), "WATCHDOG_AGENT_STRICT": "1"}
-        return subprocess.run(
+        return finished(
             [sys.executable, "-m", "watchdog_app", "exec", "--", sys.executable, "train.py"],
-            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+            cwd=tmp_path,
+            timeout=120,
             env={**os.environ, **own, **env},
-        )  # fmt: skip
+        )
 
     return run
 

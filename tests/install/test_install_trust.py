@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from real_kernel import kernel
+from support.finished import finished
 
 from watchdog_app.install import startup_file, trust
 
@@ -75,14 +76,11 @@ def enabled(folder: Path, package: Path = PACKAGE) -> None:
 
 def ipython(folder: Path, code: str, **env: str) -> subprocess.CompletedProcess[str]:
     """What a real IPython with the startup file says."""
-    return subprocess.run(
+    return finished(
         [sys.executable, "-m", "IPython", "--no-banner", "--colors=NoColor", "-c", code],
         cwd=folder,
         env={**os.environ, "IPYTHONDIR": str(folder / "ipython"), **env},
-        capture_output=True,
-        text=True,
         timeout=120,
-        check=False,
     )
 
 
@@ -91,14 +89,11 @@ def watchdog(package: Path, home: Path, *words: str) -> subprocess.CompletedProc
     home.mkdir(exist_ok=True)
     own = {"HOME": str(home), "PYTHONPATH": str(package.parent)}
     names = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "WATCHDOG_STATE_DIR")
-    return subprocess.run(
+    return finished(
         [sys.executable, "-P", "-m", "watchdog_app", *words],
         cwd=home,
         env={**{key: value for key, value in os.environ.items() if key not in names}, **own},
-        capture_output=True,
-        text=True,
         timeout=120,
-        check=False,
     )
 
 
@@ -272,13 +267,10 @@ def test_a_program_that_others_can_change_is_not_started_at_login(package: Path,
     script.write_text("from watchdog_app.cli import main\nraise SystemExit(main())\n")
     script.chmod(0o777)
 
-    done = subprocess.run(
+    done = finished(
         [sys.executable, script, "desktop", "install"],
         env={"HOME": str(tmp_path / "home"), "PATH": os.defpath},
-        capture_output=True,
-        text=True,
         timeout=120,
-        check=False,
     )
 
     assert (1, "") == (done.returncode, done.stdout)

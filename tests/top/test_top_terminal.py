@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+from support.finished import finished
 from support.waiting import until
 
 PATIENCE_S = 60.0
@@ -41,9 +42,7 @@ class Terminal:
         )  # fmt: skip
 
     def _tmux(self, *words, env=None):
-        return subprocess.run(
-            ["tmux", "-L", self.name, *words], env=env, capture_output=True, text=True, check=True
-        ).stdout
+        return finished(["tmux", "-L", self.name, *words], env=env, check=True).stdout
 
     def screen(self):
         return self._tmux("capture-pane", "-p")
@@ -124,10 +123,9 @@ def test_ctrl_c_ends_it(env, terminal):
 
 def test_without_a_terminal_it_says_what_to_use(env):
     """In a pipe there is nothing to draw on."""
-    done = subprocess.run(
-        [sys.executable, "-m", "watchdog_app", "top"],
-        env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, check=False,
-    )  # fmt: skip
+    done = finished(
+        [sys.executable, "-m", "watchdog_app", "top"], env=env, stdin=subprocess.DEVNULL
+    )
 
     assert (2, "") == (done.returncode, done.stdout)
     assert "watchdog status --watch" in done.stderr

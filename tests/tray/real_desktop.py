@@ -13,6 +13,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from support.finished import finished
 from support.waiting import until
 
 NEEDS = (
@@ -123,9 +124,7 @@ class RealDesktop:
 
     def run(self, *words: str) -> str:
         """What a program on this desktop prints."""
-        done = subprocess.run(
-            words, env=self.env, capture_output=True, text=True, timeout=30, check=False
-        )
+        done = finished(words, env=self.env, timeout=30)
         return done.stdout
 
     def screenshot(self, name: str) -> Path:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from support.finished import finished
 from tray_readings import leaking
 
 from watchdog_app.base import children
@@ -122,13 +123,8 @@ def test_a_button_without_a_task_does_nothing_to_any(task):
 
 
 def run(desktop, *words, **env):
-    return subprocess.run(
-        [sys.executable, "-m", "watchdog_app", "tray", *words],
-        env={**desktop.env(), **env},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    return finished(
+        [sys.executable, "-m", "watchdog_app", "tray", *words], env={**desktop.env(), **env}
     )
 
 
