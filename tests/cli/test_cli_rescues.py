@@ -101,6 +101,17 @@ def test_the_daemon_tells_where_else(watchdog, daemon, tmp_path):
     assert [path] == [one["path"] for one in listed(watchdog, "deep.ipynb")]
 
 
+@pytest.mark.parametrize("where", ["evidence", "rescue", "agent"])
+def test_the_history_tells_where_else(watchdog, daemon, tmp_path, where):
+    """An outcome or a death with its rescue, or with the folder of its agent."""
+    path = save(tmp_path / "far", 5)
+    part = {"directory": str(tmp_path / "far")} if where == "agent" else {"path": path}
+    entry = {"kind": "death", "name": "deep.ipynb", "evidence": ["x"], where: part}
+    daemon.answers["history"] = {"entries": [entry, {"kind": "outcome", "evidence": {}}]}
+
+    assert [path] == [one["path"] for one in listed(watchdog, "deep.ipynb")]
+
+
 def test_a_name_that_nothing_answers_to_is_an_error(watchdog):
     """It says what to do."""
     done = watchdog("rescues", "nosuch.ipynb")

@@ -8,10 +8,13 @@ the task is a broad line, the resource a broken one, the limit is dotted. Each m
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import itemgetter
+
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.quantities import format_bytes, format_duration, number_or_none
 from watchdog_app.base.text.terminal import Style, plain, shorten, width
-from watchdog_app.top.glyphs import Canvas, ascii_glyph
+from watchdog_app.top.glyphs import Canvas
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,8 +33,6 @@ _COLORS = {0: "", _RESOURCE: "dim", _LIMIT: "red", _TASK: "green", _MARK: "alarm
 # On a terminal without dots the lines tell themselves apart by their characters.
 _PLAIN = {0: " ", _RESOURCE: ".", _LIMIT: "-", _TASK: "*", _MARK: "|"}
 _LETTERS = {"saved": "S", "warned": "W", "paused": "P", "resumed": "R", "death": "X"}
-_MEANINGS = {"saved": "saved", "warned": "warned", "paused": "paused", "resumed": "resumed",
-             "death": "the end"}  # fmt: skip
 _ORDER = ("resumed", "paused", "warned", "saved", "death")  # the later one wins a cell
 
 
@@ -114,14 +115,12 @@ def _render_rows(canvas: Canvas, labels: list[str], margin: int, style: Style) -
     for number, cells in enumerate(canvas.cells()):
         label = {0: labels[0], (_ROWS - 1) // 2: labels[1], _ROWS - 1: labels[2]}.get(number, "")
         left = f"{label:>{margin - 1}}{tick if label else bar}"
-        drawn, run, layer = "", "", 0
-        for char, cell_layer in cells:
-            if cell_layer != layer:
-                drawn, run, layer = drawn + style.paint(run, _COLORS[layer]), "", cell_layer
-            shown = char if style.unicode else _PLAIN[cell_layer] if char != " " else " "
-            run += shown or ascii_glyph(char)
-        drawn += style.paint(run, _COLORS[layer])
-        lines.append((style.paint(left, "dim") + drawn).rstrip())
+        drawn = style.paint(left, "dim")
+        for layer, group in groupby(cells, key=itemgetter(1)):
+            run = "".join(char for char, _ in group)
+            shown = run if style.unicode else _PLAIN[layer] * len(run)
+            drawn += style.paint(shown, _COLORS[layer])
+        lines.append(drawn.rstrip())
     return lines
 
 
@@ -131,12 +130,11 @@ def _render_axis(
     """Letters of what happened, and the time below."""
     begin, end = span
     cells = [" "] * columns
-    for kind in _ORDER:
-        for mark in _known_marks(past):
-            at = number_or_none(mark.get("unix_s"))
-            if mark.get("kind") == kind and at is not None and begin <= at <= end + 1:
-                place = round((min(at, end) - begin) / (end - begin) * (columns - 1))
-                cells[place] = _LETTERS[kind]
+    for mark in sorted(_known_marks(past), key=lambda mark: _ORDER.index(mark["kind"])):
+        at = number_or_none(mark.get("unix_s"))
+        if at is not None and begin <= at <= end + 1:
+            place = round((min(at, end) - begin) / (end - begin) * (columns - 1))
+            cells[place] = _LETTERS[mark["kind"]]
     first = f"-{format_duration(end - begin)}"
     end_label = "the end"
     blank = " " * max(1, columns - len(first) - len(end_label))
@@ -163,7 +161,11 @@ def _render_legend(
             f"{dotted} its limit, {amount}" if drawn else f"its limit of {amount} is far above"
         )
     used = {str(mark.get("kind")) for mark in _known_marks(past)}
-    words += [f"{_LETTERS[kind]} {_MEANINGS[kind]}" for kind in reversed(_ORDER) if kind in used]
+    words += [
+        f"{_LETTERS[kind]} {'the end' if kind == 'death' else kind}"
+        for kind in reversed(_ORDER)
+        if kind in used
+    ]
     lines, line = [], ""
     for word in words:
         if line and width(line) + 3 + width(word) > columns - 2:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from contextlib import suppress
 
 from watchdog_app.base.errors import WatchdogError
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 
     from watchdog_app.core.model.status import Status
 
-_PATH = re.compile(r"(/[^\0\n]*?)/rescue-\d{10,}-\d{6,}-\d+\.\d+\.[0-9a-f]{8}")
 _MAX_ENTRIES = 1000
 
 
@@ -71,10 +69,11 @@ def known_rescue_folders() -> RescueFolders:
         if task.agent is not None and task.agent.directory is not None:
             places.add(task.agent.directory, task.name, task.notebook, task.script, task.pid)
     for entry in entries:
-        for text in _strings_in(entry):
-            found = _PATH.search(text)
-            if found:
-                places.add(found[1], entry.get("name"), entry.get("path"))
+        for key in ("evidence", "rescue", "agent"):
+            part = entry.get(key)
+            found = part if isinstance(part, dict) else {}
+            folder = found.get("directory") or os.path.dirname(str(found.get("path") or ""))
+            places.add(str(folder), entry.get("name"), entry.get("path"))
     return places
 
 
@@ -97,13 +96,3 @@ def _read_history() -> list[dict[str, Any]]:
         with suppress(WatchdogError, OSError):
             return ask(limit=_MAX_ENTRIES, kinds=["outcome", "death"]) or []
     return []  # a listing need not fail for it: folders can be named
-
-
-def _strings_in(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, dict):
-        return [text for one in value.values() for text in _strings_in(one)]
-    if isinstance(value, list):
-        return [text for one in value for text in _strings_in(one)]
-    return []

@@ -206,8 +206,8 @@ class Companion:
                 )
                 self._bus = SessionBus(
                     [self._item, self._notifications],
-                    on_taken=self._on_name_taken,
-                    on_failure=_report_bus_error,
+                    on_taken=self.stop,  # another companion took the name meanwhile
+                    on_failure=lambda error: _log(f"the desktop refused something: {error}"),
                 )
                 self._item.session = self._notifications.session = self._bus
                 self._bus.start()
@@ -216,10 +216,6 @@ class Companion:
                 if self._bus.connected:
                     return
         self._acquire_lock()
-
-    def _on_name_taken(self) -> None:
-        """Stop: another companion took the name while the bus was disconnected."""
-        self.stop()
 
     def _acquire_lock(self) -> None:
         """Lock a file where there is no bus, so that only one companion runs."""
@@ -364,10 +360,6 @@ def _no_tray_reason(bus: SessionBus | None) -> str:
             "KStatusNotifierItem Support)"
         )
     return "as no tray runs on this desktop"
-
-
-def _report_bus_error(error: BaseException) -> None:
-    _log(f"the desktop refused something: {error}")
 
 
 def _log(text: str) -> None:
