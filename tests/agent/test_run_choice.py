@@ -288,6 +288,42 @@ def test_a_rescue_that_was_touched_is_no_newer(tmp_path: Path):
     assert 10 == chosen.step
 
 
+@pytest.mark.parametrize(
+    ("beside", "found", "named"),
+    [
+        ("train", True, "is of this program, which was started in another way"),
+        ("train.py-2", True, None),  # of a further training of this program
+        ("gan", False, None),  # of a Rescue(...), which resumes from it by itself
+    ],
+)
+def test_a_run_of_this_program_in_the_next_folder_is_named(
+    tmp_path: Path, beside: str, found: bool, named: str | None
+):
+    """It was started in another way, or by an earlier version that called its folder otherwise."""
+    folder = str(tmp_path / beside)
+    in_another_process(lambda: save(run_choice.begin(folder, not found, found=found), 5))
+
+    line = run_choice.run_beside_message(str(tmp_path / "train.py"))
+
+    assert (line is None) if named is None else (line is not None and named in line)
+
+
+def test_a_loop_that_was_found_names_another_training_in_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """`--data a/x` and `--data b/x` share a folder."""
+    folder = str(tmp_path / "train.py")
+    in_another_process(lambda: save(run_choice.begin(folder, False, found=True), 5))
+    same = run_choice.run_beside_message(folder, include_own=True)
+    monkeypatch.setattr(sys, "orig_argv", [*sys.orig_argv, "--data", "b/x"])
+
+    other = run_choice.run_beside_message(folder, include_own=True)
+
+    assert same is None
+    assert other is not None
+    assert "another value of --data" in other
+
+
 def test_ending_well_leaves_the_rescues_of_others_unfinished(tmp_path: Path):
     """A neighbour that is killed afterwards resumes from what it saved."""
     with training_elsewhere(tmp_path, 30):

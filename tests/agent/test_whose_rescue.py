@@ -420,6 +420,17 @@ def test_a_fit_without_a_line_in_its_code_names_what_lies_beside(place: Place):
     assert [3] == place.run("--seed", "1", FRAMEWORK="found").began
 
 
+@pytest.mark.tensorflow
+def test_a_fit_without_a_line_in_its_code_goes_on_however_it_is_started(place: Place):
+    """As a module, with another way to write the path of the same file."""
+    (place.folder / "c.yaml").touch()
+    place.kill("--config", "c.yaml", FRAMEWORK="found")
+
+    done = place.run("train", "--config", "./c.yaml", program="-m", FRAMEWORK="found")
+
+    assert [3] == done.began
+
+
 # Who lives
 
 

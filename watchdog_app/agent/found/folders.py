@@ -43,9 +43,14 @@ def rescue_folder(env: Mapping[str, str] = os.environ) -> tuple[str, bool]:
         # A bare kernel or prompt: two of them in one folder are not to be mixed up.
         name, beside, known = f"unnamed-{os.getpid()}", _working_directory(), False
     else:
-        name, beside, known = os.path.basename(program), os.path.dirname(program), True
+        # Of a link the name is its target's. The place is its own: a link in another folder may be
+        # run with other data.
+        name = os.path.basename(os.path.realpath(program))
+        beside, known = os.path.dirname(program), True
         if not program.endswith(".ipynb"):
-            name = (module or name) + _arguments_suffix(sys.argv[1:])
+            if module is not None and name != f"{module}.py":  # of a package
+                name = module
+            name += _arguments_suffix(sys.argv[1:])
             if module or program.startswith(os.path.join(sys.prefix, "")):
                 beside = _working_directory()
     if not os.path.isdir(beside):  # renamed, or told in another way than as a path of this machine
@@ -72,9 +77,16 @@ def has_several_workers(guard: Guard) -> bool:
     return True
 
 
-def report_other_rescues(directory: str) -> None:
-    """Name what another program left beside this folder, or this one with other arguments."""
-    line = run_choice.run_beside_message(directory) if is_resume_enabled() else None
+def report_other_rescues(directory: str, *, include_own: bool = False) -> None:
+    """
+    Name what another program left beside this folder, or this one with other arguments.
+
+    Args:
+        include_own: in this folder as well, as nothing else names it.
+    """
+    if not is_resume_enabled():
+        return
+    line = run_choice.run_beside_message(directory, include_own=include_own)
     if line is not None:
         print_message(line)
 
@@ -107,9 +119,24 @@ def _working_directory() -> str:
 
 
 def _arguments_suffix(words: list[str]) -> str:
-    """Another fold or another seed is another training: its rescues lie elsewhere."""
-    text = arguments.identifying_text(words)
+    """
+    Another fold or another seed is another training: its rescues lie elsewhere.
+
+    Of a path its last part counts, as `c.yaml`, `./c.yaml` and its absolute path are the same. Two
+    files of one name share a folder, where their trainings are told apart by their keys.
+    """
+    others = arguments.parse(words).others
+    parts = [
+        part
+        for name, values in sorted(others.items())
+        for part in (name, *map(_last_part, values.split("\0")))
+    ]
+    text = "\0".join(parts)
     return f"-{zlib.crc32(text.encode('utf-8', 'surrogateescape')):08x}" if text else ""
+
+
+def _last_part(value: str) -> str:
+    return os.path.basename(os.path.normpath(value)) if "/" in value.rstrip("/") else value
 
 
 def _module_name() -> str | None:

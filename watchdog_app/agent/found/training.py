@@ -320,7 +320,7 @@ class FoundTraining(ABC):
                 f"{self.kind}s are saved in {folders.display_path(self.directory)} when memory "
                 "runs out. See: watchdog rescues"
             )
-            folders.report_other_rescues(self.directory)
+            folders.report_other_rescues(self.directory, include_own=True)
         self._after_open()
 
     def _after_open(self) -> None:

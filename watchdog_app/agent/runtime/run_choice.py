@@ -12,6 +12,7 @@ from already, as what it holds in memory is newer.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 import time
@@ -41,6 +42,7 @@ _CHOICES = ("newest", "force")
 _MOST_NAMED = 3  # of the rescues that are left alone, one line each
 _LONGEST_NAME = 100
 _MOST_BESIDE = 20  # runs in other folders that are looked at for one to be named
+_FURTHER = re.compile(r"-\d{1,2}$")
 _BESIDE_NS = 7 * 86400 * 10**9  # and how old they may be
 RESUME = "WATCHDOG_AGENT_RESUME"
 _FORCE = f'If it is the same training: Rescue(..., resume="force") or {RESUME}=force.'
@@ -228,9 +230,16 @@ def waiting_run(directory: str) -> SavedRun | None:
     return None
 
 
-def run_beside_message(directory: str) -> str | None:
-    """What other programs, or this one with other arguments, left beside a folder: one line."""
-    above = os.path.dirname(_canonical_folder(directory))
+def run_beside_message(directory: str, *, include_own: bool = False) -> str | None:
+    """
+    What this program or another one left in a folder beside this one: one line.
+
+    Args:
+        directory: as the user gave it.
+        include_own: in this one as well.
+    """
+    own = _canonical_folder(directory)
+    above = os.path.dirname(own)
     since_ns = time.time_ns() - _BESIDE_NS
     with _guard, suppress(OSError):  # no such folder yet, or it is being changed
         program = program_key.program(skip_cells=True)
@@ -238,15 +247,25 @@ def run_beside_message(directory: str) -> str | None:
         lefts = [
             left
             for folder in folders
-            if folder != _canonical_folder(directory) and names.is_folder(os.lstat(folder))
+            if (include_own or folder != own) and names.is_folder(os.lstat(folder))
             for left in runs.saved_runs(folder)
-            if not left.finished and left.newest_ns > since_ns
+            if not left.finished and left.newest_ns > since_ns and not left.is_held_here
         ]
         lefts.sort(key=lambda left: left.newest_ns)
         for left in lefts[: -_MOST_BESIDE - 1 : -1]:
             why = other_training_reason(left, program, None)
-            if why is not None and left.verdict().life != "alive":
+            # Folders with a number are of further trainings of one program.
+            is_further = _FURTHER.sub("", left.directory) == _FURTHER.sub("", own)
+            if (
+                why is None and (is_further or left.key.get("site") is not None)
+            ) or left.verdict().life == "alive":
+                continue
+            if why is not None:
                 return f"{left.path} {why}: it is left alone, and its rescues are kept."
+            return (
+                f"{left.path} is of this program, which was started in another way: it is left "
+                f"alone. To resume from it, move it into {own}."
+            )
     return None
 
 

@@ -1,0 +1,59 @@
+"""The folder of rescues of a program that names none, however it is started."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_PROGRAM = """
+from watchdog_app.agent.found.folders import rescue_folder
+print(*rescue_folder())
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(_PROGRAM)
+    (tmp_path / "link.py").symlink_to("train.py")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__main__.py").write_text(_PROGRAM)
+    (tmp_path / "c.yaml").touch()
+    return tmp_path
+
+
+def folder_of(here: Path, words: str) -> str:
+    """Relative to `here`."""
+    done = subprocess.run(
+        [sys.executable, *words.format(here=here).split()],
+        cwd=here, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    directory, known = done.stdout.split()
+    assert "True" == known
+    return str(Path(directory).relative_to(here))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train.py --config ./c.yaml",
+        "train.py --config={here}/c.yaml",
+        "{here}/train.py --config c.yaml",
+        "link.py --config c.yaml",
+        "-m train --config c.yaml",
+    ],
+)
+def test_another_way_to_start_the_same_program_leads_to_the_same_folder(here: Path, words: str):
+    """The key takes them for the same; a folder of its own would hide the rescue."""
+    assert folder_of(here, "train.py --config c.yaml") == folder_of(here, words)
+
+
+def test_other_arguments_and_a_package_lead_to_folders_of_their_own(here: Path):
+    """A package is called as it is started."""
+    one, other = (folder_of(here, f"train.py --config {name}.yaml") for name in "cd")
+
+    assert one != other
+    assert "rescues/train.py" == folder_of(here, "train.py")
+    assert "rescues/package" == folder_of(here, "-m package") == folder_of(here, "package")
