@@ -19,7 +19,7 @@ open("place.txt", "w").write(" ".join(map(str, rescue_folder())))
 """
 
 
-@pytest.mark.parametrize("way", ["jupyter-execute", "nbconvert"])
+@pytest.mark.parametrize("way", ["jupyter-execute", "jupyter-execute-output", "nbconvert"])
 def test_rescues_of_a_notebook_that_is_executed_lie_beside_it(tmp_path: Path, way: str):
     """And a later run comes to the same folder."""
     cell = {"cell_type": "code", "source": CELL, "metadata": {}, "outputs": []}
@@ -30,8 +30,10 @@ def test_rescues_of_a_notebook_that_is_executed_lie_beside_it(tmp_path: Path, wa
         "nbformat_minor": 4,
     }
     (tmp_path / "train.ipynb").write_text(json.dumps(notebook))
+    execute = str(Path(sys.executable).with_name("jupyter-execute"))
     words = {
-        "jupyter-execute": [str(Path(sys.executable).with_name("jupyter-execute")), "train.ipynb"],
+        "jupyter-execute": [execute, "train.ipynb"],
+        "jupyter-execute-output": [execute, "--output=out.ipynb", "train.ipynb"],
         "nbconvert": ["-m", "nbconvert", "--to", "notebook", "--execute", "train.ipynb"],
     }
 

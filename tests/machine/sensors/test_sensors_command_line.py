@@ -11,7 +11,6 @@ from watchdog_app.machine.sensors.command_line import (
     identify,
     is_interpreter,
     kernel_id,
-    notebook_arguments,
     truncate_argv,
 )
 
@@ -215,22 +214,6 @@ def test_process_without_arguments_is_named_by_its_executable():
 def test_interpreters_are_known_by_file_name(path: str, *, expected: bool):
     """The folder does not matter."""
     assert expected is is_interpreter(path)
-
-
-@pytest.mark.parametrize(
-    ("command", "expected"),
-    [
-        ("python /b/papermill in.ipynb out.ipynb -p a 1", ("in.ipynb",)),
-        ("python -m papermill in.ipynb out.ipynb", ("in.ipynb",)),
-        ("python /b/jupyter-execute a.ipynb", ("a.ipynb",)),
-        ("python /b/jupyter-nbconvert --execute a.ipynb b.ipynb", ("a.ipynb", "b.ipynb")),
-        ("python /b/nbconvert --output=x.ipynb a.ipynb", ("a.ipynb",)),
-        ("python /b/pytest --nbmake tests", ()),
-    ],
-)
-def test_command_lines_name_the_notebooks_they_run(command: str, expected: tuple[str, ...]):
-    """Options are no notebooks; papermill's second one is only written."""
-    assert expected == notebook_arguments(command.split())
 
 
 @pytest.mark.parametrize("argv", [["\\xff" * 65_536], ["python", "-m", "m" * 65_536]])

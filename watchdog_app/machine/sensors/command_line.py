@@ -156,13 +156,6 @@ def is_spyder_kernel(argv: Sequence[str]) -> bool:
     return _parse_target(argv).what.startswith("spyder_kernels")
 
 
-def notebook_arguments(argv: Sequence[str]) -> tuple[str, ...]:
-    """Notebooks that a command line names: `papermill in.ipynb out.ipynb` runs the first."""
-    found = tuple(part for part in argv if part.endswith(".ipynb") and not part.startswith("-"))
-    runs_one = any(os.path.basename(part) == "papermill" for part in argv[:3])
-    return found[:1] if runs_one else found
-
-
 def identify(argv: Sequence[str], exe: str | None = None) -> Program:
     """
     What a Python process runs.

@@ -25,6 +25,7 @@ from functools import partial
 from typing import Any
 
 from watchdog_app.base.errors import Denied, SensorError, Unsupported
+from watchdog_app.base.jupyter import VSCODE_SUFFIX
 from watchdog_app.base.linux.files import read_regular
 from watchdog_app.base.threads import Worker
 from watchdog_app.machine.sensors.notebooks import (
@@ -46,8 +47,6 @@ _ANSWER_LIMIT = 1 << 20
 # More than anybody has open; a server that says so is broken, and each of them costs at every look.
 _MAX_KERNELS = 500
 _MAX_SESSIONS = 100  # of one kernel
-# VS Code, connected to a Jupyter server, names its sessions after the notebook and a number.
-_VSCODE_SUFFIX = re.compile(r"-jvsc-[0-9a-f-]{32,}(?=\.ipynb$)")
 # A shared document of JupyterLab: the drive stands before the path.
 _DRIVE = re.compile(r"^[A-Za-z]{2,}:(?!/)")
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
@@ -225,7 +224,7 @@ def _parse_session(entry: dict[str, Any], root_dir: str) -> Session | None:
     kind = entry.get("type") if isinstance(entry.get("type"), str) else None
     if kind == "console":
         return make_session(valid_name(entry.get("name")) or path, kind)
-    path = _VSCODE_SUFFIX.sub("", _DRIVE.sub("", path))
+    path = VSCODE_SUFFIX.sub("", _DRIVE.sub("", path))
     return make_session(os.path.join(root_dir, path), kind)
 
 

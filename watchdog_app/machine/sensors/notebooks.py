@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from watchdog_app.base.errors import SensorError
+from watchdog_app.base.jupyter import notebook_arguments
 from watchdog_app.base.linux.files import read_regular
 from watchdog_app.base.text.plain import shortened
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, TaskKind
@@ -28,7 +29,6 @@ from watchdog_app.machine.sensors.command_line import (
     identify,
     is_spyder_kernel,
     kernel_id,
-    notebook_arguments,
 )
 
 # What a session's path ends in when it is a document; jupytext opens the others as notebooks.

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Mapping
 from typing import Any
 
+from watchdog_app.base.jupyter import VSCODE_SUFFIX, notebook_arguments
+
 # Programs that start a kernel for the notebook that they are told to run.
 _RUNNERS = frozenset(("jupyter-execute", "jupyter-nbconvert", "nbconvert", "papermill"))
-# VS Code, connected to a Jupyter server, names its sessions after the notebook and a number.
-_VSCODE_SUFFIX = re.compile(r"-jvsc-[0-9a-f-]{32,}(?=\.ipynb$)")
 
 
 def notebook_path(env: Mapping[str, str] = os.environ) -> str | None:
@@ -30,7 +29,7 @@ def notebook_path(env: Mapping[str, str] = os.environ) -> str | None:
     told = read_vscode_notebook()
     if told is not None:
         return told
-    name = _VSCODE_SUFFIX.sub("", env.get("JPY_SESSION_NAME", ""))
+    name = VSCODE_SUFFIX.sub("", env.get("JPY_SESSION_NAME", ""))
     if name.endswith(".ipynb"):
         return name
     return None if here is None else _read_executed_notebook(os.getppid())
@@ -52,17 +51,18 @@ def program_path(env: Mapping[str, str] = os.environ) -> str | None:
 
 
 def _read_executed_notebook(pid: int) -> str | None:
-    """The notebook that the program `pid` was told to run, where it runs one."""
+    """The one notebook that the program `pid` was told to run; None where there are several."""
     from watchdog_app.base.linux.process import read_argv
 
     words = read_argv(pid)
     # Itself, or `python PATH`, or `python -m NAME`.
     if _RUNNERS.isdisjoint(os.path.basename(word) for word in words[:3]):
         return None
-    # Papermill is told where the result goes behind it.
-    told = next((word for word in words[2:] if word.endswith(".ipynb")), None)
+    named = notebook_arguments(words)
+    if len(named) != 1:
+        return None
     try:
-        return told and os.path.join(os.readlink(f"/proc/{pid}/cwd"), told)
+        return os.path.join(os.readlink(f"/proc/{pid}/cwd"), named[0])
     except OSError:
         return None
 
