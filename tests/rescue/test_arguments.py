@@ -35,6 +35,10 @@ def same(before: str, now: str) -> bool:
         ("-s1", "-s 1"),
         ("-lr 0.1 -epochs 3", "-epochs 4 -lr 0.1"),
         ("--num-workers 4", "--num-workers -1"),
+        ("data/a", "--resume data/a"),
+        ("data/a --resume runs/exp1", "--resume=runs/exp2 data/a"),
+        ("--resume-from old/a", "--resume-from old/b"),
+        ("--use-cuda true --no-gpu=1", "--use-cuda false --no-gpu=0"),
         ("--n-jobs 2 --threads 4", "--n-jobs 4 --threads auto"),
         ("lr0=0.1 --lr-init 1e-3", "lr0=0.2 --lr-init 1e-2"),
     ],
@@ -49,6 +53,10 @@ def test_options_that_make_no_other_training(before, now):
     [
         ("-o Global.seed=1", "-o Global.seed=2"),
         ("-o cifar", "-o mnist"),
+        ("--no-cuda 1", "--no-cuda 2"),
+        ("-q 3", "-q 4"),
+        ("--cpu 3", "--cpu 4"),
+        ("--auto-resume data/a", "--auto-resume data/b"),
         ("--save cifar", "--save mnist"),
         ("--checkpoint bert-base-cased", "--checkpoint roberta-base"),
         ("~aug=x", "aug=x"),
@@ -90,6 +98,18 @@ def test_no_value_that_may_be_a_secret_is_kept(line):
     kept = json.dumps(arguments.record(arguments.parse(line.split()), SALT))
 
     assert "c2VjcmV0aHVudGVy" not in kept
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_weights_to_begin_from_are_no_checkpoint_that_is_written(tmp_path, there):
+    """A file that is there before the training begins is an input."""
+    for name in ("bert.pt", "roberta.pt") if there else ():
+        (tmp_path / name).touch()
+
+    assert there is not same(
+        f"--checkpoint {tmp_path}/bert.pt", f"--checkpoint {tmp_path}/roberta.pt"
+    )
+    assert same(f"--checkpoint {tmp_path}/bert.pt", f"--checkpoint {tmp_path}/bert.pt")
 
 
 def test_a_relative_path_counts_as_what_it_names(tmp_path, monkeypatch):

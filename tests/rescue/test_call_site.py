@@ -47,7 +47,20 @@ def test_plain_arguments_are_told_by_function_and_name():
 
     here = "test_plain_arguments_are_told_by_function_and_name.<locals>.train"
     assert f"{__name__}.{here}" == found.function
-    assert (("data", "mnist"), ("fold", "3"), ("wd", "0.1")) == found.given
+    folds, more = (("folds.0", "1"), ("folds.1", "2")), (("more.more", "4"),)
+    assert (("data", "mnist"), ("fold", "3"), *folds, *more, ("wd", "0.1")) == found.given
+
+
+def test_a_sweep_s_variable_counts_and_the_number_of_an_epoch_does_not():
+    """Of `for lr in ...` each value begins a training of its own."""
+
+    def train(lr):
+        return begin()
+
+    for epoch in range(1):
+        for lr in (0.1, 0.01):
+            assert ("loop variable lr", str(lr)) == train(lr).given[-1]
+        assert () == train(lr=epoch).given
 
 
 def test_callers_count_too():

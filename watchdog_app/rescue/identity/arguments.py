@@ -22,9 +22,15 @@ from typing import Any
 _COUNT = r"[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?"
 _SWITCH = r"true|false|yes|no|on|off|none|auto"
 _PLAIN_PATH = r"(?!-)[^\0\n=]*"
-_CHECKPOINT = (
-    r"[^\0\n]*/[^\0\n]*|[^\0\n]+\.(pt|pth|ckpt|h5|keras|safetensors|tar|bin)|"
+_CHECKPOINT_FILE = (
+    r"[^\0\n]+\.(pt|pth|ckpt|h5|keras|safetensors|tar|bin)|"
     r"latest|last|best|must|allow|never|" + _SWITCH
+)
+_CHECKPOINT = r"[^\0\n]*/[^\0\n]*|" + _CHECKPOINT_FILE
+# A folder that a training wrote, not one with data.
+_RUN_FOLDER = (
+    r"(.*/)?(checkpoints?|ckpts?|exps?|experiments?|logs?|outputs?|rescues?|results?|runs?|"
+    r"lightning_logs)(\W.*|_?\d.*)?"
 )
 _OUTPUT = (
     r"logs?|logging|tensorboard|tb|summary|out|outputs?|results?|save|checkpoints?|ckpts?|rescues?"
@@ -36,12 +42,17 @@ class _Benign:
     """Options that do not make another training."""
 
     names: re.Pattern[str]
-    # Whatever else follows is an argument by itself: `--verbose mnist`, `--resume 3`.
     values: re.Pattern[str]
+    # Whatever else follows is an argument by itself: `--verbose mnist`, `--resume 3`.
+    following: re.Pattern[str]
 
 
-def _benign(names: str, values: str) -> _Benign:
-    return _Benign(re.compile(names), re.compile(values, re.IGNORECASE))
+def _benign(names: str, values: str, *, following: str | None = None) -> _Benign:
+    """`following`: values behind a space, for options that may be switches without a value."""
+    after = values if following is None else following
+    return _Benign(
+        re.compile(names), re.compile(values, re.IGNORECASE), re.compile(after, re.IGNORECASE)
+    )
 
 
 _RATES = _benign(
@@ -49,8 +60,8 @@ _RATES = _benign(
     r"|lr0|learn_rate",
     _COUNT,
 )
-_BENIGN_OPTIONS = (
-    _RATES,
+# How far a training goes.
+_LENGTHS = (
     _benign(
         r"((max|num|n|nb|no|total|train|training|num_train|n_train|max_train|train_num)_)?epochs?"
         r"|(max|num|n|total)epochs",
@@ -62,6 +73,10 @@ _BENIGN_OPTIONS = (
         r"(steps|iters|iterations|updates)|(max_|num_|n_?)iters?",
         _COUNT,
     ),
+)
+_BENIGN_OPTIONS = (
+    _RATES,
+    *_LENGTHS,
     _benign(
         r"((train|eval|val|valid|test|global|micro|mini|per_device|per_gpu|"
         r"per_device_train|per_device_eval|per_gpu_train|per_gpu_eval)_)?"
@@ -79,10 +94,14 @@ _BENIGN_OPTIONS = (
         r"/?(cpu|gpu|device:gpu):\d+|" + _SWITCH,
     ),
     _benign(
-        r"verbose|verbosity|log_?level|logging_level",
+        r"verbose|verbosity|v+|log_?level|logging_level",
         r"\d+|debug|info|warn|warning|error|critical|" + _SWITCH,
     ),
-    _benign(r"quiet|silent|v+|q|use_cuda|no_cuda|use_gpu|no_gpu|cpu", r"\d|" + _SWITCH),
+    _benign(
+        r"quiet|silent|q|use_cuda|no_cuda|use_gpu|no_gpu|cpu",
+        r"\d|" + _SWITCH,
+        following=_SWITCH,
+    ),
     _benign(
         rf"({_OUTPUT}|runs?|work)_?(dir|directory|path|folder|file|root)|"
         r"save_to|outputs?|out|logs|rescues?",
@@ -93,12 +112,18 @@ _BENIGN_OPTIONS = (
         r"o|log|tensorboard|tb|summary|results?|save", r"(?!-)[^\0\n=]*(/|\.\w{1,8}$)[^\0\n=]*"
     ),
     _benign(
-        r"(auto_?)?resume|(auto_?)?restart|continue|continue_training|"
+        r"(auto_?)?resume|(auto_?)?restart|continue|continue_training",
+        _CHECKPOINT,
+        following=rf"{_CHECKPOINT_FILE}|{_RUN_FOLDER}",
+    ),
+    _benign(
         r"resume_(from|path|checkpoint|ckpt|from_checkpoint|training|run)|load_checkpoint|"
         r"checkpoints?|ckpts?",
         _CHECKPOINT,
     ),
 )
+# A file with weights to begin from, where it is there before the training begins.
+_WEIGHTS = re.compile(r"(load_)?(checkpoint|ckpt)s?")
 _HYDRA = re.compile(r"hydra\.((run|sweep)\.(sub)?dir|output_subdir|verbose)")
 # Parts of a name before the last dot behind which a word means what it means alone.
 _SECTIONS = frozenset(
@@ -193,7 +218,12 @@ def strip_temporary_path(value: str) -> str:
 
 def is_benign_variable(name: str, value: str) -> bool:
     """Whether a variable with this value makes no other training."""
-    return name in RESCUE_ARGUMENTS or is_benign(name, value)
+    return name in RESCUE_ARGUMENTS or is_benign(name.rpartition(".")[2], value)
+
+
+def is_length(name: str) -> bool:
+    """Whether a variable says how far a training goes, such as `epoch`."""
+    return any(kind.names.fullmatch(name.lower()) for kind in _LENGTHS)
 
 
 def record(found: Arguments, salt: bytes) -> dict[str, Any]:
@@ -233,6 +263,10 @@ def differing_options(
         else:
             same = value is not None and hashed.get(name) == _hash_value(value, salt)
         if not same:
+            found.append(now.written.get(name, option_text(name)))
+    for name in sorted(saved["clear"].keys() & now.clear.keys()):
+        value = now.clear[name]
+        if _WEIGHTS.fullmatch(name) and value != saved["clear"][name] and os.path.isfile(value):
             found.append(now.written.get(name, option_text(name)))
     return found
 
@@ -307,7 +341,7 @@ def _options(tokens: Sequence[str]) -> Iterator[tuple[str, str | None]]:
             yield name, f"{attached}\0{following}"
             continue
         kind = _benign_kind(name)
-        if kind is not None and not kind.values.fullmatch(following):
+        if kind is not None and not kind.following.fullmatch(following):
             yield name, None  # a switch, and what follows is an argument by itself
             continue
         if _last_part(name) in _BEFORE_ASSIGNMENTS and _ASSIGNMENT.fullmatch(following):

@@ -86,14 +86,36 @@ def _plain_values(frame: FrameType) -> list[tuple[str, str]]:
 
     Without those that make no other training, such as `epochs`. Never raises.
     """
-    code = frame.f_code
-    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    values = frame.f_locals
     found = []
-    for name in dict.fromkeys((*names, *_loop_variables(frame))):
-        text = _value_text(values[name]) if name in values and name != "_" else None
+    for name, value in dict(_given_values(frame)).items():
+        text = _value_text(value)
         if text is not None and not arguments.is_benign_variable(name, text):
             found.append((name, text))
+    values = frame.f_locals
+    for name in _loop_variables(frame):
+        text = _value_text(values[name]) if name in values and name != "_" else None
+        if text is None or arguments.is_length(name):
+            continue
+        # `for lr in (0.1, 0.01)` begins a training for each, which `lr` as an argument does not.
+        benign = arguments.is_benign_variable(name, text)
+        found.append((f"loop variable {name}" if benign else name, text))
+    return list(dict.fromkeys(found))
+
+
+def _given_values(frame: FrameType) -> list[tuple[str, Any]]:
+    """What a frame's function was given, by name: those of `**cfg` as `cfg.fold`."""
+    code = frame.f_code
+    values = frame.f_locals
+    count = code.co_argcount + code.co_kwonlyargcount
+    names = code.co_varnames
+    found = [(name, values[name]) for name in names[:count] if name in values]
+    collecting = (inspect.CO_VARARGS, inspect.CO_VARKEYWORDS)
+    for name in names[count : count + sum(bool(code.co_flags & flag) for flag in collecting)]:
+        collected = values.get(name)
+        if isinstance(collected, tuple):
+            found += [(f"{name}.{place}", each) for place, each in enumerate(collected)]
+        elif isinstance(collected, dict):
+            found += [(f"{name}.{key}", each) for key, each in collected.items()]
     return found
 
 

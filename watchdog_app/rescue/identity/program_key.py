@@ -25,7 +25,10 @@ from watchdog_app.rescue.identity.call_site import CallSite
 
 # Interpreter options that take the next word as their value (python(1)).
 _WITH_VALUE = frozenset("WX")
-_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK", "SLURM_PROCID")
+_RANKS = (
+    *("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK"),
+    *("HOROVOD_RANK", "SLURM_PROCID", "LOCAL_RANK"),
+)
 _TASKS = (
     *("SLURM_ARRAY_TASK_ID", "SGE_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAYID", "LSB_JOBINDEX"),
     *("JOB_COMPLETION_INDEX", "AWS_BATCH_JOB_ARRAY_INDEX", "CLOUD_RUN_TASK_INDEX"),
