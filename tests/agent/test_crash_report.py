@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.machine.sensors import crash_reports
+from watchdog_app.machine.sensors import exits
 
 BEGIN = """\
 import sys
@@ -41,7 +41,8 @@ def run(tmp_path):
         words = None
         if mine:
             pid, start = mine[0].name.split("-")
-            words = crash_reports.read(str(tmp_path / "state"), ProcessKey(int(pid), int(start)))
+            key = ProcessKey(int(pid), int(start))
+            words = exits.read_crash_report(str(tmp_path / "state"), key)
             assert not mine[0].exists(), "read once, and removed"
         return process.returncode, said, words
 
@@ -152,7 +153,7 @@ def test_detached_everything_is_as_before(run):
 )
 def test_damaged_words_are_no_words(text):
     """A file that was cut off, or is something else."""
-    assert crash_reports.parse(text) is None
+    assert exits.parse_crash_report(text) is None
 
 
 def test_a_link_or_a_foreign_file_is_not_read(tmp_path):
@@ -162,13 +163,13 @@ def test_a_link_or_a_foreign_file_is_not_read(tmp_path):
     secret.write_text("Uncaught Secret: x\n")
     (tmp_path / "crash-reports" / "1-2").symlink_to(secret)
 
-    assert crash_reports.read(str(tmp_path), ProcessKey(1, 2)) is None
+    assert exits.read_crash_report(str(tmp_path), ProcessKey(1, 2)) is None
     assert secret.exists()
 
 
 def test_frames_of_libraries_are_marked_as_such():
     """Python 3.12 and later name the thread, too."""
-    words = crash_reports.parse(
+    words = exits.parse_crash_report(
         "Fatal Python error: Segmentation fault\n\n"
         "Current thread 0x00007f [MainThread] (most recent call first):\n"
         '  File "/env/lib/python3.12/site-packages/torch/nn/functional.py", line 7 in conv2d\n'

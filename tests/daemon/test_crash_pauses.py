@@ -24,7 +24,7 @@ from watchdog_app.daemon import offline, pauses
 from watchdog_app.daemon.instance import boot_id
 from watchdog_app.daemon.pauses import Pause
 from watchdog_app.history.journal import Journal
-from watchdog_app.machine.process_control.paused import Paused
+from watchdog_app.machine.process_control import Paused
 from watchdog_app.rescue.checkpoint.owner import start_time
 
 SLEEPER = "import time\nwhile True: time.sleep(0.1)\n"

@@ -13,7 +13,7 @@ from watchdog_app.core.model.machine import ProcessKey, ProcessSample, Task, Tas
 from watchdog_app.daemon import pauses as file
 from watchdog_app.daemon.observer import mark_stopping
 from watchdog_app.daemon.pauses import Pause, still_paused
-from watchdog_app.machine.process_control.paused import Paused
+from watchdog_app.machine.process_control import Paused
 
 ROOT, WORKER = ProcessKey(10, 100), ProcessKey(11, 101)
 PAUSE = Pause(ROOT, "train.py", "asked for", Paused((ROOT, WORKER), "sigstop", 5.0))

@@ -39,7 +39,7 @@ from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.machine.gpu import events
 from watchdog_app.machine.sensors import (
     command_line,
-    crash_reports,
+    exits,
     host,
     jupyter,
     kernel_events,
@@ -177,7 +177,7 @@ def kernel_lines(data: bytes) -> None:
 @target
 def crash_report(data: bytes) -> None:
     """What a Python that crashed has left."""
-    crash_reports.parse(data.decode("utf-8", "replace"))
+    exits.parse_crash_report(data.decode("utf-8", "replace"))
 
 
 @target

@@ -36,7 +36,7 @@ from watchdog_app.history.entries import TaskRef, decision_entry, outcome_entry,
 from watchdog_app.history.journal import Entry
 from watchdog_app.history.writer import JournalWriter
 from watchdog_app.machine import process_control
-from watchdog_app.machine.process_control.paused import Paused
+from watchdog_app.machine.process_control import Paused
 
 # A decision is given this long to reach the disk, many times what a sync takes on one that is well.
 # Then it is acted on anyhow: beside memory that runs out a disk that swaps takes seconds.

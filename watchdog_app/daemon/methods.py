@@ -27,7 +27,7 @@ from watchdog_app.daemon.pauses import Pause
 from watchdog_app.daemon.rpc import Connection, Reply
 from watchdog_app.daemon.status import fit
 from watchdog_app.history.journal import Journal
-from watchdog_app.machine.process_control.paused import Paused
+from watchdog_app.machine.process_control import Paused
 
 Answer = dict[str, Any] | None  # None: it comes later, by the reply
 Method = Callable[[Connection, Any, Reply], Answer]

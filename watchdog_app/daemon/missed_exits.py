@@ -33,8 +33,7 @@ from watchdog_app.daemon.recorder import StateStore
 from watchdog_app.daemon.status import Look
 from watchdog_app.history.entries import exit_entry, task_fields
 from watchdog_app.history.journal import Entry, Journal
-from watchdog_app.machine.sensors import crash_reports
-from watchdog_app.machine.sensors.exits import KERNELS
+from watchdog_app.machine.sensors.exits import KERNELS, read_crash_report
 from watchdog_app.machine.sensors.systemd_units import UnitQueries, UnitQuery
 
 STATE = "alive"
@@ -144,7 +143,7 @@ class MissedExits:
             key = ProcessKey(int(kept["pid"]), int(kept["start_time"]))
             if (same_boot and self._is_alive(key)) or _has_exit_entry(journal, key):
                 continue
-            group, words = kept.get("group"), crash_reports.read(folder, key)
+            group, words = kept.get("group"), read_crash_report(folder, key)
             facts = ExitFacts(
                 pid=key.pid,
                 group=group,

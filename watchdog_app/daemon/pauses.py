@@ -26,7 +26,7 @@ from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.decisions import Notification, NotificationAction, Topic
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.log import Faults, Log
-from watchdog_app.machine.process_control.paused import Paused
+from watchdog_app.machine.process_control import Paused
 
 FILE = "paused.json"
 _SOURCE = "pauses"

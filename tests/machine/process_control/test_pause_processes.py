@@ -21,8 +21,8 @@ from watchdog_app.base.linux.process import ancestors, descendants, pids, read_s
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.guard import cgroup
 from watchdog_app.machine import process_control
+from watchdog_app.machine.process_control import Paused
 from watchdog_app.machine.process_control import psutil as stop_psutil
-from watchdog_app.machine.process_control.paused import Paused
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals and /proc of Linux")
 

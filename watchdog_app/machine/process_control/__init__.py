@@ -18,6 +18,6 @@ if sys.platform.startswith("linux"):
     from watchdog_app.machine.process_control.linux import is_stopping, pause, process_tree, resume
 else:
     from watchdog_app.machine.process_control.psutil import is_stopping, pause, process_tree, resume
-from watchdog_app.machine.process_control.paused import Paused
+from watchdog_app.machine.process_control.linux import Paused
 
 __all__ = ["Paused", "is_stopping", "pause", "process_tree", "resume"]

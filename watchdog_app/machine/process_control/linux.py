@@ -18,6 +18,7 @@ import os
 import signal
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 from watchdog_app.base.errors import ActionError, SensorError, TargetDenied, TargetGone
@@ -34,7 +35,6 @@ from watchdog_app.base.linux.process import (
 )
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.readings import is_guard
-from watchdog_app.machine.process_control.paused import Paused
 
 # A parent stops before its children are looked up, so each round can only find what was forked
 # before: two rounds are the rule. A tree that still grows after this many forks faster than that.
@@ -43,6 +43,20 @@ _STOP_WAIT_S = (
     0.25  # a process in a system call stops when that returns; a disk write may take longer
 )
 _POLL_S = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """
+    What a pause did, and all that undoing it needs; kept over a restart of the daemon.
+
+    `keys` holds the processes that this pause stopped, in that order. Those that were stopped
+    before are not among them: they are their user's pause, and no resume of ours ends it.
+    """
+
+    keys: tuple[ProcessKey, ...]
+    method: str  # "freezer" (all at one instant), "sigstop" or "psutil"
+    at_unix_s: float
 
 
 class _SendResult(Enum):

@@ -16,7 +16,7 @@ import psutil
 
 from watchdog_app.base.errors import ActionError, TargetDenied, TargetGone
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.machine.process_control.paused import Paused
+from watchdog_app.machine.process_control.linux import Paused
 
 
 def pause(

@@ -4,20 +4,25 @@ Evidence of how a process ended: OOM counters, kernel log, crash report, OOM dae
 
 from __future__ import annotations
 
+import os
+import re
 import signal
+import stat
 import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from watchdog_app.base.durable import open_nonblocking
 from watchdog_app.base.linux import cgroups, process
+from watchdog_app.base.text.plain import redact
 from watchdog_app.core.diagnosis.evidence import kills_elsewhere, lines_about_exit
 from watchdog_app.core.diagnosis.exits import signal_of
-from watchdog_app.core.model.exits import ExitFacts
+from watchdog_app.core.model.exits import ExitFacts, LastError
 from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
-from watchdog_app.machine.sensors import crash_reports
 from watchdog_app.machine.sensors.kernel_events import KernelEvents
 
 _KEEP_S = 120.0  # tearing down a large process takes the kernel up to a minute under pressure
@@ -234,7 +239,7 @@ class ExitEvidence:
                 group=group,
             ),
             kernel_log_readable=self._log.readable,
-            words=None if self._folder is None else crash_reports.read(self._folder, key),
+            words=None if self._folder is None else read_crash_report(self._folder, key),
             notebook=notebook,
             parent=self._parent(task) if notebook and task is not None else None,
             oom_daemons=self._find_oom_daemons() if guarded else (),
@@ -274,3 +279,73 @@ def _format_since(begin_mono_s: float | None) -> str | None:
     begin = now_unix_s - (time.monotonic() - begin_mono_s)
     times = (time.strftime("%H:%M:%S", time.localtime(at)) for at in (begin, now_unix_s))
     return f"between {' and '.join(times)}"
+
+
+# What a Python left behind as it crashed (see agent/runtime/crash_report.py): read once, removed.
+# Whatever is in such a file was written by a program that was about to fail: it is bounded, and
+# believed in what concerns that program and nothing else.
+
+_CRASH_FOLDER = "crash-reports"
+_MAX_REPORT_BYTES = 16 * 1024
+_MAX_FRAMES = 8
+_LONGEST_MESSAGE = 200
+_FATAL = re.compile(r"^(Fatal Python error: [^\n]{1,200})", re.M)
+_UNCAUGHT = re.compile(r"^Uncaught ([^\n:]{1,200}): ?([^\n]*)$", re.M)
+_CURRENT = re.compile(r"^Current thread [^\n]*:\n((?:  [^\n]*\n?)*)", re.M)
+_FRAME = re.compile(r'^  File "([^"\n]{1,4000})", line (\d+) in ([^\n]{1,200})$', re.M)
+# What no user wrote: the standard library and what was installed.
+_FOREIGN = re.compile(r"(?:^<|/lib(?:64)?/python\d|/site-packages/|/dist-packages/)")
+
+
+def read_crash_report(folder: str, key: ProcessKey) -> LastError | None:
+    """
+    What the process has left, which is removed; None where there is nothing.
+
+    Args:
+        folder: of the state, where the journal lies.
+    """
+    path = os.path.join(folder, _CRASH_FOLDER, f"{key.pid}-{key.start_time}")
+    try:
+        with open(path, "rb", opener=open_nonblocking) as file:
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode) or about.st_uid != os.getuid():
+                return None
+            data = file.read(_MAX_REPORT_BYTES)
+    except OSError:
+        return None
+    with suppress(OSError):
+        os.unlink(path)
+    return parse_crash_report(data.decode("utf-8", "replace"))
+
+
+def parse_crash_report(text: str) -> LastError | None:
+    """What such a file says; None: nothing that is understood."""
+    fatal = _FATAL.search(text)
+    if fatal is not None:
+        current = _CURRENT.search(text, fatal.end())
+        return LastError(fatal=fatal[1], frames=_frames(current[1] if current else ""))
+    uncaught = _UNCAUGHT.search(text)
+    if uncaught is None:
+        return None
+    return LastError(
+        error=uncaught[1].strip(),
+        message=redact(uncaught[2].strip()[:_LONGEST_MESSAGE]) or None,
+        frames=_frames(text[uncaught.end() :]),
+    )
+
+
+def _frames(text: str) -> tuple[str, ...]:
+    found = []
+    for path, line, name in _FRAME.findall(text)[:_MAX_FRAMES]:
+        place = f"{_frame_file(path)}:{line} in {name.strip()}"
+        found.append(place)
+    return tuple(found)
+
+
+def _frame_file(path: str) -> str:
+    """The file's name; of what is not the program's own with its package, in brackets."""
+    base = os.path.basename(path)
+    if not _FOREIGN.search(path):
+        return base
+    package = os.path.basename(os.path.dirname(path))
+    return f"<{package}/{base}>" if package else f"<{base}>"
