@@ -218,7 +218,8 @@ def strip_temporary_path(value: str) -> str:
 
 def is_benign_variable(name: str, value: str) -> bool:
     """Whether a variable with this value makes no other training."""
-    return name in RESCUE_ARGUMENTS or is_benign(name.rpartition(".")[2], value)
+    last = name.rpartition(".")[2]
+    return last in RESCUE_ARGUMENTS or is_benign(last, value)
 
 
 def is_length(name: str) -> bool:
