@@ -202,10 +202,8 @@ def _start_message(journal: Journal | None) -> str:
     if journal is not None:
         with suppress(sqlite3.Error):  # the next write reports it
             entries = journal.history(limit=_MOST_DAEMON_ENTRIES, kinds=("daemon",))
-    for each in entries:
-        what = str(each.get("what"))
-        if what == "stopped":
-            break
-        if what.startswith("started"):
-            return f"started; the daemon before (pid {each.get('pid')}) ended without a clean stop"
-    return "started"
+    ways = ("started", "stopped")
+    last = next((each for each in entries if str(each.get("what")).startswith(ways)), None)
+    if last is None or last["what"] == "stopped":
+        return "started"
+    return f"started; the daemon before (pid {last.get('pid')}) ended without a clean stop"

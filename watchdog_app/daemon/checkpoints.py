@@ -48,7 +48,7 @@ class RescueRequest:
 
     def to_json(self) -> dict[str, Any]:
         """As in the answer to `task.checkpoint`."""
-        found: dict[str, Any] = {
+        return {
             "task": self.task.pid,
             "name": self.name,
             "status": self.status,
@@ -57,7 +57,6 @@ class RescueRequest:
             if self.rescue is None
             else records.Rescue.from_object(self.rescue).to_json(),
         }
-        return found
 
 
 class Checkpoints:

@@ -274,12 +274,10 @@ class Loop:
         parts = self._parts
         if parts.server.busy:
             return 0.0
-        # Chores wait for the next look where that comes soon.
-        due = [
+        deadlines = (
             parts.pace.next_look_mono_s,
+            # Chores wait for the next look where that comes soon.
             self._next_housekeeping_mono_s + _HOUSEKEEPING_INTERVAL_S,
-        ]
-        for deadline in (
             parts.checkpoints.next_deadline_mono_s(),
             parts.inspections.next_deadline_mono_s(),
             parts.exit_monitor.next_deadline_mono_s(),
@@ -287,10 +285,8 @@ class Loop:
             parts.dispatcher.next_deadline_mono_s(),
             parts.server.next_deadline_mono_s(),
             self._next_heartbeat_mono_s if self._service_manager.heartbeat_s is not None else None,
-        ):
-            if deadline is not None:
-                due.append(deadline)
-        return max(0.0, min(due) - now_mono_s)
+        )
+        return max(0.0, min(each for each in deadlines if each is not None) - now_mono_s)
 
     def _is_under_pressure(self) -> bool:
         """Whether memory is so short that one turn of the loop may take minutes."""

@@ -354,7 +354,8 @@ class Pauses:
 
     def rewrite_missing(self) -> None:
         """Write the copies again after a failure, or after the runtime folder was cleaned."""
-        if self._failures or (self._pauses and self._is_removed()):
+        removed = not os.path.lexists(os.path.join(self._runtime, FILE))
+        if self._failures or (self._pauses and removed):
             self._write()
 
     def collect(self) -> None:
@@ -398,9 +399,3 @@ class Pauses:
             "Make room there. If the daemon ends before that, resume stopped processes with: "
             "kill -CONT PID",
         )
-
-    def _is_removed(self) -> bool:
-        with suppress(OSError):
-            os.lstat(os.path.join(self._runtime, FILE))
-            return False
-        return True
