@@ -77,7 +77,7 @@ class Rescue(LoopRescue[TorchState, SavedTorch, LoaderPasses]):
             shrinks=self._shrinks,
             parameters=on_torch.parameters(self._state),
             buffers=on_torch.buffers(self._state) if self._shrinks else [],
-            generators=[part.thing for part in self._state._parts.values()],
+            generators=[part.thing for part in self._state.parts.values()],
             scaler=scaler,
             reduction=reduction,
             weight=weight,

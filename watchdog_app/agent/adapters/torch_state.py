@@ -57,10 +57,10 @@ class TorchState(NamedState):
             RescueError: an optimizer trains what was not given, or several processes train.
         """
         _require_one_process()
-        self._parts: dict[str, Part] = {
+        self.parts: dict[str, Part] = {
             name: torch_parts.build_part(name, thing) for name, thing in objects.items()
         }
-        torch_parts.check_owners(self._parts)
+        torch_parts.check_owners(self.parts)
         begins = waiting is None
         super().__init__(
             objects,
@@ -77,18 +77,13 @@ class TorchState(NamedState):
         self._stepped = torch_parts.StepTracker(() if waiting else objects.values())
         self._waiting = waiting or self._stepped.accumulating_ids
 
-    @property
-    def parts(self) -> Mapping[str, Part]:
-        """The named objects."""
-        return self._parts
-
     def capture(self) -> Capture:
         """Everything, as tensors to be read one by one and as JSON."""
         torch_tensors.synchronize_devices()
         tensors = Tensors()
-        parts = {name: part.capture(tensors) for name, part in self._parts.items()}
+        parts = {name: part.capture(tensors) for name, part in self.parts.items()}
         waiting = self._waiting()
-        gradients = {name: part.gradients(tensors, waiting) for name, part in self._parts.items()}
+        gradients = {name: part.gradients(tensors, waiting) for name, part in self.parts.items()}
         position = self._position(tensors)
         self.lost = self.not_restored()
         common = self._common_meta()
@@ -100,7 +95,7 @@ class TorchState(NamedState):
             "parts": parts,
             "gradients": gradients,
             "identity": {**common["identity"], "graph": self.graphs.to_json()},
-            "programs": {name: part.signature() for name, part in self._parts.items()},
+            "programs": {name: part.signature() for name, part in self.parts.items()},
             "environment": environment_record(),
         }
         return Capture(tensors.entries, meta)
@@ -109,10 +104,10 @@ class TorchState(NamedState):
         """How it is known from outside that a step has begun to change the weights."""
         from watchdog_app.agent.snapshot.torch_marker import TorchMarker
 
-        things = [part.thing for part in self._parts.values()]
+        things = [part.thing for part in self.parts.values()]
         optimizers = [each for each in things if isinstance(each, torch.optim.Optimizer)]
         return TorchMarker(
-            lambda: self._parts,
+            lambda: self.parts,
             lambda: optimizers,
             self._waiting,
             self._position,
@@ -131,9 +126,9 @@ class TorchState(NamedState):
             RescueMismatch: it does not fit; nothing was set.
         """
         before = saved.meta["parts"]
-        found = [f"{name} is in the rescue only" for name in before if name not in self._parts]
-        found += [f"{name} is in the program only" for name in self._parts if name not in before]
-        for name, part in self._parts.items():
+        found = [f"{name} is in the rescue only" for name in before if name not in self.parts]
+        found += [f"{name} is in the program only" for name in self.parts if name not in before]
+        for name, part in self.parts.items():
             if name in before:
                 program = saved.meta["programs"][name]
                 found += part.differences(before[name], program, saved.row)
@@ -148,11 +143,11 @@ class TorchState(NamedState):
             RescueMismatch: it does not fit; nothing was set.
         """
         self.check(saved)
-        for name, part in self._parts.items():
+        for name, part in self.parts.items():
             part.restore(saved.meta["parts"][name], saved.read)
         for name, held in saved.meta["gradients"].items():
             if held is not None:
-                self._parts[name].restore_gradients(held, saved.read)
+                self.parts[name].restore_gradients(held, saved.read)
         self._restore_common(saved)
 
     def merge_settings(self, saved: SavedTorch) -> tuple[str, ...]:

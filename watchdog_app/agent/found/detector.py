@@ -37,7 +37,7 @@ class Detector:
         self._steps_before: list[int] = []  # of the iteration before
         self._equal_iterations = 0  # iterations in a row with the same steps
         self._awaits_end = False  # the last step is made, and the end has not come
-        self._is_between = True
+        self.is_between_iterations = True  # all steps of one are made, and none of the next
         self.watching = False  # whether it is told when the model computes, and learns
         self._events = ""  # since the last step, each kind once in a row
         self._head_before: Head | None = None
@@ -62,12 +62,13 @@ class Detector:
             self._last_steps[optimizer] = self._total
         if len(self._active()) == 1:
             self._first, self._steps = optimizer, [optimizer]
-            self._awaits_end = self._is_between = True
+            self._awaits_end = True
         else:
             if optimizer == self._first and self._steps[-1:] != [optimizer]:
                 self._begin_iteration()
             self._steps.append(optimizer)
-            self._awaits_end = self._is_between = self._steps == self._steps_before
+            self._awaits_end = self._steps == self._steps_before
+        self.is_between_iterations = self._awaits_end
         if self._awaits_end:
             self.iterations += 1
             self._equal_iterations += 1
@@ -98,11 +99,6 @@ class Detector:
             self._first = None
 
     @property
-    def is_between_iterations(self) -> bool:
-        """Whether all steps of an iteration are made, and none of the next."""
-        return self._is_between
-
-    @property
     def has_idle_optimizer(self) -> bool:
         """Whether an optimizer has not stepped for long while others did."""
         return len(self._active()) < len(self._last_steps)
@@ -122,7 +118,7 @@ class Detector:
 
     def _begin_iteration(self) -> None:
         """The first step of an iteration is being made."""
-        if self._steps and not self._is_between:
+        if self._steps and not self.is_between_iterations:
             self._equal_iterations = 0
             self.iterations += 1
         self._steps_before, self._steps = self._steps, []

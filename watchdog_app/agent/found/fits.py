@@ -43,8 +43,7 @@ def attach(module: ModuleType) -> None:
         if not _wrapped_trainers.is_on:
             _wrapped_trainers.wrap(module.Trainer, "reset_metrics", _wrap_reset_metrics)
     elif not _wrapped_lists.wraps(module.CallbackList):
-        package = module.__name__.partition(".")[0]
-        _wrapped_lists.wrap(module.CallbackList, "__init__", _wrap_callback_list(package))
+        _wrapped_lists.wrap(module.CallbackList, "__init__", _wrap_callback_list)
 
 
 def detach() -> None:
@@ -60,17 +59,16 @@ def _called_by(function: str, package: str) -> bool:
     return inside and caller.f_code.co_name == function
 
 
-def _wrap_callback_list(package: str) -> Any:
-    def make(before: Any) -> Any:
-        def __init__(self: Any, callbacks: Any = None, *args: Any, **kwargs: Any) -> None:
-            if _wrapped_lists.is_on and _called_by("fit", package):
-                with _guard:
-                    callbacks = _add_rescue(callbacks, package)
-            before(self, callbacks, *args, **kwargs)
+def _wrap_callback_list(before: Any) -> Any:
+    package = before.__module__.partition(".")[0]
 
-        return __init__
+    def __init__(self: Any, callbacks: Any = None, *args: Any, **kwargs: Any) -> None:
+        if _wrapped_lists.is_on and _called_by("fit", package):
+            with _guard:
+                callbacks = _add_rescue(callbacks, package)
+        before(self, callbacks, *args, **kwargs)
 
-    return make
+    return __init__
 
 
 def _wrap_reset_metrics(before: Any) -> Any:

@@ -13,6 +13,7 @@ together by element type, and gives the large ones, whose buffers NumPy looks at
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import groupby
@@ -31,29 +32,19 @@ from watchdog_app.rescue.segment.snapshot import Marker
 _OURS = "_watchdog_counts"
 
 
-class Counter:
-    """Of the process: a graph that counts in it may outlive the training."""
-
-    def __init__(self) -> None:
-        self._variable: Any = None
-
-    @property
-    def variable(self) -> Any:
-        """Made when it is first asked for."""
-        if self._variable is None:
-            with tf.init_scope(), tf.device("CPU:0"):
-                self._variable = tf.Variable(tf.zeros((2,), tf.int64), trainable=False)
-                # Gives it a buffer of its own.
-                self._variable.assign_add(tf.ones((2,), tf.int64))
-        return self._variable
-
-    def read(self) -> Marker:
-        """Where the number is, and what it is now."""
-        seen = np.asarray(self.variable.read_value())  # on a CPU the buffer itself, no copy
-        return Marker(int(seen.__array_interface__["data"][0]), int(seen[0]))
+@functools.cache
+def counter() -> Any:
+    """Of the process, made when it is first asked for: a graph may outlive its training."""
+    with tf.init_scope(), tf.device("CPU:0"):
+        variable = tf.Variable(tf.zeros((2,), tf.int64), trainable=False)
+        variable.assign_add(tf.ones((2,), tf.int64))  # gives it a buffer of its own
+    return variable
 
 
-APPLIED = Counter()  # before gradients are applied
+def read_counter() -> Marker:
+    """Where the number is that steps count before they apply gradients, and what it is now."""
+    seen = np.asarray(counter().read_value())  # on a CPU the buffer itself, no copy
+    return Marker(int(seen.__array_interface__["data"][0]), int(seen[0]))
 
 
 def add_counter(optimizer: Any) -> None:
@@ -65,7 +56,7 @@ def add_counter(optimizer: Any) -> None:
     apply = optimizer.apply
     if getattr(apply, _OURS, False):
         return
-    variable = APPLIED.variable
+    variable = counter()
 
     def counted(grads: Any, trainable_variables: Any = None, **others: Any) -> Any:
         listed = list(grads)
@@ -200,7 +191,7 @@ class OnTensorFlow(FitMarker):
 
     def update_marker(self, step: int) -> None:
         """Whether the steps since the last look have counted, and where."""
-        before, self._marker = self._marker, APPLIED.read()
+        before, self._marker = self._marker, read_counter()
         if step != self._step:
             now = self._marker
             self._counts = (

@@ -63,7 +63,7 @@ class Resumption:
         self._rescue = rescue
         self._model = model
         self._state = state
-        self._arrived = False
+        self.arrived = False  # everything is as it was when the rescue was saved
         self._replay: Any = None
         self._messages: list[str] = []
         progress = state.progress
@@ -110,15 +110,10 @@ class Resumption:
         place = f"epoch {at['epoch'] + 1}, {batch}"
         report.resumed(self._rescue, place, self._messages, self._changed, start_over)
 
-    @property
-    def arrived(self) -> bool:
-        """Whether everything is as it was when the rescue was saved."""
-        return self._arrived
-
     def epoch_begins(self, epoch: int) -> None:
         """Call in `on_epoch_begin`, before anything else of ours."""
         self._model._initial_epoch = None
-        if self._arrived:
+        if self.arrived:
             return
         if epoch != self._saved.position["epoch"] and self._replay is not None:
             self._replay.remove()
@@ -166,7 +161,7 @@ class Resumption:
             self._state.progress.passes.arrived()
 
     def _restore_state(self) -> None:
-        self._arrived = True
+        self.arrived = True
         at = self._saved.position
         if self._replay is not None and not at.get("between_epochs"):
             # Fit began the epoch at 0; where all of its batches are trained, none says otherwise.

@@ -60,7 +60,7 @@ class FitState:
         # Now: callbacks may change rates as they go.
         self.identity = identity.gather(model, progress.iterator, backend.name)
         self._identity = self.identity.to_json()
-        self._attributes = Attributes(identity.holders_of(model, progress.iterator))
+        self.attributes = Attributes(identity.holders_of(model, progress.iterator))
         self._stateful: list[str] | None = None  # operations of the step, once it is traced
         self.lost: list[str] = []  # what the last capture could not take, in words
 
@@ -125,17 +125,13 @@ class FitState:
             "variables": listed,
             "callback_arrays": len(arrays),
             "optimizers": optimizer_targets(self.model),
-            "identity": self._attributes.identity(self._identity),
+            "identity": self.attributes.identity(self._identity),
             "settings": keras_facts.recorded_settings(keras_facts.named_optimizers(self.model)),
             **changing,
             "environment": self.backend.environment_record(),
             "not_restored": lost,
         }
         return Capture(entries, meta)
-
-    def restore_attributes(self, saved: object) -> None:
-        """Set attributes that training had changed."""
-        self._attributes.restore(saved)
 
     def changing(self) -> dict[str, Any] | None:
         """What of the JSON values is another with each batch; None where tensors are as well."""
@@ -152,7 +148,7 @@ class FitState:
             "position": self.progress.position(),
             "order_seed": None if self.order is None else self.order.seed,
             "callbacks": callbacks,
-            attributes.KEY: self._attributes.changed_values(),
+            attributes.KEY: self.attributes.changed_values(),
             "own_random": self._own_random,
             "own_orders": self._own_orders,
             "logs": dict(_scalar_logs(self.logs)),
@@ -208,7 +204,7 @@ class FitState:
                 f"random numbers that the training step draws with {', '.join(self._stateful)} "
                 f"({self.backend.stateful_remedy})"
             )
-        lost += self._attributes.lost()
+        lost += self.attributes.lost()
         return lost + callback_state.changed_since(
             self._callbacks_before, self.callbacks, self.progress.epoch
         )
@@ -277,7 +273,7 @@ class SavedFit(SavedState):
 
     def load_callbacks_and_random(self, state: FitState) -> list[str]:
         """Give callbacks and global random numbers back; returns callbacks that are not there."""
-        state.restore_attributes(self.meta.get(attributes.KEY))
+        state.attributes.restore(self.meta.get(attributes.KEY))
         absent = callback_state.restore(state.callbacks, self.meta["callbacks"], self.read)
         restore_random(
             self.meta["random"], python_and_numpy=bool(self.meta["restore_python_random"])
