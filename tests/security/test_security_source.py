@@ -31,6 +31,7 @@ CALLS = {
 REASONS = {
     ("__init__.py", "importlib.import_module"): "a module of ours, by a fixed name",
     ("agent/found/fit_rescue.py", "importlib.import_module"): "ours, out of two",
+    ("agent/adapters/keras/rescue.py", "importlib.import_module"): "ours, from the table of backends",
     ("agent/hook.py", "importlib.import_module"): "ours, from the table WATCHED_MODULES",
     ("cli/dispatch.py", "importlib.import_module"): "ours, from the table of commands",
     ("doctor/probe.py", "importlib.import_module"): "torch and jax, in a child, in the user's Python",
