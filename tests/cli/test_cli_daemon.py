@@ -242,11 +242,9 @@ def test_start_from_a_folder_with_a_trap(quiet, watchdog, tmp_path):
     trap.mkdir()
     for name in ("json", "socket", "signal", "watchdog_app"):
         (trap / f"{name}.py").write_text("raise SystemExit('trapped')\n")
-    code = (
-        "import sys; sys.path.pop(0); from watchdog_app.cli import main; sys.exit(main(['start']))"
-    )
+    code = "import sys; from watchdog_app.cli import main; sys.exit(main(['start']))"
 
-    done = finished([sys.executable, "-P", "-c", code.replace("sys.path.pop(0); ", "")], cwd=trap)
+    done = finished([sys.executable, "-P", "-c", code], cwd=trap)
 
     assert (0, "") == (done.returncode, done.stderr)
 

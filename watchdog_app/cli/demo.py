@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from dataclasses import asdict
 
 from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from watchdog_app.base.text.quantities import format_bytes
@@ -61,7 +62,7 @@ def run(args: Args, out: Output) -> int:
             say(f"          left to look at: {sandbox.folder}")
         else:
             shutil.rmtree(sandbox.folder, ignore_errors=True)
-    figures = report.as_dict()
+    figures = asdict(report)
     out.result(figures, lambda: summary(figures))
     return EXIT_OK if report.identical else EXIT_FAILURE
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from watchdog_app.base.errors import WatchdogError
@@ -29,7 +29,7 @@ _TIMEOUT_S = 300.0  # for one step; a hung one ends the demo with its log
 
 @dataclass(slots=True)
 class Report:
-    """What the demo found; `as_dict` is what `--json` prints."""
+    """What the demo found, and what `--json` prints; units in the names."""
 
     how: str = ""
     limit_bytes: int = 0
@@ -45,10 +45,6 @@ class Report:
     compared: int = 0
     identical: bool = False
     seconds: float = 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, units in the names."""
-        return asdict(self)
 
 
 class Story:
