@@ -48,6 +48,14 @@ def test_the_picture_fits_its_terminal(columns, style):
     assert "8.0" in lines[0].replace("8.00", "8.0")
 
 
+def test_marks_of_one_moment_stand_side_by_side():
+    """Each letter that the legend explains is in the picture."""
+    marks = [{"unix_s": 600.0, "kind": kind} for kind in ("warned", "saved", "saved", "death")]
+    lines = plot({**PAST, "marks": marks}, 80, PLAIN)
+
+    assert any(line.endswith("WSX") for line in lines)
+
+
 def test_without_dots_the_picture_is_ascii():
     """A console of the kernel, a log file."""
     text = "\n".join(plot(PAST, 80, PLAIN))

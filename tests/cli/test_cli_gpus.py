@@ -335,7 +335,8 @@ def test_the_history_of_a_fault_says_how_bad_it_was():
     entry = {"kind": "incident", "unix_s": NOW_UNIX_S, **fault()}
 
     assert "GPU 1 (NVIDIA H100 80GB HBM3), critical: Xid 79" in describe(entry)
-    assert "is over, was critical" in describe({**entry, "closed_unix_s": NOW_UNIX_S})
+    over = describe({**entry, "closed_unix_s": NOW_UNIX_S})
+    assert over.startswith("over: GPU 1 (NVIDIA H100 80GB HBM3), critical: ")
 
 
 @pytest.mark.parametrize(

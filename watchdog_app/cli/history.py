@@ -157,10 +157,10 @@ def _describe_incident(entry: Json) -> str:
     label = plain(entry.get("label") or entry.get("resource") or "a limit")
     if Incident.read(entry).is_fault:
         peak = Level.from_stage(entry.get("peak")).fault.lower()
-        over = entry.get("closed_unix_s") is not None
-        return f"{label} is over, was {peak}" if over else f"{label}, {peak}"
+        over = "" if entry.get("closed_unix_s") is None else "over: "
+        return f"{over}{label}, {peak}"
     if entry.get("closed_unix_s") is not None:
-        return f"{label} is over, reached {plain(entry.get('peak') or '?')}"
+        return f"over: {label}, reached {plain(entry.get('peak') or '?')}"
     return f"{label} at {plain(entry.get('stage') or '?')}"
 
 

@@ -33,7 +33,7 @@ _COLORS = {0: "", _RESOURCE: "dim", _LIMIT: "red", _TASK: "green", _MARK: "alarm
 # On a terminal without dots the lines tell themselves apart by their characters.
 _PLAIN = {0: " ", _RESOURCE: ".", _LIMIT: "-", _TASK: "*", _MARK: "|"}
 _LETTERS = {"saved": "S", "warned": "W", "paused": "P", "resumed": "R", "death": "X"}
-_ORDER = ("resumed", "paused", "warned", "saved", "death")  # the later one wins a cell
+_ORDER = ("death", "saved", "warned", "paused", "resumed")  # the later one moves aside
 
 
 def plot(past: Json, columns: int | None, style: Style) -> list[str]:
@@ -134,7 +134,10 @@ def _render_axis(
         at = number_or_none(mark.get("unix_s"))
         if at is not None and begin <= at <= end + 1:
             place = round((min(at, end) - begin) / (end - begin) * (columns - 1))
-            cells[place] = _LETTERS[mark["kind"]]
+            letter = _LETTERS[mark["kind"]]
+            while place and cells[place] not in (" ", letter):
+                place -= 1  # beside a mark of another kind
+            cells[place] = letter
     first = f"-{format_duration(end - begin)}"
     end_label = "the end"
     blank = " " * max(1, columns - len(first) - len(end_label))
@@ -163,7 +166,7 @@ def _render_legend(
     used = {str(mark.get("kind")) for mark in _known_marks(past)}
     words += [
         f"{_LETTERS[kind]} {'the end' if kind == 'death' else kind}"
-        for kind in reversed(_ORDER)
+        for kind in _ORDER
         if kind in used
     ]
     lines, line = [], ""

@@ -20,8 +20,11 @@ from watchdog_app.daemon.log import Log
 LEAST_DEADLINE_S = 5.0
 MOST_DEADLINE_S = 600.0
 _DEFAULT_DEADLINE_S = 60.0  # for a save that nothing has been measured of
-_STARTING_S = 120.0  # for so long TensorFlow and the data may take to begin
-_ADD_AGENT = "Add one to the training: from watchdog_app.agent.keras import Rescue"
+_STARTING_S = 120.0  # for so long the framework and the data may take to begin
+_ADD_AGENT = (
+    "Add one to the training: from watchdog_app.agent.torch import Rescue "
+    "(Keras: watchdog_app.agent.keras)"
+)
 MOST_FOLLOWERS = 1000  # a rescue that people asked for; each is kept until it has ended
 _FORGET_NEAR_S = 120.0  # a resource that nobody was saved for in so long is near no more
 _DEADLINE_FACTOR = (
@@ -269,7 +272,7 @@ def no_agent_message(task: Task, now_unix_s: float, agent: AgentState | None = N
     if age_s is not None and 0 <= age_s < _STARTING_S:
         return (
             f"No agent has reported from it yet; it started {format_duration(age_s)} ago. An agent "
-            "reports when the training begins, after TensorFlow has started: ask again then. If "
+            "reports when the training begins, after its framework has started: ask again then. If "
             f"it has none: {_ADD_AGENT}"
         )
     return f"No agent has reported from it, so it has none or does not train now. {_ADD_AGENT}"
