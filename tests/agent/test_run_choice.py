@@ -18,7 +18,7 @@ from watchdog_app.agent.resume import notebook as resume_notebook
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.run_choice import Beginning, Choice
 from watchdog_app.base.errors import RescueError
-from watchdog_app.rescue.checkpoint import inventory, names, runs
+from watchdog_app.rescue.checkpoint import inventory, names, run_lock, runs
 from watchdog_app.rescue.checkpoint.store import RescueStore
 from watchdog_app.rescue.identity.call_site import CallSite
 
@@ -322,6 +322,69 @@ def test_a_loop_that_was_found_names_another_training_in_its_own_folder(
     assert same is None
     assert other is not None
     assert "another value of --data" in other
+
+
+def test_a_rescue_that_is_a_link_is_named_and_keeps_its_lock(tmp_path: Path):
+    """Somebody moved it to a larger disk; moved back, it is resumed from."""
+    folder = tmp_path / "rescues"
+    left_by_another(folder, 10)
+    (path,) = folder.glob("rescue-*")
+    elsewhere = path.rename(tmp_path / "elsewhere")
+    path.symlink_to(elsewhere)
+
+    def start_over() -> None:
+        linked = choose(folder)
+        assert linked.rescue is None
+        (line,) = linked.why
+        assert f"{path} is a link: it is left alone." in line
+        assert path.name[-12:] in run_lock.locked_runs(str(folder))
+
+    in_another_process(start_over)
+    path.unlink()
+    elsewhere.rename(path)
+    assert choose(folder).rescue is not None
+
+
+@pytest.mark.parametrize("kind", ["pipe", "stranger"])
+def test_a_lock_that_is_no_file_of_this_user_is_named_where_its_process_has_ended(
+    tmp_path: Path, kind: str
+):
+    """It does not say that the process still runs."""
+    if kind == "stranger" and os.geteuid() != 0:
+        pytest.skip("giving files away needs root")
+    left_by_another(tmp_path, 10)
+    (lock,) = tmp_path.glob("run-*.lock")
+    if kind == "pipe":
+        lock.unlink()
+        os.mkfifo(lock)
+    else:
+        os.chown(lock, 65534, 65534)
+
+    def start_over() -> None:
+        choice = choose(tmp_path)
+        assert choice.rescue is None
+        (line,) = choice.why
+        assert "still runs" not in line
+        assert "has a lock that is no file of this user: it is left alone." in line
+        assert f"To resume from it, remove {lock}." in line
+
+    in_another_process(start_over)
+    lock.unlink()
+    assert choose(tmp_path).rescue is not None
+
+
+def test_a_finished_rescue_of_a_container_is_neither_running_nor_kept_for_it(tmp_path: Path):
+    """Nobody here can see its process, which has marked it as finished."""
+    (tmp_path / "rescue-0000000010-000001-7.7.00000000-0123456789ab").mkdir()
+    (name,) = names.complete_rescues(str(tmp_path))
+    states = []
+    for _ in range(2):
+        states.append(
+            (names.is_in_use(str(tmp_path), name), names.is_prunable(str(tmp_path), name))
+        )
+        names.mark_finished(str(tmp_path / str(name)))
+
+    assert [(True, False), (False, True)] == states
 
 
 def test_ending_well_leaves_the_rescues_of_others_unfinished(tmp_path: Path):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from watchdog_app.rescue.checkpoint import run_lock, runs
+from watchdog_app.rescue.checkpoint.owner import start_time, this_process
 
 RUN = "0123456789ab"
 
@@ -73,6 +75,30 @@ def test_the_age_of_a_beat_is_told_by_the_clock_of_the_folder(
 
     os.utime(path, (0, 0))
     assert run_lock.check_owner(str(tmp_path), RUN, None, None).life == "left"
+
+
+def test_the_lock_decides_where_proc_is_of_another_pid_namespace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """`unshare --pid` without a /proc of its own: the number there is another process's."""
+    held = run_lock.acquire(str(tmp_path), RUN, new=True)
+    with subprocess.Popen(["sleep", "600"]) as other:
+        try:
+            began = {"pid": other.pid, "start_time": start_time(other.pid)}
+            path = Path(run_lock.lock_path(str(tmp_path), RUN))
+            path.write_text(json.dumps({**this_process().to_json(), **began}))
+            readlink = os.readlink
+            monkeypatch.setattr(
+                os, "readlink", lambda path: "1" if path == "/proc/self" else readlink(path)
+            )
+
+            alive = run_lock.check_owner(str(tmp_path), RUN, None, None)
+            held.release(remove=False)
+            dead = run_lock.check_owner(str(tmp_path), RUN, None, None)
+        finally:
+            other.kill()
+
+    assert ("alive", "dead") == (alive.life, dead.life)
 
 
 def test_a_forked_child_saves_under_a_key_that_no_later_start_has(tmp_path: Path):

@@ -429,6 +429,8 @@ def _begin(
 
 _STILL_RUNS = "is of a training that still runs"
 _FOREIGN_USER = "was put there by another user"
+_LINK = "is a link"
+_FOREIGN_LOCK = "has a lock that is no file of this user"
 _POOLED = "may be of another task of a pool of processes"
 
 
@@ -442,7 +444,10 @@ def _classify_runs(
     lefts = runs.saved_runs(root)
     seen.has_rescues = bool(lefts)
     seen.salt = next(_salts(lefts), None)
-    run_lock.remove_unused(root, {left.run for left in lefts if left.run})
+    links = names.linked_rescues(root)
+    used = {left.run for left in lefts} | {name.run for name in links}
+    run_lock.remove_unused(root, {run for run in used if run})
+    seen.others += [(SavedRun(root, name.run, [name]), _LINK) for name in links]
     for left in lefts:
         if names.is_other_users(left.directory, left.names[-1]):
             seen.others.append((left, _FOREIGN_USER))
@@ -473,7 +478,8 @@ def _classify_runs(
             continue
         verdict = left.verdict()
         if verdict.life == "alive":
-            seen.others.append((left, _alive_reason(verdict)))
+            foreign = verdict.is_lock_foreign
+            seen.others.append((left, _FOREIGN_LOCK if foreign else _alive_reason(verdict)))
         elif another is None or resume == "force" or left.needs_decision:
             if another is not None:
                 seen.notes[left.path] = f'{left.path} {another}; resume="force" resumes from it.'
@@ -592,6 +598,13 @@ def _other_run_messages(seen: _FolderRuns, *, starts_over: bool = True) -> list[
             lines.append((text, True))
         elif why == _FOREIGN_USER:  # whom nothing believes, not even "force"
             lines.append((f"{left.path} {why}: to resume from it, copy it yourself.", True))
+        elif why == _LINK:
+            text = f"{left.path} {why}: it is left alone. To resume from it, move its folder here."
+            lines.append((text, True))
+        elif why == _FOREIGN_LOCK:
+            lock = run_lock.lock_path(left.directory, left.run or "")
+            text = f"{left.path} {why}: it is left alone. To resume from it, remove {lock}."
+            lines.append((text, True))
         elif why.startswith("belongs to another training"):
             text = f"{left.path} {why} and waits for it: it is left alone. {_FORCE} {_APART}"
             lines.append((text, False))

@@ -112,6 +112,16 @@ def next_sequence(directory: str) -> int:
     return highest + 1
 
 
+def linked_rescues(directory: str) -> list[RescueName]:
+    """Unfinished rescues in `directory` that are links, which nothing here follows."""
+    found = []
+    for name in complete_rescues(directory):
+        path = os.path.join(directory, str(name))
+        if os.path.islink(path) and os.path.isdir(path) and not is_finished(path):
+            found.append(name)
+    return found
+
+
 def partial_name(number: int) -> str:
     """The name of a folder that this process is about to fill or to remove."""
     return f".partial-{this_process()}-{number}"
@@ -160,6 +170,8 @@ def is_prunable(directory: str, name: RescueName) -> bool:
 
 def _owner_life(directory: str, name: RescueName) -> str:
     path = os.path.join(directory, str(name))
+    if is_finished(path):  # its process may not be visible here, and does not need it any more
+        return "dead"
     age_s = _age_s(path)
     owner = Owner.parse(name.owner_text)
     newest = None if age_s is None else time.time() - age_s

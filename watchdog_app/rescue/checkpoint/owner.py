@@ -79,9 +79,19 @@ class Owner:
     @property
     def alive(self) -> bool | None:
         """Whether it still runs; None where its pid means nothing here."""
-        if self.namespace != this_process().namespace:
+        if self.namespace != this_process().namespace or not _shows_own_processes():
             return None
         return start_time(self.pid) == self.start_time
+
+
+def _shows_own_processes() -> bool:
+    """Whether /proc is of this PID namespace: `unshare --pid` alone leaves the one outside."""
+    if not _LINUX:
+        return True
+    try:
+        return os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        return False
 
 
 def start_time(pid: int) -> int | None:
@@ -131,7 +141,7 @@ def _identify(pid: int) -> Owner:
     host = os.uname().nodename if hasattr(os, "uname") else ""
     return Owner(
         pid=pid,
-        start_time=start_time(pid) or 0,
+        start_time=(process.start_time("self") if _LINUX else start_time(pid)) or 0,
         namespace=_namespace(boot, host),
         host=host[:200],
         machine=_read_text("/etc/machine-id"),

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from watchdog_app.base import paths
-from watchdog_app.rescue.checkpoint.owner import Owner, is_trusted, start_time, this_process
+from watchdog_app.rescue.checkpoint.owner import Owner, is_trusted, this_process
 
 ID = re.compile(r"[0-9a-f]{12}")
 _NAME = re.compile(r"run-([0-9a-f]{12})\.lock")
@@ -45,11 +45,13 @@ class Verdict:
     Whether the process that trains a run still lives.
 
     `life`: "alive"; "dead"; "left": another machine has not been heard of for long.
+    `is_lock_foreign`: it counts as alive for its lock alone, which is no file of this user.
     """
 
     life: Life
     owner: Owner | None
     silent_s: float | None = None  # since another machine was heard of
+    is_lock_foreign: bool = False
 
     @property
     def owner_label(self) -> str:
@@ -230,7 +232,8 @@ def check_owner(
     except FileNotFoundError:
         pass  # removed by a person, or copied without it
     except OSError:
-        return Verdict("alive", owner)  # nobody of ours can tell
+        ended = owner is not None and owner.alive is False
+        return Verdict("alive", owner, is_lock_foreign=ended)  # nobody of ours can tell
     else:
         try:
             found = os.fstat(fd)
@@ -291,9 +294,9 @@ def _decide(
     if owner is not None:
         if owner.namespace == here.namespace:
             # A lock file may be removed, replaced or copied: the process is asked, too.
-            me = (owner.pid, owner.start_time) == (here.pid, here.start_time)
-            alive = not me and start_time(owner.pid) == owner.start_time
-            return Verdict("alive" if alive else "dead", owner)
+            alive = False if owner == here else owner.alive
+            if alive is not None:
+                return Verdict("alive" if alive else "dead", owner)
         if locks and owner.boot and owner.boot == here.boot:
             return Verdict("dead", owner)
         earlier_boot = owner.boot != here.boot and owner.boot and here.boot
