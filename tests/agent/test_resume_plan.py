@@ -111,18 +111,6 @@ def test_a_command_in_a_timed_cell_is_taken_out_of_it():
     assert ["%%time", "b = 2"] == [line for line in step.run.splitlines() if line != "pass"]
 
 
-@pytest.mark.parametrize(
-    "text", ["await f()", "%%time\nawait f()", "async for x in y:\n    x", "!ls\nx = await f()"]
-)
-@pytest.mark.parametrize("everything", [False, True])
-def test_a_cell_that_awaits_is_known_before_anything_is_run(text, everything):
-    """It would fail in the middle: a loop already runs the cell that resumes."""
-    (step,) = planned(text, everything=everything)
-
-    assert step.awaits
-    assert "awaits" in step.why
-
-
 def test_questions_are_asked_again_and_said_beforehand():
     """The answer is the user's."""
     (step,) = planned("name = input('who?')")

@@ -11,14 +11,16 @@ import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from watchdog_app.agent.resume import notebook as resume_notebook
 from watchdog_app.agent.runtime import run_choice
-from watchdog_app.agent.runtime.run_choice import Beginning, Choice
+from watchdog_app.agent.runtime.run_choice import Beginning
 from watchdog_app.base.errors import RescueError
 from watchdog_app.rescue.checkpoint import inventory, names, run_lock, runs
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.checkpoint.store import RescueStore
 from watchdog_app.rescue.identity.call_site import CallSite
 
@@ -28,6 +30,12 @@ def script(monkeypatch):
     """As within a script that begins its trainings at one place, whatever a test calls."""
     monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
     monkeypatch.setattr(run_choice, "call_site", lambda _: CallSite("__main__.train"))
+
+
+class Choice(NamedTuple):
+    rescue: LoadedRescue | None
+    why: list[str]
+    notes: list[str]
 
 
 def begin(folder: Path, resume: bool | str = True) -> Beginning:
@@ -76,7 +84,8 @@ def left_by_another(folder: Path, *steps: int, **how: int) -> None:
 
 def choose(folder: Path, resume: bool | str = True) -> Choice:
     begun = begin(folder, resume)
-    return run_choice.choose(begun, RescueStore(begun.directory, run=begun.run))
+    found = run_choice.choose(begun, RescueStore(begun.directory, run=begun.run))
+    return Choice(found, begun.why, begun.notes if found is not None else [])
 
 
 def unfinished(folder: Path) -> list[int]:
@@ -121,7 +130,8 @@ def test_resume_false_chooses_nothing_and_replaces_the_rescue_later(tmp_path: Pa
     left_by_another(tmp_path, 10)
 
     begun = begin(tmp_path, False)
-    assert Choice(None) == run_choice.choose(begun, RescueStore(begun.directory, run=begun.run))
+    assert [] == begun.why
+    assert run_choice.choose(begun, RescueStore(begun.directory, run=begun.run)) is None
     assert [10] == unfinished(tmp_path)
     save(begun, 1, 2)
 
@@ -143,7 +153,7 @@ def test_another_training_of_this_process_does_not_take_its_rescue(tmp_path: Pat
     """The second of two trainings of a script."""
     save(begin(tmp_path), 5)
 
-    assert Choice(None) == choose(tmp_path)
+    assert Choice(None, [], []) == choose(tmp_path)
 
 
 def test_a_rescue_is_gone_on_from_once_in_a_process(tmp_path: Path, notebook):
@@ -235,17 +245,8 @@ def training_elsewhere(folder: Path, steps: int) -> Iterator[None]:
         os.close(read)
 
 
-def test_a_rescue_of_a_process_that_still_runs_is_left_to_it(tmp_path: Path):
-    """Two runs of one program: the second does not train the first one's state on."""
-    with training_elsewhere(tmp_path, 30):
-        choice = choose(tmp_path)
-
-    assert choice.rescue is None
-    assert "still runs" in choice.why[0]
-
-
-@pytest.mark.parametrize("resume", ["force", "newest"])
-def test_what_still_runs_is_not_taken_whatever_is_asked_for(tmp_path: Path, resume: str):
+@pytest.mark.parametrize("resume", [True, "force", "newest"])
+def test_what_still_runs_is_not_taken_whatever_is_asked_for(tmp_path: Path, resume: bool | str):
     """Its owner would go on writing the same run."""
     with training_elsewhere(tmp_path, 30):
         choice = choose(tmp_path, resume)

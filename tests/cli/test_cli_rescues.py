@@ -14,6 +14,7 @@ from watchdog_app.cli.rescues_text import remarks
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.checkpoint.inventory import Search, find_rescue_folders
 from watchdog_app.rescue.checkpoint.owner import Owner, this_process
+from watchdog_app.rescue.checkpoint.runs import Run
 from watchdog_app.rescue.checkpoint.store import RescueStore
 
 GONE = Owner(
@@ -22,11 +23,11 @@ GONE = Owner(
 ELSEWHERE = Owner(this_process().pid, this_process().start_time, "00000000")  # of another container
 
 
-def save(folder, step, *, owner=GONE, program="/home/u/train.ipynb", shape=(1000,), lost=()):
+def save(folder, step, *, owner=GONE, program="/home/u/train.ipynb", run=None, lost=()):
     """A rescue as a process that has ended left it; its path."""
-    store = RescueStore(str(folder), keep=1000)
-    data = bytes(4 * shape[0])
-    entry = TensorEntry("dense/kernel", "F32", shape, len(data), lambda: memoryview(data))
+    store = RescueStore(str(folder), keep=1000, run=run and Run(run, str(folder)))
+    data = bytes(4000)
+    entry = TensorEntry("dense/kernel", "F32", (1000,), len(data), lambda: memoryview(data))
     meta = {
         "reason": "memory runs out",
         "program_path": program,
@@ -205,16 +206,15 @@ def test_names_of_files_are_never_obeyed_by_the_terminal(watchdog, tmp_path):
 
 
 def test_prune_keeps_the_newest_of_each_training(watchdog, tmp_path):
-    """A training is what has the same program and the same variables."""
+    """A training is a run; without one, what a process saved."""
     first = [save(tmp_path / "r", step) for step in (1, 2, 3)]
-    other = save(tmp_path / "r", 1, program="/home/u/other.py")
-    bigger = save(tmp_path / "r", 1, shape=(2000,))
+    other = [save(tmp_path / "r", step, run="0123456789ab") for step in (1, 2)]
 
     done = watchdog("rescues", "prune", str(tmp_path / "r"), "--keep", "1", "--yes")
 
     assert (0, "") == (done.returncode, done.stderr)
     left = {one["path"] for one in listed(watchdog, str(tmp_path / "r"))}
-    assert {first[2], other, bigger} == left
+    assert {first[2], other[1]} == left
 
 
 def test_prune_never_takes_the_newest_complete_one(watchdog, tmp_path):

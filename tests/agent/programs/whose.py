@@ -58,9 +58,9 @@ class Bare:
         self.beginning = run_choice.begin(folder, resume, name=name)
         run = self.beginning.run
         self.store = RescueStore(self.beginning.directory, keep, run=run)
-        choice = run_choice.choose(self.beginning, self.store)
-        self.step_number = 0 if choice.rescue is None else choice.rescue.step
-        for line in (*choice.why, *choice.notes):
+        found = run_choice.choose(self.beginning, self.store)
+        self.step_number = 0 if found is None else found.step
+        for line in (*self.beginning.why, *(self.beginning.notes if found else ())):
             print_message(line)
 
     def save(self):

@@ -17,6 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from watchdog_app.agent.adapters.keras import model as keras_model
 from watchdog_app.agent.adapters.named import NamedState, SavedState
 from watchdog_app.agent.adapters.passes import Passes
 from watchdog_app.agent.identity import attributes, environment, keras_facts, tensorflow_facts
@@ -24,7 +25,8 @@ from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.agent.snapshot.tensorflow_marker import OnTensorFlow
 from watchdog_app.agent.state import matching, own_random, randomness, state_values, variables
-from watchdog_app.agent.state.variables import Row, StateVariable
+from watchdog_app.agent.state.rows import OPTIMIZER, Row, entry, from_bytes
+from watchdog_app.agent.state.variables import StateVariable
 from watchdog_app.base.errors import RescueError
 
 KIND = "loop"
@@ -88,19 +90,19 @@ class LoopState(NamedState):
     def capture(self) -> Capture:
         """Everything, as tensors to be read one by one and as JSON."""
         held = self.variables()
-        entries = [variables.entry(item.row, item.nbytes, item.array) for item in held]
+        entries = [entry(item.row, item.nbytes, item.array) for item in held]
         rows = [item.row for item in held]
         arrays = {f"{name}/": array for name, array in self._arrays.items()}
         others = {name: _capture_value(name, thing, arrays) for name, thing in self._others.items()}
         for name, array in arrays.items():
             row = (name, array.dtype.name, array.shape)
-            entries.append(variables.entry(row, array.nbytes, partial(np.asarray, array)))
+            entries.append(entry(row, array.nbytes, partial(np.asarray, array)))
             rows.append(row)
         optimizers = self._optimizers()
         late = [
             item.name
             for item in held
-            if item.name not in self._initial_names and item.group != variables.OPTIMIZER
+            if item.name not in self._initial_names and item.group != OPTIMIZER
         ]
         self.lost = [f"{name}, made after Rescue(...) was" for name in late]
         self.lost += self.not_restored()
@@ -232,7 +234,7 @@ class LoopState(NamedState):
             if isinstance(thing, keras.optimizers.Optimizer):
                 found[name] = thing
             elif isinstance(thing, keras.Model):
-                inner = variables.optimizers_of(thing)
+                inner = keras_model.optimizers_of(thing)
                 found.update({f"{name}.{index}": one for index, one in enumerate(inner)})
         return found
 
@@ -245,7 +247,7 @@ class LoopState(NamedState):
         ]
 
     def _targets(self, optimizer: Any) -> list[int] | None:
-        return variables.targets_of(optimizer, self._model_variables())
+        return keras_model.targets_of(optimizer, self._model_variables())
 
 
 class SavedLoop(SavedState):
@@ -267,7 +269,7 @@ class SavedLoop(SavedState):
 
     def read(self, name: str) -> np.ndarray[Any, Any]:
         """One tensor."""
-        return variables.from_bytes(self._rows[name], self._read_raw(name))
+        return from_bytes(self._rows[name], self._read_raw(name))
 
 
 def _is_supported(thing: Any) -> bool:

@@ -16,7 +16,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from watchdog_app.rescue.identity.notebook import ipython_shell
+from watchdog_app.rescue.identity.notebook import ipython_shell, running_cell_number
 
 KEY = "cells"  # of a rescue's description
 _MAX_CELLS = 10_000  # cells; a loop that runs cells by itself is no notebook
@@ -46,16 +46,6 @@ def kernel_id() -> str | None:
     file = app.instance().connection_file if app is not None and app.initialized() else ""
     found = _KERNEL_ID.fullmatch(os.path.basename(str(file)))
     return found[1] if found else None
-
-
-def running_cell_number(here: Any) -> int:
-    """
-    The number of the cell that runs.
-
-    IPython 9 counts on as a cell begins, those before it as it ends; both leave `_iN` first.
-    """
-    count = int(here.execution_count)
-    return count if f"_i{count}" in here.user_ns else count - 1
 
 
 def record_failed_cells() -> None:

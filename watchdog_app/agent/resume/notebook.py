@@ -82,15 +82,6 @@ def resume(run: str | None = "training", *, skip: Collection[int] = ()) -> None:
     if steps is None:
         return
     _print_cells(what, name, steps)
-    waits = [step.number for step in steps if step.awaits]
-    if waits:
-        _print(
-            f"[{kernel_cells.format_ranges(waits)}] uses `await` outside of a function, which "
-            "cannot run within another cell: nothing was run. Run your cells again up to the "
-            "training: it resumes from there automatically. To leave it out: "
-            f"watchdog.resume(skip={waits})"
-        )
-        return
     if run is None:
         _print("nothing was run. To run them: watchdog.resume()")
         return
@@ -225,7 +216,7 @@ def _run_cells(what: Unfinished, shell: Any, steps: Sequence[Step]) -> None:
     for step in steps:
         if step.run is None or (step.trains and what.found is not None):
             continue
-        if kernel_cells.running_cell_number(shell) == shell.execution_count:
+        if notebook.running_cell_number(shell) == shell.execution_count:
             shell.execution_count += 1  # an older IPython: this cell holds the number until it ends
         with run_choice.allow_resume_from(what.path):
             result = shell.run_cell(step.run, store_history=True)

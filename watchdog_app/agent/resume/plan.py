@@ -27,11 +27,9 @@ _OUTSIDE_LINES = frozenset(
         *("save", "notebook", "edit", "reset", "reset_selective", "logstart"),
     }
 )
-_IN_PYTHON = frozenset({"time", "timeit", "capture", "prun"})
 _LOADS = "%load_ext watchdog_app.agent"
 _OURS = ("watchdog", "watchdog_app")
 _SHELL = 'left out: shell commands (run="all" runs them)'
-_COROUTINE = 0x80  # inspect.CO_COROUTINE; inspect takes long to import
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,6 @@ class Step:
     run: str | None  # as it is run; None: it is left out
     why: str | None  # in words: left out, or what of it
     trains: bool = False
-    awaits: bool = False  # it cannot run within another cell
 
 
 def plan(
@@ -83,10 +80,7 @@ def plan(
             run, why = None, "left out: it ended with an error"
         else:
             run, why = reader.read(text, everything=everything)
-        awaits = run is not None and reader.awaits(run)
-        if awaits:
-            why = "it awaits: it cannot run within another cell"
-        found.append(Step(number, text, run, why, number == running, awaits))
+        found.append(Step(number, text, run, why, number == running))
     return found
 
 
@@ -106,7 +100,7 @@ class _Reader:
             return None, "left out: it was a resume itself"
         if everything:
             return text, None
-        if _cell_magic(tree) is None:
+        if not _has_cell_magic(tree):
             return self._drop_commands(text, tree)
         first, _, body = text.lstrip().partition("\n")  # `%%time`, and what it times
         if self._is_command_line(first.removeprefix("%%").partition(" ")[2]):
@@ -115,21 +109,6 @@ class _Reader:
         if kept is None:
             return None, why
         return (text if kept == body else f"{first}\n{kept}"), why
-
-    def awaits(self, text: str) -> bool:
-        """Whether a cell awaits something outside of any function."""
-        tree = self._tree(text)
-        if tree is None:
-            return False
-        inner = _cell_magic(tree)
-        if inner is not None:
-            return inner[0] in _IN_PYTHON and self.awaits(inner[1])
-        try:
-            flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-            code = compile(tree, "<cell>", "exec", flags=flags, dont_inherit=True)
-        except (SyntaxError, ValueError, RecursionError):
-            return False
-        return bool(code.co_flags & _COROUTINE)
 
     def _tree(self, text: str) -> ast.Module | None:
         try:
@@ -196,19 +175,12 @@ def _magic_call(node: ast.AST) -> tuple[str, str, str] | None:
     return node.func.attr, magic, rest
 
 
-def _cell_magic(tree: ast.Module) -> tuple[str, str] | None:
-    """A magic for a whole cell and that cell, where it may be Python: `%%time`, `%%capture`."""
+def _has_cell_magic(tree: ast.Module) -> bool:
+    """Whether a magic is for the whole cell, which may be Python: `%%time`, `%%capture`."""
     if len(tree.body) != 1 or not isinstance(tree.body[0], ast.Expr):
-        return None
-    node = tree.body[0].value
-    call = _magic_call(node)
-    if call is None or call[0] != "run_cell_magic" or not isinstance(node, ast.Call):
-        return None
-    if call[1] in _OUTSIDE_CELLS or len(node.args) != 3:
-        return None
-    body = node.args[2]
-    text = body.value if isinstance(body, ast.Constant) else None
-    return (call[1], text) if isinstance(text, str) else None
+        return False
+    call = _magic_call(tree.body[0].value)
+    return call is not None and call[0] == "run_cell_magic" and call[1] not in _OUTSIDE_CELLS
 
 
 def _is_resume_call(node: ast.AST) -> bool:

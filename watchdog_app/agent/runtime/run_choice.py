@@ -63,22 +63,13 @@ _owner: str | None = None
 _warned_no_locks = False
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+@dataclass(slots=True)
+class Beginning:
     """
-    What to do at the start of a training: resume from `rescue`, or start over.
+    A training that begins: where its rescues go, its run, and what it may resume from.
 
     `why`: what is left alone, a line each. `notes`: to be said once it was resumed.
     """
-
-    rescue: LoadedRescue | None
-    why: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class Beginning:
-    """A training that begins: where its rescues go, its run, and what it may resume from."""
 
     directory: str  # as the user gave it, made absolute
     run: Run
@@ -143,7 +134,7 @@ def begin(
     return beginning
 
 
-def choose(beginning: Beginning, store: RescueStore) -> Choice:
+def choose(beginning: Beginning, store: RescueStore) -> LoadedRescue | None:
     """
     The rescue that a training resumes from, if any.
 
@@ -155,16 +146,12 @@ def choose(beginning: Beginning, store: RescueStore) -> Choice:
         RescueError: "newest" was asked for and there is no rescue; or the newest may be whole,
             but is of a newer format or cannot be read.
     """
-    why = tuple(beginning.why)
     if beginning.folder_is_empty and beginning.resume == "newest":
         raise RescueError(
             f"There is no rescue in {beginning.directory} to resume from. "
             'Leave resume="newest" out, or name the folder that holds one.'
         )
-    if not beginning.waiting:
-        return Choice(None, why)
-    found = store.newest(among=beginning.waiting)
-    return Choice(found, why, tuple(beginning.notes) if found is not None else ())
+    return store.newest(among=beginning.waiting) if beginning.waiting else None
 
 
 def resume(
@@ -182,17 +169,16 @@ def resume(
     Raises:
         RescueError: as `choose`; or it could not be restored.
     """
-    choice = choose(beginning, store)
-    for line in choice.why:
+    found = choose(beginning, store)
+    for line in beginning.why:
         print_message(line)
-    found = choice.rescue
     if found is None:
         return
     with restoring(found.path):
         restore(found)
     mark_resumed(found.path)
     link.restored_from(found.path, found.step, found.bytes, found.created_unix_s)
-    for line in choice.notes:
+    for line in beginning.notes:
         print_message(line)
 
 
@@ -215,7 +201,8 @@ def waiting_run(directory: str) -> SavedRun | None:
     root = _canonical_folder(directory)
     with _guard:
         program = program_key.program()
-        place = _training_number(root)
+        with _lock:
+            place = _previous_trainings(root) + 1
         for left in reversed(_by_preference(runs.saved_runs(root), program)):
             if (
                 left.finished
@@ -334,9 +321,7 @@ def restoring(path: str) -> Iterator[None]:
 
 def finish(beginning: Beginning) -> None:
     """
-    The training ended well: its rescues are not to be resumed.
-
-    Of rescues without a run the one that it resumed from is finished, and those before that one.
+    The training ended well: neither its rescues nor those that it resumed from are resumed again.
     """
     folder, run = beginning.directory, beginning.run
     run.after_fork()  # a child does not finish what its parent trains
@@ -345,14 +330,12 @@ def finish(beginning: Beginning) -> None:
         _finished_counts[folder] = _finished_counts.get(folder, 0) + 1
         _open_trainings.pop(folder, None)
         _held_runs.pop((folder, run.id), None)
-        paths = [path for path in _resumed if os.path.dirname(path) == folder]
-    old = [name for path in paths if (name := RescueName.parse(os.path.basename(path)))]
-    through = max((name.sequence for name in old if name.run is None), default=0)
+        resumed = set(_resumed)
     for name in names.complete_rescues(folder):
-        earlier = name.run is None and name.sequence <= through
-        if name.run == run.id or (earlier and not names.is_in_use(folder, name)):
+        path = os.path.join(folder, str(name))
+        if name.run == run.id or path in resumed:
             with suppress(FileNotFoundError):  # it was pruned just now
-                names.mark_finished(os.path.join(folder, str(name)))
+                names.mark_finished(path)
     run.release(remove=True)
 
 
@@ -645,11 +628,6 @@ def _training(root: str, name: str | None, site: CallSite | None) -> program_key
     # A cell that is run again begins the same trainings again.
     turn = 0 if _is_interactive() and cell != _cell_number() else turn
     return program_key.training(name, site, turn + 1, _previous_trainings(root) + 1)
-
-
-def _training_number(root: str) -> int:
-    with _lock:
-        return _previous_trainings(root) + 1
 
 
 def _undo_begin() -> None:

@@ -33,7 +33,7 @@ from watchdog_app.rescue.identity.notebook import program_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.agent.snapshot.change_marker import ChangeMarker, FullState
+    from watchdog_app.agent.snapshot.change_marker import ChangeMarker
     from watchdog_app.agent.snapshot.publisher import Publisher
 
 _REPORT_EVERY_S = 0.5  # the link sends at most one a second; half of that keeps it fresh
@@ -47,6 +47,7 @@ _CALLBACK_PHASE = (
     "epoch_end"  # the phase in which callbacks of the program may change what is trained
 )
 
+_GUARD = "WATCHDOG_GUARD"  # as `rescue.segment.segment` has it
 _REMEDY = "The training continues; the watchdog will ask again."
 
 
@@ -95,7 +96,8 @@ class Session:
         self._announcements = Announcements(link, self.breakdown, self.guard, clock)
         # Publishes to a segment outside the process, which is saved when we can no longer save.
         self.publisher: Publisher | None = None
-        self._segment = TrainingSegment(marker)
+        self._make_marker = marker
+        self._marker: ChangeMarker | None = None  # shows when a step begins
 
     @property
     def step_s(self) -> float | None:
@@ -283,8 +285,11 @@ class Session:
             failed = not well and crash_report.failed()
             if not failed:  # else the program is ending by an exception, still inside the training
                 self.link.report(training=False)
-            self.publisher = None
-            self._segment.close()
+            publisher, self.publisher = self.publisher, None
+            marker, self._marker = self._marker, None
+            for each in (publisher, marker):
+                if each is not None:
+                    each.end()
             self.link.close(finished=well, failed=failed)
             self.store.close()
             if self.store.run is not None:
@@ -383,11 +388,31 @@ class Session:
         return {"loss": _finite_float(self._position.get("loss"))}
 
     def _open_segment(self) -> None:
-        if self.publisher is None:
-            take = partial(self._capture_with_meta, "")
-            self.publisher = self._segment.open(
-                self.link.segment_path, self.store, take, self._changing_meta
-            )
+        """
+        Start publishing to the segment that `watchdog exec` or the daemon has made.
+
+        Without one nothing is imported and no memory is held. The daemon may start later.
+        """
+        if self.publisher is not None or self._make_marker is None:
+            return
+        path, guarded = self.link.segment_path, _GUARD in os.environ
+        if self._marker is None:
+            # Where a daemon seems to run: what TensorFlow traces now counts, or never will.
+            if path is None and not guarded and not os.path.exists(paths.socket_path()):
+                return
+            self._marker = self._make_marker()
+            self._marker.prepare()
+        if path is None and not guarded:
+            return
+        from watchdog_app.agent.snapshot.publisher import open_publisher
+
+        self.publisher = open_publisher(
+            None if guarded else path,  # whoever holds our memory looks there
+            partial(self._capture_with_meta, ""),
+            {"directory": self.store.directory, "keep": self.store.keep},
+            self._marker,
+            self._changing_meta,
+        )
 
     def _record_state_size(self, capture: Capture) -> None:
         self.state_bytes = sum(entry.nbytes for entry in capture.entries)
@@ -409,66 +434,6 @@ class Session:
             allocators=allocators,
             memory=self.breakdown.read(step, allocators),
         )
-
-
-GUARD = "WATCHDOG_GUARD"  # as `rescue.segment.segment` has it
-
-
-class TrainingSegment:
-    """
-    The segment that one training publishes to, made by `watchdog exec` or the daemon.
-
-    Without a segment nothing is imported and no memory is held. The daemon may start later.
-    """
-
-    def __init__(self, marker: Callable[[], ChangeMarker] | None) -> None:
-        """
-        Args:
-            marker: makes the marker that shows when a step begins; None: there is none.
-        """
-        self._make_marker = marker
-        self._marker: ChangeMarker | None = None
-        self._publisher: Publisher | None = None
-
-    def open(
-        self,
-        path: str | None,
-        store: RescueStore,
-        take: Callable[[int], FullState],
-        also: Callable[[], Mapping[str, Any]],
-    ) -> Publisher | None:
-        """
-        Start publishing; None where there is no segment, or not yet.
-
-        Args:
-            path: from the daemon; None: it sent none.
-            store: where rescues go.
-            take, also: as `Publisher`.
-        """
-        here = GUARD in os.environ
-        if self._marker is None and self._make_marker is not None:
-            # Where a daemon seems to run: what TensorFlow traces now counts, or never will.
-            if path is None and not here and not os.path.exists(paths.socket_path()):
-                return None
-            self._marker = self._make_marker()
-            self._marker.prepare()
-        if self._marker is None or (path is None and not here):
-            return None
-        from watchdog_app.agent.snapshot.publisher import open_publisher
-
-        about = {"directory": store.directory, "keep": store.keep}
-        where = None if here else path  # whoever holds our memory looks there
-        self._publisher = open_publisher(where, take, about, self._marker, also)
-        return self._publisher
-
-    def close(self) -> None:
-        """The training is over."""
-        made, self._publisher = self._publisher, None
-        marker, self._marker = self._marker, None
-        if made is not None:
-            made.end()
-        if marker is not None:
-            marker.end()
 
 
 def _finite_float(value: Any) -> float | None:

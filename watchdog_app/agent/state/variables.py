@@ -16,37 +16,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from watchdog_app.agent.adapters.keras.model import (
-    build_optimizers,
-    is_keras_instance,
-    optimizer_targets,
-    optimizers_of,
-    targets_of,
-)
-from watchdog_app.agent.state.rows import METRIC, MODEL, OPTIMIZER, OTHER, Row, entry, from_bytes
+from watchdog_app.agent.adapters.keras.model import is_keras_instance, optimizers_of
+from watchdog_app.agent.state.rows import METRIC, MODEL, OPTIMIZER, OTHER, Row
 from watchdog_app.base.errors import RescueError
-
-__all__ = [
-    "METRIC",
-    "MODEL",
-    "OPTIMIZER",
-    "OTHER",
-    "Row",
-    "StateVariable",
-    "build_optimizers",
-    "collect",
-    "entry",
-    "from_bytes",
-    "is_variable",
-    "metric_variables",
-    "model_variables",
-    "object_variables",
-    "optimizer_targets",
-    "optimizers_of",
-    "plain_variables",
-    "targets_of",
-]
-
 
 _OF_KERAS = ("Layer", "Metric", "Optimizer", "SeedGenerator")
 
@@ -104,13 +76,9 @@ def model_variables(model: Any, extra: Iterable[Any] = ()) -> list[StateVariable
 
     `extra`: TensorFlow variables beyond Keras's own lists, see `plain_variables`.
     """
-    found = _Collector()
-    found.add(MODEL, model.variables)
-    found.add(METRIC, model.metrics_variables)
-    for optimizer in optimizers_of(model):
-        found.add(OPTIMIZER, optimizer.variables)
-    found.add(OTHER, extra)
-    return found.variables
+    optimizers = [(OPTIMIZER, each.variables) for each in optimizers_of(model)]
+    metrics = (METRIC, model.metrics_variables)
+    return collect([(MODEL, model.variables), metrics, *optimizers, (OTHER, extra)])
 
 
 def _refuse_other_backend(objects: Mapping[str, Any], backend: str) -> None:
@@ -135,9 +103,7 @@ def collect(groups: Iterable[tuple[str, Iterable[Any]]]) -> list[StateVariable]:
 
 def metric_variables(model: Any) -> list[StateVariable]:
     """The variables of a model's metrics alone."""
-    found = _Collector()
-    found.add(METRIC, model.metrics_variables)
-    return found.variables
+    return collect([(METRIC, model.metrics_variables)])
 
 
 def object_variables(objects: Mapping[str, Any]) -> list[StateVariable]:

@@ -11,7 +11,6 @@ nothing. What the functions of a pipeline make inside themselves is not seen.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
@@ -46,16 +45,9 @@ _BATCHING = frozenset({"_BatchDataset", "_PaddedBatchDataset", "_ParallelBatchDa
 _ROW_FOR_ROW = frozenset({"_MapDataset", "_ParallelMapDataset", "_IgnoreErrorsDataset"}) | _SHARING
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """Memory that a pipeline is going to take; `at_most`: or less, nobody knows how much."""
+class Growth(NamedTuple):
+    """Memory that a pipeline or a buffer of it will take; `at_most`: or less, nobody knows."""
 
-    bytes: int
-    what: str
-    at_most: bool
-
-
-class _Buffer(NamedTuple):
     bytes: int
     what: str
     at_most: bool
@@ -125,7 +117,7 @@ def batch_size(dataset: Any) -> int | None:
     return _batch_rows(dataset)
 
 
-def _walk(dataset: Any) -> Iterator[_Buffer]:
+def _walk(dataset: Any) -> Iterator[Growth]:
     """All that is held, in the order of the pipeline from its end."""
     waiting = [(dataset, 0, False, False)]
     for _ in range(_MOST_PARTS):
@@ -146,7 +138,7 @@ def _walk(dataset: Any) -> Iterator[_Buffer]:
         waiting.extend((source, passed, cut, in_turn) for source in sources)
 
 
-def _buffer_of(part: Any, source: Any, cut: bool) -> _Buffer | None:
+def _buffer_of(part: Any, source: Any, cut: bool) -> Growth | None:
     name = type(part).__name__
     if name not in ("_ShuffleDataset", "_PrefetchDataset", "CacheDataset"):
         return None
@@ -159,7 +151,7 @@ def _buffer_of(part: Any, source: Any, cut: bool) -> _Buffer | None:
     if name == "CacheDataset":
         if _tensor_setting(part, "_filename") or available < 0:
             return None
-        return _Buffer(available * each, f"the cache in memory of {available:,} {unit}", cut)
+        return Growth(available * each, f"the cache in memory of {available:,} {unit}", cut)
     count = _tensor_setting(part, "_buffer_size")
     if not isinstance(count, int) or count < 0:  # chosen by TensorFlow, or all there is
         count = available if name == "_ShuffleDataset" else 0
@@ -168,7 +160,7 @@ def _buffer_of(part: Any, source: Any, cut: bool) -> _Buffer | None:
     if count <= 0:
         return None
     kind = "shuffle" if name == "_ShuffleDataset" else "prefetch"
-    return _Buffer(count * each, f"the {kind} buffer of {count:,} {unit}", not known)
+    return Growth(count * each, f"the {kind} buffer of {count:,} {unit}", not known)
 
 
 def _element_bytes(dataset: Any) -> int | None:

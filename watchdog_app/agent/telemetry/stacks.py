@@ -20,11 +20,12 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import sysconfig
 import threading
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
+
+from watchdog_app.rescue.identity.call_site import LIBRARY_FOLDERS
 
 _MOST_THREADS = 64
 _MOST_FRAMES = 40  # of one thread: the innermost ones
@@ -32,13 +33,6 @@ _MOST_CHARS = 60_000  # of all: a message has a size, and JSON makes six bytes o
 _PATH_CHARS = 250
 _NAME_CHARS = 100
 
-_LIBRARIES = tuple(
-    {
-        os.path.join(path, "")
-        for name in ("stdlib", "platstdlib", "purelib", "platlib")
-        if (path := sysconfig.get_paths().get(name))
-    }
-)
 _PACKAGE = os.path.abspath(f"{__file__}/../../..")
 # What of watchdog is loaded into a training; `watchdog_app.demo.train` is a program of its own.
 AGENT_FOLDERS = tuple(
@@ -144,7 +138,7 @@ def display_name(file: str) -> str:
 
 def is_program_file(file: str) -> bool:
     """Whether a file is the program's own: of no library, not frozen, not ours."""
-    return not file.startswith((*_LIBRARIES, *AGENT_FOLDERS, "<frozen"))
+    return not file.startswith((*LIBRARY_FOLDERS, *AGENT_FOLDERS, "<frozen"))
 
 
 def current_frames() -> dict[int, FrameType]:

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from watchdog_app.base.durable import open_nonblocking
 from watchdog_app.base.errors import RescueDamaged, RescueError
 
 FORMAT_VERSION = 2
@@ -164,11 +165,6 @@ def read_manifest(data: bytes) -> Manifest:
         )
     except _PARSE_ERRORS as error:
         raise RescueDamaged(f"{MANIFEST_FILE} lacks something ({error!r})") from error
-
-
-def open_nonblocking(path: str, flags: int) -> int:
-    """Open a file without waiting; a pipe of that name would block."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def is_newer_or_unreadable(path: str) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,7 +41,6 @@ class Found:
     batch: int | None  # finished batches of that epoch
     loss: float | None
     program: str | None  # path of the notebook or script
-    shape: int | None  # equal for rescues of the same variables
     key: Mapping[str, Any] | None = None  # of its program and training, as it tells them
 
 
@@ -128,7 +126,7 @@ def examine(path: str, name: RescueName) -> Found | None:
         if names.is_finished(path)
         else "unfinished"
     )
-    created = epoch = batch = loss = program = shape = key = None
+    created = epoch = batch = loss = program = key = None
     if loaded is not None:
         with loaded:
             created = loaded.created_unix_s
@@ -138,11 +136,9 @@ def examine(path: str, name: RescueName) -> Found | None:
             run = loaded.meta.get(runs.KEY)
             told = run.get("key") if isinstance(run, dict) else None
             key = told if isinstance(told, dict) else None
-            tensors = sorted((i.name, i.dtype, i.shape) for i in loaded.tensors.values())
-            shape = zlib.crc32(repr(tensors).encode("utf-8", "backslashreplace"))
     return Found(
         path, name, condition, problem, training, created, disk_usage_bytes(path),
-        epoch, batch, loss, program, shape, key,
+        epoch, batch, loss, program, key,
     )  # fmt: skip
 
 
@@ -187,7 +183,7 @@ def to_prune(
     Select the rescues of one folder to remove, and say why others are kept.
 
     The newest `keep` complete ones of each training stay: a training is a run, and of rescues of
-    earlier versions what has the same program and the same variables.
+    earlier versions a process.
 
     Args:
         found: as `rescues_in` gives them, old to new.
@@ -196,10 +192,9 @@ def to_prune(
     """
     go: list[Found] = []
     stay: list[tuple[Found, str]] = []
-    kept: dict[tuple[str | None, str | None, int | None], int] = {}
+    kept: dict[str, int] = {}
     for one in reversed(found):
-        run = one.name.run
-        training = (None, one.program, one.shape) if run is None else (run, None, None)
+        training = one.name.run or one.name.owner_text
         reason = _protected_reason(one)
         whole = one.condition == "complete"
         if whole:

@@ -34,9 +34,8 @@ FINISHED_FILE = "finished"  # in the folder of a rescue whose training ended wel
 _PARTIAL = re.compile(r"\.partial-(\d+\.\d+\.[0-9a-f]{8})-\d+")
 
 # A writer in another container cannot be asked whether it lives. A live save touches its files
-# all the time; a rescue of a day ago was followed by others or belongs to a training that ended.
+# all the time.
 _PARTIAL_ABANDONED_S = 3600.0
-_RESCUE_ABANDONED_S = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,20 +151,17 @@ def complete_rescues(directory: str) -> list[RescueName]:
 
 def is_in_use(directory: str, name: RescueName) -> bool:
     """Whether another process that wrote it still trains, as far as this process can see."""
-    owner = Owner.parse(name.owner_text)
-    if name.run is None:
-        return owner is not None and owner != this_process() and owner.alive is True
-    return (
-        not run_lock.is_held_here(directory, name.run) and _owner_life(directory, name) == "alive"
-    )
+    return not _is_ours(directory, name) and _owner_life(directory, name) == "alive"
 
 
 def is_prunable(directory: str, name: RescueName) -> bool:
     """Whether this process may remove it: it wrote it, or the writer has ended."""
-    if name.run is not None:
-        here = name.owner_text == str(this_process()) or run_lock.is_held_here(directory, name.run)
-        return here or _owner_life(directory, name) != "alive"
-    return _is_ours_or_abandoned(directory, str(name), name.owner_text, _RESCUE_ABANDONED_S)
+    ours = name.owner_text == str(this_process()) or _is_ours(directory, name)
+    return ours or _owner_life(directory, name) != "alive"
+
+
+def _is_ours(directory: str, name: RescueName) -> bool:
+    return name.run is not None and run_lock.is_held_here(directory, name.run)
 
 
 def _owner_life(directory: str, name: RescueName) -> str:
@@ -185,22 +181,12 @@ def abandoned_partials(directory: str) -> list[str]:
         match = _PARTIAL.fullmatch(text)
         if match is None or match[1] == str(this_process()):
             continue
-        if _is_ours_or_abandoned(directory, text, match[1], _PARTIAL_ABANDONED_S):
+        owner = Owner.parse(match[1])
+        alive = None if owner is None else owner.alive
+        age_s = _age_s(os.path.join(directory, text)) if alive is None else None
+        if alive is False or (age_s is not None and age_s > _PARTIAL_ABANDONED_S):
             found.append(text)
     return found
-
-
-def _is_ours_or_abandoned(directory: str, text: str, owner_text: str, abandoned_s: float) -> bool:
-    owner = Owner.parse(owner_text)
-    if owner is None:
-        return False
-    if owner == this_process():
-        return True
-    alive = owner.alive
-    if alive is not None:
-        return not alive
-    age_s = _age_s(os.path.join(directory, text))
-    return age_s is not None and age_s > abandoned_s
 
 
 def _age_s(folder: str) -> float | None:

@@ -21,10 +21,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from watchdog_app.base import paths
-from watchdog_app.base.linux import process
+from watchdog_app.base import codec, paths
+from watchdog_app.base.linux import files, process
 
 _LINUX: bool = sys.platform == "linux"  # annotated: the type checker reads both branches
+_LONGEST_TEXT = 200
 _TEXT = re.compile(r"(\d+)\.(\d+)\.([0-9a-f]{8})")
 
 
@@ -62,19 +63,11 @@ class Owner:
     def read(cls, values: Any) -> Owner | None:
         """What `to_json` wrote; None where it is something else."""
         try:
-            job = values["job"]
-            return cls(
-                pid=int(values["pid"]),
-                start_time=int(values["start_time"]),
-                namespace=str(values["namespace"])[:8],
-                host=str(values["host"])[:200],
-                machine=str(values["machine"])[:200],
-                boot=str(values["boot"])[:200],
-                job=None if job is None else str(job)[:200],
-                restart=int(values["restart"]),
-            )
-        except (KeyError, TypeError, ValueError, OverflowError):
+            found = codec.decode(cls, values)
+        except ValueError:
             return None
+        texts = (found.namespace, found.host, found.machine, found.boot, found.job or "")
+        return found if all(len(each) <= _LONGEST_TEXT for each in texts) else None
 
     @property
     def alive(self) -> bool | None:
@@ -136,17 +129,18 @@ def acting_for(owner: Owner) -> Iterator[None]:
 
 @lru_cache(maxsize=2)
 def _identify(pid: int) -> Owner:
-    boot = _read_text("/proc/sys/kernel/random/boot_id")
+    boot = files.read_or_empty("/proc/sys/kernel/random/boot_id").decode("ascii", "replace").strip()
+    machine = files.read_or_empty("/etc/machine-id").decode("ascii", "replace").strip()
     restart = os.environ.get("SLURM_RESTART_COUNT", "0")
     host = os.uname().nodename if hasattr(os, "uname") else ""
     return Owner(
         pid=pid,
         start_time=(process.start_time("self") if _LINUX else start_time(pid)) or 0,
         namespace=_namespace(boot, host),
-        host=host[:200],
-        machine=_read_text("/etc/machine-id"),
+        host=host[:_LONGEST_TEXT],
+        machine=machine[:_LONGEST_TEXT],
         boot=boot,
-        job=os.environ.get("SLURM_JOB_ID"),
+        job=os.environ.get("SLURM_JOB_ID", "")[:_LONGEST_TEXT] or None,
         restart=int(restart) if restart.isdecimal() else 0,
     )
 
@@ -157,14 +151,6 @@ def _namespace(boot: str, host: str) -> str:
     except OSError:
         where = f"{boot} {host}".strip()
     return f"{zlib.crc32(where.encode()):08x}"
-
-
-def _read_text(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read(200).strip()
-    except OSError:
-        return ""
 
 
 def is_trusted(found: os.stat_result, directory: str) -> bool:

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from watchdog_app.base.durable import open_nonblocking
 from watchdog_app.base.errors import RescueDamaged, RescueError
 from watchdog_app.rescue.checkpoint import format
 from watchdog_app.rescue.checkpoint.format import MANIFEST_FILE, STATE_FILE, TensorInfo
@@ -36,7 +37,7 @@ class LoadedRescue:
         self.path = path
         try:
             where = os.path.join(path, MANIFEST_FILE)
-            with open(where, "rb", opener=format.open_nonblocking) as file:
+            with open(where, "rb", opener=open_nonblocking) as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                     raise RescueDamaged(f"{MANIFEST_FILE} is no regular file")
                 manifest_data = file.read(format.MOST_BYTES)
@@ -128,9 +129,7 @@ class LoadedRescue:
 
     def _open_state(self) -> None:
         manifest = self._manifest
-        self._fd = format.open_nonblocking(
-            os.path.join(self.path, STATE_FILE), os.O_RDONLY | os.O_CLOEXEC
-        )
+        self._fd = open_nonblocking(os.path.join(self.path, STATE_FILE), os.O_RDONLY)
         self._close = weakref.finalize(self, os.close, self._fd)
         size = os.fstat(self._fd).st_size
         if size != manifest.file_bytes:

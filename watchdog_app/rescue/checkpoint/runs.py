@@ -123,12 +123,8 @@ class SavedRun:
 
     def verdict(self) -> Verdict:
         """Whether its owner still runs."""
-        if self.run is None:
-            name = self.names[-1]
-            alive = names.is_in_use(self.directory, name)
-            return Verdict("alive" if alive else "dead", Owner.parse(name.owner_text))
-        told = Owner.read(self.run_record.get("owner"))
-        return run_lock.check_owner(self.directory, self.run, told, self.newest_ns / 1e9)
+        named = Owner.read(self.run_record.get("owner")) or Owner.parse(self.names[-1].owner_text)
+        return run_lock.check_owner(self.directory, self.run or "", named, self.newest_ns / 1e9)
 
     @property
     def run_record(self) -> Mapping[str, Any]:

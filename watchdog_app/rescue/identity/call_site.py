@@ -23,7 +23,7 @@ _LIBRARIES = frozenset(
         *("pytorch_lightning", "accelerate", "contextlib", "functools", "ignite", "fastai"),
     )
 )
-_LIBRARY_FOLDERS = tuple(
+LIBRARY_FOLDERS = tuple(
     os.path.join(folder, "")
     for name in ("stdlib", "platstdlib", "purelib", "platlib")
     if (folder := sysconfig.get_path(name))
@@ -74,7 +74,7 @@ def call_site(frame: FrameType | None) -> CallSite | None:
 def _program_module(frame: FrameType) -> str | None:
     """Name of the module that a frame runs; None: of a library."""
     name = str(frame.f_globals.get("__name__", ""))
-    library = frame.f_code.co_filename.startswith(_LIBRARY_FOLDERS) and name != "__main__"
+    library = frame.f_code.co_filename.startswith(LIBRARY_FOLDERS) and name != "__main__"
     if library or name.partition(".")[0] in _LIBRARIES:
         return None
     return "__main__" if name == "__mp_main__" else name

@@ -78,3 +78,13 @@ def ipython_shell() -> Any:
     """IPython's shell in this process; None: no prompt and no notebook."""
     get = getattr(sys.modules.get("IPython"), "get_ipython", None)
     return get() if get else None
+
+
+def running_cell_number(shell: Any) -> int:
+    """
+    The number of the cell that runs.
+
+    IPython 9 counts on as a cell begins, those before it as it ends; both leave `_iN` first.
+    """
+    count = int(shell.execution_count)
+    return count if f"_i{count}" in shell.user_ns else count - 1
