@@ -14,7 +14,6 @@ import functools
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from types import CodeType, TracebackType
 from typing import Any, ParamSpec, TypeVar
@@ -27,7 +26,7 @@ STRICT = "WATCHDOG_AGENT_STRICT"
 
 class Guard:
     """
-    Catches errors of the agent, counts them, and prints the first one in plain words.
+    Catches errors of the agent and prints the first one in plain words.
 
         guard = Guard("the rescue agent")
         with guard:
@@ -39,23 +38,21 @@ class Guard:
 
     def __init__(self, part: str = "the rescue agent") -> None:
         self.part = part
-        self.count = 0
-        self.first_traceback: str | None = None
+        self.failed = False  # an error was caught
         self._printed: set[str] = set()
 
     def caught(self, error: Exception) -> None:
         """
-        Count `error` and print the first one.
+        Print the first error.
 
         Raises:
             Exception: `error` again, where tests asked for that or it is none of ours.
         """
         if os.environ.get(STRICT) == "1" or _is_from_signal_handler(error):
             raise error
-        self.count += 1
-        if self.first_traceback is not None:
+        if self.failed:
             return
-        self.first_traceback = "".join(traceback.format_exception(error))
+        self.failed = True
         print_message(
             f"{self.part} had an error and switched itself off for this step; "
             f"your training is not affected: {describe(error)}. "

@@ -56,8 +56,7 @@ def install() -> bool:
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         _remove_old_reports(folder)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
         file = os.open(path, flags, 0o600)
         if _is_foreign_file(os.fstat(file)):
             os.close(file)
@@ -74,8 +73,7 @@ def install() -> bool:
     if not _exit_handlers_registered:
         _exit_handlers_registered = True
         atexit.register(uninstall)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=_close_in_child)
+        os.register_at_fork(after_in_child=_close_in_child)
     return True
 
 

@@ -211,12 +211,11 @@ def _register_exit_handlers() -> None:
     _exit_handlers_registered = True
     crash_report.install()
     atexit.register(_close_all)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(
-            before=_before_fork,
-            after_in_parent=_after_fork_in_parent,
-            after_in_child=_after_fork_in_child,
-        )
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
+    )
 
 
 def _close_all() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import sys
 import threading
 import time
@@ -234,7 +235,7 @@ def run_beside_message(directory: str, *, include_own: bool = False) -> str | No
         lefts = [
             left
             for folder in folders
-            if (include_own or folder != own) and names.is_folder(os.lstat(folder))
+            if (include_own or folder != own) and stat.S_ISDIR(os.lstat(folder).st_mode)
             for left in runs.saved_runs(folder)
             if not left.finished and left.newest_ns > since_ns and not left.is_held_here
         ]
@@ -683,8 +684,7 @@ def _reset_lock_in_child() -> None:
     _lock = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_lock_in_child)
+os.register_at_fork(after_in_child=_reset_lock_in_child)
 
 
 def _reset_after_fork() -> None:

@@ -85,7 +85,8 @@ class Session:
         self._tensors = 0
         self._capture = capture
         self._clock = clock
-        self._step_s: float | None = None
+        # From one boundary to the next, lately; own saves and long pauses left out.
+        self.step_s: float | None = None
         self._last: float | None = None  # the boundary before, None after a gap
         self._next_report = 0.0
         self._rearm_at: float | None = None
@@ -98,11 +99,6 @@ class Session:
         self.publisher: Publisher | None = None
         self._make_marker = marker
         self._marker: ChangeMarker | None = None  # shows when a step begins
-
-    @property
-    def step_s(self) -> float | None:
-        """Seconds from one boundary to the next, lately; own saves and long pauses left out."""
-        return self._step_s
 
     @property
     def save_s(self) -> float | None:
@@ -160,13 +156,13 @@ class Session:
         self._last = now
         if last is not None:
             spent = now - last
-            typical = self._step_s
+            typical = self.step_s
             if typical is None:
-                self._step_s = spent
+                self.step_s = spent
             else:
                 if spent > typical * _LONGEST_RATIO:  # noqa: PLR1730 - a call less
                     spent = typical * _LONGEST_RATIO
-                self._step_s = typical + _SMOOTHING * (spent - typical)
+                self.step_s = typical + _SMOOTHING * (spent - typical)
         return (
             now >= self._next_report
             or self.link.pending_request is not None
@@ -425,7 +421,7 @@ class Session:
         self.link.report(
             training=True,
             state_bytes=self.state_bytes,
-            step_s=self._step_s,
+            step_s=self.step_s,
             save_s=self.save_s,
             step=step,
             epoch=position.get("epoch"),

@@ -12,7 +12,6 @@ Those of each framework that the program has loaded are known; none is imported.
 
 from __future__ import annotations
 
-import base64
 import functools
 import random
 import sys
@@ -20,6 +19,8 @@ import types
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+from watchdog_app.agent.state import randomness
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def capture(generator: Any) -> list[Any]:
     elif kind == "RandomState":
         state = _json_state(generator.get_state())
     elif kind == _OF_TORCH:
-        state = base64.b64encode(generator.get_state().cpu().numpy().tobytes()).decode("ascii")
+        state = randomness.torch_text(generator.get_state())
     elif kind in _WITH_VARIABLE:
         state = _numpy().asarray(generator.state).tolist()
     else:
@@ -118,16 +119,12 @@ def restore(generator: Any, state: Sequence[Any]) -> None:
     """Set one generator, of the same kind, to what `capture` returned."""
     kind, held = state
     if kind == "Random":
-        version, words, gauss = held
-        generator.setstate((version, tuple(words), gauss))
+        generator.setstate(randomness.random_from_json(held))
     elif kind == "RandomState":
         name, keys, *rest = held
         generator.set_state((name, _numpy().array(keys, dtype="uint32"), *rest))
     elif kind == _OF_TORCH:
-        raw = bytearray(base64.b64decode(held))
-        generator.set_state(
-            _loaded_module("torch").frombuffer(raw, dtype=_loaded_module("torch").uint8)
-        )
+        generator.set_state(randomness.torch_state(held))
     elif kind in _WITH_VARIABLE:
         type_ = _numpy().asarray(generator.state).dtype
         generator.state.assign(_numpy().array(held, dtype=type_))

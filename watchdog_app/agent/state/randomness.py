@@ -79,7 +79,7 @@ def restore(state: State, *, python_and_numpy: bool = True) -> None:
             numpy.random.set_state((kind, words, position, has_gauss, gauss))
     context = _eager_context()
     if context is not None and "tensorflow_rng" in state and context._rng is not None:
-        context._rng.setstate(_random_from_json(state["tensorflow_rng"]))
+        context._rng.setstate(random_from_json(state["tensorflow_rng"]))
     generator = _tensorflow_generator()
     if generator is not None and "tensorflow_generator" in state:
         generator.state.assign(state["tensorflow_generator"])
@@ -94,7 +94,7 @@ def capture_python() -> list[Any]:
 
 def restore_python(state: list[Any]) -> None:
     """Set Python's `random` to what `capture_python` returned."""
-    random.setstate(_random_from_json(state))
+    random.setstate(random_from_json(state))
 
 
 def torch_state(text: str) -> Any:
@@ -108,7 +108,8 @@ def _random_to_json(state: tuple[Any, ...]) -> list[Any]:
     return [version, list(words), gauss]
 
 
-def _random_from_json(state: list[Any]) -> tuple[Any, ...]:
+def random_from_json(state: list[Any]) -> tuple[Any, ...]:
+    """A state of Python's generator, as `setstate` takes it."""
     version, words, gauss = state
     return version, tuple(words), gauss
 
@@ -128,10 +129,10 @@ def _devices() -> Iterator[tuple[str, list[str]]]:
         if module is not None and module.is_initialized():
             yield (
                 kind,
-                [_base64_text(module.get_rng_state(i)) for i in range(module.device_count())],
+                [torch_text(module.get_rng_state(i)) for i in range(module.device_count())],
             )
     if _has_mps(torch):
-        yield "mps", [_base64_text(torch.mps.get_rng_state())]
+        yield "mps", [torch_text(torch.mps.get_rng_state())]
 
 
 def _restore_torch(cpu: str, devices: dict[str, list[str]]) -> None:
@@ -154,7 +155,8 @@ def _has_mps(torch: Any) -> bool:
     return mps is not None and bool(mps.is_available())
 
 
-def _base64_text(state: Any) -> str:
+def torch_text(state: Any) -> str:
+    """The text that `torch_state` takes."""
     return base64.b64encode(state.cpu().numpy().tobytes()).decode("ascii")
 
 

@@ -79,7 +79,6 @@ def trace(
     if tracemalloc.is_tracing():
         refused = "the program uses tracemalloc itself"
     if refused is None:
-        _register_fork_handler()
         _is_tracing[0] = True
         tracemalloc.start(_FRAMES)
     try:
@@ -148,14 +147,6 @@ def _wait(seconds: float) -> bool:
 
 
 _is_tracing = [False]  # tracing is ours, and is on
-_fork_handler_registered = [False]
-
-
-def _register_fork_handler() -> None:
-    """A worker that is forked meanwhile must not be traced for all its life."""
-    if not _fork_handler_registered[0] and hasattr(os, "register_at_fork"):
-        _fork_handler_registered[0] = True
-        os.register_at_fork(after_in_child=_stop_in_child)
 
 
 def _stop_in_child() -> None:
@@ -164,6 +155,10 @@ def _stop_in_child() -> None:
 
         _is_tracing[0] = False
         tracemalloc.stop()
+
+
+# A worker that is forked meanwhile must not be traced for all its life.
+os.register_at_fork(after_in_child=_stop_in_child)
 
 
 def tensors(budget_s: float = _BUDGET_S) -> tuple[Counter[Kind], bool]:

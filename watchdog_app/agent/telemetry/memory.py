@@ -204,15 +204,10 @@ def _batch_size(dataset: Any) -> Any:
 def _weak_reference(thing: Any) -> weakref.ref[Any] | None:
     """A thing that is counted; None for any other."""
     try:
-        return weakref.ref(thing) if _is_counted(thing) else None
+        known = _is_model(thing) or _is_module(thing) or _is_keras_optimizer(thing)
+        return weakref.ref(thing) if known or hasattr(thing, "param_groups") else None
     except Exception:  # no weak reference is to be had, or a property of it fails
         return None
-
-
-def _is_counted(thing: Any) -> bool:
-    """It is of a kind that is counted."""
-    kinds = (_is_model(thing), _is_module(thing), _is_keras_optimizer(thing))
-    return any(kinds) or hasattr(thing, "param_groups")
 
 
 def _is_model(thing: Any) -> bool:

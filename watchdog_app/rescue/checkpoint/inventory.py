@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from watchdog_app.base.errors import RescueDamaged, RescueError
+from watchdog_app.base.text.quantities import number_or_none
 from watchdog_app.rescue.checkpoint import format, names, runs
 from watchdog_app.rescue.checkpoint.format import MANIFEST_FILE, STATE_FILE
 from watchdog_app.rescue.checkpoint.names import FINISHED_FILE, RescueName
@@ -149,7 +150,7 @@ def read_progress(meta: Any) -> tuple[int | None, int | None, float | None]:
     logs = meta.get("logs")
     loss = logs.get("loss") if isinstance(logs, dict) else meta.get("loss")
     batch = position.get("next_batch", position.get("batch"))
-    return _int_or_none(position.get("epoch")), _int_or_none(batch), _float_or_none(loss)
+    return _int_or_none(position.get("epoch")), _int_or_none(batch), number_or_none(loss)
 
 
 def disk_usage_bytes(path: str) -> int | None:
@@ -239,7 +240,7 @@ def foreign_content(path: str) -> str | None:
     """Why a folder is not only this user's rescue, in words; None when it is."""
     try:
         there = os.lstat(path)
-        if hasattr(os, "getuid") and there.st_uid != os.getuid():
+        if there.st_uid != os.getuid():
             return "it belongs to another user"
         strange = sorted(set(os.listdir(path)) - {STATE_FILE, MANIFEST_FILE, FINISHED_FILE})
     except OSError as error:
@@ -271,10 +272,6 @@ def _age_s(one: Found, now_unix_s: float) -> float:
 
 def _int_or_none(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _float_or_none(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def total_bytes(found: Iterable[Found]) -> int:

@@ -74,11 +74,6 @@ def is_other_users(directory: str, name: RescueName) -> bool:
     return any(paths.is_foreign(each) and each.st_uid != owner for each in found)
 
 
-def is_folder(found: os.stat_result) -> bool:
-    """Whether it is a folder itself, and no link to one."""
-    return stat.S_ISDIR(found.st_mode)
-
-
 def mark_finished(path: str) -> None:
     """
     Note in a rescue that its training ended well, so that it is not resumed from by itself.

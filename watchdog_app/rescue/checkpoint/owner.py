@@ -132,7 +132,7 @@ def _identify(pid: int) -> Owner:
     boot = files.read_or_empty("/proc/sys/kernel/random/boot_id").decode("ascii", "replace").strip()
     machine = files.read_or_empty("/etc/machine-id").decode("ascii", "replace").strip()
     restart = os.environ.get("SLURM_RESTART_COUNT", "0")
-    host = os.uname().nodename if hasattr(os, "uname") else ""
+    host = os.uname().nodename
     return Owner(
         pid=pid,
         start_time=(process.start_time("self") if _LINUX else start_time(pid)) or 0,

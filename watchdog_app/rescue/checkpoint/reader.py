@@ -8,7 +8,6 @@ import stat
 import weakref
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from watchdog_app.base.durable import open_nonblocking
 from watchdog_app.base.errors import RescueDamaged, RescueError
@@ -41,45 +40,19 @@ class LoadedRescue:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                     raise RescueDamaged(f"{MANIFEST_FILE} is no regular file")
                 manifest_data = file.read(format.MOST_BYTES)
-                self._manifest = format.read_manifest(manifest_data)
-                self._manifest_bytes = len(manifest_data)
-            self._open_state()
+            manifest = self._manifest = format.read_manifest(manifest_data)
+            self.format = manifest.format  # version 1 does not identify its program
+            self.step = manifest.step  # that it was saved after
+            self.created_unix_s = manifest.created_unix_s
+            self.meta = manifest.meta
+            self.bytes = manifest.file_bytes + len(manifest_data)  # of both files
+            self.tensors = self._open_state()  # in the order of the file
         except FileNotFoundError as error:
             raise RescueDamaged(f"{os.path.basename(error.filename)} is missing") from error
         except (NotADirectoryError, IsADirectoryError) as error:
             raise RescueDamaged("it is not a folder with two files") from error
         except OSError as error:
             raise RescueError(f"it cannot be read ({error.strerror or error})") from error
-
-    @property
-    def format(self) -> int:
-        """Version of its format; version 1 does not identify its program."""
-        return self._manifest.format
-
-    @property
-    def step(self) -> int:
-        """The step that it was saved after."""
-        return self._manifest.step
-
-    @property
-    def created_unix_s(self) -> float:
-        """When it was saved."""
-        return self._manifest.created_unix_s
-
-    @property
-    def meta(self) -> Mapping[str, Any]:
-        """What was saved beside the tensors."""
-        return self._manifest.meta
-
-    @property
-    def tensors(self) -> Mapping[str, TensorInfo]:
-        """Name, dtype, shape and size of each tensor, in the order of the file."""
-        return self._tensors
-
-    @property
-    def bytes(self) -> int:
-        """Size of both files on disk."""
-        return self._manifest.file_bytes + self._manifest_bytes
 
     def read(self, name: str) -> memoryview:
         """
@@ -88,7 +61,7 @@ class LoadedRescue:
         Raises:
             KeyError: there is no such tensor.
         """
-        info = self._tensors[name]
+        info = self.tensors[name]
         return memoryview(self._map)[info.begin : info.end]
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> None:
@@ -106,7 +79,7 @@ class LoadedRescue:
         whole = self._manifest.file_bytes
         buffer = memoryview(bytearray(min(_READ_BYTES, whole)))
         try:
-            for info in self._tensors.values():
+            for info in self.tensors.values():
                 if self._checksum(info.begin, info.end, buffer) != self._manifest.crc32[info.name]:
                     raise RescueDamaged(f"tensor {info.name!r} does not match its checksum")
                 if progress is not None:
@@ -125,9 +98,9 @@ class LoadedRescue:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<rescue of step {self.step}, {len(self._tensors)} tensors, {self.path}>"
+        return f"<rescue of step {self.step}, {len(self.tensors)} tensors, {self.path}>"
 
-    def _open_state(self) -> None:
+    def _open_state(self) -> Mapping[str, TensorInfo]:
         manifest = self._manifest
         self._fd = open_nonblocking(os.path.join(self.path, STATE_FILE), os.O_RDONLY)
         self._close = weakref.finalize(self, os.close, self._fd)
@@ -137,11 +110,12 @@ class LoadedRescue:
         header = os.pread(self._fd, format.header_bytes(os.pread(self._fd, 8, 0), size), 0)
         if zlib.crc32(header) != manifest.header_crc32:
             raise RescueDamaged(f"the header of {STATE_FILE} does not match its checksum")
-        self._tensors = format.parse_header(header, size)
-        found = {name: (i.dtype, i.shape, i.nbytes) for name, i in self._tensors.items()}
+        tensors = format.parse_header(header, size)
+        found = {name: (i.dtype, i.shape, i.nbytes) for name, i in tensors.items()}
         if found != manifest.tensors:
             raise RescueDamaged(f"{STATE_FILE} and {MANIFEST_FILE} list different tensors")
         self._map = mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ)
+        return tensors
 
     def _checksum(self, begin: int, end: int, buffer: memoryview) -> int:
         checksum = 0

@@ -13,6 +13,7 @@ still the one that it locked. Its modification time is touched every 30 s for ot
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import re
@@ -155,13 +156,6 @@ def lock_path(directory: str, run: str) -> str:
     return os.path.join(directory, f"run-{run}.lock")
 
 
-def locked_runs(directory: str) -> list[str]:
-    """The runs that have a lock file in a folder."""
-    with suppress(OSError):
-        return [found[1] for each in os.listdir(directory) if (found := _NAME.fullmatch(each))]
-    return []
-
-
 def acquire(directory: str, run: str, *, new: bool = False) -> RunLock:
     """
     Acquire the lock of a run.
@@ -276,7 +270,10 @@ def heartbeat() -> None:
 
 def remove_unused(directory: str, used: set[str]) -> None:
     """Remove locks of ended trainings that have no rescue. Never raises."""
-    for run in locked_runs(directory):
+    files: list[str] = []
+    with suppress(OSError):
+        files = os.listdir(directory)
+    for run in (found[1] for each in files if (found := _NAME.fullmatch(each))):
         if run in used or is_held_here(directory, run):
             continue
         verdict = check_owner(directory, run, None, None)
@@ -334,10 +331,7 @@ def _open_lock_file(path: str, flags: int) -> int:
         OSError: there is none, or it is a link, a pipe, or another user's.
     """
     # O_NONBLOCK: a pipe of that name would be waited for.
-    extra = (
-        getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    )
-    fd = os.open(path, flags | extra, 0o600)
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     try:
         found = os.fstat(fd)
         regular = stat.S_ISREG(found.st_mode)
@@ -359,8 +353,6 @@ def _try_lock(fd: int, *, exclusive: bool) -> bool:
     Raises:
         OSError: the file system has no locks.
     """
-    import fcntl
-
     try:
         fcntl.flock(fd, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -403,5 +395,4 @@ def _close_parents_locks() -> None:
     _held.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_parents_locks)
+os.register_at_fork(after_in_child=_close_parents_locks)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -158,7 +159,7 @@ def saved_runs(directory: str) -> list[SavedRun]:
             there = os.lstat(path)
         except OSError:
             continue
-        if not names.is_folder(there):
+        if not stat.S_ISDIR(there.st_mode):
             continue
         owner = name.owner_text if name.run is None else ""
         strangers = names.is_other_users(directory, name)  # whatever run its name claims

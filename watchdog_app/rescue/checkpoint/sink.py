@@ -16,6 +16,7 @@ import mmap
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 BLOCK_BYTES = 4096
 _WINDOW_BYTES = 2 * 1024 * 1024  # dirty page cache at most, beside the window being written
@@ -34,10 +35,7 @@ def load_sync_file_range() -> None:
         return
     import ctypes
 
-    try:
-        function = ctypes.CDLL(None, use_errno=True).sync_file_range
-    except (OSError, AttributeError):
-        return
+    function = ctypes.CDLL(None, use_errno=True).sync_file_range
     function.argtypes = (ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong, ctypes.c_uint)
     function.restype = ctypes.c_int
     _sync_range = function
@@ -132,11 +130,7 @@ class Sink:
         # (ext4 data=journal, btrfs with checksums). Where nothing is cached this is two calls
         # of microseconds.
         if _sync_range is None:
-            # Linux with another C library; elsewhere the cache counts against nobody.
-            if not self.direct and sys.platform == "linux":
-                os.fdatasync(self._fd)
-                self._drop_cache(begin, length)
-            return
+            return  # not Linux: the cache counts against nobody
         _sync_range(self._fd, begin, length, _RANGE_WRITE)
         self._pending.append((begin, length))
         while sum(size for _, size in self._pending[:-1]) >= _WINDOW_BYTES // 2:
@@ -145,12 +139,9 @@ class Sink:
             self._drop_cache(old_begin, old_length)
 
     def _drop_cache(self, begin: int, length: int) -> None:
-        advise = getattr(os, "posix_fadvise", None)
-        if advise is not None:
-            try:
-                advise(self._fd, begin, length, os.POSIX_FADV_DONTNEED)
-            except OSError:  # only advice
-                pass
+        if hasattr(os, "posix_fadvise"):
+            with suppress(OSError):  # only advice
+                os.posix_fadvise(self._fd, begin, length, os.POSIX_FADV_DONTNEED)
 
 
 # madvise(2), Linux 4.14: a forked child finds zeros. Without it a data loader's fork would share
@@ -160,16 +151,11 @@ _MADV_WIPEONFORK = 18
 
 def private_memory(size_bytes: int) -> mmap.mmap:
     """Zeroed, page-aligned memory of this process alone, every page already there."""
-    if sys.platform == "win32":
-        memory = mmap.mmap(-1, size_bytes)
-    else:
-        # mmap's default is MAP_SHARED: parent and forked child would write into one buffer.
-        memory = mmap.mmap(-1, size_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if sys.platform == "linux":
-            try:
-                memory.madvise(_MADV_WIPEONFORK)
-            except OSError:  # an older kernel: a fork then costs what forks cost
-                pass
+    # mmap's default is MAP_SHARED: parent and forked child would write into one buffer.
+    memory = mmap.mmap(-1, size_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if sys.platform == "linux":
+        with suppress(OSError):  # an older kernel: a fork then costs what forks cost
+            memory.madvise(_MADV_WIPEONFORK)
     for at in range(0, size_bytes, mmap.PAGESIZE):
         memory[at] = 0
     return memory

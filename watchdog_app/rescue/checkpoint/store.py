@@ -352,13 +352,10 @@ class RescueStore:
                 return self._remove(str(name))
         return False
 
-    def _prune(self) -> None:
-        for name in self._prunable()[: -self.keep]:
-            self._remove(str(name))
-
     def _prune_and_clean(self) -> None:
         try:
-            self._prune()
+            for name in self._prunable()[: -self.keep]:
+                self._remove(str(name))
             self._remove_abandoned()
         except Exception as error:  # the rescue that was saved just now is good all the same
             self._report_once(f"Old rescues in {self.directory} were not pruned: {error}")

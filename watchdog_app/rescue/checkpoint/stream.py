@@ -82,7 +82,6 @@ class Streamer:
         self._worker: Worker | None = None
         self._busy = _thread.allocate_lock()
         _streamers.add(self)
-        _register_fork_hook()
 
     def prepare(self) -> None:
         """Allocate and touch everything that `write` needs. Cheap when nothing is missing."""
@@ -264,19 +263,14 @@ class Streamer:
 
 
 _streamers: weakref.WeakSet[Streamer] = weakref.WeakSet()
-_hooked = False
-
-
-def _register_fork_hook() -> None:
-    global _hooked
-    if not _hooked and hasattr(os, "register_at_fork"):
-        _hooked = True
-        os.register_at_fork(after_in_child=_after_fork)
 
 
 def _after_fork() -> None:
     for streamer in list(_streamers):
         streamer._reset_after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 @contextmanager

@@ -287,10 +287,6 @@ def _settings(
             )
 
 
-def _code(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
-    yield from changed_functions(saved.code, now.code)
-
-
 def changed_functions(
     saved: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
@@ -420,7 +416,7 @@ def _statements(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
 RULES = (
     Rule("framework", Decision.NEVER, _framework),
     Rule("model", Decision.REFUSE, _model),
-    Rule("code", Decision.REFUSE, _code),
+    Rule("code", Decision.REFUSE, lambda saved, now: changed_functions(saved.code, now.code)),
     Rule("loss", Decision.REFUSE, _loss),
     Rule("optimizer", Decision.REFUSE, _optimizers),
     Rule("rows", Decision.REFUSE, _rows),

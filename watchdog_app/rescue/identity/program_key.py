@@ -87,11 +87,15 @@ def program(*, skip_cells: bool = False) -> Program:
         found = Arguments({}, {}, {}) if skip_cells else _read_cells(shell, whole=path is None)
         kind = "prompt" if path is None else "notebook"
         return Program(kind, None if path is None else os.path.realpath(path), found, pooled=False)
-    kind, path, tokens = _read_started_program() if shell is None else _script_of_shell()
+    if shell is None:
+        kind, path, tokens = _read_started_program()
+    else:
+        kind, path, tokens = "script", os.path.realpath(sys.argv[0]), sys.argv[1:]
     found = arguments.parse([each for each in tokens if each is not None])
     others = dict(found.others)
     if kind == "command":
-        others[_COMMAND] = cells.normalise(_read_command() or "")
+        began, text, _ = _command_line(list(getattr(sys, "orig_argv", ())))
+        others[_COMMAND] = cells.normalise(text if began == "command" else "")
     elif kind == "prompt":
         others[_COMMAND] = _read_stdin_program()
     process, pooled = _process_key()
@@ -297,10 +301,6 @@ def _runs_script(shell: Any) -> bool:
     return str(argv[0]).endswith((".py", ".ipy")) and os.path.isfile(str(argv[0]))
 
 
-def _script_of_shell() -> tuple[str, str | None, Sequence[str]]:
-    return "script", os.path.realpath(sys.argv[0]), [str(each) for each in sys.argv[1:]]
-
-
 def _read_stdin_program() -> str:
     """The text of a program that is read from a pipe; at a prompt no two sessions are the same."""
     frame: FrameType | None = sys._getframe()
@@ -309,11 +309,6 @@ def _read_stdin_program() -> str:
     if hasattr(sys, "ps1") or frame is None or sys.flags.interactive:
         return secrets.token_hex(16)
     return marshal.dumps(frame.f_code).hex()
-
-
-def _read_command() -> str | None:
-    kind, text, _ = _command_line(list(getattr(sys, "orig_argv", ())))
-    return text if kind == "command" else None
 
 
 def _process_key() -> tuple[str | None, bool]:

@@ -88,7 +88,7 @@ class Segment:
             OSError: there is none, or it belongs to somebody else.
             SegmentDamaged: it is no segment of this layout.
         """
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode) or paths.is_foreign(found):

@@ -115,7 +115,7 @@ def permit(path: str, pid: int) -> None:
 
 
 def _write_slot(path: str, slot: int, value: int) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         os.pwrite(fd, value.to_bytes(8, "little"), 8 * slot)
     finally:
