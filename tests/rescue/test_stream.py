@@ -18,7 +18,7 @@ from watchdog_app.base.errors import RescueError
 from watchdog_app.rescue.checkpoint.disk_errors import SaveFailed
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.checkpoint.sink import Reserve, Sink, private_memory
-from watchdog_app.rescue.checkpoint.stream import BytesPart, Streamer
+from watchdog_app.rescue.checkpoint.stream import Streamer
 
 CHUNK = 8192
 
@@ -61,7 +61,7 @@ def streamer():
 )
 def test_the_file_is_the_parts_one_after_the_other(tmp_path, streamer, sizes, direct, monkeypatch):
     """Whatever the sizes: every byte, no padding left, each part with its checksum."""
-    parts = [BytesPart(f"p{n}", noise(size, n % 200)) for n, size in enumerate(sizes)]
+    parts = [TensorEntry.of_bytes(f"p{n}", noise(size, n % 200)) for n, size in enumerate(sizes)]
     data = [bytes(part.view()) for part in parts]
 
     if not direct:  # a file system that refuses O_DIRECT
@@ -117,7 +117,7 @@ def test_progress_grows_to_the_total(tmp_path, streamer):
     write(
         streamer,
         tmp_path / "file",
-        [BytesPart("a", noise(5 * CHUNK + 9))],
+        [TensorEntry.of_bytes("a", noise(5 * CHUNK + 9))],
         lambda done, total: seen.append((done, total, threading.current_thread())),
         total_bytes=5 * CHUNK + 9,
     )
@@ -135,7 +135,7 @@ def test_a_tensor_that_changed_its_size_is_refused(tmp_path, streamer, nbytes):
         write(streamer, tmp_path / "file", [entry])
 
     assert [] == os.listdir(tmp_path)
-    write(streamer, tmp_path / "file", [BytesPart("a", b"abc")])
+    write(streamer, tmp_path / "file", [TensorEntry.of_bytes("a", b"abc")])
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
@@ -150,11 +150,11 @@ def test_an_interruption_leaves_nothing_and_the_next_write_works(tmp_path, strea
             raise kind("here")
 
     with pytest.raises(kind):
-        write(streamer, tmp_path / "file", [BytesPart("a", noise(9 * CHUNK))], progress)
+        write(streamer, tmp_path / "file", [TensorEntry.of_bytes("a", noise(9 * CHUNK))], progress)
 
     assert [] == os.listdir(tmp_path)
     data = noise(4 * CHUNK + 3, 7)
-    write(streamer, tmp_path / "file", [BytesPart("a", data)])
+    write(streamer, tmp_path / "file", [TensorEntry.of_bytes("a", data)])
     assert data == (tmp_path / "file").read_bytes()
 
 
@@ -173,7 +173,7 @@ def test_ctrl_c_at_any_moment_leaves_a_streamer_that_works(tmp_path):
         for attempt in range(80):
             try:
                 signal.setitimer(signal.ITIMER_REAL, 0.0001 + 0.00005 * attempt)
-                write(streamer, tmp_path / "file", [BytesPart("a", data)])
+                write(streamer, tmp_path / "file", [TensorEntry.of_bytes("a", data)])
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 assert data == (tmp_path / "file").read_bytes()
             except KeyboardInterrupt:
@@ -205,7 +205,7 @@ def test_a_file_that_exists_is_never_overwritten(tmp_path, streamer):
     (tmp_path / "file").write_bytes(b"mine")
 
     with pytest.raises(SaveFailed):
-        write(streamer, tmp_path / "file", [BytesPart("a", b"other")])
+        write(streamer, tmp_path / "file", [TensorEntry.of_bytes("a", b"other")])
 
     assert b"mine" == (tmp_path / "file").read_bytes()
 
@@ -218,7 +218,7 @@ def test_a_limit_on_file_sizes_is_told_in_words(tmp_path):
     old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         with pytest.raises(SaveFailed) as caught:
-            write(streamer, tmp_path / "file", [BytesPart("a", noise(20 * CHUNK))])
+            write(streamer, tmp_path / "file", [TensorEntry.of_bytes("a", noise(20 * CHUNK))])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, old)
@@ -246,10 +246,10 @@ def test_two_saves_at_once_are_refused(tmp_path, streamer):
     """The buffers are one save's at a time."""
 
     def again(done, total):
-        write(streamer, tmp_path / "other", [BytesPart("b", b"x")])
+        write(streamer, tmp_path / "other", [TensorEntry.of_bytes("b", b"x")])
 
     with pytest.raises(RescueError, match="still running"):
-        write(streamer, tmp_path / "file", [BytesPart("a", noise(CHUNK))], again)
+        write(streamer, tmp_path / "file", [TensorEntry.of_bytes("a", noise(CHUNK))], again)
 
 
 def test_a_busy_python_thread_beside_it_only_delays(tmp_path, streamer):
@@ -265,7 +265,7 @@ def test_a_busy_python_thread_beside_it_only_delays(tmp_path, streamer):
     thread.start()
     try:
         data = noise(20 * CHUNK)
-        write(streamer, tmp_path / "file", [BytesPart("a", data)])
+        write(streamer, tmp_path / "file", [TensorEntry.of_bytes("a", data)])
     finally:
         stop.set()
         thread.join()
@@ -276,13 +276,14 @@ def test_a_busy_python_thread_beside_it_only_delays(tmp_path, streamer):
 
 FORKED = """
 import os, sys
-from watchdog_app.rescue.checkpoint.stream import BytesPart, Streamer
+from watchdog_app.rescue.checkpoint.format import TensorEntry
+from watchdog_app.rescue.checkpoint.stream import Streamer
 streamer = Streamer(8192)
 streamer.prepare()
 pid = os.fork()
 name = "child" if pid == 0 else "parent"
 data = name.encode() * 20000
-streamer.write(sys.argv[1] + "/" + name, [BytesPart("a", data)])
+streamer.write(sys.argv[1] + "/" + name, [TensorEntry.of_bytes("a", data)])
 streamer.wait_idle()
 with open(sys.argv[1] + "/" + name, "rb") as file:
     assert file.read() == data
@@ -308,7 +309,7 @@ def test_after_a_fork_parent_and_child_write_without_each_other(tmp_path):
 def test_a_small_file_is_written_while_the_other_is_made_durable(tmp_path, streamer):
     """Any size; `wait_idle` waits for the one that was left behind."""
     data = noise(3 * CHUNK + 11)
-    streamer.write(str(tmp_path / "big"), [BytesPart("a", data)])
+    streamer.write(str(tmp_path / "big"), [TensorEntry.of_bytes("a", data)])
     for name, size in (("none", 0), ("one", 1), ("more", 2 * CHUNK + 5)):
         streamer.write_small(str(tmp_path / name), data[:size])
         assert data[:size] == (tmp_path / name).read_bytes()
@@ -400,6 +401,6 @@ def test_a_released_streamer_writes_again(tmp_path, streamer):
     streamer.prepare()
     streamer.release()
 
-    write(streamer, tmp_path / "file", [BytesPart("a", noise(3 * CHUNK))])
+    write(streamer, tmp_path / "file", [TensorEntry.of_bytes("a", noise(3 * CHUNK))])
 
     assert noise(3 * CHUNK) == (tmp_path / "file").read_bytes()

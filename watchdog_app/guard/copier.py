@@ -238,13 +238,6 @@ def _error_message(error: Exception) -> str:
     return str(error)
 
 
-@dataclass(frozen=True, slots=True)
-class _RemoteTensor(TensorEntry):
-    """A tensor that is read piece by piece from the training's memory; see `stream.FilledPart`."""
-
-    fill: Callable[[memoryview, int], None]
-
-
 def _write_rescue(
     snapshot: Snapshot, memory: ProcessMemory, progress: Callable[[int, int], None], reason: str
 ) -> SavedRescue:
@@ -285,7 +278,7 @@ def _tensor_entry(tensor: Tensor, memory: ProcessMemory) -> TensorEntry:
     def fill(place: memoryview, at: int) -> None:
         memory.read_into(place, begin + at)
 
-    return _RemoteTensor(*about, _no_local_data, fill)
+    return TensorEntry(*about, _no_local_data, fill)
 
 
 def _no_local_data() -> memoryview:

@@ -221,6 +221,8 @@ class TensorEntry:
     `view()` is called once, when it is this tensor's turn, and the view is
     released before the next tensor's is taken: a zero-copy look at `nbytes`
     bytes, C-contiguous. It is not called for an empty tensor.
+    `fill(place, offset)` fills a place with the bytes that begin at an offset, where no view can
+    reach them; `view` is not called then.
     """
 
     name: str
@@ -228,6 +230,12 @@ class TensorEntry:
     shape: tuple[int, ...]
     nbytes: int
     view: Callable[[], memoryview]
+    fill: Callable[[memoryview, int], None] | None = None
+
+    @classmethod
+    def of_bytes(cls, name: str, data: bytes) -> TensorEntry:
+        """Bytes that are held in memory, such as a header."""
+        return cls(name, "U8", (len(data),), len(data), lambda: memoryview(data))
 
 
 @dataclass(frozen=True, slots=True)

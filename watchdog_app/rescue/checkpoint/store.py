@@ -33,7 +33,7 @@ from watchdog_app.rescue.checkpoint.names import RescueName
 from watchdog_app.rescue.checkpoint.owner import this_process
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.checkpoint.sink import Reserve
-from watchdog_app.rescue.checkpoint.stream import BytesPart, Progress, Streamer
+from watchdog_app.rescue.checkpoint.stream import Progress, Streamer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,8 +130,8 @@ class RescueStore:
             )
         if not rehearse:
             return None
-        size, noise = _REHEARSAL_BYTES, memoryview(os.urandom(MIB) * (_REHEARSAL_BYTES // MIB))
-        plan = format.plan_layout([TensorEntry("rehearsal", "U8", (size,), size, lambda: noise)])
+        noise = os.urandom(MIB) * (_REHEARSAL_BYTES // MIB)
+        plan = format.plan_layout([TensorEntry.of_bytes("rehearsal", noise)])
         folder = self._new_partial()
         try:
             began = time.perf_counter()
@@ -275,7 +275,7 @@ class RescueStore:
         """Write both files into `folder`, durably."""
         checksums = self._streamer.write(
             os.path.join(folder, STATE_FILE),
-            itertools.chain([BytesPart("", plan.header)], plan.entries),
+            itertools.chain([TensorEntry.of_bytes("", plan.header)], plan.entries),
             progress,
             total_bytes=plan.file_bytes,
         )

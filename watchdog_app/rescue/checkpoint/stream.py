@@ -17,11 +17,11 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Protocol
 
 from watchdog_app.base.errors import RescueError
 from watchdog_app.rescue.checkpoint import sink as sinks
 from watchdog_app.rescue.checkpoint.disk_errors import translate
+from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.checkpoint.sink import private_memory
 
 CHUNK_BYTES = 1024 * 1024
@@ -31,39 +31,6 @@ CHUNK_BYTES = 1024 * 1024
 _SWITCH_INTERVAL_S = 0.0001
 
 Progress = Callable[[int, int], None]
-
-
-class Part(Protocol):
-    """Some bytes of the file; `format.TensorEntry` is one."""
-
-    @property
-    def name(self) -> str:
-        """Key of its checksum."""
-
-    @property
-    def nbytes(self) -> int:
-        """How many bytes `view` gives."""
-
-    @property
-    def view(self) -> Callable[[], memoryview]:
-        """Gives the bytes; called when it is their turn, not at all when there are none."""
-
-
-class FilledPart(Part, Protocol):
-    """A part whose bytes lie where no view can reach; its `view` is never called."""
-
-    @property
-    def fill(self) -> Callable[[memoryview, int], None]:
-        """Fills a place with the bytes that begin at an offset."""
-
-
-class BytesPart:
-    """A part that is held in memory, such as a header."""
-
-    def __init__(self, name: str, data: bytes) -> None:
-        self.name = name
-        self.nbytes = len(data)
-        self.view: Callable[[], memoryview] = lambda: memoryview(data)
 
 
 class Streamer:
@@ -96,7 +63,7 @@ class Streamer:
     def write(
         self,
         path: str,
-        parts: Iterable[Part],
+        parts: Iterable[TensorEntry],
         progress: Progress | None = None,
         *,
         total_bytes: int = 0,
@@ -217,7 +184,7 @@ class Streamer:
         self,
         worker: Worker,
         sink: sinks.Sink,
-        parts: Iterable[Part],
+        parts: Iterable[TensorEntry],
         progress: Progress | None,
         total_bytes: int,
     ) -> dict[str, int]:
@@ -274,11 +241,10 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 @contextmanager
-def _copier(part: Part) -> Iterator[Callable[[memoryview, int], None]]:
+def _copier(part: TensorEntry) -> Iterator[Callable[[memoryview, int], None]]:
     """A function that copies a part's bytes from an offset into a view."""
-    fill = getattr(part, "fill", None)
-    if fill is not None:
-        yield fill
+    if part.fill is not None:
+        yield part.fill
         return
     with part.view() as view, _byte_view(view, part) as source:
 
@@ -289,7 +255,7 @@ def _copier(part: Part) -> Iterator[Callable[[memoryview, int], None]]:
         yield copy
 
 
-def _byte_view(view: memoryview, part: Part) -> memoryview:
+def _byte_view(view: memoryview, part: TensorEntry) -> memoryview:
     if view.nbytes != part.nbytes or not view.c_contiguous:
         raise RescueError(
             f"Tensor {part.name!r} changed from {part.nbytes} to {view.nbytes} bytes while it was "
