@@ -31,19 +31,6 @@ def test_an_error_is_held_back_counted_and_told_once(lenient, capsys):
     assert guard.failed
 
 
-def test_a_guarded_function_gives_its_result_or_none(lenient, capsys):
-    """As a decorator it keeps name and result."""
-    guard = Guard()
-
-    @guard
-    def half(number: int) -> float:
-        return 1 / number
-
-    assert 0.5 == half(2)
-    assert half(0) is None
-    assert "half" == half.__name__
-
-
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_what_is_not_ours_passes(lenient, kind):
     """Ctrl-C and sys.exit are the user's."""

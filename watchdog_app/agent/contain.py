@@ -14,12 +14,8 @@ import functools
 import os
 import signal
 import sys
-from collections.abc import Callable
 from types import CodeType, TracebackType
-from typing import Any, ParamSpec, TypeVar
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
+from typing import Any
 
 STRICT = "WATCHDOG_AGENT_STRICT"
 
@@ -32,8 +28,7 @@ class Guard:
         with guard:
             work()
 
-    or `@guard` on a function, which then returns None when it failed. May be
-    used by several threads and within itself.
+    May be used by several threads and within itself.
     """
 
     def __init__(self, part: str = "the rescue agent") -> None:
@@ -76,19 +71,6 @@ class Guard:
             self.caught(error)
             return True
         return False
-
-    def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R | None]:
-        """`function`, guarded."""
-
-        @functools.wraps(function)
-        def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _R | None:
-            try:
-                return function(*args, **kwargs)
-            except Exception as error:
-                self.caught(error)
-                return None
-
-        return guarded
 
 
 def _is_from_signal_handler(error: BaseException) -> bool:

@@ -50,7 +50,7 @@ def keras_slot_bytes(optimizer: Any, shape: Shape, type_bytes: int) -> int | Non
     rule = _rule(optimizer, _KERAS)
     if rule is None:
         return None
-    elements = rule(_Settings(optimizer), shape)
+    elements = rule(lambda name: getattr(optimizer, name, None) or 0, shape)
     # Two more that any kind may keep.
     extra = int(bool(getattr(optimizer, "use_ema", False)))
     extra += int((getattr(optimizer, "gradient_accumulation_steps", None) or 1) > 1)
@@ -73,22 +73,10 @@ def torch_slot_bytes(
     if rule is None:
         return None
     counters = _TORCH_COUNTERS.get(type(optimizer).__name__, 1)
-    return rule(_Settings(None, group), shape) * type_bytes + counters * _COUNTER_BYTES
+    return rule(lambda name: group.get(name) or 0, shape) * type_bytes + counters * _COUNTER_BYTES
 
 
-class _Settings:
-    """Settings by name, of an object or a mapping; 0 where there is no such thing."""
-
-    def __init__(self, thing: Any, mapping: Mapping[str, Any] | None = None) -> None:
-        self._thing = thing
-        self._mapping = mapping
-
-    def __getattr__(self, name: str) -> Any:
-        if self._mapping is not None:
-            return self._mapping.get(name) or 0
-        return getattr(self._thing, name, None) or 0
-
-
+_Settings = Callable[[str], Any]  # a setting by its name; 0 where there is no such
 _Rule = Callable[[_Settings, Shape], int]  # elements kept for a weight of that shape
 
 
@@ -104,15 +92,15 @@ def _copies_of_weight(count: int) -> _Rule:
 
 
 def _adam(settings: _Settings, shape: Shape) -> int:
-    return (3 if settings.amsgrad else 2) * prod(shape)
+    return (3 if settings("amsgrad") else 2) * prod(shape)
 
 
 def _momentum(settings: _Settings, shape: Shape) -> int:
-    return prod(shape) if settings.momentum else 0
+    return prod(shape) if settings("momentum") else 0
 
 
 def _rmsprop(settings: _Settings, shape: Shape) -> int:
-    return (1 + bool(settings.momentum) + bool(settings.centered)) * prod(shape)
+    return (1 + bool(settings("momentum")) + bool(settings("centered"))) * prod(shape)
 
 
 def _keras_adafactor(_: _Settings, shape: Shape) -> int:
@@ -135,7 +123,7 @@ def _torch_adafactor(_: _Settings, shape: Shape) -> int:
 
 def _torch_lbfgs(settings: _Settings, shape: Shape) -> int:
     # Steps and differences of gradients as far back as it looks, direction, last gradient.
-    return (2 * int(settings.history_size or 100) + 2) * prod(shape)
+    return (2 * int(settings("history_size") or 100) + 2) * prod(shape)
 
 
 _KERAS: dict[str, _Rule] = {

@@ -15,7 +15,6 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from types import TracebackType
 from typing import Self
 
 _MOST_PIECES = 1024  # IOV_MAX
@@ -47,12 +46,7 @@ class ProcessMemory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def read_into(self, place: memoryview, address: int) -> None:

@@ -41,7 +41,6 @@ from watchdog_app.base.errors import WatchdogError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
     from typing import Self
 
 SEGMENT_BYTES = 4 * 1024 * 1024
@@ -116,12 +115,7 @@ class Segment:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # For whoever watches. --------------------------------------------------------------
