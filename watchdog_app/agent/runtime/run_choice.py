@@ -78,7 +78,6 @@ class Beginning:
     waiting: list[RescueName] = field(default_factory=list)  # in `directory`, old to new
     why: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    folder_is_empty: bool = False  # no rescue at all lies there
     turn_key: _TurnKey | None = None  # as what, in `_turns`
 
 
@@ -147,7 +146,7 @@ def choose(beginning: Beginning, store: RescueStore) -> LoadedRescue | None:
         RescueError: "newest" was asked for and there is no rescue; or the newest may be whole,
             but is of a newer format or cannot be read.
     """
-    if beginning.folder_is_empty and beginning.resume == "newest":
+    if beginning.resume == "newest" and not names.complete_rescues(beginning.directory):
         raise RescueError(
             f"There is no rescue in {beginning.directory} to resume from. "
             'Leave resume="newest" out, or name the folder that holds one.'
@@ -349,7 +348,6 @@ class _FolderRuns:
     own_run_matches: bool = False  # ... as this very training
     same_finished: list[SavedRun] = field(default_factory=list)
     others: list[tuple[SavedRun, str]] = field(default_factory=list)  # left alone, and why in words
-    has_rescues: bool = False
     salt: bytes | None = None
     notes: dict[str, str] = field(default_factory=dict)  # to be said of a candidate, by its path
 
@@ -406,9 +404,7 @@ def _begin(
         ]
         why = [line for line, every in _other_run_messages(seen, starts_over=False) if every]
         return Beginning(root, run, resume, left.names, why[:_MOST_NAMED], notes)
-    begun = Beginning(root, runs.start_run(root, key, same), resume, why=why)
-    begun.folder_is_empty = not seen.has_rescues
-    return begun
+    return Beginning(root, runs.start_run(root, key, same), resume, why=why)
 
 
 _STILL_RUNS = "is of a training that still runs"
@@ -426,7 +422,6 @@ def _classify_runs(
 ) -> _FolderRuns:
     seen = _FolderRuns()
     lefts = runs.saved_runs(root)
-    seen.has_rescues = bool(lefts)
     seen.salt = next(_salts(lefts), None)
     links = names.linked_rescues(root)
     used = {left.run for left in lefts} | {name.run for name in links}

@@ -63,6 +63,7 @@ class Breakdown:
         self._buffers: list[Figures] = []
         self._parts: Parts | None = None
         self._blocks: tuple[int, int] | None = None  # step, blocks
+        self._objects: Figures = {}
         self._figures: Figures = {}
         self._next_s = self._next_count_s = self._next_parts_s = 0.0
 
@@ -107,9 +108,9 @@ class Breakdown:
         self._next_s = now_s + _EVERY_S
         if self._first_step is None:
             self._first_step = step
-        counting = now_s >= self._next_count_s
-        if counting:
+        if now_s >= self._next_count_s:
             self._next_count_s = now_s + _COUNT_EVERY_S
+            self._objects = self._python_objects(step)
         if now_s >= self._next_parts_s:
             self._next_parts_s = now_s + _PARTS_EVERY_S
             try:
@@ -119,7 +120,7 @@ class Breakdown:
         memory = self._memory()
         self._measure(step, now_s, memory, allocators)
         parts = self._parts
-        figures: Figures = {
+        self._figures = {
             "batch_size": self._batch,
             "weights_bytes": None if parts is None else parts.weights_bytes,
             "gradients_bytes": None if parts is None else parts.gradients_bytes,
@@ -128,10 +129,9 @@ class Breakdown:
             "resident_bytes": None if memory is None else memory[0],
             "base_bytes": self._base,
             "buffers": list(self._buffers),  # full: a step has been made
+            **self._objects,
         }
-        figures |= self._python_objects(step) if counting else _last_python_objects(self._figures)
-        self._figures = figures
-        return figures
+        return self._figures
 
     def _count(self) -> Parts | None:
         things = [each for each in (ref() for ref in self._things) if each is not None]
@@ -180,11 +180,6 @@ class Breakdown:
         if before is not None and step > before[0]:
             rate = (blocks - before[1]) / (step - before[0])
         return {"python_blocks": blocks, "python_blocks_per_step": rate}
-
-
-def _last_python_objects(figures: Figures) -> Figures:
-    names = ("python_blocks", "python_blocks_per_step")
-    return {name: figures.get(name) for name in names}
 
 
 def _batch_size(dataset: Any) -> Any:
