@@ -48,7 +48,7 @@ def _mixed_precision(
         else "with torch.autocast(device, dtype=torch.bfloat16): around forward pass and loss"
     )
     # Activations are half as large; weights have a copy of half their size beside them.
-    return Saving("mixed precision", kept // 2 - parts.trained_bytes // 2, how)
+    return Saving("mixed precision", kept // 2 - parts.gradients_bytes // 2, how)
 
 
 def _gradient_accumulation(
@@ -62,7 +62,7 @@ def _gradient_accumulation(
         saved = per_sample * (batch - size)
         text = f"batch {size}, and one update every {factor} steps"
         if framework != "torch":
-            saved -= parts.trained_bytes
+            saved -= parts.gradients_bytes
             text = f"batch {size} and optimizer(gradient_accumulation_steps={factor})"
         found.append(Saving(f"gradient accumulation over {factor}", saved, text))
     return found

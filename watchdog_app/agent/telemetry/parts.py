@@ -37,7 +37,6 @@ class Parts:
     """
 
     weights_bytes: int  # trained or not, statistics and seeds included
-    trained_bytes: int  # the part of them that gradients change
     gradients_bytes: int
     optimizer_bytes: int | None
     optimizer: str | None  # its kind, such as "Adam"
@@ -55,11 +54,9 @@ def parts_of_keras(model: Any, *, optimizer: Any = None) -> Parts:
     # A model in the middle of a fit has its metrics' variables too: a few scalars.
     trained = _distinct(list(model.trainable_variables))
     chosen = getattr(model, "optimizer", None) if optimizer is None else optimizer
-    trained_bytes = sum(map(tensor_bytes, trained))
     return Parts(
         weights_bytes=sum(map(tensor_bytes, weights)),
-        trained_bytes=trained_bytes,
-        gradients_bytes=trained_bytes,
+        gradients_bytes=sum(map(tensor_bytes, trained)),
         optimizer_bytes=keras_optimizer_bytes(chosen, trained),
         optimizer=slots.optimizer_kind(chosen),
     )
@@ -87,7 +84,6 @@ def parts_of_torch(modules: Any, optimizers: Any = ()) -> Parts:
     known = [each for each in states if each is not None]
     return Parts(
         weights_bytes=sum(map(tensor_bytes, held)),
-        trained_bytes=sum(map(tensor_bytes, trained)),
         gradients_bytes=sum(map(tensor_bytes, trained)),
         optimizer_bytes=sum(known) if known and len(known) == len(states) else None,
         optimizer=" + ".join(filter(None, map(slots.optimizer_kind, chosen))) or None,
