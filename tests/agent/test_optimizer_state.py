@@ -59,6 +59,7 @@ def test_its_own_state_is_taken(name, options):
     [
         ("group", "amsgrad", True),  # of which there are no slots
         ("group", "betas", None),
+        ("group", "maximize", float("nan")),  # which counts as true
         ("group", "lr", "fast"),
         ("group", "lr", 10**400),
         ("weight", "exp_avg", {}),

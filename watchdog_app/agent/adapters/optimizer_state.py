@@ -34,6 +34,9 @@ def unusable_reason(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) 
         return None
     try:
         for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
+            for key, value in saved.items():
+                if isinstance(group.get(key), bool) and value not in (True, False, None):
+                    return f"{key} is {value!r}"
             made: dict[tuple[int, torch.dtype], dict[str, Any]] = {}  # slots of a weight
             for weight, number in zip(group["params"], saved["params"], strict=True):
                 slots = state["state"].get(number)
