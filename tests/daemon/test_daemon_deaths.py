@@ -131,6 +131,7 @@ def test_a_task_that_lives_again_is_told_with_the_death_before_it(world):
     assert first == answer["death"]["pid"]
     assert f"pid {second}" in answer["text"]
     assert f"runs again, with pid {second}" in answer["death_text"]
+    assert "To start it again" not in answer["death_text"]
     # A pid means that process: no earlier run of the script is its death.
     assert client.call("explain", task=str(second))["death"] is None
 

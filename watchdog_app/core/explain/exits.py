@@ -268,7 +268,7 @@ def _resume_lines(death: _Death, successor: Mapping[str, Any] | None) -> Iterato
         yield from _notebook_resume_lines(saved, by_lines, restarted=successor is not None)
         return
     command = _command(death.entry)
-    if command is None:
+    if command is None or successor is not None:
         return
     if by_lines:
         yield "To continue from there, run it again: it starts over and says which lines to write:"
