@@ -316,7 +316,8 @@ def test_a_loop_that_was_found_names_another_training_in_its_own_folder(
     folder = str(tmp_path / "train.py")
     in_another_process(lambda: save(run_choice.begin(folder, False, found=True), 5))
     same = run_choice.run_beside_message(folder, include_own=True)
-    monkeypatch.setattr(sys, "orig_argv", [*sys.orig_argv, "--data", "b/x"])
+    for name in ("argv", "orig_argv"):  # a worker of xdist was started by other words
+        monkeypatch.setattr(sys, name, [*getattr(sys, name), "--data", "b/x"])
 
     other = run_choice.run_beside_message(folder, include_own=True)
 
