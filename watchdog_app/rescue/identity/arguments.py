@@ -291,12 +291,6 @@ def changed_options(saved: Mapping[str, Any], now: Arguments) -> list[str]:
     return found
 
 
-def identifying_text(tokens: Sequence[str]) -> str:
-    """What of a command line makes this another training, as one text, whatever its order."""
-    found = parse(tokens).others
-    return "\0".join(f"{name}\0{value}" for name, value in sorted(found.items()))
-
-
 def option_text(name: str, value: str | None = None) -> str:
     """An option as a person writes it, of the name and value that `record` keeps."""
     shown = name if name.startswith(("argument", "-")) or "." in name else f"--{name}"
