@@ -177,6 +177,7 @@ def another(chance: random.Random, folder: Path) -> None:
         and path[-1] not in FREE
         and path[1] not in FREE
         and path[:2] + path[3:4] != ("identity", "code", "name")
+        and path[:3] != ("run", "key", "functions")
         and ("functions" not in path or path[-1] == 1)
     ]
     path = chance.choice(facts)

@@ -4,6 +4,51 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from watchdog_app.rescue.identity import program_key
+from watchdog_app.rescue.identity.arguments import Arguments
+from watchdog_app.rescue.identity.call_site import CallSite
+from watchdog_app.rescue.identity.program_key import Program
+
+PROGRAM = Program("script", "/train.py", Arguments({}, {}, {}), pooled=False)
+
+
+def defining(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Let the program define functions of these names."""
+    main: Any = ModuleType("__main__")
+    exec("".join(f"def {name}(): pass\n" for name in names), vars(main))
+    monkeypatch.setitem(sys.modules, "__main__", main)
+
+
+def training(function: str, place: int = 1) -> program_key.Training:
+    return program_key.training(None, CallSite(f"__main__.{function}"), 1, place, {})
+
+
+@pytest.mark.parametrize(
+    ("now", "begun", "place", "same"),
+    [
+        (("main", "show"), "main", 1, True),
+        (("run", "show"), "run", 1, True),  # renamed
+        (("main", "run"), "run", 1, False),  # the other one is still there
+        (("show",), "show", 1, False),  # it was there before
+        (("run", "show"), "run", 2, False),  # another was begun before it
+        (("show",), "<module>", 1, False),
+    ],
+)
+def test_a_renamed_function_begins_the_same_training(
+    monkeypatch: pytest.MonkeyPatch, now: tuple[str, ...], begun: str, place: int, same: bool
+):
+    """Where the old one is gone and the new one is new."""
+    defining(monkeypatch, "main", "show")
+    saved = program_key.record(PROGRAM, training("main"), b"0" * program_key.SALT_BYTES)
+
+    defining(monkeypatch, *now)
+
+    assert same == (program_key.mismatch_reason(saved, PROGRAM, training(begun, place)) is None)
 
 
 def test_arguments_behind_a_program_from_a_pipe_count():

@@ -134,6 +134,7 @@ def record(program: Program, training: Training, salt: bytes) -> dict[str, Any]:
         "given": arguments.record(_call_arguments(training), salt),
         "turn": training.turn,
         "place": training.place,
+        "functions": _defined_functions(),
         "rank": training.rank,
         "task": training.task,
     }
@@ -212,7 +213,8 @@ def _mismatch_reason(
     begun = training.site
     other: list[str] = []
     if training.name is None and begun is not None and saved["site"] is not None:
-        same = (saved["site"], saved["turn"]) == (begun.function, training.turn)
+        renamed = _is_renamed(saved, begun.function) and saved["place"] == training.place
+        same = saved["turn"] == training.turn and (renamed or saved["site"] == begun.function)
         if same:
             other = arguments.differing_options(saved["given"], _call_arguments(training))
     elif training.name is None:
@@ -223,6 +225,30 @@ def _mismatch_reason(
         return None
     values = f" (another value of {_join_names(other)})" if other else ""
     return f"belongs to another training of {program.shown}{values}"
+
+
+def _is_renamed(saved: Mapping[str, Any], now: str) -> bool:
+    """Whether the function that began a training is gone, and this one is new in the program."""
+    before, functions = saved["site"], saved.get("functions")
+    if not isinstance(functions, list) or " < " in before or " < " in now:
+        return False
+    module, _, old = before.partition(".")
+    own, _, new = now.partition(".")
+    old, new = (each.partition(".")[0].partition("#")[0] for each in (old, new))
+    there = _defined_functions()
+    gone, is_new = old in functions and old not in there, new in there and new not in functions
+    return module == own == "__main__" and gone and is_new
+
+
+def _defined_functions() -> list[str]:
+    """The names of the program's functions and classes, as far as they are defined by now."""
+    main = vars(sys.modules["__main__"]) if "__main__" in sys.modules else {}
+    return sorted(
+        name
+        for name, value in list(main.items())
+        if isinstance(value, FunctionType | type)
+        and getattr(value, "__module__", None) == "__main__"
+    )
 
 
 def _join_names(differing: list[str]) -> str:
