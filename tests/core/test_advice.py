@@ -67,7 +67,7 @@ def test_a_buffer_that_has_filled_and_leaves_too_little_is_named():
     )
 
     assert (
-        "Shuffle buffer has filled: 819 MiB; it leaves too little for the training: "
+        "Shuffle buffer has filled: 819 MiB; it may leave too little for the training: "
         "shuffle(2400) would fit."
     ) == said
 

@@ -351,7 +351,7 @@ def filling_advice(filling: Filling, room: float) -> str:
     if _OVERHEAD * rest + _FIRST_STEP_BYTES <= room:
         return f"{state}; what is left fits." if is_full else f"{state}; the rest fits."
     if is_full:
-        state += "; it leaves too little for the training"
+        state += "; it may leave too little for the training"
     else:
         state += f"; it {'will' if rest > room else 'may'} not fit"
     counted = _COUNT.search(filling.what)
