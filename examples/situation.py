@@ -189,7 +189,8 @@ class _Story:
             kind = "an address space"
         else:
             limit = self._limit or group.usage().used_bytes + self._room
-            group.set_limit(limit, self._swap)
+            group.swap_bytes = self._swap
+            group.set_limit(limit)
             kind = f"a {group.kind} memory group"
         self._limit = limit
         swap = f" and {format_bytes(self._swap)} of swap" if self._swap else ""

@@ -40,7 +40,6 @@ REASONS = {
     ("tray/backends.py", "importlib.import_module"): "pystray's backends, out of a fixed list",
     ("base/children.py", "runpy.run_module"): "a frozen program is its own interpreter: modules of ours",
     ("agent/identity/code.py", "compile"): "compared with the function that runs, and never run",
-    ("agent/resume/plan.py", "compile"): "a cell is taken apart; the user's own watchdog.resume() runs it",
     ("agent/telemetry/allocators.py", "ctypes.CDLL"): "TensorFlow's library, only if loaded already",
     ("rescue/identity/program_key.py", "marshal"): "only written: the code of a program read from a pipe",
     ("rescue/checkpoint/sink.py", "ctypes.CDLL"): "the C library of this very process",
