@@ -80,12 +80,15 @@ def test_a_step_that_is_under_way_gets_most_of_the_reserve_to_end():
 
 
 def test_a_boundary_that_was_left_before_the_freeze_is_waited_for_again():
-    """Without more of the reserve, and not for longer than was set."""
+    """Without more of the reserve, not for longer than was set; an agent is asked three times."""
     policy = Policy()
     at_limit(policy, IN_STEP)
     policy.boundary(3.0)
 
-    assert (Action.RESUME,) == policy.copied(4.0, IN_STEP)
+    for requests in (2, 3):
+        assert (Action.REQUEST_SAVE, Action.RESUME) == policy.copied(2.0 * requests, IN_STEP)
+        policy.boundary(2.0 * requests + 1)
+    assert (Action.RESUME,) == policy.copied(8.0, IN_STEP)
     assert () == policy.tick(50.0, 10 * MIB, 10 * MIB)
     assert (Action.FREEZE, Action.COPY) == policy.tick(70.0, 10 * MIB, 10 * MIB)
     assert (Action.STOP, Action.REPORT) == policy.copied(71.0, IN_STEP)

@@ -63,6 +63,7 @@ MOST_OF_RESERVE = 0.75
 ASKED_BY_PERSON = "somebody asked for that"
 _ROOM_AGAIN = 0.95  # of the limit: below it the program simply runs
 _SAVE_DEADLINE_S = 60.0  # a step, and the save after it
+_MAX_SAVE_REQUESTS = 3  # in that time
 _EXIT_DEADLINE_S = 30.0
 _EXITED_S = 5.0  # it has room again, and most often ends right away
 # What a user can choose, after the copy. What saves nothing and may end the work needs a save.
@@ -127,6 +128,7 @@ class Policy:
             False  # the reserve for a boundary was given, and no more waiting helps
         )
         self._finishing_since = 0.0
+        self._save_requests = 0  # since the limit was met
         self._early_from: State | None = None  # copied beforehand; where it goes on after that
         self._refused = False  # what was refused was needed all the same
         self._end_wanted = False  # it is saved first
@@ -178,12 +180,13 @@ class Policy:
             self.copies = copies
         if not copies.in_step or self._reserve_spent:
             return self._choose_after_copy(now)
-        again = self._finishing_since > 0.0  # it left the boundary before it stood still
+        # Again where it left the boundary before it stood still, or its agent could not save then.
+        give = (Action.GIVE_MOST,) if self._save_requests == 0 else ()
+        ask = (Action.REQUEST_SAVE,) if self._save_requests < _MAX_SAVE_REQUESTS else ()
+        self._save_requests += 1
         self._finishing_since = self._finishing_since or now
         self._set_state(State.FINISHING, self._finishing_since)
-        if again:
-            return (Action.RESUME,)
-        return (Action.GIVE_MOST, Action.REQUEST_SAVE, Action.RESUME)
+        return (*give, *ask, Action.RESUME)
 
     def copy_early(self, now: float) -> Actions:
         """
@@ -267,6 +270,7 @@ class Policy:
     def _copy(self, now: float, spent: bool, why: str = "") -> Actions:
         if self.state is not State.FINISHING:
             self._finishing_since = 0.0
+            self._save_requests = 0
         self._set_state(State.COPYING, now)
         self._early_from = None
         self._reserve_spent = spent
