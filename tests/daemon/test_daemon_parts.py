@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -344,6 +345,27 @@ def test_a_rescue_of_all_looks_at_the_guards_once(crowd):
     assert [crowd.tasks[-1].key.pid] == [each["task"] for each in found["requests"]]
     assert "was stopped there" in found["requests"][0]["detail"]
     assert 1 == len(crowd.read)
+
+
+@pytest.mark.parametrize(("sampled", "now", "asked"), [("T", "S", True), ("S", "T", False)])
+def test_a_save_is_refused_of_a_task_that_is_stopped_now_not_at_the_last_sample(
+    crowd, sampled, now, asked
+):
+    """A guard stops its program for a copy, resumes it and asks for a save, within a second."""
+    training = crowd.tasks[0]
+    training = replace(training, members=(replace(training.members[0], state=sampled),))
+    rescue = SimpleNamespace(status="requested", to_json=lambda: {"status": "requested"})
+    parts = SimpleNamespace(
+        observer=SimpleNamespace(tasks=lambda: [training], process_state=lambda _: now),
+        guards=crowd.guards, agents=SimpleNamespace(connected_in=lambda _: [1]),
+        executor=SimpleNamespace(request_checkpoint=lambda *_: [rescue]),
+    )  # fmt: skip
+    methods = Methods(parts, None)
+    connection = SimpleNamespace(role="cli", peer=SimpleNamespace(pid=1))
+
+    found = methods.table["task.checkpoint"](connection, requests.CheckpointTask.read({}), None)
+
+    assert [asked] == [each["status"] == "requested" for each in found["requests"]]
 
 
 def test_who_is_under_a_guard_is_known_from_the_look_and_the_kernel_is_not_asked(crowd):

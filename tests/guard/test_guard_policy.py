@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from support.looks import observer_of
@@ -31,6 +32,7 @@ from watchdog_app.guard.policy import (
 )
 from watchdog_app.guard.record import CopiedRescue, GuardEvent, GuardRecord
 from watchdog_app.guard.supervisor import Supervisor
+from watchdog_app.guard.trainings import Trainings
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -74,7 +76,7 @@ def test_a_step_that_is_under_way_gets_most_of_the_reserve_to_end():
     """Then it is copied at its boundary, and only then anything else happens."""
     policy = Policy()
 
-    assert (Action.GIVE_MOST, Action.REQUEST_SAVE, Action.RESUME) == at_limit(policy, IN_STEP)
+    assert (Action.GIVE_MOST, Action.RESUME, Action.REQUEST_SAVE) == at_limit(policy, IN_STEP)
     assert (Action.FREEZE, Action.COPY) == policy.boundary(3.0)
     assert Action.REFUSE in policy.copied(4.0, SAVED)
 
@@ -86,7 +88,7 @@ def test_a_boundary_that_was_left_before_the_freeze_is_waited_for_again():
     policy.boundary(3.0)
 
     for requests in (2, 3):
-        assert (Action.REQUEST_SAVE, Action.RESUME) == policy.copied(2.0 * requests, IN_STEP)
+        assert (Action.RESUME, Action.REQUEST_SAVE) == policy.copied(2.0 * requests, IN_STEP)
         policy.boundary(2.0 * requests + 1)
     assert (Action.RESUME,) == policy.copied(8.0, IN_STEP)
     assert () == policy.tick(50.0, 10 * MIB, 10 * MIB)
@@ -194,7 +196,7 @@ def test_what_runs_is_saved_before_it_is_ended_on_request():
 
     for policy in (patient, hurried):
         assert (Action.FREEZE, Action.COPY) == policy.end_wanted(1.0)
-        assert (Action.GIVE_MOST, Action.REQUEST_SAVE, Action.RESUME) == policy.copied(2.0, IN_STEP)
+        assert (Action.GIVE_MOST, Action.RESUME, Action.REQUEST_SAVE) == policy.copied(2.0, IN_STEP)
     assert (Action.FREEZE, Action.COPY) == patient.boundary(3.0)
     assert (Action.REPORT, Action.END) == patient.copied(4.0, SAVED)
     assert (Action.REPORT, Action.END) == hurried.end_wanted(3.0)
@@ -339,6 +341,26 @@ def test_a_supervisor_raises_the_reserve_once_it_knows_what_there_is_to_save(fol
     assert 300 * MIB == guard.reserve_bytes
     supervisor.raise_reserve(MIB)
     assert 300 * MIB == guard.reserve_bytes
+
+
+def test_a_save_is_requested_after_the_record_says_that_the_program_runs(folder, monkeypatch):
+    """The daemon reads the record, and refuses to ask a program that its guard has stopped."""
+    guard = a_guard()
+    record.make_folder(guard.pid, guard.start_time)
+    group = SimpleNamespace(
+        freeze=list, resume=list, pids=list, set_limit=lambda _: None, path=""
+    )  # fmt: skip
+    supervisor = Supervisor(group, guard)
+    seen = []
+    monkeypatch.setattr(Trainings, "copy", lambda *_: seen.append(record.read(guard.folder).state))
+    monkeypatch.setattr(
+        Trainings, "request_save", lambda *_: seen.append(record.read(guard.folder).state)
+    )
+
+    supervisor._execute(supervisor.policy.limit_met(1.0))
+    supervisor._execute(supervisor.policy.copied(2.0, IN_STEP))
+
+    assert ["copying", "finishing"] == seen
 
 
 def test_a_reserve_that_somebody_chose_stays(folder):

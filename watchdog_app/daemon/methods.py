@@ -208,6 +208,11 @@ class Methods:
         if held is not None:
             raise RequestError(held)
 
+    def _is_paused_now(self, task: Task) -> bool:
+        """Measured again: a guard may have stopped it for a copy just at the last sample."""
+        states = {self._parts.observer.process_state(each.key) or "Z" for each in task.members}
+        return bool(states & set("Tt")) and states <= set("TtZ")
+
     def _task_checkpoint(
         self, connection: Connection, params: requests.CheckpointTask, reply: Reply
     ) -> Answer:
@@ -227,7 +232,7 @@ class Methods:
             if held is not None:
                 answers.append(_refusal(task, held))
                 continue
-            if task.paused and self._parts.agents.connected_in(task):
+            if self._parts.agents.connected_in(task) and self._is_paused_now(task):
                 answers.append(_refusal(task, "It is paused and cannot save. Resume it first."))
                 continue
             asked = self._parts.executor.request_checkpoint(

@@ -186,7 +186,7 @@ class Policy:
         self._save_requests += 1
         self._finishing_since = self._finishing_since or now
         self._set_state(State.FINISHING, self._finishing_since)
-        return (*give, *ask, Action.RESUME)
+        return (*give, Action.RESUME, *ask)
 
     def copy_early(self, now: float) -> Actions:
         """
