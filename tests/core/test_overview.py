@@ -113,7 +113,7 @@ CASES = {
     "soon, on thin evidence": (
         lambda world: world.resource(CARD_MEMORY, "GPU 0 memory (RTX)", 20, 24, eta_s=7.0),
         "watch",
-        "GPU 0 memory (RTX) full in about 7 s if it continues; that is not certain yet",
+        "GPU 0 memory (RTX) could be full in about 7 s (not certain yet)",
     ),
     "a disk that fills harms no training": (
         lambda world: world.resource(

@@ -95,7 +95,7 @@ def overview(
     # What may become a danger, else what is being saved, else that all is well.
     for each in dangers:
         if each.eta_s < _SOON_S and each.ends:
-            text = f"{each.end} if it continues; that is not certain yet{each.of_whom}"
+            text = f"{each.end(certain=False)} (not certain yet){each.of_whom}"
             return Overview(Level.WATCH, text)
     for key, agent in agents.items():
         if agent.saving and key in names:
@@ -104,7 +104,7 @@ def overview(
     if growing is not None:
         return Overview(level, f"growing, no danger yet{growing.of_whom}")
     notes = "" if level is Level.OK else "; see the notes"
-    soon = dangers[0].end if dangers and dangers[0].eta_s < _SOON_S else None
+    soon = dangers[0].end() if dangers and dangers[0].eta_s < _SOON_S else None
     if soon is not None:
         return Overview(level, f"no danger to a training: {soon} if it continues{notes}")
     return Overview(level, f"nothing is about to run out{_nearly_full(readings)}{notes}")
@@ -132,14 +132,13 @@ class _Danger(NamedTuple):
         scope = SPECS[self.reading.key.kind].scope
         return self.reading.fatal or scope in (Scope.MEMORY, Scope.CARD)
 
-    @property
-    def end(self) -> str:
-        """`RAM full in about 4 min`."""
+    def end(self, *, certain: bool = True) -> str:
+        """`RAM full in about 4 min`, or `RAM could be full in about 4 min`."""
         label = clean(self.reading.label, 80)
         if self.assessment.forecast is None:
             how = "nearly full" if self.reading.unit == "bytes" else "close to its limit"
             return f"{label} {how}"
-        return f"{phrases.end_text(self.reading, label)} {phrases.format_eta(self.eta_s)}"
+        return f"{phrases.end_text(self.reading, label, certain=certain)} {phrases.format_eta(self.eta_s)}"
 
     @property
     def of_whom(self) -> str:
@@ -159,7 +158,7 @@ def _worst_text(
     """The resource of this level that ends soonest, else the incident, else the card."""
     for danger in dangers:
         if danger.level is level:
-            return f"{danger.end}{danger.of_whom}"
+            return f"{danger.end()}{danger.of_whom}"
     for incident in open_ones:
         if incident.level is level:
             return f"{clean(incident.label, 80)}: {clean(incident.why or '?', 200)}"

@@ -103,18 +103,20 @@ def nearness_text(kind: ResourceKind, label: str) -> str:
     return f"{label} is about to run out"
 
 
-def end_text(reading: Reading, label: str) -> str:
+def end_text(reading: Reading, label: str, *, certain: bool = True) -> str:
     """
     What a resource comes to, before `format_eta`: `RAM full`, `GPU 0 will switch off from heat`.
 
     Args:
         reading: of the resource.
         label: its label, safe to show.
+        certain: False: it only could come to that.
     """
     scope = SPECS[reading.key.kind].scope
     if scope is Scope.HEAT:
-        return f"{heated_device(label)} will switch off from heat"
-    return f"{label} {'empty' if scope is Scope.BATTERY else 'full'}"
+        return f"{heated_device(label)} {'will' if certain else 'could'} switch off from heat"
+    end = "empty" if scope is Scope.BATTERY else "full"
+    return f"{label} {end}" if certain else f"{label} could be {end}"
 
 
 def heated_device(label: str) -> str:
