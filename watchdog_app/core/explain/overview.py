@@ -138,7 +138,8 @@ class _Danger(NamedTuple):
         if self.assessment.forecast is None:
             how = "nearly full" if self.reading.unit == "bytes" else "close to its limit"
             return f"{label} {how}"
-        return f"{phrases.end_text(self.reading, label, certain=certain)} {phrases.format_eta(self.eta_s)}"
+        end = phrases.end_text(self.reading, label, certain=certain)
+        return f"{end} {phrases.format_eta(self.eta_s)}"
 
     @property
     def of_whom(self) -> str:
