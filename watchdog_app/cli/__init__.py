@@ -1,14 +1,14 @@
-"""The watchdog command: one file a subcommand."""
+"""The `watchdog` command. Each subcommand has one module."""
 
 from __future__ import annotations
 
 
 def main(argv: list[str] | None = None) -> int:
     """
-    Carry out one command line; the exit code.
+    Run one command line and return its exit code.
 
     Args:
-        argv: the words after `watchdog`; None: those of this process.
+        argv: the words after `watchdog`; None: the arguments of this process.
     """
     from watchdog_app.cli.dispatch import main as dispatch
 

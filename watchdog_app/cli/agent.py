@@ -1,4 +1,6 @@
-"""`watchdog agent`: the agent in every kernel of an environment, without touching code."""
+"""
+`watchdog agent`: load the agent in every kernel of an environment, without a change to user code.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ _AGENT_FIELDS = ("framework", "directory", "training", "step", "epoch", "loss", 
 
 
 def add_arguments(parser: Parser) -> None:
-    """Verb and environment."""
+    """Add the verb and the options that name an environment."""
     parser.add_argument(
         "verb", choices=("status", "enable", "disable"), metavar="VERB", nargs="?",
         default="status", help="status (default), enable or disable",
@@ -67,7 +69,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Args, out: Output) -> int:
-    """Show, enable or disable."""
+    """Show the agent's state, enable it or disable it."""
     if args.verb == "status":
         return _status(args, out)
     if args.json:
@@ -107,7 +109,7 @@ def _disable(args: Args, out: Output) -> int:
     removed = bool(report.removed)
     same = not is_frozen() and _read_file(target.path) == startup_file.content()
     if not removed and same:
-        os.unlink(target.path)  # placed with another state folder
+        os.unlink(target.path)  # a watchdog with another state folder placed the file
         removed = True
     whose = _describe_target(target)
     if not removed and _is_enabled(target.path):
@@ -129,7 +131,7 @@ def _status(args: Args, out: Output) -> int:
     named = args.python or args.kernel or args.user
     with out.progress("asking the kernels' Pythons"):
         kernels = [] if named else [(each, _kernel_prefix(each)) for each in pythons.kernels()]
-    rows: dict[str, tuple[str, str]] = {}  # path of the startup file: what it is of, kernel
+    rows: dict[str, tuple[str, str]] = {}  # path of the startup file: its Python, its kernels
     if named:
         target = _find_target(args, to_enable=False)
         rows[target.path] = (target.python or "every environment", args.kernel or "")
@@ -200,12 +202,12 @@ def _kernel_line(kernel: dict[str, Any]) -> str:
 
 def _describe_kernel(kernel: Kernel, prefix: str | None, on: set[str]) -> dict[str, Any]:
     """
-    Whether a kernel that is started with a kernelspec has the agent, and why not.
+    Describe whether new kernels of a kernelspec load the agent, and if not, why.
 
     Args:
         kernel: the kernelspec.
-        prefix: its environment; None: it is not known.
-        on: startup files that turn the agent on.
+        prefix: the prefix of its environment; None: unknown.
+        on: paths of the startup files that load the agent.
     """
     from watchdog_app.install import startup_file
 
@@ -258,7 +260,12 @@ def _find_target(args: Args, *, to_enable: bool) -> Target:
 
 
 def _environment_prefix(python: str) -> str | None:
-    """The environment of a Python by the rules of PEP 405, without starting it; None: ask it."""
+    """
+    Return the prefix of a Python's environment by the rules of PEP 405, without starting Python.
+
+    Returns:
+        The prefix; None: the caller has to ask the Python.
+    """
     if python == sys.executable:
         return sys.prefix
     folder = os.path.dirname(os.path.dirname(os.path.abspath(os.path.expanduser(python))))
@@ -267,7 +274,7 @@ def _environment_prefix(python: str) -> str | None:
 
 
 def _kernel_prefix(kernel: Kernel) -> str | None:
-    """The environment of a kernelspec; None: it has none, or it is gone."""
+    """Return the environment prefix of a kernelspec; None: no Python, or it does not answer."""
     from watchdog_app.install import pythons
 
     try:
@@ -316,10 +323,10 @@ def _target_options(args: Args) -> str:
 
 def _read_running_agents() -> tuple[list[dict[str, Any]] | None, str | None]:
     """
-    The processes whose trainings the agent has, and why that is not known.
+    Ask the daemon which processes have an agent with a training.
 
     Returns:
-        The processes, None where no daemon answers; and the reason in words, None where it does.
+        The processes (None: no daemon answers), and the reason in words (None: a daemon answers).
     """
     try:
         with Client.connect(timeout_s=_ANSWER_S) as client:
@@ -337,7 +344,7 @@ def _read_running_agents() -> tuple[list[dict[str, Any]] | None, str | None]:
 
 
 def _running_lines(running: list[dict[str, Any]] | None, why: str | None) -> list[str]:
-    """What `_read_running_agents` found, for a person."""
+    """Describe the result of `_read_running_agents` in lines for the user."""
     if running is None:
         return [f"Trainings now: not known. {plain(why or '')}".rstrip()]
     if not running:

@@ -22,11 +22,11 @@ exit codes: 0 saved (without --wait: asked), 1 one could not be saved, 2 usage,
   3 daemon not running"""
 
 _TIMEOUT_S = 300.0
-_ANSWER_S = 10.0  # more than the daemon's own deadline, so that its reason arrives
+_ANSWER_S = 10.0  # longer than the daemon's own timeout, so that the daemon's reason arrives
 
 
 def add_arguments(parser: Parser) -> None:
-    """The task, or all; whether to wait."""
+    """Add the task or --all, and the options for waiting."""
     parser.task(optional=True)
     parser.flag("--all", "every training that has an agent")
     parser.flag("--wait", "until it is saved, or cannot be")
@@ -39,7 +39,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Args, out: Output) -> int:
-    """Ask, and with --wait show how it goes."""
+    """Send the request; with --wait show the progress."""
     if bool(args.task) == args.all:
         raise UsageError("Name one task, or write --all.")
     if args.timeout is not None and not args.wait:

@@ -27,7 +27,8 @@ examples:
 
 exit codes: 0 printed, 2 usage"""
 
-# Each script prints what `watchdog completion words` answers, and files where that is nothing.
+# The shell completes the words that `watchdog completion words` prints. If it prints nothing, the
+# shell completes file names.
 SCRIPTS = {
     "bash": """\
 _watchdog() {
@@ -68,12 +69,12 @@ end
 complete -c watchdog -f -n __watchdog_words -a '$__watchdog_found'
 """,
 }
-_WORDS_COMMAND = "words"  # asked by the scripts: the words typed so far, the last one incomplete
+_WORDS_COMMAND = "words"  # the scripts call this verb with the typed words, the last one incomplete
 _TASK_VALUES = ("TASK", "PID")  # metavars whose value is a running task
 
 
 def add_arguments(parser: Parser) -> None:
-    """The shell."""
+    """Add the shell."""
     parser.add_argument(
         "shell",
         choices=(*SCRIPTS, _WORDS_COMMAND),
@@ -97,15 +98,15 @@ def run(args: Args, out: Output) -> int:
 
 def candidates(typed: Sequence[str]) -> list[tuple[str, str]]:
     """
-    What the last word can become.
+    Return the completions of the last word.
 
     Args:
-        typed: The words behind `watchdog`; the last one is incomplete and may be empty.
+        typed: the words after `watchdog`; the last one is incomplete and may be empty.
 
     Returns:
-        Words and what they mean. Empty where a file or a word of the user's own belongs.
+        Words and their meanings. Empty if a file name or free text belongs there.
     """
-    # bash makes a word of its own of the = in --task=TASK.
+    # bash splits --task=TASK into three words, one of them "=".
     *before, current = (typed[0], *(word for word in typed[1:] if word != "="))
     if not before or before == ["help"]:
         found = [*COMMANDS.items(), ("help", "show the help of a command")]
@@ -152,7 +153,7 @@ def _complete_command(
 def _subcommand_parser(
     positional: Sequence[argparse.Action], word: str
 ) -> argparse.ArgumentParser | None:
-    """The parser of a verb with options of its own; None: the word is none."""
+    """Return the parser of a verb that has its own options; None: the word is not such a verb."""
     verbs = positional[0].choices if positional else None
     found = verbs.get(word) if isinstance(verbs, dict) else None
     return found if isinstance(found, argparse.ArgumentParser) else None
@@ -174,13 +175,13 @@ def _help_text(action: argparse.Action) -> str:
 
 
 def _running_tasks() -> list[tuple[str, str]]:
-    """Names of the running tasks, then their pids; nothing without a daemon."""
+    """Return the names of the running tasks, then their pids; empty without a daemon."""
     try:
         with Client.connect(timeout_s=1.0) as daemon:
             tasks = Status.read(daemon.call("status")).tasks
     except WatchdogError:
         return []
-    # A name that a shell would split or act on is left to be typed as a pid.
+    # Skip names that a shell would split or interpret. The user can type the pid instead.
     names = dict.fromkeys(one.name or "" for one in tasks)
     safe = [
         name

@@ -62,7 +62,7 @@ _REJECTED = ".rejected"
 
 
 def add_arguments(parser: Parser) -> None:
-    """Options of the command, and its verbs."""
+    """Add the options of the command and its verbs."""
     parser.json("print the settings as JSON")
     parser.flag("--path", "print where the file is, or would be")
     parser.option(
@@ -74,7 +74,7 @@ def add_arguments(parser: Parser) -> None:
     parser.flag("--default", "print a file with every default, explained")
     parser.color_option()
     verb = parser.subcommands(dest="verb", help="what to do with the settings; absent: show them")
-    # A default here would undo what was said before the verb.
+    # A default here would overwrite the same option given before the verb.
     show = verb("show", "show every setting and where it comes from")
     show.json("as JSON", default=argparse.SUPPRESS)
     get = verb("get", "print one setting as it is in force")
@@ -111,7 +111,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Args, out: Output) -> int:
-    """Show, check, print or change."""
+    """Show, check, print or change settings."""
     chosen = sum((args.json, args.path, args.check is not None, args.default))
     if args.verb not in (None, "show", "get") and chosen > 0:
         raise UsageError("Give an option or a verb, not both.")
@@ -146,7 +146,7 @@ def _check_file(file: str, path: str) -> str:
 
 
 def _effective_settings() -> list[Json]:
-    """Every setting with its value and source."""
+    """Return every setting with its value and source."""
     return config.describe(*config.load(warn=warn_of_old_key))
 
 
@@ -191,7 +191,8 @@ def _print_setting(args: Args, out: Output) -> None:
     key = editing.check_key(args.key)
     found = next(setting for setting in _effective_settings() if setting["key"] == key)
     value = found["value"]
-    # Bare, for scripts; a list as it stands in the file. A person is told the unit, too.
+    # In a pipe print the bare value for scripts (a list as in the file). On a terminal add the
+    # unit.
     shown = format_value_with_unit(key, value) if sys.stdout.isatty() else format_value(value)
     out.result(found, lambda: [plain(value) if isinstance(value, str) else shown])
 
@@ -257,7 +258,12 @@ def _rule_from_args(args: Args) -> dict[str, Any]:
 
 
 def _format_effective_value(text: str, path: str, key: str) -> str:
-    """The value of a key by a file's text; raises ConfigError where that holds a mistake."""
+    """
+    Return a setting's value as text, read from the text of a configuration file.
+
+    Raises:
+        ConfigError: the text contains a mistake.
+    """
     return format_value_with_unit(
         key,
         next(
@@ -269,7 +275,7 @@ def _format_effective_value(text: str, path: str, key: str) -> str:
 
 
 def _warn_of_missing_program(text: str, path: str) -> None:
-    """Warn of a notify command that is missing: it is set all the same."""
+    """Warn if the program of `notify.command` does not exist. The setting is written anyway."""
     command = config.loads(text, path, {})[0].notify.command
     if command and shutil.which(command[0]) is None:
         remark(
@@ -280,7 +286,7 @@ def _warn_of_missing_program(text: str, path: str) -> None:
 
 
 def _reload_daemon(path: str, args: Args, out: Output) -> None:
-    """Make a running daemon read the file, and print what it still does differently."""
+    """Make a running daemon read the file, and print the settings that still differ."""
     if args.no_reload:
         out.lines("A running daemon takes it over with: watchdog reload")
         return
@@ -300,13 +306,13 @@ def _reload_daemon(path: str, args: Args, out: Output) -> None:
 
 
 def template() -> list[str]:
-    """The lines of a file that sets nothing: every key explained, with its default."""
+    """Return the lines of a file that sets nothing: every key explained, with its default."""
     lines = ["# watchdog: every setting with its default. Take the # away to change one."]
     section = ""
     for setting in config.describe(Settings(), {}):
         part, _, name = str(setting["key"]).partition(".")
         if not name:
-            continue  # a rule: none is there by default
+            continue  # skip rules: by default there are none
         if part != section:
             lines += ["", f"[{part}]"]
             section = part
@@ -331,14 +337,14 @@ def warn_of_old_key(message: str) -> None:
 
 
 def format_value(value: Any) -> str:
-    """A value as TOML: JSON has the same forms for what a setting can be."""
+    """Format a value as TOML. JSON has the same syntax for every value that a setting can have."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return f"{value:.1f}"
     return json.dumps(value, ensure_ascii=True)
 
 
 def format_value_with_unit(key: str, value: Any) -> str:
-    """A value as TOML, with what it means where that is a time or a size: `120.0 (2 min)`."""
+    """Format a value as TOML; after a time or a size add a readable form: `120.0 (2 min)`."""
     text = format_value(value)
     if not isinstance(value, int | float) or isinstance(value, bool):
         return text
@@ -350,7 +356,7 @@ def format_value_with_unit(key: str, value: Any) -> str:
 
 
 def _read_daemon_settings() -> list[Json] | None:
-    """The settings that a running daemon uses; None when there is none to ask."""
+    """Return the settings that a running daemon uses; None if no daemon answers."""
     try:
         with Client.connect(timeout_s=2.0) as daemon:
             result = daemon.call("config")
@@ -361,7 +367,7 @@ def _read_daemon_settings() -> list[Json] | None:
 
 
 def _compare_with_daemon(settings: list[Json], running: list[Json] | None) -> list[str]:
-    """What a running daemon does differently, and how to change that."""
+    """List the settings that differ in a running daemon, and how to update the daemon."""
     if running is None:
         return []
     here = {str(setting["key"]): setting["value"] for setting in settings}
@@ -379,14 +385,14 @@ def _compare_with_daemon(settings: list[Json], running: list[Json] | None) -> li
 
 def _edit_file(path: str, out: Output) -> bool:
     """
-    Let a person change the file; whether it was changed.
+    Let the user edit the file; return whether it changed.
 
-    The editor gets a copy, and the file is replaced when that is good: until then the old
-    settings stay in force. Without a file the copy is one that explains every setting.
+    The editor opens a copy. The copy replaces the file only if it is valid; until then the old
+    settings stay in force. If there is no file, the copy is the template of all settings.
 
     Raises:
-        WatchdogError: there is no editor, it failed, or the file was changed meanwhile.
-        ConfigError: what was written holds mistakes; it is kept beside the file.
+        WatchdogError: no editor was found, the editor failed, or the file changed in the meantime.
+        ConfigError: the edited text contains mistakes; it is saved next to the file.
     """
     from watchdog_app.config import editing
 
@@ -418,10 +424,10 @@ def _edit_file(path: str, out: Output) -> bool:
 
 def _find_editor() -> list[str]:
     """
-    The command line of the user's editor.
+    Return the command line of the user's editor.
 
     Raises:
-        WatchdogError: there is none.
+        WatchdogError: no editor was found, or its variable is not a valid command line.
     """
     for name in ("VISUAL", "EDITOR"):
         given = os.environ.get(name, "").strip()
@@ -439,7 +445,8 @@ def _find_editor() -> list[str]:
 def _run_editor(command: list[str], text: str) -> str:
     """Open a text in the editor; return the text that was saved."""
     with tempfile.TemporaryDirectory(prefix="watchdog-") as folder:
-        path = os.path.join(folder, "config.toml")  # the name tells the editor what it is
+        # the suffix selects the editor's syntax highlighting
+        path = os.path.join(folder, "config.toml")
         with open(path, "w", encoding="utf-8", newline="") as file:
             file.write(text)
         try:
@@ -458,7 +465,7 @@ def _run_editor(command: list[str], text: str) -> str:
 
 
 def _ask_to_edit_again() -> bool:
-    """Whether to open the editor again; never without a terminal."""
+    """Ask whether to open the editor again; False without a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     print("Edit it again? [Y/n] ", end="", file=sys.stderr, flush=True)

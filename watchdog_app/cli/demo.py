@@ -29,14 +29,14 @@ exit codes: 0 every loss identical, 1 not, 2 usage"""
 
 
 def add_arguments(parser: Parser) -> None:
-    """Options of the command."""
+    """Add the options of the command."""
     parser.json("print the figures as JSON at the end")
     parser.flag("--keep", "leave the demo's folder in place")
     parser.option("--directory DIR", "play in this new folder")
 
 
 def run(args: Args, out: Output) -> int:
-    """Play; the story goes to standard error when standard output holds JSON."""
+    """Run the demo. Its messages go to standard error if standard output holds JSON."""
     from watchdog_app.demo.sandbox import Sandbox
     from watchdog_app.demo.story import Story
 
@@ -45,7 +45,7 @@ def run(args: Args, out: Output) -> int:
     def say(line: str) -> None:
         print(line, file=story, flush=True)
 
-    # A plain kill must not leave the daemon and two trainings behind.
+    # SIGTERM must end the daemon and the two trainings, too: sys.exit runs the cleanup.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     folder = args.directory or tempfile.mkdtemp(prefix="watchdog-demo-")
     if args.directory and os.path.exists(folder) and os.listdir(folder):
@@ -68,7 +68,7 @@ def run(args: Args, out: Output) -> int:
 
 
 def summary(report: dict[str, object]) -> list[str]:
-    """The figures of a finished demo, a line each."""
+    """Return the figures of a finished demo, one per line."""
 
     def seconds(key: str) -> str:
         value = report[key]

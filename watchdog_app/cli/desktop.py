@@ -1,4 +1,4 @@
-"""`watchdog desktop`: menu entry, icon, units and completions of this user, and their removal."""
+"""`watchdog desktop`: add or remove this user's menu entry, icon, units and completions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ exit codes: 0 done, 1 failure, a file of yours is in the way, or one that you ch
 
 
 def add_arguments(parser: Parser) -> None:
-    """The verbs."""
+    """Add the verbs."""
     verb = parser.subcommands(dest="verb", help="what to do; absent: status")
     install = verb("install", "place the files, and with --login start at every login")
     install.flag("--login", "start at every login, too")
@@ -46,7 +46,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Args, out: Output) -> int:
-    """Do what the verb says."""
+    """Run the verb."""
     if sys.platform in ("win32", "darwin"):
         raise UsageError(
             "This command is for Linux desktops. On macOS and Windows the installer places "
@@ -73,7 +73,7 @@ def _install(args: Args, out: Output) -> int:
     report = placed.place(wanted)
     autostart = {autostart_path(os.environ, unit) for unit in UNITS}
     stale = set(placed.files) - wanted.keys() - autostart
-    placed.remove(sorted(stale))  # of an older version
+    placed.remove(sorted(stale))  # files of an older version
     login = LoginStart(os.environ, command, placed)
     login.update_entries()
     login.reload()
@@ -148,10 +148,10 @@ def _status(out: Output) -> int:
 
 def find_program() -> str:
     """
-    Absolute path of the `watchdog` program that this is.
+    Return the absolute path of the running `watchdog` program.
 
     Raises:
-        UsageError: it was started in a way that cannot be repeated by a path alone.
+        UsageError: no path alone can start this program again.
     """
     typed = sys.argv[0] if os.path.basename(sys.argv[0]) == "watchdog" else None
     beside = os.path.join(os.path.dirname(sys.executable), "watchdog")
@@ -166,10 +166,10 @@ def find_program() -> str:
 
 def check_program_path(path: str) -> str:
     """
-    The path, where a menu entry can hold it and no cache is going to drop it.
+    Return the path if a menu entry can contain it and it is not in a cache folder.
 
     Raises:
-        UsageError: the path is unprintable, or lies in a cache.
+        UsageError: the path is not printable, or is in a cache folder.
     """
     if not path.isprintable():
         raise UsageError(
@@ -187,7 +187,7 @@ def check_program_path(path: str) -> str:
 
 
 def _refuse_root_in_user_home() -> None:
-    """Files of root's in a user's home could not be removed by that user."""
+    """Refuse to run as root in a user's home: that user could not remove root's files."""
     if os.geteuid() != 0:
         return
     home = os.path.expanduser("~")

@@ -1,12 +1,11 @@
 """
 Find and run the command of a command line.
 
-The table of commands is plain text, so that `watchdog --help` imports none of
-them; a command's module is imported when it is the one that was asked for. It
-offers `DESCRIPTION`, `EPILOG`, `run(args, out) -> exit code`, and `add_arguments(parser)` if it has
-any.
+The table of commands is plain text, so that `watchdog --help` imports no command. The module of a
+command is imported only when the user runs that command. It offers `DESCRIPTION`, `EPILOG`,
+`run(args, out) -> exit code`, and `add_arguments(parser)` if it has arguments.
 
-Errors become text and exit code here and nowhere else.
+Only this module turns errors into messages and exit codes.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from watchdog_app.base.errors import (
 from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli.output import Output, remark
 
-TYPE_CHECKING = False  # the typing module costs more than this whole file
+TYPE_CHECKING = False  # importing typing takes longer than running this whole file
 if TYPE_CHECKING:
     from types import ModuleType
     from typing import TextIO
 
     from watchdog_app.cli.parser import Parser
 
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, the convention of shells
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
@@ -94,7 +93,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ),
 )
 
-# Names of earlier versions, which no help shows.
+# Names of earlier versions; the help does not show them.
 ALIASES = {
     "trace": ("leaks",),
     "install-desktop": ("desktop", "install"),
@@ -132,7 +131,8 @@ def main(argv: list[str] | None = None) -> int:
     _escape_unencodable_output()
     try:
         code = _run_command(arguments)
-        sys.stdout.flush()  # here, where a full disk or a closed pipe can still be told
+        # flush here, where an error (full disk, closed pipe) can still be reported
+        sys.stdout.flush()
     except WatchdogError as error:
         remark(str(error))
         if isinstance(error, RequestError):
@@ -152,10 +152,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def _open_closed_streams() -> None:
     """
-    Open /dev/null for the standard streams that this process was started without.
+    Open /dev/null for each standard stream that this process was started without.
 
-    No file of ours may take their numbers. Python's descriptors end with an exec, so that a program
-    that we become is started without these streams as well.
+    Otherwise one of our files could get the number of a standard stream. Python closes these
+    descriptors at exec, so a program that replaces this process also starts without them.
     """
     missing = [
         (fd, name)
@@ -166,13 +166,13 @@ def _open_closed_streams() -> None:
         try:
             os.fstat(fd)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # it gets the lowest free number: this one
+            os.open(os.devnull, os.O_RDWR)  # open() returns the lowest free number, which is fd
     for fd, name in missing:
         setattr(sys, name, open(os.devnull, "w" if fd else "r", encoding="utf-8"))  # noqa: SIM115
 
 
 def overview() -> str:
-    """The text of `watchdog --help`."""
+    """Return the text of `watchdog --help`."""
     lines = ["usage: watchdog COMMAND [OPTION ...]", ""]
     for title, commands in GROUPS:
         lines.append(f"{title}:")
@@ -218,9 +218,9 @@ def _run_command(arguments: list[str]) -> int:
         return quick
     module, parser = load_command(name)
     try:
-        mixed = getattr(module, "MIXED", False)  # words may stand between and behind options
+        mixed = getattr(module, "MIXED", False)  # words may stand between and after options
         args = parser.parse_intermixed_args(rest) if mixed else parser.parse_args(rest)
-    except SystemExit as end:  # argparse has printed its help or what is wrong
+    except SystemExit as end:  # argparse has already printed its help or the error
         return end.code if isinstance(end.code, int) else EXIT_USAGE
     try:
         return int(module.run(args, Output(args)))
@@ -237,9 +237,13 @@ def _run_command(arguments: list[str]) -> int:
 
 def _run_without_argparse(name: str, rest: list[str]) -> int | None:
     """
-    Run without argparse, which would be a third of the time of `status` and stay in the daemon.
+    Run `status` or `run` without argparse, and return the exit code.
 
-    None where there are more than plain flags: argparse reads those, and says what is wrong.
+    Importing argparse takes a third of the time of `status`, and would stay in the daemon's memory.
+
+    Returns:
+        The exit code; None if there are other words than plain flags. Then argparse parses them and
+        reports mistakes.
     """
     if name not in ("status", "run"):
         return None
@@ -274,11 +278,11 @@ def _print_candidates(error: RequestError) -> None:
             if isinstance(candidate, dict)
             else str(candidate)
         )
-        remark(plain(what), lead="  ")  # a name must not make a line
+        remark(plain(what), lead="  ")  # escape newlines in names
 
 
 def _escape_unencodable_output() -> None:
-    """Characters that the terminal's encoding lacks are shown escaped, never an error."""
+    """Escape characters that the terminal's encoding lacks, instead of raising an error."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -286,10 +290,10 @@ def _escape_unencodable_output() -> None:
 
 
 def _discard_output() -> None:
-    """Send buffered output to /dev/null: the interpreter flushes again when it ends."""
+    """Send buffered output to /dev/null, because the interpreter flushes again at exit."""
     stream: TextIO | None = sys.stdout
     try:
         if stream is not None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     except (OSError, ValueError):
-        pass  # not a file, as under a test
+        pass  # stdout is not a file, as in a test

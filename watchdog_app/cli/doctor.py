@@ -1,4 +1,4 @@
-"""`watchdog doctor`: why trainings on this machine crash, before they do."""
+"""`watchdog doctor`: find why trainings on this machine would crash, before they do."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _TITLES = {
     "watchdog": "watchdog itself",
 }
 GROUPS = tuple(_TITLES)
-# Word in front of a finding, and its colour.
+# Label and colour of each severity.
 _SEVERITY_LABELS = {
     Severity.ERROR: ("!! error", "alarm"),
     Severity.WARNING: (" ! warning", "yellow"),
@@ -55,7 +55,7 @@ _MAX_COLUMNS = 100  # longer lines are hard to read
 
 
 def add_arguments(parser: Parser) -> None:
-    """Options of the command."""
+    """Add the options of the command."""
     parser.option(
         "--python PATH", "interpreter, environment folder or conda name; default: those found"
     )
@@ -78,7 +78,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Args, out: Output) -> int:
-    """Look, and say what was found."""
+    """Run the checks and print the findings."""
     if sys.platform != "linux":
         raise UsageError("watchdog doctor looks at Linux machines only, so far.")
     wanted, left_out = args.only or GROUPS, args.skip or ()
@@ -107,12 +107,12 @@ def run(args: Args, out: Output) -> int:
 
 
 def _exit_on_signal(number: int, _: object) -> None:
-    """End as the signal asks, by way of what has to be left in order."""
+    """Exit with the signal's exit code; SystemExit lets the `finally` blocks clean up."""
     raise SystemExit(128 + number)
 
 
 def as_json(report: Report, now_unix_s: float) -> dict[str, Any]:
-    """The report as docs/doctor.schema.json describes it."""
+    """Return the report in the format of docs/doctor.schema.json."""
     body = {
         "schema_version": 1,
         "time_unix_s": now_unix_s,
@@ -137,13 +137,13 @@ def as_json(report: Report, now_unix_s: float) -> dict[str, Any]:
 
 def render(report: Report, columns: int | None, style: Style, verbose: bool) -> list[str]:
     """
-    The report in lines.
+    Render the report as lines of text.
 
     Args:
-        report: as the doctor gives it.
-        columns: of the terminal; None: a pipe or a file.
+        report: the doctor's report.
+        columns: width of the terminal; None: a pipe or a file.
         style: colours and symbols.
-        verbose: show what is fine, and all details.
+        verbose: also show findings that are fine, and all details.
     """
     room = min(columns or _MAX_COLUMNS, _MAX_COLUMNS)
     verdict, color = _verdict(report)
@@ -164,7 +164,7 @@ def render(report: Report, columns: int | None, style: Style, verbose: bool) -> 
 
 
 def _verdict(report: Report) -> tuple[str, str]:
-    """The first sentence, and its colour."""
+    """Return the first sentence and its colour."""
     kinds = ((Severity.ERROR, "error"), (Severity.WARNING, "warning"), (Severity.INFO, "note"))
     parts = [counted(report.count(kind), word) for kind, word in kinds if report.count(kind)]
     if report.count(Severity.ERROR):
@@ -188,7 +188,7 @@ def _render_finding(finding: Finding, room: int, style: Style, verbose: bool) ->
     if finding.remedy or finding.commands:
         remedy = plain(finding.remedy) or "Run:"
         lines += wrap(remedy, room, first=f"{blank}Do:  ", rest=f"{blank}     ")
-    # Never folded: a command is copied as it stands.
+    # Never fold a command: users copy it as it is.
     lines += [
         style.paint(f"{blank}       {plain(command)}", "bold") for command in finding.commands
     ]

@@ -1,4 +1,4 @@
-"""`watchdog estimate`: the memory that a training is going to need, before it is started."""
+"""`watchdog estimate`: predict the memory that a training needs, before it starts."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ exit codes: 0 it fits or no limit is known, 1 it does not fit or failure, 2 usag
 
 _TIMEOUT_S = 300.0
 _PLAN_OPTIONS = ("batch", "inputs", "optimizer", "loss", "precision", "jit", "gpu", "framework")
-_MAX_ERROR_LINES = 3  # of what it wrote on its standard error, where it died
+_MAX_ERROR_LINES = 3  # last lines of the child's standard error that an error message quotes
 
-# The package of this very program, whatever Python runs it: nothing else of this program's
-# environment may come before that Python's own packages.
+# Import the package of this program in whichever Python runs the child. Do not add our
+# environment to sys.path: its packages would hide the packages of that Python.
 _BOOTSTRAP = """\
 import importlib.util, sys
 root = {root!r}
@@ -52,7 +52,7 @@ main()
 
 
 def add_arguments(parser: Parser) -> None:
-    """Options of the command."""
+    """Add the options of the command."""
     parser.positional("MODEL", "FILE.py:FUNCTION, MODULE:FUNCTION or FILE.keras")
     parser.option("-b, --batch N", "examples in a step; 32", positive_integer)
     parser.option(
@@ -98,7 +98,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Args, out: Output) -> int:
-    """Run the estimate in a child, and print its result."""
+    """Run the estimate in a child process and print its result."""
     _check_target(args.model)
     python = find_interpreter(args.python)
     limit, limit_text = args.limit, "the limit that was given"
@@ -148,7 +148,7 @@ def _check_target(target: str) -> None:
         if not os.path.isfile(target):
             raise UsageError(f"There is no file {target}.")
         return
-    if target.endswith(".py"):  # C:\\train.py has a colon too
+    if target.endswith(".py"):  # also catches C:\\train.py, which contains a colon
         raise UsageError(
             f"{target} alone does not say what the model is. Put what makes it into a function "
             f"that returns it, and name that: watchdog estimate {target}:build_model"
@@ -185,10 +185,10 @@ def _parse_argument(text: str) -> tuple[str, object]:
 
 def find_interpreter(named: str | None) -> str:
     """
-    The Python that has the framework.
+    Return the Python that has the framework.
 
     Raises:
-        UsageError: there is none by that name.
+        UsageError: the named program does not exist, or no Python was found.
     """
     if named is not None:
         found = shutil.which(named)
@@ -201,7 +201,7 @@ def find_interpreter(named: str | None) -> str:
         found = shutil.which(os.path.join(root, folder, "python")) if root else None
         if found is not None:
             return found
-    frozen = getattr(sys, "frozen", False)  # this program is no Python then
+    frozen = getattr(sys, "frozen", False)  # a frozen program cannot run Python code for the child
     if not frozen and _has_framework():
         return sys.executable
     on_path = shutil.which("python") or shutil.which("python3")
@@ -214,10 +214,10 @@ def find_interpreter(named: str | None) -> str:
 
 def run_child(python: str, plan: dict[str, Any], timeout_s: float, out: Output) -> dict[str, Any]:
     """
-    Run the child and return its answer.
+    Run the child process and return its answer.
 
     Raises:
-        WatchdogError: it said what is wrong, died or took too long.
+        WatchdogError: the child reported an error, died or took too long.
         KeyboardInterrupt: Ctrl-C; the child is ended.
     """
     from watchdog_app.doctor import children

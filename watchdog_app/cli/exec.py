@@ -1,4 +1,4 @@
-"""`watchdog exec`: one script with the agent switched on, in the place of this process."""
+"""`watchdog exec`: replace this process by a program that runs with the agent."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Raise the limit of what runs: watchdog limit train.py 16G
 
 exit codes: those of the program; 126 it cannot be run, 127 there is none, 2 usage"""
 
-_CANNOT_RUN = 126  # as shells say it
+_CANNOT_RUN = 126  # the exit code of shells for a program that cannot be run
 _NOT_FOUND = 127
 _KERNEL = "python3"
 _PLACED_FILES_LIST = "guard-kernels.json"
@@ -57,7 +57,7 @@ class _ProgramNotRun(WatchdogError):
 
 
 def add_arguments(parser: Parser) -> None:
-    """The program and its words, and its guard."""
+    """Add the program, its arguments and the options of its guard."""
     parser.option("--limit SIZE", "memory that it may hold (default: what is free)", size)
     parser.option("--reserve SIZE", "kept back for saving (default: 256M or more)", size)
     parser.option("--swap SIZE", "swap that it may use (default: 0)", size, default=0)
@@ -71,7 +71,7 @@ def add_arguments(parser: Parser) -> None:
     parser.option("--hold-for TIME", "end a program that was stopped for this long", duration)
     parser.flag("--no-refuse", "let it reserve more than can fit")
     parser.flag("--no-guard", "no memory group: the agent alone")
-    # Its name in earlier versions.
+    # The option's name in earlier versions.
     parser.flag("--no-bag", argparse.SUPPRESS, dest="no_guard")
     parser.flag("--no-resume", "start from the beginning although there is an unfinished rescue")
     parser.flag("--kernel", "make a Jupyter kernel that starts this way")
@@ -113,7 +113,7 @@ def _enter_guard(args: Args, command: list[str], env: dict[str, str]) -> None:
     from watchdog_app.guard import launch
 
     if not _can_run(command[0], env):
-        return  # it is said in a moment, and nothing needs a guard for that
+        return  # the exec below reports the missing program; no guard is needed
     entered = launch.enter(
         launch.Options(
             limit_bytes=args.limit,
@@ -133,7 +133,7 @@ def _enter_guard(args: Args, command: list[str], env: dict[str, str]) -> None:
 def _current_folder() -> str:
     try:
         return os.getcwd()
-    except OSError:  # it was removed meanwhile
+    except OSError:  # the folder was removed in the meantime
         return "a folder that is gone"
 
 
@@ -146,7 +146,7 @@ def _python_path(before: str) -> str:
 
     package = trust.importable_package("agent/shim/sitecustomize.py")
     shim = os.path.join(package, "agent", "shim")
-    # No empty part: that would mean the current folder.
+    # Leave out an empty PYTHONPATH: an empty part would mean the current folder.
     rest = [part for part in before.split(os.pathsep) if part != shim] if before else []
     return os.pathsep.join([shim, *rest])
 
@@ -155,15 +155,17 @@ def _exec_program(command: list[str], env: dict[str, str]) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()
-    if sys.platform == "win32":  # an exec there would leave the terminal to both
+    # on Windows an exec would leave both processes reading the terminal
+    if sys.platform == "win32":
         import subprocess
 
         raise SystemExit(subprocess.call(command, env=env))
-    # Python ignores these in itself; what it starts is to have them as everybody else.
+    # Python ignores these signals in its own process. Restore the defaults, because the program
+    # would inherit the ignored signals.
     for name in ("SIGPIPE", "SIGXFSZ"):
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:
-        os.execvpe(command[0], command, env)  # noqa: S606 - a shell would stand between
+        os.execvpe(command[0], command, env)  # noqa: S606 - the program must keep this pid
     except FileNotFoundError as error:
         raise _ProgramNotRun(f"There is no program {command[0]}.", _NOT_FOUND) from error
     except OSError as error:
@@ -173,7 +175,7 @@ def _exec_program(command: list[str], env: dict[str, str]) -> NoReturn:
 
 
 def _install_kernel(args: Args, name: str) -> list[str]:
-    """Place a kernelspec that starts under a guard; return the lines to print."""
+    """Place a kernelspec that starts the kernel under a guard; return the lines to print."""
     from watchdog_app.install import guard_kernel, pythons, trust
 
     trust.refuse_untrusted()
@@ -191,7 +193,7 @@ def _install_kernel(args: Args, name: str) -> list[str]:
 
 
 def _exec_options(args: Args) -> list[str]:
-    """Options of this call, for the command line of the kernelspec."""
+    """Return the options of this call, for the command line of the kernelspec."""
     given = {
         "--limit": args.limit,
         "--reserve": args.reserve,
@@ -214,7 +216,7 @@ def _remove_kernel(name: str) -> list[str]:
         (guard_kernel.SUFFIX, _PLACED_FILES_LIST),
         ("-airbag", "airbag-kernels.json"),
     ):
-        where = guard_kernel.folder(name, suffix)  # the second one by earlier versions
+        where = guard_kernel.folder(name, suffix)  # earlier versions used the second suffix
         placed = _open_placed_files(list_name)
         ours = [path for path in placed.files if os.path.dirname(path) == where]
         if ours:

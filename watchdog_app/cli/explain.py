@@ -1,4 +1,4 @@
-"""`watchdog explain`: why a kernel died, and what is seen and decided now, in words."""
+"""`watchdog explain`: say why a kernel died, and what watchdog sees and decides now."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _OOM_DAEMON_PID = re.compile(r"(?:process|pid:?|PID:?) (\d+)\b")
 
 
 def add_arguments(parser: Parser) -> None:
-    """The task, if one is meant, and how it is shown."""
+    """Add the optional task and the options of the display."""
     parser.task("pid, notebook, script, path, kernel id or incident; dead or alive", optional=True)
     parser.flag("--deaths", "list what died, newest first; of TASK alone if given")
     parser.option(
@@ -87,7 +87,7 @@ def run(args: Args, out: Output) -> int:
     if source.missing is not None:
         result = _add_guards(args.task, result, unknown or source.missing)
     elif result is not None and not args.json and result.get("text") != result.get("death_text"):
-        # By the pid where there is one: a part of a name may be of several.
+        # Prefer the pid to the name: part of a name can match several tasks.
         entries = history.read_entries(
             task=str(result.get("pid") or args.task or "") or None,
             limit=_MAX_ENTRIES,
@@ -134,7 +134,7 @@ def _add_guards(task: str | None, found: Json | None, error: WatchdogError) -> J
 
 def _list_deaths(args: Args, out: Output) -> int:
     found = history.read_entries(task=args.task, limit=4 * _MAX_DEATHS, kinds=["death", "end"])
-    if args.task is None:  # that something came to its end as it should is no news
+    if args.task is None:  # leave out normal ends
         found = [one for one in found if one.get("cause") not in _NORMAL_ENDS]
     deaths = found[:_MAX_DEATHS]
     out.result(
@@ -148,12 +148,12 @@ def render(
     text: str, entries: list[Json], columns: int | None = None, style: Style | None = None
 ) -> list[str]:
     """
-    The lines of `watchdog explain`.
+    Return the lines of `watchdog explain`.
 
     Args:
         text: the daemon's explanation.
-        entries: of the journal, newest first; of the task alone where one is meant.
-        columns: of the terminal.
+        entries: entries of the journal, newest first; only the task's entries if one is named.
+        columns: width of the terminal; None: no wrapping.
         style: colours and symbols.
     """
     style = style or Style()
@@ -162,7 +162,7 @@ def render(
     narrow = columns is not None and columns < 80
     for entry in entries:
         name = f"{plain(entry['name'])}: " if entry.get("name") else ""
-        # A death begins with the name itself.
+        # The description of a death already begins with the name.
         sentence = (
             history.describe(entry)
             if entry.get("kind") == "death"
@@ -183,13 +183,15 @@ def render_death(
     more: list[str] | None = None,
 ) -> list[str]:
     """
-    One death, with the plot after what happened and before how that is known.
+    Return the lines of one death: the cause, then the plot, then the rest of the explanation.
 
     Args:
-        text: the account, paragraphs with blank lines between.
-        plot: the lines of the picture, if there is one.
-        saved: what has become of the rescue since.
-        more: evidence that was found only now.
+        text: the explanation, in paragraphs separated by blank lines.
+        plot: lines of the plot; empty: no plot.
+        saved: sentence on the current state of the rescue.
+        columns: width of the terminal; None: no wrapping.
+        style: colours and symbols.
+        more: lines of evidence that this command found, in addition to the daemon's.
     """
     lines: list[str] = []
     for number, part in enumerate(plain_block(text).strip().split("\n\n")):
@@ -210,10 +212,12 @@ def render_death(
 
 def deaths_table(entries: list[Json], columns: int | None, style: Style) -> list[str]:
     """
-    A line for each death or end: when, who, what of and how sure; newest first.
+    Return a line for each death or end, newest first: time, name, pid, reason and certainty.
 
     Args:
-        entries: of the journal, kinds "death" and "end".
+        entries: entries of the journal of the kinds "death" and "end".
+        columns: width of the terminal; None: no wrapping.
+        style: colours and symbols.
     """
     if not entries:
         return ["Nothing has died that the journal knows of."]
@@ -229,7 +233,7 @@ def deaths_table(entries: list[Json], columns: int | None, style: Style) -> list
 
 
 def _color_certainty(line: str, style: Style) -> str:
-    """How sure it is in colour; the word says it as well."""
+    """Colour the certainty at the start of a line; the word remains readable without colours."""
     for word, color in (("exact", "green"), ("most likely", "yellow"), ("unknown", "dim")):
         mark = f"[{word}]"
         if line.startswith(f"  {mark}"):
@@ -239,12 +243,15 @@ def _color_certainty(line: str, style: Style) -> str:
 
 def log_lines(death: dict[str, Any]) -> list[str]:
     """
-    Further lines for "How we know", from the system's journal.
+    Return further lines for "How we know", from the system's journal.
 
-    None where the daemon read the kernel log itself, or where the journal cannot be read.
-    `kernel.dmesg_restrict` keeps /dev/kmsg from ordinary users on most distributions; members of
-    the groups adm and systemd-journal may read the same lines with journalctl, days later too.
-    The lines of earlyoom, nohang and systemd-oomd are there as well.
+    `kernel.dmesg_restrict` keeps /dev/kmsg from ordinary users on most distributions. Members of
+    the groups adm and systemd-journal can read the same lines with journalctl, also days later. The
+    journal also holds the lines of earlyoom, nohang and systemd-oomd.
+
+    Returns:
+        The lines; empty if the daemon could read the kernel log, or if this user cannot read the
+        journal.
     """
     pid = death.get("worker") or death.get("pid")
     at = number_or_none(death.get("unix_s"))
@@ -294,7 +301,7 @@ def _read_system_journal(begin_unix_s: float, end_unix_s: float) -> list[str]:
 
 
 def describe_rescue(death: dict[str, Any]) -> str | None:
-    """One sentence on the rescue of a death, as it is now; None where there is nothing to say."""
+    """Describe in one sentence the current state of a death's rescue; None: nothing to say."""
     from watchdog_app.rescue.checkpoint.inventory import examine
     from watchdog_app.rescue.checkpoint.names import RescueName
 
@@ -324,7 +331,9 @@ def describe_rescue(death: dict[str, Any]) -> str | None:
 
 
 def _find_unreported_rescue(death: dict[str, Any], reported: Any) -> Found | None:
-    """A complete rescue of the process that died, newer than the one that its agent reported."""
+    """
+    Find a complete rescue of the dead process that is newer than the last one its agent reported.
+    """
     from watchdog_app.rescue.checkpoint import names
     from watchdog_app.rescue.checkpoint.inventory import examine
 

@@ -1,4 +1,4 @@
-"""`watchdog history`: what happened, also when the daemon is gone."""
+"""`watchdog history`: list past events, also without a daemon."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ exit codes: 0 answered, 1 failure, 2 usage, 3 daemon not running and no journal"
 KINDS = ("incident", "decision", "outcome", "death", "restart", "daemon")
 _LIMIT = 50
 _COLORS = {"incident": "yellow", "death": "alarm", "decision": "cyan"}
-_KIND_COLUMNS = 8  # the longest kind
+_KIND_COLUMNS = 8  # length of the longest kind
 _NAME_COLUMNS = 24
-_MIN_TEXT_COLUMNS = 30  # columns; on a narrower terminal the text goes below
+_MIN_TEXT_COLUMNS = 30  # with fewer columns for the text, the text goes below the other columns
 
 
 def add_arguments(parser: Parser) -> None:
-    """Options of the command."""
+    """Add the options of the command."""
     parser.option("--since WHEN", "2h, 3d, 14:30 or '2026-11-21 14:30'", timestamp)
     parser.option("--until WHEN", "as --since", timestamp)
     parser.option("--task TASK", "pid, or part of a name or path", task_argument)
@@ -57,7 +57,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Args, out: Output) -> int:
-    """Ask the daemon, or read the journal it left."""
+    """Read the history from the daemon, or from the journal without a daemon."""
     if args.since is not None and args.until is not None and args.since > args.until:
         raise UsageError("--since is later than --until; nothing can lie between.")
     found = read_entries(
@@ -78,13 +78,13 @@ def run(args: Args, out: Output) -> int:
 
 def read_entries(**filters: Any) -> list[Json]:
     """
-    What happened, newest first; without a daemon from the journal and what supervisors wrote down.
+    Return past events, newest first. Without a daemon read the journal and the guards' records.
 
     Args:
-        filters: as `Journal.history` takes it.
+        filters: the arguments of `Journal.history`.
 
     Raises:
-        DaemonNotRunning: no daemon, no journal and nothing of a guard is there.
+        DaemonNotRunning: neither a daemon nor a journal nor a guard's record exists.
     """
     from watchdog_app.history.past import HistorySource
 
@@ -102,11 +102,11 @@ def render(
     entries: list[Json], columns: int | None = None, style: Style | None = None
 ) -> list[str]:
     """
-    A line an entry, longer texts folded under themselves.
+    Return a line for each entry. A long text wraps within its own column.
 
     Args:
-        entries: as the protocol's `history` returns them.
-        columns: of the terminal; None: nothing is folded.
+        entries: entries as the protocol's `history` returns them.
+        columns: width of the terminal; None: no wrapping.
         style: colours and symbols.
     """
     kinds = [plain(entry.get("kind") or "?") for entry in entries]
@@ -122,12 +122,12 @@ def entry_lines(
     entries: list[Json], rows: list[tuple[str, str, str]], columns: int | None, style: Style
 ) -> list[str]:
     """
-    A line an entry: time, a word, the task's name, a text that is folded under itself.
+    Return a line for each entry: time, word, task name, and a text that wraps in its own column.
 
     Args:
-        entries: of the journal.
-        rows: for each its word, padded, the word's colour, and its text.
-        columns: of the terminal; None: nothing is folded.
+        entries: entries of the journal.
+        rows: for each entry its padded word, the word's colour, and its text.
+        columns: width of the terminal; None: no wrapping.
         style: colours and symbols.
     """
     names = [shorten(_task_name(entry), _NAME_COLUMNS, style.ellipsis) for entry in entries]
@@ -146,7 +146,7 @@ def entry_lines(
 
 
 def describe(entry: Json) -> str:
-    """What happened, from whatever an entry of its kind holds."""
+    """Describe an entry in words, from the fields that its kind has."""
     text = plain(next((entry[key] for key in _TEXT_FIELDS if entry.get(key)), ""))
     describe_kind = _DESCRIPTIONS.get(str(entry.get("kind")))
     lead = describe_kind(entry) if describe_kind else ""
@@ -180,7 +180,7 @@ def _describe_outcome(entry: Json) -> str:
 
 
 def _format_repetition(entry: Json) -> str:
-    """How often and when, of a series of saves."""
+    """Describe how often a series of saves happened, and from when to when."""
     count = number_or_none(entry.get("count"))
     if count is None or count < 2:
         return ""

@@ -1,4 +1,4 @@
-"""`watchdog leaks`: which lines of a training hold what grows."""
+"""`watchdog leaks`: find the lines of a training whose objects grow."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ examples:
 
 _DEFAULT_S = 10.0
 _MIN_S, _MAX_S = 1.0, 120.0
-_ANSWER_S = 30.0  # more than the daemon's own deadline
+_ANSWER_S = 30.0  # longer than the daemon's own timeout
 
 
 def add_arguments(parser: Parser) -> None:
-    """The task, and how long."""
+    """Add the task and the duration."""
     parser.task()
     parser.option(
         "--for TIME",
@@ -43,7 +43,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Args, out: Output) -> int:
-    """Ask, wait, print."""
+    """Ask the daemon, wait, and print the answer."""
     if not _MIN_S <= args.for_s <= _MAX_S:
         raise UsageError("--for must be between 1s and 2min.")
     wait = out.progress(f"tracing for {format_duration(args.for_s)}")
@@ -55,7 +55,7 @@ def run(args: Args, out: Output) -> int:
 
 def render(found: Json) -> list[str]:
     """
-    What was found, in lines.
+    Return the lines to print.
 
     Args:
         found: the answer to `task.leaks`.

@@ -1,4 +1,4 @@
-"""`watchdog limit`: more memory for a program under a guard, or its end; which guards there are."""
+"""`watchdog limit`: change the memory limit of a guarded program, end it, or list the guards."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NO_GUARD = "There is none: watchdog exec -- COMMAND makes one."
 
 
 def add_arguments(parser: Parser) -> None:
-    """Whose, and how much."""
+    """Add the task, the size and the options."""
     parser.task("pid or name", optional=True)
     parser.positional("SIZE", "such as 16G", nargs="?", type=size)
     parser.flag("--go-on", "no limit but the machine's, at which the kernel kills")
@@ -66,7 +66,7 @@ def run(args: Args, out: Output) -> int:
     except TargetGone:
         if guard.group is None or not os.path.isdir(guard.group):
             raise
-        # Supervisor and standby were killed at one blow: another one goes on from there.
+        # The supervisor and its standby were both killed. Start another supervisor for the group.
         if process.adopt(guard.folder):
             reply = control.send_request(guard.socket_path, request)
         else:
@@ -76,7 +76,7 @@ def run(args: Args, out: Output) -> int:
 
 
 def _release_orphan(guard: GuardRecord, request: dict[str, Any]) -> str:
-    """Release a guard whose supervisor was killed and cannot be started again."""
+    """Release a guard whose supervisor was killed and cannot be restarted."""
     from watchdog_app.guard import backends, cgroup
 
     group = guard.group or ""
@@ -103,7 +103,7 @@ def _build_request(args: Args) -> dict[str, Any]:
         )
     if args.size is not None:
         return {"limit_bytes": args.size}
-    return {"go_on": True} if args.go_on else {"end": True}  # as the guard's own socket calls them
+    return {"go_on": True} if args.go_on else {"end": True}  # the verbs of the guard's socket
 
 
 def _find_guard(target: str, guards: list[GuardRecord]) -> GuardRecord:
@@ -142,7 +142,7 @@ def _format_names(guards: list[GuardRecord]) -> str:
 def _find_pid(target: str) -> int | None:
     if parse_pid(target) is not None:
         return parse_pid(target)
-    try:  # a notebook's name is known to the daemon alone
+    try:  # only the daemon knows the names of notebooks
         with Client.connect() as daemon:
             tasks = Status.read(daemon.call("status")).tasks
     except WatchdogError:

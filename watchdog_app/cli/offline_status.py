@@ -1,7 +1,8 @@
 """
-What is known without a daemon: tasks that one left paused, and guards that run or are over.
+What watchdog knows without a daemon: tasks left paused, running guards and past guards.
 
-Supervisors write down what becomes of their guards, and the daemon whom it pauses.
+The guards' supervisors record what happens to their guards. The daemon records the tasks that it
+pauses.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ _STATES = {
     "ending": "being ended",
 }
 _REPORTED_EVENTS = ("stopped", "refusing", "unlimited", "ending", "running")
-_SAME_EVENT_S = 10.0  # what the daemon noted of the same moment
+_SAME_EVENT_S = 10.0  # a journal entry this close in time is about the same event
 _GUARD_DECISIONS = ("hold", "guard ")
 
 
 def paused_task_lines() -> list[str]:
-    """Sentences on tasks that are still paused and how to resume them; empty: none."""
+    """Return sentences on tasks that are still paused and how to resume them; empty: none."""
     copies = (
         os.path.join(where, "paused.json") for where in (paths.runtime_dir(), paths.state_dir())
     )
@@ -55,7 +56,7 @@ def paused_task_lines() -> list[str]:
 
 
 def format_guard(guard: GuardRecord) -> str:
-    """A running guard: its level, and the command that resumes a stopped one."""
+    """Describe a running guard: its level, and the command that resumes it if it is stopped."""
     from watchdog_app.guard import messages
 
     state = "" if guard.state == "running" else f", {_STATES.get(guard.state, guard.state)}"
@@ -67,7 +68,9 @@ def format_guard(guard: GuardRecord) -> str:
 
 
 def running_guards() -> list[GuardRecord]:
-    """Running guards with their current use: supervisors write it every few seconds only."""
+    """
+    Return the running guards with their current use; records are seconds old, so read the cgroup.
+    """
     from watchdog_app.base.linux.cgroups import read_usage
     from watchdog_app.guard import record
 
@@ -79,17 +82,17 @@ def running_guards() -> list[GuardRecord]:
 
 
 def guard_lines() -> list[str]:
-    """A line for each running guard."""
+    """Return a line for each running guard."""
     return [format_guard(guard) for guard in running_guards()]
 
 
 def explain_guards(task: str | None, since_unix_s: float = 0.0) -> list[str]:
     """
-    Sentences on the running guards, and on the last one that had to act.
+    Return sentences on the running guards, and on the last past guard that had to act.
 
     Args:
-        task: pid or name; None: of all.
-        since_unix_s: of those that are over only one that ended after it.
+        task: pid or name; None: all guards.
+        since_unix_s: leave out past guards that ended before this time.
     """
     from watchdog_app.guard import messages, record
 
@@ -110,11 +113,11 @@ def explain_guards(task: str | None, since_unix_s: float = 0.0) -> list[str]:
 
 def merge_guard_entries(journal_entries: list[Json], filters: Json) -> list[Json]:
     """
-    The history with what guards did while no daemon ran, newest first.
+    Add to the history what guards did while no daemon ran; newest first.
 
     Args:
         journal_entries: entries of the journal.
-        filters: as `Journal.history` takes them.
+        filters: the arguments of `Journal.history`.
     """
     from watchdog_app.guard import record
 

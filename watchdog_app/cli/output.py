@@ -1,7 +1,7 @@
 """
-Where a command writes: results on standard output, remarks and progress on standard error.
+The output of a command: results on standard output, remarks and progress on standard error.
 
-A result is text for a person or JSON for a program. Its width and colours follow the terminal.
+A result is text for the user or JSON for a program. Width and colours depend on the terminal.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Output:
     The output of one command.
 
     Args:
-        args: its options; `json` and `color` are read where it has them.
+        args: the parsed options; `json` and `color` are used if the command has them.
     """
 
     def __init__(self, args: object = None) -> None:
@@ -38,7 +38,7 @@ class Output:
 
     @property
     def columns(self) -> int | None:
-        """Columns to write in; None: a pipe or a file, where nothing is folded."""
+        """Width of the output in columns; None: a pipe or a file, where nothing is wrapped."""
         return terminal_columns()
 
     @property
@@ -47,21 +47,21 @@ class Output:
         return make_style(self._when)
 
     def lines(self, *lines: str) -> None:
-        """Print lines for a person, at once."""
+        """Print lines of text and flush."""
         if lines:
             print("\n".join(lines), flush=True)
 
     def json(self, value: Any, *, indent: int | None = 2) -> None:
-        """Print a value as JSON, at once."""
+        """Print a value as JSON and flush."""
         print(dumps(value, indent=indent), flush=True)
 
     def result(self, value: Any, lines: Callable[[], Iterable[str]]) -> None:
         """
-        Print the value with --json, else the lines.
+        Print the value as JSON with --json, else the lines.
 
         Args:
-            value: what a program gets.
-            lines: called for what a person gets.
+            value: the result as JSON types.
+            lines: function that returns the lines of text; called only if they are printed.
         """
         if self.is_json:
             self.json(value)
@@ -69,17 +69,19 @@ class Output:
             self.lines(*lines())
 
     def progress(self, text: str = "") -> Progress:
-        """A line that says what is waited for; none with --json or without a terminal."""
+        """
+        Show a progress line that names what the command waits for; none with --json or a pipe.
+        """
         return Progress(text, wanted=not self.is_json)
 
 
 class Progress:
     """
-    A line on the terminal's standard error with what is waited for and for how long.
+    A line on the terminal's standard error: what the command waits for, and for how long so far.
 
     Args:
-        text: what is waited for; empty: nothing is shown until `update`.
-        wanted: False: nothing is shown.
+        text: what the command waits for; empty: show nothing until `update`.
+        wanted: False: show nothing.
     """
 
     def __init__(self, text: str = "", *, wanted: bool = True) -> None:
@@ -89,7 +91,7 @@ class Progress:
         self._drawn = False
 
     def update(self, text: str) -> None:
-        """Replace the text, from any thread."""
+        """Replace the text; safe to call from any thread."""
         self._text = text
 
     def __enter__(self) -> Self:
@@ -122,23 +124,23 @@ class Progress:
             sys.stderr.write(f"\r\x1b[K{line}")
             sys.stderr.flush()
         except OSError:
-            pass  # the terminal is gone
+            pass  # the terminal was closed
 
 
 def remark(text: object, lead: str = "watchdog: ") -> None:
-    """Print a line on standard error, whatever the text holds."""
+    """Print a line on standard error; control characters in the text are escaped."""
     try:
         print(f"{lead}{plain_block(text)}", file=sys.stderr, flush=True)
     except OSError:
-        pass  # nobody is left to read it
+        pass  # standard error was closed
 
 
 def dumps(value: Any, *, indent: int | None = 2) -> str:
     """
-    Valid JSON in ASCII; one line when `indent` is None.
+    Return valid JSON in ASCII; one line if `indent` is None.
 
-    Infinite numbers become null, and halves of characters (a file name that is not
-    UTF-8) the replacement character: strict readers refuse both.
+    Strict JSON parsers refuse infinite numbers and lone surrogates (from file names that are not
+    UTF-8). Infinite numbers become null; surrogates become the replacement character.
     """
     import json
 
@@ -156,7 +158,7 @@ def dumps(value: Any, *, indent: int | None = 2) -> str:
 
 
 def terminal_columns(stream: TextIO | None = None) -> int | None:
-    """Columns to write in: COLUMNS, else those of the terminal, else None (a pipe or a file)."""
+    """Return the width: COLUMNS, else the terminal's width, else None (a pipe or a file)."""
     columns_text = os.environ.get("COLUMNS", "")
     if columns_text.isascii() and columns_text.isdigit() and int(columns_text) > 0:
         return max(20, int(columns_text))
@@ -165,13 +167,13 @@ def terminal_columns(stream: TextIO | None = None) -> int | None:
 
 
 def terminal_rows() -> int:
-    """Lines of the terminal; 24 where it does not say."""
+    """Return the number of lines of the terminal; 24 if unknown."""
     size = _terminal_size(sys.stdout)
     return size[1] if size and size[1] else 24
 
 
 def _terminal_size(stream: TextIO | None) -> tuple[int, int] | None:
-    """Columns and lines, without importing shutil."""
+    """Return columns and lines of the terminal. Importing shutil for this would cost time."""
     try:
         if stream is None or not stream.isatty():
             return None
@@ -194,17 +196,17 @@ def _replace_invalid(value: Any) -> Any:
 
 
 def with_timestamp(status: dict[str, Any], now_unix_s: float) -> dict[str, Any]:
-    """A status object with the time of its reading as text as well (RFC 3339, UTC)."""
+    """Add the time of the status as text (RFC 3339, UTC)."""
     at = status.get("time_unix_s")
-    # Milliseconds, because a watch can be faster than a second. Whole ones first: 59.9996 s
-    # would be printed as 60.000.
+    # Use milliseconds, because a watch interval can be below a second. Round before splitting:
+    # 59.9996 s would otherwise be printed as 60.000.
     millis = round((at if isinstance(at, int | float) else now_unix_s) * 1000)
     whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(millis // 1000))
     return {**status, "time": f"{whole}.{millis % 1000:03d}Z"}
 
 
 def format_timestamp(unix_s: object) -> str:
-    """Local date and time, to the second."""
+    """Format local date and time, to the second."""
     known = number_or_none(unix_s)
     if known is None:
         return "unknown time       "
@@ -212,12 +214,12 @@ def format_timestamp(unix_s: object) -> str:
 
 
 def shorten_path(path: str) -> str:
-    """The path relative to the current folder, where it lies in it."""
+    """Return the path relative to the current folder if it is inside, else unchanged."""
     return path.removeprefix(os.path.join(os.getcwd(), ""))
 
 
 def wrap_lines(text: str, columns: int | None) -> list[str]:
-    """Wrap each line of a text at its own indent; None: nothing is wrapped."""
+    """Wrap each line of a text at its own indent; `columns` None: no wrapping."""
     lines = []
     for line in plain_block(text).rstrip().split("\n"):
         blanks = " " * (len(line) - len(line.lstrip()))

@@ -1,4 +1,4 @@
-"""The parser of a command: argparse with texts that are the same on every Python."""
+"""The parser of a command: argparse with the same help text on every Python version."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ __all__ = ["Args", "Parser", "build_parser"]
 COLOR_CHOICES: tuple[When, ...] = ("auto", "always", "never")
 TASK_HELP = "pid, notebook, script, path, kernel id, or a part of a name that fits one task"
 _EXIT_CODES = (
-    "\n\nexit codes: 0 done, 1 failure, 2 usage, 3 daemon not running"  # where it names none
+    # for commands whose EPILOG names no exit codes
+    "\n\nexit codes: 0 done, 1 failure, 2 usage, 3 daemon not running"
 )
 _DATES = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d")
 _CLOCKS = ("%H:%M:%S", "%H:%M")
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
-    """Help with an option's word shown once, as Python 3.13 does, in 3.11 as well."""
+    """Help formatter that shows an option's metavar once, as Python 3.13 does."""
 
     def __init__(self, prog: str) -> None:
-        # Given here, because argparse would import shutil (bz2, lzma) to find the width.
+        # Set the width here, because argparse would import shutil (bz2, lzma) to find it.
         super().__init__(prog, width=min(100, terminal_columns() or 80) - 2)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """A description is folded, paragraph by paragraph; examples stay as they are."""
+        """Wrap a description paragraph by paragraph; keep examples as they are."""
         if text.startswith("examples:"):
             return super()._fill_text(text, width, indent)
         paragraphs = text.split("\n\n")
@@ -54,48 +55,50 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's parser with the options that commands share, and the nearest word for a typo."""
+    """
+    argparse's parser with the options that commands share. Suggests the nearest word for a typo.
+    """
 
     def __init__(self, **more: Any) -> None:
-        # No abbreviations: a later option must not change what an old script means.
+        # Allow no abbreviations: a new option must not change the meaning of an old script.
         super().__init__(formatter_class=Formatter, allow_abbrev=False, **more)
-        # Python 3.14 would colour it by rules of its own.
+        # Python 3.14 would otherwise colour the help.
         setattr(self, "color", False)  # noqa: B010 - no attribute before 3.14
 
     def flag(self, names: str, text: str, **more: Any) -> None:
         """
-        An option without a value.
+        Add an option without a value.
 
         Args:
             names: as the help prints them: `-a, --all`.
-            text: what it does.
-            more: as `add_argument` takes it.
+            text: help text of the option.
+            more: further arguments of `add_argument`.
         """
         self.add_argument(*names.split(", "), action="store_true", help=text, **more)
 
     def option(self, names: str, text: str, kind: Callable[[str], Any] = str, **more: Any) -> None:
         """
-        An option with a value.
+        Add an option with a value.
 
         Args:
             names: as the help prints them: `-o, --output FILE`.
-            text: what it does.
-            kind: makes the value of the word.
-            more: as `add_argument` takes it.
+            text: help text of the option.
+            kind: function that converts the typed word to the value.
+            more: further arguments of `add_argument`.
         """
         options, _, metavar = names.rpartition(" ")
         self.add_argument(*options.split(", "), metavar=metavar, type=kind, help=text, **more)
 
     def positional(self, metavar: str, text: str, **more: Any) -> None:
-        """A positional argument, stored under its metavar in lower case."""
+        """Add a positional argument, stored under its metavar in lower case."""
         self.add_argument(metavar.lower(), metavar=metavar, help=text, **more)
 
     def task(self, text: str = TASK_HELP, *, optional: bool = False) -> None:
-        """The argument TASK, which shells complete with the running tasks."""
+        """Add the argument TASK, which shells complete with the running tasks."""
         self.positional("TASK", text, type=task_argument, nargs="?" if optional else None)
 
     def subcommands(self, **more: Any) -> Callable[[str, str], Parser]:
-        """A function that adds a subcommand; `more` as `add_subparsers` takes it."""
+        """Return a function that adds a subcommand; `more`: arguments of `add_subparsers`."""
         verbs = self.add_subparsers(metavar="VERB", **more)
 
         def add(name: str, text: str) -> Parser:
@@ -107,11 +110,11 @@ class Parser(argparse.ArgumentParser):
         return add
 
     def json(self, text: str = "print the result as JSON", **more: Any) -> None:
-        """The option that every command with a result has."""
+        """Add --json, which every command with a result has."""
         self.flag("--json", text, **more)
 
     def color_option(self) -> None:
-        """The option that every command with colours has."""
+        """Add --color, which every command with colours has."""
         self.option(
             "--color WHEN",
             "auto (default: on a terminal), always or never; NO_COLOR and FORCE_COLOR count too",
@@ -120,7 +123,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong and the nearest option, and exit with the usage code."""
+        """Print the mistake and the nearest option, and exit with the usage code."""
         marker = "unrecognized arguments: "
         if message.startswith(marker):
             from difflib import get_close_matches
@@ -128,7 +131,7 @@ class Parser(argparse.ArgumentParser):
             word = message.removeprefix(marker).split("=")[0].split()[0]
             known = [text for action in self._actions for text in action.option_strings]
             near = get_close_matches(word, known, n=1, cutoff=0.6)
-            if word in known:  # an option of the command, behind the word for a part of it
+            if word in known:  # an option of the command, given after a verb that does not take it
                 message = f"{word} does not go with what was asked for"
             elif word.startswith("-") and near:
                 message = f"there is no option {word}; did you mean {near[0]}?"
@@ -138,7 +141,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def build_parser(name: str, module: ModuleType) -> Parser:
-    """The parser of a command, as its module describes it."""
+    """Return the parser of a command, built from its module."""
     epilog = module.EPILOG if "exit codes:" in module.EPILOG else module.EPILOG + _EXIT_CODES
     parser = Parser(prog=f"watchdog {name}", description=module.DESCRIPTION, epilog=epilog)
     if hasattr(module, "add_arguments"):
@@ -147,19 +150,19 @@ def build_parser(name: str, module: ModuleType) -> Parser:
 
 
 def task_argument(text: str) -> str:
-    """A task as it was typed; a relative path is made absolute: the daemon runs elsewhere."""
+    """Return the typed task. A relative path becomes absolute: the daemon has another folder."""
     return os.path.abspath(text) if text.startswith(("./", "../")) else text
 
 
 def duration(text: str) -> float:
-    """An argument such as 2h or 500ms, in seconds."""
+    """Parse an argument such as 2h or 500ms; return seconds."""
     from watchdog_app.base.text.quantities import parse_duration
 
     return _parse_argument(parse_duration, text)
 
 
 def positive_duration(text: str) -> float:
-    """An argument such as 2s that has to be more than nothing."""
+    """Parse a duration above 0, such as 2s; return seconds."""
     seconds = duration(text)
     if seconds <= 0:
         raise argparse.ArgumentTypeError("must be more than 0")
@@ -167,21 +170,21 @@ def positive_duration(text: str) -> float:
 
 
 def size(text: str) -> int:
-    """An argument such as 12G, in bytes."""
+    """Parse an argument such as 12G; return bytes."""
     from watchdog_app.base.text.quantities import parse_bytes
 
     return _parse_argument(parse_bytes, text)
 
 
 def positive_integer(text: str) -> int:
-    """An argument such as 20."""
+    """Parse a whole number above 0, such as 20."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
     return int(text)
 
 
 def timestamp(text: str) -> float:
-    """Seconds of the epoch from a span before now, a clock time of today, or a date."""
+    """Parse a duration before now, a time of today, or a date; return Unix time in seconds."""
     from watchdog_app.base.text.quantities import parse_duration
 
     now_unix_s = time.time()
@@ -211,7 +214,7 @@ def _parse_argument(parse: Callable[[str], T], text: str) -> T:
 
 
 def _suggest_choice(message: str) -> str:
-    """Suggestion for argparse's `invalid choice: 'chekc' (choose from 'check', ...)`."""
+    """Suggest a choice for argparse's `invalid choice: 'chekc' (choose from 'check', ...)`."""
     import re
 
     found = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
@@ -219,7 +222,7 @@ def _suggest_choice(message: str) -> str:
         return ""
     from difflib import get_close_matches
 
-    # In quotes up to Python 3.11, without from 3.12 on.
+    # argparse quotes the choices up to Python 3.11, and not from 3.12.
     known = [word.strip().strip("'") for word in found[2].split(",")]
     near = get_close_matches(found[1].lower(), known, n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else ""

@@ -1,4 +1,4 @@
-"""`watchdog pause`: stop a task where it is."""
+"""`watchdog pause`: stop a task and keep its memory."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ it kills a paused kernel after 5 s, and the state is lost."""
 
 
 def add_arguments(parser: Parser) -> None:
-    """The task."""
+    """Add the task."""
     parser.task()
     parser.json()
 
 
 def run(args: Args, out: Output) -> int:
-    """Pause it, and say what that means for its kind."""
+    """Pause the task and print advice for its kind."""
     with Client.connect() as daemon:
         result = daemon.call("task.pause", task=args.task, reply_timeout_s=30.0)
     text = "\n".join(_report_lines(result, args.task))

@@ -1,9 +1,10 @@
 """
-The last minutes of a task drawn in the terminal: its memory, the resource with its limit, and
-what happened. Pure.
+Plot the last minutes of a task in the terminal: its memory, the resource with its limit, and
+events. Pure.
 
-Braille dots where the terminal has them, plain characters else. Nothing is told by colour alone:
-the task is a broad line, the resource a broken one, the limit is dotted. Each mark has a letter.
+Uses Braille dots if the terminal has them, else ASCII characters. The plot is readable without
+colours: the task is a thick line, the resource is dashed, the limit is dotted. Each event has a
+letter.
 """
 
 from __future__ import annotations
@@ -27,22 +28,23 @@ if TYPE_CHECKING:
 MIN_POINTS = 3
 _MIN_COLUMNS, _MAX_COLUMNS = 40, 100
 _ROWS = 10
-_DASH, _DASH_ON = 8, 4  # dots
+_DASH, _DASH_ON = 8, 4  # period and length of a dash in dots
 _RESOURCE, _LIMIT, _TASK, _MARK = 1, 2, 3, 4
 _COLORS = {0: "", _RESOURCE: "dim", _LIMIT: "red", _TASK: "green", _MARK: "alarm"}
-# On a terminal without dots the lines tell themselves apart by their characters.
+# Without Braille dots each line has its own character.
 _PLAIN = {0: " ", _RESOURCE: ".", _LIMIT: "-", _TASK: "*", _MARK: "|"}
 _LETTERS = {"saved": "S", "warned": "W", "paused": "P", "resumed": "R", "death": "X"}
-_ORDER = ("death", "saved", "warned", "paused", "resumed")  # the later one moves aside
+# of two events in the same column, the later kind in this list moves aside
+_ORDER = ("death", "saved", "warned", "paused", "resumed")
 
 
 def plot(past: Json, columns: int | None, style: Style) -> list[str]:
     """
-    The lines of the picture; none where there are too few points to draw.
+    Return the lines of the plot; empty if there are too few points.
 
     Args:
-        past: `plot` of the protocol's `explain`; `unit` may name another one than bytes.
-        columns: of the terminal; None: it is not known.
+        past: `plot` of the protocol's `explain`; `unit` can name another unit than bytes.
+        columns: width of the terminal; None: unknown.
         style: colours and symbols.
     """
     own = _parse_points(past.get("points"))
@@ -51,16 +53,17 @@ def plot(past: Json, columns: int | None, style: Style) -> list[str]:
     resource = past.get("resource")
     resource = resource if isinstance(resource, dict) else {}
     above, limit = _parse_points(resource.get("points")), number_or_none(resource.get("limit"))
-    # What dies fast has few points of its own; its resource was measured more often then.
+    # A task that dies quickly has few points. Its resource was then sampled more often.
     if len(own) < 2 or max(len(own), len(above)) < MIN_POINTS:
         return []
     if begin is None or end is None or wide < _MIN_COLUMNS:
         return []
-    # What began later than the picture would leave most of it blank.
+    # If the task began late in the plotted time, start the plot there. Otherwise most of it would
+    # be blank.
     if own[0][0] - begin > 0.25 * (end - begin):
         begin = own[0][0]
     begin = min(begin, end - 1.0)
-    # A far limit would flatten what happened: it is named in the legend instead.
+    # A limit far above the values would flatten the lines. The legend names it instead.
     most = max(value for _, value in (*own, *above))
     drawn = limit is not None and limit <= 3 * most
     top = max(most, limit or 0.0) if drawn else most
@@ -94,7 +97,7 @@ def _draw_series(
 
 
 def _draw_segment(canvas: Canvas, begin: tuple[int, int], end: tuple[int, int], layer: int) -> None:
-    """A part of a line: two dots broad for the task, with gaps for the resource."""
+    """Draw a line segment: two dots thick for the task, with gaps for the resource."""
     (x0, y0), (x1, y1) = begin, end
     steps = max(abs(x1 - x0), abs(y1 - y0), 1)
     for step in range(steps + 1):
@@ -127,7 +130,7 @@ def _render_rows(canvas: Canvas, labels: list[str], margin: int, style: Style) -
 def _render_axis(
     past: Json, span: tuple[float, float], margin: int, columns: int, style: Style
 ) -> list[str]:
-    """Letters of what happened, and the time below."""
+    """Return the line of event letters and the line of times."""
     begin, end = span
     cells = [" "] * columns
     for mark in sorted(_known_marks(past), key=lambda mark: _ORDER.index(mark["kind"])):
@@ -136,7 +139,7 @@ def _render_axis(
             place = round((min(at, end) - begin) / (end - begin) * (columns - 1))
             letter = _LETTERS[mark["kind"]]
             while place and cells[place] not in (" ", letter):
-                place -= 1  # beside a mark of another kind
+                place -= 1  # move left, next to an event of another kind
             cells[place] = letter
     first = f"-{format_duration(end - begin)}"
     end_label = "the end"
@@ -149,7 +152,7 @@ def _render_axis(
 def _render_legend(
     past: Json, resource: Json, drawn: bool, columns: int, style: Style
 ) -> list[str]:
-    """What is drawn, and the letters that were used."""
+    """Describe the lines and the letters of the plot."""
     own, above, dotted = ("⣤⣤⣤", "⠒ ⠒", "⠁⠈ ⠁") if style.unicode else ("*", ".", "-")
     name = shorten(plain(past.get("name") or "the task"), 30, style.ellipsis)
     words = [f"{own} {name}"]
@@ -185,7 +188,7 @@ def _known_marks(past: Json) -> list[Json]:
 
 
 def _parse_points(value: Any) -> list[Point]:
-    """(unix_s, used), oldest first."""
+    """Parse points (unix_s, used), oldest first; skip invalid and out-of-order points."""
     found: list[Point] = []
     for point in value if isinstance(value, list) else []:
         if isinstance(point, list) and len(point) >= 2:

@@ -26,7 +26,7 @@ To be told nothing for a while, and protected all the same: watchdog snooze"""
 
 
 def add_arguments(parser: Parser) -> None:
-    """The word and for how long."""
+    """Add the state and its duration."""
     parser.add_argument(
         "state", nargs="?", choices=("on", "off"), metavar="on|off", help="absent: say which it is"
     )
@@ -54,7 +54,7 @@ def run(args: Args, out: Output) -> int:
 
 
 def format_answer(answer: dict[str, Any], unchanged: bool) -> list[str]:
-    """Sentences for the daemon's answer; `unchanged`: nothing was changed."""
+    """Describe the daemon's answer; `unchanged`: the command only asked for the state."""
     if answer.get("on") is not False:
         return [
             "Protection is on: watchdog warns, saves and pauses as it is configured to."

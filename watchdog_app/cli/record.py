@@ -1,4 +1,4 @@
-"""`watchdog record`: the memory of a running task as a trace that `replay` plays."""
+"""`watchdog record`: record the memory of a running task as a trace for `replay`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _OUTCOMES = {
 
 
 def add_arguments(parser: Parser) -> None:
-    """Options of the command."""
+    """Add the options of the command."""
     parser.task("pid, notebook or script")
     parser.option("-o, --output FILE", "default: the task's name and time, .csv.gz")
     parser.option("--for TIME", "end after 30s, 10min", positive_duration, dest="for_s")
@@ -51,7 +51,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Args, out: Output) -> int:
-    """Record until the end."""
+    """Record until the task ends, the time is over or the user stops the recording."""
     from watchdog_app.base.linux import cgroups
     from watchdog_app.core.replay import recorder, trace
     from watchdog_app.machine.sensors import open_machine
@@ -103,7 +103,7 @@ def _describe_process(found: RecordingTarget) -> str:
 
 
 def _catch_stop_signals() -> threading.Event:
-    """An event that is set by Ctrl-C and by the signals that end; the second one ends at once."""
+    """Return an event that SIGINT, SIGTERM or SIGHUP sets; a second signal ends the process."""
     asked = threading.Event()
 
     def end(number: int, _: object) -> None:

@@ -18,8 +18,8 @@ exit codes: 0 the new settings are in force, 1 the file holds a mistake,
   2 usage, 3 daemon not running"""
 
 
-def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the same face
-    """Ask for it."""
+def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the same signature
+    """Send the request to the daemon."""
     with Client.connect() as daemon:
         daemon.call("reload")
     out.lines("The daemon has read its configuration; the new settings are in force.")

@@ -1,4 +1,4 @@
-"""`watchdog replay`: a recorded trace, or one's own past, through the daemon's engine."""
+"""`watchdog replay`: play a trace, or a task's past, through the daemon's engine."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ A line in is {"t": s, "used": bytes, "limit": bytes}; the line out is {"eta_s", 
 
 exit codes: 0 played, 1 failure (with --jsonl: some lines were no samples), 2 usage"""
 
-_STAGES = ("warn", "save", "rescue")  # the last is what the second was called
+_STAGES = ("warn", "save", "rescue")  # "rescue" is the former name of "save"
 _CAUTIONS = ("low", "normal", "high")
 _MAX_POINTS = 10_000
 _MAX_ENTRIES = 1000
-_TEXT_INDENT = 27  # columns that the time and the stage take in front of what is told
-_UNTIMED_INDENT = 11  # blanks of a line without a time
+_TEXT_INDENT = 27  # columns of the time and the stage before the text
+_UNTIMED_INDENT = 11  # leading blanks of a line without a time
 
 
 def add_arguments(parser: Parser) -> None:
-    """Options of the command."""
+    """Add the options of the command."""
     parser.positional("TRACE", "CSV file; - is stdin", nargs="?")
     parser.option("--jsonl FILE", "answer JSON lines instead; - is stdin")
     parser.option("--task TASK", "play this task's past from the journal", task_argument)
@@ -79,7 +79,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Args, out: Output) -> int:
-    """Play what was asked for."""
+    """Play the trace, the task's past or the JSON lines."""
     if sum(value is not None for value in (args.trace, args.jsonl, args.task)) != 1:
         raise UsageError("Give one of TRACE, --task and --jsonl. More: watchdog replay --help")
     settings = _load_settings(args)
@@ -122,7 +122,7 @@ def _load_settings(args: Args) -> Settings:
                 f"--set takes KEY=VALUE with a key that `watchdog config` lists; {plain(text)!r} "
                 "is none."
             )
-        # The environment goes before the file, and its values are checked in the same way.
+        # The environment overrides the file, and its values get the same checks.
         name = config.env_name(key)
         env[name], given[name] = value, text
     try:
@@ -147,14 +147,14 @@ def _replay_json_lines(args: Args, settings: Settings) -> int:
         if sys.stdin is None:
             raise UsageError("Standard input is closed; there are no lines to answer.")
         if isinstance(sys.stdin, io.TextIOWrapper):
-            sys.stdin.reconfigure(errors="replace")  # a line of bytes is a bad line, and no more
+            sys.stdin.reconfigure(errors="replace")  # invalid bytes make one bad line, not an error
         bad = answer_lines(sys.stdin, sys.stdout, settings, stage, costs)
     else:
         try:
             with open(args.jsonl, encoding="utf-8", errors="replace") as lines:
                 bad = answer_lines(lines, sys.stdout, settings, stage, costs)
         except BrokenPipeError:
-            raise  # of standard output: whoever reads it has seen enough
+            raise  # standard output was closed by its reader; not an error of the input file
         except OSError as error:
             raise UsageError(
                 f"The lines of {args.jsonl} cannot be read: {error.strerror or error}."
@@ -179,7 +179,7 @@ def _read_task_traces(args: Args) -> list[Trace]:
         limit=_MAX_POINTS,
     )
     own = next((one for one in series if one["kind"] == "task"), {})
-    # The limits of the resources are recorded; --limit is one for the task's own memory.
+    # The journal records the limits of resources. --limit is a limit of the task's own memory.
     played = [one for one in series if (one["kind"] == "task") == (args.limit is not None)]
     traces = [from_series(one, args.limit, own) for one in played]
     found = [trace for trace in traces if trace is not None]
@@ -194,7 +194,9 @@ def _read_task_traces(args: Args) -> list[Trace]:
 
 
 def _had_agent(task: str) -> bool:
-    """Whether an agent of the task was ever asked for a checkpoint, or saved one."""
+    """
+    Return whether the journal has a checkpoint request to the task's agent, or a rescue of it.
+    """
     found = _query_history(
         "history", task=task, limit=_MAX_ENTRIES, kinds=["decision", "outcome", "death"]
     )
@@ -205,7 +207,7 @@ def _had_agent(task: str) -> bool:
 
 
 def _query_history(method: str, **filters: Any) -> list[dict[str, Any]]:
-    """Ask the daemon; without one, the journal that it left."""
+    """Ask the daemon for the past; without a daemon read the journal."""
     from watchdog_app.history.past import HistorySource
 
     source = HistorySource()
@@ -238,13 +240,13 @@ def _print_replay(played: Played, out: Output) -> None:
     out.lines(*wrap(plain(head), out.columns))
     out.lines("\n".join(plot(as_plot(played), out.columns, make_style())))
     for line in rest:
-        # In a pipe a line stays whole, for grep.
+        # In a pipe do not wrap lines, so that grep finds whole lines.
         out.lines(*_wrap_report_line(plain(line), out.columns))
     out.lines("")
 
 
 def _wrap_report_line(line: str, columns: int | None) -> list[str]:
-    """A line of the account; the rest is indented as its words are."""
+    """Wrap a line of the report; continuation lines are indented like its text."""
     if columns is None or len(line) <= columns:
         return [line]
     blank = len(line) - len(line.lstrip())

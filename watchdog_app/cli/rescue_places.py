@@ -1,4 +1,4 @@
-"""Where rescues lie on this machine: what the daemon, its journal and this folder tell."""
+"""Folders of rescues on this machine, from the daemon, its journal and the current folder."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _MAX_ENTRIES = 1000
 
 
 class RescueFolders:
-    """Folders of rescues, and which of them belong to which task."""
+    """Folders of rescues, with the tasks that each folder belongs to."""
 
     def __init__(self) -> None:
         self._folders: dict[str, set[str | int]] = {}
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Each once, none within another."""
+        """The folders without duplicates and without subfolders of other folders."""
         found: list[str] = []
         for folder in sorted(self._folders):
             if not any(folder.startswith(os.path.join(each, "")) for each in found):
@@ -33,13 +33,13 @@ class RescueFolders:
         return tuple(found)
 
     def add(self, folder: str, *names: object) -> None:
-        """Add a folder with the names of its task; ignored where it does not exist."""
+        """Add a folder and the names of its task; ignore a folder that does not exist."""
         if os.path.isabs(folder) and os.path.isdir(folder):
             known = (one if isinstance(one, int) else str(one) for one in names if one)
             self._folders.setdefault(folder, set()).update(known)
 
     def folders_of_task(self, query: str) -> list[str]:
-        """Folders whose task matches a name, path or pid."""
+        """Return the folders whose task matches a name, path or pid."""
         return [
             folder
             for folder, words in self._folders.items()
@@ -48,7 +48,7 @@ class RescueFolders:
 
     @staticmethod
     def matches(query: str, program: str | int | None) -> bool:
-        """Whether a program's name, path or pid is meant by a word that a person typed."""
+        """Return whether a typed word matches a program's name, path or pid."""
         if not program or not query:
             return False
         pid = parse_pid(query)
@@ -60,7 +60,7 @@ class RescueFolders:
 
 
 def known_rescue_folders() -> RescueFolders:
-    """Folders that the daemon or its journal knows; neither has to exist."""
+    """Return the folders that the daemon and its journal know; works without either."""
     places = RescueFolders()
     places.add(os.path.abspath("rescues"))
     status = _read_status()
@@ -95,4 +95,4 @@ def _read_history() -> list[dict[str, Any]]:
     for ask in (source.history, source.read_journal):
         with suppress(WatchdogError, OSError):
             return ask(limit=_MAX_ENTRIES, kinds=["outcome", "death"]) or []
-    return []  # a listing need not fail for it: folders can be named
+    return []  # not an error: the user can name folders

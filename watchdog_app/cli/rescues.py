@@ -1,4 +1,4 @@
-"""`watchdog rescues`: what is saved on disk, whether it is whole, and what may go."""
+"""`watchdog rescues`: list, show, verify and prune saved rescues."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _USAGE_FORMS = (
 
 
 def add_arguments(parser: Parser) -> None:
-    """Verb, folders and options."""
+    """Add the verb, the folders and the options."""
     parser.usage = "\n       ".join(f"watchdog rescues {form}" for form in _USAGE_FORMS)
     parser.add_argument(
         "words",
@@ -84,7 +84,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Args, out: Output) -> int:
-    """Do what the first word says."""
+    """Run the verb given by the first word."""
     targets = list(args.words)
     verb = targets.pop(0) if targets and targets[0] in VERBS else "list"
     if verb != "prune" and (args.keep or args.older_than is not None or args.dry_run or args.yes):
@@ -155,7 +155,7 @@ def _verify_rescues(targets: Sequence[str], args: Args, out: Output) -> int:
     for rescue in found:
         error = _verify_checksums(rescue, out)
         if error is not None and not os.path.lexists(rescue.path):
-            continue  # pruned by its training while we read
+            continue  # its training removed the rescue during the check
         problem = None if error is None else str(error)
         word = "DAMAGED" if isinstance(error, RescueDamaged) else "NOT READ"
         code = EXIT_OK if code == EXIT_OK and error is None else EXIT_FAILURE
@@ -237,7 +237,7 @@ def _prune_folder(targets: Sequence[str], args: Args, out: Output) -> int:
 def _select_to_prune(
     found: Sequence[Found], keep: int, older_than_s: float | None, out: Output
 ) -> tuple[list[Found], list[tuple[Found, str]]]:
-    """As `inventory.to_prune`; what would stay is read in full first, and counts if it is whole."""
+    """As `inventory.to_prune`, but a rescue counts as complete only after its checksums match."""
     from dataclasses import replace
 
     from watchdog_app.rescue.checkpoint import inventory
@@ -258,7 +258,7 @@ def _select_to_prune(
 
 
 def _verify_checksums(rescue: Found, out: Output) -> Exception | None:
-    """Compare every byte of a rescue with its checksum; what is wrong, or None."""
+    """Compare every byte of a rescue with its checksum; return the error, or None."""
     from watchdog_app.rescue.checkpoint import inventory
 
     with out.progress("reading") as progress:
@@ -273,7 +273,9 @@ def _verify_checksums(rescue: Found, out: Output) -> Exception | None:
 
 
 def _find_rescues(targets: Sequence[str]) -> tuple[list[Found], Search, list[str]]:
-    """Rescues that the words name, what else the search saw, and the folders searched."""
+    """
+    Return the rescues that the words name, the search's other results, and the searched folders.
+    """
     from watchdog_app.rescue.checkpoint import inventory
     from watchdog_app.rescue.checkpoint.inventory import Search
     from watchdog_app.rescue.checkpoint.names import RescueName

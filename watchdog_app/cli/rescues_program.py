@@ -1,4 +1,4 @@
-"""`watchdog rescues show PROGRAM.py`: whether a program is what its rescues were saved by."""
+"""`watchdog rescues show PROGRAM.py`: compare a program with the rescues it saved."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from watchdog_app.rescue.checkpoint.runs import SavedRun
     from watchdog_app.rescue.identity.program_key import Program
 
-_MAX_RUNS = 5  # runs that are shown, the newest first
+_MAX_RUNS = 5  # newest runs to show
 _AT_RUN = "compared when it runs"
 
 
 def show(script: str, tokens: Sequence[str], out: Output) -> int:
     """
-    Compare a program with the unfinished rescues that it left.
+    Compare a program with its unfinished rescues.
 
     Args:
-        script: its path, as it was typed.
-        tokens: the arguments that it would be started with; empty: they were not told.
-        out: where it is shown.
+        script: path as the user typed it.
+        tokens: arguments for the program; empty: unknown.
+        out: output of the command.
 
     Raises:
-        WatchdogError: it has left none.
+        WatchdogError: no unfinished rescue of the program was found.
     """
     from watchdog_app.rescue.identity import arguments
     from watchdog_app.rescue.identity.program_key import Program
@@ -64,7 +64,7 @@ def _report_lines(found: list[dict[str, Any]], out: Output) -> list[str]:
 
 
 def _unfinished_runs(program: Program) -> Iterator[SavedRun]:
-    """Runs of the program that have not finished, the newest first."""
+    """Yield the program's unfinished runs, newest first."""
     from watchdog_app.agent.runtime import run_choice
     from watchdog_app.cli.rescue_places import known_rescue_folders
     from watchdog_app.rescue.checkpoint import inventory, runs
@@ -88,7 +88,7 @@ def _unfinished_runs(program: Program) -> Iterator[SavedRun]:
 
 
 def _compare_run(left: SavedRun, program: Program, *, has_arguments: bool) -> dict[str, Any]:
-    """What is known of one run, a text for each subject."""
+    """Compare one run with the program; return a text for each subject."""
     from watchdog_app.agent.runtime import run_choice
     from watchdog_app.rescue.checkpoint.reader import LoadedRescue
     from watchdog_app.rescue.identity import program_key
@@ -157,7 +157,7 @@ def _describe_script(identity: Mapping[str, Any], path: str, moved: str | None) 
 
 
 def _changed_functions(identity: Mapping[str, Any], path: str) -> list[str]:
-    """Functions that compute and whose text is not there any more."""
+    """Return functions that the training used and whose code is no longer in their file."""
     from watchdog_app.agent.identity import code
 
     folder = os.path.dirname(path)
@@ -167,7 +167,7 @@ def _changed_functions(identity: Mapping[str, Any], path: str) -> list[str]:
     for entry in functions if isinstance(functions, list) else ():
         for name, _, file, text in entry.get("functions", ()):
             if not text:
-                continue  # of a notebook or of no text at all
+                continue  # code of a notebook, or without source text
             if file not in known:
                 known[file] = code.function_hashes(os.path.join(folder, file))
             if text not in known[file]:

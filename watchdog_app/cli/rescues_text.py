@@ -1,4 +1,4 @@
-"""Rescues as a table, one of them in detail, and both as JSON values."""
+"""Rescues as a table, one rescue in detail, and both as JSON values."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def table(
     columns: int | None,
     style: Style,
 ) -> list[str]:
-    """A line a rescue, in the order given."""
+    """Return a line for each rescue, in the given order."""
     rows: list[tuple[str, ...]] = [_HEADS]
     rows += [_row(rescue, now_unix_s) for rescue in found]
     grid = Table(rows, _RIGHT, _GIVES_WAY, gap=2)
-    # A path that is cut is of no use: on a narrow terminal it goes below its line.
+    # A truncated path is useless. On a narrow terminal print each path on its own line.
     if columns is None or grid.room(columns) >= grid.wanted():
         lines = grid.lines(columns, style.ellipsis)
     else:
@@ -56,7 +56,7 @@ def table(
 
 
 def remarks(search: Search) -> list[str]:
-    """What the table does not show."""
+    """Return lines on search results that the table does not show."""
     lines = []
     if search.writing:
         lines.append(f"{counted(len(search.writing), 'rescue')} being written now.")
@@ -83,7 +83,7 @@ def details(
     now_unix_s: float,
     columns: int | None,
 ) -> list[str]:
-    """All that is in a rescue, for people."""
+    """Return the contents of a rescue as lines of text."""
     saved = quantities.moment(rescue.created_unix_s)
     age = quantities.age(now_unix_s - (rescue.created_unix_s or now_unix_s))
     facts = [
@@ -116,7 +116,7 @@ def details(
 
 
 def as_json(rescue: Found) -> dict[str, Any]:
-    """One rescue as plain values; null for unknown."""
+    """Return one rescue as JSON types; unknown values are null."""
     return {
         **{name: getattr(rescue, name) for name in _JSON_FIELDS},
         "step": rescue.name.step,
@@ -126,7 +126,7 @@ def as_json(rescue: Found) -> dict[str, Any]:
 
 
 def _started_as(rescue: Found) -> str | None:
-    """The program with its plain options, as far as the rescue tells them."""
+    """Return the program and its plain options; None if the rescue does not record them."""
     from watchdog_app.rescue.identity import program_key
 
     return None if rescue.key is None else program_key.describe_program(rescue.key)
@@ -137,7 +137,7 @@ def details_json(
     meta: Mapping[str, Any],
     tensors: Mapping[str, TensorInfo],
 ) -> dict[str, Any]:
-    """All that is in a rescue, without the tensors' contents."""
+    """Return the contents of a rescue as JSON types, without the tensors' data."""
     return as_json(rescue) | {
         "kind": meta.get("kind"),
         "reason": meta.get("reason"),

@@ -1,4 +1,4 @@
-"""`watchdog resume`: resume a paused task, also when the daemon is gone."""
+"""`watchdog resume`: resume a paused task, also without a daemon."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ exit codes: 0 it runs again, 1 failure, 2 usage,
 
 
 def add_arguments(parser: Parser) -> None:
-    """The task, or all."""
+    """Add the task or --all."""
     parser.task(optional=True)
     parser.flag("--all", "everything that watchdog has paused")
     parser.json()
 
 
 def run(args: Args, out: Output) -> int:
-    """Resume through the daemon; by what it wrote down when it does not answer."""
+    """Resume through the daemon; if it does not answer, use its record of paused tasks."""
     if bool(args.task) == args.all:
         raise UsageError("Name one task, or write --all.")
     task = None if args.all else args.task
@@ -46,7 +46,7 @@ def run(args: Args, out: Output) -> int:
         with Client.connect() as daemon:
             result = daemon.call("task.resume", task=task, reply_timeout_s=30.0)
     except (DaemonNotRunning, ProtocolError) as error:
-        # One that was stopped itself, hangs or is full answers as little as one that is gone.
+        # A daemon that is stopped, hangs or is overloaded does not answer either.
         result = _resume_offline(task, error)
     resumed, failures = result.get("resumed") or [], result.get("failures") or []
     out.result({"resumed": resumed, "failures": failures}, lambda: _report_lines(resumed, failures))
@@ -54,12 +54,17 @@ def run(args: Args, out: Output) -> int:
 
 
 def _resume_offline(task: str | None, error: WatchdogError) -> dict[str, Any]:
-    """What a daemon that is gone had paused, where anything was ever written down."""
+    """
+    Resume the tasks that an ended daemon recorded as paused.
+
+    Raises:
+        WatchdogError: no record was found; `error` with a list of all stopped tasks.
+    """
     from watchdog_app.daemon import offline
 
     found = offline.resume(task)
     if found is None:
-        # What was written down may have been lost: who stands still is named all the same.
+        # The record may be lost, so the error names all stopped tasks.
         raise type(error)(f"{error}{offline.stopped_tasks()}") from error
     return found
 

@@ -1,4 +1,4 @@
-"""`watchdog run`: be the daemon, in the foreground."""
+"""`watchdog run`: run the daemon in the foreground."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ examples:
 exit codes: 0 ended as asked, 1 failure (another daemon of yours runs already),
   2 the configuration holds a mistake"""
 
-FLAGS = {"-v": "verbose", "--verbose": "verbose"}  # by the words that need no parser
+FLAGS = {"-v": "verbose", "--verbose": "verbose"}  # options that need no argparse
 DEFAULTS = {"config": None, "verbose": False}
 
 
 def add_arguments(parser: Parser) -> None:
-    """Options of the command."""
+    """Add the options of the command."""
     parser.option("--config FILE", "read this file instead of your own")
     parser.flag("-v, --verbose", "log more")
 
 
-def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the same face
-    """Run until told to end."""
+def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the same signature
+    """Run the daemon until it is stopped."""
     from watchdog_app.base.own_process import load_lazily
 
-    load_lazily("inspect", "locale")  # before all else of the daemon is imported
+    load_lazily("inspect", "locale")  # before the daemon's other modules are imported
     from watchdog_app.daemon.app import main
 
     return main(args.config, args.verbose)

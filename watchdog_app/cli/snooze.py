@@ -25,11 +25,11 @@ examples:
   watchdog snooze train.ipynb --end      show them again"""
 
 _DEFAULT_S = 900.0
-_MAX_S = 86400.0  # of the protocol
+_MAX_S = 86400.0  # the protocol's maximum
 
 
 def add_arguments(parser: Parser) -> None:
-    """What and for how long."""
+    """Add the target and the duration."""
     parser.task(
         "pid, notebook, script, path or kernel id, or an incident; absent: all notifications",
         optional=True,
@@ -45,7 +45,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def _parse_duration(text: str) -> float:
-    """What the daemon takes: more than nothing, and a day at most."""
+    """Parse a duration that the daemon accepts: above 0, at most a day; return seconds."""
     seconds = positive_duration(text)
     if seconds > _MAX_S:
         raise argparse.ArgumentTypeError("at most 1 d; say it again when that is over")
@@ -53,7 +53,7 @@ def _parse_duration(text: str) -> float:
 
 
 def run(args: Args, out: Output) -> int:
-    """Ask the daemon for it."""
+    """Send the request to the daemon."""
     if args.end and args.for_s is not None:
         raise UsageError("Choose one of --for and --end.")
     for_s = 0.0 if args.end else args.for_s or _DEFAULT_S
@@ -65,7 +65,7 @@ def run(args: Args, out: Output) -> int:
 
 
 def _snooze_target(status: Status, target: str | None) -> dict[str, Any]:
-    """The parameter that a word stands for: an incident that is open or snoozed, else a task."""
+    """Return the request's parameter: the incident if the target names one, else the task."""
     if target is None:
         return {}
     snoozed = status.daemon.snoozed if status.daemon is not None else ()
@@ -74,7 +74,7 @@ def _snooze_target(status: Status, target: str | None) -> dict[str, Any]:
 
 
 def format_answer(answer: dict[str, Any]) -> str:
-    """A sentence for the daemon's answer."""
+    """Describe the daemon's answer in a sentence."""
     if answer.get("incident") is not None:
         whose = f"of incident {plain(answer['incident'])}"
     elif answer.get("task") is not None:

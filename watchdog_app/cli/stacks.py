@@ -1,4 +1,4 @@
-"""`watchdog stacks`: what each thread of a task does now."""
+"""`watchdog stacks`: show what each thread of a task is doing."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ examples:
   watchdog stacks train.py --json | jq '.reasons[0].text'"""
 
 _ANSWER_S = 15.0
-_MAX_FRAMES = 8  # lines of a stack
-_MAX_NATIVE_THREADS = 3  # threads that only the kernel knows
+_MAX_FRAMES = 8  # frames shown of a Python stack
+_MAX_NATIVE_THREADS = 3  # threads shown without a Python stack, if the process has no Python stack
 _STATES = {
     "R": "runs",
     "S": "sleeps",
@@ -37,7 +37,7 @@ _STATES = {
 
 
 def add_arguments(parser: Parser) -> None:
-    """The task; how much of it."""
+    """Add the task and the options of the display."""
     parser.task()
     parser.flag("--all", "show every thread and every line of its stack")
     parser.json("print all of it as JSON")
@@ -45,7 +45,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Args, out: Output) -> int:
-    """Ask for a picture and print it."""
+    """Ask for the stacks and print them."""
     with Client.connect(timeout_s=_ANSWER_S) as daemon, out.progress("asking its threads"):
         found = daemon.call("task.stacks", task=args.task)
     out.result(
@@ -61,11 +61,11 @@ def run(args: Args, out: Output) -> int:
 
 def render(found: Json, everything: bool = False) -> list[tuple[str, str]]:
     """
-    Lines and their weight: "bold", "dim" or "".
+    Return lines with their style: "bold", "dim" or "".
 
     Args:
         found: the answer to `task.stacks`.
-        everything: every thread and every line.
+        everything: show every thread and every frame.
     """
     lines: list[tuple[str, str]] = []
     seen = found.get("last_seen")
@@ -77,7 +77,7 @@ def render(found: Json, everything: bool = False) -> list[tuple[str, str]]:
         lines.append((f"{text}interpreter's lock (GIL), or the machine is very slow.{at}", ""))
     for process in found.get("processes") or []:
         lines += _render_process(process, everything)
-    # That it computes is no suspicion against one that trains.
+    # A task that computes is not suspicious: it may be training.
     reasons = [one for one in found.get("reasons") or [] if one.get("kind") != "busy"]
     if reasons:
         first = reasons[0]

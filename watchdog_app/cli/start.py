@@ -1,4 +1,4 @@
-"""`watchdog start`: the daemon in the background."""
+"""`watchdog start`: start the daemon in the background."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ Its log is daemon.log in ~/.local/state/watchdog.
 
 exit codes: 0 it runs, 1 failure, 2 the configuration holds a mistake"""
 
-_READY_S = 20.0  # a loaded machine, with the first look at every process; half a second as a rule
+# usually 0.5 s; a loaded machine takes longer for the first sample of all processes
+_READY_S = 20.0
 _OTHER_START_S = 2.0
 _POLL_S = 0.02
 
 
-def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the same face
-    """Start it unless it runs."""
+def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the same signature
+    """Start the daemon unless it runs."""
     try:
         with Client.connect() as daemon:
             out.lines(f"Already running (PID {daemon.daemon_pid}).")
@@ -49,13 +50,18 @@ def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the
     os.close(fd)
     with out.progress("waiting for the daemon"):
         pid = _wait_until_ready(process, path, begin)
-    process.returncode = 0  # it outlives us on purpose: no warning about that
+    process.returncode = 0  # the daemon outlives this process: prevent Popen's warning
     out.lines(f"Started (PID {pid}). Log: {path}")
     return EXIT_OK
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], path: str, begin: int) -> int | None:
-    """The PID of the daemon that answers. Raises WatchdogError when none does."""
+    """
+    Wait for the daemon to answer; return its PID.
+
+    Raises:
+        WatchdogError: the daemon ended or did not answer in time.
+    """
     end_mono_s = time.monotonic() + _READY_S
     ended_mono_s: float | None = None
     while time.monotonic() < end_mono_s:
@@ -66,7 +72,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], path: str, begin: int) -
             pass
         if process.poll() is not None:
             ended_mono_s = ended_mono_s or time.monotonic()
-            # Another start was faster: its daemon holds the lock and is about to answer.
+            # Another `watchdog start` was faster: its daemon holds the lock and will answer soon.
             patience_s = _OTHER_START_S if process.returncode == EXIT_FAILURE else 0.0
             if time.monotonic() - ended_mono_s >= patience_s:
                 raise _startup_error(path, begin, process.returncode)
@@ -79,7 +85,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], path: str, begin: int) -
 
 
 def _open_log() -> tuple[str, int]:
-    """Path and descriptor of the daemon's log, or of /dev/null in a full or read-only home."""
+    """Open the daemon's log, or /dev/null if the home is full or read-only; return path and fd."""
     path = paths.daemon_log()
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
@@ -94,14 +100,14 @@ def _spawn_daemon(log: int) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
-        cwd="/",  # no disk is kept from being unmounted
+        cwd="/",  # do not keep a file system from being unmounted
         env=_absolute_paths(os.environ),
-        start_new_session=True,  # no Ctrl-C, no hang-up from this terminal
+        start_new_session=True,  # Ctrl-C and a hang-up of this terminal do not reach the daemon
     )
 
 
 def _absolute_paths(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment with our own paths as seen from here."""
+    """Return the environment with the paths of our own variables made absolute."""
     own = ("WATCHDOG_RUNTIME_DIR", "WATCHDOG_STATE_DIR", "WATCHDOG_CONFIG")
     return {
         key: os.path.abspath(text) if key in own and text else text for key, text in env.items()

@@ -1,4 +1,4 @@
-"""`watchdog status`: what runs, what it uses, how long that lasts."""
+"""`watchdog status`: show tasks, their memory and time to exhaustion."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from watchdog_app.client.client import Client
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Status
 
-TYPE_CHECKING = False  # argparse and typing cost more than this command
+TYPE_CHECKING = False  # importing argparse and typing takes longer than this command
 if TYPE_CHECKING:
     from types import SimpleNamespace
     from typing import Any
@@ -40,7 +40,7 @@ exit codes: 0 answered, 1 failure, 2 usage, 3 daemon not running
   with --check: 0 ok, 1 warning, 2 critical (or usage), 3 unknown: no daemon,
   or a reading too old to judge by"""
 
-# What argparse makes of no words and of plain flags, for the dispatcher to run without it.
+# The options as argparse would parse them, so that the dispatcher needs no argparse.
 DEFAULTS: dict[str, Any] = {
     "json": False,
     "watch": False,
@@ -60,12 +60,12 @@ FLAGS = {
     "-a": "all",
 }
 
-_ANSWER_S = 3.0  # a daemon that takes longer is shown as gone; the view stays alive
-_MIN_TASKS = 3  # rows that are kept on the lowest terminal
+_ANSWER_S = 3.0  # a slower daemon counts as absent, so that --watch stays responsive
+_MIN_TASKS = 3  # rows shown even on the smallest terminal
 
 
 def add_arguments(parser: Parser) -> None:
-    """Options of the command."""
+    """Add the options of the command."""
     from watchdog_app.cli.parser import positive_duration, positive_integer
     from watchdog_app.core.explain.selection import SORTS
 
@@ -84,7 +84,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Args | SimpleNamespace, out: Output) -> int:
-    """Ask once, or with --watch until interrupted."""
+    """Print the status once, or with --watch until interrupted."""
     _check_options(args)
     if args.watch:
         return _watch(args, out)
@@ -141,7 +141,7 @@ def _report_no_daemon(args: Args | SimpleNamespace, out: Output, error: Watchdog
             found["problems"].append({"source": source, "message": message, "remedy": remedy})
         out.json(found)
         if isinstance(error, DaemonNotRunning):
-            return error.exit_code  # the object has said it
+            return error.exit_code  # the printed object already contains the error
     if paused or guards:
         notes = [" ".join(paused)] if paused else []
         if guards:
@@ -159,7 +159,7 @@ def _check_options(args: Args | SimpleNamespace) -> None:
 
 
 def status_without_daemon(message: str, now_unix_s: float) -> dict[str, Any]:
-    """The status object without a daemon: everything unknown, `problems` says why."""
+    """Return a status object without a daemon: all values unknown, `problems` has the reason."""
     from watchdog_app.core.model.status import SCHEMA_VERSION, Host, Problem
 
     what, _, remedy = message.partition(". ")
@@ -177,10 +177,12 @@ def status_without_daemon(message: str, now_unix_s: float) -> dict[str, Any]:
 
 def check(status: Status, now_unix_s: float) -> tuple[str, int]:
     """
-    One line with performance data after `|`, and the exit code.
+    Return one line with performance data after `|`, and the exit code.
 
-    The code is 0 while nothing needs action, and 1 for a warning or an unreadable part of the
-    machine. It is 2 where it is critical, and 3 when the reading is too old.
+    Returns:
+        The line and the code. 0: nothing needs action. 1: a warning, or a part of the machine
+        cannot
+        be read. 2: critical. 3: the reading is too old.
     """
     level, text = status.summary(now_unix_s)
     text = plain(text).replace("|", "/")
@@ -188,13 +190,17 @@ def check(status: Status, now_unix_s: float) -> tuple[str, int]:
 
 
 def unreachable(message: str) -> tuple[str, int]:
-    """The line where no daemon can be asked."""
+    """Return the line and the exit code if no daemon answers."""
     first = message.split("\n", maxsplit=1)[0].replace("|", "/")
     return f"WATCHDOG {Level.UNKNOWN.word} - {first}", Level.UNKNOWN.exit_code
 
 
 def _performance_data(status: Status) -> str:
-    """`label=value;warn;crit;min;max`, as the Monitoring Plugins' guidelines lay down."""
+    """
+    Return performance data as `label=value;warn;crit;min;max`.
+
+    Source: the Monitoring Plugins' development guidelines.
+    """
     host = status.host
     found = [f"tasks={len(status.tasks)}"]
     for label, limit, free in (
@@ -218,7 +224,7 @@ def _performance_data(status: Status) -> str:
 
 
 class _StatusReader:
-    """Readings from the daemon, over its restarts."""
+    """Reads the status from the daemon and reconnects after a restart of the daemon."""
 
     def __init__(self) -> None:
         self._client: Client | None = None
@@ -227,7 +233,7 @@ class _StatusReader:
         self.outage_begin_unix_s: float | None = None
 
     def read(self) -> bool:
-        """Ask once; False, with `error` set, without an answer."""
+        """Read the status; return False and set `error` if the daemon does not answer."""
         try:
             if self._client is None:
                 self._client = Client.connect(timeout_s=_ANSWER_S)
@@ -241,14 +247,19 @@ class _StatusReader:
         return True
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._client is not None:
             self._client.close()
             self._client = None
 
 
 def _watch(args: Args | SimpleNamespace, out: Output) -> int:
-    """Show readings until interrupted or counted out; 3 when there was no daemon to begin with."""
+    """
+    Show readings until interrupted or `count` is reached.
+
+    Returns:
+        The exit code; 3 if no daemon answers at the start.
+    """
     reader = _StatusReader()
     interval_s = args.interval or 1.0
     left = args.count
@@ -307,21 +318,21 @@ def _outage_lines(reader: _StatusReader, out: Output) -> list[str]:
 
 
 class _Screen:
-    """Draws each reading over the one before; the last one stays on the terminal."""
+    """Draws each reading over the previous one; the last one stays on the terminal."""
 
     def __init__(self) -> None:
-        self._lines = 0  # of the frame that is shown
+        self._lines = 0  # lines of the frame on screen
         self._columns = 0
 
     def draw(self, reader: _StatusReader, args: Args | SimpleNamespace, out: Output) -> None:
-        """Replace the frame before, without clearing in between."""
+        """Replace the previous frame without clearing it first, to avoid flicker."""
         columns = out.columns or 80
         lines = _fit_to_rows(reader, args, out, terminal_rows() - 1)
         start = f"\x1b[{self._lines}F" if self._lines else ""
         if self._lines and columns != self._columns:
-            start = "\x1b[H\x1b[2J"  # a narrower terminal has wrapped what is shown
-        # A line is erased before it is written: the cursor of a full line stands on its last
-        # character. 2026 (one frame at a time) is ignored by terminals that do not know it.
+            start = "\x1b[H\x1b[2J"  # a narrower terminal has re-wrapped the old frame
+        # Erase each line before writing it: after a full line the cursor is on its last
+        # character. Mode 2026 (synchronized output) is ignored by terminals without it.
         body = "".join(f"\x1b[K{line}\n" for line in lines)
         sys.stdout.write(f"\x1b[?2026h{start}{body}\x1b[J\x1b[?2026l")
         sys.stdout.flush()
@@ -331,7 +342,7 @@ class _Screen:
 def _fit_to_rows(
     reader: _StatusReader, args: Args | SimpleNamespace, out: Output, rows: int
 ) -> list[str]:
-    """The lines of a reading with as many tasks as the terminal has rows for."""
+    """Return the lines of a reading, with as many tasks as fit into `rows`."""
     trouble = [*_outage_lines(reader, out), ""] if reader.error is not None else []
     rows -= len(trouble)
     status = Status.read(reader.last)

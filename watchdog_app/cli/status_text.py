@@ -1,7 +1,7 @@
 """
-A status as text: headline, resources, GPUs, incidents, tasks, what is not watched.
+A status as text: headline, resources, GPUs, incidents, tasks and problems.
 
-Pure: record, clock and width in, lines out. What is unknown is shown as such or left out.
+Pure: gets record, clock and width; returns lines. Unknown values are shown as unknown or left out.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ HEADS = (
 _LEFT = ("NOTEBOOK/SCRIPT", "STATE", "DEV", "ETA")
 _SHORT_STATES = {"running": "run", "sleeping": "sleep"}
 
-# How the table gives way to a narrow terminal: sizes, times, columns, least room for the name.
+# Layouts from wide to narrow: compact sizes, compact times, columns, minimum width of the name.
 _LAYOUTS: tuple[tuple[bool, bool, tuple[str, ...], int], ...] = (
     (False, False, HEADS, 24),
     (True, False, HEADS, 18),
@@ -60,7 +60,7 @@ _LAYOUTS: tuple[tuple[bool, bool, tuple[str, ...], int], ...] = (
 )
 
 _BAR_COLUMNS = 12
-_LABEL, _BAR, _USED, _TREND = 1, 2, 3, 5  # cells of a line
+_LABEL, _BAR, _USED, _TREND = 1, 2, 3, 5  # indices of the cells of a line
 _RESOURCES_RIGHT = {3, 4}
 
 
@@ -75,16 +75,16 @@ def render(
     max_tasks: int | None = None,
 ) -> list[str]:
     """
-    The lines of `watchdog status`.
+    Return the lines of `watchdog status`.
 
     Args:
-        status: the last one.
-        now_unix_s: what the age of the reading is counted to.
-        columns: of the terminal; None: nothing is shortened.
+        status: the status to show.
+        now_unix_s: current time, for the age of the reading.
+        columns: width of the terminal; None: nothing is shortened.
         style: colours and symbols.
-        everything: idle interpreters and resources far from their limits as well.
+        everything: also show idle interpreters and resources far from their limits.
         sort: one of `selection.SORTS`.
-        max_tasks: rows of the task table; the rest is counted.
+        max_tasks: maximum rows of the task table; a line counts the other tasks.
     """
     style = style or Style()
     lines = [*_headline(status, now_unix_s, columns, style), ""]
@@ -128,9 +128,9 @@ def _headline(status: Status, now_unix_s: float, columns: int | None, style: Sty
 def incident_lines(
     incident: Incident, now_unix_s: float, columns: int | None, style: Style
 ) -> list[str]:
-    """An open incident: level, reason, contributors, what to do."""
+    """Describe an open incident: level, reason, contributors and advice."""
     level = incident.level
-    calm = incident.is_calm  # open until it has been calm for a while
+    calm = incident.is_calm  # the incident closes after some time at this level
     head = "~ CALMER" if calm else f"{level.mark} {level.name}"
     if incident.is_fault:
         head = f"{level.mark or '~'} {level.fault}"
@@ -174,7 +174,7 @@ def _task_section(
     shown, hidden = (tasks, []) if everything else split_background(tasks)
     lines = []
     if shown:
-        # Of a GPU that does not answer it is not known who holds what on it.
+        # If a GPU does not answer, nothing is known about the processes on it.
         known = all(one.state in (None, "ok", "asleep") for one in status.gpus)
         gpus = bool(status.gpus) and known
         lines += task_lines(shown[:most], now_unix_s, columns, style, gpus=gpus)
@@ -208,7 +208,7 @@ def _problem_lines(status: Status, columns: int | None, style: Style) -> list[st
 
 
 def _protection_lines(daemon: Daemon | None) -> list[str]:
-    """That protection is off, and until when: a person must not forget that."""
+    """Warn that protection is off, and say until when."""
     protection = daemon.protection if daemon else None
     if protection is None or protection.on is not False:
         return []
@@ -219,7 +219,7 @@ def _protection_lines(daemon: Daemon | None) -> list[str]:
 
 
 def _snooze_lines(daemon: Daemon | None) -> list[str]:
-    """Which notifications are snoozed, and until when."""
+    """Return lines on snoozed notifications and the end of each snooze."""
     found = []
     for snooze in daemon.snoozed if daemon else ():
         if snooze.incident is not None:
@@ -232,7 +232,7 @@ def _snooze_lines(daemon: Daemon | None) -> list[str]:
 
 
 def _undelivered_lines(daemon: Daemon | None) -> list[str]:
-    """That notifications could not be shown."""
+    """Warn about notifications that could not be shown."""
     delivery = daemon.notifications if daemon else None
     if delivery is None or not delivery.undelivered:
         return []
@@ -243,7 +243,7 @@ def _undelivered_lines(daemon: Daemon | None) -> list[str]:
 
 
 def _reported_by_incidents(status: Status) -> set[str]:
-    """Sources of problems about GPUs whose incident says the same, and more."""
+    """Return sources of GPU problems that an incident already reports in more detail."""
     subjects = {
         incident.subject
         for incident in status.incidents
@@ -261,15 +261,15 @@ def resource_lines(
     status: Status, columns: int | None, style: Style, everything: bool
 ) -> list[str]:
     """
-    A line a resource: label, bar, use, trend, time to exhaustion.
+    Return a line for each resource: label, bar, use, trend, time to exhaustion.
 
-    For want of room the trend goes first, then the bar.
+    On a narrow terminal the trend is dropped first, then the bar.
 
     Args:
-        status: the last one.
-        columns: of the terminal; None: nothing is shortened.
+        status: the status to show.
+        columns: width of the terminal; None: nothing is shortened.
         style: colours and symbols.
-        everything: resources that are far from their limits as well.
+        everything: also show resources that are far from their limits.
     """
     shown, left_out = listed_resources(status, everything)
     if not shown:
@@ -296,9 +296,10 @@ def _resource_cells(resource: Resource, style: Style) -> list[str]:
     unit = resource.unit or "bytes"
     slope = quantities.movement(resource.slope_per_s, unit)
     if resource.growth == "unknown":
-        slope = quantities.UNKNOWN  # too few samples: not the same as steady
+        slope = quantities.UNKNOWN  # too few samples: different from steady
     filled = resource.ratio
-    if unit == "ratio" and resource.used is not None:  # of a battery the bar shows what is left
+    # of a battery the bar shows the remaining charge
+    if unit == "ratio" and resource.used is not None:
         filled = max(0.0, 1.0 - resource.used)
     return [
         resource.level.mark,
@@ -320,14 +321,14 @@ def task_lines(
     gpus: bool = False,
 ) -> list[str]:
     """
-    Heading and rows in at most `columns`, remarks under their task.
+    Return heading and rows in at most `columns`, with remarks below each task.
 
     Args:
-        tasks: in the order they are to be shown in.
-        now_unix_s: what ages are counted to.
-        columns: of the terminal; None: nothing is shortened.
+        tasks: the tasks, in display order.
+        now_unix_s: current time, for ages.
+        columns: width of the terminal; None: nothing is shortened.
         style: colours and symbols.
-        gpus: whether it is known who uses the GPUs: a task that is on none holds nothing there.
+        gpus: True: the processes of all GPUs are known, so a task on no GPU holds no GPU memory.
     """
     table = _fit_table(tasks, columns, gpus)
     head, *rows = table.lines(columns, style.ellipsis)
@@ -344,11 +345,11 @@ def _fit_table(tasks: Sequence[Task], columns: int | None, gpus: bool) -> Table:
     table = None
     for compact, short, heads, least in _LAYOUTS:
         if on_gpus and "RAM" in heads and "SWAP" in heads and "GPU-MEM" not in heads:
-            continue  # never hide a figure that is known while an unknown one could go
+            continue  # do not drop known GPU memory while SWAP remains
         table = _build_table(tasks, heads, compact=compact, short=short, gpus=gpus)
         if columns is None or table.room(columns) >= min(table.wanted(), least):
             break
-    assert table is not None  # noqa: S101 - _FORMS is not empty
+    assert table is not None  # noqa: S101 - _LAYOUTS is not empty
     return table
 
 
@@ -360,7 +361,7 @@ def _build_table(
         cells = _task_cells(task, compact=compact, short=short, gpus=gpus)
         rows.append([task.level.mark, *(cells[head] for head in heads)])
     right = {place for place, head in enumerate(heads, 1) if head not in _LEFT}
-    name = 1 + heads.index("NOTEBOOK/SCRIPT")  # the mark comes first
+    name = 1 + heads.index("NOTEBOOK/SCRIPT")  # the mark is in front
     return Table(rows, right, gives_way=name, gap=1 if compact else 2)
 
 
@@ -408,7 +409,9 @@ def _task_remarks(task: Task, now_unix_s: float) -> list[str]:
 
 
 def guard_remarks(guard: Guard) -> list[str]:
-    """`guard 3.1 GiB of 12.0 GiB, reserve 512 MiB`, and what to do where it is stopped."""
+    """
+    Describe a guard: `guard 3.1 GiB of 12.0 GiB, reserve 512 MiB`; if stopped, how to resume it.
+    """
     pid = quantities.whole(guard.pid)
     most = max(guard.used_bytes or 0, guard.limit_bytes or 0)
     more = size_above(most) if most > 0 else "SIZE"

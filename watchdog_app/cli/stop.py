@@ -1,4 +1,4 @@
-"""`watchdog stop`: end the daemon."""
+"""`watchdog stop`: stop the daemon."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ examples:
 exit codes: 0 it has ended, 1 failure, 2 usage, 3 it was not running"""
 
 _END_S = 15.0
-_TERM_S = 3.0  # for one that merely is late; one that is stopped does not hear it
+_TERM_S = 3.0  # enough for a slow daemon; a stopped one does not handle SIGTERM
 _POLL_S = 0.02
 
 
-def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the same face
-    """Ask it to end and wait for that."""
+def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the same signature
+    """Ask the daemon to end, and wait until it has ended."""
     try:
         with Client.connect() as daemon:
             pid = daemon.daemon_pid
             try:
                 daemon.call("stop")
             except DaemonNotRunning:
-                pass  # it was faster than its answer
+                pass  # the daemon ended before it answered
     except ProtocolError as error:
         full = isinstance(error, DaemonFull)
         why = "served too many others" if full else "did not answer"
@@ -65,7 +65,7 @@ def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the
 
 
 def _wait_until(condition: Callable[[], bool], wait_s: float) -> bool:
-    """Whether it has ended within so many seconds."""
+    """Wait until the condition holds; return False after `wait_s` seconds."""
     end_mono_s = time.monotonic() + wait_s
     while time.monotonic() < end_mono_s:
         if condition():
@@ -81,18 +81,18 @@ def _report_ended(what: str, out: Output) -> int:
 
 def _kill_daemon(error: WatchdogError, why: str, graceful: bool, out: Output) -> int:
     """
-    End a daemon that cannot be asked: it hangs, serves too many others, or is of another version.
+    Kill a daemon that cannot be asked: it hangs, has too many connections, or has another version.
 
-    Nothing of it is lost by that.
+    No data is lost by that.
 
     Args:
-        error: what is raised where it cannot be ended.
-        why: it cannot be asked.
-        graceful: it can still end by itself, and gets the time for that.
-        out: where its end is reported.
+        error: raised if the daemon cannot be killed.
+        why: why the daemon cannot be asked, for the message.
+        graceful: the daemon can handle SIGTERM, and gets more time for it.
+        out: output of the command.
 
     Raises:
-        WatchdogError: the process that holds the lock is not known; none is ended.
+        WatchdogError: the process that holds the lock is unknown; no process is killed.
     """
     from watchdog_app.daemon.instance import holder_pid, is_held_by
 
@@ -105,7 +105,8 @@ def _kill_daemon(error: WatchdogError, why: str, graceful: bool, out: Output) ->
     except OSError:
         raise error from None
     try:
-        # Checked after the handle was opened, so that it is of that process.
+        # Check the holder after the handle was opened, so that the handle is of the checked
+        # process.
         if not is_held_by(pid, lock):
             raise error
         for number, wait_s in (
@@ -123,7 +124,7 @@ def _kill_daemon(error: WatchdogError, why: str, graceful: bool, out: Output) ->
 
 
 def _is_running() -> bool:
-    """Whether a daemon listens, or still holds the lock of the daemon."""
+    """Return whether a daemon listens or still holds the daemon's lock."""
     from watchdog_app.daemon.instance import holder_pid
 
     try:

@@ -1,4 +1,4 @@
-"""`watchdog top`: the live view, with forecasts drawn ahead and keys to act."""
+"""`watchdog top`: the live view, with forecasts and keys for actions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ In a script: watchdog status --json
 exit codes: 0 ended by q or Ctrl-C, 1 failure, 2 usage or no terminal"""
 
 
-def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the same face
-    """Show it until its user quits."""
+def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the same signature
+    """Show the live view until the user quits."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(
             "watchdog top draws on a terminal, and this is none. In a script or a pipe: "
@@ -41,7 +41,7 @@ def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the
             "Install it with: pip install 'textual>=0.86'; or use: watchdog status --watch"
         ) from error
     if not sys.stderr.isatty():
-        # Textual draws on standard error; where that goes into a file, the screen is this one.
+        # Textual draws on standard error. If that is a file, draw on standard output instead.
         sys.__stderr__ = sys.__stdout__  # type: ignore[misc]
     from watchdog_app.top.glyphs import replace_missing_glyphs
 

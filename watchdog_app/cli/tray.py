@@ -39,10 +39,10 @@ exit codes: 0 ended, or it runs already in this session; 1 failure, 2 usage,
 
 
 def add_arguments(parser: Parser) -> None:
-    """What to show and how."""
+    """Add the options of the command."""
     parser.flag("--once", "print icon and menu as text, and end")
     parser.flag("--notifications-only", "show notifications and no icon")
-    # Its name in earlier versions.
+    # The option's name in earlier versions.
     parser.flag("--notices-only", argparse.SUPPRESS, dest="notifications_only")
     parser.add_argument(
         "--theme",
@@ -55,7 +55,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Args, out: Output) -> int:
-    """Run the companion, or print what it would show."""
+    """Run the tray process, or print what it would show."""
     if args.once:
         out.lines(*_snapshot_lines())
         return EXIT_OK
@@ -85,10 +85,10 @@ def run(args: Args, out: Output) -> int:
 
 def _block_openssl() -> None:
     """
-    Keep OpenSSL out of this process: 5 MB of 35, for nothing.
+    Keep OpenSSL out of this process: it takes 5 of 35 MB and is not needed.
 
-    asyncio and hashlib load it where it is there, and do without it where it is not; a bus on
-    this machine needs neither, and nothing else here speaks to a network.
+    asyncio and hashlib import it if it is available, and work without it. D-Bus on this machine
+    does not need it, and this process uses no network.
     """
     for module in ("ssl", "_hashlib"):
         if module not in sys.modules:
@@ -96,7 +96,7 @@ def _block_openssl() -> None:
 
 
 def _snapshot_lines() -> list[str]:
-    """What the icon would show, for those who have none and for bug reports."""
+    """Return the icon and its menu as text, for users without a tray and for bug reports."""
     from watchdog_app.tray.menu_model import menu
     from watchdog_app.tray.state import FILL_STEPS, tray_state
 
@@ -126,7 +126,7 @@ def _menu_lines(entry: Entry, depth: int) -> Iterator[str]:
 
 
 def _find_login_setting() -> LoginSetting | None:
-    """None where it cannot be set: another system, or a program without a path of its own."""
+    """Return the login setting; None if unsupported: another system, or no path to this program."""
     if sys.platform in ("win32", "darwin"):
         return None
     from watchdog_app.install.login import LoginSetting

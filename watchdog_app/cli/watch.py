@@ -1,9 +1,9 @@
 """
-`watchdog watch`: notifications as lines of text, as they come.
+`watchdog watch`: print notifications as lines of text when they arrive.
 
-Goes on when the daemon is restarted. What it wrote counts as delivered where
-nothing else could show it: a line in a terminal that nobody looks at must not
-keep a notification from the desktop.
+Reconnects after a restart of the daemon. A printed notification counts as delivered only if nothing
+else could show it: the terminal may be out of view, so printing a notification must not keep it
+from the desktop.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _INDENT = " " * 21
 
 
 def add_arguments(parser: Parser) -> None:
-    """How to write them."""
+    """Add the options of the command."""
     parser.json("one JSON object a line")
     parser.flag("--bell", "ring the terminal bell for critical ones")
     parser.option("--count N", "end after N notifications", positive_integer)
@@ -49,7 +49,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Args, out: Output) -> int:
-    """Follow them until interrupted or counted out."""
+    """Print notifications until interrupted or `count` is reached."""
     left = args.count
     try:
         for notification in _follow_notifications():
@@ -65,10 +65,10 @@ def run(args: Args, out: Output) -> int:
 
 def _follow_notifications() -> Iterator[dict[str, Any]]:
     """
-    Notifications, over restarts of the daemon.
+    Yield notifications, also after restarts of the daemon.
 
     Raises:
-        DaemonNotRunning: there is none at first.
+        DaemonNotRunning: no daemon runs at the start.
     """
     client = Client.connect()
     _remark("Waiting for notifications; Ctrl-C ends this.")
@@ -89,7 +89,7 @@ def _read_notifications(client: Client) -> Iterator[dict[str, Any]]:
         if message.get("method") != "notification" or not isinstance(notification, dict):
             continue
         yield notification
-        # After it was written: a pipe that is closed shows nothing.
+        # Report it only after the write succeeded: a closed pipe shows nothing.
         if isinstance(notification.get("id"), str):
             client.notify(
                 "notification.shown",
@@ -119,17 +119,17 @@ def _print_notification(notification: dict[str, Any], args: Args, out: Output) -
 
 def render(notification: Notification, columns: int | None, appearance: Style) -> list[str]:
     """
-    A notification as text: date, time, urgency, title; below it the rest, and what to type.
+    Return a notification as text: date, time, urgency and title; then its body and commands.
 
     Args:
-        notification: as the daemon sent it.
-        columns: of the terminal; None: nothing is folded.
+        notification: the notification from the daemon.
+        columns: width of the terminal; None: no wrapping.
         appearance: colours and symbols.
     """
     at = notification.unix_s if notification.unix_s is not None else time.time()
     urgency = plain(notification.urgency or "normal")
     word = "" if urgency in ("normal", "low") else f"{urgency.upper()}: "
-    # On a narrow terminal the text gets the whole width below the time.
+    # On a narrow terminal the text starts on the line below the time, and uses the full width.
     wide = columns is None or columns >= 60
     indent = _INDENT if wide else "  "
     first = f"{format_timestamp(at)}  {word}" if wide else f"{format_timestamp(at)}\n{indent}{word}"
@@ -143,7 +143,7 @@ def render(notification: Notification, columns: int | None, appearance: Style) -
 
 
 def button_commands(notification: Notification) -> list[str]:
-    """What the buttons do, without what the text says already and what only shows something."""
+    """Return the buttons' commands that act and that the body does not already contain."""
     found = []
     for button in notification.actions:
         action = ACTIONS.get(button.key)
@@ -154,5 +154,5 @@ def button_commands(notification: Notification) -> list[str]:
 
 
 def _remark(text: str) -> None:
-    """On standard error: a pipe gets notifications alone."""
+    """Print on standard error, so that a pipe gets only notifications."""
     remark(text, lead=f"{format_timestamp(time.time())}  ")
