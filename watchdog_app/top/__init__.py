@@ -1,1 +1,1 @@
-"""`watchdog top`: the live view in a terminal. A client like any other."""
+"""`watchdog top`: the live view in a terminal, a client of the daemon."""

@@ -1,8 +1,8 @@
 """
-The live view itself: what is on the screen, and what the keys do.
+The Textual app of `watchdog top`: its widgets and key bindings.
 
-The daemon sends a status object a second; the screen is drawn from the latest one. Everything
-that waits happens in the threads of `link`.
+The daemon sends a status object every second; the screen shows the latest one. The threads of
+`client.feed` do everything that waits.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from watchdog_app.top.table import TaskTable
 
 _NOT_RUNNING = "The daemon is not running: nothing is watched. Start it with: watchdog start"
 _MAX_SERIES_POINTS = 2000
-_ANSWER_S = 330.0  # a save of a large model on a slow disk
-_THEMES = ("ansi-dark", "textual-ansi", "textual-dark")  # by the names of Textual's versions
+_ANSWER_S = 330.0  # enough to save a large model on a slow disk
+# the names in different versions of Textual
+_THEMES = ("ansi-dark", "textual-ansi", "textual-dark")
 
 
 _CSS = """
@@ -71,7 +72,7 @@ _BINDINGS: tuple[BindingType, ...] = (
 
 
 class TopApp(App[None]):
-    """`watchdog top`."""
+    """The app of `watchdog top`."""
 
     TITLE = "watchdog"
     ENABLE_COMMAND_PALETTE = False
@@ -89,7 +90,7 @@ class TopApp(App[None]):
         self._feed = Feed(self._receive_status)
 
     def compose(self) -> ComposeResult:
-        """From top to bottom."""
+        """Create the widgets, from top to bottom."""
         yield Static(id="title")
         yield Static(id="lost")
         yield Static(Text("Waiting for the daemon ..."), id="resources")
@@ -102,9 +103,10 @@ class TopApp(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin to follow the daemon."""
+        """Start to follow the daemon."""
         self._table.focus()
-        # Sixteen colours, the terminal's own: readable on light and on dark, over ssh too.
+        # Use the terminal's own sixteen colours: readable on light and dark backgrounds, also
+        # over ssh.
         self.theme = next(each for each in _THEMES if each in self.available_themes)
         self._feed.start()
 
@@ -113,7 +115,7 @@ class TopApp(App[None]):
         self._feed.stop()
 
     def on_resize(self, _: Resize) -> None:
-        """Redraw: other columns may fit."""
+        """Redraw: another set of columns may fit."""
         self._draw()
 
     # Called in the feed's thread
@@ -128,7 +130,7 @@ class TopApp(App[None]):
         return lambda result, error: self._call_in_app(show, result, error)
 
     def _call_in_app(self, function: Any, *arguments: Any) -> None:
-        # The app may have closed meanwhile.
+        # The app may have closed in the meantime.
         if self.is_running:
             self.call_later(function, *arguments)
 
@@ -192,7 +194,7 @@ class TopApp(App[None]):
         pane = self.query_one("#detail")
         task = self._table.chosen
         pane.display = self._plot_open and task is not None
-        # On a very small screen there is room for one or the other.
+        # A very small screen has room for either the plot or the lists.
         room = not pane.display or self.size.height >= 20
         self.query_one("#resources").display = self.query_one("#incidents").display = room
         if pane.display:
@@ -203,7 +205,7 @@ class TopApp(App[None]):
         resource = nearest_resource(status, task)
         size = (columns, height - 2)
         if resource is not None and resource.eta_s is not None:
-            # What is about to end is drawn: the resource with its forecast.
+            # Plot the resource that limits the task, with its forecast.
             title = rows.detail_title(task, plain(resource.label or ""))
             points = self._past.points(resource_key(resource))
             picture = charts.plot(points, resource.limit, resource, size)
@@ -218,7 +220,7 @@ class TopApp(App[None]):
         self._load_past(task)
 
     def _load_past(self, task: Task) -> None:
-        """Request the recorded series of a task once: this view has none from before its start."""
+        """Request a task's recorded series once: this view has no points from before its start."""
         key = task_key(task)
         if self._past.is_requested(key):
             return
@@ -243,19 +245,19 @@ class TopApp(App[None]):
             limit=_MAX_SERIES_POINTS,
         )
 
-    # What the keys do
+    # Actions of the keys
 
     @property
     def _table(self) -> TaskTable:
         return self.query_one("#tasks", TaskTable)
 
     def on_data_table_row_highlighted(self, _: DataTable.RowHighlighted) -> None:
-        """Draw the plot of the task that is chosen now."""
+        """Draw the plot of the task that is now chosen."""
         if self._status is not None and self._plot_open:
             self._draw_detail(self._status, max(20, self.size.width - 2))
 
     def on_data_table_row_selected(self, _: DataTable.RowSelected) -> None:
-        """Enter, or a click."""
+        """Handle Enter and a click on a row."""
         self.action_detail()
 
     def action_detail(self) -> None:
@@ -264,16 +266,16 @@ class TopApp(App[None]):
         self._draw()
 
     def action_move(self, by: int) -> None:
-        """Up or down in the table."""
+        """Move the cursor up or down in the table."""
         self._table.move_cursor(row=max(0, self._table.cursor_row + by), animate=False)
 
     def action_sort(self) -> None:
-        """The next order."""
+        """Switch to the next sort order."""
         self._sort = rows.next_sort(self._sort)
         self._draw()
 
     def action_all(self) -> None:
-        """Everything, or what matters."""
+        """Show all tasks and limits, or only the important ones."""
         self._show_all = not self._show_all
         self._draw()
 
@@ -284,17 +286,17 @@ class TopApp(App[None]):
         field.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Each letter narrows the table."""
+        """Filter the table after each typed character."""
         self._name_filter = event.value.strip()
         self._draw()
 
     def on_input_submitted(self, _: Input.Submitted) -> None:
-        """Keep the filter and go back to the table."""
+        """Keep the filter and focus the table."""
         self.query_one("#filter").display = False
         self.query_one("#tasks").focus()
 
     def action_clear(self) -> None:
-        """Escape: no filter, no plot."""
+        """Handle Escape: remove the filter, else hide the plot."""
         field = self.query_one("#filter", Input)
         if field.display or self._name_filter:
             field.value = ""
@@ -306,7 +308,7 @@ class TopApp(App[None]):
         self._draw()
 
     def action_keys(self) -> None:
-        """What the keys do."""
+        """Show the list of keys."""
         self.push_screen(Page("Keys", KEYS))
 
     def action_request(self, key: str) -> None:
@@ -359,7 +361,7 @@ class TopApp(App[None]):
 
 
 def _refusal_reason(key: str, task: Task) -> str:
-    """Why an action makes no sense for a task; empty: it does."""
+    """Return why the task does not support the action; empty: it does."""
     if key == "save" and task.agent is None:
         return (
             "has no agent that could save it. One line in the training gives it one: docs/agent.md"
@@ -368,7 +370,7 @@ def _refusal_reason(key: str, task: Task) -> str:
 
 
 def _consequence_text(key: str, task: Task) -> str:
-    """What follows from an action, below its question."""
+    """Return the action's consequences, to show below its question."""
     if key == "save":
         return "It saves at the end of its step and continues."
     if key == "pause":

@@ -1,8 +1,8 @@
 """
-Pictures made of characters: sparkline, bar with the forecast ahead, plot with its cone. Pure.
+Charts made of characters: sparkline, bar with forecast, plot with forecast interval. Pure.
 
-Colours are the sixteen that every terminal has, and nothing is told by colour alone: the stage is
-a word or a mark as well, the forecast has its own character.
+Uses the sixteen colours that every terminal has. Nothing depends on colour alone: a word or a mark
+also shows the stage, and the forecast has its own character.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from watchdog_app.top.glyphs import Canvas
 from watchdog_app.top.past import SPAN_S, Point
 
 _SPARK_GLYPHS = "▁▂▃▄▅▆▇█"
-_BAR_FORECAST_S = 60.0  # how far the bar draws the forecast
+_BAR_FORECAST_S = 60.0  # time span of the forecast in the bar
 _PAST, _CONE, _MEDIAN, _LIMIT = 4, 1, 2, 3
-# Yellow is not read on white: it fills bars and is no colour of letters or thin lines.
+# Yellow is hard to read on white. Use it to fill bars, not for letters or thin lines.
 _TEXT_STYLES = {"yellow": "bold", "alarm": "red"}
 _BAR_STYLES = {"": "green", "alarm": "red"}
 _PLOT_STYLES = {0: "", _PAST: "green", _CONE: "magenta", _MEDIAN: "bold magenta", _LIMIT: "red"}
@@ -30,16 +30,16 @@ _MAX_FORECAST_S = 3600.0
 
 
 def text_style(level: Level) -> str:
-    """How letters of a level look."""
+    """Return the text style of a level."""
     return _TEXT_STYLES.get(level.color, level.color)
 
 
 def sparkline(points: Sequence[Point], columns: int) -> str:
     """
-    The last 15 minutes of a series in `columns` characters, from its least to its most.
+    Return the last 15 minutes of a series in `columns` characters, from its minimum to its maximum.
 
-    Time runs at one scale and ends now, at the right: what was not seen yet is blank.
-    A series that moved by less than a hundredth of itself is a flat line: noise is no trend.
+    The time scale is fixed and ends now, at the right; the time before the first point is blank. A
+    series that changes by less than a hundredth of its value is a flat line: noise is not a trend.
     """
     if not points or columns < 1:
         return " " * max(0, columns)
@@ -49,9 +49,9 @@ def sparkline(points: Sequence[Point], columns: int) -> str:
     values: list[float] = []
     for first, last in zip(edges, [*edges[1:], len(used)], strict=True):
         if first < last:
-            values.append(max(used[first:last]))  # its highest
+            values.append(max(used[first:last]))  # maximum in the cell
         elif values:
-            values.append(values[-1])  # where nothing was seen, it stayed as it was
+            values.append(values[-1])  # no point in the cell: repeat the previous value
     blank = " " * (columns - len(values))
     low, high = min(values), max(values)
     if high - low < 0.01 * max(abs(high), 1.0):
@@ -64,9 +64,9 @@ def sparkline(points: Sequence[Point], columns: int) -> str:
 
 def bar(resource: Resource, columns: int) -> Text:
     """
-    The use of a resource, and where the forecast has it in a minute: `█████▒▒▒░░`.
+    Return a bar of a resource's use, with the forecast for the next minute: `█████▒▒▒░░`.
 
-    Solid is used now, shaded is what the next minute adds, light is free.
+    Solid is used now, shaded is the forecast growth in the next minute, light is free.
     """
     ratio, eta = resource.ratio, resource.eta_s
     if ratio is None or columns < 1:
@@ -91,12 +91,12 @@ def plot(
     size: tuple[int, int],
 ) -> list[Text]:
     """
-    The past of a series and the cone of its forecast, in `size` (columns, rows) of characters.
+    Plot the past of a series and the interval of its forecast, in `size` characters.
 
     Args:
-        points: of the last 15 minutes; the last one is now.
-        limit: what it runs into; None: unknown, the axis ends at the most that was seen.
-        forecast: the resource whose time to exhaustion is drawn; None: none.
+        points: points of the last 15 minutes; the last one is now.
+        limit: limit of the resource; None: unknown, the axis ends at the highest value.
+        forecast: resource with the time to exhaustion; None: no forecast.
         size: columns and rows.
     """
     columns, rows = size
@@ -108,7 +108,7 @@ def plot(
         eta, low, high = forecast.eta_s, forecast.eta_low_s, forecast.eta_high_s
     begin = points[0][0]
     past_s = max(now - begin, 30.0)
-    # The likeliest end is in the picture, with as much of the interval as an hour holds.
+    # Show the most likely exhaustion, and as much of the interval as fits within an hour.
     ahead_s = 0.0
     if eta is not None:
         ahead_s = min(max(eta * 1.1, min(high or eta, 1.6 * eta)), _MAX_FORECAST_S)
@@ -166,7 +166,7 @@ def _write_at(cells: list[str], at: int, text: str) -> None:
 
 
 def _filled_cells(ratio: float, columns: int) -> int:
-    """Filled cells: none only for nothing, all only for a full one."""
+    """Return the number of filled cells: 0 only for an empty bar, all only for a full one."""
     if ratio <= 0:
         return 0
     return min(columns if ratio >= 1 else columns - 1, max(1, math.floor(ratio * columns)))

@@ -1,9 +1,9 @@
 """
-Drawing with characters: Braille dots, and ASCII for a terminal without Unicode.
+Drawing with characters: Braille dots, or ASCII on a terminal without Unicode.
 
-A character cell holds two columns and four rows of dots. The replacement by ASCII happens where the
-text is encoded, so it includes what the library draws. Each character becomes as many as it is
-wide, so nothing is shifted.
+A character cell has two columns and four rows of dots. The stream's encoder replaces characters by
+ASCII, so the replacement includes what Textual draws. Each replacement is as wide as its character,
+so columns stay aligned.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BLANK = 0x2800
 _DOTS_X = 2
 _DOTS_Y = 4
 
-# The console's font has neither trends nor dots, and the old terminals have letters alone.
+# The Linux console's font has no block characters and no dots; the old terminals have only ASCII.
 _ASCII_TERMINALS = frozenset(("linux", "vt52", "vt100", "vt102", "vt220", "vt320", "ansi", "dumb"))
 
 _ASCII = {
@@ -36,7 +36,7 @@ _ASCII = {
     **dict.fromkeys("─━═", "-"),
     **dict.fromkeys("│┃║▌▐▎▊", "|"),
     **dict.fromkeys("┤├┼┬┴╭╮╰╯┌┐└┘╴╶", "+"),
-    "·": "~",  # watch
+    "·": "~",  # mark of the level "watch"
     "…": "~",
     **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-"),
     **dict.fromkeys("\u2018\u2019", "'"),
@@ -49,11 +49,11 @@ _ASCII = {
 
 
 def ascii_glyph(char: str) -> str:
-    """ASCII of the same width for a character; `?` where nothing resembles it."""
+    """Return ASCII of the same width for a character; `?` if nothing resembles it."""
     known = _ASCII.get(char)
     if known is not None:
         return known
-    if "\u2800" <= char <= "\u28ff":  # the dots of a plot
+    if "\u2800" <= char <= "\u28ff":  # Braille dots
         return "*" if char > "\u2800" else " "
     if unicodedata.category(char) in ("Mn", "Me"):
         return ""
@@ -66,7 +66,7 @@ def ascii_glyph(char: str) -> str:
 def replace_missing_glyphs(stream: TextIO, env: Mapping[str, str] = os.environ) -> None:
     """Make a stream write ASCII for characters that its terminal cannot show."""
     encoding = (stream.encoding or "ascii").lower().replace("_", "-")
-    # Python writes UTF-8 in the C locale as well; who asks for that one by name has ASCII.
+    # Python also writes UTF-8 in the C locale. A user who sets LC_ALL=C expects ASCII.
     ascii_only = env.get("TERM", "") in _ASCII_TERMINALS or env.get("LC_ALL") in ("C", "POSIX")
     if not isinstance(stream, io.TextIOWrapper) or (encoding.startswith("utf") and not ascii_only):
         return
@@ -82,7 +82,7 @@ def _encode_as_ascii(error: UnicodeError) -> tuple[str, int]:
 
 class Canvas:
     """
-    A field of dots, each with a layer; a cell shows the highest layer of its dots.
+    A grid of dots, each with a layer; a cell shows the highest layer of its dots.
 
     Args:
         columns, rows: size in character cells.
@@ -96,16 +96,16 @@ class Canvas:
 
     @property
     def width(self) -> int:
-        """In dots."""
+        """Width in dots."""
         return self.columns * _DOTS_X
 
     @property
     def height(self) -> int:
-        """In dots."""
+        """Height in dots."""
         return self.rows * _DOTS_Y
 
     def dot(self, x: int, y: int, layer: int = 1) -> None:
-        """Set a dot, from the lower left; outside the field nothing happens."""
+        """Set a dot; the origin is the lower left. Ignore a dot outside the grid."""
         if not (0 <= x < self.width and 0 <= y < self.height):
             return
         row, inner = divmod(self.height - 1 - y, _DOTS_Y)
@@ -114,7 +114,7 @@ class Canvas:
         self._layers[row][column] = max(self._layers[row][column], layer)
 
     def line(self, begin: tuple[int, int], end: tuple[int, int], layer: int = 1) -> None:
-        """Set the dots from one point to another, both included."""
+        """Set the dots from one point to another, including both."""
         (x0, y0), (x1, y1) = begin, end
         steps = max(abs(x1 - x0), abs(y1 - y0), 1)
         for step in range(steps + 1):
@@ -123,7 +123,7 @@ class Canvas:
             self.dot(x, y, layer)
 
     def cells(self) -> list[list[tuple[str, int]]]:
-        """Rows from the top, each cell its character and the layer that gives its colour."""
+        """Return the rows from the top; each cell is its character and the layer of its colour."""
         return [
             [
                 (chr(_BLANK + bits) if bits else " ", layer)

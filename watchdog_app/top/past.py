@@ -1,7 +1,7 @@
 """
-What the live view remembers: the last 15 minutes of each task and each resource. Pure.
+The data behind the trends: the last 15 minutes of each task and each resource. Pure.
 
-Points are (time in s of the epoch, used, limit or None), oldest first.
+Points are (Unix time in s, used, limit or None), oldest first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SPAN_S = 900.0
 _MAX_POINTS = 1200
 
 Point = tuple[float, float, float | None]
-Key = tuple[str, str]  # ("task", "PID:START") or (kind of a resource, its subject)
+Key = tuple[str, str]  # ("task", "PID:START") or (kind of the resource, its subject)
 
 
 class SeriesHistory:
@@ -29,7 +29,7 @@ class SeriesHistory:
         self._requested: set[Key] = set()
 
     def add(self, status: Status) -> None:
-        """Append the readings of a status; drop the series that it no longer has."""
+        """Append the readings of a status; drop the series that the status no longer has."""
         now = status.time_unix_s
         if now is None:
             return
@@ -45,10 +45,11 @@ class SeriesHistory:
 
     def prepend(self, key: Key, points: Iterable[Iterable[Any]]) -> None:
         """
-        Insert points of the journal before the points seen so far.
+        Insert points from the journal before the existing points.
 
         Args:
-            points: as the protocol's `series` has them: [unix_s, used, limit, ...].
+            key: the series; ignored if the series is unknown.
+            points: points as the protocol's `series` has them: [unix_s, used, limit, ...].
         """
         self._requested.add(key)  # even without points: one request is enough
         series = self._series.get(key)
@@ -66,11 +67,11 @@ class SeriesHistory:
         self._trim(series)
 
     def is_requested(self, key: Key) -> bool:
-        """Whether the journal was asked already."""
+        """Return whether the journal was already asked for the series."""
         return key in self._requested
 
     def points(self, key: Key) -> list[Point]:
-        """The points of a series; empty for an unknown key."""
+        """Return the points of a series; empty for an unknown key."""
         return list(self._series.get(key, ()))
 
     def _append(self, key: Key, now: float, used: float | None, limit: float | None) -> Key:
@@ -86,10 +87,10 @@ class SeriesHistory:
 
 
 def task_key(task: Task) -> Key:
-    """Identity of a task, over reuse of its pid."""
+    """Return the key of a task, unique even if its pid is reused."""
     return "task", f"{task.pid}:{task.start_time}"
 
 
 def resource_key(resource: Resource) -> Key:
-    """Identity of a resource."""
+    """Return the key of a resource."""
     return resource.kind, resource.subject

@@ -1,4 +1,4 @@
-"""From a status object to what the live view shows of it: texts and cells. Pure."""
+"""Texts and cells of the live view, made from a status object. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from watchdog_app.top.past import Key, SeriesHistory, resource_key, task_key
 
 T = TypeVar("T")
 
-_WIDE = 110  # columns from which on the table shows everything
+_WIDE = 110  # minimum width in columns at which the table has all columns
 _HEADS = (
     "PID", "TASK", "STATE", "RAM", "SWAP", "DEV", "GPU-MEM", "CPU%", "LAST 15 MIN", "TREND", "ETA",
 )  # fmt: skip
@@ -39,11 +39,11 @@ _NARROW_WITH_GPUS = ("PID", "TASK", "STATE", "RAM", "DEV", "GPU-MEM", "ETA")
 _TINY_TITLES = ("TASK", "RAM", "ETA")
 _SPARK_COLUMNS = {True: 16, False: 11}
 _FIGURES, _FIGURES_WIDE = 48, 64  # columns for use, limit and time to exhaustion
-_TINY, _FIGURES_TINY = 60, 24  # below so many columns there is room for ratio and time alone
+_TINY, _FIGURES_TINY = 60, 24  # on narrower terminals only ratio and time fit
 
 
 def column_titles(columns: int, has_gpu: bool) -> tuple[str, ...]:
-    """Column titles that fit a terminal of so many columns."""
+    """Return the column titles that fit into a terminal of `columns` characters."""
     if columns < _TINY:
         return _TINY_TITLES
     if columns < _WIDE:
@@ -55,14 +55,14 @@ def visible_tasks(
     status: Status, sort: str, name_filter: str, everything: bool, chosen: Task | None = None
 ) -> list[Task]:
     """
-    The tasks to show, in order.
+    Return the tasks to show, in display order.
 
     Args:
-        status: the last one.
+        status: the latest status.
         sort: one of `SORTS`.
-        name_filter: a part of the name; empty: any.
-        everything: small idle interpreters as well.
-        chosen: a task that is shown although it is a small idle one.
+        name_filter: part of the name; empty: any name.
+        everything: also include small idle interpreters.
+        chosen: a task that is shown even if it is a small idle interpreter.
     """
     found = sort_tasks(status.tasks, sort)
     if name_filter:
@@ -77,7 +77,7 @@ def visible_tasks(
 
 
 def ended_message(before: Task, now: Task | None, status: Status) -> str:
-    """Message that the chosen task has ended, and which one is chosen now; empty while it runs."""
+    """Say that the chosen task has ended, and which one is chosen now; empty while it runs."""
     if any(task.key == before.key for task in status.tasks):
         return ""
     then = "" if now is None else f" {plain(now.name or '?')} is chosen now."
@@ -85,7 +85,7 @@ def ended_message(before: Task, now: Task | None, status: Status) -> str:
 
 
 def is_pid_reused(task: Task, status: Status | None) -> bool:
-    """Whether its pid belongs to another program by now."""
+    """Return whether another program now has the task's pid."""
     known = status.tasks if status is not None else ()
     return any(other.pid == task.pid and other.key != task.key for other in known)
 
@@ -98,14 +98,14 @@ def task_cells(
     key: Key | None = None,
 ) -> list[Text]:
     """
-    One row of the table.
+    Return one row of the table.
 
     Args:
-        task: of the status object.
-        titles: of the columns.
-        columns: of the terminal.
-        past: None: nobody sees its trend now.
-        key: of the series to draw, where that is not the task's RAM.
+        task: task of the status object.
+        titles: titles of the columns.
+        columns: width of the terminal.
+        past: series for the trend; None: the row is off screen and needs no trend.
+        key: series to draw instead of the task's RAM.
     """
     wide = columns >= _WIDE
     style = charts.text_style(task.level)
@@ -128,7 +128,7 @@ def task_cells(
 
 
 def _name_columns(titles: Sequence[str], columns: int) -> int:
-    """Columns that remain for the name."""
+    """Return the columns that remain for the name."""
     wide = columns >= _WIDE
     fixed = {
         "PID": 6, "STATE": 9, "RAM": 9 if wide else 6, "SWAP": 9, "DEV": 5, "CPU%": 5,
@@ -161,7 +161,7 @@ def _right_aligned(text: str) -> Text:
 
 
 def title_line(status: Status, columns: int) -> Text:
-    """Host, time, daemon."""
+    """Return the title line: host, time, and uptime of the daemon."""
     host, daemon = status.host, status.daemon
     at = status.time_unix_s
     clock = "" if at is None else time.strftime("%H:%M:%S", time.localtime(at))
@@ -180,16 +180,16 @@ def title_line(status: Status, columns: int) -> Text:
 
 
 def resource_rows(status: Status, columns: int, everything: bool, most: int) -> list[Text]:
-    """A line a resource: label, bar with the forecast drawn ahead, quantities."""
+    """Return a line for each resource: label, bar with forecast, figures."""
     listed, left_out = listed_resources(status, everything)
-    # In the order of the list, but what is in danger is never what is left out.
+    # Keep the order of the list, but leave out the least urgent resources.
     shown = _most_urgent(listed, most, _urgency)
     left_out += len(listed) - len(shown)
     if not shown:
         return [Text("No limit is known yet.", style="dim")]
     wide = columns >= _WIDE
     labels = [plain(resource.label or resource.kind or "?") for resource in shown]
-    # The figures come first: they are what cannot be guessed from the rest.
+    # Give room to the figures first: the other parts do not show them.
     tiny = columns < _TINY
     left = columns - (_FIGURES_WIDE if wide else _FIGURES_TINY if tiny else _FIGURES)
     room = min(max(map(width, labels)), max(8 if tiny else 10, left // 2))
@@ -216,7 +216,7 @@ def resource_rows(status: Status, columns: int, everything: bool, most: int) -> 
 
 
 def gpu_rows(status: Status, columns: int, everything: bool, most: int) -> list[Text]:
-    """A line a GPU, as `watchdog status` writes it; what is wrong or near is kept."""
+    """Return a line for each GPU, as in `watchdog status`; the most urgent GPUs are kept."""
     if not status.gpus or most < 1:
         return []
     shown = _most_urgent(status.gpus, most, lambda gpu: (-gpu.level,))
@@ -235,13 +235,15 @@ def gpu_rows(status: Status, columns: int, everything: bool, most: int) -> list[
 
 
 def _most_urgent(items: Sequence[T], most: int, rank: Callable[[T], tuple[float, ...]]) -> list[T]:
-    """The first `most` by rank, in the order of `items`."""
+    """Return the first `most` items by rank, in the order of `items`."""
     places = sorted(range(len(items)), key=lambda at: rank(items[at]))[:most]
     return [items[at] for at in sorted(places)]
 
 
 def incident_rows(status: Status, columns: int, most: int) -> list[Text]:
-    """Open incidents, the most urgent first; what cannot be watched; or that all is well."""
+    """
+    Return open incidents, the most urgent first, then problems; if none, a line that all is well.
+    """
     lines: list[Text] = []
     incidents = sorted(status.incidents, key=lambda one: (-one.level, -(one.opened_unix_s or 0.0)))
     for one in incidents:
@@ -252,12 +254,12 @@ def incident_rows(status: Status, columns: int, most: int) -> list[Text]:
             text.append(f"; {_contributor_role(one)}: {who}")
         text.truncate(columns, overflow="ellipsis")
         lines.append(text)
-        # What is wrong elsewhere as well comes before what to do about the first.
+        # List the other incidents before the advice on the first.
         room = len(incidents) + len(lines) // 2 < most
         lines += [_dim_line(f"  {plain(each)}", columns) for each in one.advice[: 1 if room else 0]]
     lines += [_dim_line(f"! {plain(one.message)}", columns) for one in status.problems]
     if not lines:
-        level, said = status.summary(now_unix_s=0.0)  # its age has a line of its own
+        level, said = status.summary(now_unix_s=0.0)  # another line shows the age
         style = "green" if level <= Level.WATCH else "yellow"
         lines.append(Text(f"{level.word}: {plain(said)}.", style=style))
     return lines[:most]
@@ -270,14 +272,14 @@ def _dim_line(text: str, columns: int) -> Text:
 
 
 def _contributor_role(incident: Incident) -> str:
-    """Verb for the contributors of an incident."""
+    """Return a verb for the contributors of an incident."""
     if not incident.is_fault:
         return "grows"
     return "on it" if incident.is_gpu_fault else "concerns"
 
 
 def detail_title(task: Task, of_what: str) -> Text:
-    """Whose the plot is and of what; both before the reason, which is cut first."""
+    """Return the plot's title: task, series and, last, the reason, which is truncated first."""
     text = Text(plain(task.name or "?"), style="bold")
     text.append(f"  pid {quantities.whole(task.pid)}", style="dim")
     text.append(f"  {of_what}", style="bold")
@@ -287,7 +289,7 @@ def detail_title(task: Task, of_what: str) -> Text:
 
 
 def saved_line(task: Task, now_unix_s: float) -> Text:
-    """The line on what is saved of a task."""
+    """Return the line on the saves of a task."""
     agent = task.agent
     if agent is None:
         return Text("No agent: it can be warned about and paused, not saved.", style="dim")
@@ -298,7 +300,7 @@ def saved_line(task: Task, now_unix_s: float) -> Text:
 
 def outcome_lines(result: Mapping[str, Any]) -> list[tuple[str, bool]]:
     """
-    Each thing that was done, in a sentence, and whether it failed.
+    Return a sentence for each action that the daemon carried out, and whether it failed.
 
     Args:
         result: the daemon's answer to a request.
@@ -314,15 +316,15 @@ def outcome_lines(result: Mapping[str, Any]) -> list[tuple[str, bool]]:
 
 
 def next_sort(sort: str) -> str:
-    """The order after this one."""
+    """Return the next sort order."""
     return SORTS[(SORTS.index(sort) + 1) % len(SORTS)]
 
 
 def series_by_task(status: Status, tasks: Sequence[Task]) -> dict[Key, Key]:
     """
-    The series to draw for each task whose ETA is that of a GPU and not of its RAM.
+    Return the series to draw for each task whose ETA is that of a GPU, not of its RAM.
 
-    A trend of RAM beside the ETA of a GPU would mislead.
+    A trend of RAM next to the ETA of a GPU would mislead.
     """
     found = {}
     for task in tasks:

@@ -1,4 +1,4 @@
-"""What lies over the live view: a question, a text, the keys."""
+"""Modal screens of the live view: a question, a text, the list of keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BOX = """
 
 
 class Question(ModalScreen[bool]):
-    """Yes or no; Enter and y are yes, Escape and n are no."""
+    """Ask yes or no. Enter and y mean yes; Escape, n and q mean no."""
 
     DEFAULT_CSS = _BOX.format(name="Question", width=64)
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -36,7 +36,7 @@ class Question(ModalScreen[bool]):
         self._detail = detail
 
     def compose(self) -> ComposeResult:
-        """The question, what it means, the keys."""
+        """Create the question, its detail and the hint on the keys."""
         with Vertical(id="box"):
             yield Static(Text(self._question, style="bold"))
             if self._detail:
@@ -44,12 +44,12 @@ class Question(ModalScreen[bool]):
             yield Static(Text("y or Enter: yes    n or Esc: no"), id="hint")
 
     def action_answer(self, answer: bool) -> None:
-        """Close with it."""
+        """Close the screen and return the answer."""
         self.dismiss(answer)
 
 
 class Page(ModalScreen[None]):
-    """A text to read, longer than the screen if need be."""
+    """A text to read; it scrolls if it is longer than the screen."""
 
     DEFAULT_CSS = _BOX.format(name="Page", width=100)
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -64,7 +64,7 @@ class Page(ModalScreen[None]):
         self._text = Text(text) if isinstance(text, str) else text
 
     def compose(self) -> ComposeResult:
-        """Title, text, the keys."""
+        """Create the title, the text and the hint on the keys."""
         with Vertical(id="box"):
             yield Static(Text(self._title, style="bold"))
             with VerticalScroll(id="page"):
@@ -72,17 +72,17 @@ class Page(ModalScreen[None]):
             yield Static(Text("Esc: close    arrows: scroll"), id="hint")
 
     def on_mount(self) -> None:
-        """The text is as high as it needs, up to most of the screen."""
+        """Make the text as high as it needs, up to most of the screen."""
         page = self.query_one("#page")
         page.styles.height = "auto"
         page.styles.max_height = max(3, self.app.size.height - 8)
 
     def action_close(self) -> None:
-        """Back to the view."""
+        """Close the page."""
         self.dismiss()
 
     def action_scroll(self, lines: int) -> None:
-        """Down or up."""
+        """Scroll down or up."""
         self.query_one("#page").scroll_relative(y=lines, animate=False)
 
 

@@ -1,9 +1,9 @@
 """
-The tasks as a table that stays where it is.
+The table of tasks; it keeps its scroll position when tasks change places.
 
-Rows are slots: a task that moves up changes the text of two slots, and neither scrolling nor the
-cells that stay the same are touched. Widths are counted here: measuring every cell of 500 tasks
-each second, as the table would, costs half a core.
+Rows are slots: a task that moves up changes the text of two slots. Scrolling and unchanged cells
+are not affected. This module computes the column widths: the library would measure every cell of
+500 tasks each second, which costs half a CPU core.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from watchdog_app.core.model.status import Task
 from watchdog_app.top import rows
 from watchdog_app.top.past import Key, SeriesHistory, task_key
 
-_OVERSCAN_ROWS = 60  # rows beyond the screen whose trend is drawn as well
-_MAX_SINGLE_REMOVALS = 16  # more rows than this: clear the table and add all again
+_OVERSCAN_ROWS = 60  # rows above and below the screen whose trend is drawn, too
+_MAX_SINGLE_REMOVALS = 16  # more rows than this: clear the table and add all rows again
 
 
 class TaskTable(DataTable[Text]):
-    """Tasks in order; the chosen one stays chosen when the order changes."""
+    """Tasks in order; the chosen task stays chosen when the order changes."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(cursor_type="row", **more)
@@ -37,13 +37,13 @@ class TaskTable(DataTable[Text]):
 
     @property
     def chosen(self) -> Task | None:
-        """The task that the cursor stands on."""
+        """The task under the cursor."""
         row = self.cursor_row
         return self.tasks[row] if 0 <= row < len(self.tasks) else None
 
     @property
     def last_chosen(self) -> Task | None:
-        """The chosen task; the previous one while a filter shows none."""
+        """The chosen task; the previous one while a filter shows no task."""
         return self.chosen or self._last
 
     def show(
@@ -55,14 +55,14 @@ class TaskTable(DataTable[Text]):
         series_by_task: Mapping[Key, Key] | None = None,
     ) -> None:
         """
-        Show these.
+        Show tasks.
 
         Args:
-            tasks: from the top.
-            titles: of the columns, see `rows.heads`.
-            columns: of characters that there is room for.
-            past: for the trends.
-            series_by_task: by task the series that is drawn in place of its RAM.
+            tasks: the tasks from the top.
+            titles: column titles, see `rows.column_titles`.
+            columns: width of the terminal.
+            past: series for the trends.
+            series_by_task: for some tasks, the series to draw instead of their RAM.
         """
         self._last = meant = self.last_chosen
         top = self.scroll_offset.y
@@ -84,7 +84,7 @@ class TaskTable(DataTable[Text]):
             key = task_key(meant)
             place = next((n for n, one in enumerate(tasks) if task_key(one) == key), None)
             if place is not None and place != self.cursor_row:
-                # Who has scrolled away from the cursor is not taken back to it.
+                # If the user has scrolled away from the cursor, do not scroll back to it.
                 seen = 0 <= self.cursor_row - top < self.size.height - 1
                 self.move_cursor(row=place, animate=False, scroll=seen)
 
