@@ -1,1 +1,1 @@
-"""The tray companion: icon, menu and notifications from a status, and the shell that shows them."""
+"""The tray process: icon, menu and notifications from a status, and the backends that show them."""

@@ -1,4 +1,4 @@
-"""The companion: makes everything, waits for a tray, runs until a signal or Quit."""
+"""The tray process: connects to the desktop, waits for a tray, runs until a signal or Quit."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-_SLOW_POLL_S = 3.0  # between two statuses at rest: both ends sleep in between
+_SLOW_POLL_S = 3.0  # interval between statuses at rest; daemon and tray process sleep in between
 _FAST_POLL_S = 1.0  # in danger, or while the menu is open
-_OPEN_MENU_S = 30.0  # a menu is kept up to date every second for this long
+_OPEN_MENU_S = 30.0  # after the menu opened, it is updated every second for this time
 _TRAY_POLL_S = 2.0
 _PANEL_GRACE_S = (
-    6.0  # a panel that comes with the session is given this long before an old tray is taken
+    6.0  # wait this long for a panel that starts with the session, before using an XEmbed tray
 )
-_ICON_PIXELS = 64  # for backends that take one picture and scale it
+_ICON_PIXELS = 64  # for backends that take one image and scale it
 
 
 class Companion:
     """
-    The tray companion of one session.
+    The tray process of one session.
 
     Args:
-        login: starting at login; None: not to be set here.
+        login: setting to start at login; None: not available here.
         notifications_only: show no icon.
-        dark_panel: the icon stands on a dark ground.
+        dark_panel: the panel behind the icon is dark.
     """
 
     def __init__(
@@ -81,16 +81,16 @@ class Companion:
 
     def run(self) -> int:
         """
-        Show icon and notifications until Ctrl-C, SIGTERM or Quit; the exit code.
+        Show icon and notifications until Ctrl-C, SIGTERM or Quit; return the exit code.
 
         Raises:
-            AlreadyRunning: this session has a companion.
+            AlreadyRunning: this session already has a tray process.
         """
         self._handle_signals()
         try:
             self._connect()
             self._feed.start()
-            # systemd may have to be asked, and takes its time.
+            # Use a thread, because the answer of systemd can take time.
             threading.Thread(target=self._update_login_state, daemon=True).start()
             self._show_icons()
         finally:
@@ -102,16 +102,16 @@ class Companion:
         return EXIT_OK
 
     def stop(self) -> None:
-        """End soon; from any thread."""
+        """Stop soon; safe to call from any thread."""
         self._stopping.set()
         icon = self._icon
         if icon is not None:
             try:
                 icon.stop()
-            except Exception:  # its display is gone, and so is the icon
+            except Exception:  # the display and the icon no longer exist
                 return
 
-    # What happens
+    # Events
 
     def _on_status(self, status: Status | None, error: WatchdogError | None) -> None:
         self._status = status
@@ -134,7 +134,7 @@ class Companion:
         id_ = notification.id
         task = self._status.task(notification.task) if self._status else None
         if task is not None:
-            # A button is pressed later, maybe when the pid belongs to somebody else.
+            # The user may press a button later, when the pid may belong to another process.
             notification.start_time, notification.name = task.start_time, task.name
 
         def on_result(delivered: bool, detail: str) -> None:
@@ -161,7 +161,7 @@ class Companion:
             self._commands.submit(command, notification)
 
     def _on_command(self, command: Command) -> None:
-        """Start a clicked command; returns at once."""
+        """Start a clicked command; return at once."""
         if command.kind is CommandKind.QUIT:
             threading.Thread(target=self.stop, daemon=True).start()
         else:
@@ -178,12 +178,12 @@ class Companion:
                 self._feed.refresh()
 
     def _menu_opened(self) -> None:
-        """Bring the menu up to date, and keep it so every second for a while."""
+        """Update the menu now, and then every second for some time."""
         self._fast_until_mono_s = time.monotonic() + _OPEN_MENU_S
         self._view.on_menu_opened()
         self._feed.set_interval(_FAST_POLL_S)
         self._feed.refresh()
-        # Desktops have settings of their own for what starts at login.
+        # The user can also change what starts at login in the desktop's own settings.
         if time.monotonic() >= self._login_read_mono_s + _OPEN_MENU_S / 10:
             self._login_read_mono_s = time.monotonic()
             threading.Thread(target=self._update_login_state, daemon=True).start()
@@ -191,7 +191,7 @@ class Companion:
     # The desktop
 
     def _connect(self) -> None:
-        """Connect to the session bus where there is one, else take the lock of the companion."""
+        """Connect to the session bus; without a bus, lock the tray process's file."""
         if sys.platform not in ("win32", "darwin"):
             try:
                 from watchdog_app.tray.bus import SessionBus
@@ -206,7 +206,7 @@ class Companion:
                 )
                 self._bus = SessionBus(
                     [self._item, self._notifications],
-                    on_taken=self.stop,  # another companion took the name meanwhile
+                    on_taken=self.stop,  # another tray process has taken the bus name
                     on_failure=lambda error: _log(f"the desktop refused something: {error}"),
                 )
                 self._item.session = self._notifications.session = self._bus
@@ -218,7 +218,7 @@ class Companion:
         self._acquire_lock()
 
     def _acquire_lock(self) -> None:
-        """Lock a file where there is no bus, so that only one companion runs."""
+        """Lock a file, so that only one tray process runs in a session without a bus."""
         if sys.platform == "win32":
             return
         import fcntl
@@ -233,10 +233,10 @@ class Companion:
         except BlockingIOError:
             raise AlreadyRunning("The companion runs already.") from None
         except (OSError, WatchdogError):
-            return  # without a lock file two companions are the worst that can happen
+            return  # without a lock file the worst case is two tray processes
 
     def _show_icons(self) -> None:
-        """Run the icon in whatever tray there is; wait for one where there is none."""
+        """Run the icon in the available tray; if there is none, wait for one."""
         if self._notifications_only:
             self._report_no_icon("as it was asked to")
             self._stopping.wait()
@@ -251,7 +251,7 @@ class Companion:
                 _log(f"icon shown by {name}.")
                 self._run_icon(make_icon)
                 begin_mono_s, reported = time.monotonic(), False
-                # A tray that has just gone is not asked again in the same moment.
+                # Wait before using a tray again that has just ended.
                 self._stopping.wait(_TRAY_POLL_S)
                 continue
             if not reported and not grace:
@@ -260,7 +260,7 @@ class Companion:
             self._wait_for_panel(_TRAY_POLL_S if grace else 5 * _TRAY_POLL_S)
 
     def _find_backend(self, grace: bool) -> tuple[Callable[[TrayState], Any], str] | None:
-        """A factory of icons for the tray that runs, and its name; None: there is no tray."""
+        """Return a factory of icons for the running tray, and its name; None: no tray."""
         own = backends.native_backend()
         if own is not None:
             return self._pystray_icon(own), sys.platform
@@ -283,7 +283,7 @@ class Companion:
     def _wait_for_panel(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while not self._stopping.is_set() and (left_s := end - time.monotonic()) > 0:
-            # Both are awaited: a panel that comes, and the end.
+            # Wait for a panel to appear and for the end of this process.
             if self._item is not None:
                 if self._item.has_panel.wait(min(left_s, 0.5)):
                     return
@@ -297,7 +297,7 @@ class Companion:
         def ready(shown: Any) -> None:
             try:
                 shown.visible = True
-            except Exception as error:  # it is tried again with the next picture
+            except Exception as error:  # the next image triggers another try
                 _log(f"the tray has not taken the icon: {error!r}.")
             self._view.attach(shown, state)
             self._feed.refresh()
@@ -307,7 +307,8 @@ class Companion:
         self._icon = icon
         try:
             icon.run(ready)
-        except Exception as error:  # a display that is gone: notifications go on, another may come
+        # the display was lost; notifications continue, and another display may appear
+        except Exception as error:
             if not self._stopping.is_set():
                 _log(f"the icon was lost: {error!r}.")
         finally:
@@ -334,18 +335,20 @@ class Companion:
 
     def _handle_signals(self) -> None:
         def end(*_: object) -> None:
-            # Not here: a handler interrupts whoever holds the locks that an icon's end needs.
+            # Use a thread: a signal handler may interrupt the holder of the locks that `stop`
+            # needs.
             threading.Thread(target=self.stop, daemon=True).start()
 
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):
             number = getattr(signal, name, None)  # Windows has no SIGHUP
-            # nohup has it ignored, and so have shells the SIGINT of what runs behind them.
+            # Keep ignored signals ignored: nohup ignores SIGHUP, shells ignore SIGINT of
+            # background jobs.
             if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, end)
 
 
 def _no_tray_reason(bus: SessionBus | None) -> str:
-    """What is missing for an icon, as text."""
+    """Return why no icon can be shown, as text."""
     screen = os.environ.get("WAYLAND_DISPLAY") or os.environ.get("DISPLAY")
     if bus is None or not bus.connected:
         problem = "" if bus is None or not bus.problem else f" ({bus.problem})"
@@ -363,8 +366,8 @@ def _no_tray_reason(bus: SessionBus | None) -> str:
 
 
 def _log(text: str) -> None:
-    """Write a line to the terminal that started the companion."""
+    """Write a line to the terminal that started this process."""
     try:
         print(f"watchdog tray: {plain_block(text)}", file=sys.stderr, flush=True)
     except (OSError, ValueError):
-        pass  # nobody is left to read it
+        pass  # standard error was closed

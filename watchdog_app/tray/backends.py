@@ -1,10 +1,10 @@
 """
-Trays and notifications other than those on the session bus: what pystray and plyer offer.
+Trays and notifications without the session bus: pystray and plyer.
 
-On Windows and macOS pystray's own backends show the icon, and plyer the notifications. On X11 it
-is our mended backend for the old trays (XEmbed). A panel may come after us: a caller that finds
-no tray asks again. On Linux plyer cannot tell whether anything was shown, and takes text as
-options: there the daemon shows the notification by itself.
+On Windows and macOS pystray's own backends show the icon, and plyer shows the notifications. On X11
+our corrected backend supports the old trays (XEmbed). A panel may start after this process, so a
+caller that finds no tray asks again. On Linux plyer cannot report whether a notification was shown,
+and treats text as options. There the daemon itself shows the notification.
 """
 
 from __future__ import annotations
@@ -29,26 +29,27 @@ _BACKEND_VARIABLE = "PYSTRAY_BACKEND"
 
 
 def native_backend() -> Any:
-    """pystray's own backend of Windows or macOS; None on other systems."""
+    """Return pystray's own backend of Windows or macOS; None on other systems."""
     name = {"win32": "_win32", "darwin": "_darwin"}.get(sys.platform)
     if name is None:
         return None
     try:
         _import_pystray()
         return import_module(f"pystray.{name}").Icon
-    except Exception:  # ImportError, ValueError, errors of the display
+    except Exception:  # ImportError, ValueError or display errors
         return None
 
 
 def x11_backend() -> Any:
-    """Our backend for a tray of the old kind (XEmbed) that runs now; None: there is none."""
+    """Return our backend for an XEmbed tray that runs now; None: no such tray."""
     if not os.environ.get("DISPLAY"):
         return None
-    logging.getLogger("pystray").setLevel(logging.CRITICAL)  # it logs tracebacks of what is normal
+    # pystray logs tracebacks of normal events
+    logging.getLogger("pystray").setLevel(logging.CRITICAL)
     try:
         _import_pystray()
         xorg = import_module("watchdog_app.tray.xorg")
-    except Exception:  # no python-xlib, no such display, no right to it
+    except Exception:  # no python-xlib, no such display, or no access to it
         return None
     return xorg.Icon if xorg.has_tray() else None
 
@@ -57,11 +58,11 @@ def pystray_menu(
     entries: Callable[[], Iterable[Entry]], on_command: Callable[[Command], None]
 ) -> Any:
     """
-    The menu as pystray takes it.
+    Return the menu as a pystray menu.
 
     Args:
-        entries: the menu now.
-        on_command: called with the command of an item that is clicked.
+        entries: function that returns the current menu.
+        on_command: called with the command of a clicked item.
     """
     pystray = _import_pystray()
 
@@ -73,10 +74,10 @@ def pystray_menu(
             action = pystray.Menu(*map(item, entry.children))
         elif entry.command is not None:
             command = entry.command
-            action = lambda _icon, _item: on_command(command)  # noqa: E731 - one line, and no name
+            action = lambda _icon, _item: on_command(command)  # noqa: E731 - one line, no name
         checked = entry.checked
         return pystray.MenuItem(
-            # Windows underlines what follows an ampersand.
+            # Windows underlines the character after an ampersand.
             entry.label.replace("&", "&&") if sys.platform == "win32" else entry.label,
             action,
             checked=None if checked is None else lambda _: checked,
@@ -91,11 +92,11 @@ def pystray_menu(
 
 def _import_pystray() -> Any:
     """
-    pystray without one of its backends.
+    Import pystray without its display backends.
 
-    `import pystray` chooses a backend and connects to a display while it does; it fails without
-    one, and not with ImportError. Its own dummy backend, asked for by its own variable, lets its
-    menu be had anywhere.
+    `import pystray` chooses a backend and connects to a display. Without a display it fails, and
+    not with ImportError. Its dummy backend, selected by an environment variable, makes pystray's
+    menu classes available everywhere.
     """
     before = os.environ.get(_BACKEND_VARIABLE)
     os.environ[_BACKEND_VARIABLE] = "dummy"
@@ -109,7 +110,7 @@ def _import_pystray() -> Any:
 
 
 def show_with_plyer(notification: Notification) -> tuple[bool, str]:
-    """Show a notification by plyer; whether it was shown, and why not."""
+    """Show a notification with plyer; return whether it was shown, and details."""
     if not HAS_PLYER:
         return False, "there is no session bus to show it on"
     try:
@@ -117,7 +118,7 @@ def show_with_plyer(notification: Notification) -> tuple[bool, str]:
 
         desktop.notify(
             title=_escape_leading_dash(shorten(plain(notification.title), 64)),
-            # Windows cuts at 256 characters and fails beyond.
+            # Windows truncates at 256 characters; longer texts fail.
             message=_escape_leading_dash(shorten(plain_block(notification.body), 250)),
             app_name="watchdog",
         )

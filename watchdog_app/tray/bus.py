@@ -1,9 +1,9 @@
 """
-The session bus: one connection in a thread of its own, over restarts of the bus.
+The session bus: one connection in its own thread, which reconnects when the bus restarts.
 
-Icon, menu and notifications are parts. A part answers calls, and is notified of
-connections, of their end, and of new owners of names. An object answers calls of its own interface,
-for its properties, and what it is made of.
+Icon, menu and notifications are parts on the connection. A part answers method calls, and gets
+events: connected, disconnected, and changed owners of names. An object answers calls of its own
+interface, of Properties and of Introspectable.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     Method = tuple[str, str, Callable[..., list[Any]]]
 
-OWN_NAME = "org.watchdog_app.watchdog.Tray"  # who holds it is the companion of this session
+# the owner of this name is the tray process of the session
+OWN_NAME = "org.watchdog_app.watchdog.Tray"
 
 _CONNECT_S = 5.0
 _CALL_S = 5.0
@@ -40,31 +41,35 @@ _DOCTYPE = (
 
 
 class Part:
-    """Something that lives on the bus. All methods are called in the bus's thread."""
+    """A user of the bus connection. The bus's thread calls all methods."""
 
-    watched_names: tuple[str, ...] = ()  # names of whose new owners it is notified
+    watched_names: tuple[str, ...] = ()  # `owner_changed` is called for these bus names
 
     async def connected(self, bus: MessageBus) -> None:
-        """Called when a connection is made, the first or a later one."""
+        """Handle a new connection, the first or a later one."""
 
     def disconnected(self) -> None:
-        """Called when the connection has ended; the bus reconnects."""
+        """Handle the end of the connection; the bus reconnects."""
 
     def handle(self, message: Message) -> Message | None:
-        """The answer to a call or None, where it is not for this part. Signals as well."""
+        """
+        Return the answer to a method call; None: the message is not for this part, or is a signal.
+        """
 
     async def owner_changed(self, name: str, present: bool) -> None:
-        """One of the `watched_names` names has an owner, a new one, or none any more."""
+        """
+        Handle an ownership change of a name in `watched_names`; `present`: the name has an owner.
+        """
 
 
 class SessionBus:
     """
-    Holds the connection.
+    Keeps a connection to the session bus.
 
     Args:
-        parts: what lives on it.
-        on_taken: called when another companion of this session holds the name.
-        on_failure: called with each error of a part that reaches no caller.
+        parts: users of the connection.
+        on_taken: called if another tray process of this session holds the name.
+        on_failure: called with each error of a part that no caller gets.
     """
 
     def __init__(
@@ -87,16 +92,16 @@ class SessionBus:
 
     @property
     def connected(self) -> bool:
-        """There is a session bus, and the parts live on it."""
+        """True: connected to a session bus, with all parts."""
         return self._bus is not None
 
     def start(self, wait_s: float = _CONNECT_S) -> None:
-        """Connect; returns when that worked or failed for the first time."""
+        """Connect; return after the first success or failure, or after `wait_s`."""
         self._thread.start()
         self._first_attempt.wait(wait_s)
 
     def stop(self) -> None:
-        """End the connection: icon and names vanish with it."""
+        """Close the connection; icon and names disappear with it."""
         if not self._thread.is_alive():
             return
         self.call_soon(self._ending.set)
@@ -104,14 +109,16 @@ class SessionBus:
             self._thread.join(_CALL_S)
 
     def call_soon(self, function: Callable[[], object]) -> None:
-        """Call it in the bus's thread."""
+        """Call a function in the bus's thread."""
         try:
             self._loop.call_soon_threadsafe(function)
         except RuntimeError:
-            pass  # the loop has ended: so has everything on it
+            pass  # the loop has ended
 
     def submit(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any] | None:
-        """Run it in the bus's thread; None when that has ended."""
+        """
+        Run a coroutine in the bus's thread; return its future, or None if the thread has ended.
+        """
         try:
             return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         except RuntimeError:
@@ -119,7 +126,9 @@ class SessionBus:
             return None
 
     def signal(self, path: str, interface: str, member: str, signature: str, body: Any) -> None:
-        """Send a signal on the bus, from any thread; without a connection nothing is sent."""
+        """
+        Send a signal on the bus; safe to call from any thread. Without a connection do nothing.
+        """
 
         def send() -> None:
             if self._bus is not None:
@@ -131,10 +140,10 @@ class SessionBus:
         self, name: str, path: str, member: str, signature: str = "", body: Any = (), **more: Any
     ) -> Any:
         """
-        The body of the answer to a call, in the bus's thread.
+        Call a method on the bus and return the body of its answer; only in the bus's thread.
 
         Raises:
-            CallFailed: no connection, no answer, or an error for an answer.
+            CallFailed: no connection, no answer, or an error reply.
         """
         if self._bus is None:
             raise CallFailed("", f"there is no session bus: {self.problem or 'not connected'}")
@@ -162,7 +171,7 @@ class SessionBus:
                     return
                 retry_s = _MIN_RETRY_S
                 await self._serve(bus)
-            except Exception as error:  # refused, no socket, no address, cut off: one meaning
+            except Exception as error:  # all errors mean the same: no connection
                 self.problem = _describe_error(error)
             finally:
                 self._bus = None
@@ -228,7 +237,7 @@ class SessionBus:
         for part in self._parts:
             try:
                 answer = part.handle(message)
-            except Exception as error:  # a stranger's call must not end the connection
+            except Exception as error:  # another program's call must not end the connection
                 self._on_failure(error)
                 if message.message_type is not MessageType.METHOD_CALL:
                     return None
@@ -239,20 +248,21 @@ class SessionBus:
 
     def _in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(self._report_failure(coroutine))
-        self._tasks.add(task)  # the loop itself holds tasks weakly
+        self._tasks.add(task)  # the loop has only weak references to tasks
         task.add_done_callback(self._tasks.discard)
 
 
 class BusObject:
     """
-    One object with one interface of its own.
+    A D-Bus object with one interface.
 
     Args:
-        path: where it is.
-        interface: its name.
-        methods: by name: signatures of arguments and answer, and what makes the answer's values.
-        signals: signature of each signal by its name.
-        properties: the values now, each with its type.
+        path: object path.
+        interface: name of the interface.
+        methods: by name: signatures of arguments and answer, and the function that returns the
+            answer's values.
+        signals: signature of each signal, by name.
+        properties: function that returns the current properties as variants.
     """
 
     def __init__(
@@ -270,7 +280,7 @@ class BusObject:
         self._properties = properties
 
     def handle(self, message: Message) -> Message | None:
-        """The answer to a call on this object; None: the call is for another."""
+        """Return the answer to a call on this object; None: the call is for another object."""
         if message.message_type is not MessageType.METHOD_CALL or message.path != self.path:
             return None
         if message.interface == _PROPERTIES:
@@ -304,7 +314,7 @@ class BusObject:
         return _error_reply(message, "UnknownMethod", f"There is no method {message.member}.")
 
     def _introspection_xml(self) -> str:
-        """The interface in XML, as introspection returns it."""
+        """Return the interface as introspection XML."""
         parts = [
             f'<property name="{name}" type="{value.signature}" access="read"/>'
             for name, value in self._properties().items()
@@ -329,13 +339,13 @@ def _error_reply(message: Message, name: str, text: str) -> Message:
 
 
 async def has_owner(bus: MessageBus, name: str) -> bool:
-    """Somebody on the bus holds the name now; nothing is started for it."""
+    """Return whether the name has an owner on the bus now; does not start a service."""
     found = await call(bus, DBUS, DBUS_PATH, "NameHasOwner", "s", [name])
     return bool(found[0])
 
 
 async def add_match(bus: MessageBus, rule: str) -> None:
-    """Have the signals that fit the rule sent to us."""
+    """Subscribe to the signals that match the rule."""
     await call(bus, DBUS, DBUS_PATH, "AddMatch", "s", [rule])
 
 

@@ -1,5 +1,5 @@
 """
-Carry out clicked actions, each in a thread of its own; a failure is shown as a notification.
+Run clicked commands, each in its own thread; show failures as notifications.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-_EXTRA_WAIT_S = 10.0  # beyond the time that an action itself may take
+_EXTRA_WAIT_S = 10.0  # in addition to the time that the action itself may take
 _MAX_CONCURRENT = 8
 _FAILURE_TITLES = {
     CommandKind.SAVE: "Not saved",
@@ -55,13 +55,13 @@ _GUARD_TITLES = {
 
 class Commands:
     """
-    Carries out commands.
+    Runs commands.
 
     Args:
-        notify: shows a notification of our own.
-        on_done: called after each command: what is shown may have changed.
-        status: the last one, or None.
-        login: starting at login; None: not to be set here.
+        notify: shows a notification of this process.
+        on_done: called after each command, because the status may have changed.
+        status: returns the latest status, or None.
+        login: setting to start at login; None: not available here.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class Commands:
 
     def submit(self, command: Command, about: Notification | None = None) -> None:
         """
-        Run a command in a thread of its own.
+        Run a command in its own thread.
 
         Args:
-            command: anything but `QUIT`. One that is under way is left alone: double clicks.
-            about: the notification whose button was pressed; the answer takes its place.
+            command: any command except `QUIT`. Ignored if it is already running (double click).
+            about: the notification whose button was pressed; the answer replaces it.
         """
         with self._lock:
             if command in self._running or len(self._running) >= _MAX_CONCURRENT:
@@ -98,10 +98,10 @@ class Commands:
             if result is not None:
                 title, body, urgency = result
                 self._notify(self._notification(command, about, title, body, urgency))
-        except Exception as error:  # also a fault of ours: the companion lives, and it is said
+        except Exception as error:  # also our own bugs: the process must survive and report them
             text = str(error) if isinstance(error, WatchdogError) else repr(error)
             title = _FAILURE_TITLES[command.kind]
-            if isinstance(error, ProtocolError):  # it may hang, and go on with what it was asked
+            if isinstance(error, ProtocolError):  # the daemon may be slow and still do it
                 title = "No answer from the daemon"
                 text += " What was asked for may still be done: look before you ask again."
             title = _with_name(title, command.task)
@@ -112,7 +112,7 @@ class Commands:
             self._on_done()
 
     def _execute(self, command: Command) -> tuple[str, str, str] | None:
-        """Run a command; title, text and urgency of its result, None where none is shown."""
+        """Run a command; return title, text and urgency of its result, or None to show nothing."""
         task = command.task
         if task is not None:
             self._check_same_process(task)
@@ -155,7 +155,12 @@ class Commands:
         return found if isinstance(found, dict) else {}
 
     def _check_same_process(self, task: Target) -> None:
-        """Raise WatchdogError where the pid belongs to another process than the clicked task."""
+        """
+        Check that the task's pid still belongs to the clicked task.
+
+        Raises:
+            WatchdogError: another process has the pid.
+        """
         status = self._status()
         known = status.task(task.pid) if status is not None else None
         now = known.start_time if known is not None else None
@@ -189,7 +194,7 @@ class Commands:
         elif command.task is not None:
             params["task"] = str(command.task.pid)
         request("snooze", **params)
-        return None  # silence is what was asked for
+        return None  # the user asked for silence
 
     def _explain(self, task: Target | None) -> tuple[str, str, str] | None:
         arguments = ["explain"] if task is None else ["explain", str(task.pid)]
@@ -210,7 +215,7 @@ class Commands:
             actions.append({"key": "resume", "label": ACTIONS["resume"].label})
         return Notification.read(
             {
-                # The answer to the same command takes the place of the one before.
+                # The answer replaces the previous answer to the same command.
                 "id": f"own-{task or command.kind}",
                 "incident": about.incident if about is not None else "",
                 "urgency": urgency,
@@ -226,7 +231,7 @@ class Commands:
 
 
 def button_command(notification: Notification, key: str) -> Command | None:
-    """The command of a notification's button; None for an unknown key."""
+    """Return the command of a notification's button; None for an unknown key."""
     pid = notification.task
     task = None
     if pid is not None:

@@ -1,11 +1,10 @@
 """
-The icon, drawn: a vessel whose fill is the use and whose colour and shape is the level.
+Draw the icon: a container filled to the used ratio; colour and shape show the level.
 
-Each size is drawn for itself and not scaled from another, with vectors on a
-finer grid that is then averaged: sharp at 16 pixels and at 64. Shapes differ
-in their outline alone, so nobody needs to tell colours apart; the colours are
-those of Okabe and Ito (2008), which colour-blind people can. A thin edge of
-the opposite lightness keeps the outline readable on a panel of any colour.
+Each size is drawn separately, not scaled from another size. Vectors are drawn on a finer grid and
+averaged, so the icon is sharp at 16 and at 64 pixels. The outlines differ, so users need not tell
+colours apart. The colours are those of Okabe and Ito (2008), which colour-blind people can tell
+apart. A thin edge of the opposite lightness keeps the outline visible on any panel colour.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ _LIGHT: Color = (245, 245, 245, 255)
 _DARK: Color = (30, 30, 30, 255)
 _GREY: Color = (140, 140, 140, 255)
 _CLEAR: Color = (0, 0, 0, 0)
-_MIN_FILL = 0.16  # of the height: a vessel of 16 pixels shows two of it
+_MIN_FILL = 0.16  # fraction of the height: two pixels of an icon of 16 pixels
 
 
 @dataclass(frozen=True, slots=True)
 class _Canvas:
-    """One icon in the making, on a grid `scale` times finer than the pixels."""
+    """An icon being drawn, on a grid `scale` times finer than the pixels."""
 
     image: Image.Image
     pen: ImageDraw.ImageDraw
@@ -51,28 +50,28 @@ class _Canvas:
         return float(self.size * self.scale)
 
     def polygon(self, points: Sequence[Point], color: Color) -> None:
-        """A filled polygon."""
+        """Draw a filled polygon."""
         self.pen.polygon([(round(x), round(y)) for x, y in points], fill=color)
 
     def box(self, left: float, top: float, right: float, bottom: float, color: Color) -> None:
-        """A filled rectangle without its right and bottom ends, as pixels are counted."""
+        """Draw a filled rectangle without its right and bottom edge, as in pixel coordinates."""
         self.pen.rectangle(
             (round(left), round(top), round(right) - 1, round(bottom) - 1), fill=color
         )
 
     def disc(self, x: float, y: float, radius: float, color: Color) -> None:
-        """A filled circle."""
+        """Draw a filled circle."""
         self.pen.ellipse((x - radius, y - radius, x + radius - 1, y + radius - 1), fill=color)
 
 
 def draw(picture: Picture, size: int, dark_panel: bool = True) -> Image.Image:
     """
-    The icon as RGBA, `size` pixels in square.
+    Draw the icon as an RGBA image of `size` x `size` pixels.
 
     Args:
-        picture: what it shows.
-        size: in pixels, 8 or more.
-        dark_panel: it stands on a dark ground, so its outline is light.
+        picture: content of the icon.
+        size: pixels, 8 or more.
+        dark_panel: the background is dark, so the outline is light.
     """
     scale = 8 if size <= 24 else 4
     image = Image.new("RGBA", (size * scale, size * scale), _CLEAR)
@@ -80,7 +79,7 @@ def draw(picture: Picture, size: int, dark_panel: bool = True) -> Image.Image:
     if picture.level is Level.UNKNOWN:
         line = _GREY
     canvas = _Canvas(image, ImageDraw.Draw(image), size, scale, line, edge)
-    # A line is a pixel and a half at 16, and whole pixels above: thinner is a blur.
+    # Line width is 1.5 pixels at size 16, and whole pixels above: thinner lines are blurred.
     width = scale * max(1.5, round(size / 11))
     outline = _outline(picture.level, canvas)
     canvas.polygon(_offset_polygon(outline, scale * max(0.5, size / 40)), edge)
@@ -98,18 +97,18 @@ def draw(picture: Picture, size: int, dark_panel: bool = True) -> Image.Image:
 
 
 def argb(image: Image.Image) -> bytes:
-    """Pixels as StatusNotifierItem wants them: ARGB32 in network byte order."""
+    """Return the pixels in StatusNotifierItem's format: ARGB32 in network byte order."""
     red, green, blue, alpha = image.split()
     return bytes(Image.merge("RGBA", (alpha, red, green, blue)).tobytes())
 
 
 def _background(dark_panel: bool) -> Color:
-    """What the empty part of the vessel shows: hardly anything."""
+    """Return the almost transparent colour of the container's empty part."""
     return (0, 0, 0, 110) if dark_panel else (255, 255, 255, 150)
 
 
 def _outline(level: Level, canvas: _Canvas) -> list[Point]:
-    """The vessel: circle, rounded square, triangle, square."""
+    """Return the outline of the container: circle, rounded square, triangle or square."""
     unit, scale = canvas.unit, canvas.scale
     middle = 0.5 * unit
     if level in (Level.WATCH, Level.CRITICAL):
@@ -136,7 +135,7 @@ def _rounded_square(low: float, high: float, radius: float) -> list[Point]:
 
 
 def _offset_polygon(points: Sequence[Point], by: float) -> list[Point]:
-    """The polygon with every edge moved outwards by `by`; inwards where that is negative."""
+    """Return the polygon with every edge moved outwards by `by` (negative: inwards)."""
     count = len(points)
     edges = []
     for index, (x, y) in enumerate(points):
@@ -158,12 +157,12 @@ def _offset_polygon(points: Sequence[Point], by: float) -> list[Point]:
 
 
 def _draw_fill(canvas: Image.Image, inner: Sequence[Point], picture: Picture) -> None:
-    """What is used, from the bottom; the last step alone reaches the top."""
+    """Draw the used part, from the bottom; only the last step reaches the top."""
     if picture.fill <= 0:
         return
     top = min(y for _, y in inner)
     bottom = max(y for _, y in inner)
-    # The first step is seen at every size: a vessel that looks empty says that nothing is used.
+    # The first step is visible at every size: an empty container would mean that nothing is used.
     above = (min(picture.fill, FILL_STEPS) - 1) / (FILL_STEPS - 1)
     part = _MIN_FILL + (1 - _MIN_FILL) * above
     level = bottom - (bottom - top) * part
@@ -175,14 +174,14 @@ def _draw_fill(canvas: Image.Image, inner: Sequence[Point], picture: Picture) ->
 
 
 def _draw_strike(canvas: _Canvas, width: float) -> None:
-    """A stroke across: nothing is watched."""
+    """Draw a diagonal line: nothing is watched."""
     start, end = 0.2 * canvas.unit, 0.8 * canvas.unit
     for color, times in ((canvas.edge, 1.9), (canvas.line, 1.1)):
         canvas.pen.line([(start, end), (end, start)], fill=color, width=round(width * times))
 
 
 def _draw_exclamation(canvas: _Canvas) -> None:
-    """The end is here: whole pixels, so that it is read at 16 of them."""
+    """Draw an exclamation mark of whole pixels, so that it is readable at 16 pixels."""
     pixel = canvas.scale
     half = max(1, round(canvas.size * 0.075)) * pixel
     middle = canvas.unit / 2
@@ -194,16 +193,16 @@ def _draw_exclamation(canvas: _Canvas) -> None:
 
 
 def _draw_badge(canvas: _Canvas, mark: Mark) -> None:
-    """A sign in the lower right corner, on a disc of its own with a gap around it."""
+    """Draw a mark in the lower right corner, on a disc with a gap around it."""
     unit, scale, edge = canvas.unit, canvas.scale, canvas.edge
-    # Half pixels: a middle of one pixel, and as many on both sides of it.
+    # A radius with half a pixel gives one middle pixel and equally many on both sides.
     radius = (max(4, round(0.27 * canvas.size)) + 0.5) * scale
     x = y = unit - radius
     canvas.disc(x, y, radius + max(1.0 * scale, 0.03 * unit), _CLEAR)
-    canvas.box(x, y, unit, unit, _CLEAR)  # nothing of the vessel is left in the corner
+    canvas.box(x, y, unit, unit, _CLEAR)  # clear the rest of the container in the corner
     canvas.disc(x, y, radius, edge)
     canvas.disc(x, y, radius - max(0.5 * scale, 0.02 * unit), canvas.line)
-    part = radius / 4.5  # a pixel at the smallest size
+    part = radius / 4.5  # one pixel at the smallest size
     if mark is Mark.PAUSED:
         for left in (-1.5, 0.5):
             canvas.box(x + left * part, y - 2.5 * part, x + (left + 1) * part, y + 2.5 * part, edge)
@@ -219,16 +218,16 @@ def _draw_badge(canvas: _Canvas, mark: Mark) -> None:
 
 
 class Renditions:
-    """One picture at every size, each drawn when it is first asked for."""
+    """One picture at every size, each drawn when it is requested."""
 
     def __init__(self, picture: Picture, dark_panel: bool = True) -> None:
         self.picture = picture
         self._dark_panel = dark_panel
 
     def at(self, size: int) -> Image.Image:
-        """The icon with `size` pixels in square."""
+        """Return the icon with `size` x `size` pixels."""
         return draw(self.picture, size, self._dark_panel)
 
     def pixmaps(self) -> list[list[int | bytes]]:
-        """Every size as (width, height, ARGB32), as a StatusNotifierItem has them."""
+        """Return every size as (width, height, ARGB32), the format of a StatusNotifierItem."""
         return [[size, size, argb(self.at(size))] for size in SIZES]

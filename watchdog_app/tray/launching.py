@@ -1,8 +1,8 @@
 """
-Starting what a person wants to see: a terminal with a command of ours, a folder, a file.
+Start a terminal with one of our commands, or open a folder.
 
-What is started lives on by itself. A program that ends at once with an error
-counts as not there, and the next one is tried.
+Started programs outlive this process. A program that ends at once with an error counts as not
+installed, and the next one is tried.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 _EARLY_EXIT_S = 1.5
 
-# Terminal emulators and what stands between them and the command. Those that hand over to a
-# server of theirs come first: they start fastest where a desktop runs them. Last are those
-# whose own font lacks the blocks that bars are made of: they are told to use another.
+# Terminal emulators and the words between them and the command. Emulators that pass the command
+# to their running server come first: they start fastest on their desktop. Emulators whose default
+# font lacks block characters come last, with options for another font.
 _TERMINALS: tuple[tuple[str, ...], ...] = (
     ("xdg-terminal-exec",),
     ("x-terminal-emulator", "-e"),
@@ -49,16 +49,17 @@ _TERMINALS: tuple[tuple[str, ...], ...] = (
     ("uxterm", "-fa", "Monospace", "-fs", "10", "-u8", "-e"),
 )
 _BITMAP_FONT_TERMINALS = ("xterm", "uxterm", "lxterm", "koi8rxterm", "urxvt", "rxvt")
-_ALTERNATIVES_LINK = "x-terminal-emulator"  # of the administrator, by Debian's alternatives
-# Keep the window open after the command, for what it said to be read.
-# From its top, and with the way out in sight; without a pager as `WAIT`.
+# link of Debian's alternatives, set by the administrator
+_ALTERNATIVES_LINK = "x-terminal-emulator"
+# Keep the window open after the command, so that the user can read the output. PAGER starts at
+# the top and shows how to quit; without a pager use WAIT.
 PAGER = '"$@" 2>&1 | LESS= less -R -P "Arrows and blank scroll, q closes this window"'
 WAIT = '"$@"; printf "\\nPress Enter to close this window. "; read -r _'
 
 
 def open_live_view() -> None:
     """
-    `watchdog top`, or where this installation lacks it `watchdog status --watch`.
+    Open `watchdog top`, or `watchdog status --watch` if Textual is not installed.
 
     Raises:
         WatchdogError: no terminal could be opened.
@@ -73,11 +74,11 @@ def run_in_terminal(command: Sequence[str], keep_open: str = "") -> None:
     Run a command in a new terminal window.
 
     Args:
-        command: its words; never read by a shell.
-        keep_open: `PAGER` or `WAIT`: how the window stays after the command; empty: it closes.
+        command: its words; no shell interprets them.
+        keep_open: `PAGER` or `WAIT`: how the window stays open after the command; empty: it closes.
 
     Raises:
-        WatchdogError: no terminal emulator was found, or none would start.
+        WatchdogError: no terminal emulator was found, or none started.
     """
     if keep_open == PAGER and not shutil.which("less"):
         keep_open = WAIT
@@ -104,7 +105,7 @@ def open_folder(path: str) -> None:
     Show a folder in the file manager.
 
     Raises:
-        WatchdogError: it is not there, or nothing can show it.
+        WatchdogError: the folder does not exist, or no program can show it.
     """
     if not os.path.isdir(path):
         raise WatchdogError(f"The folder {path} is not there: nothing has been saved yet.")
@@ -113,7 +114,7 @@ def open_folder(path: str) -> None:
 
 def open_settings() -> None:
     """
-    `watchdog config edit`: the person's editor, the check, and the daemon that takes it over.
+    Run `watchdog config edit` in a terminal: edits the file, checks it and reloads the daemon.
 
     Raises:
         WatchdogError: no terminal could be opened.
@@ -123,10 +124,10 @@ def open_settings() -> None:
 
 def start_daemon() -> None:
     """
-    `watchdog start`, and wait for it.
+    Run `watchdog start` and wait for it.
 
     Raises:
-        WatchdogError: with what it said, when it did not start.
+        WatchdogError: the daemon did not start; with the command's output.
     """
     done = subprocess.run(
         children.watchdog_argv(["start"]), capture_output=True, text=True, timeout=60, check=False
@@ -136,7 +137,7 @@ def start_daemon() -> None:
 
 
 def _find_terminals(env: Mapping[str, str]) -> list[list[str]]:
-    """Command prefixes of the installed terminals, the user's choice first."""
+    """Return the command prefixes of the installed terminals, the user's choice first."""
     found = []
     preferred = env.get("TERMINAL", "").split()
     if preferred and shutil.which(preferred[0]):
@@ -147,7 +148,8 @@ def _find_terminals(env: Mapping[str, str]) -> list[list[str]]:
         os.path.realpath(shutil.which(_ALTERNATIVES_LINK) or _ALTERNATIVES_LINK)
     )
     if any(chosen.startswith(name) for name in _BITMAP_FONT_TERMINALS):
-        # It was no choice: it is what came with the display. By its name it gets its font.
+        # This alternative is a default of the X server, not a choice. Prefer the entry by its own
+        # name, which has the font options.
         named = any(prefix[0] == chosen for prefix in found)
         plain = [prefix for prefix in found if prefix[0] == _ALTERNATIVES_LINK and not named]
         found = [prefix for prefix in found if prefix[0] != _ALTERNATIVES_LINK] + plain
@@ -167,13 +169,18 @@ def _open_path(path: str) -> None:
 def _mac_terminal(command: Sequence[str]) -> None:
     import shlex
 
-    # AppleScript's own quoting is of backslash and double quote alone.
+    # AppleScript escapes only backslash and double quote.
     line = shlex.join(command).replace("\\", "\\\\").replace('"', '\\"')
     _spawn(["osascript", "-e", f'tell application "Terminal" to do script "{line}"'])
 
 
 def _spawn(command: Sequence[str]) -> None:
-    """Start it detached; raises when it is not there or ends at once with an error."""
+    """
+    Start a command detached.
+
+    Raises:
+        WatchdogError: the command does not exist, or ends at once with an error.
+    """
     try:
         process = subprocess.Popen(
             command,
@@ -188,7 +195,7 @@ def _spawn(command: Sequence[str]) -> None:
     try:
         code = process.wait(_EARLY_EXIT_S)
     except subprocess.TimeoutExpired:
-        # It runs. Somebody has to collect it when it ends.
+        # The command runs. A thread reaps the process when it ends.
         threading.Thread(target=process.wait, daemon=True).start()
         return
     if code:
@@ -196,7 +203,7 @@ def _spawn(command: Sequence[str]) -> None:
 
 
 def _command_text(command: Sequence[str]) -> str:
-    """The command as a person would type it."""
+    """Return the command as the user would type it."""
     words = list(command)
     if words[1:4] == ["-P", "-m", "watchdog_app"]:
         words = ["watchdog", *words[4:]]

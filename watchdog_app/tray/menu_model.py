@@ -1,8 +1,8 @@
 """
-What the menu holds: a tree of plain entries, made of one status. Pure.
+The entries of the menu: a tree made from a status. Pure.
 
-The tree never changes its shape: entries change their label, and whether they are enabled and
-visible. A panel can show that in an open menu. An entry says what a click asks for as a `Command`.
+The tree always has the same shape: only labels change, and whether entries are enabled and visible.
+A panel can show such changes in an open menu. A click on an entry requests its `Command`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class CommandKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The task of a command, with the start time that it had when it was shown."""
+    """The task of a command, with its start time when the menu showed it."""
 
     pid: int
     start_time: int | None
@@ -69,9 +69,9 @@ class Command:
     kind: CommandKind
     task: Target | None = None
     path: str | None = None  # RESCUES: the folder
-    on: bool | None = None  # PROTECT
-    for_s: float | None = None  # PROTECT; None: until it is switched on again
-    incident: str | None = None  # SNOOZE
+    on: bool | None = None  # PROTECT and START_AT_LOGIN: the new state
+    for_s: float | None = None  # PROTECT: duration; None: until switched on again
+    incident: str | None = None  # SNOOZE: the incident's id
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,9 @@ class Entry:
     command: Command | None = None
     enabled: bool = True
     visible: bool = True
-    checked: bool | None = None  # None: nothing to check
+    checked: bool | None = None  # None: no check mark
     radio: bool = False
-    default: bool = False  # what a click on the icon itself does
+    default: bool = False  # True: a click on the icon itself runs the command
     children: tuple[Entry, ...] = ()
 
 
@@ -99,7 +99,7 @@ class Slot:
 
 class Slots:
     """
-    Which task has which line of the menu.
+    Assignment of tasks to lines of the menu.
 
     A task keeps its line until the menu is opened again, so that nothing moves under the pointer.
     """
@@ -124,7 +124,7 @@ class Slots:
         return tuple(self._slots)
 
     def reassign(self, status: Status | None) -> None:
-        """Assign all lines again, in order of urgency; called when the menu is opened."""
+        """Assign all lines again, in order of urgency; called when the menu opens."""
         tasks = listed_tasks(status, self._pids()) if status is not None else []
         self._slots = [Slot(task) for task in tasks]
         self._slots += [None] * (MAX_TASKS - len(tasks))
@@ -146,16 +146,16 @@ def menu(
     now_unix_s: float,
 ) -> tuple[Entry, ...]:
     """
-    The whole menu; equal in shape whatever the status.
+    Return the whole menu; it has the same shape for every status.
 
     Args:
-        status: the last one; None: no daemon.
-        state: of the same status.
-        slots: the `MAX_TASKS` lines of tasks; None: those worth one, in their order.
-        at_login: whether the companion starts at login; None: that cannot be set here.
-        now_unix_s: what ages are counted to.
+        status: the latest status; None: no daemon.
+        state: the tray state of the same status.
+        slots: the `MAX_TASKS` lines of tasks; None: the listed tasks, in order of urgency.
+        at_login: whether the tray process starts at login; None: not available here.
+        now_unix_s: current time, for ages.
     """
-    # In danger it is the one line to read: not greyed, and a click on it says why.
+    # In danger the headline is the most important line: enabled, and a click explains it.
     danger = status is not None and state.picture.level in (Level.WARNING, Level.CRITICAL)
     headline = Command(CommandKind.EXPLAIN) if danger else None
     watched = status is not None
@@ -172,7 +172,7 @@ def menu(
             "start",
             "Start the daemon",
             Command(CommandKind.START_DAEMON),
-            visible=not watched and not state.detail,  # one that hangs cannot be started
+            visible=not watched and not state.detail,  # a daemon that hangs cannot be started
         ),
         Entry("line-tasks"),
         *(_task_entry(number, slot, now_unix_s) for number, slot in enumerate(slots)),
@@ -195,7 +195,7 @@ def menu(
 
 
 def _more_label(status: Status | None, slots: Sequence[Slot | None]) -> str:
-    """How many tasks have no line."""
+    """Return the label that counts tasks without a line."""
     if status is None:
         return ""
     shown = sum(slot is not None and not slot.ended for slot in slots)
@@ -208,14 +208,14 @@ def _more_label(status: Status | None, slots: Sequence[Slot | None]) -> str:
 
 def listed_tasks(status: Status, shown: Sequence[int] = ()) -> list[Task]:
     """
-    The tasks worth a line: paused ones, then those that end soonest, then those that grow.
+    Return the tasks to list: paused ones first, then by ETA, then by level.
 
-    Where there are too many, those that are in danger, saved or large; one that is shown already
-    stays unless another is clearly larger.
+    If there are too many, keep tasks that are in danger, have an agent or are large. A task that is
+    already shown stays unless another task is clearly larger.
 
     Args:
-        status: the last one.
-        shown: pids of the tasks that were shown before.
+        status: the latest status.
+        shown: pids of the tasks that the menu shows now.
     """
     before = frozenset(shown)
 
@@ -234,13 +234,13 @@ def _urgency(task: Task) -> tuple[float, ...]:
         task.state != "paused",
         math.inf if task.eta_s is None else task.eta_s,
         -task.level,
-        task.started_unix_s or 0,  # else as they began: it is seldom changed
+        task.started_unix_s or 0,  # then by start time, which never changes
         task.pid or 0,
     )
 
 
 def _is_listed(task: Task) -> bool:
-    """Not one of the small idle interpreters that every desktop runs."""
+    """Return False for the small idle interpreters that every desktop runs."""
     if task.pid is None or task.kind == "server":
         return False
     return (
@@ -267,13 +267,13 @@ def _task_entry(number: int, slot: Slot | None, now_unix_s: float) -> Entry:
     )
     if slot is not None and not slot.ended:
         return entry
-    # Nothing of it can be clicked.
+    # Disable all entries of an ended task.
     off = tuple(replace(child, command=None, enabled=False) for child in entry.children)
     return replace(entry, label=f"{target.name} has ended", enabled=False, children=off)
 
 
 def _task_summary(task: Task) -> str:
-    """What is worth knowing without opening the submenu."""
+    """Return the most important facts, for the label of the submenu."""
     parts = [quantities.size(task.ram_bytes)]
     if task.state in ("paused", "stopped"):
         parts.append(str(task.state))
@@ -327,12 +327,14 @@ def _rescue_label(agent: Agent | None, now_unix_s: float) -> str:
 
 
 def short_name(name: str | None) -> str:
-    """A task's name; one that is too long loses its middle and keeps its ending (`.ipynb`)."""
+    """Shorten a task's name in the middle, so that it keeps its suffix (`.ipynb`)."""
     return shorten(plain(name or "(no name)"), _MAX_NAME_CHARS)
 
 
 def _short_age(seconds: float) -> str:
-    """`just now`, `40 s ago`, `3 min ago`: coarse, so that a label changes seldom."""
+    """
+    Format an age coarsely (`just now`, `40 s ago`, `3 min ago`), so that labels change rarely.
+    """
     return "just now" if seconds < 5 else f"{quantities.format_rough_duration(seconds)} ago"
 
 
@@ -352,7 +354,7 @@ def _action_entries(task: Task, target: Target) -> list[Entry]:
             continue
         fits = action.shown(task)
         label = labels_now.get(kind) or action.menu
-        # At the same place for every task, but for the lines of a guard.
+        # Keep each entry in the same place for every task; only a guard's entries are hidden.
         shown = fits or action.method != "guard.limit"
         found.append(Entry(kind.value, label, Command(kind, target), enabled=fits, visible=shown))
     folder = task.agent.directory if task.agent is not None else None

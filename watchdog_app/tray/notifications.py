@@ -1,8 +1,10 @@
 """
-Notifications over org.freedesktop.Notifications, with buttons, and whether they were shown.
+Notifications over org.freedesktop.Notifications, with buttons and a delivery report.
 
-Source: Desktop Notifications Specification 1.3. A notification replaces an earlier
-one of its incident and task; text is escaped where the service knows markup.
+A notification replaces an earlier one of the same incident and task. Text is escaped if the service
+supports markup.
+
+Source: Desktop Notifications Specification 1.3.
 """
 
 from __future__ import annotations
@@ -34,17 +36,17 @@ if TYPE_CHECKING:
 
     from watchdog_app.core.model.status import Button, Notification, Status
 
-    ResultCallback = Callable[[bool, str], None]  # delivered, detail
+    ResultCallback = Callable[[bool, str], None]  # arguments: delivered, detail
     SlotKey = tuple[str, int | None]
 
 _SERVICE = (NOTIFICATIONS, NOTIFICATIONS_PATH)
-SHOW_TIMEOUT_S = 1.6  # the daemon waits two seconds and then shows it by itself
+SHOW_TIMEOUT_S = 1.6  # the daemon shows the notification itself after two seconds
 _MIN_SHOWN_S = 5.0
 _MAX_REMEMBERED = 64
 _MAX_BODY_CHARS = 2000
 # Topics of docs/protocol.md that replace any notification of their task.
 _SUPERSEDING_TOPICS = frozenset(("exited", "paused", "stopped", "resumed", "resolved"))
-# Closed once their task or incident has ended; the rest stays on the screen.
+# Notifications closed when their task or incident has ended; the others stay on screen.
 _TRANSIENT_TOPICS = frozenset(
     ("warning", "paused", "stopped", "pause_failed", "stalled", "rescue_failed")
 )
@@ -59,28 +61,28 @@ class _ShownNotification:
 
 
 class ShownNotifications:
-    """Which notifications a notification service shows, and under which number. Pure."""
+    """The notifications that the service shows, and their numbers. Pure."""
 
     def __init__(self) -> None:
         self._shown: OrderedDict[SlotKey, _ShownNotification] = OrderedDict()
 
     def replaced_by(self, notification: Notification) -> int:
-        """Number of the notification that this one takes the place of; 0: of none."""
+        """Return the number of the notification that this one replaces; 0: none."""
         before = self._shown.get(_slot_key(notification)) or self._shown_for_task(notification)
         return 0 if before is None else before.number
 
     def mark_shown(self, notification: Notification, number: int, now_mono_s: float) -> None:
-        """Record that the service shows it under `number`."""
+        """Record that the service shows the notification under `number`."""
         place = _slot_key(notification)
         for other in [at for at, each in self._shown.items() if each.number == number]:
-            del self._shown[other]  # it has taken that one's place
+            del self._shown[other]  # the new notification has replaced the old one
         self._shown[place] = _ShownNotification(notification, number, now_mono_s)
         self._shown.move_to_end(place)
         while len(self._shown) > _MAX_REMEMBERED:
             self._shown.popitem(last=False)
 
     def _shown_for_task(self, notification: Notification) -> _ShownNotification | None:
-        """The notification on the screen that the end or a pause of its task replaces."""
+        """Return the notification on screen that the end or a pause of its task replaces."""
         task = notification.task
         if task is None or notification.topic not in _SUPERSEDING_TOPICS:
             return None
@@ -92,16 +94,17 @@ class ShownNotifications:
 
     def outdated(self, status: Status, now_mono_s: float) -> list[int]:
         """
-        Numbers of the notifications on the screen that are no longer true.
+        Return the numbers of notifications on screen that are no longer true.
 
-        Warnings whose incident is over, and notifications whose task has ended. A death stays.
+        These are warnings whose incident is over, and notifications whose task has ended.
+        Notifications of a death stay.
         """
         open_ = {one.id for one in status.incidents}
         tasks = {one.pid: one.start_time for one in status.tasks}
         found = []
         for shown in self._shown.values():
             notification, topic = shown.notification, shown.notification.topic
-            # A status may be older than a notification that has just come.
+            # The status may be older than a recent notification.
             young = now_mono_s - shown.at_mono_s < _MIN_SHOWN_S
             if young or not shown.on_screen or topic not in _TRANSIENT_TOPICS:
                 continue
@@ -113,25 +116,25 @@ class ShownNotifications:
         return found
 
     def mark_closed(self, number: int) -> None:
-        """Record that it was closed."""
+        """Record that the notification was closed."""
         for shown in self._shown.values():
             if shown.number == number:
                 shown.on_screen = False
 
     def find(self, number: int) -> Notification | None:
-        """The notification that was shown under this number; None: it is not ours."""
+        """Return the notification with this number; None: not one of ours."""
         found = (one.notification for one in self._shown.values() if one.number == number)
         return next(found, None)
 
 
 def _is_pid_reused(notification: Notification, later: Notification) -> bool:
-    """Whether a pid was given again between two notifications."""
+    """Return whether the pid was reused between two notifications."""
     begun = notification.start_time, later.start_time
     return None not in begun and begun[0] != begun[1]
 
 
 def _slot_key(notification: Notification) -> SlotKey:
-    """A notification replaces an earlier one with the same key."""
+    """Return the key of a notification; it replaces an earlier one with the same key."""
     if not notification.incident:
         return f"\0{notification.id}", None
     return notification.incident, notification.task
@@ -166,11 +169,11 @@ class Notifications(Part):
         self._reset()
 
     async def owner_changed(self, name: str, present: bool) -> None:  # noqa: ARG002
-        """Another notification service counts from 1 again."""
+        """Reset: a new notification service counts from 1 again."""
         self._reset()
 
     def handle(self, message: Message) -> Message | None:
-        """Signals of the notification service: a button, or the end of a notification."""
+        """Handle signals of the notification service: a pressed button or a closed notification."""
         if message.message_type is not MessageType.SIGNAL or message.interface != NOTIFICATIONS:
             return None
         if message.member == "ActionInvoked" and message.signature == "us":
@@ -183,12 +186,18 @@ class Notifications(Part):
         return None
 
     def show(self, notification: Notification, on_result: ResultCallback) -> None:
-        """Show a notification, from any thread; `on_result` is called once, within two seconds."""
+        """
+        Show a notification; safe to call from any thread.
+
+        Args:
+            notification: the notification.
+            on_result: called once, within two seconds, with the result.
+        """
         if self.session is None or self.session.submit(self._show(notification, on_result)) is None:
             on_result(False, "there is no session bus")
 
     def close_outdated(self, status: Status) -> None:
-        """Close notifications that a status shows to be over; from any thread."""
+        """Close notifications that the status shows to be over; safe to call from any thread."""
         if self.session is not None:
             self.session.submit(self._close_outdated(status))
 
@@ -196,18 +205,18 @@ class Notifications(Part):
         for number in self._shown.outdated(status, time.monotonic()):
             self._shown.mark_closed(number)
             if self.session is not None:
-                with suppress(CallFailed):  # its user has closed it in this moment
+                with suppress(CallFailed):  # the user closed it at the same moment
                     await self.session.call(*_SERVICE, "CloseNotification", "u", [number])
 
     async def _show(self, notification: Notification, on_result: ResultCallback) -> None:
         try:
-            # One limit for all of it: a service that is being started is waited for, too.
+            # One timeout for all steps, including the start of the service.
             await asyncio.wait_for(self._send(notification), SHOW_TIMEOUT_S)
         except TimeoutError:
             on_result(False, f"the notification service did not answer within {SHOW_TIMEOUT_S:g} s")
         except CallFailed as error:
             on_result(False, failure_text(error))
-        except Exception as error:  # a text that the bus cannot carry: said, and not lost
+        except Exception as error:  # D-Bus cannot send some texts: report the failure
             on_result(False, f"it could not be sent: {error}")
         else:
             on_result(True, "shown by the companion")
@@ -233,17 +242,18 @@ class Notifications(Part):
         self._shown.mark_shown(notification, number, time.monotonic())
 
     def _reset(self) -> None:
-        self._shown = ShownNotifications()  # a service that was restarted counts from 1
+        self._shown = ShownNotifications()  # a restarted service counts from 1
         self._capabilities = None
 
 
 def buttons(notification: Notification) -> list[str]:
     """
-    Keys and labels by turns, as Notify takes them; "default" is a click on the text.
+    Return keys and labels alternately, as Notify takes them; "default" is a click on the text.
 
-    Keys that this version does not know are left out: a button that does nothing is a lie.
+    Keys unknown to this version are left out, because their buttons would do nothing.
     """
-    # Without a label: some services draw a button for it, beside the one that says "Show".
+    # Leave the label empty: some services draw a labelled "default" as another button next to
+    # "Show".
     found = ["default", ""]
     for action in notification.actions:
         if action.key in ACTIONS:
@@ -252,7 +262,7 @@ def buttons(notification: Notification) -> list[str]:
 
 
 def body_with_commands(notification: Notification) -> str:
-    """The text and, for a service without buttons, what does the same in a terminal."""
+    """Return the body and, for a service without buttons, the commands that do the same."""
     lines = [notification.body]
     for action in notification.actions:
         if action.command and is_task_request(action):
@@ -261,6 +271,6 @@ def body_with_commands(notification: Notification) -> str:
 
 
 def is_task_request(button: Button) -> bool:
-    """Whether a button asks the daemon for something about its task."""
+    """Return whether the button requests something about its task from the daemon."""
     action = ACTIONS.get(button.key)
     return action is not None and bool(action.method) and action.key != "snooze"

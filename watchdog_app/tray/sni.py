@@ -1,15 +1,14 @@
 """
 The icon as a StatusNotifierItem on the session bus, in pure Python.
 
-No GTK, no display, no file: the panel reads pixels and menu over the bus. The
-item is there before any panel is, and registers with each one that comes.
+It needs no GTK, no display and no files: the panel reads pixels and menu over the bus. The item
+exists before any panel, and registers with each panel that starts.
 
-Calls on the menu are answered from the layout as it was last set, in the bus's thread, and wait
-for nothing. The menu keeps its shape: a change is sent as changed properties, which an open menu
-takes without closing.
+The bus's thread answers calls on the menu from the latest layout, without waiting. The menu keeps
+its shape: changes are sent as changed properties, which an open menu shows without closing.
 
-Source: StatusNotifierItem, freedesktop.org draft 0.1, as KDE, XFCE, waybar and
-the GNOME extension read it; com.canonical.dbusmenu, version 3 (libdbusmenu, dbus-menu.xml).
+Source: StatusNotifierItem, freedesktop.org draft 0.1, as KDE, XFCE, waybar and the GNOME extension
+implement it; com.canonical.dbusmenu, version 3 (libdbusmenu, dbus-menu.xml).
 """
 
 from __future__ import annotations
@@ -55,16 +54,16 @@ _MENU_SIGNALS = {
 
 class StatusNotifierItem(Part):
     """
-    The icon on the bus, with the face of pystray's: registers with every panel that comes.
+    The icon on the bus, with the interface of pystray's icons; registers with every panel.
 
     Args:
-        on_command: called with what a click asks for.
-        opened: called when the menu is about to be shown.
-        entries: the menu now.
+        on_command: called with the command of a click.
+        on_opened: called before the panel shows the menu.
+        entries: returns the current menu.
     """
 
-    REPORTS_MENU_OPEN = True  # the panel tells that the menu is about to be shown
-    TAKES_RENDITIONS = True  # a picture may be drawn anew for each size
+    REPORTS_MENU_OPEN = True  # the panel reports when it is about to show the menu
+    TAKES_RENDITIONS = True  # `icon` takes a `Renditions`, which draws each size
     watched_names = (WATCHER,)
 
     def __init__(
@@ -74,7 +73,7 @@ class StatusNotifierItem(Part):
         entries: Callable[[], Iterable[Entry]],
     ) -> None:
         self.session: SessionBus | None = None
-        self.has_panel = threading.Event()  # somebody is there to show an icon
+        self.has_panel = threading.Event()  # set while a panel can show icons
         self._menu = DBusMenu(self._emit_for_menu, on_command, on_opened)
         self._on_command = on_command
         self._entries = entries
@@ -96,21 +95,21 @@ class StatusNotifierItem(Part):
             self._properties,
         )
 
-    # What pystray's icons have
+    # The interface of pystray's icons
 
     def run(self, ready: Callable[[StatusNotifierItem], None]) -> None:
-        """Call `ready` with itself, and return after `stop`."""
+        """Call `ready` with this icon, and return after `stop`."""
         self._ended.clear()
         ready(self)
         self._ended.wait()
 
     def stop(self) -> None:
-        """Let `run` return."""
+        """Make `run` return."""
         self._ended.set()
 
     @property
     def visible(self) -> bool:
-        """Whether it is offered to panels."""
+        """Whether the icon is registered with panels."""
         return self._visible
 
     @visible.setter
@@ -121,7 +120,7 @@ class StatusNotifierItem(Part):
 
     @property
     def icon(self) -> list[list[int | bytes]]:
-        """The picture at each size."""
+        """The pixels of each size."""
         return self._pixmaps
 
     @icon.setter
@@ -131,7 +130,7 @@ class StatusNotifierItem(Part):
 
     @property
     def title(self) -> str:
-        """Of the tooltip."""
+        """Text of the tooltip."""
         return self._title
 
     @title.setter
@@ -140,24 +139,24 @@ class StatusNotifierItem(Part):
         self._emit("NewTitle", "NewToolTip")
 
     def update_menu(self) -> None:
-        """Show the menu as it is now."""
+        """Send the current menu to the panel."""
         self._menu.update(self._entries())
 
     # On the bus
 
     async def connected(self, bus: MessageBus) -> None:
-        """Register with the panel that is there."""
+        """Register with the panel, if one runs."""
         self._bus = bus
         if await has_owner(bus, WATCHER):
             await self.owner_changed(WATCHER, True)
 
     def disconnected(self) -> None:
-        """No panel can be reached for now."""
+        """Record that no panel can be reached."""
         self._bus = None
         self.has_panel.clear()
 
     async def owner_changed(self, name: str, present: bool) -> None:  # noqa: ARG002
-        """A panel came, or went."""
+        """Handle the start or the end of a panel."""
         if not present:
             self.has_panel.clear()
             return
@@ -165,7 +164,7 @@ class StatusNotifierItem(Part):
         await self._register()
 
     async def _register(self) -> None:
-        """Make the item known to the panel, where there are both."""
+        """Register the item with the panel, if the item is visible and a panel runs."""
         if self._bus is None or not self._visible or not self.has_panel.is_set():
             return
         own = f"{INTERFACE}-{os.getpid()}-1"
@@ -173,18 +172,18 @@ class StatusNotifierItem(Part):
         await call(self._bus, WATCHER, WATCHER_PATH, "RegisterStatusNotifierItem", "s", [own])
 
     async def _unregister(self) -> None:
-        """Take the item from the panel: it goes with its name."""
+        """Remove the item from the panel by releasing its bus name."""
         if self._bus is not None:
             await self._bus.release_name(f"{INTERFACE}-{os.getpid()}-1")
 
     def handle(self, message: Message) -> Message | None:
-        """Answer for the item and its menu."""
+        """Answer calls on the item and its menu."""
         if not self._visible:
             return None
         return self._object.handle(message) or self._menu.handle(message)
 
     def _emit(self, *members: str) -> None:
-        """Send signals of changed properties; the panel reads them."""
+        """Send signals of changed properties; the panel then reads them."""
         if self.session is not None:
             for member in members:
                 self.session.signal(PATH, INTERFACE, member, _SIGNALS[member], [])
@@ -213,7 +212,7 @@ class StatusNotifierItem(Part):
             "AttentionIconPixmap": Variant("a(iiay)", []),
             "AttentionMovieName": Variant("s", ""),
             "ToolTip": Variant("(sa(iiay)ss)", ["", [], self._title, ""]),
-            "ItemIsMenu": Variant("b", False),  # a left click is ours
+            "ItemIsMenu": Variant("b", False),  # a left click calls Activate
             "Menu": Variant("o", MENU_PATH),
         }
 
@@ -222,12 +221,12 @@ class DBusMenu:
     """
     The menu as an object on the bus.
 
-    Lines are numbered from the top, those of a submenu behind its own; 0 is the menu itself.
+    Entries are numbered from the top, those of a submenu after their parent; 0 is the menu itself.
 
     Args:
         signal: sends a signal of this interface: member, signature, values.
-        clicked: called with the command of a line, in the bus's thread.
-        opened: called when the menu is about to be shown.
+        clicked: called with the command of an entry, in the bus's thread.
+        opened: called before the panel shows the menu.
     """
 
     def __init__(
@@ -241,7 +240,8 @@ class DBusMenu:
         self._opened = opened
         self._revision = 1
         self._entries: list[Entry] = [Entry(_ROOT)]
-        self._children: dict[int, list[int]] = {_MENU: []}  # lines of a submenu, by its number
+        # numbers of a submenu's entries, by the submenu's number
+        self._children: dict[int, list[int]] = {_MENU: []}
         self._object = BusObject(
             MENU_PATH,
             MENU_INTERFACE,
@@ -264,7 +264,7 @@ class DBusMenu:
         )
 
     def update(self, entries: Iterable[Entry]) -> None:
-        """The menu from now on. From any thread, but from one at a time."""
+        """Set the menu. Any thread may call it, but only one at a time."""
         lines: list[Entry] = []
         below: dict[int, list[int]] = {}
 
@@ -276,7 +276,7 @@ class DBusMenu:
 
         number(Entry(_ROOT, children=tuple(entries)))
         before, self._entries, self._children = self._entries, lines, below
-        if len(before) != len(lines):  # the icon has just come
+        if len(before) != len(lines):  # the first menu
             self._revision += 1
             self._emit("LayoutUpdated", [self._revision, _MENU])
             return
@@ -292,7 +292,7 @@ class DBusMenu:
         self._signal(member, _MENU_SIGNALS[member], values)
 
     def handle(self, message: Message) -> Message | None:
-        """The answer to a call on the menu; None: it is for something else."""
+        """Return the answer to a call on the menu; None: the call is not for the menu."""
         return self._object.handle(message)
 
     def _get_layout(self, parent: int, depth: int, names: list[str]) -> list[Any]:
@@ -300,7 +300,7 @@ class DBusMenu:
         return [self._revision, self._layout_tree(parent, depth, names)]
 
     def _layout_tree(self, number: int, depth: int, names: Iterable[str]) -> list[Any]:
-        """A line as (ia{sv}av), `depth` levels deep; -1: all of them."""
+        """Return an entry as (ia{sv}av), with `depth` levels below it; -1: all levels."""
         below = () if depth == 0 else self._children[number]
         return [
             number,
@@ -318,7 +318,7 @@ class DBusMenu:
     def _event(self, number: int, kind: str, *_: Any) -> list[Any]:
         entry = self._entry_at(number)
         if kind == "clicked":
-            # The panel may be slow: what it clicks was enabled, and is asked again.
+            # The panel may show an old menu: check again that the entry is enabled.
             if entry.command is not None and entry.enabled and not entry.children:
                 self._clicked(entry.command)
         elif kind == "opened" and number == _MENU:
@@ -338,7 +338,7 @@ class DBusMenu:
         self._entry_at(number)
         if number == _MENU:
             self._opened()
-        return [False]  # what is shown is current; what changes is sent when it does
+        return [False]  # the panel has the current menu: changes are sent at once
 
     def _about_to_show_group(self, numbers: list[int]) -> list[Any]:
         if _MENU in numbers:
@@ -358,7 +358,8 @@ def _properties(entry: Entry) -> dict[str, str | bool | int]:
     if not entry.label:
         found["type"] = "separator"
     else:
-        found["label"] = entry.label.replace("_", "__")  # a single one underlines what follows
+        # a single underscore underlines the next character
+        found["label"] = entry.label.replace("_", "__")
         found["enabled"] = entry.enabled
     if entry.checked is not None:
         found["toggle-type"] = "radio" if entry.radio else "checkmark"

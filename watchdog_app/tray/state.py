@@ -1,5 +1,5 @@
 """
-What one status says, for an icon: its level, its fill, its marks, and one sentence. Pure.
+The state of icon, tooltip and menu headline, derived from a status. Pure.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.core.model.status import Resource, Status
 
-FILL_STEPS = 16  # the fill moves in steps that can be seen: the icon is seldom drawn
+FILL_STEPS = 16  # few visible steps, so that the icon is drawn rarely
 
 _MAX_TITLE_CHARS = 120
 _MAX_HEADLINE_CHARS = 200
 
 
 class Mark(enum.StrEnum):
-    """A small sign in the corner of the icon; the first that applies is shown."""
+    """A small mark in the corner of the icon; the first that applies is shown."""
 
-    PAUSED = "paused"  # a task is paused by watchdog and waits for a person
+    PAUSED = "paused"  # watchdog paused a task, and the user has to decide
     SAVING = "saving"  # a rescue is being written
     OFF = "off"  # protection is switched off
     NONE = ""
@@ -33,25 +33,25 @@ class Mark(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Everything that the icon shows: two equal ones look the same and are drawn once."""
+    """The content of the icon: equal pictures look the same and are drawn once."""
 
-    level: Level  # UNKNOWN: no daemon, or none that measures
-    fill: int = 0  # of FILL_STEPS
+    level: Level  # UNKNOWN: no daemon, or its status is too old
+    fill: int = 0  # in units of 1/FILL_STEPS
     mark: Mark = Mark.NONE
 
 
 @dataclass(frozen=True, slots=True)
 class TrayState:
-    """What the icon, its tooltip and the head of the menu show."""
+    """The content of the icon, its tooltip and the head of the menu."""
 
     picture: Picture
-    headline: str  # "RAM full in about 4 min: train.ipynb"
-    detail: str  # "6.10 of 7.00 GiB; GPU 0: 3.10 of 24.0 GiB"; may be empty
+    headline: str  # such as "RAM full in about 4 min: train.ipynb"
+    detail: str  # such as "6.10 of 7.00 GiB; GPU 0: 3.10 of 24.0 GiB"; can be empty
     is_active: bool  # poll every second
 
     @property
     def title(self) -> str:
-        """For a tooltip."""
+        """Text of the tooltip."""
         return shorten(plain(f"watchdog: {self.headline}"), _MAX_TITLE_CHARS)
 
 
@@ -59,7 +59,7 @@ NO_DAEMON = TrayState(Picture(Level.UNKNOWN), "The daemon is not running", "", i
 
 
 def tray_state(status: Status, now_unix_s: float) -> TrayState:
-    """The state of icon, tooltip and menu headline for a status."""
+    """Return the state of icon, tooltip and menu headline for a status."""
     level, text = status.summary(now_unix_s)
     if level is Level.UNKNOWN:
         return TrayState(Picture(level), _headline(text), "", is_active=True)
@@ -76,9 +76,10 @@ def tray_state(status: Status, now_unix_s: float) -> TrayState:
 
 def nearest(status: Status) -> Resource | None:
     """
-    The resource to name: of the worst level, then the soonest end, then the fullest.
+    Return the resource to name: by worst level, then soonest exhaustion, then fullest.
 
-    At rest only some count: disks are 90 % full for years, and frameworks take whole GPUs.
+    If nothing is near its limit, only some resources count: disks are 90 % full for years, and
+    frameworks allocate whole GPUs.
     """
     worst = max((resource.level for resource in status.resources), default=Level.OK)
     if worst is Level.OK:
@@ -95,22 +96,22 @@ def nearest(status: Status) -> Resource | None:
 
 
 def fill_step(ratio: float | None) -> int:
-    """A ratio of 0 to 1 in steps of the gauge; the last one is kept for a limit that is reached."""
+    """Convert a ratio from 0 to 1 to fill steps; the last step means that the limit is reached."""
     if ratio is None or ratio <= 0:
         return 0
-    # Something that is used at all shows, and full is not said before it is.
+    # Any use shows at least one step. Only a full resource shows all steps.
     return min(FILL_STEPS, max(1, math.floor(ratio * FILL_STEPS + 1e-9)))
 
 
 def protection_state(status: Status | None) -> tuple[bool, float | None] | None:
-    """Whether protection is on, and until when it is not; None: this daemon does not say."""
+    """Return whether protection is on, and until when it is off; None: unknown."""
     daemon = status.daemon if status is not None else None
     found = daemon.protection if daemon is not None else None
     return None if found is None or found.on is None else (found.on, found.until_unix_s)
 
 
 def capitalize_first(text: str) -> str:
-    """The text with its first letter in upper case."""
+    """Return the text with its first letter in upper case."""
     return text[:1].upper() + text[1:]
 
 
@@ -128,7 +129,7 @@ def _mark(status: Status) -> Mark:
 
 
 def _detail(status: Status, near: Resource | None) -> str:
-    """The nearest resource in figures, and each GPU."""
+    """Describe the nearest resource and each GPU in figures."""
     parts = []
     if near is not None:
         label = capitalize_first(shorten(plain(near.label or near.kind or "?"), 40))

@@ -1,5 +1,5 @@
 """
-Icon, tooltip and menu as they are shown now; only changes are drawn and sent.
+The current icon, tooltip and menu; only changes are drawn and sent.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 class TrayView:
     """
-    Icon, tooltip and menu as they are shown. Thread-safe.
+    The current icon, tooltip and menu. Thread-safe.
 
     Args:
-        image: makes what the icon is given of a picture.
-        at_login: whether the companion starts at login, or None.
+        image: renders a state for the icon's `icon` attribute.
+        at_login: returns whether the tray process starts at login, or None.
     """
 
     def __init__(
@@ -36,43 +36,43 @@ class TrayView:
         self._icon: Any = None
         self._status: Status | None = None
         self._state: TrayState = NO_DAEMON
-        self._drawn: TrayState = NO_DAEMON  # what the icon shows
+        self._drawn: TrayState = NO_DAEMON  # the state on screen
         self._slots = Slots()
         self._entries: tuple[Entry, ...] = menu(None, NO_DAEMON, now_unix_s=time.time())
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """The menu now."""
+        """The current menu."""
         return self._entries
 
     @property
     def state(self) -> TrayState:
-        """What is shown now."""
+        """The current state."""
         return self._state
 
     def attach(self, icon: Any, made_with: TrayState = NO_DAEMON) -> None:
         """
-        Show it on this icon from now on; None: there is none for now.
+        Show the state on an icon from now on.
 
         Args:
-            icon: pystray's.
-            made_with: what it shows already.
+            icon: a pystray icon, or None: no icon for now.
+            made_with: the state that the icon already shows.
         """
         with self._lock:
             self._icon = icon
             self._drawn = made_with
             if icon is not None:
-                self._draw()  # what has changed since it was made
+                self._draw()  # changes since the icon was made
                 icon.update_menu()
 
     def on_menu_opened(self) -> None:
-        """The menu is about to be shown: give its lines to the tasks that are worth one."""
+        """Assign the menu's lines to the listed tasks, before the menu opens."""
         with self._lock:
             self._slots.reassign(self._status)
             self._show_menu()
 
     def update(self, status: Status | None, disconnect_reason: str | None = None) -> TrayState:
-        """Show this status; None: there is no daemon."""
+        """Show a status; None: no daemon."""
         with self._lock:
             self._status = status
             self._state = _tray_state(status, disconnect_reason, time.time())
@@ -105,7 +105,9 @@ class TrayView:
             self._icon.title = self._state.title
 
     def _dock_again(self) -> None:
-        """Into a tray that came after us; pystray's xorg backend asks once."""
+        """
+        Dock into a tray that started after this process; pystray's xorg backend tries only once.
+        """
         if getattr(self._icon, "docked", True) is False and self._icon.visible:
             self._icon.icon = self._icon.icon
 

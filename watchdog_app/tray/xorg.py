@@ -1,10 +1,10 @@
 """
-pystray's backend for plain X11 trays, mended: the last resort of a desktop without a bus.
+A corrected pystray backend for XEmbed trays: the last resort of a desktop without a bus.
 
-As it comes, its window does not ask for button presses, so a click never
-arrives; its picture is stretched and its transparency lost; and a message that
-comes before its loop runs breaks it. It has no menu by design: any button
-opens the live view, which has all that the menu has.
+pystray's own backend has four faults. Its window does not select button presses, so clicks never
+arrive. Its image is stretched and its transparency is lost. A message that arrives before its loop
+runs breaks it. By design it has no menu: any button opens the live view, which has all actions of
+the menu.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import suppress
 import Xlib.X
 from PIL import Image
 
-# Connects to the display while it is imported: this module is imported when it is wanted.
+# pystray._xorg connects to the display on import, so import this module only when needed.
 from pystray import _xorg
 
 TYPE_CHECKING = False
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 _BACKGROUND = (45, 45, 48)
 _MIN_PIXELS = 8
-_DOCK_TIMEOUT_S = 4.0  # for a tray to take the icon before it is asked again
-_CHECK_INTERVAL_S = 5.0  # whether the tray still shows it: of a tray that hides nothing is heard
-_MAX_REDOCKS = 8  # a panel that hides itself shows nothing for long, and is left in peace then
-_SETTLED_S = 60.0  # it has shown it for so long: what was before does not count
-_MAX_WAITERS = 8  # the link, the end, and some room
+_DOCK_TIMEOUT_S = 4.0  # time for a tray to take the icon before the next dock request
+_CHECK_INTERVAL_S = 5.0  # interval of checks: a tray that hides the icon sends no event
+_MAX_REDOCKS = 8  # a panel that hides itself shows nothing for long; then stop docking again
+_SETTLED_S = 60.0  # after the icon was visible this long, reset the count of dock requests
+_MAX_WAITERS = 8  # the feed's thread, `stop`, and some reserve
 
 
 class Icon(_xorg.Icon):  # type: ignore[misc]
@@ -37,10 +37,10 @@ class Icon(_xorg.Icon):  # type: ignore[misc]
 
     TAKES_RENDITIONS = True
     _icon_data: Any
-    _background: tuple[int, int, int] | None = None  # what transparency is drawn on
+    _background: tuple[int, int, int] | None = None  # colour behind transparent pixels
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # Messages from other threads are compared with this one before the loop has begun.
+        # pystray compares this with the thread of each message, also before the loop runs.
         self._thread = threading.current_thread()
         self._embedded = False
         self._exposed = False  # since it was embedded
@@ -53,9 +53,9 @@ class Icon(_xorg.Icon):  # type: ignore[misc]
     @property
     def docked(self) -> bool:
         """
-        A tray holds the icon and shows it; asking it for that is not enough.
+        Whether a tray holds the icon and shows it; a dock request alone does not count.
 
-        False from time to time, so that it is looked at again.
+        False every few seconds, so that the caller triggers another check.
         """
         looked = time.monotonic() - self._checked_mono_s < _CHECK_INTERVAL_S
         return looked and self._shown
@@ -69,12 +69,12 @@ class Icon(_xorg.Icon):  # type: ignore[misc]
         try:
             super()._run()
         finally:
-            # Whoever asked for something while the display went is still waiting for an answer.
+            # Threads that called the icon while the display was lost still wait for an answer.
             for _ in range(_MAX_WAITERS):
                 self._queue.put(True)
 
     def __del__(self) -> None:
-        # The display may have gone before us: then there is nothing to close.
+        # The display may already be closed: then there is nothing to close.
         with suppress(Exception):
             super().__del__()
 
@@ -86,13 +86,14 @@ class Icon(_xorg.Icon):  # type: ignore[misc]
         return window
 
     def _dock_window(self) -> None:
-        # Seldom: a second request, with the first picture, makes trayer lose the icon. And again:
-        # a tray that has only just begun does not hear the first.
+        # Dock rarely: a second request together with the first image makes `trayer` lose the
+        # icon. But repeat it: a tray that has just started does not handle the first request.
         now_mono_s = self._checked_mono_s = time.monotonic()
         if self._exposed and not self._is_viewable():
-            self._exposed = False  # a tray that shows itself, finds nothing in it and hides
+            self._exposed = False  # the tray showed itself, found no icon and hid again
         if self._exposed and now_mono_s - (self._dock_requested_mono_s or 0.0) > _SETTLED_S:
-            self._redock_count = 0  # a new tray, or a panel that hides by itself, may need it again
+            # a new tray, or a panel that hides automatically, may need it again
+            self._redock_count = 0
         asked = self._systray_manager is not None and self._dock_requested_mono_s is not None
         if self._shown or (
             asked and now_mono_s - (self._dock_requested_mono_s or 0.0) < _DOCK_TIMEOUT_S
@@ -100,8 +101,9 @@ class Icon(_xorg.Icon):  # type: ignore[misc]
             return
         self._dock_requested_mono_s = now_mono_s
         if self._embedded and self._systray_manager is not None:
-            # A tray that took it while it began can stay hidden: it is told of it once more, by the
-            # next call, since one that loses an icon and has another at once may not show itself.
+            # A tray that took the icon during its start can stay hidden. Undock now and dock at
+            # the next call: a tray that loses an icon and gets another at once may not show
+            # itself.
             self._redock_count += 1
             self._undock_window()
             return
@@ -110,7 +112,7 @@ class Icon(_xorg.Icon):  # type: ignore[misc]
     def _is_viewable(self) -> bool:
         try:
             return bool(self._window.get_attributes().map_state == Xlib.X.IsViewable)
-        except Exception:  # the display goes: its end is told elsewhere
+        except Exception:  # the display was closed; another part reports it
             return True
 
     def _on_reparent(self, event: Any) -> None:
@@ -119,19 +121,19 @@ class Icon(_xorg.Icon):  # type: ignore[misc]
             self._exposed = False
 
     def _on_expose(self, event: Any) -> None:
-        # The server sends it for what is on the screen alone.
+        # The server sends Expose only for visible windows.
         if event.type == Xlib.X.Expose and event.window.id == self._window.id:
             self._exposed = self._embedded
         super()._on_expose(event)
 
     def _on_button_press(self, event: Any) -> None:
-        if event.detail in (1, 2, 3):  # left, middle, right; the wheel is none
+        if event.detail in (1, 2, 3):  # left, middle, right; ignore the wheel
             self()
 
     def _assert_icon_data(self, width: int, height: int) -> None:
         if self._icon_data and self._icon_data.size == (width, height):
             return
-        # Before it is embedded the window has a single pixel: nothing can be drawn for that.
+        # Before the tray embeds it, the window has one pixel: too small to draw on.
         size = max(_MIN_PIXELS, min(width, height))
         icon = self._icon
         image = icon.at(size) if hasattr(icon, "at") else icon.convert("RGBA").resize((size, size))
@@ -142,18 +144,18 @@ class Icon(_xorg.Icon):  # type: ignore[misc]
         self._icon_data = data
 
     def _tray_color(self) -> tuple[int, int, int]:
-        """What the tray shows where we have not drawn yet."""
+        """Return the colour of the tray where the icon has not drawn yet."""
         try:
             tray = self._window.query_tree().parent
             image = tray.get_image(0, 0, 1, 1, Xlib.X.ZPixmap, 0xFFFFFFFF)
             blue, green, red = bytes(image.data)[:3]
-        except Exception:  # not embedded yet, or a display of another depth
+        except Exception:  # not embedded yet, or a display with another depth
             return _BACKGROUND
         return red, green, blue
 
 
 def has_tray() -> bool:
-    """Whether an XEmbed tray runs on this display."""
+    """Return whether an XEmbed tray runs on this display."""
     import Xlib.display
     from Xlib.error import XError
 
