@@ -1,1 +1,1 @@
-"""Putting the agent into kernels and scripts that do not name it, and taking it out again."""
+"""Load the agent in kernels and scripts that do not name it, and undo that."""

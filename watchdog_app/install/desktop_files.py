@@ -1,8 +1,8 @@
 """
-Which files belong on a desktop, and where: values only, nothing is written here.
+The files of a desktop installation and their paths: values only, this module writes nothing.
 
-The files themselves lie in packaging/linux/share of the source tree; a wheel carries them in its
-data folder, so that they come to PREFIX/share.
+The source tree has the files in packaging/linux/share. A wheel has them in its data folder, so that
+pip installs them in PREFIX/share.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ APP_ID = "org.watchdog_app.watchdog"
 DAEMON_UNIT = "watchdog.service"
 TRAY_UNIT = "watchdog-tray.service"
 
-# Folders below share/ that go into the user's data folder, XDG_DATA_HOME.
+# Folders below share/ that are copied into the user's data folder, XDG_DATA_HOME.
 _DATA_FOLDERS = ("applications", "metainfo", "icons", "man", "bash-completion", "fish", "zsh")
 _UNITS = "systemd/user"
 _EXEC = re.compile(r"^(Exec|ExecStart)=(?:/usr/bin/env )?watchdog\b", re.MULTILINE)
@@ -28,14 +28,15 @@ _EXEC = re.compile(r"^(Exec|ExecStart)=(?:/usr/bin/env )?watchdog\b", re.MULTILI
 
 def desktop_files(env: Mapping[str, str], command: str) -> dict[str, bytes]:
     """
-    Every file for the user whose environment this is, by path.
+    Return every file for the user with this environment, by path.
 
     Args:
-        command: absolute path of the `watchdog` program. A session's PATH seldom has the folders
-            of pip, pipx and uv: what starts it at login must name it in full.
+        env: environment of the user.
+        command: absolute path of the `watchdog` program. A session's PATH rarely has the folders of
+            pip, pipx and uv, so entries that start it at login need the full path.
 
     Returns:
-        None of them where the installation's own are in place for every user.
+        Contents by path; empty if the installation's own files already serve every user.
 
     Raises:
         WatchdogError: this installation lacks the files.
@@ -57,10 +58,10 @@ def desktop_files(env: Mapping[str, str], command: str) -> dict[str, bytes]:
 
 def share_root() -> str:
     """
-    The folder that holds our files: of the source tree, or of the installation.
+    Return the folder with our files, in the source tree or in the installation.
 
     Raises:
-        WatchdogError: there is none.
+        WatchdogError: no folder with our files was found.
     """
     here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     candidates = [
@@ -82,7 +83,7 @@ def share_root() -> str:
 
 
 def autostart_entry(command: str, unit: str) -> bytes:
-    """What starts the daemon or the companion at login, where no systemd does."""
+    """Return the autostart entry that starts the daemon or the tray at login without systemd."""
     tray = unit == TRAY_UNIT
     lines = (
         "[Desktop Entry]",
@@ -100,34 +101,38 @@ def autostart_entry(command: str, unit: str) -> bytes:
 
 
 def autostart_path(env: Mapping[str, str], unit: str) -> str:
-    """Where that entry lies."""
+    """Return the path of a unit's autostart entry."""
     name = f"{APP_ID}.desktop" if unit == TRAY_UNIT else f"{APP_ID}.daemon.desktop"
     return os.path.join(config_home(env), "autostart", name)
 
 
 def unit_path(env: Mapping[str, str], unit: str) -> str:
-    """Where a user's own unit lies."""
+    """Return the path of a unit in the user's own folder."""
     return os.path.join(config_home(env), _UNITS, unit)
 
 
 def data_home(env: Mapping[str, str]) -> str:
-    """XDG_DATA_HOME; a relative one is ignored, as the specification has it."""
+    """Return XDG_DATA_HOME; ignore a relative path, as the specification requires."""
     return _xdg_folder(env, "XDG_DATA_HOME", ".local/share")
 
 
 def config_home(env: Mapping[str, str]) -> str:
-    """XDG_CONFIG_HOME, in the same way."""
+    """Return XDG_CONFIG_HOME; ignore a relative path."""
     return _xdg_folder(env, "XDG_CONFIG_HOME", ".config")
 
 
 def quote_exec_word(word: str) -> str:
-    """A word of an Exec line (Desktop Entry Specification 1.5, the Exec key)."""
-    # Field codes are written after the quoting is undone: a percent sign must be two.
+    """
+    Quote a word for an Exec line.
+
+    Source: Desktop Entry Specification 1.5, the Exec key.
+    """
+    # Desktops expand field codes after unquoting, so a percent sign must be doubled.
     word = word.replace("%", "%%")
     if word and not re.search(r"[\s\"'\\><~|&;$*?#()`]", word):
         return word
     inner = re.sub(r'(["`$\\])', r"\\\1", word)
-    # A string value is unescaped once more before the quoting is looked at.
+    # Desktops unescape the string value once more before unquoting.
     return '"' + inner.replace("\\", "\\\\") + '"'
 
 
@@ -139,23 +144,23 @@ def _xdg_folder(env: Mapping[str, str], name: str, default: str) -> str:
 
 
 def _account_home() -> str:
-    """Without HOME, or with an empty one, what the system's list of users says."""
+    """Return the home folder from the user database, if HOME is unset or empty."""
     import pwd
 
     return pwd.getpwuid(os.getuid()).pw_dir
 
 
 def _system_data_folders(env: Mapping[str, str]) -> list[str]:
-    """Folders whose files every desktop of this machine reads."""
+    """Return the folders whose files every desktop of this machine reads."""
     named = env.get("XDG_DATA_DIRS") or "/usr/local/share:/usr/share"
     return [os.path.normpath(each) for each in named.split(":") if os.path.isabs(each)]
 
 
 def _read_files(folder: str) -> Iterator[tuple[str, bytes]]:
     """
-    Our files below a folder, by their relative path.
+    Yield our files below a folder, by their relative path.
 
-    PREFIX/share may be a whole system's: only what bears our name is ours.
+    PREFIX/share may belong to the whole system: only files with our name are ours.
     """
     for place, folders, names in os.walk(folder):
         folders.sort()
@@ -178,11 +183,15 @@ def _insert_command(relative: str, content: bytes, command: str) -> bytes:
 
 
 def _quote_unit_word(word: str) -> str:
-    """A word of an ExecStart line (systemd.service(5), command lines)."""
+    """
+    Quote a word for an ExecStart line.
+
+    Source: systemd.service(5), command lines.
+    """
     word = word.replace("%", "%%")
     if not re.search(r"[\"'\\;$]", word):
         return f'"{word}"' if re.search(r"\s", word) else word
-    # systemd allows no quotes and no backslash in a program's own path, and reads dollar signs
-    # there in another way: behind env they are arguments like any other.
+    # systemd allows no quotes and no backslash in a program's path, and expands dollar signs
+    # there differently. As an argument of env the path follows the rules of arguments.
     inner = word.replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
     return f'/usr/bin/env "{inner}"'

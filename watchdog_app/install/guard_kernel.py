@@ -1,8 +1,8 @@
 """
-A kernelspec that starts another one's kernel through `watchdog exec`: under a guard of its own.
+A kernelspec that starts another kernel through `watchdog exec`, so in its own guard.
 
-It lies beside the original, which is left as it is, under another name: whoever picks it in
-Jupyter or VS Code gets the same Python with the same packages, held at its limit.
+It is installed under another name, and the original is not changed. A user who selects it in
+Jupyter or VS Code gets the same Python and packages, with a memory limit.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _LOGOS = ("logo-32x32.png", "logo-64x64.png", "logo-svg.svg")
 
 
 def folder(name: str, suffix: str = SUFFIX) -> str:
-    """Where the kernelspec of that kernel's guard goes."""
+    """Return the folder of the guarded kernelspec of a kernel."""
     return os.path.join(user_kernels_folder(), f"{name.lower()}{suffix}")
 
 
 def files(kernel: Kernel, command: Sequence[str]) -> dict[str, bytes]:
     """
-    The files of the kernelspec, by name.
+    Return the files of the kernelspec, by name.
 
     Args:
-        kernel: the one to start under a guard.
-        command: what comes before its own words.
+        kernel: the kernel to start under a guard.
+        command: words in front of the kernel's own command.
 
     Raises:
-        WatchdogError: its kernelspec cannot be read, or is one of these already.
+        WatchdogError: its kernelspec cannot be read, or is already a guarded one.
     """
     path = os.path.join(kernel.folder, "kernel.json")
     try:
@@ -41,7 +41,7 @@ def files(kernel: Kernel, command: Sequence[str]) -> dict[str, bytes]:
             spec = json.load(file)
         argv = [str(word) for word in spec["argv"]]
         if argv[0] in ("python", "python3") and kernel.python:
-            argv[0] = kernel.python  # Jupyter knows which one that is only where it comes first
+            argv[0] = kernel.python  # Jupyter replaces `python` by its own only as the first word
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise WatchdogError(f"The kernelspec {path} cannot be read: {error}") from error
     if kernel.name.endswith(SUFFIX) and "exec" in argv:

@@ -1,7 +1,7 @@
 """
-Starting at login: by systemd's user units where there is such a manager, else by XDG autostart.
+Start at login: by systemd user units if a user manager runs, else by XDG autostart.
 
-One of the two, never both: a second daemon would refuse to start, a second companion too.
+Only one of the two: a second daemon or a second tray process would refuse to start.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _SYSTEM_UNITS = (
 )
 _TIMEOUT_S = 20.0
 
-# Runs `systemctl --user ...`: its exit status and what it printed.
+# Runs `systemctl --user ...`; returns its exit status and its output.
 Systemctl = Callable[[Sequence[str]], tuple[int, str]]
 
 
 class LoginMethod(StrEnum):
-    """How something is started at login."""
+    """How a program is started at login."""
 
     UNIT = "systemd user unit"
     AUTOSTART = "autostart entry"
 
 
 def systemctl(arguments: Sequence[str]) -> tuple[int, str]:
-    """The real one; status 127 where there is none, or where it does not answer."""
+    """Run the real systemctl; status 127 if it is missing or does not answer."""
     try:
         done = subprocess.run(
             ["systemctl", "--user", "--no-pager", *arguments],
@@ -63,12 +63,12 @@ def systemctl(arguments: Sequence[str]) -> tuple[int, str]:
 
 class LoginStart:
     """
-    Whether daemon and companion begin with the user's session.
+    Whether daemon and tray process start with the user's session.
 
     Args:
-        env: of the user.
+        env: environment of the user.
         command: absolute path of the `watchdog` program.
-        placed: remembers autostart entries, so that they go when everything goes.
+        placed: list that records autostart entries, so that `watchdog desktop remove` removes them.
         systemctl: see `systemctl`.
     """
 
@@ -85,7 +85,7 @@ class LoginStart:
         self._systemctl = systemctl
 
     def method(self, unit: str = TRAY_UNIT) -> LoginMethod | None:
-        """How this unit's program is started now; None: it is not."""
+        """Return how the unit's program is started at login now; None: not started."""
         if _is_active_entry(autostart_path(self._env, unit)):
             return LoginMethod.AUTOSTART
         if self._is_installed(unit) and self._is_enabled(unit):
@@ -94,7 +94,10 @@ class LoginStart:
 
     def enable(self, units: Sequence[str] = UNITS) -> dict[str, LoginMethod]:
         """
-        Start these at every login from now on; nothing is started at once.
+        Start the units at every login from now on; start nothing now.
+
+        Returns:
+            The method used for each unit.
 
         Raises:
             WatchdogError: systemd refused, or an autostart entry could not be written.
@@ -114,18 +117,18 @@ class LoginStart:
             else:
                 if managed and self._is_installed(unit) and self._is_enabled(unit):
                     self._disable_unit(unit)
-                # Over one that its user switched off in the settings of the desktop, too: the
-                # wish of now counts.
+                # Also overwrite an entry that the user disabled in the desktop's settings: the
+                # request of now counts.
                 self._write_entry(path, unit)
                 methods[unit] = LoginMethod.AUTOSTART
         return methods
 
     def update_entries(self) -> None:
         """
-        Rewrite the autostart entries that we placed with the current path of the program.
+        Rewrite the autostart entries that we placed with the program's current path.
 
         Raises:
-            WatchdogError: one could not be written.
+            WatchdogError: an entry could not be written.
         """
         for unit in UNITS:
             path = autostart_path(self._env, unit)
@@ -134,7 +137,7 @@ class LoginStart:
 
     def disable(self, units: Sequence[str] = UNITS) -> None:
         """
-        Start these no more at login; what runs goes on.
+        Stop starting the units at login; running programs continue.
 
         Raises:
             WatchdogError: systemd refused, or an entry could not be removed or is not ours.
@@ -147,7 +150,7 @@ class LoginStart:
 
     def undo(self) -> None:
         """
-        Take back what we did: a unit of the system's that was enabled before us stays so.
+        Undo what we did. A system unit that was enabled before us stays enabled.
 
         Raises:
             WatchdogError: systemd refused, or an entry could not be removed.
@@ -157,19 +160,19 @@ class LoginStart:
             path = autostart_path(self._env, unit)
             if path in self._placed.files:
                 self._placed.remove([path], even_changed=True)
-            # One whose file goes with us would leave a link that leads nowhere.
+            # Also disable a unit whose file we remove: otherwise its link would point nowhere.
             ours = unit in self._placed.enabled or unit_path(self._env, unit) in self._placed.files
             if managed and ours and self._is_installed(unit):
                 self._disable_unit(unit)
 
     def has_user_manager(self) -> bool:
-        """Whether a systemd user manager answers for this user."""
+        """Return whether a systemd user manager answers for this user."""
         status, output = self._systemctl(["is-system-running"])
-        # "degraded" and "starting" have other exit codes and answer all the same.
+        # In the states "degraded" and "starting" the exit code is not 0, but the manager answers.
         return status != 127 and output in ("running", "degraded", "starting", "initializing")
 
     def reload(self) -> None:
-        """Let systemd read units that came or went; silent where there is none."""
+        """Make systemd read added and removed units; do nothing without a user manager."""
         if self.has_user_manager():
             self._systemctl(["daemon-reload"])
 
@@ -196,10 +199,10 @@ class LoginStart:
 
     def _is_target_reached(self, unit: str) -> bool:
         """
-        Whether systemd knows of the graphical session that the unit waits for.
+        Return whether systemd knows the graphical session that the unit waits for.
 
-        Not every desktop tells systemd that its session has begun (XFCE, LXQt and most window
-        managers do not): the companion would never start.
+        Some desktops do not tell systemd that their session has started (XFCE, LXQt and most window
+        managers). There the unit of the tray process would never start.
         """
         if unit != TRAY_UNIT:
             return True
@@ -211,13 +214,13 @@ class LoginStart:
 
 
 def open_placed_files() -> PlacedFiles:
-    """The list of files placed for this user's desktop."""
+    """Open the list of files placed for this user's desktop."""
     return PlacedFiles(os.path.abspath(os.path.join(paths.state_dir(), "desktop.json")))
 
 
 class LoginSetting:
     """
-    Whether daemon and companion start at login, as the tray's menu switches it.
+    The setting of the tray's menu: whether daemon and tray process start at login.
 
     Args:
         program: absolute path of the `watchdog` program.
@@ -227,15 +230,20 @@ class LoginSetting:
         self._program = program
 
     def state(self) -> bool | None:
-        """Whether both start; None: the list of what was placed is damaged."""
+        """Return whether both start; None: the list of placed files is damaged."""
         try:
             start = LoginStart(os.environ, self._program, open_placed_files())
             return all(start.method(unit) is not None for unit in UNITS)
         except WatchdogError:
-            return None  # `watchdog desktop status` says what to do
+            return None  # `watchdog desktop status` explains what to do
 
     def set(self, on: bool) -> None:
-        """Switch it for both: an icon without its daemon protects nothing. Raises WatchdogError."""
+        """
+        Set it for both: an icon without its daemon protects nothing.
+
+        Raises:
+            WatchdogError: systemd refused, or an entry could not be changed.
+        """
         start = LoginStart(os.environ, self._program, open_placed_files())
         if on:
             start.enable()
@@ -244,7 +252,7 @@ class LoginSetting:
 
 
 def _is_active_entry(path: str) -> bool:
-    """Whether an autostart entry is there and not switched off in the desktop's settings."""
+    """Return whether an autostart entry exists and is not disabled in the desktop's settings."""
     content = read_regular_file(path)
     if content is None:
         return False

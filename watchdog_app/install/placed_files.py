@@ -1,8 +1,8 @@
 """
-Placing files so that every one of them can be removed again.
+Place files so that every one of them can be removed again.
 
-A list beside the journal says what was written. A file that somebody changed since is left where
-it is; one that was there before and is not ours is in the way, and is never written over.
+A list next to the journal records the placed files. A file that the user has changed since is not
+removed. A file that existed before and is not ours is never overwritten: placing fails.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ _VERSION = 1
 
 @dataclass(slots=True)
 class Report:
-    """What was done, by path."""
+    """The affected paths, by result."""
 
     written: list[str] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
-    kept: list[str] = field(default_factory=list)  # changed by somebody else: left alone
+    kept: list[str] = field(default_factory=list)  # changed by the user since, so not removed
 
 
 class PlacedFiles:
     """
-    What we placed: path and checksum, the folders that we made for it, the units we enabled.
+    The list of placed files with their checksums, of folders made for them, and of enabled units.
 
     Args:
-        path: of the list's file; it need not exist.
-        removed_by: the command that removes, for what people are told.
+        path: path of the list's file; it need not exist.
+        removed_by: command that removes the files, for messages.
 
     Raises:
-        WatchdogError: it cannot be read.
+        WatchdogError: the list cannot be read.
     """
 
     def __init__(self, path: str, removed_by: str = "watchdog desktop remove") -> None:
@@ -64,7 +64,7 @@ class PlacedFiles:
 
     @property
     def kept_files(self) -> tuple[str, ...]:
-        """Paths that the last removal kept, because somebody had changed them."""
+        """Paths that the last removal kept, because the user had changed them."""
         return tuple(self._kept_files)
 
     def set_enabled(self, unit: str, on: bool) -> None:
@@ -72,7 +72,7 @@ class PlacedFiles:
         Record whether we enabled a unit.
 
         Raises:
-            WatchdogError: that cannot be written down.
+            WatchdogError: the list cannot be written.
         """
         if on == (unit in self._enabled):
             return
@@ -84,15 +84,15 @@ class PlacedFiles:
 
     def place(self, files: Mapping[str, bytes], even_changed: bool = False) -> Report:
         """
-        Write these files. One that is there already and the same is left, and is not ours.
+        Write files. An identical existing file is not written and does not become ours.
 
         Args:
             files: contents by path.
-            even_changed: write over those of ours that somebody has changed since.
+            even_changed: also overwrite our files that the user has changed since.
 
         Raises:
-            WatchdogError: a file of somebody else's is in the way, or nothing can be written.
-                Nothing was written in the first case.
+            WatchdogError: a foreign file is in the way (nothing was written then), or writing
+                failed.
         """
         for path, content in files.items():
             self._refuse_foreign(path, content, even_changed)
@@ -108,17 +108,17 @@ class PlacedFiles:
 
     def remove(self, paths: Sequence[str] | None = None, even_changed: bool = False) -> Report:
         """
-        Remove what we placed, and the folders that we made and that are empty again.
+        Remove what we placed, and the empty folders that we made.
 
-        What was changed is left, and is tried again the next time that everything goes. Where
-        nothing is left the list goes as well.
+        A file that the user has changed is kept, and the next full removal tries it again. If
+        nothing is left, the list is removed, too.
 
         Args:
             paths: only these; None: everything.
-            even_changed: those that somebody changed since as well.
+            even_changed: also remove files that the user has changed since.
 
         Raises:
-            WatchdogError: one could not be removed; the rest is still known.
+            WatchdogError: a file could not be removed; the list still has the remaining files.
         """
         report = Report()
         if paths is None:
@@ -155,7 +155,7 @@ class PlacedFiles:
             if path in self._files:
                 self._files[path] = _digest(content)
             return
-        # Written down first: what a crash leaves behind can be removed all the same.
+        # Save the list first, so that files left by a crash can be removed, too.
         self._files[path] = _digest(content)
         self._kept_files.pop(path, None)
         self._record_missing_folders(os.path.dirname(path))
@@ -166,10 +166,10 @@ class PlacedFiles:
 
     def _remove(self, path: str, report: Report, even_changed: bool) -> None:
         expected = self._files[path]
-        # What was made into a link is in its user's hands, wherever it leads.
+        # The user has replaced the file by a link, so keep it, whatever its target.
         linked = os.path.islink(path)
         with suppress(OSError):
-            os.unlink(temporary_path(path))  # a writer was killed
+            os.unlink(temporary_path(path))  # left by a killed writer
         content = None if linked else read_regular_file(path)
         if linked or (content is not None and _digest(content) != expected and not even_changed):
             report.kept.append(path)
@@ -177,7 +177,7 @@ class PlacedFiles:
         elif content is not None:
             os.unlink(path)
             report.removed.append(path)
-        # Before the list forgets it.
+        # Make the removal durable before the list forgets the file.
         with suppress(FileNotFoundError, NotADirectoryError):
             sync_folder(os.path.dirname(path))
         del self._files[path]
@@ -239,17 +239,17 @@ class PlacedFiles:
         write_atomic(self._path, (dumps(value, indent=1) + "\n").encode())
 
     def _save_after_failure(self) -> None:
-        """After a failure: save the list, or remove it where nothing was placed."""
+        """Save the list after a failure, or remove it if nothing was placed."""
         with suppress(OSError):
             if any(os.path.lexists(path) for path in self._files):
-                # Where it cannot be written, what was written before each file stands.
+                # If saving fails, the list saved before each file remains valid.
                 self._save()
                 return
             os.unlink(self._path)
         self._remove_folders()
 
     def _remove_folders(self) -> None:
-        """Those that we made, deepest first, where nothing else lies in them."""
+        """Remove the folders that we made and that are empty, deepest first."""
         for folder in sorted(self._folders, key=len, reverse=True):
             with suppress(OSError):
                 os.rmdir(folder)
@@ -269,13 +269,16 @@ class PlacedFiles:
 
 def read_regular_file(path: str) -> bytes | None:
     """
-    Content of a regular file; None: there is none, b"": it is no regular file.
+    Read a regular file.
+
+    Returns:
+        Its content; None: it does not exist; b"": it is not a regular file.
 
     Raises:
-        WatchdogError: it is there and cannot be read.
+        WatchdogError: the file exists and cannot be read.
     """
     try:
-        # Not to wait where somebody has put a pipe.
+        # Do not block on a named pipe.
         if not stat.S_ISREG(os.stat(path).st_mode):
             return b""
         with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""Python environments that kernels run in: found by kernelspec, and asked what they are."""
+"""Python environments of kernels: find them by kernelspec, and query them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _QUERY_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a Python reports of itself."""
+    """The facts that a Python reports about itself."""
 
     python: str
     prefix: str
     version: tuple[int, int]
-    startup: bool | None  # its IPython runs startup files of the environment; None: no IPython
+    startup: bool | None  # True: IPython runs startup files of the environment; None: no IPython
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +42,21 @@ class Kernel:
 
     name: str
     folder: str
-    python: str | None  # None where it runs no ipykernel
+    python: str | None  # None: not an ipykernel
 
 
 def query_environment(python: str) -> Environment:
     """
-    Run a Python, and read its prefix, its version and what its IPython supports.
+    Run a Python and return its prefix, its version and what its IPython supports.
 
     Raises:
-        UsageError: there is no such program.
-        WatchdogError: it is no Python, or does not answer.
+        UsageError: the program does not exist.
+        WatchdogError: the program is not a Python, or does not answer.
     """
     program = shutil.which(python)
     if program is None:
         raise UsageError(f"There is no program {python}. Name a Python: --python PATH")
-    program = os.path.abspath(program)  # a link of a virtual environment is not to be followed
+    program = os.path.abspath(program)  # do not resolve the link of a virtual environment
     try:
         done = subprocess.run(
             [program, "-c", _QUERY],
@@ -64,7 +64,8 @@ def query_environment(python: str) -> Environment:
             capture_output=True,
             text=True,
             timeout=_QUERY_TIMEOUT_S,
-            cwd=os.path.dirname(program),  # not beside files of the user's
+            # not in the user's folder, where files could hide modules
+            cwd=os.path.dirname(program),
             check=True,
         )
         found = json.loads(done.stdout.strip().splitlines()[-1])
@@ -78,7 +79,7 @@ def query_environment(python: str) -> Environment:
 
 
 def _describe_failure(error: Exception) -> str:
-    """Why a Python gave no answer, as text."""
+    """Describe why a Python gave no answer."""
     if isinstance(error, subprocess.TimeoutExpired):
         return f"it did not answer within {_QUERY_TIMEOUT_S:.0f} s"
     if isinstance(error, subprocess.CalledProcessError):
@@ -93,11 +94,11 @@ def _describe_failure(error: Exception) -> str:
 
 def kernels(env: Mapping[str, str] = os.environ, root: str = "") -> Iterator[Kernel]:
     """
-    Every kernelspec that Jupyter would find here, the first of each name.
+    Yield every kernelspec that Jupyter would find here, the first of each name.
 
     Args:
-        env: of the user.
-        root: folder with the file system to look in; "": this machine's.
+        env: environment of the user.
+        root: folder used as root of the file system; "": this machine's root.
     """
     seen = set()
     for folder in _kernel_folders(env):
@@ -115,10 +116,10 @@ def kernels(env: Mapping[str, str] = os.environ, root: str = "") -> Iterator[Ker
 
 def find_kernel(name: str, env: Mapping[str, str] = os.environ) -> Kernel:
     """
-    The kernelspec of that name.
+    Return the kernelspec with a name.
 
     Raises:
-        UsageError: there is none, or it is no Python kernel.
+        UsageError: no such kernelspec, or it is not a Python kernel.
     """
     known = list(kernels(env))
     for each in known:
@@ -131,7 +132,7 @@ def find_kernel(name: str, env: Mapping[str, str] = os.environ) -> Kernel:
 
 
 def user_kernels_folder(env: Mapping[str, str] = os.environ) -> str:
-    """This user's own folder of kernelspecs; see `_kernel_folders`."""
+    """Return this user's own folder of kernelspecs; see `_kernel_folders`."""
     home = env.get("HOME") or os.path.expanduser("~")
     data = env.get("XDG_DATA_HOME") or os.path.join(home, ".local", "share")
     own = os.path.join(data, "jupyter")
@@ -141,7 +142,11 @@ def user_kernels_folder(env: Mapping[str, str] = os.environ) -> str:
 
 
 def _kernel_folders(env: Mapping[str, str]) -> list[str]:
-    """Source: Jupyter's documentation, "Common Directories and File Locations", data files."""
+    """
+    Return the folders that Jupyter searches for kernelspecs, in its order.
+
+    Source: Jupyter's documentation, "Common Directories and File Locations", data files.
+    """
     named = [part for part in env.get("JUPYTER_PATH", "").split(os.pathsep) if part]
     system = (os.path.join(sys.prefix, "share", "jupyter"), "/usr/local/share/jupyter",
               "/usr/share/jupyter")  # fmt: skip
@@ -162,7 +167,7 @@ def _kernel_python(folder: str) -> str | None:
         return None
     if os.path.isabs(words[0]):
         return words[0]
-    # `python` without a path means the environment that the kernelspec lies in.
+    # `python` without a path means the environment that contains the kernelspec.
     prefix = os.path.abspath(os.path.join(folder, *[os.pardir] * 4))
     beside = os.path.join(prefix, "bin", words[0])
     return beside if os.access(beside, os.X_OK) else shutil.which(words[0])

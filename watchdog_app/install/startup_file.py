@@ -1,10 +1,10 @@
 """
-The IPython startup file that switches the agent on: what it holds, where it goes.
+The IPython startup file that loads the agent: its content and its path.
 
-IPython runs PREFIX/etc/ipython/startup/*.py in each kernel of the environment PREFIX, whoever
-starts it: Jupyter, VS Code, papermill, a terminal. One file of ours there, and no file of
-anybody else's is changed. A kernelspec that wraps another would be passed by in VS Code, and
-be overwritten whenever ipykernel is updated.
+IPython runs PREFIX/etc/ipython/startup/*.py in each kernel of the environment PREFIX, also in
+kernels of Jupyter, VS Code, papermill or a terminal. We add one file and change no other file. A
+kernelspec that wraps another would not work: VS Code bypasses it, and each update of ipykernel
+overwrites it.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ del _watchdog_agent
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the agent is to be switched on."""
+    """The environment or profile in which the agent is enabled."""
 
-    path: str  # of the startup file
-    python: str | None  # of the environment; None: every environment of this user
+    path: str  # path of the startup file
+    python: str | None  # Python of the environment; None: every environment of this user
 
 
 def content() -> bytes:
-    """The startup file, the same for every environment."""
+    """Return the startup file, the same for every environment."""
     package = trust.package_folder()
     text = _TEXT.format(
         package=package,
@@ -89,12 +89,12 @@ def content() -> bytes:
 
 
 def target_for_environment(prefix: str, python: str) -> Target:
-    """The startup file for all kernels of one environment."""
+    """Return the startup file for all kernels of one environment."""
     return Target(os.path.join(prefix, "etc", "ipython", "startup", FILE), python)
 
 
 def target_for_user(env: Mapping[str, str] = os.environ) -> Target:
-    """The startup file for every kernel of this user with the default profile."""
+    """Return the startup file for every kernel of this user with the default profile."""
     home = env.get("HOME") or os.path.expanduser("~")
     base = env.get("IPYTHONDIR") or os.path.join(home, ".ipython")
     return Target(os.path.join(base, "profile_default", "startup", FILE), None)

@@ -1,9 +1,9 @@
 """
-Whether others could change the code of watchdog.
+Check whether other users could change watchdog's code.
 
-Asked before watchdog writes down anything that runs this code later or in another Python, and by
-the startup file at the start of each kernel. The interpreter is not judged: whoever can write to it
-runs code of theirs in it without watchdog.
+Two callers check: watchdog, before it places anything that runs this code later or in another
+Python, and the startup file, at the start of each kernel. The interpreter is not checked: users who
+can write to it can run their code in it without watchdog.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from watchdog_app.base.errors import WatchdogError
 
 
 def package_folder() -> str:
-    """The real path of this package: a link on the way could be made to point elsewhere later."""
+    """Return the real path of this package, because a link could later point elsewhere."""
     return os.path.realpath(os.path.dirname(watchdog_app.__file__ or ""))
 
 
 def importable_package(part: str) -> str:
     """
-    Folder of this package, for another Python to import it from.
+    Return the folder of this package, for another Python to import it.
 
     Args:
-        part: the file that the other Python needs of it, such as `estimate/child.py`.
+        part: file of the package that the other Python needs, such as `estimate/child.py`.
 
     Raises:
         WatchdogError: this program was made by PyInstaller and has no such file.
@@ -44,15 +44,15 @@ def importable_package(part: str) -> str:
 
 def refuse_untrusted(*programs: str) -> None:
     """
-    Go on only where nobody but this user and root can change the code of watchdog.
+    Check that only this user and root can change watchdog's code.
 
     Args:
-        programs: paths of what starts it, where that is written down.
+        programs: paths of programs that start watchdog and that are about to be recorded.
 
     Raises:
-        WatchdogError: somebody can; the message names the file or folder and what to do.
+        WatchdogError: others can; the message names the file or folder and the remedy.
     """
-    if not hasattr(os, "geteuid"):  # Windows: modes say nothing there
+    if not hasattr(os, "geteuid"):  # on Windows file modes have no meaning
         return
     checked = _frozen_code() if is_frozen() else [package_folder()]
     for code in [*checked, *map(os.path.realpath, programs)]:
@@ -68,19 +68,19 @@ def refuse_untrusted(*programs: str) -> None:
 
 
 def group_pairs(code: str) -> tuple[tuple[int, int], ...]:
-    """Owners and groups of which the group may write to `code`, since it is the owner's alone."""
+    """Return owners and groups whose group may write to `code`, because only the owner is in it."""
     if weak_spot(code, ()) is None:
-        return ()  # no group can write: who is in which need not be looked up
+        return ()  # no group can write, so group members do not matter
     groups = {uid: paths.own_group(uid) for uid in sorted({os.geteuid(), 0})}
     return tuple((uid, gid) for uid, gid in groups.items() if gid is not None)
 
 
 def _frozen_code() -> list[str]:
-    """The program that PyInstaller made, and the folder beside it that holds its modules."""
+    """Return the program made by PyInstaller, and its folder of modules if it has one."""
     program = os.path.realpath(watchdog_argv(())[0])
     modules = os.path.realpath(getattr(sys, "_MEIPASS", program))
     beside = modules.startswith(os.path.dirname(program) + os.sep)
-    # A program of one file unpacks itself into a new private folder each time.
+    # A one-file program unpacks itself into a new private folder at each start.
     return [program, modules] if beside else [program]
 
 
@@ -98,9 +98,9 @@ def _refusal_message(path: str, code: str) -> str:
         who = f"belongs to {whose} and is writable by the group {group}, which"
         fix = f"chmod go-w {shown}"
     if found.st_mode & stat.S_ISVTX:
-        fix = ""  # /tmp is to stay open
+        fix = ""  # /tmp must stay writable for all
     elif fix and os.path.isfile(path) and path != code:
-        fix = f"chmod -R go-w {shlex.quote(code)}"  # it is seldom one file alone
+        fix = f"chmod -R go-w {shlex.quote(code)}"  # usually several files are affected
     cure = f"Close it: {fix} - or install" if fix else "Install"
     return (
         f"{path} {who} could change the code of watchdog, which runs as you. Nothing was done. "
@@ -118,17 +118,20 @@ def _account_name(number: int, table: str) -> str:
         return str(number)
 
 
-# Its source is part of the startup file: it names nothing from outside itself.
+# The startup file contains this function's source, so it uses no names from outside.
 def weak_spot(code: str, group_pairs: tuple[tuple[int, int], ...]) -> str | None:
     """
-    The first file or folder of `code`, or above it, that others can change; None: there is none.
+    Return the first file or folder of `code`, or above it, that other users can change.
 
     Args:
-        code: real path of a folder, all of which is looked at, or of a file.
-        group_pairs: owners and groups of which the group may write.
+        code: real path of a file, or of a folder that is checked with all its contents.
+        group_pairs: owners and groups whose group may write.
+
+    Returns:
+        The path; None: only the user and root can change the code.
 
     Raises:
-        OSError: something cannot be looked at.
+        OSError: a path cannot be read.
     """
     import os
 
@@ -138,11 +141,11 @@ def weak_spot(code: str, group_pairs: tuple[tuple[int, int], ...]) -> str | None
             return True
         if not found.st_mode & 0o020:
             return False
-        # With an access control list these bits are those of everybody whom it names.
+        # With an access control list, these bits are the maximum for everyone in the list.
         listed = hasattr(os, "listxattr") and "system.posix_acl_access" in os.listxattr(path)
         return listed or (found.st_uid, found.st_gid) not in group_pairs
 
-    good: set[str] = set()  # judged, and all above them
+    good: set[str] = set()  # checked, with all folders above
     waiting, scanned = [code], set()
     while waiting:
         path = at = waiting.pop()
@@ -163,6 +166,6 @@ def weak_spot(code: str, group_pairs: tuple[tuple[int, int], ...]) -> str | None
                         waiting.append(entry.path)
                     elif weak(entry.path):
                         return entry.path
-                except FileNotFoundError:  # a link to nowhere, or bytecode that is being written
+                except FileNotFoundError:  # a broken link, or bytecode that is being written
                     continue
     return None
