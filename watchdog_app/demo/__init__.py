@@ -1,1 +1,1 @@
-"""`watchdog demo`: the rescue, narrated, on a real training in a real memory group."""
+"""`watchdog demo`: show a rescue of a real training in a real memory group."""

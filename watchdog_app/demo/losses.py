@@ -1,4 +1,4 @@
-"""The losses that a training wrote down, and whether two of them are the same to the bit."""
+"""Losses that a training wrote to a file, and their bit-for-bit comparison."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One step: its loss as exact hexadecimal, and when it was written."""
+    """The loss of one step, as exact hexadecimal, and the time it was written."""
 
     exact: str
     unix_s: float
@@ -16,9 +16,9 @@ class Loss:
 
 def read(path: str) -> dict[int, Loss]:
     """
-    Step to loss; a step that was trained again after a rescue counts as it came out last.
+    Read the losses by step; a step that ran again after a rescue has its last loss.
 
-    A line that a kill cut short is left out; so is a file that does not exist yet.
+    Leaves out a last line that a kill cut off. A missing file has no losses.
     """
     found: dict[int, Loss] = {}
     with suppress(FileNotFoundError), open(path) as file:
@@ -32,20 +32,20 @@ def read(path: str) -> dict[int, Loss]:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How a rescued run compares with one that nobody interrupted."""
+    """Comparison of a rescued run with an uninterrupted run."""
 
     compared: int
     different: tuple[int, ...]  # steps, ascending
-    missing: tuple[int, ...]  # steps of the reference that the rescued run never made
+    missing: tuple[int, ...]  # steps of the reference that the rescued run lacks
 
     @property
     def identical(self) -> bool:
-        """Every step of the reference was made, with the same loss to the bit."""
+        """True: every step of the reference exists, with the same loss to the bit."""
         return self.compared > 0 and not self.different and not self.missing
 
 
 def compare(reference: dict[int, Loss], rescued: dict[int, Loss]) -> Comparison:
-    """Step by step, over every step of the reference."""
+    """Compare the losses of every step of the reference."""
     common = [step for step in sorted(reference) if step in rescued]
     return Comparison(
         compared=len(common),

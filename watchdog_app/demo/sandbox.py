@@ -1,8 +1,8 @@
 """
-The sandbox of the demo and the examples: a folder, a daemon of its own, a limit, the training.
+The sandbox of the demo and the examples: a folder, its own daemon, a limit, the training.
 
-Nothing here touches the user's own daemon, journal or configuration: the sandbox's live in its
-folder and end with it.
+The user's daemon, journal and configuration are not touched: those of the sandbox are in its folder
+and end with it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NAMES = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
 
 
 class AddressSpace(Cgroup):
-    """Where no memory group can be had: a limit on the address space, at which nobody is killed."""
+    """A limit on the address space, if no memory group can be made; allocations fail at it."""
 
     kind = "address space limit"
 
@@ -47,25 +47,25 @@ class AddressSpace(Cgroup):
         super().__init__("", limit_bytes)
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """The command below `ulimit -v`."""
+        """Return the command line below `ulimit -v`."""
         limit_kib = str(self.limit_bytes // 1024)
         return ["/bin/sh", "-c", 'ulimit -v "$0" && exec "$@"', limit_kib, *argv]
 
     def oom_kills(self) -> int | None:
-        """Nobody is killed: the allocation fails."""
+        """Return None: the kernel kills nothing, allocations fail."""
         return None
 
     def close(self) -> None:
-        """Nothing to remove."""
+        """Do nothing: no group was made."""
 
 
 class Sandbox:
     """
-    Folder, environment and processes of one demo; closes them all.
+    Folder, environment and processes of one demo; `close` ends the processes.
 
     Args:
-        folder: of its own, made when missing.
-        source: the training script, which is copied there; the demo's own by default.
+        folder: folder for the sandbox only; created if missing.
+        source: training script to copy into it; default: the demo's own.
     """
 
     def __init__(self, folder: str, source: str = _DEMO) -> None:
@@ -81,8 +81,8 @@ class Sandbox:
             WATCHDOG_STATE_DIR=os.path.join(folder, "state"),
             WATCHDOG_CONFIG=os.path.join(folder, "config.toml"),
             TF_CPP_MIN_LOG_LEVEL="3",
-            # The order of additions decides the last bits, and two threads add up in the order
-            # in which they come: two runs could differ without any help of ours.
+            # The order of additions decides the last bits, and two threads add in the order in
+            # which they finish. Two runs could differ even without watchdog.
             OMP_NUM_THREADS="1",
             TF_NUM_INTRAOP_THREADS="1",
             TF_NUM_INTEROP_THREADS="2",
@@ -90,7 +90,10 @@ class Sandbox:
 
     def prepare(self, framework: str = "tensorflow") -> None:
         """
-        Lay out the folder.
+        Create the folder and its files.
+
+        Args:
+            framework: module that the training needs.
 
         Raises:
             WatchdogError: the framework is not installed for this Python.
@@ -107,10 +110,10 @@ class Sandbox:
 
     def start_daemon(self, timeout_s: float = 30.0) -> Client:
         """
-        A daemon for this demo alone, and a connection to it.
+        Start a daemon for this demo only, and return a connection to it.
 
         Raises:
-            WatchdogError: it ended at once; the message holds the end of its log.
+            WatchdogError: the daemon did not start; the message has the end of its log.
         """
         self._daemon = self._spawn(children.watchdog_argv(["run"]), "daemon.log")
         socket_path = os.path.join(self.env["WATCHDOG_RUNTIME_DIR"], "daemon.sock")
@@ -128,7 +131,7 @@ class Sandbox:
     def train(
         self, log: str, *arguments: str, group: Cgroup | None = None, nice: int = 0
     ) -> subprocess.Popen[bytes]:
-        """Start the training script, in a group or free, with its output in a log file."""
+        """Start the training script, in a group or without; its output goes to a log file."""
         argv = [sys.executable, os.path.basename(self._source), *arguments]
         if group is not None:
             argv = group.command(argv)
@@ -137,7 +140,7 @@ class Sandbox:
         return self._spawn(argv, log)
 
     def limit(self, limit_bytes: int, swap_bytes: int = 0) -> Cgroup:
-        """A new memory group, or the next best thing where none can be had."""
+        """Make a memory group; if impossible, return a limit on the address space."""
         name = f"watchdog-demo-{os.getpid()}-{len(self._groups)}"
         try:
             group: Cgroup = create(name, limit_bytes, swap_bytes)
@@ -147,13 +150,13 @@ class Sandbox:
         return group
 
     def tail(self, log: str, lines: int = 12) -> str:
-        """The last lines of one of the logs."""
+        """Return the last lines of a log."""
         with suppress(OSError), open(os.path.join(self.folder, log), errors="replace") as file:
             return "".join(file.readlines()[-lines:]).rstrip()
         return ""
 
     def close(self) -> None:
-        """End every process that was started here and remove the groups."""
+        """Kill every process started here and remove the groups."""
         for child in self._children:
             if child.poll() is None:
                 child.kill()
@@ -182,7 +185,7 @@ class Sandbox:
             stdin=subprocess.DEVNULL,
             stdout=fd,
             stderr=fd,
-            start_new_session=True,  # Ctrl-C in the terminal is ours to handle
+            start_new_session=True,  # Ctrl-C in the terminal must reach only this process
         )
         self._children.append(child)
         return child

@@ -1,8 +1,8 @@
 """
-The demo's story: a training leaks, is seen, is saved, is killed, goes on.
+The course of the demo: a training leaks, watchdog warns and saves, the kernel kills, it resumes.
 
-Everything printed is read from outside: the daemon's status as any client gets it,
-the exit status of the training, and the losses that the script itself wrote.
+All printed facts come from outside: the daemon's status, which any client can get, the training's
+exit status, and the losses that the script wrote.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from watchdog_app.demo import losses
 from watchdog_app.demo.sandbox import Sandbox
 from watchdog_app.guard.cgroup import Cgroup
 
-# Over the RSS of the same training without the bug. RSS counts libraries that the group is not
-# charged for, so the leak has about twice as much: some 650 steps of a thousand.
+# Added to the RSS of the same training without the bug. RSS includes libraries that the kernel
+# does not charge to the group. So the leak has about twice as much: some 650 of a thousand steps.
 HEADROOM_BYTES = 300 * MIB
-_TIMEOUT_S = 300.0  # for one step; a hung one ends the demo with its log
+_TIMEOUT_S = 300.0  # for one phase; a training that hangs ends the demo with its log
 
 
 @dataclass(slots=True)
 class Report:
-    """What the demo found, and what `--json` prints; units in the names."""
+    """The results of the demo, which `--json` prints; units in the names."""
 
     how: str = ""
     limit_bytes: int = 0
@@ -48,7 +48,7 @@ class Report:
 
 
 class Story:
-    """One run of the demo in a sandbox. `print_line` gets each line."""
+    """One run of the demo in a sandbox. `print_line` is called with each line."""
 
     def __init__(self, sandbox: Sandbox, print_line: Callable[[str], None]) -> None:
         self._sandbox = sandbox
@@ -56,14 +56,14 @@ class Story:
         self._began = time.monotonic()
         self.report = Report()
         self._seen: set[str] = set()
-        self._rescue: dict[str, Any] | None = None  # the newest of the first run
+        self._rescue: dict[str, Any] | None = None  # newest rescue of the first run
 
     def run(self) -> Report:
         """
-        All of it, in order.
+        Run the whole demo.
 
         Raises:
-            WatchdogError: a process of the demo failed in a way that is no part of the story.
+            WatchdogError: a process of the demo failed in an unexpected way.
         """
         report = self.report
         client = self._sandbox.start_daemon()
@@ -105,7 +105,7 @@ class Story:
             self._print_line("the same command is typed again: python train.py")
 
     def _baseline(self, reference: subprocess.Popen[bytes], client: Client) -> int:
-        """RAM of the same training without the bug, once it trains."""
+        """Return the RAM of the same training without the bug, after its first steps."""
         deadline = time.monotonic() + _TIMEOUT_S
         while len(losses.read(self._path("reference.csv"))) < 5:
             if reference.poll() is not None or time.monotonic() > deadline:
@@ -152,9 +152,9 @@ class Story:
         return text
 
     def _report_events(self, task: dict[str, Any], status: dict[str, Any]) -> None:
-        """Print each stage, once a run, and each rescue."""
+        """Print each stage once a run, and each rescue."""
         run = self.report.starts
-        # Other programs of this machine have incidents of their own.
+        # Ignore incidents of other programs on this machine.
         own = {one["label"] for one in status["resources"] if task["pid"] in one["tasks"]}
         for incident in status["incidents"]:
             if incident["label"] not in own:
@@ -168,7 +168,7 @@ class Story:
             )
         rescue = (task["agent"] or {}).get("rescue")
         if rescue and rescue["path"] not in self._seen and not rescue["seconds"]:
-            self._seen.add(rescue["path"])  # saved between our last look and the kill
+            self._seen.add(rescue["path"])  # saved between our last status and the kill
         if rescue and rescue["path"] not in self._seen:
             self._seen.add(rescue["path"])
             if run == 1:
@@ -179,7 +179,7 @@ class Story:
             )
 
     def _report_death(self, pid: int, status: int, group: Cgroup, client: Client) -> None:
-        """Print what killed it, what that cost, and how the daemon explains it."""
+        """Print the cause of death, its cost, and the daemon's explanation."""
         report = self.report
         if status > 0 and group.kind != "address space limit":
             raise self._failure("The training failed by itself", "train.log")
@@ -192,12 +192,12 @@ class Story:
         kills = group.oom_kills()
         counted = f", the group counts {kills} kill for memory" if kills else ""
         self._print_line(f"KILLED at step {last} ({cause}{counted})")
-        time.sleep(1.0)  # the daemon says within a second who died and of what
+        time.sleep(1.0)  # the daemon reports a death and its cause within a second
         entries = client.call("history", limit=1000, kinds=["decision", "death"])["entries"]
         mine = [entry for entry in entries if entry.get("pid") == pid]
         if report.starts == 1:
             warnings_unix_s = [e["unix_s"] for e in mine if e.get("decision_kind") == "notify"]
-            # The journal knows a rescue that came between our last look and the end.
+            # The journal also has a rescue that was saved between our last status and the end.
             left = [e["rescue"] for e in mine if e["kind"] == "death" and e.get("rescue")]
             rescue = left[0] if left else self._rescue
             self._fill_death_figures(last, died_unix_s, min(warnings_unix_s, default=None), rescue)
@@ -207,13 +207,13 @@ class Story:
     def _fill_death_figures(
         self, last: int, died_unix_s: float, warned_unix_s: float | None, rescue: dict[str, Any]
     ) -> None:
-        """Fill the report's figures from the first run: it began without a rescue."""
+        """Fill in the figures from the first run, which started without a rescue."""
         report = self.report
         report.killed_step = last
         report.rescue_step = rescue["step"]
         report.rescue_bytes = rescue["bytes"]
         report.save_seconds = rescue["seconds"]
-        # The rescue can be of the very step whose loss was written last.
+        # The rescue can be of the same step as the last written loss.
         report.steps_lost = max(0, last - rescue["step"])
         report.saved_before_death_s = max(0.0, died_unix_s - rescue["saved_unix_s"])
         if warned_unix_s is not None:

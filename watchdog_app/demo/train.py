@@ -1,8 +1,8 @@
 """
-An ordinary Keras training with an ordinary bug: a callback keeps something of every batch.
+An ordinary Keras training with an ordinary bug: a callback keeps data of every batch.
 
-`watchdog demo` copies this file into a folder of its own and runs it there, as
-a user would. The only line about watchdog is the callback in `fit`.
+`watchdog demo` copies this file into its own folder and runs it there, as a user would. The only
+line about watchdog is the callback in `fit`.
 """
 
 import argparse
@@ -10,7 +10,7 @@ import os
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ["CUDA_VISIBLE_DEVICES"] = ""  # one card more or less must not change the numbers
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the number of GPUs must not change the results
 
 import keras
 import numpy as np
@@ -20,7 +20,7 @@ from watchdog_app.agent.keras import Rescue
 
 
 class LossCurve(keras.callbacks.Callback):
-    """Write every loss down, bit for bit, and keep the activations "for a plot later"."""
+    """Write every loss bit for bit, and keep the activations "for a plot later"."""
 
     def __init__(self, path: str, keep_mib: float, pace_s: float) -> None:
         super().__init__()
@@ -39,12 +39,12 @@ class LossCurve(keras.callbacks.Callback):
         step = self._epoch * self._steps + batch + 1
         loss = float(logs["loss"])
         self._file.write(f"{step},{loss.hex()},{loss:.4f},{time.time():.3f}\n")
-        self._kept.append(np.ones(self._keep, np.uint8))  # the bug: it grows and grows
-        time.sleep(self._pace_s)  # a fast machine must leave us something to watch
+        self._kept.append(np.ones(self._keep, np.uint8))  # the bug: the list grows with every step
+        time.sleep(self._pace_s)  # slow down, so that the leak takes some time on a fast machine
 
 
 def digits(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """`count` noisy 16x16 pictures of ten fixed patterns, with their labels."""
+    """Return `count` noisy 16x16 images of ten fixed patterns, with their labels."""
     patterns = rng.normal(size=(10, 16, 16, 1))
     labels = rng.integers(0, 10, count)
     images = patterns[labels] + 1.5 * rng.normal(size=(count, 16, 16, 1))
@@ -52,7 +52,7 @@ def digits(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray
 
 
 def build() -> keras.Model:
-    """A small convolutional network with batch norm, dropout and augmentation."""
+    """Return a small convolutional network with batch norm, dropout and augmentation."""
     layers = keras.layers
     model = keras.Sequential(
         [
@@ -77,7 +77,7 @@ def build() -> keras.Model:
 
 
 def main() -> None:
-    """Train; after a kill, the same command goes on where the rescue was made."""
+    """Train; after a kill, the same command resumes from the rescue."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--losses", default="losses.csv")
     parser.add_argument("--rescues", default="rescues")
