@@ -1,13 +1,13 @@
 """
-From a crossing to the action: how long until the agent begins to save, and until SIGSTOP has come.
+Measure the delay from a crossing to the action: to the first file of a rescue, and to SIGSTOP.
 
     python bench/action.py [--rounds 5] [--leak-mb-s 40] [--json FILE]
 
-Needs root (control groups of version 1). A training with an agent leaks in a group of 500 MB; the
-group's usage, the training's state and its folder of rescues are read every millisecond from
-outside. Columns, in ms, each a median and the longest over the rounds:
+Needs root (cgroup v1). A training with an agent leaks in a group of 500 MB. Every millisecond the
+benchmark reads the group's usage, the training's state and its folder of rescues. Columns in ms,
+with median and maximum over the rounds:
 
-  look        from the moment at which the group's usage was what a decision says, to that decision
+  look        from the moment when the group reached the usage named in a decision, to that decision
   save begun  from the decision for a checkpoint to the first file of the rescue (one step included)
   stopped     from the decision for a pause to state T
 """
@@ -47,13 +47,14 @@ GROUP_MB = 500
 
 
 class Witness(threading.Thread):
-    """What shows from outside, every millisecond."""
+    """Samples the group, the process and the folder of rescues every millisecond."""
 
     def __init__(self, group: str, pid: int, rescues: Path) -> None:
         super().__init__(daemon=True)
         self.done = threading.Event()
-        self.usage: list[tuple[int, float]] = []  # growing, and when it was first so much
-        self.begun: list[float] = []  # when a folder of a rescue first showed
+        # (increasing usage in bytes, Unix time when first reached)
+        self.usage: list[tuple[int, float]] = []
+        self.begun: list[float] = []  # Unix times when a new rescue folder appeared
         self.stopped: list[float] = []
         self._usage = os.open(f"{group}/memory.usage_in_bytes", os.O_RDONLY)
         self._parts = os.open(f"{group}/memory.stat", os.O_RDONLY)
@@ -86,20 +87,22 @@ class Witness(threading.Thread):
                 known = found
 
     def first_at(self, used: float) -> float | None:
-        """When usage was first so high."""
+        """Return the Unix time when the usage first reached `used`; None: never."""
         index = bisect.bisect_left(self.usage, (used, 0.0))
         return self.usage[index][1] if index < len(self.usage) else None
 
 
 def after(moment: float, times: list[float], within_s: float = 5.0) -> float | None:
-    """Milliseconds from a moment to the next of these times."""
+    """
+    Return the milliseconds from a moment to the next of these times; None: later than `within_s`.
+    """
     index = bisect.bisect_left(times, moment)
     late = times[index] - moment if index < len(times) else within_s
     return 1000 * late if late < within_s else None
 
 
 def measure(leak_mb_s: float) -> dict[str, list[float]]:
-    """One training, from its start to its pause."""
+    """Run one training from its start to its pause; return the delays by column, in ms."""
     with tempfile.TemporaryDirectory(prefix="watchdog-action-") as name:
         world = World(Path(name))
         try:

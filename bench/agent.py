@@ -1,15 +1,15 @@
 """
-What the agent costs a healthy Keras fit: stretches of its steps with the agent and without.
+Measure what the agent costs a healthy Keras fit, in steps with the agent and without.
 
     python bench/agent.py [--blocks 60] [--steps-ms 1 5 50] [--agent named] [--work compute]
 
-`named`: a fit with `Rescue` among its callbacks. `found`: one that the agent finds by itself.
-`compute`: the step's time is spent in the model, by one thread. `wait`: a small model, and the
-rest of the step is slept, as the program waits for a GPU; the machine's noise has less to act on.
-Without the agent means without its callbacks and without its watch over the step, within the same
-fit; its clocks stand still meanwhile. See `agent_paired.py`. Below that: what the start of a fit
-takes longer, in fits of the same model in turns. No daemon runs unless there is one already
-(`WATCHDOG_RUNTIME_DIR`).
+`named`: a fit with `Rescue` among its callbacks. `found`: a fit that the agent finds.
+`compute`: one thread computes the model for the whole step. `wait`: a small model, and the step
+sleeps the rest of its time, as a program waits for a GPU; this reduces the influence of noise.
+Without the agent means without its callbacks and without its watch over the step, in the same fit;
+the agent's timers are shifted by that time. See `agent_paired.py`. The second table is the added
+time at the start of a fit, in alternating fits of the same model. The benchmark starts no daemon;
+the agent uses a running one (`WATCHDOG_RUNTIME_DIR`).
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from watchdog_app.agent.keras import Rescue
 
 WARM_STEPS, SETTLE = 60, 2
 STRETCH_S, LEAST_STEPS = 0.4, 10
-METERED = 10  # stretches in which the agent's own code is timed, at least
+METERED = 10  # minimum number of stretches in which the agent's own code is timed
 
 
 class Switch(keras.callbacks.Callback):
-    """Takes the agent out of a running fit and puts it back, and times what is between."""
+    """Switches the agent off and on during a fit, and times the stretches between."""
 
     def __init__(self, stretches: Stretches, length: int, pause_s: float, own: OwnThreads) -> None:
         super().__init__()
@@ -52,7 +52,8 @@ class Switch(keras.callbacks.Callback):
         self.metered: list[OwnCode] = []
 
     def on_train_begin(self, logs: Any = None) -> None:
-        # The list that calls us; the agent's are before us in it, or were put behind us.
+        # The list that calls this callback; the agent's callbacks are before or after it in the
+        # list.
         self.list = sys._getframe(1).f_locals["self"]
         self.all = self.list.callbacks
         self.rest = [one for one in self.all if not isinstance(one, FitRescue | LastCallback)]
@@ -85,7 +86,7 @@ class Switch(keras.callbacks.Callback):
         self._switch(on=self.kind == ON)
 
     def _meter_begins(self) -> None:
-        """The same fit goes on with the agent, all of whose functions are timed."""
+        """Continue the fit with the agent, and time all of the agent's functions."""
         self.meter, self.place = Meter(), 0
         watch, session = self.rescue._oom, self.rescue._session
         theirs = [one for one in self.all if isinstance(one, FitRescue | LastCallback)]
@@ -120,7 +121,7 @@ class Switch(keras.callbacks.Callback):
             self._later(time.monotonic() - self.off_s)
 
     def _later(self, seconds: float) -> None:
-        """As if that time had not passed for the agent: else more would be due than ever is."""
+        """Shift the agent's timers by the time without the agent, so that no extra work is due."""
         session = self.rescue._session
         session.reset_step_timer()
         session._next_report += seconds
@@ -131,7 +132,7 @@ class Switch(keras.callbacks.Callback):
 
 
 class Clock(keras.callbacks.Callback):
-    """When the steps of a fit end."""
+    """Records when the steps of a fit end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,7 +143,7 @@ class Clock(keras.callbacks.Callback):
 
 
 def model_of(step_s: float) -> tuple[keras.Model, np.ndarray]:
-    """A network whose training step takes about `step_s` here, and one batch for it."""
+    """Return a network whose training step takes about `step_s` on this machine, and one batch."""
     width, rows = 256, 16
     while True:
         keras.utils.clear_session()
@@ -182,7 +183,7 @@ def compare(agent: str, work: str, step_ms: float, blocks: int, folder: str) -> 
 
 
 def start(turns: int, folder: str) -> None:
-    """What is done once a fit: the first two steps and what is before them, and the next ten."""
+    """Measure the work done once per fit: until step 2, steps 3-12 and steps 13-52."""
     model, x = model_of(0.002)
     arms = ["without", "without, again", "with"]
     taken: dict[str, list[tuple[float, ...]]] = {arm: [] for arm in arms}

@@ -1,11 +1,11 @@
 """
-What `agent enable` and `exec` cost a program that never imports a framework: the hook.
+Measure what the hook of `agent enable` and `exec` costs a program without a framework.
 
     python bench/agent_hook.py [--starts 40]
 
-Each start is a fresh interpreter, compiled files warm, that switches the hook on and then
-imports argparse, both timed within it: what the machine does meanwhile meets both. Then the
-price of the hook for each module that is imported later.
+Each start is a fresh interpreter with compiled files in the page cache. It switches the hook on,
+then imports argparse, and times both, so that both see the same load of the machine. Then it times
+the hook for each module that is imported later.
 """
 
 from __future__ import annotations

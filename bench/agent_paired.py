@@ -1,15 +1,16 @@
 """
-How `agent.py`, `agent_torch.py` and `found_loops.py` compare: stretches of steps of one training.
+The method of `agent.py`, `agent_torch.py` and `found_loops.py`: stretches of steps of a training.
 
-A block is three stretches of neighbouring steps in random order: without the agent, without it
-again, and with it. The ratio of the third to the other two is what the agent costs; that of the
-first two, which do the same, is what the method sees where there is nothing to be seen (A/A).
-Processor time is that of all threads of the process, so that what else runs on the machine counts
-only through the caches it shares; wall time has all of that in it. `mean` is of all steps of a
-stretch; `usual` of the three quarters of them that took least: the machine's bursts are in the
-rest, and what the agent does a few times a second. That in turn is in `its own code`: the processor
-time inside of the agent's functions, taken within the training, to which nothing is compared.
-Intervals are of the mean over the blocks, 95 %, by resampling.
+A block is three stretches of consecutive steps in random order: without the agent, without it
+again, and with it. The ratio of the third to the mean of the other two is the agent's cost. The
+ratio of the first two, which do the same, is the error of the method (A/A).
+
+Processor time is the sum over all threads of the process. Other programs affect it only through
+shared caches; they affect wall time fully. `mean` is over all steps of a stretch. `usual` is over
+the three quarters of steps with the shortest time: it excludes bursts of the machine, and also the
+work that the agent does a few times a second. `its own code` includes that work: the processor time
+in the agent's functions during the training, without a comparison. Intervals are 95 % bootstrap
+intervals of the mean over the blocks.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _DRAWS = 4000
 
 @dataclass(frozen=True)
 class Stretch:
-    """Seconds a step."""
+    """Mean times of a stretch, in seconds per step."""
 
     wall_s: float
     wall_usual_s: float
@@ -40,7 +41,7 @@ class Stretch:
 
 
 class Stretches:
-    """Times stretches of steps, and says which kind comes next."""
+    """Times stretches of steps and chooses the kind of the next stretch."""
 
     def __init__(self, blocks: int, seed: int = 1) -> None:
         self.blocks: list[dict[str, Stretch]] = []
@@ -51,11 +52,11 @@ class Stretches:
 
     @property
     def left(self) -> bool:
-        """Whether there is another one to come."""
+        """Whether another stretch has to be run."""
         return bool(self._order) or len(self.blocks) < self._wanted
 
     def next(self) -> str:
-        """The kind of the stretch that comes next."""
+        """Choose the kind of the next stretch."""
         if not self._order:
             self._order = [OFF, AGAIN, ON]
             self._draw.shuffle(self._order)
@@ -63,16 +64,16 @@ class Stretches:
         return self._order.pop()
 
     def begins(self) -> None:
-        """Its first step is about to be made."""
+        """Start a stretch, before its first step."""
         self._times = []
         self.stepped()
 
     def stepped(self) -> None:
-        """One of its steps has been made."""
+        """Record the end of a step."""
         self._times.append((time.perf_counter(), time.process_time(), time.thread_time()))
 
     def ends(self, kind: str) -> None:
-        """All of its steps have been made."""
+        """End a stretch, after its last step."""
         walls, processes, trainers = (
             [end - began for began, end in itertools.pairwise(column)]
             for column in zip(*self._times, strict=True)
@@ -87,12 +88,12 @@ class Stretches:
 
     def report(self, name: str, own: Sequence[OwnCode], step_s: float) -> None:
         """
-        Print what was found.
+        Print the results.
 
         Args:
-            name: of the case.
-            own: code of the agent, in parts of a training; empty: it was not timed.
-            step_s: a step on a machine that does nothing else.
+            name: name of the case.
+            own: times of the agent's code, in parts of a training; empty: not measured.
+            step_s: duration of a step on an idle machine.
         """
         blocks = [each for each in self.blocks if len(each) == 3]
         wall_s = statistics.median(each[OFF].wall_usual_s for each in blocks)
@@ -136,20 +137,20 @@ class Stretches:
 
 class Meter:
     """
-    Processor time of the calling thread inside of functions that are given to it.
+    Processor time of the calling thread in the functions passed to `metered`.
 
-    Apart from each other: what is done at each step, and what is done now and then (a report, a
-    look at the variables), which comes by the clock however long the steps are.
+    Two sums: work at each step, and periodic work (a report, a check of the variables). Periodic
+    work depends on the clock, not on the duration of the steps.
     """
 
     def __init__(self) -> None:
-        self._spent = [0.0, 0.0]  # at each step, now and then
+        self._spent = [0.0, 0.0]  # [at each step, periodic]
         self._calls = [0, 0]
-        self._inside = 0.0  # of the functions that the running one has called
+        self._inside = 0.0  # time in metered functions called by the running one
         self._depth = 0
         self._each_s = 0.0
         count = 20000
-        # To be timed in place of a function: within a training it takes longer than here.
+        # A function that does nothing: its cost during a training is higher than in this loop.
         self.nothing = self.metered(lambda *_: None)
         for _ in range(count):
             self.nothing()
@@ -157,7 +158,7 @@ class Meter:
         self.take()
 
     def metered(self, function: Callable[..., Any], *, seldom: bool = False) -> Callable[..., Any]:
-        """The same function; time in a metered one that it calls is that one's alone."""
+        """Return the function with timing; a metered function that it calls counts separately."""
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             outer, self._inside = self._inside, 0.0
@@ -173,7 +174,9 @@ class Meter:
         return timed
 
     def take(self) -> tuple[float, float]:
-        """Seconds of both kinds since the last call, without the clocks' own in a tight loop."""
+        """
+        Return both sums in seconds since the last call, minus the cost of timing in a tight loop.
+        """
         each, now_and_then = (
             spent - calls * self._each_s
             for spent, calls in zip(self._spent, self._calls, strict=True)
@@ -184,23 +187,23 @@ class Meter:
 
 @dataclass(frozen=True)
 class OwnCode:
-    """The agent's own, over some steps."""
+    """Time in the agent's own code over some steps."""
 
     steps: int
     wall_s: float
-    each_step_s: float  # of all steps together
+    each_step_s: float  # sum over all steps
     now_and_then_s: float
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """The mean within its 95 % interval, by resampling."""
+    """Return the mean between the ends of its 95 % bootstrap interval."""
     draw = random.Random(2)
     means = sorted(statistics.fmean(draw.choices(values, k=len(values))) for _ in range(_DRAWS))
     return means[_DRAWS // 40], statistics.fmean(values), means[-_DRAWS // 40 - 1]
 
 
 class OwnThreads:
-    """Processor time of the agent's own threads to the daemon, those that begin from now on."""
+    """Processor time of the agent's connection threads that start after this object."""
 
     def __init__(self) -> None:
         from watchdog_app.agent.runtime.link import LinkThread
@@ -216,11 +219,11 @@ class OwnThreads:
         self._began, self._began_s = 0.0, 0.0
 
     def begin(self) -> None:
-        """Count from here."""
+        """Start to count."""
         self._began, self._began_s = self._spent(), time.perf_counter()
 
     def share(self) -> float:
-        """Of a core, since `begin`."""
+        """Return the fraction of a core used since `begin`."""
         return (self._spent() - self._began) / (time.perf_counter() - self._began_s)
 
     def _spent(self) -> float:
@@ -229,7 +232,7 @@ class OwnThreads:
             try:
                 with open(f"/proc/self/task/{each}/schedstat") as file:
                     total += int(file.read().split()[0])
-            except OSError:  # it has ended
+            except OSError:  # the thread has ended
                 continue
         return total / 1e9
 

@@ -1,13 +1,13 @@
 """
-What the agent costs a healthy PyTorch loop: stretches of its steps with the agent and without.
+Measure what the agent costs a healthy PyTorch loop, in steps with the agent and without.
 
     python bench/agent_torch.py [--blocks 60] [--steps-ms 1 5 50] [--agent found named]
 
-`found`: a loop that names no Rescue. `named`: one that reads through `rescue.data()` and calls
-`rescue.step()`. A stretch is one pass over a DataLoader, its beginning with it, in one thread.
-Without the agent means that its hook is off PyTorch's optimizers and loaders, or that the loop
-does not call the Rescue; its clocks stand still meanwhile. See `agent_paired.py`. No daemon runs
-unless there is one already (`WATCHDOG_RUNTIME_DIR`).
+`found`: a loop that names no Rescue. `named`: a loop that reads through `rescue.data()` and calls
+`rescue.step()`. A stretch is one pass over a DataLoader, including its start, in one thread.
+Without the agent means that its hook is removed from PyTorch's optimizers and loaders, or that the
+loop does not call the Rescue; the agent's timers are shifted by that time. See `agent_paired.py`.
+The benchmark starts no daemon; the agent uses a running one (`WATCHDOG_RUNTIME_DIR`).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from watchdog_app.agent.found import folders, torch_signals
 from watchdog_app.agent.runtime.session import Session
 from watchdog_app.agent.torch import Rescue
 
-WARM_S = 1.0  # a loop is watched once it has gone on for half a second
+WARM_S = 1.0  # the agent watches a loop after half a second
 STRETCH_S, LEAST_STEPS = 0.4, 10
-METERED = 10  # stretches in which the agent's own code is timed, at least
+METERED = 10  # minimum number of stretches in which the agent's own code is timed
 WIDTH = 128
 
 
 class Training:
-    """A loop of the program's own."""
+    """A training with a plain PyTorch loop."""
 
     def __init__(self, rows: int, length: int) -> None:
         layers = [layer for _ in range(3) for layer in (nn.Linear(WIDTH, WIDTH), nn.Tanh())]
@@ -60,7 +60,7 @@ class Training:
 
 
 class Found:
-    """Puts the agent's hook on PyTorch and takes it off again."""
+    """Adds the agent's hook to PyTorch and removes it again."""
 
     def __init__(self) -> None:
         hook.switch_on()
@@ -86,11 +86,11 @@ class Found:
             self._off_s = time.monotonic()
 
     def metered(self, meter: Meter) -> None:
-        """Time all that is called of ours."""
+        """Time all of our functions that PyTorch calls."""
         torch_signals._stepped = meter.metered(torch_signals._stepped)
         trainings = torch_signals.trainings
         trainings.about_to_draw = meter.metered(trainings.about_to_draw)
-        begin = meter.metered(torch_signals._begin_pass, seldom=True)  # a pass
+        begin = meter.metered(torch_signals._begin_pass, seldom=True)  # called once a pass
         torch_signals._begin_pass = begin
         self.session._publish_save_report = meter.metered(
             self.session._publish_save_report, seldom=True
@@ -103,7 +103,7 @@ class Found:
 
 
 class Named:
-    """A loop calls the Rescue, or does not."""
+    """Switches a loop between calling the Rescue and not calling it."""
 
     def __init__(self, training: Training, folder: str) -> None:
         held = {"model": training.model, "optimizer": training.optimizer}
@@ -125,7 +125,7 @@ class Named:
             self._off_s = time.monotonic()
 
     def metered(self, meter: Meter) -> None:
-        """Time all that is called of ours, drawing the batches through it left out."""
+        """Time all of our functions that the loop calls, except drawing batches through `data`."""
         self.step = meter.metered(self.step)
         for thing, name in (
             (self.session, "process_boundary"),
@@ -138,7 +138,7 @@ class Named:
 
 
 def later(session: Session, seconds: float) -> None:
-    """As if that time had not passed for the agent: else more would be due than ever is."""
+    """Shift the agent's timers by the time without the agent, so that no extra work is due."""
     session.reset_step_timer()
     session._next_report += seconds
     session._allocators._next_s += seconds
@@ -153,7 +153,7 @@ def compare(agent: str, step_ms: float, rows: int, blocks: int, folder: str) -> 
     switch: Found | Named = Found() if agent == "found" else Named(training, folder)
     metered: list[OwnCode] = []
     meter: Meter | None = None
-    hollow: list[float] = []  # what the clock takes beside a step, in passes that call nothing
+    hollow: list[float] = []  # cost of the timing per step, from passes that call nothing
     began = time.perf_counter()
     timing = False
     while len(metered) < max(METERED, blocks):
@@ -209,7 +209,7 @@ def compare(agent: str, step_ms: float, rows: int, blocks: int, folder: str) -> 
 
 
 def rows_for(step_s: float) -> int:
-    """Rows of a batch with which a step takes about so long here."""
+    """Return the batch size for which a step takes about `step_s` on this machine."""
     rows = 8
     while True:
         training = Training(rows, 20)
@@ -234,7 +234,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="watchdog-bench-") as folder:
         os.chdir(folder)
-        folders.resume_in(os.path.join(folder, "rescues"))  # not beside this file
+        folders.resume_in(os.path.join(folder, "rescues"))  # not next to this file
         sys.argv[1:] = []
         rows = {step_ms: rows_for(step_ms / 1000) for step_ms in options.steps_ms}
         for agent in options.agent:

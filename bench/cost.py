@@ -1,21 +1,20 @@
 """
-What watching costs: the daemon at rest beside its kind, `watchdog status` beside other commands.
+Measure what watching costs: the daemon at rest and `watchdog status`, compared with other tools.
 
     nice -n -10 python bench/cost.py [--seconds 60] [--rounds 2] [--sizes 300,1000,5000]
                                      [--python 23] [--still] [--gate] [--json FILE]
 
-For each size as many idle processes are started, some of them Python, and all tools watch them at
-the same time, so that what else the machine does hits them alike. Where that is allowed this
-happens in a process namespace of its own, in which nobody else begins and ends. Each tool's
-processor time is read from outside, over some spans; the medians are shown. With --still the file
-of the machine's memory is a copy that does not change: on a machine where others are at work.
-How many of the processes live is counted before and after, and told; what takes too long to come
-or to go ends the run. With the settings above it takes 18 to 19 minutes.
-Started with `nice`, all that is measured has that nice value, and waits less for others. In the
-end the daemon watches beside nohang alone: glances and psutil throw the processors' caches out.
-Tools that are not installed are left out and named. Nothing here asserts; people read the figures.
-With --gate the daemon alone is measured, at 300 and 5,000 processes: the run ends with 1 where it
-costs more than BUDGET_CPU_MS a minute or holds more than BUDGET_RSS_BYTES.
+For each size the benchmark starts as many idle processes, some of them Python. All tools watch them
+at the same time, so that other load affects all tools equally. If permitted, this runs in its own
+PID namespace, where no other processes start and end. The benchmark reads each tool's processor
+time from outside, over several spans, and prints the medians. With --still /proc/meminfo is a copy
+that does not change, for a machine with other load. The number of living processes is counted
+before and after, and printed. A start or an end that takes too long ends the run. With the settings
+above a run takes 18 to 19 minutes. With `nice` all measured processes have that nice value, and
+wait less for others. The last runs have only the daemon and nohang: glances and psutil evict the
+processors' caches. Missing tools are skipped and named. The benchmark asserts nothing; people read
+the figures. With --gate it measures only the daemon, at 300 and 5,000 processes. The exit code is 1
+if it costs more than BUDGET_CPU_MS a minute or holds more than BUDGET_RSS_BYTES.
 """
 
 from __future__ import annotations
@@ -37,11 +36,13 @@ from cost_commands import show_commands, time_commands
 from cost_read import cpu, pss, rss, switches, syscalls
 from cost_shown import show_slopes, show_world
 
-SETTLE_S = 75.0  # newcomers are looked at more closely, and everybody once in the first minute
-QUESTION_S = 12.0  # ... of which: the command that asks is a Python that begins, and looked at too
-PATIENCE_S = 60.0  # for a crowd to be there, and to be gone
+# the daemon samples new processes more often, and all processes in the first minute
+SETTLE_S = 75.0
+# part of SETTLE_S: `status --json` is a new Python process that the daemon samples, too
+QUESTION_S = 12.0
+PATIENCE_S = 60.0  # for the idle processes to start or to end
 BUDGET_RSS_BYTES = 24e6
-BUDGET_CPU_MS = 90  # a minute
+BUDGET_CPU_MS = 90  # per minute
 IDLE = "import signal\nsignal.pause()"
 CROWD = """
 #include <signal.h>
@@ -131,7 +132,7 @@ def main() -> None:
 
 
 def gate(folder: Path, args: argparse.Namespace) -> int:
-    """Exit code: 1 where the daemon at rest costs more than it may."""
+    """Return the exit code: 1 if the daemon at rest exceeds its budget."""
     over = False
     for size in (300, 5000):
         world = watch(folder, size, args.python, {"watchdog": [*watchdog(), "run"]}, args)
@@ -145,7 +146,7 @@ def gate(folder: Path, args: argparse.Namespace) -> int:
 
 
 def apart(still: bool) -> None:
-    """Go on in a process namespace of our own, where that is allowed."""
+    """Restart this program in its own PID namespace, if permitted."""
     if os.environ.get("COST_APART"):
         if still:
             copy = tempfile.NamedTemporaryFile(delete=False)  # noqa: SIM115
@@ -164,7 +165,9 @@ def apart(still: bool) -> None:
 
 
 def installed(folder: Path) -> dict[str, list[str]]:
-    """The command of every tool that is there; nohang and earlyoom are fetched, not installed."""
+    """
+    Return the command of every available tool; nohang and earlyoom are downloaded, not installed.
+    """
     beside = os.path.dirname(sys.executable)
     found = {
         "watchdog": [*watchdog(), "run"],
@@ -172,8 +175,8 @@ def installed(folder: Path) -> dict[str, list[str]]:
         "nvitop collector": [sys.executable, "-c", NVITOP],
         "glances": [f"{beside}/glances", "--stdout", "cpu.user,mem.used,load"],
     }
-    # Unpacked from the distribution: installing them would start them, and they kill.
-    root = Path(beside).parent / "neighbours/root"  # by packaging/setup.sh test
+    # Unpack the packages: installing them would start the tools, and these kill processes.
+    root = Path(beside).parent / "neighbours/root"  # from packaging/setup.sh test
     if not (root / "usr/sbin/nohang").exists():
         root = folder / "root"
         apt = ["apt-get", "download", "-qq", "nohang", "earlyoom"]
@@ -199,7 +202,7 @@ def installed(folder: Path) -> dict[str, list[str]]:
 def watch(
     folder: Path, size: int, python: int, tools: dict[str, list[str]], args: argparse.Namespace
 ) -> dict[str, object]:
-    """All tools at once over `size` processes: figures of each."""
+    """Run all tools at once over `size` processes; return the figures of each."""
     env = environment(Path(tempfile.mkdtemp(dir=folder)))
     crowd: list[subprocess.Popen[bytes]] = []
     running: dict[str, subprocess.Popen[bytes]] = {}
@@ -238,7 +241,8 @@ def watch(
                 "pss_bytes": pss(p.pid),
                 "syscalls_per_min": None,
             }
-        # The last: who is traced is slowed down. One of them is the look for the question.
+        # Trace last, because tracing slows down. Subtract the sample that the status command
+        # caused.
         looks = status(env)["daemon"]["samples"] - ticks - 1
         if len(running) > 2:
             for name, calls in syscalls({name: p.pid for name, p in running.items()}).items():
@@ -258,7 +262,7 @@ def watch(
 
 
 def start_crowd(folder: Path, size: int, python: int) -> list[subprocess.Popen[bytes]]:
-    """Idle processes until there are that many, all of which end with us."""
+    """Start idle processes until there are `size`; they end with this process."""
     crowd = [
         subprocess.Popen([sys.executable, "-c", IDLE], start_new_session=True)
         for _ in range(python)
@@ -272,7 +276,7 @@ def start_crowd(folder: Path, size: int, python: int) -> list[subprocess.Popen[b
     missing = max(0, size - count_living() - 1)
     crowd.append(subprocess.Popen([str(program), str(missing)]))
     deadline = time.monotonic() + PATIENCE_S
-    while count_living() < size - 1:  # others' processes may come and go where we are not apart
+    while count_living() < size - 1:  # outside a namespace other processes may start and end
         if time.monotonic() > deadline:
             end(crowd)
             sys.exit(f"Only {count_living()} of {size} processes could be started.")
@@ -281,7 +285,7 @@ def start_crowd(folder: Path, size: int, python: int) -> list[subprocess.Popen[b
 
 
 def count_living() -> int:
-    """Processes without those that have ended and that nobody has taken note of."""
+    """Count the processes without zombies."""
     found = 0
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -297,7 +301,7 @@ def count_processes() -> int:
 
 def environment(folder: Path) -> dict[str, str]:
     folder.mkdir(exist_ok=True)
-    # Every feature is on; but nobody sits there to be told.
+    # Leave every feature on, except desktop notifications.
     (folder / "config.toml").write_text("[notify]\ndesktop = false\n")
     return {
         **os.environ,
@@ -322,7 +326,7 @@ def end(processes: list[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    # In a namespace of its own this is the process that every orphan of a tool comes to.
+    # In its own namespace this process is init, so it reaps the tools' orphans.
     deadline = time.monotonic() + PATIENCE_S
     while os.getpid() == 1 and count_processes() > 1 and time.monotonic() < deadline:
         with suppress(ChildProcessError):
@@ -347,7 +351,7 @@ def status(env: dict[str, str]) -> dict:
 
 
 def watchdog() -> list[str]:
-    """The command as it is installed beside this Python."""
+    """Return the command installed next to this Python."""
     return [os.path.join(os.path.dirname(sys.executable), "watchdog")]
 
 

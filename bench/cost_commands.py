@@ -1,4 +1,4 @@
-"""How long commands take from their start to their end, `watchdog status` beside others."""
+"""Wall time of commands from start to end: `watchdog status` compared with others."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ ROUNDS = 7
 
 
 def time_commands(watchdog: list[str], env: dict[str, str]) -> dict[str, dict[str, float | str]]:
-    """Wall time of each command, start to end; those that are not installed are left out."""
-    # As where all are installed: pip compiles the others, and a tree of sources may be kept clean.
+    """Return the wall time of each command from start to end; skip missing commands."""
+    # Compile to a cache, as pip does at installation; the source tree stays clean.
     env = {name: value for name, value in env.items() if name != "PYTHONDONTWRITEBYTECODE"}
     env["PYTHONPYCACHEPREFIX"] = tempfile.mkdtemp(prefix="cost-")
     try:
@@ -46,7 +46,7 @@ def _time(watchdog: list[str], env: dict[str, str]) -> dict[str, dict[str, float
             done = subprocess.run(
                 argv, env=env, capture_output=True, stdin=subprocess.DEVNULL, check=False
             )
-            if number:  # the first one may compile
+            if number:  # the first round may compile
                 times[name].append(time.perf_counter() - began)
             codes[name] = done.returncode
     own = statistics.median(times["watchdog status"])

@@ -1,4 +1,4 @@
-"""What a process has cost, read from outside: processor time, wake-ups, memory, system calls."""
+"""Costs of a process, read from outside: processor time, wake-ups, memory, system calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ TRACE_S = 20
 
 
 def cpu(pid: int) -> float:
-    """Processor time of all threads, to the nanosecond where the kernel tells it."""
+    """
+    Return the processor time of all threads in s, in ns resolution if the kernel has schedstat.
+    """
     try:
         total = 0
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -44,7 +46,7 @@ def pss(pid: int) -> int:
 
 
 def syscalls(pids: dict[str, int]) -> dict[str, float | None]:
-    """A minute's calls into the kernel, of some seconds under strace; None: there is no strace."""
+    """Return system calls a minute, from a short run of strace; None: strace is not installed."""
     if shutil.which("strace") is None:
         return dict.fromkeys(pids)
     command = ["timeout", "-s", "INT", str(TRACE_S), "strace", "-c", "-f", "-p"]

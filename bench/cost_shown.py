@@ -1,4 +1,4 @@
-"""The figures of `cost` as tables of Markdown."""
+"""Print the figures of `cost` as Markdown tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def show_world(world: dict[str, object]) -> None:
 
 
 def show_slopes(worlds: list[dict], more_python: int) -> None:
-    """What one more process costs, by tool; the last two worlds differ by Pythons alone."""
+    """Print the cost of one more process by tool; the last two worlds differ only in Pythons."""
     *sizes, few, crowded = worlds
     first, last = sizes[0], sizes[-1]
     if last is not first:

@@ -1,13 +1,12 @@
 """
-Cut short at every write: everything of ours that writes files, killed, without power, refused.
+Crash tests at every write: kill, power loss and refused writes, for all code that writes files.
 
     python bench/crash_cuts.py [WORKLOAD ...]
 
-Each workload runs once under a shim that writes down what it does to its files. Every prefix of
-that is laid out as a folder, with nothing, some or all of what was not synced lost and writes torn,
-and judged; then the workload is killed with SIGKILL in the place of each operation, and the disk
-refuses (full, broken, read-only) from each operation on. Takes some minutes; tests/crash takes
-samples of the same.
+Each workload runs once under a shim that records its file operations. Every prefix of the record is
+written as a folder and checked: with none, some or all unsynced data lost, and with torn writes.
+Then SIGKILL replaces each operation in turn, and the disk refuses operations (full, broken,
+read-only) from each operation on. Takes some minutes; tests/crash runs samples of the same.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from crash.crash_judge import BROKEN, NO_SPACE, READ_ONLY, Bench
 from crash.crash_workloads import WORKLOADS
 
-CHANCES = 6  # losses drawn after each operation, beside the plain ones
+CHANCES = 6  # random losses after each operation, in addition to the fixed ones
 MEMORY = "/dev/shm"
 
 
 def main(names: list[str]) -> int:
-    """A line a workload; 1 where anything was wrong."""
+    """Print a line for each workload; return 1 if a check failed."""
     wrong: list[str] = []
     print(
         f"{'workload':14} {'operations':>10} {'folders':>8} {'kills':>6} {'refusals':>8}  seconds"

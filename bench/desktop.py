@@ -1,11 +1,11 @@
 """
-What the tray companion costs: memory, processor time at rest, click to menu; beside pystray's own.
+Measure what the tray process costs: memory, CPU at rest, click to menu; compared with pystray.
 
     python bench/desktop.py [--seconds 60] [--pictures docs/images]
 
-Needs a display for the comparison (Xvfb is started where there is none), dbus-daemon, and for
-pystray's GTK backends a Python that has gi (/usr/bin/python3 with python3-gi and
-gir1.2-ayatanaappindicator3-0.1); what is missing is left out and said.
+Needs a display for the comparison (starts Xvfb if there is none) and dbus-daemon. pystray's GTK
+backends need a Python with gi (/usr/bin/python3 with python3-gi and
+gir1.2-ayatanaappindicator3-0.1). Skips and names what is missing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ BUDGET_CPU_PERCENT = 0.2
 BUDGET_MENU_S = 0.1
 TASKS = 23
 
-# The least that pystray can do: an icon and a menu of the same lines, no daemon, no notices.
+# The minimal pystray program: an icon and a menu of as many lines, without daemon and
+# notifications.
 PYSTRAY = """
 import sys, threading, time
 sys.path[:0] = {path!r}
@@ -45,7 +46,7 @@ icon.run()
 
 
 def memory(pid: int) -> dict[str, float]:
-    """RSS and PSS of a process in bytes."""
+    """Return RSS and PSS of a process in bytes."""
     found = {}
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         name, _, rest = line.partition(":")
@@ -55,13 +56,13 @@ def memory(pid: int) -> dict[str, float]:
 
 
 def cpu_s(pid: int) -> float:
-    """User and system time so far."""
+    """Return user and system time so far, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def switches(pid: int) -> int:
-    """Times that any of its threads has slept, so far."""
+    """Return how often any of its threads has slept so far."""
     total = 0
     for thread in Path(f"/proc/{pid}/task").iterdir():
         for line in (thread / "status").read_text().splitlines():
@@ -71,7 +72,7 @@ def switches(pid: int) -> int:
 
 
 def companion(folder: Path, seconds: float) -> dict[str, float]:
-    """The companion beside a daemon with many tasks, a panel and a notification service."""
+    """Run the tray process with a daemon with many tasks, a panel and a notification service."""
     bus = PrivateBus(folder)
     bus.start()
     tasks = [task(4000 + n, f"train_{n}.ipynb", GIB, agent=agent()) for n in range(TASKS)]
@@ -118,7 +119,7 @@ def companion(folder: Path, seconds: float) -> dict[str, float]:
 
 
 def pystrays(folder: Path, seconds: float) -> dict[str, dict[str, float] | str]:
-    """pystray's own backends, each in the Python that can run it."""
+    """Run pystray's own backends, each in a Python that supports it."""
     server = subprocess.Popen(
         ["Xvfb", "-displayfd", "1", "-screen", "0", "900x500x24", "-nolisten", "tcp", "-noreset"],
         stdout=subprocess.PIPE,
@@ -175,7 +176,7 @@ def pystrays(folder: Path, seconds: float) -> dict[str, dict[str, float] | str]:
 
 
 def pictures(folder: Path) -> None:
-    """A sheet of the icon's levels and marks on a dark and on a light ground."""
+    """Draw a sheet of the icon's levels and marks on a dark and on a light background."""
     from PIL import Image
 
     from watchdog_app.core.model.levels import Level

@@ -1,12 +1,12 @@
 """
-The memory that `watchdog estimate` foretells beside what real trainings took.
+Compare the memory that `watchdog estimate` predicts with the memory of real trainings.
 
     python bench/estimate.py [--only NAME] [--holdout]
 
-Each model of bench/estimate_models.py is trained for three steps with Adam in a process of its own
-(Keras: train_on_batch), whose peak is its high-water mark of resident memory. The estimate runs in
-another one. "error" is that of the peak beyond what the process held after importing the framework;
-"of all" that of the whole peak. Prints a table in Markdown.
+Each model of bench/estimate_models.py trains for three steps with Adam in its own process (Keras:
+train_on_batch). The measured peak is that process's maximum RSS (VmHWM). The estimate runs in
+another process. "error" is the error of the peak minus the RSS after importing the framework; "of
+all" is the error of the whole peak. Prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STEPS = 3
 
 
 def status(name):
-    """A figure of this process's memory, in bytes."""
+    """Return a field of /proc/self/status in bytes."""
     with open("/proc/self/status") as file:
         for line in file:
             if line.startswith(name):
@@ -35,7 +35,7 @@ def status(name):
 
 
 def measure(name, batch, jit):
-    """Train; what the process held after the import, and at the most."""
+    """Train; return the RSS after the import and the maximum RSS, in bytes."""
     import numpy as np
 
     shape, words = models.INPUTS[name]
@@ -80,14 +80,14 @@ def measure(name, batch, jit):
 
 
 def loss_of(out):
-    """As the user of such a model would choose it."""
+    """Return the loss that a user of such a model would choose."""
     if len(out) == 1:
         return "sparse_categorical_crossentropy"
     return "binary_crossentropy" if out[-1] == 1 else "mse"
 
 
 def expect(name, batch, jit):
-    """The estimate, and the part of it that a bare import holds."""
+    """Return the import's share, the estimated peak and the ends of its interval, in bytes."""
     from contextlib import nullcontext
 
     from watchdog_app.estimate import estimate
@@ -119,7 +119,7 @@ def expect(name, batch, jit):
 
 
 def ask(what, name, batch, jit):
-    """One of the two in a child."""
+    """Run `measure` or `expect` in a child process."""
     words = [sys.executable, __file__, what, name, str(batch), str(int(jit))]
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
@@ -127,7 +127,7 @@ def ask(what, name, batch, jit):
 
 
 def main():
-    """The table."""
+    """Print the table."""
     if len(sys.argv) == 5 and sys.argv[1] in ("measure", "foretell"):
         name, batch, jit = sys.argv[2], int(sys.argv[3]), sys.argv[4] == "1"
         print(json.dumps((measure if sys.argv[1] == "measure" else expect)(name, batch, jit)))

@@ -1,11 +1,11 @@
 """
-`watchdog estimate` as a command beside trainings of bench/estimate_second.py.
+Compare the command `watchdog estimate` with trainings of bench/estimate_second.py.
 
     python bench/estimate_judge.py [--only NAME]
 
-Each model is trained in a process of its own (Keras: one `fit` over four batches; PyTorch: four
-steps by hand), whose high-water mark of resident memory is compared with the peak that the command
-foretells. "error" is of what lies beyond the bare import of the framework, "of all" of the whole.
+Each model trains in its own process (Keras: one `fit` over four batches; PyTorch: four steps of a
+loop). The process's maximum RSS is compared with the peak that the command predicts. "error" is the
+error of the peak minus the RSS after importing the framework; "of all" of the whole peak.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEPS = 4
 
 
 def keras_training(name, batch, optimizer, settings):
-    """What the process held after the import, and at the most."""
+    """Train with Keras; return the RSS after the import and the maximum RSS, in bytes."""
     import keras
     import numpy as np
     import tensorflow  # noqa: F401 - a part of the base
@@ -54,7 +54,7 @@ def keras_training(name, batch, optimizer, settings):
 
 
 def torch_training(name, batch, optimizer, settings):
-    """The same of a loop by hand; the loss is cross entropy."""
+    """Train with a PyTorch loop and cross entropy; return the same figures."""
     import torch
 
     base = status("VmRSS")
@@ -87,7 +87,7 @@ def torch_training(name, batch, optimizer, settings):
 
 
 def expected(name, batch, optimizer, settings):
-    """What the command says, as JSON."""
+    """Return the command's result, parsed from JSON."""
     keras = name.startswith("keras")
     words = [sys.executable, "-m", "watchdog_app", "estimate", f"{models.__file__}:{name}"]
     words += ["--batch", str(batch), "--optimizer", optimizer, "--limit", "16G", "--json"]
@@ -100,7 +100,7 @@ def expected(name, batch, optimizer, settings):
 
 
 def main():
-    """The table."""
+    """Print the table."""
     if sys.argv[1:2] == ["train"]:
         case = (sys.argv[2], int(sys.argv[3]), sys.argv[4], json.loads(sys.argv[5]))
         print(json.dumps((keras_training if "keras" in case[0] else torch_training)(*case)))

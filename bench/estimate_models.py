@@ -1,9 +1,9 @@
-"""The models of bench/estimate.py: each a builder, what one example is, and a batch or several."""
+"""The models of bench/estimate.py: builders, inputs, and batch sizes."""
 
 from __future__ import annotations
 
-# name: (what makes it, batch, jit). Those with `holdout` were added when nothing was changed any
-# more: see docs/measurements.md.
+# (name of the builder, batch size, jit). HOLDOUT was added after the estimate was finished: see
+# docs/measurements.md.
 TUNED = (
     ("keras_dense", 512, False),
     ("keras_dense", 8192, False),
@@ -352,7 +352,7 @@ def torch_embedding():
     )
 
 
-# What one example is: shape, and for whole numbers how many there are of them.
+# Shape of one example and, for integers, the number of different values.
 INPUTS = {
     "keras_dense": ((2048,), None),
     "keras_vgg": ((112, 112, 3), None),
@@ -391,7 +391,7 @@ def torch_tiny():
 INPUTS |= {"keras_tiny": ((8,), None), "torch_tiny": ((8,), None)}
 
 
-# Not looked at while the estimate was made.
+# Not used during the development of the estimate.
 HOLDOUT = (
     ("keras_densenet", 16, False),
     ("keras_efficientnet", 16, False),

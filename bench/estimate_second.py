@@ -1,8 +1,8 @@
 """
-The second holdout of bench/estimate.py: by somebody else than who made the rules.
+The second holdout of bench/estimate.py, written by another person than the author of the rules.
 
-Other families of layers, optimizers and precisions, several inputs, masks, tied weights,
-checkpointed activations; Keras models are trained by `fit`.
+It has other layer families, optimizers and precisions, several inputs, masks, tied weights and
+activation checkpointing; Keras models train with `fit`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CASES = (
     ("torch_basic_resnet", 32, "sgd", {"precision": "bfloat16"}),
 )
 
-# What one example is, input by input: shape, and for whole numbers how many there are of them.
+# For each input: shape of one example and, for integers, the number of different values.
 INPUTS = {
     "keras_convnext": [((96, 96, 3), None)],
     "keras_dense_blocks": [((96, 96, 3), None)],

@@ -1,10 +1,10 @@
 """
-What one resource under watch costs, in microseconds a sample and bytes.
+Measure the cost of one watched resource, in microseconds a sample and bytes.
 
     python bench/forecast_cost.py
 
-Each case and a loop of a hundred float additions take turns, five rounds; the fastest of each
-counts. The ratio between the two says more than the time where machines differ or are shared.
+Each case alternates with a loop of a hundred float additions, for five rounds; the fastest round of
+each counts. Compare the ratio of the two, not the time, between machines or on a shared machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROUNDS = 5
 
 
 def baseline(repeats=2000):
-    """Seconds for a hundred float additions."""
+    """Return the seconds for a hundred float additions."""
     began = time.process_time()
     for _ in range(repeats):
         total = 0.0
@@ -31,7 +31,7 @@ def baseline(repeats=2000):
 
 
 def played(series):
-    """Seconds a sample."""
+    """Return the seconds per sample."""
     watch = ResourceMonitor(WatchSettings(), StageSettings())
     began = time.process_time()
     for t, used in series:

@@ -1,11 +1,11 @@
 """
-Ordinary days, simulated: how often does a machine that is never in danger raise an alarm?
+Simulate ordinary days: how many alarms does a machine raise that is never in danger?
 
     python bench/forecast_day.py [--days 5] [--caution normal]
 
-A workstation of 32 GiB: a desktop that wanders, notebooks that load data sets at the speed of a
-disk, train with warm-up, garbage and validation spikes, and are closed again; builds that burst.
-The level never comes above 88 % of the limit. Every alarm is a false one.
+A workstation with 32 GiB has a desktop whose memory varies. Notebooks load datasets at disk speed,
+train with warm-up, garbage and validation spikes, and are closed. Builds have bursts. The level
+never exceeds 88 % of the limit, so every alarm is false.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ DAY_S = 86400.0
 
 
 def jobs(draw):
-    """Things that use memory: (start, functions of the seconds since then, end)."""
+    """
+    Return the memory users of a day: (start, end, bytes as a function of seconds since start).
+    """
     found = []
     t = 8 * 3600.0
     while t < 20 * 3600.0:
@@ -84,7 +86,7 @@ def browser(draw, start):
 
 
 def day(seed, caution):
-    """(notices, silent checkpoints, looks) of one day."""
+    """Simulate one day; return the numbers of notifications, silent checkpoints and samples."""
     draw = random.Random(seed)
     running = jobs(draw)
     watch = ResourceMonitor(WatchSettings(caution=caution), StageSettings())

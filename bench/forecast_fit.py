@@ -1,14 +1,14 @@
 """
-Choose the thresholds of a tier on recorded traces, and say how well the choice carries over.
+Choose the thresholds of a tier on recorded traces, and cross-validate the choice.
 
     python bench/forecast_fit.py FOLDER [FOLDER ...] [--tier strict|eager] [--moved 3]
 
-The first folder is the one that counts; the others, and copies of all with the limit moved, only
-steady the choice. Five thresholds are chosen, each from three values a sixth or so apart, one
-after the other until nothing gets better; whatever else there is stays as reasoned. A finer or
-wider search would fit the noise of 50 failures. Prints the choice, the in-sample figures and those
-cross-validated by program: no threshold saw another run of the program that it is judged on.
-Every figure comes from the engine itself.
+The first folder matters most. The others, and copies of all with a changed limit, only make the
+choice more stable. The program chooses five thresholds, each from three values about a sixth apart,
+one after another until nothing improves. All other thresholds keep their values. A finer or wider
+search would fit the noise of 50 failures. Prints the choice, the in-sample figures and the figures
+cross-validated by program: no threshold saw another run of the program that it is judged on. Every
+figure comes from the engine itself.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ GRID = {
 }
 CENTRE = (1, 1, 1, 1, 1)
 FOLDS, ROUNDS = 6, 3
-HELD_S = 4.0  # as long as a tier stays open after its evidence
+HELD_S = 4.0  # how long a tier stays open after its evidence
 FULL = 0.985
 LAST_S = 2.6
-AWAY = 0.6  # what a step away from the centre has to bring
+AWAY = 0.6  # minimum gain for a step away from the centre
 
 
 def moved(traces, seed):
-    """The same programs under another limit: nearer to the peak of those that end well, earlier."""
+    """
+    Return the same programs with another limit: earlier failures, and smaller margins otherwise.
+    """
     draw = random.Random(seed)
     copies = []
     for side, rows in traces:
@@ -61,13 +63,13 @@ def moved(traces, seed):
 
 
 def thresholds(start, point):
-    """The thresholds at a point of the grid around `start`."""
+    """Return the thresholds at a point of the grid around `start`."""
     factors = {n: values[i] for (n, values), i in zip(GRID.items(), point, strict=True)}
     return dataclasses.replace(start, **{n: getattr(start, n) * f for n, f in factors.items()})
 
 
 class Alarm:
-    """One tier at one point of the grid."""
+    """The state of one tier at one point of the grid."""
 
     def __init__(self, ask):
         self.ask = ask
@@ -77,7 +79,7 @@ class Alarm:
 
 
 def judge(job):
-    """{point: figures} of one trace, all points in one pass of the engine."""
+    """Return {point: figures} of one trace, all points in one pass of the engine."""
     (side, rows), start, points, tier = job
     forecaster = TrendForecaster()
     alarms = [Alarm(thresholds(start, point)) for point in points]
@@ -104,11 +106,11 @@ def judge(job):
 
 
 class Figures:
-    """Figures of every trace at the points of the grid, each worked out once."""
+    """Figures of every trace at the points of the grid, each computed once."""
 
     def __init__(self, sets, start, tier, pool):
         self.sets, self.start, self.tier, self.pool = sets, start, tier, pool
-        self.known = {}  # point: figures of each trace, for each set
+        self.known = {}  # point: for each set, the figures of each trace
 
     def need(self, points):
         new = sorted(set(points) - set(self.known))
@@ -125,7 +127,7 @@ class Figures:
 
 
 def worth(m, tier):
-    """What the figures of one trace are worth: leads against false alarms."""
+    """Return the value of a trace's figures: lead times against false alarms."""
     if not m["fail"]:
         alarm, episode = (2.0, 0.4) if tier == "strict" else (0.9, 0.2)
         return -alarm * m["alarm"] - episode * m["episodes"]
@@ -136,7 +138,7 @@ def worth(m, tier):
 
 
 def choose(figures, weights, folds):
-    """The best point for each fold, a fold being the programs that it may not look at."""
+    """Return the best point for each fold; a fold is the set of programs left out."""
 
     def value(point, left_out):
         total = -AWAY * sum(abs(i - j) for i, j in zip(point, CENTRE, strict=True))
@@ -181,7 +183,8 @@ def main():
             sets.append(moved(traces, k))
             weights.append(0.3)
             names.append(f"{folder}, limits moved {k}")
-    # What an unknown cost allows: (5 s to save + 1 s a step) x 3, at the low end of the forecast.
+    # The horizon of an unknown cost: (5 s to save + 1 s a step) x 3, at the low end of the
+    # forecast.
     start = STRICT if a.tier == "strict" else dataclasses.replace(EAGER, horizon_s=30.0)
     whole = sorted({program(side) for traces in sets for side, _ in traces})
     random.Random(0).shuffle(whole)

@@ -1,11 +1,12 @@
 """
-Calibrate the forecast's interval, and draw how well it holds.
+Calibrate the forecast's interval, and plot its reliability.
 
     python bench/forecast_interval.py FOLDER [FOLDER ...] [--draw docs/images]
 
-Quantiles of true / foretold time, by how far the scales disagree and how young the growth is,
-fitted with the pinball loss, each trace weighing the same; cross-validated by program. Only
-failing traces, from 60 s to 1 s before the end. Needs numpy and scipy; drawing needs matplotlib.
+Fits quantiles of true / predicted time with the pinball loss; each trace has the same weight. The
+inputs are the disagreement of the time scales and the age of the growth. Cross-validated by
+program. Uses only failing traces, from 60 s to 1 s before the end. Needs numpy and scipy; plots
+need matplotlib.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ NEAREST_S, FURTHEST_S = 1.0, 60.0
 
 
 def collect(corpora):
-    """Rows of (trace, true, eta, low, high, scales say sooner, later, youth, doubt); programs."""
+    """
+    Return rows of (trace, true, eta, low, high, sooner, later, youth, widening), and programs.
+    """
     rows, programs = [], []
     number = 0
     for traces in corpora:
@@ -69,11 +72,11 @@ def collect(corpora):
 
 
 def fit(table, weights, quantile, sooner):
-    """The three coefficients of one end of the interval."""
+    """Fit one end of the interval; return its inputs, its sign and its three coefficients."""
     y = np.log(table[:, 1] / table[:, 2])
     x = np.stack([np.ones(len(table)), table[:, 5 if sooner else 6], table[:, 7]], 1)
     sign = -1 if sooner else 1
-    y -= sign * table[:, 8]  # what widens both ends is given
+    y -= sign * table[:, 8]  # the widening of both ends is not fitted
     weights = weights / weights.sum()
 
     def loss(b):
@@ -120,7 +123,7 @@ def main():
 
 
 def draw(table, inside, weights, folder):
-    """Predicted against actual, and the reliability diagram."""
+    """Plot predicted against true times, and the reliability diagram."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -138,7 +141,7 @@ def draw(table, inside, weights, folder):
     axes.set_title("Every failing trace, its last minute", fontsize=10)
     figure.savefig(os.path.join(folder, "forecast-predicted-actual.png"), dpi=90)
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
-    # The interval gives three quantiles; between them the logarithm is taken as straight.
+    # The interval has three quantiles; interpolate the logarithm linearly between them.
     marks = np.array([0.02, 0.1, 0.5, 0.9, 0.98])
     below = []
     for share in (-1.8, -1, 0, 1, 1.8):

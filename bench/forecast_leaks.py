@@ -1,10 +1,10 @@
 """
-Leaks into a limit, at the pace that the watch itself asks for: is each one rescued?
+Play leaks into a limit, sampled as often as the engine requests: does each lead to a rescue?
 
     python bench/forecast_leaks.py
 
-A warm-up to a plateau, then growth in steps of a training; only growth that takes 5 s or more
-from half full to full. Prints the shortest time between the rescue stage and the end.
+A warm-up to a plateau, then growth in training steps; only growth that takes 5 s or more from half
+full to full. Prints the shortest time between the rescue stage and the end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MIB = 1024.0**2
 
 
 def lead(draw, limit, rate, plateau):
-    """Seconds between the first rescue and the end; None when there was none."""
+    """Return the seconds between the first rescue and the end; None: no rescue."""
     watch = ResourceMonitor(WatchSettings(), StageSettings())
     warm = draw.uniform(3, 9)
     quiet, step = warm + draw.uniform(1, 20), draw.uniform(0.02, 0.3)

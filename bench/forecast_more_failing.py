@@ -1,11 +1,11 @@
 """
-More small real programs of data science to record traces of, written after the rules were made.
+More small data science programs for recorded traces, written after the rules were fixed.
 
     python bench/forecast_more_failing.py KIND LIMIT_MB SEED
 
-As forecast_programs.py: inside a memory group of LIMIT_MB, each grows until it is killed. Those
-that end well are in forecast_more_healthy.py. They
-need NumPy, pandas, scikit-learn, Pillow, torch or TensorFlow.
+As forecast_programs.py: in a memory group of LIMIT_MB, each program grows until the kernel kills
+it. The programs that end normally are in forecast_more_healthy.py. They need NumPy, pandas,
+scikit-learn, Pillow, torch or TensorFlow.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def until(s):
         yield
 
 
-# Ends in a kill
+# These end in a kill
 def oom_merge_explosion(m):
-    """Joins of a table with itself on ever coarser keys."""
+    """Joins of a table with itself on keys with fewer and fewer values."""
     import numpy as np
     import pandas as pd
 
@@ -51,7 +51,7 @@ def oom_merge_explosion(m):
 
 
 def oom_dicts(m):
-    """scraper: list of dicts, at varying speed"""
+    """A scraper with a list of dicts, at varying speed."""
     rows = []
     i = 0
     while True:
@@ -64,7 +64,7 @@ def oom_dicts(m):
 
 
 def oom_forest(m):
-    """random forests with growing n_estimators kept, n_jobs=2"""
+    """Random forests with growing n_estimators, all kept; n_jobs=2."""
     import numpy as np
     from sklearn.ensemble import RandomForestRegressor
 
@@ -78,7 +78,7 @@ def oom_forest(m):
 
 
 def oom_shuffle(m):
-    """tf.data shuffle buffer larger than the memory"""
+    """A tf.data shuffle buffer larger than the memory."""
     import tensorflow as tf
 
     def gen():
@@ -97,7 +97,7 @@ def oom_shuffle(m):
 
 
 def oom_retrace(m):
-    """tf.function retraced with python scalars each step, plus history"""
+    """A tf.function retraced with a Python scalar at each step, and a kept history."""
     import tensorflow as tf
 
     v = tf.Variable(tf.random.normal((512, 512)))
@@ -117,7 +117,7 @@ def oom_retrace(m):
 
 
 def oom_augment_queue(m):
-    """images decoded by threads into an unbounded queue; trainer with varying speed"""
+    """Threads decode images into an unbounded queue; the trainer's speed varies."""
     import numpy as np
     from PIL import Image
 
@@ -140,7 +140,7 @@ def oom_augment_queue(m):
 
 
 def oom_json(m):
-    """many json files parsed and concatenated"""
+    """Many JSON files, parsed and concatenated."""
     data = json.dumps(
         [{"a": i, "b": f"text {i}", "c": [i, i + 1, i + 2], "d": {"x": i / 3}} for i in range(4000)]
     )
@@ -151,7 +151,7 @@ def oom_json(m):
 
 
 def oom_sqlite_mem(m):
-    """sqlite in memory, bulk load with index and transactions"""
+    """An SQLite database in memory: bulk load with index and transactions."""
     db = sqlite3.connect(":memory:")
     db.execute("create table t(a integer, b text, c blob)")
     db.execute("create index i on t(b)")
@@ -167,7 +167,7 @@ def oom_sqlite_mem(m):
 
 
 def oom_train_then_eval(m):
-    """healthy training with validation peaks, then a callback that keeps predictions each epoch"""
+    """A healthy training with validation peaks; a callback keeps predictions of each epoch."""
     import numpy as np
 
     w = np.random.rand(int(m * MB * 0.3 / 8))
@@ -184,7 +184,7 @@ def oom_train_then_eval(m):
 
 
 def oom_pool(m):
-    """pool whose workers grow, and are never replaced"""
+    """A pool whose workers grow and are never replaced."""
     ps = [mp.Process(target=_grow, args=(m * random.uniform(0.005, 0.012),)) for _ in range(3)]
     for p in ps:
         p.start()
@@ -203,7 +203,7 @@ def _grow(step):
 
 
 def oom_concat(m):
-    """df = pd.concat([df, chunk]) in a loop; classic quadratic; after warm work"""
+    """df = pd.concat([df, chunk]) in a loop (quadratic), after some other work."""
     import numpy as np
     import pandas as pd
 
@@ -217,7 +217,7 @@ def oom_concat(m):
 
 
 def oom_torch_workers(m):
-    """DataLoader workers each copy-on-write a list of python objects + kept loss graph"""
+    """DataLoader workers that cache their items, and a loop that keeps the loss graph."""
     import torch
     from torch.utils.data import DataLoader, Dataset
 

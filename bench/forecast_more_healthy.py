@@ -1,10 +1,10 @@
 """
-More small real programs of data science to record traces of, written after the rules were made.
+More small data science programs for recorded traces, written after the rules were fixed.
 
     python bench/forecast_more_healthy.py KIND LIMIT_MB SEED
 
-As forecast_programs.py: inside a memory group of LIMIT_MB, each is meant to end well, which some do
-not. Those that grow until they are killed are in forecast_more_failing.py. They
+As forecast_programs.py: in a memory group of LIMIT_MB, each program is meant to end normally; some
+do not. The programs that grow until the kernel kills them are in forecast_more_failing.py. They
 need NumPy, pandas, scikit-learn, Pillow, torch or TensorFlow.
 """
 
@@ -32,7 +32,7 @@ def until(s):
         yield
 
 
-# Ends well
+# These end normally
 def ok_torch_train(m):
     import torch
     from torch.utils.data import DataLoader, TensorDataset
@@ -123,7 +123,7 @@ def ok_forest(m):
 
 
 def ok_gc(m):
-    """cycles with arrays: sawtooth of the collector"""
+    """Reference cycles with arrays: sawtooth of the garbage collector."""
     import numpy as np
 
     class N:
@@ -141,7 +141,7 @@ def ok_gc(m):
 
 
 def ok_pool(m):
-    """process pools that come and go"""
+    """Process pools that start and end."""
 
     for _ in until(75):
         with mp.Pool(3) as p:
@@ -160,7 +160,7 @@ def _job(mb):
 
 
 def ok_validation(m):
-    """long training: validation peaks grow in at 20 s, every 9 s, and a checkpoint write"""
+    """A long training with validation peaks every 9 s and a checkpoint."""
     import numpy as np
 
     w = [np.random.rand(int(m * MB * 0.25 / 8))]
@@ -238,7 +238,7 @@ def ok_json_etl(m):
 
 
 def ok_describe(m):
-    """A notebook that adds one column after the other, up to two thirds of the limit."""
+    """A notebook that adds one column after another, up to two thirds of the limit."""
     import numpy as np
     import pandas as pd
 
@@ -253,7 +253,7 @@ def ok_describe(m):
 
 
 def ok_augment(m):
-    """bounded queue of decoded images; fills in the first minute"""
+    """A bounded queue of decoded images; it fills in the first minute."""
     import numpy as np
 
     q = queue.Queue(int(m * MB * 0.5 / (256 * 256 * 3 * 4)))
@@ -271,7 +271,7 @@ def ok_augment(m):
 
 
 def ok_cuts(m):
-    """image training with several tensor sizes: progressive resizing (a step up every 15 s)"""
+    """An image training with progressive resizing: a larger size every 15 s."""
     import numpy as np
 
     [np.random.rand(int(m * MB * 0.2 / 8))]

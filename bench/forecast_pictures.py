@@ -1,5 +1,5 @@
 """
-Draw a series of each regime, and of other resources, with the forecasts made along the way.
+Plot a series of each regime, and of other resources, with the forecasts made at each time.
 
     python bench/forecast_pictures.py FOLDER
 """
@@ -21,7 +21,7 @@ from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.replay.play import Moment, Played, is_reached, play
 from watchdog_app.core.replay.trace import Trace
 
-_BARS = {  # colour, and height as a share of the limit
+_BARS = {  # colour, and height as a fraction of the limit
     Stage.SAVE: ("#edae49", 0.06),
     Stage.WARN: ("#d1495b", 0.03),
     Stage.PAUSE: ("#542344", 0.015),
@@ -34,7 +34,7 @@ LIMIT = 1000 * MIB
 def series(
     name, level, lasts=100.0, limit=LIMIT, unit="bytes", *, kind=ResourceKind.CGROUP, dt=0.1
 ):
-    """The series until it meets its limit, or for so many seconds."""
+    """Return the series until it reaches its limit, or for `lasts` seconds."""
     draw, samples, end = random.Random(name), [], None
     t = 0.0
     while t < lasts:
@@ -72,12 +72,12 @@ REGIMES = [
 
 
 def whole(level):
-    """As a sensor of whole degrees shows it."""
+    """Round the level, as a sensor of whole degrees does."""
     return lambda t, draw: float(round(level(t, draw)))
 
 
 def heats(asymptote, tau_s, begin=40.0):
-    """First-order lag to a level."""
+    """Return a first-order lag towards `asymptote`, in whole degrees."""
     return whole(
         lambda t, d: begin + (asymptote - begin) * (1 - math.exp(-t / tau_s)) + d.gauss(0, 0.3)
     )
@@ -89,7 +89,7 @@ def failing_fan(t, draw):
 
 
 def drained(t, draw):
-    """Percent in whole steps; training begins after 20 minutes."""
+    """Charge used, in whole percent; training starts after 20 minutes."""
     return round(0.35 + t / 14400 + max(0.0, t - 1200) / 4800 + draw.gauss(0, 5e-4), 2)
 
 
@@ -114,7 +114,7 @@ CEILINGS = [
 
 
 def row(one):
-    """What was told of one resource, as a line of a table."""
+    """Return a table row on the first notification about a resource."""
     told = [m for m in one.moments if m.assessment.notify]
     end = one.trace.ended_s
     shown = [m for m in one.moments if m.assessment.forecast is not None]
@@ -128,12 +128,12 @@ def row(one):
 
 def draw_level(axes: Any, played: Played, fans: int) -> None:
     """
-    The level, the limit, the open stages, and some forecasts as fans.
+    Plot the level, the limit, the reached stages, and some forecasts as fans.
 
     Args:
-        axes: of matplotlib.
-        played: from `play`.
-        fans: how many forecasts are drawn.
+        axes: matplotlib axes.
+        played: result of `play`.
+        fans: maximum number of forecasts to draw.
     """
     moments, trace = played.moments, played.trace
     scale, unit = (1 / 2**20, "MiB") if trace.unit == "bytes" else (1.0, trace.unit)
@@ -166,7 +166,7 @@ def draw_level(axes: Any, played: Played, fans: int) -> None:
 
 
 def _draw_fans(axes: Any, moments: Sequence[Moment], scale: float, fans: int) -> None:
-    """Some forecasts: median and interval from the level to the limit."""
+    """Plot some forecasts: median and interval from the level to the limit."""
     shown_s = max(_LONGEST_S, moments[-1].t - moments[0].t)
     known = [(m, found) for m in moments if (found := m.assessment.forecast) is not None]
     for m, found in known[:: max(1, len(known) // fans)]:
@@ -179,7 +179,7 @@ def _draw_fans(axes: Any, moments: Sequence[Moment], scale: float, fans: int) ->
 
 
 def picture(played: list[Played], path: str) -> None:
-    """Panels in two columns."""
+    """Draw the panels in two columns."""
     rows = (len(played) + 1) // 2
     figure = Figure(figsize=(10, 2.7 * rows), layout="constrained")
     panels = figure.subplots(rows, 2, squeeze=False)

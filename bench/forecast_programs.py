@@ -1,13 +1,12 @@
 """
-Small real programs of data science, to record traces of: a set to be judged on, never fitted to.
+Small real data science programs for recorded traces: a test set, never used for fitting.
 
     python bench/forecast_programs.py KIND LIMIT_MB SEED
 
-Run it inside a memory group of LIMIT_MB. Kinds that start with "oom_" grow until they are killed,
-kinds that start with "ok_" look as if they would and end well. Unlike `forecast_workloads.py`,
-which draws the curve of the memory itself, these run NumPy, pandas, scikit-learn, torch and
-TensorFlow, and their memory does what those libraries do. All sizes are shares of the limit,
-drawn from SEED.
+Run it in a memory group of LIMIT_MB. Kinds that start with "oom_" grow until the kernel kills them.
+Kinds that start with "ok_" look similar and end normally. Unlike `forecast_workloads.py`, which
+sets the memory curve itself, these run NumPy, pandas, scikit-learn, torch and TensorFlow, and their
+memory behaves as those libraries do. All sizes are fractions of the limit, drawn from SEED.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ MB = 1 << 20
 
 
 def until(seconds):
-    """True until so many seconds have passed."""
+    """Yield until `seconds` have passed."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         yield
 
 
 def frame(megabytes):
-    """A table of about this size, a third of it words."""
+    """Return a table of about this size, a third of it words."""
     import numpy as np
     import pandas as pd
 
@@ -50,7 +49,7 @@ def array(megabytes):
     return np.random.default_rng(0).random(max(1, int(megabytes * MB / 8)))
 
 
-# Ends in a kill
+# These end in a kill
 
 
 def oom_chunks(m):
@@ -73,7 +72,7 @@ def oom_merge(m):
 
 
 def oom_models(m):
-    """Every model of a search kept, with its predictions."""
+    """Every model of a search is kept, with its predictions."""
     import numpy as np
     from sklearn.neighbors import KNeighborsRegressor
 
@@ -85,7 +84,7 @@ def oom_models(m):
 
 
 def oom_gradients(m):
-    """The gradients of every step kept for a plot."""
+    """The gradients of every step are kept for a plot."""
     import tensorflow as tf
 
     side = int((m * random.uniform(0.002, 0.006) * MB / 4) ** 0.5)
@@ -112,7 +111,7 @@ def oom_losses(m):
 
 
 def oom_stack(m):
-    """An array that grows by being stacked anew."""
+    """An array that is copied by np.vstack to grow."""
     import numpy as np
 
     rows = np.zeros((1, 512))
@@ -122,7 +121,7 @@ def oom_stack(m):
 
 
 def oom_memo(m):
-    """Results remembered by argument: fewer new ones as time goes on."""
+    """Results cached by argument; fewer new arguments over time."""
     memo, part = {}, m * random.uniform(0.004, 0.008)
     seen = 0
     while True:
@@ -134,7 +133,7 @@ def oom_memo(m):
 
 
 def oom_workers(m):
-    """Two workers that each collect what they did."""
+    """Two workers that each collect their results."""
 
     def work(seed):
         random.seed(seed)
@@ -151,7 +150,7 @@ def oom_workers(m):
 
 
 def oom_backlog(m):
-    """A reader faster than the trainer, and a queue without a bound."""
+    """A reader faster than the trainer, and an unbounded queue."""
     waiting, part = queue.Queue(), m * random.uniform(0.004, 0.01)
 
     def read():
@@ -176,7 +175,7 @@ def oom_words(m):
 
 
 def oom_cycles(m):
-    """Rings of objects that wait for the collector, and a part that never goes."""
+    """Reference cycles that wait for the garbage collector, and a part that is never freed."""
     kept, part = [], m * random.uniform(0.003, 0.006)
     gc.disable()
     beat = random.randrange(25, 60)
@@ -191,7 +190,7 @@ def oom_cycles(m):
 
 
 def oom_cells(m):
-    """A notebook: every cell makes a table, none is deleted."""
+    """A notebook: every cell makes a table, and no table is deleted."""
     tables = []
     while True:
         tables.append(frame(m * random.uniform(0.05, 0.16)))
@@ -200,7 +199,7 @@ def oom_cells(m):
 
 
 def oom_beam(m):
-    """A search whose frontier widens by a share with every level."""
+    """A search whose frontier widens by a fraction with every level."""
     frontier, share = array(0.03 * m), random.uniform(0.06, 0.15)
     import numpy as np
 
@@ -210,7 +209,7 @@ def oom_beam(m):
 
 
 def oom_after_quiet(m):
-    """An honest training for a while, then a history that is never emptied."""
+    """A healthy training for a while, then a history that is never emptied."""
     import numpy as np
 
     base, kept = array(m * random.uniform(0.2, 0.45)), []
@@ -223,11 +222,11 @@ def oom_after_quiet(m):
         time.sleep(0.2)
 
 
-# Ends well
+# These end normally
 
 
 def ok_groups(m):
-    """Large joins now and then, over a table that stays."""
+    """Occasional large joins over a table that stays."""
     table = frame(m * random.uniform(0.15, 0.25))
     for _ in until(70):
         part = table.sample(frac=random.uniform(0.3, 0.9))
@@ -237,7 +236,7 @@ def ok_groups(m):
 
 
 def ok_preload(m):
-    """Shards loaded at the pace of a disk, then epochs over them."""
+    """Shards loaded at disk speed, then epochs over them."""
     import numpy as np
 
     shards, top, pace = [], random.uniform(0.5, 0.85) * m, random.uniform(0.01, 0.05) * m
@@ -266,7 +265,7 @@ def ok_keras(m):
 
 
 def ok_window(m):
-    """The last so many samples, kept for replay."""
+    """A fixed number of recent samples, kept for replay."""
     kept = collections.deque(maxlen=random.randint(80, 200))
     part = m * random.uniform(0.5, 0.88) / kept.maxlen
     for _ in until(80):
@@ -276,7 +275,7 @@ def ok_window(m):
 
 
 def ok_lru(m):
-    """A cache with a bound, filled by keys of which some are frequent."""
+    """A bounded cache, filled by keys some of which are frequent."""
     kept, most = collections.OrderedDict(), random.randint(60, 150)
     part = m * random.uniform(0.5, 0.85) / most
     for _ in until(80):
@@ -291,7 +290,7 @@ def ok_lru(m):
 
 
 def ok_lists(m):
-    """Lists of small objects made and dropped; the allocator keeps the room."""
+    """Lists of small objects, created and deleted; the allocator keeps the memory."""
     for _ in until(60):
         rows = [{"i": i, "name": f"row {i}"} for i in range(int(m * random.uniform(300, 1500)))]
         time.sleep(random.uniform(0.5, 3))
@@ -314,7 +313,7 @@ def ok_cells(m):
 
 
 def ok_pool(m):
-    """Workers that import what they need, work, and are replaced."""
+    """Workers that import libraries, work, and are replaced."""
 
     def work(seed):
         import pandas  # noqa: F401
@@ -349,7 +348,7 @@ def ok_files(m):
 
 
 def ok_vocabulary(m):
-    """Words of a natural text: ever fewer are new."""
+    """Words of a natural text: fewer and fewer are new."""
     words = {}
     for _ in until(80):
         for _ in range(int(m * 8)):
@@ -371,7 +370,7 @@ def ok_lengths(m):
 
 
 def ok_search(m):
-    """A grid search: models fitted one after the other, the data copied for each."""
+    """A grid search: models fitted one after another, with a copy of the data for each."""
     import numpy as np
     from sklearn.decomposition import PCA
 
@@ -384,7 +383,7 @@ def ok_search(m):
 
 
 def ok_etl(m):
-    """Read, convert, write, forget: one file after the other, each larger or smaller."""
+    """Read, convert, write, delete: one file after another, of different sizes."""
     for _ in until(75):
         table = None
         size = m * random.uniform(0.15, 0.45)
@@ -401,7 +400,7 @@ def ok_etl(m):
 
 
 def ok_warm(m):
-    """Buffers, caches and pools that grow in a training's first minute, then rest."""
+    """Buffers, caches and pools that grow in a training's first minute and then stop."""
     base = array(m * random.uniform(0.2, 0.4))
     pools, top, tau = [], m * random.uniform(0.2, 0.4), random.uniform(8, 25)
     began = time.monotonic()

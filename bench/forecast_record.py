@@ -1,11 +1,11 @@
 """
-Run one of the forecast's programs in a memory group of its own and record it.
+Run one of the forecast's programs in its own memory group and record its memory.
 
     python bench/forecast_record.py FOLDER PROGRAMS.py KIND LIMIT_MB SEED [--python PYTHON]
 
-PROGRAMS.py is forecast_programs.py, forecast_more_failing.py and the like; PYTHON has
-the libraries that KIND needs. FOLDER/KIND-SEED.csv.gz and .json are what `watchdog record` makes,
-and what forecast_score.py and forecast_interval.py read. Needs a memory group (root, or systemd).
+PROGRAMS.py is forecast_programs.py, forecast_more_failing.py and the like; PYTHON has the libraries
+that KIND needs. `watchdog record` writes FOLDER/KIND-SEED.csv.gz and .json, which forecast_score.py
+and forecast_interval.py read. Needs a memory group (root, or systemd).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main():
         program = subprocess.Popen(
             group.command(command), stdout=subprocess.DEVNULL, start_new_session=True
         )
-        time.sleep(0.3)  # until the shell has become the program
+        time.sleep(0.3)  # until the shell has executed the program
         record = [sys.executable, "-m", "watchdog_app", "record", str(program.pid), "-o", path]
         subprocess.run([*record, "--force", "--for", a.for_s], check=True)
     finally:

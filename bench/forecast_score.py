@@ -3,11 +3,11 @@ Score the forecast on a folder of recorded memory traces, in one process.
 
     python bench/forecast_score.py FOLDER [--caution C] [--pace adaptive] [--traces] [--moved N]
 
-FOLDER holds index.csv and, for each trace, ID.json and ID.csv.gz; or what `watchdog record` has
-written there (bench/forecast_record.py). With --moved the same programs are played under so many
-other limits each, in place of their own. Definitions: an episode is a run of alarms less than 5 s
-apart; on a failing trace it is true when still open at the end or begun in the last 60 s, else
-premature; lead is the time from the earliest true episode to the end.
+FOLDER has index.csv and, for each trace, ID.json and ID.csv.gz; or files written by `watchdog
+record` (bench/forecast_record.py). With --moved each program is played under N other limits instead
+of its own. An episode is a run of alarms less than 5 s apart. On a failing trace an episode is true
+if it is open at the end or began in the last 60 s, else premature. Lead is the time from the
+earliest true episode to the end.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GAP_S, NEAR_S = 5.0, 60.0
 
 
 def load(folder, signal="unrecl", cache=None):
-    """[(sidecar, [(t, used, limit)])] of every trace in the folder."""
+    """Return [(sidecar, [(t, used, limit)])] of every trace in the folder."""
     if cache and os.path.exists(cache):
         with open(cache, "rb") as f:
             return pickle.load(f)
@@ -60,7 +60,7 @@ def load(folder, signal="unrecl", cache=None):
 
 
 def recorded(folder, signal):
-    """The same of a folder of recordings of NAME-SEED by `watchdog record`."""
+    """Return the same from a folder of recordings NAME-SEED by `watchdog record`."""
     traces = []
     for path in sorted(glob.glob(os.path.join(folder, "*.csv.gz"))):
         one = trace.read(path, signal)
@@ -79,7 +79,7 @@ def recorded(folder, signal):
 
 
 def episodes(times, alarms):
-    """[[start, end]] of runs of alarms less than GAP_S apart."""
+    """Return [[start, end]] of runs of alarms less than GAP_S apart."""
     found = []
     for t, alarm in zip(times, alarms, strict=True):
         if alarm:
@@ -91,7 +91,7 @@ def episodes(times, alarms):
 
 
 def judge(side, times, alarms, etas, lows=None, highs=None):  # noqa: PLR0917
-    """The figures of one trace."""
+    """Return the figures of one trace."""
     found = episodes(times, alarms)
     failed = side["outcome"] in ("oom", "memory_error")
     m = {
@@ -127,7 +127,7 @@ def judge(side, times, alarms, etas, lows=None, highs=None):  # noqa: PLR0917
 
 
 def summary(ms):
-    """The figures of many traces together."""
+    """Return the figures of many traces together."""
     bad = [m for m in ms if m["fail"]]
     good = [m for m in ms if not m["fail"]]
 
@@ -158,7 +158,7 @@ def text(name, s):
 
 
 def play(rows, watch):
-    """Run one trace; times, notify, rescue, eta, low, high and seconds a sample."""
+    """Play one trace; return times, notify, rescue, eta, low, high, and seconds per sample."""
     times, notify, rescue, etas, lows, highs = [], [], [], [], [], []
     costs = SaveCost()
     began = time.process_time()
@@ -177,13 +177,13 @@ def play(rows, watch):
 
 def sampled(rows, watch, settings, adaptive):
     """
-    The same as `play`, of those samples alone that the daemon would have taken.
+    Play a trace as `play`, but only with the samples that the daemon would take.
 
     Args:
-        rows: the trace, sampled more finely than that.
-        watch: the resource.
-        settings: of the watch.
-        adaptive: at the interval of the daemon, or each `interval_s`.
+        rows: the trace, with more samples than that.
+        watch: the resource's monitor.
+        settings: settings of the watch.
+        adaptive: True: sample at the daemon's adaptive interval; False: every `interval_s`.
     """
     taken, before, due = [], (), -1.0
     for t, used, limit in rows:
@@ -205,7 +205,7 @@ def sampled(rows, watch, settings, adaptive):
                 usual_s=settings.interval_s,
             )  # fmt: skip
         before, due = readings, t + interval_s
-    if taken[-1][0] < rows[-1][0]:  # at rest to the end
+    if taken[-1][0] < rows[-1][0]:  # no sample was due before the end
         taken.append((rows[-1][0], False, False, None, None, None))
     return (*(list(each) for each in zip(*taken, strict=True)), 0.0)
 

@@ -1,11 +1,11 @@
 """
-Small programs whose memory behaves in a known way, to record traces of.
+Small programs with known memory curves, for recorded traces.
 
     python bench/forecast_workloads.py KIND LIMIT_MB SEED
 
-Run it inside a memory group of LIMIT_MB. Kinds that start with "oom_" grow until
-they are killed; kinds that start with "ok_" look as if they would, and end well.
-Every figure is drawn from SEED, so that one kind gives many different traces.
+Run it in a memory group of LIMIT_MB. Kinds that start with "oom_" grow until the kernel kills them.
+Kinds that start with "ok_" look similar and end normally. All figures are drawn from SEED, so that
+one kind gives many different traces.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HELD: list[bytearray] = []
 
 
 def grow(megabytes):
-    """Hold this much more, touched so that it counts."""
+    """Allocate this much more, written to so that it is resident."""
     while megabytes > 0:
         part = min(megabytes, 4.0)
         HELD.append(bytearray(b"\1") * int(part * MB))
@@ -27,25 +27,25 @@ def grow(megabytes):
 
 
 def shrink(megabytes):
-    """Give this much back."""
+    """Free this much."""
     while megabytes > 0 and HELD:
         megabytes -= len(HELD.pop()) / MB
 
 
 def held():
-    """What is held, in MB."""
+    """Return the allocated memory in MB."""
     return sum(map(len, HELD)) / MB
 
 
 def ramp(rate, until, tick=0.1, jitter=0.3):
-    """Grow at `rate` MB/s until `until` MB are held."""
+    """Grow at `rate` MB/s up to `until` MB."""
     while held() < until:
         grow(max(0.05, rate * tick * random.uniform(1 - jitter, 1 + jitter)))
         time.sleep(tick)
 
 
 def spike(megabytes, hold_s, fill_s=0.5):
-    """A temporary copy."""
+    """Make a temporary copy."""
     copy = []
     for _ in range(10):
         copy.append(bytearray(b"\1") * int(megabytes / 10 * MB))
@@ -54,7 +54,7 @@ def spike(megabytes, hold_s, fill_s=0.5):
 
 
 def oom_spiky_leak(m):
-    """A leak under validation spikes."""
+    """A leak below validation spikes."""
     grow(0.2 * m)
     rate, size, period = (
         m * random.uniform(0.006, 0.014),
@@ -67,7 +67,7 @@ def oom_spiky_leak(m):
 
 
 def oom_accelerate(m):
-    """Growth by a share of what is there."""
+    """Exponential growth."""
     grow(0.08 * m)
     share = random.uniform(0.03, 0.06)
     while True:
@@ -76,7 +76,7 @@ def oom_accelerate(m):
 
 
 def oom_stairs(m):
-    """Steps with pauses of uneven length."""
+    """Steps with pauses of random length."""
     grow(0.15 * m)
     while True:
         step = m * random.uniform(0.02, 0.1)
@@ -85,7 +85,7 @@ def oom_stairs(m):
 
 
 def oom_late_noise(m):
-    """Long steady noise, then a leak below it."""
+    """Long constant noise, then a leak below it."""
     grow(0.35 * m)
     began, quiet = time.monotonic(), random.uniform(20, 40)
     rate = m * random.uniform(0.008, 0.03)
@@ -97,7 +97,7 @@ def oom_late_noise(m):
 
 
 def oom_slowing(m):
-    """Growth that slows and arrives all the same."""
+    """Growth that slows but still reaches the limit."""
     power, span, began = random.uniform(0.5, 0.75), random.uniform(55, 90), time.monotonic()
     while True:
         want = 1.02 * m * ((time.monotonic() - began) / span) ** power
@@ -112,7 +112,7 @@ def oom_linear(m):
 
 
 def oom_copies(m):
-    """A table appended to by copying it: the peak is twice the floor."""
+    """A table that is copied for each append: the peak is twice the floor."""
     grow(0.05 * m)
     rate = m * random.uniform(0.006, 0.012)
     while True:
@@ -122,14 +122,14 @@ def oom_copies(m):
 
 
 def ok_load(m):
-    """A data set loaded steadily, then work on it."""
+    """A dataset loaded at constant speed, then work on it."""
     ramp(m * random.uniform(0.02, 0.06), m * random.uniform(0.5, 0.85))
     for _ in range(40):
         spike(m * 0.03, 0.5)
 
 
 def ok_two_stages(m):
-    """Loaded, converted, the original given back."""
+    """Data loaded, converted, and the original freed."""
     a = m * random.uniform(0.3, 0.42)
     ramp(m * random.uniform(0.03, 0.08), a)
     ramp(m * random.uniform(0.03, 0.08), 2 * a)
@@ -139,7 +139,7 @@ def ok_two_stages(m):
 
 
 def ok_sawtooth(m):
-    """Garbage collected at an uneven height."""
+    """Garbage collected at random levels."""
     base = m * random.uniform(0.2, 0.4)
     grow(base)
     rate = m * random.uniform(0.02, 0.06)
@@ -174,7 +174,7 @@ def ok_spikes(m):
 
 
 def ok_slowing(m):
-    """A cache that sees ever fewer new keys."""
+    """A cache that gets fewer and fewer new keys."""
     top, tau, began = (
         m * random.uniform(0.6, 0.9),
         random.uniform(10, 25),
@@ -186,7 +186,7 @@ def ok_slowing(m):
 
 
 def ok_wander(m):
-    """A level that wanders between bounds."""
+    """A level that varies within bounds."""
     level = 0.5
     began = time.monotonic()
     while time.monotonic() - began < 80:

@@ -1,11 +1,11 @@
 """
-What it costs a TensorFlow loop of one's own that the agent is on: steps with it and without.
+Measure what the agent costs a custom TensorFlow loop, in steps with the agent and without.
 
     python bench/found_loops.py [--blocks 20] [--steps-ms 1 5 50]
 
 One process; stretches with the agent and without in random order, see `agent_paired.py`, with the
-step in a tf.function and eager. Each stretch is a pass over a data set with a step that is traced
-anew, with the agent or without: it is noticed as it is traced.
+step in a tf.function and eager. Each stretch is a pass over a dataset with a newly traced step,
+because the agent finds a loop when its step is traced.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ hook.switch_on()
 import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-LENGTH, SETTLE = 60, 10  # steps of a stretch, after those in which the loop is found
+LENGTH, SETTLE = 60, 10  # steps of a stretch; steps before them, in which the agent finds the loop
 
 
 def training(rows: int):
-    """A model, its optimizer, a step, and a batch of that many rows."""
+    """Return a model, its optimizer, a step, and a batch of `rows` rows."""
     layers = [keras.layers.Dense(128, activation="relu") for _ in range(2)]
     model = keras.Sequential([keras.Input((128,)), *layers, keras.layers.Dense(1)])
     optimizer = keras.optimizers.Adam()
@@ -47,7 +47,7 @@ def training(rows: int):
 
 
 def stretch(trained, step, batch, stretches=None, kind=""):
-    """The steps of one; returns the seconds of a usual one. The agent finds the names here."""
+    """Run one stretch; return the seconds of a fast step. The agent finds its local variables."""
     model, optimizer = trained  # noqa: RUF059 - the agent looks for these names
     times = []
     last = time.perf_counter()
@@ -67,7 +67,7 @@ def stretch(trained, step, batch, stretches=None, kind=""):
 
 
 def compare(step_s: float, compiled: bool, blocks: int) -> None:
-    """Print what a loop of such steps shows."""
+    """Print the comparison for loops with such steps."""
     rows = 64
     while True:
         model, optimizer, plain, batch = training(rows)
@@ -88,7 +88,7 @@ def compare(step_s: float, compiled: bool, blocks: int) -> None:
 
 
 def main() -> None:
-    """Print what each case shows."""
+    """Print the comparison of each case."""
     parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
     parser.add_argument("--blocks", type=int, default=20)
     parser.add_argument("--steps-ms", type=float, nargs="+", default=[1, 5, 50])
@@ -96,7 +96,7 @@ def main() -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        folders.resume_in(os.path.join(folder, "rescues"))  # not beside this file
+        folders.resume_in(os.path.join(folder, "rescues"))  # not next to this file
         for compiled in (True, False):
             for step_ms in args.steps_ms:
                 compare(step_ms / 1000, compiled, args.blocks)

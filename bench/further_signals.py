@@ -1,16 +1,16 @@
 """
-What phases and announcements add in a live run: a real Keras training in a memory group.
+Compare live runs with and without reports of phases and expected allocations, with Keras.
 
     python bench/further_signals.py [--only NAME] [--json FILE]
 
-Each case runs twice at once, each under a daemon of its own: with a Rescue that reports as usual,
-and with one whose phases and announcements are kept from the daemon. The daemon may not pause.
+Each case runs twice in parallel, each with its own daemon: with a normal Rescue, and with one that
+does not report phases and expected allocations to the daemon. The daemon must not pause.
 
 Cases
-  fits      two validations that each take 700 MB and give it back, in epochs of over a minute; a
-            cache creeps by 20 MB an epoch
-  grows     the same; in the second epoch a cache takes the room that the validation needs
-  fill      a buffer fills at 18 MB/s to a known size, with an eighth of the limit left at its end
+  fits      two validations that each take 700 MB and free it, in epochs of over a minute; a
+            cache grows by 20 MB an epoch
+  grows     the same; in the second epoch a cache takes the memory that the validation needs
+  fill      a buffer fills at 18 MB/s to a known size that leaves an eighth of the limit free
   too big   a buffer of known size that does not fit
 """
 
@@ -34,7 +34,7 @@ CASES = ("fits", "grows", "fill", "too big")
 
 
 def train(case: str, knows: bool, folder: str) -> None:
-    """The training itself, in a process of its own; writes down when what happened."""
+    """Run the training in its own process; record the time of each event."""
     import keras
     import numpy as np
 
@@ -111,7 +111,7 @@ def train(case: str, knows: bool, folder: str) -> None:
 
 
 def run(case: str, knows: bool, folder: Path) -> dict[str, Any]:
-    """One training under a daemon: what was told, saved and lost."""
+    """Run one training under a daemon; return its events, exit code and the daemon's decisions."""
     from harness import NO_PAUSE, World
 
     from watchdog_app.client.client import Client
@@ -126,7 +126,7 @@ def run(case: str, knows: bool, folder: Path) -> dict[str, Any]:
         code = process.wait(400)
         time.sleep(2)
         diary = [json.loads(line) for line in (folder / "diary.jsonl").read_text().splitlines()]
-        # The first connection was silent for minutes.
+        # Open a new connection: the first one was idle for minutes.
         with Client.connect(str(folder / "run" / "daemon.sock")) as client:
             history = list(client.call("history", kinds=[], limit=1000)["entries"])
         decisions = [each for each in history if each["kind"] == "decision"][::-1]
@@ -136,7 +136,7 @@ def run(case: str, knows: bool, folder: Path) -> dict[str, Any]:
 
 
 def tell(result: dict[str, Any]) -> None:
-    """A run in lines: every decision, and the events around it."""
+    """Print a run: every decision, and the events around it."""
     began = result["diary"][0]["unix_s"]
     print(f"\n{result['case']}, {'with' if result['knows'] else 'without'} the signals: "
           f"exit {result['exit']}")  # fmt: skip

@@ -1,13 +1,13 @@
 """
-What one reading of the cards costs, beside what gpustat's and nvitop's libraries spend on it.
+Measure the cost of one reading of the GPUs, compared with the libraries of gpustat and nvitop.
 
     python bench/gpu.py [--rounds 60] [--driver-us 0] [--json FILE]
 
-Over the stub driver of the tests, with 1 and 8 cards and 20 processes each, in one run, one
-after the other, round after round. All three read the same things: memory, utilisation,
-temperature, power with its limit, fan, and who is on the card with how much memory. Watchdog's
-figure is that of its reader and of the daemon's half together. `--driver-us` adds so much work
-to each call into the driver, as real ones take. Nothing here asserts.
+Uses the stub driver of the tests, with 1 and 8 GPUs and 20 processes each; the tools take turns in
+one run. All three read the same values: memory, utilisation, temperature, power with its limit,
+fan, and the processes with their memory. Watchdog's figure is the sum of its reader process and the
+daemon's part. `--driver-us` adds this time to each driver call, because real calls take time. The
+benchmark asserts nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 from gpu_stub.driver_stub import FUNCTIONS, GIB, DriverStub  # noqa: E402
 
 PROCESSES = 20
-# gpustat sleeps 0.1 s a card for the processor share of its processes: no cost, and left out.
+# gpustat sleeps 0.1 s per GPU to measure the CPU use of its processes. This is not a cost, so
+# leave it out.
 GPUSTAT = """
 import sys, time
 time.sleep = lambda s: None
@@ -56,7 +57,7 @@ for line in sys.stdin:
 
 
 class Rival:
-    """Another tool's library in a process of its own, asked for one reading at a time."""
+    """Another tool's library in its own process, asked for one reading at a time."""
 
     def __init__(self, name: str, code: str, stub: DriverStub) -> None:
         self.name = name
@@ -83,7 +84,7 @@ class Rival:
 
 
 class Watchdog:
-    """The reader and the daemon's half of it, driven as the daemon does: a reading a second."""
+    """The reader and the daemon's part, called as the daemon does: one reading a second."""
 
     name = "watchdog"
 
@@ -102,20 +103,20 @@ class Watchdog:
         wall = time.perf_counter()
         look = self._watch.read(self._now, busy=True)
         while look.read_mono_s != self._now:
-            time.sleep(0.002)  # a look costs what a tick of the daemon does
+            time.sleep(0.002)  # the daemon's tick has the same cost as this call
             look = self._watch.read(self._now, busy=True)
         wall_s = time.perf_counter() - wall
         return time.process_time() - own + self._reader_cpu_s() - others, wall_s
 
     def _reader_cpu_s(self) -> float:
-        """Processor time of the reader, to the nanosecond."""
+        """Return the processor time of the reader in seconds, in ns resolution."""
         pid = self._watch.reader_pid
         if pid is None:
             return 0.0
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
     def memory_bytes(self) -> int:
-        """Resident memory of the reader."""
+        """Return the reader's RSS."""
         pages = Path(f"/proc/{self._watch.reader_pid}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
@@ -173,7 +174,7 @@ def measure(stub: DriverStub, cards: int, rounds: int) -> list[dict[str, object]
         row: dict[str, object] = {
             "cards": cards,
             "tool": name,
-            # The mean: process lists, fans and the rest come every few seconds, and count.
+            # The mean: process lists, fans and others are read only every few seconds, and count.
             "cpu_ms": statistics.fmean(spent) * 1e3,
             "cpu_median_ms": statistics.median(spent) * 1e3,
             "wall_ms": statistics.fmean(wall[name]) * 1e3,

@@ -1,13 +1,12 @@
 """
-What it costs a training to publish itself, so that it can be saved from outside.
+Measure what a training pays for publishing its state, so that it can be saved from outside.
 
     python bench/guard_cost.py [torch|keras] [--asked] [--small] [--stretches 40]
 
-Stretches of steps with a page and without one take turns in one process, and the CPU time of each
-(all threads) is compared with that of its neighbour: what the machine does beside it falls on both.
-`--asked`: a table after every batch, as where a limit is near; without it as often as is free.
-`--small`: Keras, a few variables
-and steps of some milliseconds.
+Stretches of steps with a page and without alternate in one process. The CPU time of each stretch
+(all threads) is compared with its neighbour, so other load affects both alike. `--asked`: a table
+after every batch, as near a limit; without it only as often as costs nothing. `--small`: Keras,
+with a few variables and steps of some milliseconds.
 """
 
 from __future__ import annotations
@@ -19,27 +18,28 @@ import tempfile
 import time
 from functools import partial
 
-_STEPS = 25  # a stretch
+_STEPS = 25  # steps of a stretch
 
 
 class Turns:
-    """Steps with and without publishing, in turns."""
+    """Alternates steps with and without publishing."""
 
     def __init__(self, stretches: int) -> None:
         self.left = stretches
-        self.spent: tuple[list[float], list[float]] = ([], [])  # without, with
-        self.each: list[float] = []  # seconds of this thread, of each boundary with a table
+        # CPU seconds per step: without, with
+        self.spent: tuple[list[float], list[float]] = ([], [])
+        self.each: list[float] = []  # CPU seconds of this thread for each table
         self._count = 0
         self._began = 0.0
         self._publisher = None
 
     @property
     def fresh(self) -> bool:
-        """No step has been counted."""
+        """True: no step was counted yet."""
         return self._publisher is None
 
     def step(self, session) -> bool:
-        """A step has ended; False when there are enough."""
+        """Count a step; return False after the last stretch."""
         if self._publisher is None:
             self._publisher = session.publisher
             publish = self._publisher._publish
@@ -54,7 +54,7 @@ class Turns:
         if self._count % _STEPS:
             return True
         now = time.process_time()
-        if self._count > 3 * _STEPS:  # else it warms up
+        if self._count > 3 * _STEPS:  # the first stretches are the warm-up
             self.spent[session.publisher is not None].append((now - self._began) / _STEPS)
             self.left -= 1
         session.publisher = None if session.publisher is not None else self._publisher
@@ -75,7 +75,7 @@ class Turns:
 
 
 def with_torch(folder: str, turns: Turns, *, asked: bool) -> str:
-    """A perceptron of 10 layers with batch norm, dropout and AdamW."""
+    """Train a perceptron of 10 layers with batch norm, dropout and AdamW."""
     import torch
 
     from watchdog_app.agent.torch import Rescue
@@ -105,7 +105,7 @@ def with_torch(folder: str, turns: Turns, *, asked: bool) -> str:
 
 
 def with_keras(folder: str, turns: Turns, *, asked: bool, small: bool = False) -> str:
-    """The same in Keras on TensorFlow; or a small one without batch norm."""
+    """Train the same in Keras on TensorFlow; or a small model without batch norm."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import keras

@@ -1,14 +1,14 @@
 """
-Programs for `guard_situations.py`: a PyTorch loop that takes memory in ways that are no array.
+Programs for `guard_situations.py`: a PyTorch loop that uses memory other than large arrays.
 
     python bench/guard_programs.py WAY OUT RESCUES
 
-loader-keeps   keeps the batches that its loader's workers hand over in shared memory
-worker-leaks   the data set of a worker keeps what it made
-worker-jumps   one worker asks for 2 GB at once
-shm-written    writes a file in /dev/shm that nobody gives back
-shm-mapped     the same, as a mapping that is touched
-cache          writes and reads a large file all the time, which the kernel gives back
+loader-keeps   keeps the batches that its loader's workers pass in shared memory
+worker-leaks   a worker's dataset keeps the samples that it made
+worker-jumps   one worker allocates 2 GB at once
+shm-written    writes a file in /dev/shm that is never freed
+shm-mapped     the same, as a mapping whose pages are written
+cache          writes and reads a large file all the time; the kernel reclaims its page cache
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MB = 1 << 20
 
 
 class Samples(torch.utils.data.Dataset):
-    """Random ones; a worker's copy of this object is what leaks or jumps."""
+    """Random samples; a worker's copy of this object leaks or jumps."""
 
     def __init__(self, way: str) -> None:
         self.way = way
@@ -46,7 +46,7 @@ class Samples(torch.utils.data.Dataset):
 
 
 class Files:
-    """What the loop does beside its steps."""
+    """The loop's file operations."""
 
     def __init__(self, way: str, out: str) -> None:
         self.way = way

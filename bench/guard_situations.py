@@ -1,17 +1,16 @@
 """
-Situations that are no leak of one program: who survives under a guard, and what is saved.
+Run situations other than a leak of one program under a guard: exits, kills and saves.
 
     python bench/guard_situations.py [NAME ...]
 
-Needs a memory group that can be made (root, cgroup v1). Each for real: trainings of
-`guard_programs.py` and tests/e2e/programs, no daemon. What is held is told to end, as nobody is
-there to decide.
+Needs a memory group (root, cgroup v1). All programs are real: trainings of `guard_programs.py` and
+tests/e2e/programs, without a daemon. The benchmark ends a held program, because no user decides.
 
 Columns
-  way      stages that the guard went through
-  ended    by itself (exit code), by a signal, or held to the end
+  way      states of the guard
+  ended    exit code, signal, or held to the end
   killed   processes that the kernel killed, in the group and around it
-  saved    newest rescue, of how many steps that were written down; -: there is nothing to save
+  saved    step of the newest rescue, of the number of finished steps; -: nothing to save
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from guard_desk import HOG, STORM, Desk
 
 ROOT = Path(__file__).resolve().parent.parent
 _PATIENCE_S = 120.0
-_HELD_S = 2.0  # for so long nothing may move in what is held
+_HELD_S = 2.0  # a program stopped for this long counts as held
 _PROGRAMS = ROOT / "bench" / "guard_programs.py"
 _LOOP = ROOT / "tests" / "e2e" / "programs" / "torch_loop.py"
 _LIMITS = {"loader-keeps": "900M", "worker-leaks": "900M", "worker-jumps": "900M",
@@ -40,7 +39,7 @@ _LIMITS = {"loader-keeps": "900M", "worker-leaks": "900M", "worker-jumps": "900M
 
 
 class Watched:
-    """One program under its guard, as its record tells."""
+    """One program under its guard, observed through the guard's record."""
 
     def __init__(self, desk: Desk, name: str, *words: str, **more: Any) -> None:
         self.desk, self.name = desk, name
@@ -53,7 +52,7 @@ class Watched:
         self.told = False
 
     def look(self) -> bool:
-        """Whether it still runs and is not held."""
+        """Read the record; return whether the program runs and is not held."""
         record = self.desk.record(self.process)
         if record is not None:
             if self.stages[-1:] != [record["state"]]:
@@ -64,18 +63,18 @@ class Watched:
 
     @property
     def held(self) -> bool:
-        """It has stood still for long enough."""
+        """Whether the program has been stopped for long enough."""
         return self.held_since is not None and time.monotonic() - self.held_since > _HELD_S
 
     def end(self) -> None:
-        """Somebody decides."""
+        """End the held program, as the user would."""
         self.told = True
         self.desk.run("limit", str(self.process.pid), "--end")
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(30)
 
     def told_line(self) -> str:
-        """Its row."""
+        """Return the table row."""
         steps = self.out.read_text().split() if self.out.exists() else []
         saved = sorted(int(each.name.split("-")[1]) for each in self.rescues.glob("rescue-*"))
         of = int(steps[-1].split(",")[0]) if steps else 0
@@ -85,7 +84,7 @@ class Watched:
 
 
 def kills(group: str) -> int:
-    """Processes that the kernel has killed in a group."""
+    """Return the number of processes that the kernel has killed in a group."""
     with suppress(OSError):
         for line in Path(group, "memory.oom_control").read_text().splitlines():
             if line.startswith("oom_kill "):
@@ -94,7 +93,7 @@ def kills(group: str) -> int:
 
 
 def follow(watched: list[Watched], around: str = "") -> None:
-    """To the end of each, or until those that are left are all held; print their rows."""
+    """Wait until each program has ended or is held; print their rows."""
     end = time.monotonic() + _PATIENCE_S
     killed = 0
     while sum(each.look() for each in watched) and time.monotonic() < end:
@@ -108,7 +107,7 @@ def follow(watched: list[Watched], around: str = "") -> None:
 
 
 def alone(way: str) -> None:
-    """A training of `guard_programs.py`, or the storm."""
+    """Run a training of `guard_programs.py`, or the fork storm."""
     with tempfile.TemporaryDirectory(prefix="bench-guard-") as folder:
         desk = Desk(Path(folder))
         try:
@@ -124,7 +123,7 @@ def alone(way: str) -> None:
 
 
 def race() -> None:
-    """Two trainings that leak and a program without an agent in a container of 1.5 GB."""
+    """Run two leaking trainings and a program without an agent in a container of 1.5 GB."""
     with tempfile.TemporaryDirectory(prefix="bench-guard-") as folder:
         desk = Desk(Path(folder))
         try:

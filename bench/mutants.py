@@ -1,9 +1,9 @@
 """
-How many small faults in the decisions the tests find.
+Mutation test: how many small faults in the decisions the tests find.
 
-Changes one place of policy, forecast or diagnosis at a time, in a copy of the checkout, and runs
-the tests that execute the changed line, the fastest first. A mutant that no test fails for has
-survived. A test that fails without any change is left out, and named.
+Changes one place of policy, forecast or diagnosis at a time, in a copy of the checkout. Then it
+runs the tests that execute the changed line, the fastest first. A mutant survives if no test fails.
+A test that fails without a change is left out and named.
 
 Needs `pip install coverage`.
 
@@ -32,11 +32,9 @@ from queue import Queue
 ROOT = Path(__file__).resolve().parents[1]
 CORE = Path("watchdog_app/core")
 TESTS = ("tests/core", "tests/replay")
-LEFT_OUT = (
-    "tests/replay/test_replay_play.py",
-)  # records real programs: slow, and it depends on time
-MOST_TESTS = 120  # for each mutant
-MOST_S = 40.0  # what they took without a change
+LEFT_OUT = ("tests/replay/test_replay_play.py",)  # records real programs: slow, and depends on time
+MOST_TESTS = 120  # maximum for each mutant
+MOST_S = 40.0  # maximum sum of the tests' times without a change
 TIMEOUT_S = 240.0  # an endless loop counts as found
 NICE = 10
 
@@ -61,12 +59,12 @@ class Mutant:
 
     path: Path
     line: int
-    number: int  # among the places of the module
+    number: int  # index among the places of the module
     change: str
 
 
 def mutated(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Change one place of the tree after the other: (line, change); undone when asked for more."""
+    """Change one place of the tree at a time and yield (line, change); the next step undoes it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
             for i, operator in enumerate(node.ops):
@@ -85,7 +83,7 @@ def mutated(tree: ast.AST) -> Iterator[tuple[int, str]]:
             node.op = operator
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             operator = node.op
-            node.op = ast.UAdd()  # of a truth value: the value itself
+            node.op = ast.UAdd()  # unary plus of a truth value is the value itself
             yield node.lineno, "not removed"
             node.op = operator
         elif isinstance(node, ast.Constant) and type(node.value) in (int, float, bool):
@@ -107,12 +105,12 @@ def covering_tests(
 
     Args:
         checkout: a copy of the checkout.
-        folder: for what coverage writes.
-        packages: of `CORE`, whose lines are recorded.
+        folder: folder for coverage's files.
+        packages: packages of `CORE` whose lines are recorded.
 
     Returns:
-        By module and line: the test functions that execute it, as pytest names them; and by test
-        function the seconds that it took, of those that passed.
+        By module and line, the test functions that execute it, as pytest names them. And by test
+        function, its seconds, for the functions that passed.
     """
     settings, junit, report = folder / "coveragerc", folder / "junit.xml", folder / "report.json"
     sources = "".join(f"\n  {CORE.as_posix().replace('/', '.')}.{each}" for each in packages)
@@ -157,9 +155,9 @@ def covering_tests(
 
 
 def _ident(checkout: Path, context: str) -> str | None:
-    """`tests.core.test_x.test_y` as `tests/core/test_x.py::test_y`."""
+    """Convert `tests.core.test_x.test_y` to `tests/core/test_x.py::test_y`."""
     module, _, function = context.rpartition(".")
-    if not module:  # what is executed at import
+    if not module:  # code executed at import
         return None
     path = Path(*module.split(".")).with_suffix(".py")
     for folder in ("", *TESTS):
@@ -171,7 +169,7 @@ def _ident(checkout: Path, context: str) -> str | None:
 def places(
     checkout: Path, packages: list[str], tests: dict[str, dict[int, list[str]]]
 ) -> list[Mutant]:
-    """All places that can be changed on lines that a test executes."""
+    """Return all places that can be changed on lines that a test executes."""
     found = []
     for package in packages:
         for path in sorted((checkout / CORE / package).rglob("*.py")):
@@ -184,7 +182,7 @@ def places(
 
 
 def chosen_tests(tests: list[str], seconds: dict[str, float]) -> list[str]:
-    """The fastest first, as many as a mutant is given."""
+    """Return the tests for a mutant, the fastest first, within the limits."""
     found, passed_s = [], 0.0
     for ident in sorted(tests, key=seconds.__getitem__)[:MOST_TESTS]:
         passed_s += seconds[ident]
@@ -195,7 +193,7 @@ def chosen_tests(tests: list[str], seconds: dict[str, float]) -> list[str]:
 
 
 def survives(mutant: Mutant, tests: list[str], checkout: Path) -> bool:
-    """Whether all tests pass with the change."""
+    """Return whether all tests pass with the change."""
     target = checkout / mutant.path
     original = target.read_text()
     tree = ast.parse(original)
@@ -223,7 +221,7 @@ def survives(mutant: Mutant, tests: list[str], checkout: Path) -> bool:
 
 
 def main() -> int:
-    """Make the mutants and print which survive."""
+    """Run the mutants and print the survivors."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)

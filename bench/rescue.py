@@ -1,28 +1,27 @@
 """
-The rescue in figures: leaks and jumps, real trainings, outside of a guard and in one.
+Measure rescues: leaks and jumps in real trainings, with a guard and without.
 
     python bench/rescue.py [--runs 3] [--trainings keras,torch-found] [--rows 5,jump-data]
                            [--ways without,guard] [--step-ms 50] [--state-mb 20] [--throughput]
                            [--json FILE]
 
-Each run is a training (tests/e2e/programs) that may hold what it needs and 6 s of its leak, 40 MB
-at least. Without a guard that is an ordinary memory group, beside a daemon that may not pause;
-with one it is `watchdog exec --limit` with the defaults, and no daemon. A jump is one array of
-three times the limit. Then every rescue is compared with its checksums, and the newest is gone on
-from, as a user would: the losses of the next 50 steps, over two ends of an epoch, must be those of
-a run that nobody interrupted and that had no agent, bit for bit. What stands still is told to end,
-for want of a user.
+Each run is a training (tests/e2e/programs). Its limit leaves room for 6 s of its leak, at least 40
+MB. Without a guard the limit is an ordinary memory group, with a daemon that must not pause. With a
+guard it is `watchdog exec --limit` with the defaults, without a daemon. A jump is one array of
+three times the limit. Afterwards the checksums of every rescue are compared, and a new run resumes
+from the newest one, as a user would. Its next 50 steps pass two ends of an epoch. Their losses must
+be identical, bit for bit, to those of an uninterrupted run without an agent. The benchmark ends a
+stopped program, because no user decides.
 
 Columns, each without a guard and with one
-  rescued  runs whose rescue went on with identical losses, of all runs
-  killed   runs in which the kernel killed anybody
-  s        guard: seconds from the limit, or from a jump that was refused, to the rescue (0: it
-           was there before); without: from the rescue to the last step; median (longest)
-  lost     steps between the rescue and the last that was written down, median (most)
+  rescued  runs whose rescue resumed with identical losses, of all runs
+  killed   runs in which the kernel killed a process
+  s        guard: seconds from the limit, or from a refused jump, to the rescue (0: saved
+           before it); without: from the rescue to the last step; median (maximum)
+  lost     steps between the rescue and the last written one, median (maximum)
 
-Each line of the table is printed, in Markdown, as soon as it is whole; progress goes to stderr.
-`--json` is written anew after each run. Ctrl-C shows what there is of the line under way, and
-leaves nothing behind.
+Each complete line of the Markdown table is printed at once; progress goes to stderr. `--json` is
+rewritten after each run. Ctrl-C prints the unfinished line and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ Cells = dict[tuple[str, str, str], list[Outcome]]  # kind, row, way
 
 
 def options() -> argparse.Namespace:
-    """What was asked for."""
+    """Parse and check the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -87,7 +86,7 @@ def options() -> argparse.Namespace:
 
 
 def measure(asked: argparse.Namespace, cells: Cells, shown: set[tuple[str, str]]) -> None:
-    """Every run; `cells` is filled as they end, and a line of the table printed as it is whole."""
+    """Run everything; fill `cells` after each run, and print each complete line of the table."""
     print(head(asked), flush=True)
     length = Length.over(asked.rows, asked.step_ms / 1000, asked.state_mb)
     plan = [
@@ -121,7 +120,7 @@ def measure(asked: argparse.Namespace, cells: Cells, shown: set[tuple[str, str]]
 
 
 def told(outcome: Outcome) -> str:
-    """One run in words."""
+    """Describe one run."""
     words = ["rescued" if outcome.rescued else f"NOT RESCUED: {outcome.trouble.strip()}"]
     words += ["killed"] * outcome.killed + ["held"] * outcome.held
     if outcome.lost is not None:
@@ -132,12 +131,12 @@ def told(outcome: Outcome) -> str:
 
 
 def progress(text: str) -> None:
-    """A line for whoever waits; the table has a stream of its own."""
+    """Print progress on standard error; standard output has only the table."""
     print(text, file=sys.stderr, flush=True)
 
 
 def head(asked: argparse.Namespace) -> str:
-    """Of the table, in Markdown."""
+    """Return the table's head, in Markdown."""
     columns = [
         f"{way}: {each}" for way in asked.ways for each in ("rescued", "killed", "s", "lost")
     ]
@@ -147,13 +146,13 @@ def head(asked: argparse.Namespace) -> str:
 
 
 def line(asked: argparse.Namespace, cells: Cells, kind: Kind, row: Row) -> str:
-    """One training and what happens to it, the ways side by side."""
+    """Return the line of one training and row, with all ways."""
     found = [cell(cells.get((kind.name, row.name, way), [])) for way in asked.ways]
     return f"| {kind.shown} | {row.shown} | {' | '.join(found)} |"
 
 
 def cell(outcomes: list[Outcome]) -> str:
-    """One way of one line: four columns."""
+    """Return the four columns of one way of a line."""
     if not outcomes:
         return "- | - | - | -"
     rescued = f"{sum(each.rescued for each in outcomes)} of {len(outcomes)}"
@@ -166,7 +165,7 @@ def cell(outcomes: list[Outcome]) -> str:
 
 
 def keep(asked: argparse.Namespace, cells: Cells, ratios: list[dict[str, Any]]) -> None:
-    """What there is so far, into the file that was named: whole at any moment."""
+    """Write all results so far to the JSON file, atomically."""
     if not asked.json:
         return
     runs = [
@@ -180,12 +179,12 @@ def keep(asked: argparse.Namespace, cells: Cells, ratios: list[dict[str, Any]]) 
 
 
 def stop(*_: Any) -> None:
-    """As Ctrl-C: all that was started is put away."""
+    """Handle SIGTERM like Ctrl-C, so that everything started is cleaned up."""
     raise KeyboardInterrupt
 
 
 def main() -> int:
-    """Print the tables; 1 if anything under a guard was not rescued, 130 if it was stopped."""
+    """Print the tables; return 1 if a run under a guard was not rescued, 130 if stopped."""
     asked = options()
     signal.signal(signal.SIGTERM, stop)
     cells: Cells = {}
@@ -201,7 +200,7 @@ def main() -> int:
         code = 130
     with undisturbed():
         loads.append(os.getloadavg()[0])
-        for kind in asked.kinds:  # of a line that was under way
+        for kind in asked.kinds:  # print the unfinished line
             for row in asked.rows:
                 begun = any((kind.name, row.name, way) in cells for way in asked.ways)
                 if begun and (kind.name, row.name) not in lines:

@@ -1,31 +1,31 @@
-"""What `rescue.py` measures: the trainings, and what happens to each of them."""
+"""Trainings and rows of `rescue.py`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TypeVar
 
-JUMP = 3  # times the limit
-JUMP_AT = 100  # step
-LEAK_FROM = 20  # step
+JUMP = 3  # factor of the limit
+JUMP_AT = 100  # step of the jump
+LEAK_FROM = 20  # first step of the leak
 LEAST_ROOM_MB = 40.0
-ROOM_S = 6.0  # of the leak, from its first step to the limit
+ROOM_S = 6.0  # seconds of leak, from its first step to the limit
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A training. `words`: of its program; `switched_on`: it names no Rescue and is found."""
+    """A training. `words`: arguments of its program; `switched_on`: it names no Rescue."""
 
     name: str
     shown: str
     program: str
     words: tuple[str, ...] = ()
     switched_on: bool = False
-    told: bool = False  # it goes on with the lines that the next run is told
+    told: bool = False  # a resume needs the code that the agent suggests
 
     @property
     def rescues(self) -> str:
-        """The folder of its rescues, below that of the run."""
+        """The folder of its rescues, relative to the run's folder."""
         return f"rescues/{self.program}" if self.switched_on else "named"
 
 
@@ -40,21 +40,21 @@ USUAL = "keras,keras-found,torch-found"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What happens to a training. `again`: without a guard it is what another row is."""
+    """What happens to a training. `again`: without a guard it is the same as another row."""
 
     name: str
     shown: str
     leak_mb_s: float = 0.0
     jump_in: str | None = None
-    options: tuple[str, ...] = ()  # of its guard
+    options: tuple[str, ...] = ()  # options of its guard
     again: bool = False
 
     def limit_mb(self, base_mb: float) -> float:
-        """A limit that leaves the leak `ROOM_S` seconds."""
+        """Return a limit that leaves the leak `ROOM_S` seconds."""
         return base_mb + max(LEAST_ROOM_MB, ROOM_S * self.leak_mb_s)
 
     def words(self, limit_mb: float) -> list[str]:
-        """Of the program, so that it comes about."""
+        """Return the program's arguments for this row."""
         if self.jump_in is None:
             return ["--leak-mb-s", str(self.leak_mb_s), "--leak-from", str(LEAK_FROM)]
         words = ["--jump-mb", str(JUMP * limit_mb), "--jump-at", str(JUMP_AT)]
@@ -62,11 +62,11 @@ class Row:
 
     @property
     def generated(self) -> bool:
-        """Its data is made as it is read."""
+        """Whether the program generates its data while reading."""
         return self.jump_in == "data"
 
     def seconds(self, step_s: float) -> float:
-        """From its first step to its limit, at most."""
+        """Return the maximum time from the first step to the limit, in seconds."""
         room_s = max(LEAST_ROOM_MB / self.leak_mb_s, ROOM_S) if self.leak_mb_s else 0.0
         return room_s + (LEAK_FROM if self.leak_mb_s else JUMP_AT) * step_s
 
@@ -86,10 +86,10 @@ Named = TypeVar("Named", Kind, Row)
 
 def chosen(every: tuple[Named, ...], names: str) -> list[Named]:
     """
-    Those with these names, in the order of the table.
+    Return the entries with these names, in the order of the table.
 
     Raises:
-        ValueError: a name that none of them has, and which there are.
+        ValueError: an unknown name; the message lists the known ones.
     """
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     unknown = [name for name in wanted if name not in {each.name for each in every}]

@@ -1,4 +1,4 @@
-"""The throughput of a training under a guard beside the same one outside, for `rescue.py`."""
+"""Throughput of a training under a guard, compared with the same one outside, for `rescue.py`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _DEADLINE_S = 300.0
 
 def ratios(kind: Kind, pairs: int, steps: int) -> dict[str, Any]:
     """
-    The same training inside and outside by turns, `pairs` times each.
+    Run the same training inside and outside alternately, `pairs` times each.
 
     Returns:
-        For `processor` (its own time, all threads) and `wall`: inside over outside of each pair,
-        of the steps after the first few alone.
+        For `processor` (CPU time of all its threads) and `wall`: the ratio inside / outside of each
+        pair, over the steps after the warm-up.
     """
     found: dict[str, Any] = {"kind": kind.name, "steps": steps, "processor": [], "wall": []}
     for number in range(pairs):
@@ -44,7 +44,7 @@ def ratios(kind: Kind, pairs: int, steps: int) -> dict[str, Any]:
 
 
 def shown(found: dict[str, Any]) -> str:
-    """One line."""
+    """Format the ratios in one line."""
     text = [
         f"{name} {statistics.median(found[name]):.3f} "
         f"({min(found[name]):.3f} to {max(found[name]):.3f})"
@@ -55,7 +55,7 @@ def shown(found: dict[str, Any]) -> str:
 
 
 def _spent(kind: Kind, steps: int, guarded: bool) -> tuple[float, float]:
-    """Processor seconds and seconds of its steps after the first few."""
+    """Return CPU seconds and wall seconds of the steps after the warm-up."""
     with tempfile.TemporaryDirectory(prefix="bench-rescue-", ignore_cleanup_errors=True) as folder:
         place = Place(Path(folder), kind, Length(0.0, steps // STEPS + 2), False)
         how = ["--limit", "6G"] if guarded else ["--no-guard"]
@@ -71,7 +71,7 @@ def _spent(kind: Kind, steps: int, guarded: bool) -> tuple[float, float]:
 
 
 def _emptied(folder: Path) -> None:
-    """Wait for the supervisor: it outlives its program for a moment, and writes there."""
+    """Wait for the supervisor: it outlives its program briefly, and writes into this folder."""
     end = time.monotonic() + _DEADLINE_S
     while time.monotonic() < end and folder.is_dir() and any(folder.iterdir()):
         time.sleep(0.02)

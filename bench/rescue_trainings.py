@@ -1,4 +1,4 @@
-"""One training of `rescue.py`: its folder and words, the run that nobody interrupts, the resume."""
+"""One training of `rescue.py`: its folder and arguments, the reference run, the resume."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from rescue_rows import Kind, Row
 from watchdog_app.demo.losses import Loss, compare, read
 
 MB = 1_000_000
-STEPS = 25  # an epoch: a resume is followed over two ends of one
-FOLLOWED = 50  # steps that are compared after a resume
-_MARGIN_MB = 25.0  # the agent is not in the run that is measured
+STEPS = 25  # steps of an epoch; a resumed run passes two ends of an epoch
+FOLLOWED = 50  # number of steps compared after a resume
+_MARGIN_MB = 25.0  # the reference run has no agent, so add its memory
 _REST_S = 240.0
 WATCHDOG = [sys.executable, "-m", "watchdog_app"]
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A run that nobody interrupted and no agent saw."""
+    """A run without an agent and without interruption."""
 
     losses: dict[int, Loss]
-    base_mb: float  # what it held at most, page cache apart
+    base_mb: float  # maximum memory without page cache
 
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """How long the trainings of this table are, and how large."""
+    """Length and size of the trainings of this table."""
 
     step_s: float
     epochs: int
@@ -45,13 +45,13 @@ class Length:
 
     @classmethod
     def over(cls, rows: list[Row], step_s: float, state_mb: float = 20.0) -> Length:
-        """Long enough for all of these rows, and for the steps after a resume."""
+        """Return a length that is enough for all rows and for the steps after a resume."""
         steps = 1.3 * max(row.seconds(step_s) for row in rows) / step_s + 2 * FOLLOWED
         return cls(step_s, int(steps / STEPS) + 2, state_mb)
 
 
 class Place:
-    """A folder with a program in it, so that what is found by itself lies beside it."""
+    """A folder with a copy of a program, so that the agent puts its rescues next to the copy."""
 
     def __init__(self, folder: Path, kind: Kind, length: Length, generated: bool) -> None:
         self.folder = folder
@@ -59,13 +59,13 @@ class Place:
         self.length = length
         for name in (kind.program, "manners.py"):
             shutil.copy(PROGRAMS / name, folder / name)
-        self.world = World(folder)  # for its environment: one thread, nobody else's daemon
+        self.world = World(folder)  # for its environment: one thread, its own daemon
         self.world.env.pop("WATCHDOG_GUARD", None)
         self._generated = ["--generator"] if generated else []
         self.out = folder / "out.csv"
 
     def environment(self, *words: str, step_s: float, out: Path | None = None) -> dict[str, str]:
-        """All words are in it: other words of the command line are another training."""
+        """Pass all arguments in a variable: other arguments would make another training."""
         all_words = ["--out", str(out or self.out), "--rescues", str(self.rescues)]
         all_words += ["--epochs", str(self.length.epochs), "--steps", str(STEPS)]
         all_words += ["--state-mb", str(self.length.state_mb), "--step-s", str(step_s)]
@@ -74,16 +74,18 @@ class Place:
 
     @property
     def rescues(self) -> Path:
-        """Where its rescues are, whoever names the folder."""
+        """The folder of its rescues, named by the program or chosen by the agent."""
         return self.folder / self.kind.rescues
 
     @property
     def program(self) -> list[str]:
-        """Its command line."""
+        """The command line."""
         return [sys.executable, str(self.folder / self.kind.program)]
 
     def _descriptions(self) -> list[Path]:
-        """Of every rescue; folders come and go meanwhile, and pathlib's glob does not bear that."""
+        """
+        Return rescue.json of every rescue. Unlike pathlib's glob, os.walk ignores removed folders.
+        """
         return sorted(
             Path(folder, "rescue.json")
             for folder, _, files in os.walk(self.rescues)
@@ -91,17 +93,17 @@ class Place:
         )
 
     def complete_rescues(self) -> dict[Path, float]:
-        """Each, and when it was written; oldest first."""
+        """Return the complete rescues and when they were written, oldest first."""
         found = {}
         for path in self._descriptions():
             try:
                 found[path.parent] = path.stat().st_mtime
-            except OSError:  # a newer one has taken its place meanwhile
+            except OSError:  # a newer rescue has replaced it
                 continue
         return found
 
     def start(self, argv: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
-        """Start it; what it says goes into a file."""
+        """Start a program; its output goes to a file."""
         with open(self.folder / "said", "ab") as said:
             return subprocess.Popen(
                 argv, env=env, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=said,
@@ -109,13 +111,13 @@ class Place:
             )  # fmt: skip
 
     def said(self) -> str:
-        """The end of what it said."""
+        """Return the end of its output."""
         path = self.folder / "said"
         return path.read_text(errors="replace")[-1500:] if path.exists() else ""
 
 
 def reference(folder: Path, kind: Kind, length: Length, generated: bool) -> Reference:
-    """Run it from its first step to its last, in a group that only counts."""
+    """Run it from its first step to its last, in a group used only to measure memory."""
     place = Place(folder, kind, length, generated)
     group = place.world.group(12_000)
     try:
@@ -133,7 +135,7 @@ def reference(folder: Path, kind: Kind, length: Length, generated: bool) -> Refe
 
 
 def _held_bytes(group: str | None) -> int:
-    """Without page cache, which the kernel takes back."""
+    """Return the memory without page cache, which the kernel can reclaim."""
     try:
         lines = Path(str(group), "memory.stat").read_text().splitlines()
     except OSError:
@@ -144,11 +146,11 @@ def _held_bytes(group: str | None) -> int:
 
 def resumed(place: Place, rescue: Path, reference: Reference) -> str:
     """
-    Go on from a rescue as a user would, outside of any limit.
+    Resume from a rescue as a user would, without a limit.
 
     Returns:
-        "" if it went on at the step after the rescue, with the losses of the run that nobody
-        interrupted; else what was different. A fit's callbacks may hear of the last step anew.
+        "" if it resumed at the step after the rescue with the losses of the reference run, else the
+        difference. A fit's callbacks may get the last step again.
     """
     step = int(rescue.name.split("-")[1])
     again = place.folder / "again.csv"

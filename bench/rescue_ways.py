@@ -27,27 +27,27 @@ from watchdog_app.demo.losses import read
 from watchdog_app.rescue.checkpoint import inventory
 
 WAYS = ("without", "guard")
-_SPARE_S = 200.0  # beyond the growth itself: starting, saving, ending, on a busy machine
+_SPARE_S = 200.0  # in addition to the growth: starting, saving, ending, on a busy machine
 _LOOK_S = 0.02
-_FULL = 0.98  # of the limit
+_FULL = 0.98  # fraction of the limit
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one run."""
+    """The result of one run."""
 
-    rescued: bool  # all its rescues are whole, and the newest went on with the right losses
-    trouble: str  # why it is not
+    rescued: bool  # all its rescues are complete, and the newest resumed with the right losses
+    trouble: str  # why it was not rescued
     killed: bool = False  # by the kernel
-    held: bool = False  # it stood still until it was told to end
-    exit: int | None = None  # None: it was not over in time
-    lost: int | None = None  # steps between the newest rescue and the last that was written down
+    held: bool = False  # the guard stopped it until the benchmark ended it
+    exit: int | None = None  # None: not over in time
+    lost: int | None = None  # steps between the newest rescue and the last written step
     seconds: float | None = None  # guard: limit to rescue; without: newest rescue to last step
     steps: int = 0
 
 
 def without(place: Place, row: Row, ref: Reference) -> Outcome:
-    """In a group with the same limit, beside a daemon that may not pause it."""
+    """Run it in a group with the same limit, with a daemon that must not pause it."""
     world = place.world
     try:
         world.start_daemon(NO_PAUSE)
@@ -71,7 +71,7 @@ def without(place: Place, row: Row, ref: Reference) -> Outcome:
 
 
 def within(place: Place, row: Row, ref: Reference) -> Outcome:
-    """Under a guard with that limit, and no daemon."""
+    """Run it under a guard with that limit, without a daemon."""
     desk = Desk(place.folder)
     desk.env = _env(place, row, ref)
     try:
@@ -93,17 +93,18 @@ def within(place: Place, row: Row, ref: Reference) -> Outcome:
 
 
 class Seen:
-    """What was seen of a guard while it was there."""
+    """Observations of a guard while it runs."""
 
     def __init__(self) -> None:
         self.record: dict[str, Any] = {}
         self.held = False
         self.oom_kills = 0
         self.rescues: dict[Path, float] = {}
-        self._copied: dict[float, bool] = {}  # when everyone stood still, and if at the limit
+        # Unix time of each copy, and whether the group was at its limit
+        self._copied: dict[float, bool] = {}
 
     def look(self, record: dict[str, Any]) -> None:
-        """What the supervisor has written down: copies are made shortly before the limit, too."""
+        """Read the supervisor's record; it also makes copies shortly before the limit."""
         self.record = record
         for event in record.get("events", []):
             full = record["used_bytes"] >= _FULL * record["limit_bytes"]
@@ -111,12 +112,14 @@ class Seen:
                 self._copied.setdefault(event["unix_s"], full)
 
     def killed(self, code: int | None) -> bool:
-        """By the kernel: it says so, or nobody else says that they did it."""
+        """
+        Return whether the kernel killed it: by its counter, or by SIGKILL that no one else sent.
+        """
         ending = self.held or self.record.get("state") == "ending"
         return self.oom_kills > 0 or (code == -signal.SIGKILL and not ending)
 
     def seconds(self, jumped_unix_s: float | None) -> float | None:
-        """From the limit, or the jump where it was refused; 0: it was saved before that."""
+        """Return seconds from the limit, or the refused jump, to the rescue; 0: saved before it."""
         begins = [each for each, full in self._copied.items()
                   if full and each >= (jumped_unix_s or 0.0)]  # fmt: skip
         begin = begins[0] if begins else jumped_unix_s
@@ -126,7 +129,7 @@ class Seen:
 
 
 def _follow(desk: Desk, process: subprocess.Popen[str], place: Place, patience_s: float) -> Seen:
-    """Look until it has ended; what is held is told to end, as nobody else is there to decide."""
+    """Observe the guard until the program has ended; end a stopped program, as a user would."""
     seen = Seen()
     end = time.monotonic() + patience_s
     while process.poll() is None and time.monotonic() < end:
@@ -165,7 +168,7 @@ def _env(place: Place, row: Row, ref: Reference) -> dict[str, str]:
 
 
 def _last(place: Place) -> tuple[int, float]:
-    """The last step that was written down, and when."""
+    """Return the last written step, and its Unix time."""
     losses = read(str(place.out))
     return (max(losses), losses[max(losses)].unix_s) if losses else (0, 0.0)
 
@@ -189,7 +192,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Whoever presses Ctrl-C twice does not leave groups behind."""
+    """Ignore signals, so that a second Ctrl-C does not leave groups behind."""
     before = {each: signal.signal(each, signal.SIG_IGN) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

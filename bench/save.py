@@ -1,14 +1,13 @@
 """
-What a save costs beside a plain write with fsync of the same bytes, in one run.
+Measure a save compared with a plain write with fsync of the same bytes.
 
     python bench/save.py [--sizes 10 100 500] [--rounds 9] [--tensors 20] [--folder FOLDER]
 
-Both methods take turns in one process, whose memory group the kernel counts
-(root and cgroup v1; "-" elsewhere). Columns: median seconds of each, their
-ratio, and the ratio of the fastest of each, which a busy machine disturbs less;
-the peak that each adds to the group, page cache included; and a save that
-starts when the group is at its limit. The last line is what a training pays at
-every step when nobody asks for a save.
+Both methods alternate in one process in a memory group (root and cgroup v1; "-" elsewhere).
+Columns: median seconds of each, their ratio, and the ratio of the fastest of each, which other load
+affects less; the peak that each adds to the group, including page cache; and a save that starts
+when the group is at its limit. The last line is the cost of each step of a training without a
+request to save.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ SLACK_BYTES = 64 * KIB  # any program needs some pages to wake up
 
 
 def child(folder, size, tensors):
-    """Hold the tensors; do what stdin says, a letter at a time; answer each with the seconds."""
+    """Hold the tensors; run the commands on stdin, one letter each; answer with the seconds."""
     length = size // tensors
     noise = os.urandom(MIB)
     held = []
@@ -63,7 +62,7 @@ def child(folder, size, tensors):
             store.release_reserve()
             seconds = store.save(entries, {"step": step}).seconds
             step += 1
-            shutil.rmtree(store.newest(verify=False).path)  # not a part of the next one's time
+            shutil.rmtree(store.newest(verify=False).path)  # outside the measured time
             store.hold_reserve(tensors)
         os.write(1, f"{seconds}\n".encode())
 
@@ -73,7 +72,7 @@ def _view(memory):
 
 
 def plain(path, held):
-    """Seconds for the ordinary way: write piece by piece, then fsync."""
+    """Write piece by piece, then fsync; return the seconds."""
     began = time.perf_counter()
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     for memory in held:
@@ -88,7 +87,7 @@ def plain(path, held):
 
 
 class Meter:
-    """The memory group of the child, where there is one."""
+    """The memory group of the child, if one can be made."""
 
     def __init__(self, name, limit_bytes):
         try:
@@ -139,7 +138,7 @@ class Meter:
 
 
 def measure(folder, size, tensors, rounds):
-    """One line of the table."""
+    """Measure one line of the table."""
     meter = Meter(f"watchdog-bench-save-{os.getpid()}-{size}", 4 * size + 512 * MIB)
     argv = [sys.executable, __file__, "--child", str(size), "--folder", folder]
     process = subprocess.Popen(
@@ -159,7 +158,7 @@ def measure(folder, size, tensors, rounds):
 
     try:
         assert process.stdout.readline() == "ready\n"
-        do("p"), do("s")  # the first of each warms the file system up
+        do("p"), do("s")  # warm up the file system
         turns = [(do("p"), do("s")) for _ in range(rounds)]
         at_limit = None
         if meter.group is not None:
@@ -173,7 +172,7 @@ def measure(folder, size, tensors, rounds):
 
 
 def boundary_s(folder, steps=200_000):
-    """Seconds of one `Session.boundary`, the best of five runs."""
+    """Return the seconds of one `Session.boundary`, the best of five runs."""
     link = Link("bench", folder, socket_path=os.path.join(folder, "none.sock"))
     session = Session(RescueStore(folder), link, lambda: Capture([]))
     best = float("inf")

@@ -1,8 +1,8 @@
 """
-Cost of one look at a machine with 300 processes, 23 of them Python, against naive psutil.
+Measure one sample of a machine with 300 processes, 23 of them Python, compared with psutil.
 
-Starts the missing processes itself, in this order: what the sensors cost at
-rest, what psutil costs for the same figures, and both against the same clock.
+Starts the missing processes itself. Then it measures the sensors at rest and psutil for the same
+figures, both with the same clock.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ PROCESSES = 300
 
 
 def start_processes() -> list[subprocess.Popen[bytes]]:
-    """Processes that do nothing, until there are enough; to be killed by the caller."""
+    """Start idle processes until there are enough; the caller kills them."""
     pythons = sum("python" in (process.info["exe"] or "") for process in processes_with_exe())
     started = [
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
-        for _ in range(max(0, PYTHONS + 1 - pythons))  # our own is not watched
+        for _ in range(max(0, PYTHONS + 1 - pythons))  # the daemon does not watch its own process
     ]
     missing = PROCESSES - len(psutil.pids())
     started += [subprocess.Popen(["sleep", "3600"]) for _ in range(max(0, missing))]
@@ -40,12 +40,12 @@ def start_processes() -> list[subprocess.Popen[bytes]]:
 
 
 def processes_with_exe() -> list[psutil.Process]:
-    """All processes that psutil sees, with their executable."""
+    """Return all processes that psutil sees, with their executable."""
     return list(psutil.process_iter(["exe"]))
 
 
 def naive() -> int:
-    """What a first version would do each tick: ask psutil for everything about everyone."""
+    """Ask psutil for everything about every process, as a first version would in each tick."""
     names = ["pid", "name", "cmdline", "memory_info", "cpu_times", "status", "ppid"]
     found = [process.info for process in psutil.process_iter(names)]
     psutil.virtual_memory()
@@ -54,7 +54,7 @@ def naive() -> int:
 
 
 def careful() -> int:
-    """The best that psutil allows: only the Python processes, in one go each."""
+    """Use psutil as well as possible: only the Python processes, each with oneshot()."""
     found = 0
     for process in psutil.process_iter():
         if process.pid in _PYTHON_PIDS:
@@ -74,9 +74,9 @@ _PYTHON_PIDS: set[int] = set()
 
 def measure(call: Callable[[], object], seconds: float) -> tuple[float, float]:
     """
-    Milliseconds of processor time a call: median, and what 90 % of the calls stay under.
+    Return the CPU time of a call in ms: median and 90th percentile.
 
-    Processor time, so that whatever else runs on the machine costs nothing here.
+    CPU time excludes other load on the machine.
     """
     times = []
     end = time.perf_counter() + seconds
@@ -89,7 +89,7 @@ def measure(call: Callable[[], object], seconds: float) -> tuple[float, float]:
 
 
 def main() -> int:
-    """Print the table; exit code 1 when the median is above the target."""
+    """Print the table; return 1 if the median is above the target."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     parser.add_argument("--target-ms", type=float, default=0.8)
@@ -101,12 +101,12 @@ def main() -> int:
         now_s = time.monotonic()
 
         def tick() -> None:
-            # The clock is moved by hand: a second a tick, as the daemon at rest would.
+            # Advance the clock by a second a tick, as for a daemon at rest.
             nonlocal now_s
             now_s += 1.0
             machine.sample(now_s, time.time())
 
-        for _ in range(20):  # the first ticks look closely at everyone
+        for _ in range(20):  # the first ticks read more about each process
             tick()
         snapshot = machine.sample(now_s + 1, time.time())
         _PYTHON_PIDS.update(key.pid for key in snapshot.infos)

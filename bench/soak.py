@@ -1,15 +1,15 @@
 """
-A real daemon under real churn: nothing of it may grow, and no look may be missed.
+Run a real daemon under real churn: its resources must not grow, and it must miss no samples.
 
     python bench/soak.py [--minutes 60] [--pace 1] [--plot FILE] [--json FILE]
 
-Pythons come, grow, leak until they are killed, fork, and die; agents connect, save and vanish;
-clients ask, follow, and misbehave; the configuration is read again; eight cards of a stub driver
-are at work and fall off the bus. Each second the daemon is looked at from outside. The verdict:
-exit code 0, or 1 with what is wrong.
+Python processes start, grow, leak until the kernel kills them, fork, and end. Agents connect, save
+and disappear. Clients ask, subscribe, and misbehave. The configuration is reloaded. Eight GPUs of a
+stub driver work and fall off the bus. The benchmark reads the daemon from outside every second. The
+exit code is 0, or 1 with a list of faults.
 
-As root all of it runs in a process namespace of its own: nothing else on the machine is watched,
-and pids are used again within seconds.
+As root it runs in its own PID namespace: the daemon sees no other processes of the machine, and
+pids are reused within seconds.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from watchdog_app.rescue.segment import segment_folder
 
 ROOT = Path(__file__).parent.parent
 APART = "WATCHDOG_SOAK_APART"
-QUIET_S = 3.0  # before and after the churn; in a short soak less
-GONE_S = 30.0  # for all of it to be gone
+QUIET_S = 3.0  # before and after the churn; shorter in a short soak
+GONE_S = 30.0  # timeout for everything to disappear after the churn
 
 
 def main() -> None:
@@ -63,20 +63,20 @@ def main() -> None:
 
 
 def go_apart() -> None:
-    """The same program in a process namespace of its own, where that may be made."""
+    """Restart this program in its own PID namespace, if permitted."""
     apart = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child"]
     try:
         subprocess.run([*apart, "true"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
         os.environ[APART] = "no"
         return
-    # A shell is process 1 in there: it reaps whom nobody else does.
+    # A shell is process 1 in the namespace: it reaps orphans.
     inside = [*apart, "sh", "-c", '"$@"; exit $?', "sh", sys.executable, *sys.argv]
     os.execvpe(inside[0], inside, {**os.environ, APART: "yes"})
 
 
 def soak(folder: Path, seconds: float, pace: float) -> tuple[dict[str, Any], list[Any], str]:
-    """A whole one: figures, rows, and the load in words."""
+    """Run a soak; return figures, rows, and the load in words."""
     apart = os.environ[APART] == "yes"
     cards = stub_cards(folder)
     env = {
@@ -87,7 +87,7 @@ def soak(folder: Path, seconds: float, pace: float) -> tuple[dict[str, Any], lis
     }
     write_config(folder, apart)
     log = (folder / "log").open("wb")
-    daemon = subprocess.Popen(  # in a session of its own, as a service is
+    daemon = subprocess.Popen(  # in its own session, like a service
         [sys.executable, "-m", "watchdog_app", "run"],
         env=env,
         stdout=log,
@@ -135,7 +135,7 @@ def soak(folder: Path, seconds: float, pace: float) -> tuple[dict[str, Any], lis
 
 
 def stub_cards(folder: Path) -> Any:
-    """Eight cards of a driver that is compiled for tests; None without a compiler."""
+    """Return eight GPUs of a stub driver compiled for tests; None without a compiler."""
     sys.path.insert(0, str(ROOT / "tests"))
     from gpu_stub.driver_stub import DriverStub
 
@@ -169,7 +169,7 @@ def row(daemon: subprocess.Popen[bytes], client: Client, began: float, folder: P
 def settled(
     daemon: subprocess.Popen[bytes], client: Client, began: float, folder: Path, before: Any
 ) -> Any:
-    """A row when everything that came has gone; the last there is where it does not go."""
+    """Return a row after everything has disappeared, or the last row at the timeout."""
     end = time.monotonic() + GONE_S
     while True:
         after = row(daemon, client, began, folder)
@@ -184,7 +184,7 @@ def tail(folder: Path) -> str:
 
 
 def words(found: dict[str, Any], cards: bool, apart: bool) -> str:
-    """What the load was."""
+    """Describe the load."""
     counts = found["counts"]
     leaks = f"{counts.get('leak', 0)} that leaked in 150 MB"
     clients = f"{counts.get('ask', 0)} questions, {counts.get('follow', 0)} subscribers"

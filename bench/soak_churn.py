@@ -1,7 +1,7 @@
 """
-The churn of a soak: everything that comes and goes around a daemon, each kind in a thread.
+The churn of a soak: everything that starts and ends around a daemon, one thread for each kind.
 
-Random, from a seed, so that a soak can be had again.
+It is random with a seed, so that a soak can be repeated.
 """
 
 from __future__ import annotations
@@ -47,23 +47,26 @@ pause = {pause}
 
 
 def write_config(folder: Path, pause: bool, caution: str = "normal", warn_s: int = 120) -> None:
-    """The daemon's configuration: real notices to a command, a journal that has to be thinned."""
+    """
+    Write the daemon's configuration: a notification command, and a journal that must be pruned.
+    """
     values = {"caution": caution, "warn_s": warn_s, "folder": folder}
     (folder / "config.toml").write_text(CONFIG.format(pause=str(pause).lower(), **values))
 
 
 class Churn:
     """
-    What goes on around one daemon, from `start` to `stop`.
+    The activity around one daemon, from `start` to `stop`.
 
     Args:
-        folder: of the soak; the daemon's configuration is in it.
-        daemon: process of the daemon.
-        env: as the daemon's.
-        pace: 1: as written below; 2: twice as fast.
-        apart: this process namespace is ours alone: pids may be forced to be used again, and
-            the daemon may pause whom it likes.
-        cards: the stub driver's, or None.
+        folder: folder of the soak; it has the daemon's configuration.
+        daemon: pid of the daemon.
+        env: environment of the daemon.
+        pace: factor of the speed; 2 is twice as fast.
+        apart: True: the PID namespace is ours, so pids can be reused on purpose, and the daemon may
+            pause any task.
+        cards: GPUs of the stub driver, or None.
+        seed: seed of the random numbers.
     """
 
     def __init__(
@@ -86,12 +89,12 @@ class Churn:
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
         self._running: dict[int, subprocess.Popen[bytes]] = {}
-        self._ended: list[int] = []  # pids to be used again
+        self._ended: list[int] = []  # pids to reuse
         self._lock = threading.Lock()
         self._groups = 0
 
     def start(self) -> None:
-        """Let it begin."""
+        """Start all kinds of activity."""
         kinds: list[tuple[Callable[[random.Random], None], float]] = [
             (self._short, 0.5),
             (self._grow, 3.0),
@@ -116,7 +119,7 @@ class Churn:
             self._threads.append(thread)
 
     def stop(self) -> None:
-        """End all of it; nothing of it is left behind."""
+        """Stop everything and leave nothing behind."""
         self._over.set()
         for thread in self._threads:
             thread.join(60)
@@ -136,7 +139,7 @@ class Churn:
             try:
                 what(dice)
                 self.counts[name] += 1
-            except Exception as error:  # told at the end; one failure is no end of a soak
+            except Exception as error:  # reported at the end; one failure does not end a soak
                 if not self._over.is_set():
                     self.failures.append(f"{name}: {error!r}")
 
@@ -180,12 +183,12 @@ class Churn:
         self._program("grow", most_mb / dice.uniform(1, 15), most_mb, dice.uniform(0, 15))
 
     def _leak(self, dice: random.Random) -> None:
-        """In a group of 150 MB: warned of, saved, paused or killed; then the group is gone."""
+        """Leak in a group of 150 MB: the daemon warns, saves or pauses, or the kernel kills."""
         self._groups += 1
         try:
             group = create(f"watchdog-soak-{os.getpid()}-{self._groups}", 150_000_000)
         except WatchdogError:
-            return  # no group may be made here
+            return  # no group can be made here
         speed = dice.uniform(4, 20)
         try:
             if dice.random() < 0.5:
@@ -208,14 +211,14 @@ class Churn:
         self._program("train", folder, dice.uniform(2, 20), end, dice.choice((0, 0, 0.5)))
 
     def _again(self, dice: random.Random) -> None:
-        """A new Python under a pid that another has just had."""
+        """Start a new Python with the pid of one that has just ended."""
         self._reap()
         with self._lock:
             free = [pid for pid in self._ended if not os.path.exists(f"/proc/{pid}")]
         if not free:
             return
         pid = dice.choice(free)
-        with self._lock:  # nobody else of ours is to be started in between
+        with self._lock:  # start no other process in between
             Path(LAST_PID).write_text(str(pid - 1))
             process = subprocess.Popen(
                 [sys.executable, "-S", "-c", "import time; time.sleep(3)"], cwd=self._folder
@@ -230,7 +233,7 @@ class Churn:
             tasks = client.call("status")["tasks"]
             whom = str(dice.choice(tasks)["pid"]) if tasks else None
             method = dice.choice(("explain", "explain", "history", "series", "config", "status"))
-            with suppress(WatchdogError):  # it has ended since
+            with suppress(WatchdogError):  # the task has ended since
                 client.call(method, **({} if method in ("config", "status") else {"task": whom}))
 
     def _follow(self, dice: random.Random) -> None:
@@ -239,7 +242,7 @@ class Churn:
             self._over.wait(dice.expovariate(0.2))
 
     def _annoy(self, dice: random.Random) -> None:
-        """Clients that say nothing, say nonsense, say half of it, or never read."""
+        """Clients that send nothing, nonsense or half a request, or never read."""
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(5)
             client.connect(self._socket)
@@ -277,7 +280,7 @@ class Churn:
             with suppress(WatchdogError):
                 client.call("task.resume", task=None)
 
-    # Cards
+    # GPUs
 
     def _card(self, dice: random.Random) -> None:
         stub, card = self._cards, dice.randrange(8)

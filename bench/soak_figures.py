@@ -1,8 +1,8 @@
 """
-What a soak has measured: rows of one second each, the verdict on them, the picture.
+Figures of a soak: rows of one second each, the verdict, and a plot.
 
-Robust statistics, because a machine at work has outliers: Theil and Sen's slope (the median of
-the slopes of all pairs; Sen 1968) over medians of ten seconds.
+Uses robust statistics, because a busy machine has outliers: the Theil-Sen slope (the median of the
+slopes of all pairs; Sen 1968) over medians of ten seconds.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
-WARM_UP = 0.25  # of the soak: caches and histories fill, the longest of four hours very slowly
+# fraction of the soak: caches and histories fill; the longest history, of four hours, very slowly
+WARM_UP = 0.25
 BIN_S = 10.0
 MOST_BINS = 400
-SLOPE_BYTES_PER_H = 2e6  # more than that is told as a leak, in a soak of at least ...
-LONG_S = 1200.0  # ... this; in a shorter one:
+SLOPE_BYTES_PER_H = 2e6  # a larger slope is a leak, in a soak of at least LONG_S
+LONG_S = 1200.0  # a shorter soak uses SHORT_GROWTH_BYTES
 SHORT_GROWTH_BYTES = 6e6
-LEFT_DESCRIPTORS = 4  # of those after the churn over those before: an idle worker, a spare handle
-SPARE_THREADS = 1  # a helper that is just at work
-LAZY_THREADS = 5  # begin when they are first needed, and stay: in a short soak any time
+LEFT_DESCRIPTORS = 4  # more descriptors after the churn than before: an idle worker, a spare handle
+SPARE_THREADS = 1  # a helper that is working at that moment
+LAZY_THREADS = 5  # they start when first needed and stay: in a short soak at any time
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One second."""
+    """One second of the soak."""
 
     t_s: float
     rss_bytes: int
@@ -43,20 +44,20 @@ class Row:
     incidents: int
     ticks: int
     missed: int
-    waited_s: float  # of the thread that looks: ready, without a processor
-    stolen_s: float  # of all processors: taken by the machine that this one runs on
+    waited_s: float  # sampling thread: runnable, but without a CPU
+    stolen_s: float  # all CPUs: stolen by the hypervisor
     latest_s: float
     interval_s: float
-    answer_s: float  # of a status
+    answer_s: float  # time to answer `status`
     journal_bytes: int
-    pages_bytes: int  # in which trainings publish: memory that the daemon has made
+    pages_bytes: int  # shared pages of trainings: memory that the daemon made
     errors: int
 
 
 def read(
     pid: int, t_s: float, status: dict[str, Any], answer_s: float, *, journal: Path, pages: Path
 ) -> Row:
-    """A row of the daemon as it is now, seen from outside and by its own word."""
+    """Return a row of the daemon's state now, from /proc and from its status."""
     folder = Path(f"/proc/{pid}")
     fields = (folder / "stat").read_text().rpartition(")")[2].split()
     daemon = status["daemon"]
@@ -97,7 +98,7 @@ def _first_line(path: str) -> str:
 
 
 def slope_per_s(points: Sequence[tuple[float, float]]) -> float:
-    """Theil and Sen's slope; 0 of less than two points."""
+    """Return the Theil-Sen slope; 0 for fewer than two points."""
     slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(points, 2) if b[0] > a[0]]
     return statistics.median(slopes) if slopes else 0.0
 
@@ -115,12 +116,12 @@ def _binned(rows: Sequence[Row]) -> list[tuple[float, float]]:
 
 def verdict(rows: Sequence[Row], before: Row, after: Row) -> dict[str, Any]:
     """
-    The figures of a soak, and what is wrong by them.
+    Return the figures of a soak, and a list of faults.
 
     Args:
-        rows: during the churn.
-        before: a moment before it.
-        after: when all of it had gone, and the daemon had had a few looks.
+        rows: rows during the churn.
+        before: row shortly before the churn.
+        after: row after everything has ended and the daemon has taken a few samples.
     """
     begin, end = rows[0].t_s, rows[-1].t_s
     steady = [row for row in rows if row.t_s >= begin + WARM_UP * (end - begin)]
@@ -171,12 +172,12 @@ def verdict(rows: Sequence[Row], before: Row, after: Row) -> dict[str, Any]:
 
 
 def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Rows for a file."""
+    """Return the rows as JSON types."""
     return [asdict(row) for row in rows]
 
 
 def draw(rows: Sequence[Row], found: dict[str, Any], load: str, path: Path) -> None:
-    """The picture: memory, descriptors and threads, what was watched, rate, what was missed."""
+    """Plot memory, descriptors and threads, tasks, sample rate, and missed samples."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -1,7 +1,7 @@
 """
-What comes and goes in a soak: `python bench/soak_programs.py KIND ...`, one small program a kind.
+Programs of a soak: `python bench/soak_programs.py KIND ...`, one small program for each kind.
 
-No framework: a Python that imports nothing is there in 20 ms, so that many can come and go.
+No framework: a Python without imports starts in 20 ms, so that many can start and end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def main() -> None:
 
 
 def grow(mb_per_s: str, most_mb: str, stay_s: str) -> None:
-    """Grow to a size, stay for a while, end. In a group that is smaller: until it is killed."""
+    """Grow to a size, stay for a while, and end. In a smaller group the kernel kills it."""
     held = []
     step_s = 0.1
     while len(held) * float(mb_per_s) * step_s < float(most_mb):
@@ -27,20 +27,20 @@ def grow(mb_per_s: str, most_mb: str, stay_s: str) -> None:
 
 
 def fork(workers: str, stay_s: str) -> None:
-    """Workers that share their parent's memory and end before it; some wait to be reaped."""
+    """Fork workers that share their parent's memory and end before it; some wait to be reaped."""
     held = b"\1" * 20_000_000
     for number in range(int(workers)):
         if os.fork() == 0:
             time.sleep(float(stay_s) * (number + 1) / (int(workers) + 1))
             os._exit(len(held) % 2)
-    time.sleep(float(stay_s))  # they are zombies by now: nobody asks for them before the end
+    time.sleep(float(stay_s))  # the workers are zombies by now: the parent does not reap them
 
 
 def train(folder: str, stay_s: str, end: str, leak_mb_s: str) -> None:
     """
-    Steps of 20 ms with a real agent and a state of 1 MB, and one of many ways to end.
+    Train in steps of 20 ms, with a real agent and a state of 1 MB, and end in one of several ways.
 
-    "well", "exit" without a word, "error", "kill", or "again": the agent leaves and comes back.
+    "well"; "exit" without a message; "error"; "kill"; "again": the agent ends and starts again.
     """
     from watchdog_app.agent.runtime.link import Link
     from watchdog_app.agent.runtime.session import Capture, Session

@@ -1,28 +1,27 @@
 """
-The daemon while memory runs out: its rate, its answers, its decisions, and the rescue.
+Measure the daemon while memory runs out: its rate, its answers, its decisions, and the rescue.
 
     python bench/thrash.py [--arm NAME ...] [--rounds 1] [--leak-mb-s 10] [--json FILE]
 
-Needs root (control groups of version 1, a swap file of 500 MB for the time of the run). In each
-arm a program uses more memory than its group has RAM, all the time, and a training in the same
-group leaks until group and swap are full. The daemon is outside of the group, or inside where its
-own pages are thrown out with all others:
+Needs root (cgroup v1, and a swap file of 500 MB during the run). In each arm a program constantly
+uses more memory than its group has RAM. A training in the same group leaks until group and swap are
+full. The daemon is outside the group, or inside, where the kernel reclaims its pages, too:
 
-  outside          as ever: all of its memory is locked
+  outside          as usual: all of its memory is locked
   inside, locked   in the thrashing group, all locked
-  inside, 8 MB     in the group, as a user whom the system allows 8 MB of locked memory: code first
+  inside, 8 MB     in the group, as a user with a limit of 8 MB of locked memory: code first
   inside, nothing  in the group, nothing locked
 
 Columns
-  looks/s     looks of the daemon a second, from the first step of the leak to the end
-  missed      looks that came too late by its own count
+  looks/s     samples of the daemon a second, from the first step of the leak to the end
+  missed      late samples by the daemon's own count
   faults/s    major page faults of the daemon: each one waits for the disk
-  swapped     the most of the daemon that was in swap, MB
-  answer      `status` asked for every 0.25 s: median / longest, ms
-  decided     from the moment at which the group's usage was what a decision says, to the decision
-              written down: median / longest, ms (usage is read every 5 ms from outside)
+  swapped     maximum swap of the daemon, MB
+  answer      answer to `status`, asked every 0.25 s: median / maximum, ms
+  decided     from the moment when the group reached the usage named in a decision, to the decision
+              in the journal: median / maximum, ms (usage is read every 5 ms from outside)
   saved       from that decision to the rescue on disk: median, ms
-  rescue      seconds before the training's end of the last complete rescue
+  rescue      age of the last complete rescue at the training's end, s
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ MB = 1_000_000
 
 
 class Thrashing:
-    """One arm: a world of its own with swap, a group, a daemon somewhere, and the two programs."""
+    """One arm: a sandbox with swap, a group, a daemon inside or outside, and the two programs."""
 
     def __init__(self, folder: Path, leak_mb_s: float) -> None:
         self.world = World(folder)
@@ -108,7 +107,7 @@ class Thrashing:
 
 
 class Sampler(threading.Thread):
-    """The group's usage every 5 ms, from outside: when it was how much."""
+    """Samples the group's usage every 5 ms, from outside."""
 
     def __init__(self, path: str) -> None:
         super().__init__(daemon=True)
@@ -128,7 +127,7 @@ class Sampler(threading.Thread):
         os.close(self._fd)
 
     def first_at(self, used: float) -> float | None:
-        """When usage was first so high."""
+        """Return the Unix time when the usage first reached `used`; None: never."""
         index = bisect.bisect_left(self.used, used)
         return self.unix_s[index] if index < len(self.used) else None
 
@@ -146,7 +145,7 @@ def swapped_mb(pid: int) -> float:
 
 
 def measure(name: str, leak_mb_s: float) -> dict[str, Any]:
-    """One arm, from the start of the daemon to the end of the training."""
+    """Run one arm, from the start of the daemon to the end of the training."""
     inside, before = ARMS[name]
     with tempfile.TemporaryDirectory(prefix="watchdog-thrash-", dir="/var/tmp") as folder:
         arm = Thrashing(Path(folder), leak_mb_s)
@@ -163,7 +162,7 @@ def _figures(arm: Thrashing, name: str) -> dict[str, Any]:
     pid = int(client.call("status")["daemon"]["pid"])
     sampler = Sampler(arm.group.path)
     sampler.start()
-    time.sleep(4)  # both programs work, and the leak begins
+    time.sleep(4)  # both programs work, and the leak starts
     answers: list[float] = []
     swapped = rss = 0.0
     first = client.call("status")["daemon"]
