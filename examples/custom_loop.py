@@ -1,10 +1,10 @@
 """
-A training loop of one's own that survives the night: three words more than without.
+A custom TensorFlow loop that survives a kill, with three changed lines.
 
     python examples/custom_loop.py
 
-Kill it after it has saved (`watchdog checkpoint custom_loop.py` asks for a
-rescue at any time), and run it again: it goes on after that step.
+Kill it after it has saved (`watchdog checkpoint custom_loop.py` saves a rescue at any time), and
+run it again: it resumes after that step.
 """
 
 import os

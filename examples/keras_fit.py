@@ -1,10 +1,10 @@
 """
-A Keras training that survives the night: one callback.
+A Keras training that survives a kill, with one callback.
 
     python examples/keras_fit.py
 
-Press Ctrl-C or kill it after it has saved (`watchdog checkpoint keras_fit.py`
-asks for a rescue at any time), and run it again: it goes on from that batch.
+Press Ctrl-C or kill it after it has saved (`watchdog checkpoint keras_fit.py` saves a rescue at any
+time), and run it again: it resumes after that batch.
 """
 
 import os

@@ -1,9 +1,9 @@
 """
-A training loop of one's own that keeps something of every step, and grows until it is killed.
+A custom loop that keeps a tensor of every step, and grows until the kernel kills it.
 
     python examples/leaking_loop.py
 
-The bug: a list of tensors "for a plot later". A few hundred steps take all memory there is.
+The bug: a list of tensors "for a plot later". After a few hundred steps they fill all memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def train() -> None:
     kept = []
 
     rescue = Rescue("rescues", model=model, optimizer=optimizer)
-    loss = float("nan")  # of an epoch that was over when it was saved
+    loss = float("nan")  # printed if the rescue was saved after the last step of an epoch
     for epoch in rescue.epochs(30):
         for features, targets in rescue.data(dataset):
             with tf.GradientTape() as tape:
@@ -47,7 +47,7 @@ def train() -> None:
                 kept.append(tf.tile(hidden, (4, 1)))  # the bug: 2 MiB of every step
             rescue.step(loss)
             if rescue.step_number == 5:
-                print("READY", flush=True)  # the stage makes the machine small
+                print("READY", flush=True)  # the sandbox now limits the memory
             time.sleep(0.02)
         print(f"epoch {epoch + 1} of 30: loss {float(loss):.4f}", flush=True)
 

@@ -1,10 +1,10 @@
 """
-A training whose data workers grow, each by itself, until the machine is full.
+A training whose data workers grow, each separately, until the memory is full.
 
     python examples/multiprocess_training.py
 
-The bug: a data set that caches every item that it has read. Each worker of the DataLoader is a
-process with a cache of its own, so two workers hold everything twice.
+The bug: a dataset that caches every item that it has read. Each worker of the DataLoader is a
+process with its own cache, so two workers hold everything twice.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def train(workers: int) -> None:
             generator = torch.Generator().manual_seed(index)
             picture = torch.randn(3, 64, 64, generator=generator)
             if workers:
-                self.cache[index] = [picture, torch.clone(picture)]  # the bug: never given back
+                self.cache[index] = [picture, torch.clone(picture)]  # the bug: never freed
             return picture.mean((1, 2)), picture.std()
 
     torch.manual_seed(1)
@@ -48,7 +48,8 @@ def train(workers: int) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
 
     rescue = Rescue("rescues", model=model, optimizer=optimizer)
-    loss = torch.tensor(float("nan"))  # of an epoch that was over when it was saved
+    # printed if the rescue was saved after the last step of an epoch
+    loss = torch.tensor(float("nan"))
     for epoch in rescue.epochs(2):
         for means, deviation in rescue.data(loader):
             loss = torch.nn.functional.mse_loss(model(means).squeeze(1), deviation)
@@ -57,7 +58,7 @@ def train(workers: int) -> None:
             optimizer.step()
             rescue.step(loss=loss)
             if rescue.step_number == 5:
-                print("READY", flush=True)  # the stage makes the machine small
+                print("READY", flush=True)  # the sandbox now limits the memory
             if workers:
                 time.sleep(0.1)
         print(f"epoch {epoch + 1} of 2: loss {loss.item():.5f}", flush=True)

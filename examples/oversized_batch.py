@@ -3,7 +3,7 @@ A batch that is larger than the memory: the step fails, and no work is lost.
 
     python examples/oversized_batch.py
 
-The bug: after an epoch the batch size is raised to make the training faster.
+The bug: after the first epoch the program raises the batch size to make the training faster.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def train(on_oom: str) -> None:
     def loss_of(images, targets):
         return torch.nn.functional.mse_loss(model(images).squeeze(1), targets)
 
-    loss = float("nan")  # of an epoch that was over when it was saved
+    loss = float("nan")  # printed if the rescue was saved after the last step of an epoch
     with Rescue("rescues", on_oom=on_oom, model=model, optimizer=optimizer) as rescue:
         for epoch in rescue.epochs(3):
             batch_size = 32 if epoch == 0 else 1024
@@ -44,7 +44,7 @@ def train(on_oom: str) -> None:
                 rescue.step(loss=loss)
             print(f"epoch {epoch + 1}, batches of {batch_size}: loss {loss:.6f}", flush=True)
             if epoch == 0:
-                print("READY", flush=True)  # the stage makes the machine small
+                print("READY", flush=True)  # the sandbox now limits the memory
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """
-A shuffle buffer that is larger than the memory: it fills before the next batch comes.
+A shuffle buffer that is larger than the memory: it fills before it returns the first batch.
 
     python examples/shuffle_buffer.py
 
-The bug: after a warm-up on part of the data, all of them are shuffled in one buffer of pictures.
-What the buffer will hold is read from the pipeline, so it is told as it begins.
+The bug: after a warm-up on part of the data, one buffer of decoded images shuffles all of them. The
+agent reads the buffer's size from the pipeline, so it warns before the buffer fills.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def train() -> None:
     png = tf.io.encode_png(tf.cast(noise, tf.uint8))
 
     def picture(index):
-        """Decoded, scaled and turned: 768 KiB, as float32."""
+        """Decode and scale an image, and return it (768 KiB, float32) with its mean."""
         image = tf.image.resize(tf.io.decode_png(png, channels=3), (EDGE, EDGE)) / 255.0
         image *= tf.random.stateless_uniform((), (1, index))
         return image, tf.reduce_mean(image)
@@ -58,7 +58,7 @@ def train() -> None:
             optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
             rescue.step(loss)
             if rescue.step_number == 5:
-                print("READY", flush=True)  # the stage makes the machine small
+                print("READY", flush=True)  # the sandbox now limits the memory
         print(f"epoch {epoch + 1} of 3: loss {float(loss):.4f}", flush=True)
 
 

@@ -1,12 +1,12 @@
 """
-The sandbox on which the examples of this folder play, each one situation that ends trainings.
+The sandbox of the examples in this folder; each example shows one way in which trainings die.
 
-A small machine, made by a limit around the training alone: a real memory group, or, where the
-error is to reach the program, a limit on its address space. A watchdog daemon of the example's
-own. The training, with the agent switched on. What happens is told as it happens; then the
-training is started again with the advice followed, and resumes from its rescue.
+The sandbox has a small machine: a memory limit for the training only. The limit is a real memory
+group, or, if the error has to reach the program, a limit on its address space. The sandbox also has
+its own watchdog daemon, and the training runs with the agent. It prints events as they happen. Then
+it starts the training again, corrected as advised, and the training resumes from its rescue.
 
-Nothing of yours is touched: all of it lives in a temporary folder and ends with the example.
+It does not touch your files: everything is in a temporary folder and ends with the example.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from watchdog_app.client.client import Client
 from watchdog_app.demo.sandbox import AddressSpace, Sandbox
 from watchdog_app.guard.cgroup import Cgroup
 
-FIXED = "EXAMPLE_FIXED"  # in the environment of a training that follows the advice
-READY = "READY"  # a training says so when the machine may become small
+FIXED = "EXAMPLE_FIXED"  # variable in the environment of a corrected training
+READY = "READY"  # a training prints this line before the sandbox limits the memory
 _WIDE_BYTES = 1 << 40
 _PATIENCE_S = 120.0
-# What TensorFlow says of itself whenever it is imported.
+# Lines that TensorFlow prints at every import.
 _CHATTER = re.compile(r"WARNING: All log messages before|[IWE]\d{4} \d\d")
 
 
@@ -49,27 +49,27 @@ def play(
     advice_followed: str,
 ) -> int:
     """
-    Play one situation: the script goes wrong on a small machine, then again with the advice.
+    Run one example: the script fails on a small machine, then runs again, corrected as advised.
 
     Args:
-        script: the example itself; started with `--train`, it trains.
-        framework: that it needs.
-        room_mib: memory that is left once it has said `READY`.
-        swap_mib: swap that it may use beside.
-        soft: limit its address space, so that it gets an error instead of being killed.
-        gone_wrong: one sentence, told at the start.
-        advice_followed: one sentence, told at the second start.
+        script: path of the example; with the argument `--train` it trains.
+        framework: module that the example needs.
+        room_mib: free memory after the training has printed `READY`.
+        swap_mib: swap that the training may use.
+        soft: limit the address space, so that allocations fail and the kernel does not kill.
+        gone_wrong: sentence on the bug, printed at the start.
+        advice_followed: sentence on the correction, printed at the second start.
 
     Returns:
-        0 if the work was saved and gone on with.
+        0 if the work was saved and the second run resumed it, else 1.
     """
     folder = tempfile.mkdtemp(prefix=f"watchdog-{os.path.basename(script)[:-3]}-")
     sandbox = Sandbox(folder, os.path.abspath(script))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         sandbox.prepare(framework)
-        # Read from the disk once, outside: else its files fill the small machine, and reading
-        # them again and again is all that happens at the limit.
+        # Read the framework's files into the page cache, outside the group. Otherwise the group
+        # is charged for them, and at the limit the training only re-reads them.
         _read_once(framework)
         story = _Story(sandbox, room_mib * MIB, swap_mib * MIB, soft)
         return 0 if _told(story, gone_wrong, advice_followed) else 1
@@ -97,12 +97,14 @@ def _read_once(framework: str) -> None:
 
 
 def _told(story: _Story, gone_wrong: str, advice_followed: str) -> bool:
-    """The whole story; whether the work was saved, and the training came to its end with it."""
+    """
+    Run the whole example; return whether the work was saved and the training finished with it.
+    """
     story.tell(gone_wrong)
     status = story.run("--train")
     saved = story.saved_step
     story.explain()
-    if status == 0:  # it was helped while it ran
+    if status == 0:  # watchdog helped it while it ran
         return saved is not None
     story.tell(advice_followed)
     story.follow_advice()
@@ -115,12 +117,12 @@ def _told(story: _Story, gone_wrong: str, advice_followed: str) -> bool:
 
 
 class _Story:
-    """One example under way: what the training and the watchdog say, as they say it."""
+    """One run of an example; prints what the training and watchdog report."""
 
     def __init__(self, sandbox: Sandbox, room_bytes: int, swap_bytes: int, soft: bool) -> None:
         self._sandbox = sandbox
         self._room, self._swap, self._soft = room_bytes, swap_bytes, soft
-        self._limit: int | None = None  # as found in the first run
+        self._limit: int | None = None  # limit in bytes, computed in the first run
         self._began = time.monotonic()
         self._daemon = sandbox.start_daemon()
         self._notices = Client.connect(
@@ -133,17 +135,17 @@ class _Story:
         self.resumed = False
 
     def tell(self, text: str, who: str = "") -> None:
-        """A line of the story, folded."""
+        """Print a line with the time, wrapped."""
         head = f"{time.monotonic() - self._began:5.1f} s  {who:<8} "
         lines = textwrap.wrap(text, 100 - len(head), break_long_words=False) or [""]
         print(head + f"\n{' ' * len(head)}".join(lines), flush=True)
 
     def follow_advice(self) -> None:
-        """From now on the training is as advised; as if its text was changed: the same command."""
+        """Correct the training from now on, with the same command, as if its code had changed."""
         self._sandbox.env[FIXED] = "1"
 
     def run(self, *arguments: str) -> int:
-        """Start the training, tell what happens until it has ended; its exit status."""
+        """Start the training and print events until it ends; return its exit status."""
         self._runs += 1
         group: Cgroup | None = None
         if not self._soft:
@@ -166,11 +168,11 @@ class _Story:
             self._training_said(line)
         if child.returncode < 0:
             self.tell(f"KILLED by {signal.Signals(-child.returncode).name}")
-        self._watchdog_said(2.0)  # of what it died, within two seconds
+        self._watchdog_said(2.0)  # watchdog reports a death within two seconds
         return child.returncode
 
     def explain(self) -> None:
-        """What `watchdog explain` says of it."""
+        """Print the output of `watchdog explain`."""
         done = subprocess.run(
             [*children.watchdog_argv(["explain", str(self._pid)])],
             env={**self._sandbox.env, "COLUMNS": "100"},
@@ -182,7 +184,7 @@ class _Story:
         print(textwrap.indent((done.stdout or done.stderr).rstrip(), " " * 9), flush=True)
 
     def _narrow(self, child: subprocess.Popen[bytes], group: Cgroup | None) -> None:
-        """From here on there is so much more memory and no more."""
+        """Limit the training's memory to its current use plus the room."""
         if group is None or isinstance(group, AddressSpace):
             limit = self._limit or _address_space(child.pid) + self._room
             resource.prlimit(child.pid, resource.RLIMIT_AS, (limit, limit))
@@ -197,7 +199,9 @@ class _Story:
         self.tell(f"the training has {kind} of {format_bytes(limit)}{swap}")
 
     def _lines(self, log: str) -> Iterator[str]:
-        """Complete lines as they are written; ends each time that there are no more."""
+        """
+        Return an iterable over new complete lines; each iteration ends at the end of the file.
+        """
         return _Tail(os.path.join(self._sandbox.folder, log))
 
     def _training_said(self, line: str) -> None:
@@ -226,7 +230,7 @@ class _Story:
 
 
 class _Tail:
-    """An iterator over what was added to a file, that can be asked again and again."""
+    """An iterable over the lines added to a file since the last iteration."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -1,10 +1,10 @@
 """
-A training whose data are larger than its RAM: pages go out to swap and come back, on and on.
+A training whose data are larger than its RAM: it swaps pages out and in all the time.
 
     sudo python examples/swap_thrash.py
 
-Needs swap; where the machine has none, and you are root, a swap file is made and removed again.
-The bug: the whole data set as float64 in one array that is read in random order.
+Needs swap. If the machine has no free swap and you are root, the example makes a swap file and
+removes it again. The bug: one float64 array with the whole dataset, read in random order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def train() -> None:
     from watchdog_app.agent.keras import Rescue
 
     class Rows(keras.utils.PyDataset):
-        """Batches of rows in random order, out of parts that are loaded as the training goes on."""
+        """Batches of rows in random order, from parts that are loaded during the training."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -45,7 +45,7 @@ def train() -> None:
             if fixed:
                 x = rng.normal(size=(64, 256)).astype("float32")
             else:
-                # The bug: 4 MiB more of every batch, and old rows are read again and again.
+                # The bug: each batch adds 4 MiB, and every batch reads all old rows again.
                 self.parts.append(np.ones((2**11, 256)) * batch)
                 time.sleep(0.08)
                 for part in self.parts:
@@ -56,7 +56,7 @@ def train() -> None:
     class Ready(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             if batch == 3:
-                print("READY", flush=True)  # the stage makes the machine small
+                print("READY", flush=True)  # the sandbox now limits the memory
 
     keras.utils.set_random_seed(1)
     model = keras.Sequential(
@@ -69,7 +69,7 @@ def train() -> None:
 
 @contextmanager
 def swap() -> Iterator[None]:
-    """The machine's own swap, or a file that is made for this example."""
+    """Use the machine's swap, or make a swap file for this example."""
     with open("/proc/swaps") as file:
         free_kib = sum(int(line.split()[2]) - int(line.split()[3]) for line in list(file)[1:])
     if free_kib >= SWAP_MIB * 1024:
