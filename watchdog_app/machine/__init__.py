@@ -1,1 +1,1 @@
-"""What reads and changes the machine: GPUs, and later sensors and process control."""
+"""Read the machine and control its processes: GPUs, sensors, process control."""

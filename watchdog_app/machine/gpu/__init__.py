@@ -1,4 +1,4 @@
-"""GPUs, read by a child process: a driver that hangs or crashes takes nobody along."""
+"""GPUs, read by a child process, so that a hung or crashed driver cannot harm the daemon."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _DRIVER_SCAN_EVERY_S = 60.0
 
 class Gpus:
     """
-    The GPUs of this machine. Not for several threads.
+    The GPUs of this machine. Not thread-safe.
 
-    `GpuMonitor` is loaded once there is a driver's library: 0.4 MB that a daemon without GPUs does
-    without. One that is installed while the daemon runs is noticed within a minute.
+    `GpuMonitor` is imported only once a driver's library exists. That saves 0.4 MB in a daemon
+    without GPUs. A driver that is installed while the daemon runs is found within a minute.
 
     Args:
-        root: stands before /sys, /dev and the library's folders.
+        root: prefix of /sys, /dev and the library's folders.
     """
 
     def __init__(self, root: str = "") -> None:
@@ -31,11 +31,11 @@ class Gpus:
 
     def read(self, now_mono_s: float, busy: bool = False) -> GpuSample:
         """
-        The GPUs as last read, each second while `busy`; never waits for a driver.
+        Return the GPUs as last read, each second while `busy`; never waits for a driver.
 
         Args:
             now_mono_s: of the sample.
-            busy: somebody waits for figures, whoever is on the GPUs.
+            busy: a client waits for figures, even if no process uses the GPUs.
         """
         if self.monitor is None:
             if not self._find_driver(now_mono_s):
@@ -46,7 +46,7 @@ class Gpus:
         return self.monitor.read(now_mono_s, busy)
 
     def close(self) -> None:
-        """End the reader, where one runs."""
+        """End the reader, if one runs."""
         if self.monitor is not None:
             self.monitor.close()
 

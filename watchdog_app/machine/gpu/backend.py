@@ -1,8 +1,8 @@
 """
-What the driver of a GPU vendor has to tell, how that is checked, and the table of vendors.
+The interface to a GPU vendor's driver, the checks of its answers, and the table of vendors.
 
-The daemon imports this module: there is no driver and no binding of one in it. A new vendor is a
-module with a `GpuBackend` and a row of BACKENDS.
+The daemon imports this module, so it loads neither a driver nor its binding. A new vendor is a
+module with a `GpuBackend` and a row in BACKENDS.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from watchdog_app.core.model.machine import Fault
 from watchdog_app.machine.gpu import nvml_driver
 from watchdog_app.machine.gpu.nvml_driver import Library
 
-# Fields of core.model.hardware.Gpu by name, in its units. What is not known is left out, with a
-# sentence in "notes". A part of a GPU has its name there in "partition"; "processes" are pairs of
-# pid and bytes; "computing" is how many of them compute.
+# Fields of core.model.hardware.Gpu by name, in its units. An unknown field is left out, with a
+# sentence in "notes". A part of a GPU has its name in "partition". "processes" are pairs of pid and
+# bytes, and "computing" is how many of them compute.
 DeviceRow = dict[str, Any]
 
 _MAX_TEXT = 200
@@ -28,19 +28,19 @@ _MAX_NOTES = 20
 # Boards briefly draw more than their limit.
 _OVER_LIMIT_RATIO = 1.5
 _OVER_LIMIT_W = 25.0
-# Some laptop GPUs, which tell no limit, said 593 W with nothing to do.
+# Some laptop GPUs, which report no limit, reported 593 W while idle.
 _IDLE_PERCENT = 5
 _MAX_IDLE_W = 250.0
 
 
 class DeviceError(Exception):
     """
-    One GPU does not answer; the others may.
+    One GPU does not answer; others may.
 
     Args:
         state: of the GPU from now on.
-        text: why, in a sentence.
-        bus_id: its PCI address, where that is known.
+        text: the reason, in a sentence.
+        bus_id: its PCI address, if known.
     """
 
     def __init__(self, state: GpuState, text: str, bus_id: str | None = None) -> None:
@@ -58,10 +58,10 @@ class BackendError(Exception):
     ) -> None:
         """
         Args:
-            fault: what people are told.
-            driver_text: the driver's own words.
-            code: the driver's own number of the error.
-            absent: there may be nothing to watch, which is no fault then.
+            fault: the message for users.
+            driver_text: the driver's own message.
+            code: the driver's own error number.
+            absent: the machine may have no GPU; without one, the error is not a fault.
         """
         super().__init__(driver_text)
         self.fault = fault
@@ -71,23 +71,23 @@ class BackendError(Exception):
 
 
 class GpuBackend(Protocol):
-    """One vendor's driver. Lives in the reader process: may block, may crash, may be killed."""
+    """One vendor's driver. It runs in the reader process: it may block, crash or be killed."""
 
     def open(self) -> dict[str, Any]:
         """
-        Begin; versions as `driver` and `cuda`, None where they are not told.
+        Load the driver; return its versions as `driver` and `cuda`, None if unknown.
 
         Raises:
-            BackendError: why not.
+            BackendError: the driver cannot be used, and why.
         """
 
     def devices(self, now_mono_s: float, awake: Sequence[tuple[int, str]] | None) -> Sequence[int]:
         """
-        Indices of the GPUs that may be asked, as the vendor's own tool counts.
+        List the indices of the GPUs that may be read, as the vendor's own tool counts them.
 
         Args:
-            now_mono_s: when.
-            awake: index and PCI address of those that do not sleep; None: none sleeps.
+            now_mono_s: monotonic time of the request.
+            awake: index and PCI address of the GPUs that are not suspended; None: all are awake.
 
         Raises:
             BackendError: the driver as a whole does not answer.
@@ -95,32 +95,33 @@ class GpuBackend(Protocol):
 
     def read(self, index: int, now_mono_s: float) -> Iterable[DeviceRow]:
         """
-        One GPU, and its partitions behind it.
+        Read one GPU, and its partitions after it.
 
         Args:
             index: one of `devices`.
-            now_mono_s: when; a backend may ask for slow figures more rarely.
+            now_mono_s: monotonic time of the request; a backend may read slow figures less often.
 
         Raises:
-            DeviceError: this one does not answer.
-            BackendError: none does.
+            DeviceError: this GPU does not answer.
+            BackendError: the driver as a whole does not answer.
         """
 
     def events(self) -> Iterable[tuple[str, int]]:
-        """PCI address and Xid of each fault that came since the last call; never waits."""
+        """Return PCI address and Xid of each error since the last call; never waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackendRow:
-    """A vendor, as far as the daemon itself knows it."""
+    """What the daemon itself knows about a vendor."""
 
     vendor: str
-    backend: str  # module and class, which is made of (trace, everything) in the reader alone
+    backend: str  # module and class; only the reader creates it, as class(trace, everything)
     pci_vendor: str
     kernel_drivers: frozenset[str]
     driver_paths: tuple[str, ...]  # paths that appear when the driver is loaded
     find_library: Callable[[Mapping[str, str], str], Library | None]  # the user-space library
-    update_fault: Callable[[Library | None, str], Fault | None]  # under the running system
+    # the driver was updated under the running system
+    update_fault: Callable[[Library | None, str], Fault | None]
 
 
 BACKENDS = (
@@ -129,7 +130,7 @@ BACKENDS = (
         backend="watchdog_app.machine.gpu.nvml:NvmlBackend",
         pci_vendor="0x10de",
         kernel_drivers=frozenset(("nvidia",)),
-        # /dev/dxg is Windows' GPU seen from WSL.
+        # /dev/dxg is the Windows GPU as seen from WSL.
         driver_paths=(
             "/proc/driver/nvidia/version",
             "/sys/module/nvidia",
@@ -144,26 +145,26 @@ BACKENDS = (
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """The GPUs at one tick."""
+    """The GPUs at one sample."""
 
-    gpus: tuple[Gpu, ...] = ()  # by index, MIG instances behind their GPU
-    read_mono_s: float | None = None  # when the figures were true; None: there are none
+    gpus: tuple[Gpu, ...] = ()  # by index, MIG instances after their GPU
+    read_mono_s: float | None = None  # when the figures were read; None: there are not any
     driver_version: str | None = None
     faults: tuple[Fault, ...] = ()
 
 
 def validate_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Fields of `Gpu` that a row of any vendor tells, without those that cannot be.
+    Convert a vendor's row to fields of `Gpu`, without implausible values.
 
     Args:
         row: see DeviceRow. It comes from a process that a driver may have damaged.
 
     Returns:
-        Arguments of `Gpu`: `index`, `state`, `notes`, and the figures that are believed.
+        Arguments of `Gpu`: `index`, `state`, `notes`, and the plausible figures.
 
     Raises:
-        ValueError, TypeError, KeyError, ArithmeticError: no backend says that.
+        ValueError, TypeError, KeyError, ArithmeticError: the row is malformed.
     """
     index = int(row["index"])
     if not 0 <= index < _MAX_DEVICES:
@@ -188,7 +189,7 @@ def validate_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _drop_contradictions(found: dict[str, Any]) -> list[str]:
-    """Take out the figures that others contradict; what is said of them."""
+    """Remove figures that contradict each other; return notes about them."""
     notes = []
     used, total = found.get("memory_used_bytes", 0), found.get("memory_total_bytes", math.inf)
     if used > total:
@@ -220,14 +221,14 @@ def parse_processes(
     rows: Sequence[Sequence[Any]], is_foreign: Callable[[int], bool]
 ) -> tuple[GpuProcess, ...]:
     """
-    Who is on a GPU.
+    Convert the processes on a GPU.
 
     Args:
-        rows: pid and bytes, as a backend tells them.
-        is_foreign: whether a pid is none that we can see.
+        rows: pid and bytes, from a backend.
+        is_foreign: whether a pid is not visible to us.
 
     Raises:
-        ValueError, TypeError, ArithmeticError: those are none.
+        ValueError, TypeError, ArithmeticError: the rows are malformed.
     """
     return tuple(
         GpuProcess(int(pid), None if memory is None else int(memory), is_foreign(int(pid)))
@@ -237,14 +238,14 @@ def parse_processes(
 
 def printable(value: object, most_chars: int = _MAX_TEXT) -> str:
     """
-    Words of a driver, without what could steer a terminal.
+    Make a driver's text safe to print: without characters that could control a terminal.
 
     Args:
-        value: what it said.
-        most_chars: of the result; the rest is cut off.
+        value: the driver's text.
+        most_chars: length limit of the result; the rest is cut off.
 
     Raises:
-        TypeError: that is no text.
+        TypeError: the value is not text.
     """
     if not isinstance(value, str):
         raise TypeError("no text")
@@ -276,7 +277,7 @@ _CONVERTERS: dict[str, Callable[[Any], Any]] = {
     "str": printable,
     "frozenset[str]": _printable_set,
 }
-_SET_BY_MONITOR = ("id", "index", "parent_id", "part")  # the monitor's own
+_SET_BY_MONITOR = ("id", "index", "parent_id", "part")  # set by the monitor
 _FIELDS = {
     each.name: _CONVERTERS[kind]
     for each in fields(Gpu)

@@ -1,7 +1,7 @@
 """
-Faults of the last hour that the driver's event set and the kernel log tell, each once.
+GPU errors of the last hour from the driver's event set and the kernel log, each once.
 
-The kernel log is all that tells when the driver is gone. Source of the form of an Xid: NVIDIA's
+When the driver is gone, only the kernel log reports errors. Source of the form of an Xid: NVIDIA's
 Xid catalogue.
 """
 
@@ -17,11 +17,11 @@ from watchdog_app.core.model.hardware import XidEvent
 _MAX_TEXT = 200
 FALLEN_XID = 79
 KEEP_S = 3600.0
-_MAX_EVENTS = 64  # a GPU: a broken one says hundreds a minute
-# How far apart both sources may tell one event.
+_MAX_EVENTS = 64  # per GPU: a broken one reports hundreds a minute
+# The driver and the log may report the same event this far apart.
 _DUPLICATE_WITHIN_S = 15.0
 
-# Such as: NVRM: Xid (PCI:0000:05:00): 79, pid=1234, name=python, GPU has fallen off the bus
+# Example: NVRM: Xid (PCI:0000:05:00): 79, pid=1234, name=python, GPU has fallen off the bus
 _XID = re.compile(
     r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{7,20})\): (\d{1,5})"
     r"(?:, pid='?(<unknown>|\d{1,10})'?)?(?:, name=[^,]*)?(?:, *(.*))?$"
@@ -34,10 +34,10 @@ _FALLEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A fault of a GPU in the kernel log."""
+    """An error of a GPU in the kernel log."""
 
     mono_s: float  # since boot, as the kernel counts
-    address: str  # as written there: "0000:05:00"
+    address: str  # as written in the log: "0000:05:00"
     code: int
     pid: int | None = None
     text: str | None = None  # untrusted
@@ -45,11 +45,11 @@ class LogLine:
 
 def parse_line(message: str, mono_s: float) -> LogLine | None:
     """
-    What one message says of a GPU; None: nothing.
+    Parse one message about a GPU error; None: about something else.
 
     Args:
         message: of the kernel log, without its head.
-        mono_s: when it was written, since boot.
+        mono_s: when it was written, in seconds since boot.
     """
     if "NVRM" not in message:
         return None
@@ -66,7 +66,7 @@ def parse_line(message: str, mono_s: float) -> LogLine | None:
 
 
 def parse_record(record: bytes) -> LogLine | None:
-    """What one record of /dev/kmsg says of a GPU; None: nothing."""
+    """Parse one record of /dev/kmsg about a GPU error; None: about something else."""
     if b"NVRM" not in record:
         return None
     found = parse_log_record(record)
@@ -75,24 +75,26 @@ def parse_record(record: bytes) -> LogLine | None:
 
 @dataclass(slots=True)
 class _Entry:
-    """An event, and who has told it."""
+    """An event and the sources that reported it."""
 
     event: XidEvent
     sources: set[str]
 
 
 class DeviceEvents:
-    """Events by GPU."""
+    """GPU errors by GPU."""
 
     def __init__(self) -> None:
         self._by_gpu: dict[str, list[_Entry]] = {}
 
     def add(self, gpu_id: str, event: XidEvent, source: str) -> None:
         """
+        Add an event; one that both sources report counts once.
+
         Args:
-            gpu_id: whose it is.
+            gpu_id: of the GPU.
             event: what happened.
-            source: "driver" or "log". The same event told by both is one.
+            source: "driver" or "log".
         """
         entries = self._by_gpu.setdefault(gpu_id, [])
         for entry in entries:
@@ -108,17 +110,18 @@ class DeviceEvents:
         entries.append(_Entry(event, {source}))
         entries.sort(key=lambda each: each.event.at_unix_s)
         while len(entries) > _MAX_EVENTS:
-            # One that says what happened is not to drown in a thousand that follow from it.
+            # Remove one of the commonest code, so that a rare event that explains a failure
+            # survives a thousand consequences.
             counts = Counter(each.event.code for each in entries)
             commonest = counts.most_common(1)[0][0]
             entries.remove(next(each for each in entries if each.event.code == commonest))
 
     def recent(self, gpu_id: str, now_unix_s: float) -> tuple[XidEvent, ...]:
         """
-        Those of one GPU in the last hour, oldest first.
+        Return a GPU's events of the last hour, oldest first.
 
         Args:
-            gpu_id: whose they are.
+            gpu_id: of the GPU.
             now_unix_s: seconds of the epoch.
         """
         entries = self._by_gpu.get(gpu_id)
@@ -130,11 +133,11 @@ class DeviceEvents:
 
 def plain_line(text: str, most_chars: int = _MAX_TEXT) -> str:
     """
-    One line of text that steers no terminal.
+    Make text safe to print: one line, without control characters.
 
     Args:
         text: untrusted.
-        most_chars: of the result; the rest is cut off.
+        most_chars: length limit of the result; the rest is cut off.
     """
     kept = "".join(c if c.isprintable() else " " for c in text)
     return " ".join(kept.split())[:most_chars]

@@ -1,8 +1,8 @@
 """
-GPUs as the daemon sees them: what the reader last said, and how old that is.
+GPUs as the daemon sees them: the reader's last answers and their age.
 
-Nothing here waits, loads a driver library, or believes that a figure is new because it is the last
-one. One request is under way at a time; its answer is picked up at a later tick.
+This module never waits and never loads a driver library. It does not treat the last answer as new:
+each one has a time. Only one request runs at a time, and a later sample collects its answer.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ READER = children.module_argv("watchdog_app.machine.gpu.reader")
 BUSY_EVERY_S = 1.0
 IDLE_EVERY_S = 5.0
 BROKEN_EVERY_S = 60.0
-NEW_READER_S = 300.0  # a GPU that was lost answers a new reader alone
+NEW_READER_S = 300.0  # a lost GPU answers only a new reader
 _DRIVER_SCAN_EVERY_S = 60.0
-# A tick comes a little early or late; a request is not to slip to the next one for that.
+# A sample may come a little early. Without this slack the request would wait for the sample after
+# it.
 _TICK_SLACK_S = 0.2
-_LOST_SHOWN_S = 3600.0  # a GPU that the driver no longer lists is shown as lost for so long
-_CHANGED_BYTES = 32 * 1024**2  # a desktop's windows move less
+_LOST_SHOWN_S = 3600.0  # how long a GPU that the driver no longer lists is shown as lost
+_CHANGED_BYTES = 32 * 1024**2  # windows of a desktop change less memory
 _BUSY_AFTER_CHANGE_S = 60.0
 _IDENTITY = ("id", "index", "name", "uuid", "bus_id", "parent_id", "unified_memory")
 _BROKEN = (GpuState.LOST, GpuState.NEEDS_RESET)
@@ -54,21 +55,21 @@ _NOT_READ = "It was not read for a while: nobody uses it, and so it may sleep."
 
 @dataclass(slots=True)
 class _Device:
-    """A GPU or a part of one, as it was last read."""
+    """A GPU or a part of one, as last read."""
 
     gpu: Gpu
     computing: int
-    rows: Sequence[Sequence[Any]]  # of its processes, as the reader told them
-    # Of one that the last reading did not hold: how it is shown until it is read again, since when.
+    rows: Sequence[Sequence[Any]]  # of its processes, from the reader
+    # If the last reading left the device out: its state until the next one, and since when.
     unread: GpuState | None = None
     unread_mono_s: float = 0.0
 
 
 class GpuMonitor:
     """
-    The GPUs of this machine, through a reader that lives apart. Not for several threads.
+    The GPUs of this machine, through a separate reader process. Not thread-safe.
 
-    A machine without a GPU costs two looks for a file a tick. A missing GPU is no error.
+    A machine without a GPU costs two file lookups per sample. A missing GPU is not an error.
     """
 
     def __init__(
@@ -86,21 +87,22 @@ class GpuMonitor:
     ) -> None:
         """
         Args:
-            proc: where processes are looked up: a pid that is not there is foreign.
-            root: stands before /sys, /etc and the library's folders.
-            env: for the reader; None: ours. Only what a reader needs of it is passed on.
+            proc: where processes are looked up; a pid that is missing there is foreign.
+            root: prefix of /sys, /etc and the library's folders.
+            env: environment for the reader; None: ours. Only the variables that a reader needs are
+                passed on.
             reader_argv: the reader's command line.
-            backends: the vendors that are looked for.
+            backends: the vendors to search for.
             deadline_s: for one GPU, and for the driver as a whole.
-            start_deadline_s: for the driver's own start, which takes seconds a GPU.
-            kernel_log: None: not read.
+            start_deadline_s: for the driver's own start, which takes seconds per GPU.
+            kernel_log: path of the kernel log; None: not read.
             wall_clock: seconds of the epoch, for events.
         """
         self._root = root
         self._env = os.environ if env is None else env
         self._backends = backends
         self._vendors = " or ".join(row.vendor for row in backends)
-        self._proc = proc if os.path.isdir(proc) else None  # none but Linux has one
+        self._proc = proc if os.path.isdir(proc) else None  # only Linux has one
         self._wall_clock = wall_clock
         self._max_age_s = IDLE_EVERY_S + deadline_s
         self._kernel_drivers = frozenset(name for row in backends for name in row.kernel_drivers)
@@ -115,18 +117,19 @@ class GpuMonitor:
         self._log = None if kernel_log is None else KernelLog(kernel_log)
         self._events = DeviceEvents()
         self._devices: dict[str, _Device] = {}
-        self._incoming: dict[str, _Device] = {}  # of the reading that is under way
+        self._incoming: dict[str, _Device] = {}  # from the unfinished reading
         self._read_mono_s: float | None = None
         self._memory_changed_mono_s: float | None = None
-        self._library_removed = False  # GPUs were read, and the driver's library is gone since
+        # GPUs were read before, and the driver's library has since been removed
+        self._library_removed = False
 
     def read(self, now_mono_s: float, busy: bool = False) -> GpuSample:
         """
-        The GPUs as last read; asks for the next reading when it is due. Never waits.
+        Return the GPUs as last read, and request the next reading when it is due. Never waits.
 
         Args:
-            now_mono_s: the tick.
-            busy: the caller knows of something that wants figures each second, whatever runs.
+            now_mono_s: monotonic time of the sample.
+            busy: the caller needs figures each second, even if nothing uses the GPUs.
         """
         self._scan_for_driver(now_mono_s)
         if self._library is None and not self._reader.running:
@@ -140,16 +143,16 @@ class GpuMonitor:
 
     @property
     def reader_pid(self) -> int | None:
-        """The reader's process; None: none runs."""
+        """Pid of the reader process; None: not running."""
         return self._reader.pid
 
     def close(self) -> None:
-        """End the reader, waiting a second at most, and give back what is held open."""
+        """End the reader, waiting a second at most, and close the kernel log."""
         self._reader.close()
         if self._log is not None:
             self._log.close()
 
-    # Whether there is a driver
+    # Detection of the driver
 
     def _scan_for_driver(self, now_mono_s: float) -> None:
         """Find library, module and PCI devices: once a minute, and when a driver path changes."""
@@ -171,7 +174,7 @@ class GpuMonitor:
         self._bus.scan()
         self._bus_gpus = self._bus.read()
         if since is not None and {gpu.address for gpu in self._bus_gpus} != before:
-            # The driver counts its GPUs when it begins.
+            # The driver counts its GPUs only when it starts, so it needs a new reader.
             self._reader.stop()
 
     def _sample_without_driver(self) -> GpuSample:
@@ -189,10 +192,10 @@ class GpuMonitor:
         )
         return GpuSample(faults=(gone,) if self._library_removed else ())
 
-    # Asking
+    # Requests
 
     def _control_reader(self, now_mono_s: float, busy: bool) -> None:
-        """Start the reader, ask it, or stop it."""
+        """Start the reader, send a request, or stop it."""
         reader, gpus = self._reader, [each.gpu for each in self._devices.values()]
         in_use = any(gpu.processes for gpu in gpus)
         if not self._power_saving.may_read(self._bus_gpus, in_use, now_mono_s):
@@ -211,15 +214,16 @@ class GpuMonitor:
             awake = [(index, gpu.address) for index, gpu in places if not gpu.asleep]
         reader.ask(now_mono_s, every_s - _TICK_SLACK_S, awake)
         if gpus and all(gpu.state in _BROKEN for gpu in gpus):
-            # A reset needs a GPU that nobody holds open; and one that was reset answers a new
-            # reader alone.
+            # A reset works only while no process has the GPU open, so the reader must close it.
+            # After a reset, the GPU answers only a new reader.
             reader.stop_for(now_mono_s, BROKEN_EVERY_S)
 
     def _is_busy(self, now_mono_s: float) -> bool:
         """
-        Somebody computes on a GPU, or its memory has moved lately.
+        Return whether a process computes on a GPU, or its memory has changed lately.
 
-        The second, because in containers and in WSL the driver does not say who computes.
+        The second test is for containers and WSL, where the driver does not list computing
+        processes.
         """
         moved = self._memory_changed_mono_s
         return any(each.computing for each in self._devices.values()) or (
@@ -227,14 +231,14 @@ class GpuMonitor:
         )
 
     def _driver_gpus(self) -> list[PciGpu]:
-        """The GPUs that the driver counts, in its order: that of their addresses."""
+        """List the GPUs that the driver counts, in its order: by address."""
         return [
             gpu
             for gpu in self._bus_gpus
             if gpu.driver is None or gpu.driver in self._kernel_drivers
         ]
 
-    # What the reader and the log say
+    # Messages from the reader and the kernel log
 
     def _collect(self, now_mono_s: float) -> None:
         try:
@@ -252,10 +256,10 @@ class GpuMonitor:
 
     def _add_row(self, row: Mapping[str, Any], now_mono_s: float) -> None:
         """
-        One GPU of the reading that is coming in.
+        Store one GPU of the reading in progress.
 
         Raises:
-            One of PARSE_ERRORS: that is no GPU.
+            One of PARSE_ERRORS: the row is not a valid GPU.
         """
         fields = validate_row(row)
         gpu_id, parent_id = self._identity(row, fields)
@@ -274,14 +278,14 @@ class GpuMonitor:
         gpu = Gpu(**name | fields, id=gpu_id, parent_id=parent_id, processes=processes)
         if before is not None and _memory_changed(before.gpu, gpu):
             self._memory_changed_mono_s = now_mono_s
-        # Shown at once: the GPUs behind it may take the driver down.
+        # Show it at once: reading the GPUs after it may crash the driver.
         device = _Device(gpu, computing, rows)
         self._devices[gpu_id] = self._incoming[gpu_id] = device
 
     def _identity(
         self, row: Mapping[str, Any], fields: Mapping[str, Any]
     ) -> tuple[str, str | None]:
-        """Id of a GPU, and of the GPU that it is a part of: the whole one of that index."""
+        """Return the id of a GPU and, for a partition, of the whole GPU with that index."""
         index = fields["index"]
         if "partition" in row:
             parent_id = _gpu_ids_at(index, self._incoming)[-1]
@@ -289,18 +293,19 @@ class GpuMonitor:
         unknown = f"gpu{index}"
         found = short_address(fields.get("bus_id"))
         if found is not None:
-            self._devices.pop(unknown, None)  # it has said who it is since
+            self._devices.pop(unknown, None)  # the GPU has given its address since
         else:
-            # It cannot say where it is: the one that was last in its place, or by the bus.
+            # The GPU cannot give its address. Use the GPU that last had this index, or its place on
+            # the bus.
             places = [place.address for place in self._driver_gpus()]
             found = [*_gpu_ids_at(index, self._devices), *places[index : index + 1], unknown][0]
         before = self._incoming.get(found)
-        # Two of one name, from a driver that is out of order: neither hides the other.
+        # A faulty driver may report two GPUs under one name. Keep both visible.
         same = before is None or before.gpu.index == index
         return (found if same else f"{found}#{index}"), None
 
     def _finish_reading(self, now_mono_s: float) -> None:
-        """The reading is complete."""
+        """Store the end of a reading; mark GPUs that it left out."""
         self._read_mono_s = self._reader.asked_mono_s or now_mono_s
         for gpu_id, device in self._devices.items():
             if gpu_id not in self._incoming and device.unread is not GpuState.LOST:
@@ -325,7 +330,7 @@ class GpuMonitor:
         if gpu_id is not None:
             self._events.add(gpu_id, event, source)
 
-    # What is shown
+    # The sample that callers get
 
     def _build_sample(self, now_mono_s: float) -> GpuSample:
         read = self._read_mono_s
@@ -335,7 +340,7 @@ class GpuMonitor:
         faults = self._faults()
         updated = any(fault.source == UPDATED for fault in faults)
         for gpu in gpus:
-            # Of a driver that is silent as a whole one word is enough.
+            # If the driver as a whole is silent, one fault is enough.
             if gpu.state is not GpuState.SILENT or (gpu.index in skipped and not updated):
                 faults += _state_faults(gpu)
         asleep = gpus and all(gpu.state is GpuState.ASLEEP for gpu in gpus)
@@ -349,7 +354,7 @@ class GpuMonitor:
     def _visible_gpus(
         self, now_mono_s: float, current: bool, skipped: frozenset[int]
     ) -> tuple[Gpu, ...]:
-        """Every GPU as it can be shown now, by index, MIG instances behind their GPU."""
+        """Build every GPU as it is shown now, by index, MIG instances after their GPU."""
         places = {gpu.address: gpu for gpu in self._bus_gpus}
         found: list[Gpu] = []
         for gpu_id, device in list(self._devices.items()):
@@ -357,7 +362,7 @@ class GpuMonitor:
             if device.unread is GpuState.LOST and gpu.state is GpuState.LOST:
                 place, since_s = places.get(gpu_id), now_mono_s - device.unread_mono_s
                 taken = place is not None and place.driver not in (None, *self._kernel_drivers)
-                # A MIG instance was taken down, or a virtual machine has the GPU now.
+                # A MIG instance was removed, or a virtual machine uses the GPU now.
                 if gpu.parent_id is not None or taken or since_s > _LOST_SHOWN_S:
                     del self._devices[gpu_id]
                     continue
@@ -374,7 +379,7 @@ class GpuMonitor:
     def _visible_gpu(
         self, device: _Device, place: PciGpu | None, current: bool, skipped: frozenset[int]
     ) -> Gpu:
-        """A GPU with its figures, or why there are none."""
+        """Return a GPU with its figures, or with the reason why they are missing."""
         gpu = device.gpu
         if place is not None and place.asleep:
             return _without_figures(gpu, GpuState.ASLEEP, _ASLEEP)
@@ -394,7 +399,7 @@ class GpuMonitor:
         fault, reader = self._reader.fault, self._reader
         if fault is None:
             return [self._update_fault] if self._update_fault is not None and reader.running else []
-        # A library without a GPU is common: containers, images made for any machine.
+        # A library without a GPU is common: in containers and in images for any machine.
         if not reader.absent or self._bus_gpus or any(self._existing_paths):
             return [fault]
         return []
@@ -404,7 +409,7 @@ class GpuMonitor:
 
 
 def _gpu_ids_at(index: int, devices: Mapping[str, _Device]) -> list[str]:
-    """Ids of the GPUs of this index, without their parts."""
+    """List the ids of the GPUs with this index, without partitions."""
     return [
         gpu_id
         for gpu_id, each in devices.items()
@@ -413,7 +418,7 @@ def _gpu_ids_at(index: int, devices: Mapping[str, _Device]) -> list[str]:
 
 
 def _state_faults(gpu: Gpu) -> list[Fault]:
-    """That a GPU is not read, and what to do; nothing if it is, or sleeps."""
+    """Build the fault of a GPU that cannot be read; empty if it is read or suspended."""
     found = gpu_faults.STATES.get(gpu.state)
     if found is None:
         return []
@@ -423,7 +428,7 @@ def _state_faults(gpu: Gpu) -> list[Fault]:
 
 
 def _number_partitions(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
-    """The same, the parts of each GPU counted: they have one index and one name."""
+    """Number the parts of each GPU, which share index and name."""
     seen: dict[str, int] = {}
     found = []
     for gpu in gpus:
@@ -441,6 +446,6 @@ def _memory_changed(before: Gpu, now: Gpu) -> bool:
 
 
 def _without_figures(gpu: Gpu, state: GpuState, note: str) -> Gpu:
-    """Which GPU it is, and why nothing else is known."""
+    """Keep a GPU's identity, drop its figures, and add the reason."""
     known: dict[str, Any] = {name: getattr(gpu, name) for name in _IDENTITY}
     return Gpu(**known, state=state, notes=(note,))

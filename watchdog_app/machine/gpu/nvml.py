@@ -1,8 +1,8 @@
 """
-NVIDIA's GPUs through nvidia-ml-py. Runs in the reader alone.
+NVIDIA GPUs through nvidia-ml-py. Runs only in the reader process.
 
-Which figures are asked for is the table QUESTIONS. A question that a GPU cannot answer is left out
-for ten minutes, and a note says why the figure is missing: nobody waits for it.
+The table QUESTIONS lists the figures to read. A question that a GPU does not support is skipped for
+ten minutes, without any wait, and a note says why its figure is missing.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from watchdog_app.machine.gpu.backend import BackendError, DeviceError, DeviceRo
 from watchdog_app.machine.gpu.nvml_driver import UNSUPPORTED, Code, Driver, DriverError
 from watchdog_app.machine.gpu.nvml_processes import ProcessList, ProcessLister
 
-SLOW_S = 10.0  # how often is asked for what hardly moves
+SLOW_S = 10.0  # interval for figures that hardly change
 PROCESSES_S = 5.0
-UNSUPPORTED_RETRY_S = 600.0  # what a GPU could not tell: a driver may learn it, a GPU hardly
-# Somebody came or went: worth a list before it is due.
+UNSUPPORTED_RETRY_S = 600.0  # a driver update may add support; a GPU hardly gains it
+# Memory change that suggests a process started or ended: list processes before the list is due.
 _CHANGED_BYTES = 256 * 1024**2
 _PROCESSES_MIN_S = 1.0
-_RETRY_S = 10.0  # a GPU whose handle was refused
-# The driver as a whole does not answer any more: begin anew in a new process.
+_RETRY_S = 10.0  # after opening a GPU has failed
+# The driver as a whole does not answer any more: restart the reader process.
 _FATAL = (Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED, Code.VERSION_MISMATCH)
 _ABSENT = (Code.DRIVER_NOT_LOADED, Code.LIBRARY_NOT_FOUND)
 _BROKEN: dict[int, tuple[GpuState, str]] = {
@@ -48,7 +48,7 @@ _REASONS: dict[int, str] = {
 }
 _XID_CRITICAL_ERROR = 0x8  # nvmlEventTypeXidCriticalError
 _MAX_EVENTS = 64
-_ALL_ONES = (2**32 - 1, 2**64 - 1)  # N/A, or a bus on which nobody answers
+_ALL_ONES = (2**32 - 1, 2**64 - 1)  # N/A, or a bus whose device does not answer
 _MEMORY_V2_STRUCT = 0x02000028  # nvmlMemory_v2
 _SHUTDOWN, _SLOWDOWN = 0, 1  # nvmlTemperatureThresholds_t
 _RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
@@ -56,27 +56,27 @@ _RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 _CLOCK_EVENTS = {1 << bit: str(event) for bit, event in enumerate(ClockEvent)}
 _RECOVERIES = {1: "reset", 2: "reboot", 3: "drain", 4: "drain_and_reset"}
 _UNCORRECTED, _SINCE_LOAD = 1, 0  # nvmlMemoryErrorType_t, nvmlEccCounterType_t
-# Where a GPU tells neither threshold nor margin. NVIDIA's own lie between 85 and 100, shutdown
-# some degrees above slowdown.
+# Default for GPUs that report neither threshold nor margin. NVIDIA's thresholds are between 85 and
+# 100, with shutdown some degrees above slowdown.
 _DEFAULT_SLOWDOWN_C = 90.0
 _SHUTDOWN_ABOVE_SLOWDOWN_C = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One figure that is asked for."""
+    """One figure to read from the driver."""
 
-    field: str  # of core.model.hardware.Gpu
-    function: str  # of the binding
-    arguments: tuple[Any, ...] = ()  # behind the handle
-    convert: Callable[[Any], Any] = lambda answer: answer  # to the field's unit; None: not known
+    field: str  # field of core.model.hardware.Gpu
+    function: str  # function of the binding
+    arguments: tuple[Any, ...] = ()  # arguments after the handle
+    convert: Callable[[Any], Any] = lambda answer: answer  # to the field's unit; None: unknown
     every_s: float = 0.0
-    fallback: str | None = None  # the function of drivers that do not know the other
-    optional: bool = False  # many GPUs have no such thing: no note where it is missing
+    fallback: str | None = None  # function for drivers that lack the first one
+    optional: bool = False  # many GPUs do not support it: no note if it is missing
 
     @property
     def label(self) -> str:
-        """How a note begins."""
+        """The label that starts a note."""
         return FIGURES[self.field].label if self.field in FIGURES else self.field.capitalize()
 
 
@@ -136,10 +136,10 @@ QUESTIONS = (
     ),
     _slow_question("remap_failed", "nvmlDeviceGetRemappedRows", convert=lambda rows: bool(rows[3])),
     _slow_question("recovery_action", "nvmlDeviceGetFieldValues", ([_RECOVERY_ACTION],), _recovery),
-    # No figure: its MIG instances have the memory and the processes.
+    # With MIG on, the GPU's instances have the memory and the processes, not the GPU itself.
     _slow_question("partitioned", "nvmlDeviceGetMigMode", convert=lambda mode: mode[0] == 1),
 )
-# What `watchdog doctor` alone wants to know.
+# Figures that only `watchdog doctor` reads.
 DOCTOR_QUESTIONS = (
     _slow_question("capability", "nvmlDeviceGetCudaComputeCapability"),
     _slow_question("compute_mode", "nvmlDeviceGetComputeMode"),
@@ -157,11 +157,11 @@ _MARGIN = Question("margin_c", "nvmlDeviceGetMarginTemperature", optional=True)
 
 class NvmlBackend:
     """
-    What the driver has: GPUs in its own count, their MIG instances behind them.
+    NVIDIA's driver: GPUs as it counts them, MIG instances after their GPU.
 
     Args:
-        trace: gets the name of each function of the driver before it is called.
-        everything: ask DOCTOR_QUESTIONS too.
+        trace: called with the name of each driver function before the call.
+        everything: also read DOCTOR_QUESTIONS.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class NvmlBackend:
         self._events: _Events
 
     def open(self) -> dict[str, Any]:
-        """As GpuBackend says."""
+        """Load the driver, as `GpuBackend.open` describes."""
         vendored.add_to_path()
         if self._trace is not None:
             self._trace("import pynvml")
@@ -204,16 +204,16 @@ class NvmlBackend:
 
     def devices(self, now_mono_s: float, awake: Sequence[tuple[int, str]] | None) -> Sequence[int]:
         """
-        As GpuBackend says; counted every ten seconds.
+        List the GPUs, as `GpuBackend.devices` describes; counted every ten seconds.
 
         Args:
-            now_mono_s: now.
-            awake: index and PCI address of those that do not sleep; None: none sleeps.
+            now_mono_s: monotonic time of the request.
+            awake: index and PCI address of the GPUs that are not suspended; None: all are awake.
         """
         due = self._counted_mono_s is None or now_mono_s - self._counted_mono_s >= SLOW_S
         if due or awake != self._awake:
             self._counted_mono_s = now_mono_s
-            # By address: asking by index would wake those that sleep.
+            # Open GPUs by address: by index the driver would wake suspended ones.
             places: Sequence[tuple[int, str | None]] = (
                 awake if awake is not None else self._list_places()
             )
@@ -224,11 +224,11 @@ class NvmlBackend:
 
     def read(self, index: int, now_mono_s: float) -> Iterable[DeviceRow]:
         """
-        As GpuBackend says.
+        Read one GPU, as `GpuBackend.read` describes.
 
         Args:
             index: one of `devices`.
-            now_mono_s: now.
+            now_mono_s: monotonic time of the request.
         """
         slot = next(each for each in self._slots if each.index == index)
         if slot.failed is not None and now_mono_s < slot.retry_mono_s:
@@ -251,7 +251,7 @@ class NvmlBackend:
         return rows + [_instance_row(each, now_mono_s) for each in slot.instances]
 
     def events(self) -> Iterable[tuple[str, int]]:
-        """As GpuBackend says: Xid errors since the last time, oldest first."""
+        """Return Xid errors since the last call, oldest first, as `GpuBackend.events` describes."""
         return self._events.poll()
 
     def _list_places(self) -> list[tuple[int, str | None]]:
@@ -273,7 +273,7 @@ class NvmlBackend:
         return device
 
     def _mig_instances(self, slot: _Slot, now_mono_s: float) -> list[_Device]:
-        """The MIG instances of a GPU, looked for every ten seconds."""
+        """List the MIG instances of a GPU, every ten seconds."""
         since, device = slot.instances_mono_s, slot.device
         if device is None or (since is not None and now_mono_s - since < SLOW_S):
             return slot.instances
@@ -310,7 +310,7 @@ class NvmlBackend:
 
 @dataclass(slots=True)
 class _Slot:
-    """A place in the driver's count, and what is known of who is in it."""
+    """A place in the driver's count, and the GPU in it."""
 
     index: int
     bus_id: str | None
@@ -323,16 +323,16 @@ class _Slot:
 
 @dataclass(slots=True)
 class _Answer:
-    """What one question has brought last."""
+    """The last answer to one question."""
 
     value: Any = None
     due_mono_s: float = -math.inf
-    unsupported: bool = False  # the GPU cannot tell: asked again when that is due
-    function: str = ""  # that this driver knows
+    unsupported: bool = False  # the GPU does not support it: asked again when due
+    function: str = ""  # function that this driver knows
 
 
 class _Device:
-    """A GPU or a MIG instance, as long as its handle is good."""
+    """A GPU or a MIG instance, as long as its handle is valid."""
 
     def __init__(
         self, driver: Driver, handle: Any, index: int, questions: Sequence[Question]
@@ -341,11 +341,11 @@ class _Device:
         Args:
             driver: the library.
             handle: of the library.
-            index: as nvidia-smi counts; of a MIG instance: its GPU's.
-            questions: none for a MIG instance: heat and power are its GPU's.
+            index: as nvidia-smi counts; for a MIG instance, its GPU's.
+            questions: empty for a MIG instance, since temperature and power belong to its GPU.
 
         Raises:
-            DriverError: the driver does not say which GPU that is.
+            DriverError: the driver does not give the GPU's UUID.
         """
         self._driver = driver
         self.handle = handle
@@ -366,15 +366,16 @@ class _Device:
         except DriverError as error:
             self.notes["name"] = f"Name: the driver does not tell ({error.text})."
         if questions:
-            with suppress(DriverError, UnicodeDecodeError):  # WSL; the daemon knows the bus
+            # fails in WSL; the daemon knows the bus
+            with suppress(DriverError, UnicodeDecodeError):
                 self.identity["bus_id"] = driver.ask("nvmlDeviceGetPciInfo", handle).busId
 
     def read(self, now_mono_s: float) -> DeviceRow:
         """
-        Every figure.
+        Read every figure.
 
         Raises:
-            DriverError: it is lost, needs a reset, or answers nothing at all.
+            DriverError: the GPU is lost, needs a reset, or does not answer any question.
         """
         self._asked = self._answered = 0
         told = ((each.field, self._ask(each, now_mono_s)) for each in self._questions)
@@ -394,12 +395,12 @@ class _Device:
         self, question: Question, now_mono_s: float, call: Callable[[], Any] | None = None
     ) -> Any:
         """
-        The answer in the field's unit, asked for when it is due; None: there is none.
+        Return the answer in the field's unit, asking only when it is due; None: unanswered.
 
         Args:
-            question: where it has no answer a note says why, unless it is optional.
+            question: without an answer a note says why, unless the question is optional.
             now_mono_s: of the reading.
-            call: asks in another way than by the question's functions.
+            call: replaces the call of the question's own functions.
         """
         answer = self._answers.setdefault(question.field, _Answer(function=question.function))
         if now_mono_s < answer.due_mono_s:
@@ -413,7 +414,7 @@ class _Device:
             if error.code in _BROKEN:
                 raise
             if error.code in UNSUPPORTED:
-                self._answered += 1  # that it cannot tell is an answer
+                self._answered += 1  # "not supported" is an answer, too
                 answer.unsupported, answer.due_mono_s = True, now_mono_s + UNSUPPORTED_RETRY_S
                 answer.function = question.function
             if not question.optional:
@@ -435,7 +436,9 @@ class _Device:
         return self._driver.ask(answer.function, self.handle, *question.arguments)
 
     def _read_temperature_limits(self, found: DeviceRow, now_mono_s: float) -> dict[str, float]:
-        """From where on it clocks down and switches off, found otherwise where it is not told."""
+        """
+        Find the slowdown and shutdown temperatures; derive the ones that the GPU does not report.
+        """
         since = self._limits_mono_s
         if since is not None and now_mono_s - since < SLOW_S:
             return self._limits
@@ -482,7 +485,7 @@ class _Device:
                 found["memory_reserved_bytes"] = reserved
 
     def _share_host_memory(self, found: DeviceRow) -> None:
-        """Boards without memory of their own (GB10, Jetson): the host's RAM is the limit."""
+        """Use the host's RAM as the limit of boards without their own memory (GB10, Jetson)."""
         host = available_memory(None)
         found["unified_memory"] = True
         found["memory_used_bytes"] = host.total_bytes - host.free_bytes
@@ -507,7 +510,7 @@ class _Device:
 
 
 class _Events:
-    """One event set for all GPUs, polled. Where there is none (WSL, old GPUs) nothing comes."""
+    """One event set for all GPUs, polled; stays empty if unsupported (WSL, old GPUs)."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -517,7 +520,7 @@ class _Events:
 
     def register(self, handle: Any, bus_id: str) -> None:
         """
-        Hear of this GPU's events too.
+        Also report this GPU's events.
 
         Args:
             handle: of the GPU.
@@ -534,17 +537,17 @@ class _Events:
         try:
             self._driver.ask("nvmlDeviceRegisterEvents", handle, _XID_CRITICAL_ERROR, self._set)
         except DriverError:
-            return  # this GPU has none
+            return  # this GPU does not support events
         self._bus_ids[_handle_address(handle)] = bus_id
 
     def poll(self) -> list[tuple[str, int]]:
-        """What came since the last time, oldest first."""
+        """Return the events since the last call, oldest first."""
         found: list[tuple[str, int]] = []
         for _ in range(_MAX_EVENTS if self._bus_ids else 0):
             try:
                 event = self._driver.ask("nvmlEventSetWait_v2", self._set, 0)
             except DriverError:
-                break  # a timeout: none is waiting. A lost GPU says so by itself.
+                break  # a timeout: the queue is empty. A lost GPU shows in `read`.
             bus_id = self._bus_ids.get(_handle_address(event.device))
             if bus_id is not None and int(event.eventType) & _XID_CRITICAL_ERROR:
                 found.append((bus_id, int(event.eventData)))
@@ -552,7 +555,7 @@ class _Events:
 
 
 def _instance_row(instance: _Device, now_mono_s: float) -> DeviceRow:
-    """A MIG instance; one that cannot be read is said in its place."""
+    """Read a MIG instance; return a row with the error if that fails."""
     try:
         return instance.read(now_mono_s)
     except DriverError as error:
@@ -568,11 +571,11 @@ def _error_state(error: DriverError) -> tuple[GpuState, str]:
 
 
 def _backend_error(error: DriverError) -> BackendError:
-    """The driver as a whole does not answer."""
+    """Build the error that says that the driver as a whole does not answer."""
     fault = nvml_driver.init_fault(error.code, error.text, nvml_driver.find_library(os.environ))
     return BackendError(fault, error.text, error.code, error.code in _ABSENT)
 
 
 def _handle_address(handle: Any) -> int:
-    """What tells two handles apart: they are pointers that cannot be compared."""
+    """Return the address in a handle: two handles are pointers that Python cannot compare."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0

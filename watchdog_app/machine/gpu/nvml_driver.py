@@ -1,10 +1,10 @@
 """
-NVIDIA's driver: where its library lies on disk, how it is called, and what is said when it fails.
+NVIDIA's driver: where its library is on disk, how to call it, and messages for its failures.
 
-Nothing here loads the library: that is the reader's risk. The binding, nvidia-ml-py, raises more
-than its own error: NVMLLibraryMismatchError for an old driver, UnicodeDecodeError for a name that
-is no UTF-8; and its own can neither be hashed nor compared with None. Here each is a `DriverError`
-with a number of nvml.h.
+This module does not load the library: only the reader takes that risk. The binding nvidia-ml-py
+raises more than its own error. It raises NVMLLibraryMismatchError for an old driver and
+UnicodeDecodeError for a name that is not UTF-8. Its own error can neither be hashed nor compared
+with None. `Driver` turns each into a `DriverError` with a number of nvml.h.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from watchdog_app.core.model.machine import Fault
 
 
 class Code(IntEnum):
-    """Errors of nvml.h; a driver may know more of them."""
+    """Error numbers of nvml.h; a driver may know more."""
 
     UNINITIALIZED = 1
     INVALID_ARGUMENT = 2
@@ -41,7 +41,7 @@ class Code(IntEnum):
     UNKNOWN = 999
 
 
-# The GPU cannot tell, or this driver knows no such question: asking again is of no use.
+# The GPU or this driver does not support the question: asking again soon is useless.
 UNSUPPORTED = {
     Code.NOT_SUPPORTED, Code.FUNCTION_NOT_FOUND, Code.INVALID_ARGUMENT,
     Code.ARGUMENT_VERSION_MISMATCH, Code.DEPRECATED,
@@ -50,11 +50,11 @@ UNSUPPORTED = {
 
 class DriverError(Exception):
     """
-    A question that the driver did not answer; `code` is a number of nvml.h.
+    A question that the driver did not answer.
 
     Args:
-        code: of nvml.h.
-        text: the driver's words for it.
+        code: number in nvml.h.
+        text: the driver's message.
     """
 
     def __init__(self, code: int, text: str) -> None:
@@ -64,23 +64,23 @@ class DriverError(Exception):
 
 
 class Driver:
-    """The library: every question goes through `ask` or `text`."""
+    """The driver library: every call goes through `ask`."""
 
     def __init__(self, binding: Any, trace: Callable[[str], None] | None = None) -> None:
         """
         Args:
             binding: the module pynvml.
-            trace: gets the name of each function before it is called.
+            trace: called with the name of each function before the call.
         """
         self.binding = binding
         self._trace = trace
 
     def ask(self, name: str, *arguments: Any) -> Any:
         """
-        The answer of one function of the binding.
+        Call one function of the binding and return its answer.
 
         Raises:
-            DriverError: there is none.
+            DriverError: the call failed.
         """
         function = getattr(self.binding, name, None)
         if function is None:  # an older nvidia-ml-py
@@ -103,7 +103,7 @@ class Driver:
 def _error_text(error: Exception) -> str:
     try:
         return str(error)[:200]
-    except Exception as failed:  # the binding asks the library for the words
+    except Exception as failed:  # the binding gets the message from the library
         return f"{type(error).__name__} ({type(failed).__name__})"
 
 
@@ -112,7 +112,7 @@ _FOR_32_BITS = re.compile(r"/(?:i[3-6]86[^/]*|lib32|arm-linux[^/]*)/")
 _VERSION = re.compile(r"\.so\.(\d{2,}(?:\.\d+)+)$")
 
 DRIVER = "gpu.driver"
-UPDATED = "gpu.driver.updated"  # library and loaded module are of different versions
+UPDATED = "gpu.driver.updated"  # library and loaded module differ in version
 READER = "gpu.reader"
 NOT_WATCHED = "GPUs are not watched; everything else is."
 CHECK_LOG_REMEDY = (
@@ -130,17 +130,18 @@ class Library:
     """A driver library on disk."""
 
     path: str
-    folder: str | None = None  # where the loader would not look by itself
-    version: str | None = None  # of the driver that it belongs to, by its file's name
+    # folder that the dynamic loader does not search; None: it finds the library
+    folder: str | None = None
+    version: str | None = None  # version of its driver, from the file name
 
 
 def find_library(env: Mapping[str, str], root: str = "") -> Library | None:
     """
-    The library that nvidia-ml-py would load, or could be made to.
+    Find the library that nvidia-ml-py would load, or could be made to load.
 
     Args:
-        env: LD_LIBRARY_PATH is followed.
-        root: stands before every absolute path but those in `env`.
+        env: its LD_LIBRARY_PATH is searched.
+        root: prefix of every absolute path except those in `env`.
     """
     listed = filter(None, env.get("LD_LIBRARY_PATH", "").split(":"))
     for path, searched in loader.find_copies(NAME, listed, root):
@@ -150,18 +151,18 @@ def find_library(env: Mapping[str, str], root: str = "") -> Library | None:
 
 
 def module_version(root: str = "") -> str | None:
-    """Version of the loaded kernel module; None: none is loaded, or it does not say."""
+    """Read the version of the loaded kernel module; None: not loaded, or unknown."""
     said = read_or_empty(f"{root}/sys/module/nvidia/version", 256)
     return said.decode("ascii", "replace").strip() or None
 
 
 def update_fault(library: Library | None, root: str) -> Fault | None:
     """
-    That the driver was updated under the running system, while a reader still reads.
+    Build the fault of a driver that was updated under the running system while a reader works.
 
     Args:
         library: the one on disk.
-        root: stands before /sys.
+        root: prefix of /sys.
     """
     version, module = library.version if library else None, module_version(root)
     differ = version and module and version != module
@@ -170,11 +171,11 @@ def update_fault(library: Library | None, root: str) -> Fault | None:
 
 def init_fault(code: int, said: str, library: Library | None) -> Fault:
     """
-    That the library refuses to begin.
+    Build the fault of a library that refuses to initialize.
 
     Args:
-        code: of nvml.h.
-        said: the library's words for it.
+        code: number in nvml.h.
+        said: the library's message.
         library: the one on disk.
     """
     if code == Code.VERSION_MISMATCH:
@@ -188,7 +189,7 @@ def init_fault(code: int, said: str, library: Library | None) -> Fault:
 
 
 def binding_fault(said: str) -> Fault:
-    """That nvidia-ml-py cannot be imported."""
+    """Build the fault of nvidia-ml-py that cannot be imported."""
     return Fault(
         READER,
         f"The NVIDIA driver cannot be asked: {said}. {NOT_WATCHED}",

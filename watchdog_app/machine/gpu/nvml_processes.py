@@ -1,8 +1,8 @@
 """
-Who runs on a GPU, as the driver lists it. Runs in the child alone.
+Processes on a GPU, as the driver lists them. Runs only in the reader process.
 
-Some 535 drivers filled an array of 24-byte records with records of 32 bytes: pids made of other
-fields. What can be no process is left out.
+Some 535 drivers wrote records of 32 bytes into an array of 24-byte records, so pids came from other
+fields. Records that cannot be a process are dropped.
 """
 
 from __future__ import annotations
@@ -30,23 +30,24 @@ class ProcessList:
 
 
 class ProcessLister:
-    """Lists the processes of one device, whatever the driver's version."""
+    """Lists the processes of one device, for any driver version."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._suffix: dict[str, str] = {}  # by kind: of the newest function that the driver knows
+        # by kind: suffix of the newest function that the driver has
+        self._suffix: dict[str, str] = {}
         self._unsupported: set[str] = set()
 
     def read(self, handle: Any, total_bytes: int | None) -> ProcessList:
         """
-        Everybody on the device, each pid once.
+        List the processes on the device, each pid once.
 
         Args:
             handle: of the device.
-            total_bytes: its memory, which no process can exceed; None: not known.
+            total_bytes: the device's memory, which a process cannot exceed; None: unknown.
 
         Raises:
-            DriverError: neither list can be had.
+            DriverError: the driver supports neither list.
         """
         found: dict[int, int | None] = {}
         notes: list[str] = []
@@ -71,7 +72,7 @@ class ProcessLister:
                     notes.append(_ZERO_NOTE)
                 elif memory is None:
                     notes.append(_UNKNOWN_NOTE)
-                # In both lists stands the same figure: a process has one memory on a GPU.
+                # A process has one size per GPU, which both lists repeat.
                 found[pid] = max(memory or 0, found.get(pid) or 0) or None
                 if kind != "Graphics":
                     computing.add(pid)

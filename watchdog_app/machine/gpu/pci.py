@@ -1,9 +1,9 @@
 """
-GPUs as the kernel lists them: whether one sleeps is asked here, never of the driver.
+GPUs as the kernel lists them. Whether a GPU is suspended is read here, never from the driver.
 
-Any question to the driver wakes a GPU that the kernel has powered down (runtime power
-management); reading its `power/runtime_status` does not. Source: kernel,
-Documentation/power/runtime_pm.rst and Documentation/ABI/testing/sysfs-devices-power.
+Any call to the driver wakes a GPU that the kernel has suspended (runtime power management). A read
+of its `power/runtime_status` does not. Source: kernel, Documentation/power/runtime_pm.rst and
+Documentation/ABI/testing/sysfs-devices-power.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _DISPLAY_CLASS = b"0x03"  # VGA, 3D and other display controllers
 
 @dataclass(frozen=True, slots=True)
 class PciGpu:
-    """One GPU on the bus."""
+    """One GPU on the PCI bus."""
 
     address: str  # "0000:01:00.0"
     asleep: bool
-    may_sleep: bool  # the kernel powers it down when nobody uses it
-    driver: str | None  # "nvidia", "nouveau", "vfio-pci"; None: none is bound
+    may_sleep: bool  # the kernel suspends it while it is unused
+    driver: str | None  # "nvidia", "nouveau", "vfio-pci"; None: not bound
 
 
 class PciGpus:
     """
-    The GPUs on the bus, listed now and then and looked at each time.
+    The GPUs on the PCI bus: `scan` lists them, `read` reads their state.
 
     Args:
-        vendors: of those that count, as in the file `vendor`.
-        root: stands before /sys.
+        vendors: vendor ids to include, as in the file `vendor`.
+        root: prefix of /sys.
     """
 
     def __init__(self, vendors: Sequence[str], root: str = "") -> None:
@@ -46,15 +46,15 @@ class PciGpus:
         self._addresses: tuple[str, ...] = ()
 
     def scan(self) -> None:
-        """List the bus anew."""
+        """List the bus again."""
         try:
             names = sorted(os.listdir(self._folder))
         except OSError:
-            names = []  # no PCI here: Jetson, WSL, another operating system
+            names = []  # no PCI bus: Jetson, WSL, another operating system
         self._addresses = tuple(name for name in names if self._is_gpu(name))
 
     def read(self) -> tuple[PciGpu, ...]:
-        """Every listed GPU as it is now, by address: the order in which nvidia-smi counts."""
+        """Read every listed GPU, by address: the order in which nvidia-smi counts."""
         found = []
         for address in self._addresses:
             folder = f"{self._folder}/{address}"
@@ -85,11 +85,11 @@ class PciGpus:
 
 class PowerSaving:
     """
-    Decides when no reader may run, so that a laptop's GPU can sleep.
+    Decides when no reader may run, so that a laptop's GPU can be suspended.
 
-    Starting the driver's library wakes every GPU, and an open handle keeps one awake. So there is
-    no reader while all GPUs sleep; and where the kernel would power them down and nobody uses
-    them, the reader goes away for a while.
+    Loading the driver's library wakes every GPU, and an open handle keeps one awake. So no reader
+    runs while all GPUs are suspended. If the kernel may suspend all GPUs and they are unused, the
+    reader stops for a while.
     """
 
     def __init__(self) -> None:
@@ -100,18 +100,18 @@ class PowerSaving:
 
     def may_read(self, gpus: Sequence[PciGpu], in_use: bool, now_mono_s: float) -> bool:
         """
-        Whether a reader may run now.
+        Return whether a reader may run now.
 
         Args:
-            gpus: those on the bus; none: nobody can say, so nobody sleeps.
-            in_use: somebody was on a GPU at the last reading.
-            now_mono_s: now.
+            gpus: GPUs on the bus; empty: power states are unknown, so all count as awake.
+            in_use: a process was on a GPU at the last reading.
+            now_mono_s: monotonic time now.
         """
         if gpus and all(gpu.asleep for gpu in gpus):
             self._was_asleep = True
             return False
         if self._was_asleep:
-            # Somebody woke it: that is who we want to see.
+            # A program has woken the GPU: read it, since that program is what we want to see.
             self._was_asleep = False
             self._resume_reading()
             self._pause_s = FIRST_PAUSE_S
@@ -124,7 +124,7 @@ class PowerSaving:
             self._resume_reading()
         since = self._unused_since_mono_s
         if not in_use and since is not None and now_mono_s - since >= UNUSED_S:
-            # It may be our own handle that keeps it awake; if not, ask less and less often.
+            # Our own handle may keep the GPU awake. If it does not, pause longer each time.
             self._paused_until_mono_s = now_mono_s + self._pause_s
             self._pause_s = min(self._pause_s * 2, MAX_PAUSE_S)
             return False
@@ -132,11 +132,11 @@ class PowerSaving:
 
     def record_reading(self, now_mono_s: float, in_use: bool) -> None:
         """
-        A reading has come in.
+        Store that a reading has ended.
 
         Args:
-            now_mono_s: when.
-            in_use: somebody was on a GPU.
+            now_mono_s: monotonic time of the reading.
+            in_use: a process was on a GPU.
         """
         if in_use:
             self._unused_since_mono_s = None
@@ -151,8 +151,9 @@ class PowerSaving:
 
 def short_address(bus_id: str | None) -> str | None:
     """
-    A bus id as the driver (`00000000:65:00.0`) or the kernel log (`0000:65:00`) writes it, as
-    sysfs does: `0000:65:00.0`. None for what is no such address.
+    Convert a bus id to the form of sysfs, `0000:65:00.0`; None: not such an address.
+
+    The driver writes `00000000:65:00.0`, the kernel log `0000:65:00`.
     """
     parts = (bus_id or "").strip().lower().split(":")
     if len(parts) != 3:

@@ -1,13 +1,13 @@
 """
-The process that asks GPU drivers: `python -m watchdog_app.machine.gpu.reader PARENT_PID`.
+The process that calls GPU drivers: `python -m watchdog_app.machine.gpu.reader PARENT_PID`.
 
-Reads requests and writes answers, a line of JSON each, until its standard input ends. A line
-`begin` goes out before each GPU is touched, so that the parent knows which one the driver hung or
-crashed on. Ends without closing the driver: under a hung call that crashes, and a dead process
-gives everything back anyway.
+It reads requests and writes answers, one line of JSON each, until its standard input ends. It
+writes a line `begin` before it touches each GPU. So the parent knows on which GPU the driver hung
+or crashed. It ends without closing the driver: that would crash during a hung call, and the kernel
+frees everything at the exit.
 
-With `--once --all [INDEX]` it answers one request, for `watchdog doctor`: of every GPU or of that
-one, with all that the driver tells. A line `calling` goes out before each call.
+With `--once --all [INDEX]` it answers one request of `watchdog doctor`, about every GPU or the
+given one, with all figures. It writes a line `calling` before each driver call.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SIGKILL = 9
 
 
 class _Answers:
-    """Lines to the parent. Written together up to the next GPU: few system calls."""
+    """Lines to the parent, written together up to the next GPU to save system calls."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -55,8 +55,8 @@ def main(words: Sequence[str]) -> int:
     Answer until standard input ends, or once.
 
     Args:
-        words: pid of the parent, without which there is nobody to answer; or `--once --all`, and
-            the index of the one GPU to be asked.
+        words: pid of the parent, whose end also ends the reader. Or `--once --all`, optionally with
+            the index of the only GPU to read.
 
     Returns:
         Exit status: 0 or EXIT_NO_DRIVER.
@@ -73,7 +73,7 @@ def main(words: Sequence[str]) -> int:
     except BackendError as error:
         _send_failure(answers, error)
     except BrokenPipeError:
-        return 0  # the parent is gone
+        return 0  # the parent has ended
     except Exception as error:
         said = f"The GPU reader failed: {type(error).__name__}: {error}"[:300]
         answers.send(failed={"source": READER, "message": f"{said}. {NOT_WATCHED}"})
@@ -83,7 +83,7 @@ def main(words: Sequence[str]) -> int:
 def _open(
     answers: _Answers, trace: Callable[[str], None] | None = None, everything: bool = False
 ) -> list[GpuBackend]:
-    """The drivers that can be asked; says of each other why not."""
+    """Open the drivers that work; report why each other one does not."""
     found: list[GpuBackend] = []
     for row in BACKENDS:
         module, _, name = row.backend.partition(":")
@@ -122,8 +122,8 @@ def _serve(backends: Sequence[GpuBackend], answers: _Answers) -> None:
 def _answer(backends: Sequence[GpuBackend], answers: _Answers, request: dict[str, Any]) -> None:
     number, now_mono_s = request["id"], request["now"]
     skip: Collection[int] = request.get("skip", ())
-    # Before the GPUs: a call that hangs here is not to be laid at the last one's door, and an
-    # event is told once: it must be out before a GPU takes this process down.
+    # Send events before reading the GPUs. Otherwise a hang in this call would be blamed on the last
+    # GPU. The driver reports an event once, so send it before a GPU can crash this process.
     events = [event for each in backends for event in each.events()]
     if events:
         answers.send(id=number, events=events)
@@ -158,7 +158,7 @@ def _set_up_process(parent: int) -> None:
     """End with the parent; lower this process's priority and reset its oom_score_adj."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
-        os._exit(0)  # it went before we asked
+        os._exit(0)  # the parent ended before prctl
     children.reset_priority(os.getpid())
     with suppress(OSError):
         os.chdir("/")
@@ -166,6 +166,6 @@ def _set_up_process(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    # Not sys.exit: finalisers of the driver library can hang as well.
+    # Not sys.exit: finalizers of the driver library can hang as well.
     status = main(sys.argv[1:])
     os._exit(status)

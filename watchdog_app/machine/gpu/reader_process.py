@@ -1,7 +1,7 @@
 """
-Start, ask, stop and restart the reader process, with a growing back-off. Nothing here waits.
+Start, query, stop and restart the reader process, with a growing back-off. Never waits.
 
-A GPU on which the driver hung or crashed is left out for a while, so that the others are read.
+A GPU on which the driver hung or crashed is skipped for a while, so that the others are read.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ from watchdog_app.machine.gpu.nvml_driver import CHECK_LOG_REMEDY, NOT_WATCHED, 
 
 FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 300.0
-# So long it has to go well for the next failure to count as a first one.
+# After this time without failures, the next failure counts as the first.
 _HEALTHY_S = 60.0
-# How long a GPU is left out at first: one whose call did not return costs all others its deadline.
+# How long a GPU is skipped at first. A hung call delays all other GPUs by its deadline.
 _SKIP_CRASHED_S = 10.0
 _SKIP_HUNG_S = 60.0
 _SKIP_LAST_S = 1800.0
-# On a machine that stalls we come late ourselves: it is not the driver that hangs.
+# On a stalled machine our own polls come late, and the driver is not hung. So require this many.
 _MIN_SILENT_POLLS = 3
-# Readers that SIGKILL does not end, waiting in the kernel: more would help nobody.
+# Readers blocked in the kernel that SIGKILL does not end: starting more would not help.
 _MAX_STUCK = 2
 _CLOSE_S = 1.0
-_MAX_MESSAGE_CHARS = 2000  # characters of a sentence
+_MAX_MESSAGE_CHARS = 2000  # length limit of a message
 _CHUNK = 1 << 16
 _MAX_CHUNKS = 64
-_MAX_BYTES = 8 << 20  # an answer is some kilobytes; 16 GPUs with 1000 processes are one megabyte
+# an answer takes some kilobytes; 16 GPUs with 1000 processes take one megabyte
+_MAX_BYTES = 8 << 20
 _KILL_STATUSES = (-signal.SIGTERM, -signal.SIGKILL)
-# What taking apart an answer raises that none of our readers gives: too deep, infinite, not there.
+# Errors that parsing a damaged answer can raise; an intact reader's answers never do.
 PARSE_ERRORS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 _PASSED_VARIABLES = {
     "HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONHOME",
@@ -49,11 +50,11 @@ _PASSED_VARIABLES = {
 
 def reader_env(env: Mapping[str, str], library_folder: str | None) -> dict[str, str]:
     """
-    A plain environment: what the user preloads or sets for CUDA is not for the reader.
+    Build a plain environment for the reader, without the user's preloads and CUDA settings.
 
     Args:
         env: ours.
-        library_folder: where the driver library lies if the loader does not look there.
+        library_folder: folder of the driver library if the loader does not search it.
     """
     kept = {
         name: value
@@ -71,7 +72,7 @@ class ReaderChild:
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
         """
-        Start it; takes a millisecond or two.
+        Start the reader; takes a millisecond or two.
 
         Args:
             argv: command line of the reader; our pid follows.
@@ -87,7 +88,7 @@ class ReaderChild:
             stderr=subprocess.DEVNULL,
             bufsize=0,
             env=dict(env),
-            start_new_session=True,  # Ctrl-C in the daemon's terminal is not for it
+            start_new_session=True,  # Ctrl-C in the daemon's terminal must not reach it
         )
         self._requests = cast(IO[bytes], self._process.stdin)
         self._output = cast(IO[bytes], self._process.stdout)
@@ -96,25 +97,25 @@ class ReaderChild:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """Pid of the reader process."""
         return self._process.pid
 
     @property
     def status(self) -> int | None:
-        """Exit status, negative for a signal; None while it lives."""
+        """Exit status, negative for a signal; None while it runs."""
         return self._process.poll()
 
     def ask(self, request: Mapping[str, Any]) -> None:
-        """Send one request. One that is gone, or whose pipe is full, is found out otherwise."""
+        """Send one request. `status` and the deadline show an ended reader or a full pipe."""
         with suppress(OSError, ValueError):
             self._requests.write(json.dumps(request, separators=(",", ":")).encode() + b"\n")
 
     def answers(self) -> list[dict[str, Any]]:
         """
-        Every whole line that has come.
+        Return every complete answer received.
 
         Raises:
-            ValueError: what came is no answer of the reader's.
+            ValueError: the output is not valid answers.
         """
         data = self._partial_line + self._read()
         if len(data) > _MAX_BYTES:
@@ -129,7 +130,9 @@ class ReaderChild:
         return found
 
     def kill(self) -> None:
-        """End it now, even in a call that never returns. One in the kernel ends later, or never."""
+        """
+        Kill it now, even in a call that never returns. One blocked in the kernel may never end.
+        """
         with suppress(OSError):
             self._requests.close()
         with suppress(OSError):
@@ -137,11 +140,11 @@ class ReaderChild:
         self._output.close()
 
     def wait(self, seconds: float) -> None:
-        """Wait for its end, for the daemon's own end alone."""
+        """Wait for its end; only used when the daemon itself ends."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
         if self._process.poll() is None:
-            # Nobody can end it; Popen would warn that it still runs.
+            # SIGKILL cannot end it. Set the status, so that Popen does not warn that it still runs.
             self._process.returncode = -signal.SIGKILL
 
     def _read(self) -> bytes:
@@ -154,19 +157,19 @@ class ReaderChild:
 
 @dataclass(slots=True)
 class _Backoff:
-    """When what has failed is tried again: later after each further failure."""
+    """When to retry after failures: later after each one."""
 
     until_mono_s: float = -math.inf
     failures: int = 0
 
     def failed(self, now_mono_s: float, first_s: float, last_s: float) -> None:
         """
-        It has failed once more: wait `first_s`, twice as long each time, at most `last_s`.
+        Record a failure: wait `first_s`, twice as long each time, at most `last_s`.
 
         Args:
-            now_mono_s: when.
+            now_mono_s: monotonic time now.
             first_s: the first wait.
-            last_s: the longest.
+            last_s: the longest wait.
         """
         self.until_mono_s = now_mono_s + min(first_s * 2 ** min(self.failures, 16), last_s)
         self.failures += 1
@@ -183,63 +186,63 @@ class ReaderProcess:
             argv: command line of the reader; our pid follows.
             env: see `reader_env`.
             deadline_s: for one GPU, and for the driver as a whole.
-            start_s: for the driver's own start, which takes seconds a GPU.
+            start_s: for the driver's own start, which takes seconds per GPU.
         """
         self._argv = tuple(argv)
         self._env = env
         self._deadline_s = deadline_s
         self._start_s = start_s
         self._child: ReaderChild | None = None
-        self._stopped: list[ReaderChild] = []  # killed or let go, not gone yet
+        self._stopped: list[ReaderChild] = []  # killed readers that have not ended yet
         self._ready = False
         self._number = 0
         self._waiting = False  # for an answer, or for the reader to be ready
         self._progress_mono_s = 0.0
-        self._silent_polls = 0  # in vain, since it last said something
-        self._current_index: int | None = None  # the GPU that is being asked about
+        self._silent_polls = 0  # polls without an answer since the reader last wrote
+        self._current_index: int | None = None  # the GPU that the reader is reading
         self._started_mono_s: float | None = None
         self._retry = _Backoff()
         self._healthy_since_mono_s: float | None = None
         self._skips: dict[int, _Backoff] = {}  # by index of GPUs where the driver hung or crashed
         self._skipped_indices: frozenset[int] = frozenset()  # of the last request
-        self._awake: frozenset[int] | None = None  # likewise; None: all are
-        self._failed = False  # this reader said why it cannot go on
+        self._awake: frozenset[int] | None = None  # of the last request; None: all
+        self._failed = False  # this reader has reported why it cannot continue
         self.asked_mono_s: float | None = None
         self.fault: Fault | None = None  # since the last complete reading
-        self.absent = False  # that is no fault where there is no GPU
+        self.absent = False  # the fault does not count on a machine without a GPU
         self.driver_version: str | None = None
 
     @property
     def running(self) -> bool:
-        """There is a reader."""
+        """Whether a reader runs."""
         return self._child is not None
 
     @property
     def pid(self) -> int | None:
-        """Its process."""
+        """Pid of the reader process; None: not running."""
         return None if self._child is None else self._child.pid
 
     def skipped(self, now_mono_s: float) -> frozenset[int]:
-        """Indices of the GPUs that are not asked about for now."""
+        """Indices of the GPUs that are skipped for now."""
         return frozenset(i for i, skip in self._skips.items() if now_mono_s < skip.until_mono_s)
 
     def skipped_state(self, index: int) -> GpuState | None:
         """
-        How a GPU counts of which the last request did not ask; None: it was asked.
+        Return the state of a GPU that the last request left out; None: the request included it.
 
-        Nothing can be said of such a GPU: not that it is well, nor that it is gone.
+        Nothing is known about such a GPU: neither that it works nor that it is lost.
         """
         if index in self._skipped_indices:
             return GpuState.SILENT
         return GpuState.OK if self._awake is not None and index not in self._awake else None
 
     def reset_backoff(self) -> None:
-        """Retry at once and skip no GPU any more: the driver has changed."""
+        """Retry at once and stop skipping GPUs, because the driver has changed."""
         self._retry = _Backoff()
         self._skips.clear()
 
     def clear_fault(self) -> None:
-        """Forget the fault and the version of a driver that was removed."""
+        """Clear the fault and the version of a driver that was removed."""
         self.fault, self.absent, self.driver_version = None, False, None
 
     def start(self, now_mono_s: float, library_folder: str | None) -> None:
@@ -247,8 +250,8 @@ class ReaderProcess:
         Start a reader, unless it is too early after the last failure.
 
         Args:
-            now_mono_s: now.
-            library_folder: where the loader would not look by itself; None: it finds the library.
+            now_mono_s: monotonic time now.
+            library_folder: folder that the loader does not search; None: it finds the library.
         """
         self._reap()
         if now_mono_s < self._retry.until_mono_s:
@@ -273,12 +276,12 @@ class ReaderProcess:
         self, now_mono_s: float, every_s: float, awake: Sequence[tuple[int, str]] | None
     ) -> None:
         """
-        Send the next request if it is due and none is under way.
+        Send the next request if it is due and none is running.
 
         Args:
-            now_mono_s: now.
+            now_mono_s: monotonic time now.
             every_s: how long after the last request the next one is due.
-            awake: index and PCI address of the GPUs that do not sleep; None: all are awake.
+            awake: index and PCI address of the GPUs that are not suspended; None: all are awake.
         """
         asked = self.asked_mono_s
         if self._child is None or self._waiting:
@@ -299,12 +302,15 @@ class ReaderProcess:
         self.asked_mono_s = now_mono_s
 
     def collect(self, now_mono_s: float) -> list[dict[str, Any]]:
-        """Messages with GPUs, events and ends of readings; finds out who hangs and who is gone."""
+        """
+        Return messages about GPUs, events and ends of readings; detect hung and ended readers.
+        """
         self._reap()
         child = self._child
         if child is None:
             return []
-        status = child.status  # before reading: what it said last is read all the same
+        # check before reading, so that the last output of an ended reader is read, too
+        status = child.status
         found: list[dict[str, Any]] = []
         try:
             for message in child.answers():
@@ -322,7 +328,7 @@ class ReaderProcess:
         return found
 
     def stop(self) -> None:
-        """Kill the reader, if one runs; the next `start` makes another."""
+        """Kill the reader, if one runs; the next `start` starts another."""
         child, self._child = self._child, None
         if child is not None:
             child.kill()
@@ -336,9 +342,9 @@ class ReaderProcess:
         Stop the reader between two readings, and start none for some time.
 
         Args:
-            now_mono_s: now.
+            now_mono_s: monotonic time now.
             seconds: until the next reader may start.
-            after_s: a reader that is younger goes on.
+            after_s: only a reader at least this old is stopped.
         """
         started = self._started_mono_s
         old = started is not None and now_mono_s - started >= after_s
@@ -347,13 +353,13 @@ class ReaderProcess:
             self._retry.until_mono_s = now_mono_s + seconds
 
     def restart_damaged(self, now_mono_s: float) -> None:
-        """Stop a reader whose answers make no sense, and skip the GPU that it was reading."""
+        """Stop a reader whose answers are malformed, and skip the GPU that it was reading."""
         self._skip_gpu(now_mono_s, _SKIP_CRASHED_S)
         said = "The GPU reader was damaged by the driver library and is started again."
         self._fail(now_mono_s, _reader_fault(said))
 
     def close(self) -> None:
-        """End everything; waits a second at most."""
+        """End all readers; waits a second at most."""
         self.stop()
         for child in self._stopped:
             child.wait(_CLOSE_S / len(self._stopped))
@@ -367,7 +373,7 @@ class ReaderProcess:
         self._progress_mono_s = now_mono_s
 
     def _handle_message(self, message: Mapping[str, Any], now_mono_s: float) -> bool:
-        """Update the state by one message; whether the caller needs the message, too."""
+        """Update the state by one message; return whether the caller needs the message, too."""
         if "failed" in message:
             failed = message["failed"]
             remedy = failed.get("remedy")
@@ -383,7 +389,7 @@ class ReaderProcess:
             driver = message["ready"]["driver"]
             self.driver_version = None if driver is None else printable(driver)
             self._ready, self._waiting = True, False
-            # A crash is over once everything has been read again.
+            # A crash fault stays until a complete reading.
             if self.fault is not None and (
                 self.fault.source != READER or self.fault == _slow_start_fault(self._deadline_s)
             ):
@@ -429,7 +435,7 @@ class ReaderProcess:
             self.fault = _slow_start_fault(self._deadline_s)
 
     def _skip_gpu(self, now_mono_s: float, first_s: float) -> None:
-        """The GPU that was asked about is left out for a while, longer each time."""
+        """Skip the GPU that the reader was reading for a while, longer each time."""
         if self._current_index is not None:
             skip = self._skips.setdefault(self._current_index, _Backoff())
             skip.failed(now_mono_s, first_s, _SKIP_LAST_S)
@@ -449,7 +455,7 @@ class ReaderProcess:
         self._retry.failed(now_mono_s, FIRST_RETRY_S, LAST_RETRY_S)
 
     def _gpu_suffix(self, words: str) -> str:
-        """Which GPU was being asked about, if one was."""
+        """Name the GPU that the reader was reading, if any."""
         return "" if self._current_index is None else f"{words} GPU {self._current_index}"
 
     def _reap(self) -> None:
@@ -470,7 +476,7 @@ def _slow_start_fault(deadline_s: float) -> Fault:
 
 
 def _exit_fault(status: int, where: str) -> Fault:
-    """The reader ended by itself, or was ended by somebody."""
+    """Build the fault of a reader that ended or was killed."""
     means = "It is started again; GPU figures are missing meanwhile."
     if status in _KILL_STATUSES:
         by = "by a person, or by the kernel when memory ran out"

@@ -1,19 +1,21 @@
 """
 Pause and resume a whole task, with the same functions on every operating system.
 
-A pause stops the processes that the caller names and everything that descends
-from them, and nothing else: never watchdog itself or what it runs under (so
-never the shell of a task: that is its parent), never another user's process,
-never a thread of the kernel, never another task or a shell that somebody types
-in. Every process is identified anew, by pid and start time, in the moment it is
-signalled.
+A pause stops the processes that the caller names and all their descendants. So it never stops the
+task's shell, which is the parent. It also never stops:
+
+- watchdog itself or an ancestor of watchdog;
+- another user's process or a kernel thread;
+- another task, or a shell in which a user types.
+
+Before each signal, watchdog checks again that pid and start time still name the same process.
 """
 
 from __future__ import annotations
 
 import sys
 
-# Here, not at the first pause: memory is short by then, and the disk busy.
+# Import now, not at the first pause: by then memory is short and the disk is busy.
 if sys.platform.startswith("linux"):
     from watchdog_app.machine.process_control.linux import is_stopping, pause, process_tree, resume
 else:

@@ -1,15 +1,16 @@
 """
-Pause and resume on Linux: pidfd first, then start time, then the signal.
+Pause and resume on Linux: open a pidfd, compare the start time, then send the signal.
 
-Where a task sits alone in a group of its own, all of it is stopped at one instant first: no process
-can fork its way out between two signals. The freeze is a barrier, not the pause: while it holds,
-every process is sent SIGSTOP, and then it is lifted. So a pause always shows as state T, `kill
--CONT` always undoes it, it outlives the daemon, and no frozen cgroup v1 task, which not even
-SIGKILL can end, is left behind.
+If a task is alone in its cgroup, watchdog first freezes the cgroup. All processes then stop at one
+instant, so no process can escape by forking between two signals. The freeze is only a barrier.
+While it lasts, every process gets SIGSTOP; then watchdog lifts it.
 
-A group that somebody else has frozen is left to them, and so is every guard's: its supervisor
-freezes it at its limit, and lifting that would let it run on to where the kernel kills. There
-SIGSTOP has to do; it takes effect after the thaw.
+Hence a pause always shows as state T, `kill -CONT` always undoes it, and it outlives the daemon. No
+frozen cgroup v1 task is left behind, which not even SIGKILL could end.
+
+Watchdog does not touch a cgroup that another program has frozen, nor the cgroup of a guard. The
+guard's supervisor freezes its cgroup at the limit. Thawing it would let the training run on until
+the kernel kills it. In both cases watchdog only sends SIGSTOP, which takes effect after the thaw.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ from watchdog_app.base.linux.process import (
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.readings import is_guard
 
-# A parent stops before its children are looked up, so each round can only find what was forked
-# before: two rounds are the rule. A tree that still grows after this many forks faster than that.
+# Each parent stops before its children are listed, so a round finds only children that were forked
+# earlier. Two rounds are usual. A tree that still grows after this many rounds forks faster than
+# watchdog can stop it.
 _ROUNDS = 20
 _STOP_WAIT_S = (
-    0.25  # a process in a system call stops when that returns; a disk write may take longer
+    0.25  # a process in a system call stops when the call returns; a disk write may take longer
 )
 _POLL_S = 0.002
 
@@ -48,10 +50,11 @@ _POLL_S = 0.002
 @dataclass(frozen=True, slots=True)
 class Paused:
     """
-    What a pause did, and all that undoing it needs; kept over a restart of the daemon.
+    What a pause did, and everything that undoing it needs; kept across a restart of the daemon.
 
-    `keys` holds the processes that this pause stopped, in that order. Those that were stopped
-    before are not among them: they are their user's pause, and no resume of ours ends it.
+    `keys` holds the processes that this pause stopped, in the order of stopping. It leaves out
+    processes that were stopped before. Their user paused them, so no resume of watchdog may
+    continue them.
     """
 
     keys: tuple[ProcessKey, ...]
@@ -61,7 +64,7 @@ class Paused:
 
 class _SendResult(Enum):
     DONE = "done"
-    NOT_NEEDED = "not needed"  # stopped already, or running already
+    NOT_NEEDED = "not needed"  # already stopped, or already running
     GONE = "gone"
     DENIED = "denied"
 
@@ -73,20 +76,20 @@ def pause(
     others: Collection[ProcessKey] = (),
 ) -> Paused:
     """
-    Stop a task and everything that descends from it.
+    Stop a task and all its descendants.
 
     Args:
         members: the task's processes, root first.
-        own_uid: whose processes may be stopped; None: this process' user.
-        others: roots of other tasks; they and what descends from them go on.
+        own_uid: only this user's processes are stopped; None: the user of this process.
+        others: roots of other tasks; these and their descendants keep running.
 
     Returns:
-        What was stopped. Empty `keys` when all of it was stopped already.
+        The processes that were stopped. `keys` is empty if all of them were stopped before.
 
     Raises:
-        ActionError: there are no members.
-        TargetGone: the root has ended, or its pid is another process by now.
-        TargetDenied: the root is not ours to stop. Nothing is left half stopped.
+        ActionError: `members` is empty.
+        TargetGone: the root has ended, or its pid now belongs to another process.
+        TargetDenied: watchdog may not stop the root. Every process that it stopped runs again.
     """
     if not members:
         raise ActionError("There is nothing to pause: the task has no processes.")
@@ -101,7 +104,7 @@ def pause(
         frozen = freezer is not None and freeze(freezer)
         pauser.stop_tree()
     except BaseException:
-        for key in reversed(pauser.stopped):  # nothing is left half done
+        for key in reversed(pauser.stopped):  # do not leave the task half stopped
             _send_signal(key, signal.SIGCONT)
         raise
     finally:
@@ -119,15 +122,16 @@ def process_tree(
     members: Sequence[ProcessKey], *, others: Collection[ProcessKey] = ()
 ) -> list[tuple[ProcessKey, bool]]:
     """
-    Whom `pause` would look at, root first, each with whether it is stopped already.
+    List the processes that `pause` would consider, root first, each with whether it is stopped.
 
     Args:
         members: the task's processes, root first.
-        others: roots of other tasks; they and what descends from them are left out.
+        others: roots of other tasks; these and their descendants are left out.
     """
     if not members:
         return []
-    # It is read before the first signal, so nothing else is read.
+    # The caller waits for this list before its first signal. So read only the family, not all of
+    # /proc.
     found = descendants(
         _key_pairs(_own_members(members, others)), others=_key_pairs(others), quick=True
     )
@@ -136,28 +140,30 @@ def process_tree(
 
 def is_stopping(key: ProcessKey) -> bool:
     """
-    Whether it was sent a stop that it has not come to yet.
+    Return whether a stop signal is pending for the process.
 
-    It waits in the kernel, or its group is frozen: in cgroup v2 that looks like sleep.
+    The process waits in the kernel, or its cgroup is frozen. In cgroup v2 a frozen process shows as
+    sleeping.
     """
     return stop_pending(key.pid)
 
 
 def resume(paused: Paused) -> tuple[ProcessKey, ...]:
     """
-    Let a paused task run again: the very processes that were stopped, last stopped first.
+    Continue the processes that `pause` stopped, last stopped first.
 
-    Children run before their parents, so that no parent finds its workers missing. Processes
-    that have ended since, or that somebody else resumed, are told and are no error.
+    Children continue before their parents, so that no parent finds its workers missing. A process
+    that has ended or that another program has continued is left out of the result. It is not an
+    error.
 
     Args:
         paused: what `pause` returned, in this daemon or an earlier one.
 
     Returns:
-        Who runs again, in the order in which they were resumed.
+        The processes that run again, in the order in which they were resumed.
 
     Raises:
-        TargetDenied: the system refused to resume some; all others run again.
+        TargetDenied: the system refused to resume some processes; all others run again.
     """
     resumed: list[ProcessKey] = []
     denied: list[ProcessKey] = []
@@ -186,12 +192,12 @@ class _Pauser:
         self._untouchable = {0, 1, *ancestors(os.getpid())}
         self._own_uid = own_uid
         self._others = others
-        self.stopped: list[ProcessKey] = []  # in this order
-        self.found_stopped = False  # somebody was stopped before
+        self.stopped: list[ProcessKey] = []  # in the order of stopping
+        self.found_stopped = False  # whether some process was stopped before this pause
         self._seen: set[ProcessKey] = set()
 
     def check_root(self) -> None:
-        """Raises TargetGone or TargetDenied where the task as a whole is not to be stopped."""
+        """Raise TargetGone or TargetDenied if the task as a whole may not be stopped."""
         key = self._members[0]
         root = _read_alive(key)
         if root is None:
@@ -210,16 +216,16 @@ class _Pauser:
             )
 
     def tree(self) -> list[Stat]:
-        """Everyone alive who is named, descends from the named, or from who was stopped so far."""
-        # A stopped worker counts as a root: it stays in the tree when its parent ends and the
-        # kernel gives it another one.
+        """List the living members and stopped processes, and the living descendants of both."""
+        # A stopped worker counts as a root. It stays in the tree when its parent ends and the
+        # kernel gives it another parent.
         roots = _key_pairs((*self._members, *self.stopped))
         found = descendants(roots, others=_key_pairs(self._others))
         return [each for each in found if not each.has_ended]
 
     def stop_members(self) -> None:
         """
-        Stop those that the caller knows, at once.
+        Stop the processes that the caller named, without a walk of /proc.
 
         Reading all of /proc takes some milliseconds, in which a fast leak takes megabytes.
         """
@@ -229,7 +235,7 @@ class _Pauser:
                 self._stop_process(now)
 
     def stop_tree(self) -> None:
-        """Stop parents before children, and look again until nobody new has appeared."""
+        """Stop parents before children, and list the tree again until no new process appears."""
         for _ in range(_ROUNDS):
             fresh = [each for each in self.tree() if ProcessKey(*each.key) not in self._seen]
             if not fresh:
@@ -263,7 +269,7 @@ def _key_pairs(keys: Collection[ProcessKey]) -> list[tuple[int, int]]:
 
 
 def _read_alive(key: ProcessKey) -> Stat | None:
-    """That very process as it is now; None: it has ended."""
+    """Read this process again; None: it has ended."""
     stat = read_stat(key.pid)
     return None if stat is None or stat.start_ticks != key.start_time or stat.has_ended else stat
 
@@ -271,7 +277,7 @@ def _read_alive(key: ProcessKey) -> Stat | None:
 def _own_members(
     members: Sequence[ProcessKey], others: Collection[ProcessKey]
 ) -> Sequence[ProcessKey]:
-    """Those that are not another task's root, nor what somebody typed in a shell of its own."""
+    """Drop other tasks' roots and processes that a user started in a shell of the task."""
     root = members[0]
     return [
         root,
@@ -291,11 +297,13 @@ def _send_signal(key: ProcessKey, number: signal.Signals) -> _SendResult:
     except OSError:
         return _SendResult.DENIED
     try:
-        # Only now: the descriptor holds this very process, whatever its pid becomes later.
+        # Compare the start time only now: the descriptor keeps naming this process, even if its pid
+        # is given to another process.
         now = _read_alive(key)
         if now is None:
             return _SendResult.GONE
-        # A debugger may hold it (t): the signal counts when it lets go.
+        # State t: a debugger has stopped the process. The signal takes effect when the debugger
+        # releases it, so send it.
         if now.state == "T" if number == signal.SIGSTOP else _is_running(now):
             return _SendResult.NOT_NEEDED
         signal.pidfd_send_signal(descriptor, number)
@@ -310,16 +318,18 @@ def _send_signal(key: ProcessKey, number: signal.Signals) -> _SendResult:
 
 def _is_running(now: Stat) -> bool:
     """
-    Whether it runs, and is not about to stop.
+    Return whether a process runs and has no stop signal pending.
 
-    One that waits in the kernel (D) may be on its way to stop; and so shows who had stopped before
-    his group was frozen (cgroup v1).
+    A process that waits in the kernel (state D) may have a stop pending. A process that was stopped
+    before its cgroup v1 group was frozen also shows state D.
     """
     return now.state in "RSI" and not stop_pending(now.pid)
 
 
 def _wait_until_stopped(keys: Sequence[ProcessKey]) -> None:
-    """Wait until all are seen to be stopped; one that sleeps in the disk stops when it wakes."""
+    """
+    Wait until all processes show as stopped, 0.25 s at most; one in disk sleep stops on waking.
+    """
     deadline = time.monotonic() + _STOP_WAIT_S
     for key in keys:
         while (now := _read_alive(key)) is not None and now.state not in "Tt":
@@ -332,16 +342,19 @@ def _ended_error(key: ProcessKey) -> TargetGone:
     return TargetGone(f"Process {key.pid} has ended; there is nothing to pause.")
 
 
-# A group that memory.high throttles took 0.8 s to freeze on a 6.18 kernel. Longer is not worth
-# waiting for: a process in the middle of a disk write may take any time, SIGSTOP works without.
+# A cgroup that memory.high throttles took 0.8 s to freeze on a 6.18 kernel. Waiting longer does not
+# pay: a process in the middle of a disk write may take any time, and SIGSTOP works without the
+# freeze.
 _FREEZE_DEADLINE_S = 1.0
 
 
 def freeze(group: Group) -> bool:
     """
-    Stop everyone in it; False when that is refused or takes too long, and is undone.
+    Freeze all processes of a cgroup.
 
-    False as well where somebody else has frozen it, which is not ours to end.
+    Returns:
+        False if the kernel refuses or the freeze takes too long; it is then undone. Also False if
+            another program has frozen the cgroup: watchdog must not thaw that.
     """
     if not group.is_thawed():
         return False
@@ -356,11 +369,11 @@ def freeze(group: Group) -> bool:
 
 def find_freezer(pid: int, tree: Collection[int]) -> Group | None:
     """
-    The group that holds the task and nobody else, where this user may freeze it; no guard's.
+    Find the cgroup that holds only this task and that this user may freeze; never a guard's.
 
     Args:
         pid: root of the task.
-        tree: every pid of the task; a group with anyone else in it is refused.
+        tree: every pid of the task; a cgroup with any other process in it is refused.
     """
     paths = memberships(pid)
     mounts = read_or_empty(f"/proc/{pid}/mountinfo", 1 << 20)
@@ -370,20 +383,20 @@ def find_freezer(pid: int, tree: Collection[int]) -> Group | None:
         if path is None or where is None or any(map(is_guard, path.split("/"))):
             continue
         group = Group(where, hierarchy.version)
-        # The whole tree is nobody's own.
+        # The root of the hierarchy holds more than one task.
         if where == hierarchy.mount_point.rstrip("/") or not group.can_freeze():
             continue
         try:
             inside = set(group.pids())
         except SensorError:
-            continue  # unreadable is not empty
+            continue  # an unreadable cgroup may hold other processes
         if pid in inside and not any(_is_outsider(each, tree) for each in inside):
             return group
     return None
 
 
 def _is_outsider(pid: int, tree: Collection[int]) -> bool:
-    """Whether it is none of the task; who was forked since `tree` was read, or is gone, is not."""
+    """Return whether a living process is outside the task; a fork younger than `tree` is inside."""
     if pid in tree:
         return False
     stat = read_stat(pid)

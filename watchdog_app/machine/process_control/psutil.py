@@ -1,8 +1,8 @@
 """
-Pause and resume where there is neither /proc nor pidfd: macOS, the BSDs.
+Pause and resume on systems without /proc and pidfd: macOS, the BSDs.
 
-psutil compares creation times before it signals. There the start time of a
-`ProcessKey` is microseconds of the epoch, as the sensors read it.
+psutil compares creation times before it sends a signal. On these systems the start time of a
+`ProcessKey` is in microseconds since the epoch, as the sensors read it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def pause(
     others: Collection[ProcessKey] = (),
 ) -> Paused:
     """
-    As `linux.pause`. A child that begins meanwhile goes on.
+    Stop a task as `linux.pause` does. A child that starts during the pause keeps running.
 
     Args:
         members: the task's processes, root first.
-        own_uid: whose processes may be stopped; None: this process' user.
+        own_uid: only this user's processes are stopped; None: the user of this process.
         others: roots of other tasks.
     """
     if not members:
@@ -59,7 +59,8 @@ def pause(
                     process.suspend()
                     stopped.append(key)
     except psutil.AccessDenied as error:
-        with suppress(TargetDenied):  # nothing is left to try
+        # the refused pause is reported below; there is nothing else to try
+        with suppress(TargetDenied):
             resume(Paused(tuple(stopped), "psutil", at_unix_s))
         raise TargetDenied(f"The system refused to pause process {members[0].pid}.") from error
     except psutil.NoSuchProcess:
@@ -70,7 +71,7 @@ def pause(
 
 
 def resume(paused: Paused) -> tuple[ProcessKey, ...]:
-    """As `linux.resume`."""
+    """Continue the processes of a pause, as `linux.resume` does."""
     resumed, denied = [], []
     for key in reversed(paused.keys):
         try:
@@ -89,7 +90,7 @@ def resume(paused: Paused) -> tuple[ProcessKey, ...]:
 
 
 def is_stopping(key: ProcessKey) -> bool:  # noqa: ARG001 - as on Linux
-    """No: it cannot be seen here."""
+    """Return False: psutil does not show pending stop signals."""
     return False
 
 
@@ -97,7 +98,7 @@ def process_tree(
     members: Sequence[ProcessKey], *, others: Collection[ProcessKey] = ()
 ) -> list[tuple[ProcessKey, bool]]:
     """
-    As `linux.process_tree`.
+    List the processes that `pause` would consider, as `linux.process_tree` does.
 
     Args:
         members: the task's processes, root first.
@@ -113,7 +114,7 @@ def process_tree(
 def _process_tree(
     members: Sequence[ProcessKey], others: Collection[ProcessKey]
 ) -> Iterator[tuple[ProcessKey, psutil.Process]]:
-    """The members that are alive and what descends from them, each once, without other tasks."""
+    """Yield living members and their descendants, each once, without other tasks."""
     seen: set[int] = set()
     for member in members:
         try:
@@ -134,7 +135,7 @@ def _process_tree(
 
 def _open_process(key: ProcessKey) -> psutil.Process:
     """
-    That very process.
+    Open the process that has this pid and start time.
 
     Raises:
         psutil.NoSuchProcess: it has ended.

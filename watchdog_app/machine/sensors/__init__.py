@@ -1,4 +1,4 @@
-"""One consistent sample of the machine; waits for no process, disk or driver."""
+"""Take one consistent sample of the machine, without blocking on a process, disk or driver."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 def open_machine(platform: str = sys.platform, *, patience_s: float | None = None) -> Machine:
     """
-    The machine that we run on: /proc, /sys and its GPUs on Linux, psutil elsewhere.
+    Open the sensors of this machine: /proc, /sys and the GPUs on Linux, psutil elsewhere.
 
     Args:
         platform: as `sys.platform`.
-        patience_s: as of `LinuxMachine`.
+        patience_s: see `LinuxMachine`.
     """
     if platform != "linux":
         from watchdog_app.machine.sensors.portable import PortableMachine

@@ -1,8 +1,8 @@
 """
-What a Python process runs, told from its command line: pure, arguments to values.
+Identify what a Python process runs from its command line. Pure: arguments in, values out.
 
-The grammar is that of python(1), "Command line and environment"; the programs
-known by name are those whose own name tells a user nothing.
+The grammar is that of python(1), "Command line and environment". The tables list programs whose own
+name tells the user nothing about the task.
 """
 
 from __future__ import annotations
@@ -15,30 +15,32 @@ from dataclasses import dataclass, replace
 from watchdog_app.base.text.plain import shortened
 from watchdog_app.core.model.machine import TaskKind
 
-# Options of the interpreter that take the next argument when their value does not follow at once.
+# Interpreter options that take the next argument if no value follows in the same word.
 _WITH_VALUE = "WX"
 _INTERPRETER = re.compile(r"\.?(python|pypy|graalpy)", re.IGNORECASE)
 
 _OWN_PACKAGE = "watchdog_app"
-# Of it, what is run by its path: the supervisor of a guard takes no time to look for packages.
+# Watchdog's files that are started by path. A guard's supervisor starts this way because a search
+# for packages would take time.
 _OWN_SCRIPTS = tuple(f"{_OWN_PACKAGE}/{each}" for each in ("__main__.py", "guard/process.py"))
 _CONNECTION = re.compile(r"--?f|--(?:[A-Za-z]+\.)?connection[-_]file")
 _KERNEL_FILE = re.compile(r"kernel-.+\.json")
 _LONGEST_FILE_NAME = 255
 LONGEST_PATH = 4096  # PATH_MAX
-# One more than a path can have: what was cut is taken for none.
+# One more character than a path can have, so that a truncated word is never a valid path.
 _LONGEST_WORD = LONGEST_PATH + 1
-_MAX_CHARS = 4 * LONGEST_PATH  # of all words
+_MAX_CHARS = 4 * LONGEST_PATH  # of all words together
 
-# Programs written in Python that are known by name, because it tells a user nothing.
-# They run somebody else's script: that script is what the user is waiting for.
+# Python programs that run the user's script. Their name tells the user nothing: the user waits for
+# the script.
 LAUNCHERS = {
     "accelerate", "coverage", "cprofile", "debugpy", "deepspeed", "horovodrun", "ipdb",
     "ipython", "ipython3", "kernprof", "launcher", "memory_profiler", "memray", "mprof", "pdb",
     "profile", "pudb", "pydevd", "pyinstrument", "runpy", "scalene", "streamlit",
     "torch.distributed.launch", "torch.distributed.run", "torchrun", "trace", "viztracer",
 }  # fmt: skip
-# What they start is not a part of them: Jupyter's servers, supervisors, terminals, desktops.
+# Processes that these programs start are tasks of their own: Jupyter servers, supervisors,
+# terminals, desktops.
 SERVERS = {
     "circusd", "guake", "honcho", "jupyter-enterprisegateway", "jupyter-kernel",
     "jupyter-kernelgateway", "jupyter-lab", "jupyter-labhub", "jupyter-nbclassic",
@@ -47,30 +49,31 @@ SERVERS = {
     "jupyterlab", "kernel_gateway", "nbclassic", "notebook", "qtile", "spyder", "supervisord",
     "terminator", "voila", "xonsh",
 }  # fmt: skip
-# A person types at their prompt.
+# Programs with a prompt at which a user types.
 CONSOLES = {
     "bpython", "jupyter-console", "jupyter-qtconsole", "jupyter_console", "ptipython",
     "ptpython", "pydevconsole", "qtconsole",
 }  # fmt: skip
-# The only ones known by a name in .py: a user may well call a script trace.py or notebook.py.
+# The only known programs whose names end in .py: a user may well call a script trace.py or
+# notebook.py.
 KNOWN_FILES = frozenset(("pydevd.py", "pydevconsole.py"))
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a command line says: enough to name the process, before anything else is read."""
+    """What a command line says: enough to name the process before anything else is read."""
 
     kind: TaskKind
     name: str
-    script: str | None = None  # as it was given: perhaps relative to the working directory
-    notebook: str | None = None  # likewise
-    connection_file: str | None = None  # of a kernel, as it was given
-    own: bool = False  # watchdog itself: never a task
+    script: str | None = None  # as on the command line: may be relative to the working directory
+    notebook: str | None = None  # as on the command line: may be relative to the working directory
+    connection_file: str | None = None  # of a kernel, as on the command line
+    own: bool = False  # a process of watchdog itself, which is never a task
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """What the interpreter was told to run, and the arguments after it."""
+    """What the interpreter was asked to run, and the arguments that follow."""
 
     how: str  # "script", "module", "code", "stdin", "nothing", "title"
     what: str
@@ -79,9 +82,10 @@ class _Target:
 
 def truncate_argv(argv: Iterable[str]) -> tuple[str, ...]:
     """
-    As much of a command line as is of use.
+    Truncate a command line to the part that identifies a program.
 
-    A process may write what it likes over its own, and that is held for as long as it lives.
+    A process may overwrite its own command line with any text, and watchdog keeps it for the life
+    of the process.
     """
     words: list[str] = []
     left = _MAX_CHARS
@@ -95,12 +99,12 @@ def truncate_argv(argv: Iterable[str]) -> tuple[str, ...]:
 
 
 def is_interpreter(path: str) -> bool:
-    """Whether a path is that of a Python interpreter, by its file name: python3.11, pypy3, ..."""
+    """Return whether a path is a Python interpreter, by its file name: python3.11, pypy3, ..."""
     return _INTERPRETER.match(os.path.basename(path)) is not None
 
 
 def _parse_target(argv: Sequence[str]) -> _Target:
-    """What an interpreter with these arguments runs."""
+    """Find what an interpreter with these arguments runs."""
     if len(argv) == 1 and not is_interpreter(argv[0]):
         return _Target("title", argv[0])  # setproctitle writes one string over all arguments
     index = 1
@@ -129,7 +133,7 @@ def _parse_target(argv: Sequence[str]) -> _Target:
 
 
 def _find_connection_file(argv: Sequence[str]) -> str | None:
-    """Value of the last connection file option in any of its spellings; None: there is none."""
+    """Return the value of the last connection file option, in any spelling; None: not given."""
     found = None
     for index, argument in enumerate(argv):
         option, equals, value = argument.partition("=")
@@ -144,21 +148,21 @@ def _find_connection_file(argv: Sequence[str]) -> str | None:
 
 
 def kernel_id(connection_file: str) -> str | None:
-    """Jupyter's id of the kernel, of its connection file's name; None: the name holds none."""
+    """Extract Jupyter's kernel id from the name of a connection file; None: the name has no id."""
     name = os.path.basename(connection_file)
-    # One that is too long for a file is none.
+    # A longer name cannot be a file name.
     fits = len(name) <= _LONGEST_FILE_NAME and _KERNEL_FILE.fullmatch(name)
     return name[7:-5] if fits else None
 
 
 def is_spyder_kernel(argv: Sequence[str]) -> bool:
-    """Whether a command line starts the kernel behind one of Spyder's consoles."""
+    """Return whether a command line starts the kernel behind one of Spyder's consoles."""
     return _parse_target(argv).what.startswith("spyder_kernels")
 
 
 def identify(argv: Sequence[str], exe: str | None = None) -> Program:
     """
-    What a Python process runs.
+    Identify what a Python process runs.
 
     Args:
         argv: its command line; empty when it cannot be read.
@@ -193,11 +197,11 @@ def _identify_program(argv: Sequence[str], exe: str | None) -> Program:
 def _own_program(target: _Target, base: str) -> Program | None:
     package, _, inner = target.what.partition(".")
     if target.how == "module" and package == _OWN_PACKAGE:
-        # The demonstration's training is a training like any other.
+        # Treat the demo's training like any other training.
         own = not inner.startswith("demo.")
         return Program(TaskKind.MODULE, target.what, own=True) if own else None
     if target.how == "script":
-        # The installed command, not a script of the user's that bears the same name.
+        # Match the installed command only, not a user's script of the same name.
         folder = os.path.basename(os.path.dirname(target.what))
         installed = base == "watchdog" and folder in ("bin", "Scripts")
         if installed or base == _OWN_PACKAGE or target.what.endswith(_OWN_SCRIPTS):
@@ -207,7 +211,8 @@ def _own_program(target: _Target, base: str) -> Program | None:
 
 def _kernel_program(argv: Sequence[str], target: _Target, base: str) -> Program | None:
     connection = _find_connection_file(argv)
-    # -f is an option of many programs: the file's name or the program's must speak of a kernel.
+    # Many programs have an option -f. So require "kernel" in the name of the program, or a file
+    # name of the form kernel-ID.json.
     named_kernel = target.how in ("script", "module") and "kernel" in target.what.lower()
     if connection is not None and (named_kernel or kernel_id(connection)):
         return Program(TaskKind.KERNEL, "kernel", connection_file=connection)
@@ -221,7 +226,7 @@ def _kernel_program(argv: Sequence[str], target: _Target, base: str) -> Program 
 
 def _script_program(target: _Target, base: str) -> Program:
     if base == "__main__.py":
-        base = "/".join(target.what.split("/")[-2:])  # the folder tells more
+        base = "/".join(target.what.split("/")[-2:])  # the folder says more than __main__.py
     if not base.endswith(".py") or base in KNOWN_FILES:
         program = _known_program(base.removesuffix(".py"), target.rest)
         if program is not None:
@@ -235,7 +240,7 @@ def _module_program(target: _Target) -> Program:
 
 
 def _known_program(name: str, rest: Sequence[str]) -> Program | None:
-    """A program known by its name, started as a script or as a module alike."""
+    """Find a program in the tables of known names, whether started as a script or a module."""
     word = name.lower()
     subcommand = next((part for part in rest if not part.startswith("-")), "")
     if word == "jupyter" and subcommand:
@@ -259,7 +264,7 @@ def _known_program(name: str, rest: Sequence[str]) -> Program | None:
 
 
 def _code_name(code: str) -> str:
-    """A few words for `python -c`; the workers of multiprocessing by what they are."""
+    """Shorten the code of `python -c` to a few words; name workers of multiprocessing by role."""
     for mark, name in (
         ("multiprocessing.spawn import", "multiprocessing worker"),
         ("multiprocessing.forkserver import", "multiprocessing fork server"),

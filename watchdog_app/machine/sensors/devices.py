@@ -1,8 +1,8 @@
 """
-Disks, GPUs, heat and power: what may take milliseconds to answer, or may never answer.
+Disks, GPUs, temperatures and power: devices that may answer slowly or never.
 
-Each is asked in a thread, and a look takes what was last heard. Where there is nothing to ask there
-is no thread.
+A thread reads each device, and a sample takes the last answer. If there is nothing to read, there
+is not a thread either.
 """
 
 from __future__ import annotations
@@ -27,20 +27,22 @@ T = TypeVar("T")
 
 _DISK_EVERY_S = 5.0
 _HEAT_EVERY_S = 2.0
-_SCAN_EVERY_S = 60.0  # sensors of heat and power where there were none
-_FIRST_WAIT_S = 0.1  # for all new ones together: a local disk answers within a thousandth of that
+# how often to search again for temperature and power sensors when none were found
+_SCAN_EVERY_S = 60.0
+# for all new devices together; a local disk answers within a thousandth of that
+_FIRST_WAIT_S = 0.1
 _SILENT_AFTER_S = 15.0
 _SOURCE = "hardware"
 
 
 class _Device(Generic[T]):
     """
-    One device: what it said last.
+    One device and its last answer.
 
     Args:
-        what: tells it apart from the others of one `Background`.
+        what: name that is unique within one `Background`.
         ask: called in a thread with the monotonic time; never returns None.
-        every_s: how often it is asked.
+        every_s: seconds between two reads.
     """
 
     def __init__(self, what: str, ask: Callable[[float], T], every_s: float) -> None:
@@ -49,16 +51,19 @@ class _Device(Generic[T]):
         self._every_s = every_s
         self._asked_mono_s: float | None = None
         self.waiting = False
-        self.value: T | None = None  # None: not heard yet, silent or failed
+        self.value: T | None = None  # None: no answer yet, silent or failed
         self.problem: str | None = None
 
     def poll(self, background: Background, now_mono_s: float) -> bool:
         """
-        Start a read if one is due, and store a finished one; whether this was the first read.
+        Start a read if one is due, and store a finished one.
 
         Args:
-            background: asks it in a thread.
+            background: runs the read in a thread.
             now_mono_s: of the sample.
+
+        Returns:
+            Whether this call started the first read.
         """
         first = self._asked_mono_s is None
         since_s = now_mono_s - (self._asked_mono_s or 0.0)
@@ -68,7 +73,7 @@ class _Device(Generic[T]):
             self.waiting, self._asked_mono_s, since_s = True, now_mono_s, 0.0
         try:
             value = background.ask(self._question, lambda: self._ask(now_mono_s))
-        except Exception as error:  # a driver that shows what was not foreseen
+        except Exception as error:  # a driver may return anything
             self.waiting, self.value = False, None
             self.problem = (isinstance(error, OSError) and error.strerror) or repr(error)
         else:
@@ -81,16 +86,16 @@ class _Device(Generic[T]):
 
 class Disks:
     """
-    Room on the file systems that hold folders of rescues.
+    Free space on the file systems that hold folders of rescues.
 
     Args:
-        ask: reads the room for a folder; raises OSError.
+        ask: reads the space for a folder; raises OSError.
     """
 
     def __init__(self, ask: Callable[[str], Gauge] | None = None) -> None:
         self._ask = ask or read_disk_space
         self._disks: dict[str, _Device[Gauge]] = {}
-        # Threads that end at once: there is nothing to ask for the next five seconds.
+        # Let the threads end at once: there is nothing to read for the next five seconds.
         self._background = Background(patience_s=0.0, linger_s=0.0)
 
     @property
@@ -108,7 +113,7 @@ class Disks:
         }
 
     def watch(self, paths: Iterable[str]) -> None:
-        """Watch the file systems of these folders and no others, whether they exist yet or not."""
+        """Watch the file systems of exactly these folders, whether they exist yet or not."""
         self._disks = {path: self._disks.get(path) or self._new_device(path) for path in paths}
 
     def _new_device(self, path: str) -> _Device[Gauge]:
@@ -116,9 +121,9 @@ class Disks:
 
     def read(self, now_mono_s: float) -> tuple[Gauge, ...]:
         """
-        Room as last heard, some seconds ago at most, in the order of the folders.
+        Return the space as last read, some seconds ago at most, in the order of the folders.
 
-        A folder that cannot be read or does not answer is a fault instead.
+        A folder that cannot be read or does not answer becomes a fault instead.
         """
         devices = self._disks.values()
         new = [device for device in devices if device.poll(self._background, now_mono_s)]
@@ -129,23 +134,24 @@ class Disks:
         return tuple(device.value for device in devices if device.value is not None)
 
     def close(self) -> None:
-        """End the threads; a disk may never answer, so nobody waits for them."""
+        """End the threads without waiting for them: a disk may never answer."""
         self._background.close()
 
 
 def read_disk_space(path: str) -> Gauge:
     """
-    Room on the file system that holds a folder. Blocks for as long as its disk does.
+    Read the space of the file system that holds a folder. Blocks as long as its disk does.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file system cannot be read.
     """
-    # A folder that the agent has not made yet will stand where its nearest parent stands.
+    # The agent may not have made the folder yet. It will be on the file system of its nearest
+    # existing parent.
     place = path
     while not os.path.exists(place) and place != os.path.dirname(place):
         place = os.path.dirname(place)
     found = os.statvfs(place)
-    # bavail leaves out what is kept for root.
+    # f_bavail leaves out the blocks reserved for root.
     free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
     return Gauge(
         ResourceKind.DISK, path, f"disk for rescues in {path}", max(0, total - free), total
@@ -153,7 +159,7 @@ def read_disk_space(path: str) -> Gauge:
 
 
 class SysReader:
-    """The trees of Linux. Temperatures at each call; what changes more slowly more rarely."""
+    """Reads /sys on Linux: temperatures at each call, slower values less often."""
 
     _TREES = (
         "class/hwmon",
@@ -167,9 +173,11 @@ class SysReader:
         self._readers: tuple[TemperatureReader, BatteryReader] | None = None
 
     def has_sensors(self) -> bool:
-        """Whether one of the trees has anything in it; what reads them is loaded then."""
+        """
+        Return whether any of the trees has a sensor; load the reader modules at the first one.
+        """
         if self._readers is None and any(map(self._tree_has_sensors, self._TREES)):
-            # 0.3 MB that a machine without such sensors does without: most virtual ones.
+            # Importing them costs 0.3 MB, which machines without sensors (most virtual ones) save.
             from watchdog_app.machine.sensors.power import BatteryReader
             from watchdog_app.machine.sensors.temperatures import TemperatureReader
 
@@ -185,7 +193,7 @@ class SysReader:
         return any(not name.startswith("cooling_device") for name in names)
 
     def read(self, now_mono_s: float) -> Hardware:
-        """What can be read now; what cannot is left out."""
+        """Read what is readable now; the rest is left out."""
         if self._readers is None:
             return Hardware()
         heat, battery = self._readers
@@ -201,16 +209,16 @@ class SysReader:
 
 class HardwareWatch:
     """
-    GPUs, heat and power. Not for several threads at once.
+    GPUs, temperatures and power. Not thread-safe.
 
-    `faults` are those in force, by source. What a machine does not have, or this user may not
-    read, is no fault.
+    `faults` holds the faults in force, by source. A missing device, or one that this user may not
+    read, is not a fault.
 
     Args:
-        sys_root: what stands for /sys.
-        gpu: where the GPUs are read; closed with this. None: they are not.
-        reader: how heat and power are read. None: by the trees of Linux.
-        first_wait_s: how long the first look may wait for the first answer.
+        sys_root: path to use as /sys.
+        gpu: reads the GPUs; closed by `close`. None: GPUs are not read.
+        reader: reads temperatures and power. None: from /sys.
+        first_wait_s: how long the first sample may wait for the first answer.
     """
 
     def __init__(
@@ -227,11 +235,12 @@ class HardwareWatch:
         self._device: _Device[Hardware] | None = None
         self._next_scan_mono_s = float("-inf")
         self.faults: dict[str, Fault] = {}
-        # Somebody waits for figures of the GPUs: they are read each second, whoever is on them.
+        # True: read the GPUs each second, even if no watched process uses them, because a client
+        # waits for the figures.
         self.gpus_busy = False
 
     def read(self, now_mono_s: float) -> Hardware:
-        """Everything as last heard; takes microseconds, whatever the devices do."""
+        """Return the last answers; takes microseconds, even if a device hangs."""
         self.faults = {}
         found = self._read_heat_and_power(now_mono_s) or _NO_HARDWARE
         if self._gpu is None:
@@ -246,7 +255,7 @@ class HardwareWatch:
         )
 
     def close(self) -> None:
-        """End the threads; nobody waits for them, since a device may never answer."""
+        """End the threads without waiting for them: a device may never answer."""
         self._background.close()
         if self._gpu is not None:
             self._gpu.close()

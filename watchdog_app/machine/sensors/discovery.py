@@ -1,9 +1,10 @@
 """
-Which processes may be Python: those that began, the young, and some of the others in turn.
+Find processes that may be Python: check new and young ones often, all others in turn.
 
-The kernel tells the pid that it gave out last: whoever began since the sample before has one of
-those in between. A shell becomes Python by exec, mostly within its first seconds: the young are
-asked at each sample. All processes are listed once a minute, since a list of 5,000 costs 8 ms.
+The kernel shows the pid that it gave out last. So every process that started since the previous
+sample has a pid in between. A shell becomes Python by exec, mostly within its first seconds, so
+watchdog checks young processes at each sample, at most every 0.5 s. It lists all processes only
+once a minute, since a list of 5,000 costs 8 ms.
 
 Source: proc(5), /proc/loadavg.
 """
@@ -29,27 +30,28 @@ _SOURCE = "processes"
 _LIST_EVERY_S = 60.0
 _YOUNG_S = 10.0
 _YOUNG_EVERY_S = 0.5
-_ROUND_S = 20.0  # all others are asked within this time, as far as there are not too many
-_MAX_OTHERS = 64  # asked at one sample: 0.3 ms
-_MAX_NEW = 256  # pids given out between two samples; for more a list is cheaper
+_ROUND_S = 20.0  # all other processes are checked within this time, unless there are too many
+_MAX_OTHERS = 64  # processes checked at one sample: 0.3 ms
+_MAX_NEW = 256  # pids given out between two samples; a full list is cheaper than more of them
 
 
 class Changes(NamedTuple):
-    """What a look has found."""
+    """The result of one scan."""
 
-    existing: frozenset[int] | None  # every process; None: they were not listed
-    recheck: list[int]  # known processes that are to be asked now
+    existing: frozenset[int] | None  # every process; None: this scan did not list them
+    recheck: list[int]  # known processes that the caller must check now
 
 
 class Discovery:
     """
-    Finds candidates. `new_pids` holds new ones, the oldest first, until the caller takes them.
+    Finds candidate processes. `new_pids` queues new ones, oldest first, until the caller takes
+    them.
 
     Args:
-        proc: where the proc file system is mounted. The last pid is known for our own pid
-            namespace only: another /proc is listed at each look.
-        watched: pids that need not be asked.
-        background: where reads that can block are done.
+        proc: where the proc file system is mounted. The last pid is known only for our own pid
+            namespace, so any other /proc is listed at each scan.
+        watched: pids that need no check.
+        background: runs the reads that can block.
     """
 
     def __init__(
@@ -60,31 +62,33 @@ class Discovery:
         self._background = background or Background()
         self._loadavg = KeptFile("/proc/loadavg") if has_last_pid(proc) else None
         self._last_pid: int | None = None
-        self._unseen: list[int] = []  # given out before the latest look, but not there then
-        self._known = array("i")  # at the last listing, the lowest first
-        self._next_index = 0  # in it: who is asked next
-        self._young: dict[int, float] = {}  # since when
+        # pids given out before the latest scan, whose process did not exist yet
+        self._unseen: list[int] = []
+        self._known = array("i")  # pids of the last listing, lowest first
+        self._next_index = 0  # index in `_known` of the process to check next
+        self._young: dict[int, float] = {}  # by pid: since when, in monotonic seconds
         self._listed_mono_s = float("-inf")
         self._young_mono_s = self._others_mono_s = float("-inf")
         self.new_pids: deque[int] = deque()
         self.fault: Fault | None = None
 
     def scan(self, now_mono_s: float) -> Changes:
-        """Who began since the last look, and who is to be asked again."""
+        """
+        Find processes that started since the last scan, and known ones that are due for a check.
+        """
         begun = self._find_new(now_mono_s)
         there = None
         if begun is None or now_mono_s - self._listed_mono_s >= _LIST_EVERY_S:
             there, new = self._list_processes(now_mono_s)
-            # Of all that are there at the start the last ones may be young.
+            # At the start every process counts as new; only the ones with the highest pids may be
+            # young.
             self._young.update(dict.fromkeys(new[-_MAX_NEW:], now_mono_s))
             begun = [*(begun or ()), *new]
         self.new_pids.extend(begun)
         return Changes(there, self._due_young(now_mono_s) + self._next_others(now_mono_s))
 
     def is_python(self, pid: int) -> bool:
-        """
-        Whether a process is Python; False also where that is not known yet: it is asked again.
-        """
+        """Return whether a process is Python; False also while the answer is not known yet."""
         try:
             return is_interpreter(read_link(f"{self._proc}/{pid}/exe").removesuffix(" (deleted)"))
         except Denied:
@@ -98,18 +102,19 @@ class Discovery:
         self._young.pop(pid, None)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the file descriptor."""
         if self._loadavg is not None:
             self._loadavg.close()
 
     def _find_new(self, now_mono_s: float) -> list[int] | None:
-        """Processes that began since the last look, or began a thread; None: not known."""
+        """List processes that started since the last scan or started a thread; None: unknown."""
         last, before = None, self._last_pid
         if self._loadavg is not None:
             with suppress(SensorError):
                 last = process.parse_last_pid(self._loadavg.read(128))
         self._last_pid = last
-        # Below the one before: pids have begun anew from the lowest.
+        # A lower pid than before: the kernel has wrapped around and started at the lowest pid
+        # again.
         if last is None or before is None or not 0 <= last - before <= _MAX_NEW:
             return None
         found: dict[int, None] = {}
@@ -117,24 +122,24 @@ class Discovery:
         for pid in (*unseen, *range(before + 1, last + 1)):
             leader = self._process_of_thread(pid)
             if leader is None:
-                if pid > before:  # the kernel gives out a pid a moment before its process is there
+                if pid > before:  # the kernel gives out a pid a moment before its process exists
                     self._unseen.append(pid)
                 continue
             if leader in self._watched:
                 continue
             found[leader] = None
-            if leader == pid:  # it makes no process young that it begins threads
+            if leader == pid:  # a process that only started a thread is not young
                 self._young[pid] = now_mono_s
         return list(found)
 
     def _process_of_thread(self, pid: int) -> int | None:
-        """The process that a pid, perhaps of a thread, belongs to; None: it is not there."""
+        """Return the process of a pid, which may be a thread's; None: the pid does not exist."""
         status = read_or_empty(f"{self._proc}/{pid}/status", 1024)
         words = process.status_words(status, b"Tgid")
         return process.parse_number(words[0]) if words else None
 
     def _list_processes(self, now_mono_s: float) -> tuple[frozenset[int] | None, list[int]]:
-        """All processes, and those of them that were not known; None: they cannot be listed."""
+        """List all processes and those not known before; None: /proc cannot be listed."""
         try:
             listed = list_pids(self._proc)
         except OSError as error:
@@ -154,7 +159,10 @@ class Discovery:
         return there, sorted(pid for pid in new if pid not in self._watched)
 
     def _due_young(self, now_mono_s: float) -> list[int]:
-        """The young that are to be asked; the last time when they are young no more."""
+        """
+        List the young processes to check now; each is checked a last time when it stops being
+        young.
+        """
         if now_mono_s - self._young_mono_s < _YOUNG_EVERY_S:
             return []
         self._young_mono_s = now_mono_s
@@ -165,7 +173,7 @@ class Discovery:
         return asked
 
     def _next_others(self, now_mono_s: float) -> list[int]:
-        """As many of the others as are due, one after the other."""
+        """List the other processes that are due, in turn."""
         elapsed_s = min(_ROUND_S, now_mono_s - self._others_mono_s)
         self._others_mono_s = now_mono_s
         count = min(_MAX_OTHERS, 1 + int(len(self._known) * elapsed_s / _ROUND_S))
@@ -178,9 +186,9 @@ class Discovery:
 
 def has_last_pid(proc: str) -> bool:
     """
-    Whether the pid that was given out last is told, and is one of the pids that are listed.
+    Return whether /proc/loadavg shows the last pid of the namespace that `proc` lists.
 
-    lxcfs lays a file of its own over it, with a pid of the machine outside the container.
+    lxcfs mounts its own file over /proc/loadavg, with a pid of the host outside the container.
     """
     if proc != "/proc":
         return False
@@ -191,15 +199,16 @@ def has_last_pid(proc: str) -> bool:
 
 def list_pids(proc: str) -> array[int]:
     """
-    All processes that are there, the lowest first.
+    List all processes, lowest pid first.
 
-    Read one by one: a list of 5,000 names would stay in our memory as a hole of its size.
+    The names are read one at a time. A list of 5,000 strings would leave a hole of its size in our
+    heap.
 
     Raises:
-        OSError: it cannot be listed.
+        OSError: the folder cannot be listed.
     """
     with os.scandir(proc) as entries:
         names = (each.name for each in entries)
         found = array("i", (int(name) for name in names if name.isascii() and name.isdigit()))
-    # The kernel lists them so; another file system (a copy, an emulation) need not.
+    # The kernel lists pids in order; another file system (a copy, an emulation) may not.
     return array("i", sorted(found))

@@ -1,6 +1,4 @@
-"""
-Evidence of how a process ended: OOM counters, kernel log, crash report, OOM daemons.
-"""
+"""Evidence of how a process ended: OOM counters, kernel log, crash report, OOM daemons."""
 
 from __future__ import annotations
 
@@ -25,39 +23,40 @@ from watchdog_app.core.model.exits import ExitFacts, LastError
 from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
 from watchdog_app.machine.sensors.kernel_events import KernelEvents
 
-_KEEP_S = 120.0  # tearing down a large process takes the kernel up to a minute under pressure
+# under memory pressure the kernel takes up to a minute to tear down a large process
+_KEEP_S = 120.0
 _MAX_KILLS = 1000
 _RECENT_S = 15.0
-_DYING_S = 1.0  # a look may still show alive what the kernel has just killed
+_DYING_S = 1.0  # a sample may still show a process alive that the kernel has just killed
 
 
 class Span(NamedTuple):
-    """A count when a process was last seen alive and now; None: not known."""
+    """A counter's values when a process was last seen alive and now; None: unknown."""
 
     before: int | None
     after: int | None
-    elsewhere: int = 0  # kills of that time whose victims are known
+    elsewhere: int = 0  # kills in that time whose victims are known
     begin_mono_s: float | None = None
 
 
 @dataclass(slots=True)
 class _Kill:
-    """One kill."""
+    """One kill that a counter showed."""
 
     mono_s: float  # of the reading that showed it
-    claimed: bool = False  # it is known who was killed
+    claimed: bool = False  # the victim is known
 
 
 @dataclass(slots=True)
 class Counter:
-    """A count of the kernel's, and its kills of the last minutes."""
+    """A kill counter of the kernel, and its kills of the last minutes."""
 
     value: int | None
-    since_mono_s: float = field(default_factory=time.monotonic)  # it is read from then on
+    since_mono_s: float = field(default_factory=time.monotonic)  # when the counter became readable
     _kills: deque[_Kill] = field(default_factory=lambda: deque(maxlen=_MAX_KILLS))
 
     def update(self, value: int | None) -> bool:
-        """Take in the value of now; whether it is higher than before."""
+        """Store the current value; return whether it is higher than before."""
         now = time.monotonic()
         rose = value is not None and self.value is not None and value > self.value
         if rose and value is not None and self.value is not None:
@@ -70,22 +69,22 @@ class Counter:
         return rose
 
     def recent(self) -> bool:
-        """It rose a moment ago."""
+        """Return whether the counter rose within the last 15 s."""
         return bool(self._kills) and time.monotonic() - self._kills[-1].mono_s < _RECENT_S
 
     def span(self, alive_mono_s: float) -> Span:
-        """What it did since a process was last seen alive."""
+        """Return the counter's values since a process was last seen alive."""
         if self.value is None:
             return Span(None, None)
         begin_mono_s = alive_mono_s - _DYING_S
         if self.since_mono_s > begin_mono_s and len(self._kills) != self.value:
-            return Span(None, self.value)  # some of them may be from just before it was read
+            return Span(None, self.value)  # some kills may be from just before the first reading
         rises = [each for each in self._kills if each.mono_s > begin_mono_s]
         known = sum(each.claimed for each in rises)
         return Span(self.value - len(rises), self.value, known, self.since_mono_s)
 
     def claim(self, alive_mono_s: float) -> None:
-        """Mark one kill since then as explained: no later death is its victim."""
+        """Mark one kill since then as explained, so that no later death counts as its victim."""
         for each in self._kills:
             if each.mono_s > alive_mono_s - _DYING_S and not each.claimed:
                 each.claimed = True
@@ -93,17 +92,17 @@ class Counter:
 
 
 class OomCounters:
-    """All counts that concern watched processes."""
+    """The machine's kill counter and those of the watched processes' groups."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
         self._groups: dict[str, Counter] = {}
-        self._read_mono_s: deque[float] = deque(maxlen=_MAX_KILLS)  # when they were read
+        self._read_mono_s: deque[float] = deque(maxlen=_MAX_KILLS)  # times of the readings
         self.host = Counter(cgroups.host_oom_kills(proc))
         self._read_mono_s.append(time.monotonic())
 
     def update(self) -> None:
-        """Read them: the machine's, and those of groups when it rose."""
+        """Read the machine's counter, and the groups' counters if it rose."""
         rose = self.host.update(cgroups.host_oom_kills(self._proc))
         for group, counter in self._groups.items():
             if rose or self.host.value is None:
@@ -115,8 +114,8 @@ class OomCounters:
         Count in these groups from now on.
 
         Args:
-            groups: in which watched processes are.
-            needed: that are not to be dropped yet.
+            groups: groups of the watched processes.
+            needed: groups whose counters must stay for now.
         """
         for gone in self._groups.keys() - set(groups) - set(needed):
             if not self._groups[gone].recent():
@@ -126,7 +125,7 @@ class OomCounters:
 
     def span(self, group: str | None, alive_mono_s: float) -> Span:
         """
-        What the count of a group did since then; None: that of the machine.
+        Return the values of a counter since a process was last seen alive.
 
         Args:
             group: folder of the memory group; None: the whole machine.
@@ -138,14 +137,14 @@ class OomCounters:
         span = counter.span(alive_mono_s)
         if span.begin_mono_s is None:
             return span
-        # From the last reading before it was seen alive on.
+        # The span begins at the last reading before the process was last seen alive.
         times = list(self._read_mono_s)
         begin = times[max(0, bisect_right(times, alive_mono_s - _DYING_S) - 1)]
         return span._replace(begin_mono_s=max(begin, span.begin_mono_s))
 
     def claim(self, group: str | None, alive_mono_s: float) -> None:
         """
-        A process of that group was the victim of one kill.
+        Mark one kill of a group and of the machine as explained by a process's end.
 
         Args:
             group: folder of its memory group; None: it was in none.
@@ -156,30 +155,30 @@ class OomCounters:
                 counter.claim(alive_mono_s)
 
     def rose_recently(self, group: str | None) -> bool:
-        """A process of that group was killed a moment ago."""
+        """Return whether a process of that group was killed within the last 15 s."""
         counter = self._groups.get(group) if group else None
         return counter is not None and counter.recent()
 
 
 KERNELS = (TaskKind.NOTEBOOK, TaskKind.KERNEL)
 _OOM_DAEMONS = ("bustd", "earlyoom", "nohang", "oomd", "systemd-oomd")
-_LOG_CLOCK_DRIFT_S = 2.0  # the kernel log has a clock of its own
-_DAEMONS_S = 10.0  # finding those that kill for memory asks every process on the machine
+_LOG_CLOCK_DRIFT_S = 2.0  # the kernel log uses another clock
+_DAEMONS_S = 10.0  # finding OOM daemons reads every process on the machine
 
 
 class ExitEvidence:
     """
-    Collects the evidence of one end from all sources.
+    Collects the evidence about one end from all sources.
 
     Args:
-        folder: of the state, where crash reports lie; None: nobody leaves any.
+        folder: state folder with the crash reports; None: without crash reports.
         proc: where proc is mounted.
     """
 
     def __init__(self, folder: str | None, proc: str = "/proc") -> None:
         self._folder = folder
         self._proc = proc
-        self.counts = OomCounters(proc)  # who asks for facts has them read before
+        self.counts = OomCounters(proc)  # the caller of `collect` updates them first
         self._log = KernelEvents()
         self._oom_daemons: tuple[str, ...] = ()
         self._asked_mono_s = float("-inf")
@@ -197,15 +196,15 @@ class ExitEvidence:
         **more: Any,
     ) -> ExitFacts:
         """
-        All that can be learned of an end right after it.
+        Collect all evidence about an end, right after it.
 
         Args:
             key: of the process.
-            task: that it was, or was a part of.
-            handle: of the process, from before its end.
+            task: the task that the process was, or was a part of.
+            handle: pidfd of the process, opened before its end.
             group: its memory group.
             alive_mono_s: when it was last seen alive.
-            root: it was the task itself, and not a worker.
+            root: it was the task's root process, not a worker.
             more: fields of `ExitFacts` that were known before the end.
         """
         status = process.exit_status(key.pid, key.start_time, handle, self._proc)
@@ -213,7 +212,7 @@ class ExitEvidence:
         host = self.counts.span(None, alive_mono_s)
         counted = own if own.begin_mono_s is not None else host
         words = self._log.recent()
-        # A crash or an error: whoever else runs here has nothing to do with it.
+        # OOM daemons send SIGKILL or SIGTERM. After a crash or an error they need no search.
         guarded = signal_of(status) in (None, signal.SIGKILL, signal.SIGTERM) and status != 0
         notebook = root and task is not None and task.kind in KERNELS
         sample = None if task is None else next((m for m in task.members if m.key == key), None)
@@ -250,29 +249,30 @@ class ExitEvidence:
         )
 
     def logged_pids(self) -> frozenset[int]:
-        """Pids that the kernel log has lately spoken of."""
+        """Pids in the recent lines of the kernel log."""
         return frozenset(word.pid for word in self._log.recent() if word.pid is not None)
 
     def close(self) -> None:
-        """Give back what is held open."""
+        """Close the kernel log."""
         self._log.close()
 
     def _find_oom_daemons(self) -> tuple[str, ...]:
         now_mono_s = time.monotonic()
-        if now_mono_s - self._asked_mono_s >= _DAEMONS_S:  # five hundred can end in one moment
+        # five hundred processes can end at one moment
+        if now_mono_s - self._asked_mono_s >= _DAEMONS_S:
             self._asked_mono_s = now_mono_s
             names = {process.read_comm(pid, self._proc) for pid in process.pids(self._proc)}
             self._oom_daemons = tuple(name for name in _OOM_DAEMONS if name in names)
         return self._oom_daemons
 
     def _parent(self, task: Task) -> str | None:
-        """What started a kernel, if it lives on; its own end hands a process to pid 1."""
+        """Return the parent of a kernel if it still lives; if it has ended, pid 1 is the parent."""
         ppid = task.members[0].ppid
         return None if ppid <= 1 else process.read_comm(ppid, self._proc)
 
 
 def _format_since(begin_mono_s: float | None) -> str | None:
-    """`between 10:03:01 and 10:03:05`: from then until now."""
+    """Format `between 10:03:01 and 10:03:05`: from `begin_mono_s` until now."""
     if begin_mono_s is None:
         return None
     now_unix_s = time.time()
@@ -281,9 +281,9 @@ def _format_since(begin_mono_s: float | None) -> str | None:
     return f"between {' and '.join(times)}"
 
 
-# What a Python left behind as it crashed (see agent/runtime/crash_report.py): read once, removed.
-# Whatever is in such a file was written by a program that was about to fail: it is bounded, and
-# believed in what concerns that program and nothing else.
+# Reports that crashing Python processes leave (see agent/runtime/crash_report.py). Each is read
+# once, then removed. The failing program wrote it, so limit its size, and use it only for facts
+# about that program.
 
 _CRASH_FOLDER = "crash-reports"
 _MAX_REPORT_BYTES = 16 * 1024
@@ -293,16 +293,16 @@ _FATAL = re.compile(r"^(Fatal Python error: [^\n]{1,200})", re.M)
 _UNCAUGHT = re.compile(r"^Uncaught ([^\n:]{1,200}): ?([^\n]*)$", re.M)
 _CURRENT = re.compile(r"^Current thread [^\n]*:\n((?:  [^\n]*\n?)*)", re.M)
 _FRAME = re.compile(r'^  File "([^"\n]{1,4000})", line (\d+) in ([^\n]{1,200})$', re.M)
-# What no user wrote: the standard library and what was installed.
+# Frames outside the user's code: the standard library and installed packages.
 _FOREIGN = re.compile(r"(?:^<|/lib(?:64)?/python\d|/site-packages/|/dist-packages/)")
 
 
 def read_crash_report(folder: str, key: ProcessKey) -> LastError | None:
     """
-    What the process has left, which is removed; None where there is nothing.
+    Read and remove the crash report of a process; None: it left none.
 
     Args:
-        folder: of the state, where the journal lies.
+        folder: state folder, which also holds the journal.
     """
     path = os.path.join(folder, _CRASH_FOLDER, f"{key.pid}-{key.start_time}")
     try:
@@ -319,7 +319,7 @@ def read_crash_report(folder: str, key: ProcessKey) -> LastError | None:
 
 
 def parse_crash_report(text: str) -> LastError | None:
-    """What such a file says; None: nothing that is understood."""
+    """Parse a crash report; None: not understood."""
     fatal = _FATAL.search(text)
     if fatal is not None:
         current = _CURRENT.search(text, fatal.end())
@@ -343,7 +343,7 @@ def _frames(text: str) -> tuple[str, ...]:
 
 
 def _frame_file(path: str) -> str:
-    """The file's name; of what is not the program's own with its package, in brackets."""
+    """Return the file's name; for a file outside the user's code, package and name in brackets."""
     base = os.path.basename(path)
     if not _FOREIGN.search(path):
         return base

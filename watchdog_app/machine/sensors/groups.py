@@ -1,12 +1,13 @@
 """
-Memory groups: those with a limit, what unwatched processes hold in them, who is in which.
+Memory groups: those with a limit, what unwatched processes use in them, each process's group.
 
-A read of /proc/PID/cgroup waits for the cgroup_mutex. While memory is short, PID 1 may hold that
-lock for minutes as it moves a process: so a thread reads it. Nothing tells that a process was
-moved: so all are asked again and again.
+A read of /proc/PID/cgroup waits for the cgroup_mutex. When memory is short, PID 1 may hold that
+lock for minutes while it moves a process. So a thread does the read. The kernel does not announce a
+move, so all processes are read again once a second.
 
-A group grows by more than its programs: files in RAM, the kernel's own memory, pages that forked
-workers stop sharing. Only who looks at all of its processes may say that one of them did it.
+A group also grows by memory other than its programs': files in RAM, the kernel's own memory, pages
+that forked workers stop sharing. Only a reader of all its processes may say that one of them caused
+the growth.
 
 Source: kernel, Documentation/admin-guide/cgroup-v2.rst (cgroup.procs); kernel/cgroup/cgroup.c
 (proc_cgroup_show, cgroup_procs_write).
@@ -27,24 +28,24 @@ from watchdog_app.base.threads import Background, Question
 from watchdog_app.core.model.machine import CgroupMemory, Fault
 from watchdog_app.machine.sensors.host import parse_pressure
 
-MEMBERSHIPS = "processes.groups"  # source of the fault that these cannot be read
-# A limit that is set by hand is seen within 5 s: two samples are at most 2 s apart.
+MEMBERSHIPS = "processes.groups"  # source of the fault that memberships cannot be read
+# A limit that the user sets by hand shows within 5 s: two samples are at most 2 s apart.
 _LIMITS_EVERY_S = 3.0
 
-_FULL_SHARE = 0.5  # of the limit: below it nobody asks who fills the group
+_FULL_SHARE = 0.5  # of the limit: below it the group's unwatched processes are not measured
 _MEMBERS_EVERY_S = 2.0
-_COST_FACTOR = 1000.0  # a look of 10 ms is repeated after 10 s: a thousandth of a core
+_COST_FACTOR = 1000.0  # a measurement of 10 ms is repeated after 10 s: a thousandth of a core
 _MAX_FOLDERS = 64
 _MAX_PROCESSES = 1000
 
 _MEMBERSHIPS_EVERY_S = 1.0
-_STUCK_S = 1.0  # a read that takes longer is waiting for a lock
+_STUCK_S = 1.0  # a slower read is waiting for a lock
 _MAX_ROUNDS = 4  # as many threads as `Background` has
 _MEMBERSHIP_BYTES = 1 << 14
 
 
 class _TrackedGroup(Group):
-    """A group with its limits as they were last read."""
+    """A group with its limits as last read."""
 
     def __init__(self, path: str, version: int) -> None:
         super().__init__(path, version)
@@ -52,7 +53,7 @@ class _TrackedGroup(Group):
         self.due_mono_s = 0.0
 
     def memory(self) -> CgroupMemory:
-        """The group now. Raises Gone when it has been removed."""
+        """Read the group. Raises Gone if it has been removed."""
         usage = self.read()
         memory = CgroupMemory(
             path=self.path,
@@ -69,13 +70,13 @@ class _TrackedGroup(Group):
         )
         if not memory.near_throttle:
             return memory
-        # Share of the last ten seconds in which nobody in the group could work, in percent.
+        # Share of the last ten seconds in which all tasks of the group were stalled, in percent.
         pressure = parse_pressure(read_or_empty(f"{self.path}/memory.pressure", 256))
         return replace(memory, stalled_percent=None if pressure is None else pressure.full_avg10)
 
 
 class GroupSensor:
-    """Reads, once each, the limited groups above the watched processes."""
+    """Reads the limited groups above the watched processes, each once."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -84,12 +85,12 @@ class GroupSensor:
 
     def read(self, folders: Iterable[str], now_mono_s: float) -> tuple[CgroupMemory, ...]:
         """
-        The limited groups among these and all above them, each once, outermost first.
+        Read the limited groups among these folders and their ancestors, each once, outermost first.
 
-        A group that ends while it is read is left out: its processes have ended too.
+        A group that ends during the read is left out, since its processes have ended too.
 
         Args:
-            folders: of the groups in which watched processes are.
+            folders: groups of the watched processes.
             now_mono_s: monotonic time of the sample.
         """
         wanted = frozenset(folders)
@@ -109,17 +110,17 @@ class GroupSensor:
             except Gone:
                 continue
             except SensorError:
-                # No memory files in this group: the controller is not enabled down to here.
+                # The group has no memory files: the controller is not enabled down to this level.
                 group.known = Limits()
         return tuple(found)
 
     def review(self) -> None:
-        """The next `read` shows the limits as they are then, and not of some seconds ago."""
+        """Make the next `read` read all limits again."""
         for group in self._groups.values():
             group.due_mono_s = 0.0
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the file descriptors."""
         self._track(frozenset())
 
     def _track(self, wanted: frozenset[str]) -> None:
@@ -135,28 +136,29 @@ class GroupSensor:
 
 class UnwatchedMembers:
     """
-    Completes groups that fill up by what processes hold there that are not watched.
+    Sets `unwatched_bytes` of groups that fill up: the memory of their unwatched processes.
 
     Args:
         proc: where the proc file system is mounted.
-        clock: in seconds, to measure what a look costs.
+        clock: in seconds; measures the cost of a measurement.
     """
 
     def __init__(self, proc: str, clock: Callable[[], float] = time.perf_counter) -> None:
         self._proc = proc
         self._clock = clock
-        self._known: dict[str, tuple[float, int | None]] = {}  # when it is due again, and what
+        # by path: when it is due again, and the bytes
+        self._known: dict[str, tuple[float, int | None]] = {}
 
     def add_unwatched(
         self, groups: Sequence[CgroupMemory], watched: Collection[int], now_mono_s: float
     ) -> tuple[CgroupMemory, ...]:
         """
-        The groups, those that fill up with what the others in them hold.
+        Return the groups, with `unwatched_bytes` set for groups that fill up.
 
         Args:
-            groups: the limited ones.
-            watched: pids of the processes that are watched.
-            now_mono_s: time of this sample.
+            groups: groups with a limit.
+            watched: pids of the watched processes.
+            now_mono_s: monotonic time of this sample.
         """
         full = {group.path for group in groups if _is_filling(group)}
         self._known = {path: known for path, known in self._known.items() if path in full}
@@ -177,16 +179,16 @@ class UnwatchedMembers:
         return held
 
     def _measure_unwatched(self, path: str, watched: Collection[int]) -> int | None:
-        """RAM of those in a group and below it that are not watched; None: not all can be seen."""
+        """Sum the RAM of unwatched processes in a group and below it; None: some cannot be seen."""
         held = seen = 0
         try:
             for pid in Group(path).pids(_MAX_FOLDERS):
                 seen += 1
-                # 0: a process of another pid namespace, of which nothing can be read.
+                # Pid 0: a process of another pid namespace, which cannot be read.
                 if seen > _MAX_PROCESSES or pid == 0:
                     return None
                 statm = None if pid in watched else process.read_statm(pid, self._proc)
-                held += 0 if statm is None else statm.resident_bytes  # None also: it has ended
+                held += 0 if statm is None else statm.resident_bytes  # None: it has ended
         except SensorError:
             return None
         return held
@@ -198,12 +200,12 @@ def _is_filling(group: CgroupMemory) -> bool:
 
 
 class _ReadRound:
-    """One read of all that were asked for, in a thread; `found` fills up as it goes on."""
+    """One read of all requested pids, in a thread; `found` fills up during the read."""
 
     def __init__(self, proc: str, pids: Iterable[int], now_mono_s: float) -> None:
         self.question = Question(0, "groups", self)
         self.found: dict[int, bytes] = {}
-        self.at: int | None = None  # whose file is being read
+        self.at: int | None = None  # pid whose file is being read
         self.begun_mono_s = now_mono_s
         self._proc = proc
         self._pids = sorted(pids)
@@ -225,16 +227,16 @@ class _ReadRound:
 
 class Memberships:
     """
-    The contents of /proc/PID/cgroup, as they were last read.
+    The contents of /proc/PID/cgroup, as last read.
 
     Args:
         proc: where the proc file system is mounted.
-        patience_s: how long a read is waited for; None: until it is done.
+        patience_s: how long to wait for a read; None: until it is done.
     """
 
     def __init__(self, proc: str, patience_s: float | None = None) -> None:
         self._proc = proc
-        # One thread that stays: to begin one each second would cost more than the reading.
+        # Keep one thread: starting one each second would cost more than the read.
         self._background = Background(patience_s, linger_s=None)
         self._rounds: list[_ReadRound] = []
         self._due_mono_s = float("-inf")
@@ -243,10 +245,10 @@ class Memberships:
 
     def read(self, pids: Iterable[int], now_mono_s: float) -> dict[int, bytes]:
         """
-        What has been read since the last call, by pid; all pids are asked once a second.
+        Return what was read since the last call, by pid; all pids are read once a second.
 
-        A pid that was never asked is asked at once. One whose read waits for a lock is left out
-        until that read is over; the others are asked without it.
+        A new pid is read at once. A pid whose read waits for a lock is left out until that read
+        ends; the others are read without it.
 
         Args:
             pids: of the watched processes.
@@ -256,7 +258,8 @@ class Memberships:
         self._known &= wanted
         found = self._collect()
         begun_s = (now_mono_s - each.begun_mono_s for each in self._rounds)
-        stuck = sum(each >= _STUCK_S for each in begun_s)  # rounds, each at one process
+        # number of rounds, each blocked at one process
+        stuck = sum(each >= _STUCK_S for each in begun_s)
         due = now_mono_s >= self._due_mono_s
         asked = wanted if due else wanted - self._known
         asked = asked - {each.at for each in self._rounds}
@@ -271,11 +274,11 @@ class Memberships:
         return {pid: data for pid, data in found.items() if data and pid in wanted}
 
     def close(self) -> None:
-        """End the thread, once it waits for no lock."""
+        """End the thread as soon as it does not wait for a lock."""
         self._background.close()
 
     def review(self) -> None:
-        """The next `read` asks all of them, however short the last one is ago."""
+        """Make the next `read` read all pids, even if the last read was recent."""
         self._due_mono_s = float("-inf")
 
     def _collect(self) -> dict[int, bytes]:

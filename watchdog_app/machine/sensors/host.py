@@ -1,8 +1,7 @@
 """
 Memory of the whole machine: level, swap, swap traffic, pressure, shared memory.
 
-Sources: proc(5); kernel, Documentation/filesystems/proc.rst and
-Documentation/accounting/psi.rst.
+Sources: proc(5); kernel, Documentation/filesystems/proc.rst and Documentation/accounting/psi.rst.
 """
 
 from __future__ import annotations
@@ -23,26 +22,28 @@ _PAGE = os.sysconf("SC_PAGESIZE") if hasattr(os, "sysconf") else 4096
 
 
 def parse_meminfo(data: bytes) -> dict[bytes, int]:
-    """Bytes by label (`MemTotal`, ...) of /proc/meminfo; lines without a number are left out."""
+    """
+    Return the bytes by label (`MemTotal`, ...) of /proc/meminfo, without lines that lack a number.
+    """
     values = {}
     for line in data.splitlines():
         label, colon, rest = line.partition(b":")
         words = rest.split()
         value = parse_number(words[0]) if colon and words else None
         if value is not None:
-            # HugePages_* are counts and not kB; nobody asks for them here.
+            # HugePages_* are counts, not kB; no caller uses them.
             values[label] = value * 1024
     return values
 
 
 def parse_swap_traffic(vmstat: bytes) -> tuple[int, int] | None:
-    """Pages swapped in and out since boot, of /proc/vmstat; None: not in it."""
+    """Return the pages swapped in and out since boot, from /proc/vmstat; None: not in it."""
     swapped_in, swapped_out = flat_value(vmstat, b"pswpin"), flat_value(vmstat, b"pswpout")
     return None if swapped_in is None or swapped_out is None else (swapped_in, swapped_out)
 
 
 def parse_zram_swap(swaps: bytes) -> dict[str, tuple[int, int]]:
-    """Size and use in bytes of the swap on each zram device, by its name, of /proc/swaps."""
+    """Return size and use in bytes of each zram swap device, by name, from /proc/swaps."""
     found = {}
     for line in swaps.splitlines():
         words = line.split()
@@ -55,7 +56,7 @@ def parse_zram_swap(swaps: bytes) -> dict[str, tuple[int, int]]:
 
 
 def parse_pressure(data: bytes) -> Pressure | None:
-    """One of the /proc/pressure files; None: not such a file."""
+    """Parse one of the /proc/pressure files; None: not such a file."""
     lines: dict[bytes, dict[bytes, float]] = {}
     try:
         for line in data.splitlines():
@@ -74,10 +75,10 @@ def parse_pressure(data: bytes) -> Pressure | None:
 
 def parse_arc(arcstats: bytes) -> int | None:
     """
-    Bytes of the ZFS cache that are given back under pressure; None: not such a file.
+    Return the bytes of the ZFS cache that the kernel can reclaim; None: not such a file.
 
-    Linux does not count them in MemAvailable (OpenZFS issue 10255), so a machine
-    whose ZFS cache has filled its RAM would look as if it were about to die.
+    Linux does not count them in MemAvailable (OpenZFS issue 10255). Without them, a machine whose
+    ZFS cache has filled its RAM would seem close to an out-of-memory kill.
     """
     values = {}
     for line in arcstats.splitlines():
@@ -92,12 +93,12 @@ def parse_arc(arcstats: bytes) -> int | None:
 
 class HostReader:
     """
-    Reads the machine's memory once a tick, from files that it keeps open.
+    Reads the machine's memory at each sample, from files that it keeps open.
 
     Args:
         proc: where the proc file system is mounted.
         shm: the shared memory file system.
-        sys_root: what stands for /sys.
+        sys_root: path to use as /sys.
     """
 
     def __init__(self, proc: str, shm: str, sys_root: str = "/sys") -> None:
@@ -108,16 +109,16 @@ class HostReader:
         self._shm = shm
         self._swaps = f"{proc}/swaps"
         self._block = f"{sys_root}/block"
-        self._zram_of: int | None = None  # the SwapTotal at which no zram was found
+        self._zram_of: int | None = None  # the SwapTotal at which there was no zram device
         self._traffic: tuple[int, int] | None = None
         self.faults: dict[str, Fault] = {}
 
     def read(self) -> HostMemory:
         """
-        The machine's memory now. What is missing is None, and `faults` says so.
+        Read the machine's memory. A missing value is None, and `faults` says so.
 
         Raises:
-            SensorError: the level itself cannot be read: there is nothing to watch by.
+            SensorError: the level itself cannot be read, so memory cannot be watched.
         """
         values = parse_meminfo(self._meminfo.read())
         total = values.get(b"MemTotal")
@@ -141,8 +142,8 @@ class HostReader:
         )
 
     def _read_traffic(self, *, has_swap: bool) -> tuple[int, int] | None:
-        # Without swap the counters stand still, and vmstat is 4 KB that the kernel adds up
-        # over all CPUs: read once, then only while there is swap.
+        # Without swap the counters do not change, and vmstat is 4 KB that the kernel sums over all
+        # CPUs. So read it once, then only while there is swap.
         if has_swap or self._traffic is None:
             self._traffic = None
             with suppress(SensorError):
@@ -151,7 +152,7 @@ class HostReader:
 
     def _read_zram(self, swap_total: int) -> dict[str, int]:
         """
-        What of the swap lies in RAM itself.
+        Read the part of the swap that is in RAM.
 
         Source: kernel, Documentation/admin-guide/blockdev/zram.rst (mm_stat: orig_data_size,
         compr_data_size, mem_used_total, ... in bytes).
@@ -166,7 +167,7 @@ class HostReader:
         for name, (_, used) in devices.items():
             words = read_or_empty(f"{self._block}/{name}/mm_stat").split()
             found = parse_number(words[2]) if len(words) > 2 else None
-            ram += used if found is None else found  # not told: as if nothing could be compressed
+            ram += used if found is None else found  # unknown: assume that nothing is compressed
         return {
             "zram_total_bytes": sum(size for size, _ in devices.values()),
             "zram_used_bytes": sum(used for _, used in devices.values()),
@@ -209,6 +210,6 @@ class HostReader:
         return (found.f_blocks - found.f_bfree) * found.f_frsize, found.f_blocks * found.f_frsize
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the file descriptors."""
         for file in (self._meminfo, self._vmstat, self._pressure):
             file.close()

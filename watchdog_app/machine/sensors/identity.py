@@ -1,8 +1,8 @@
 """
 What a Linux process is, read in full once: program, notebook, memory group, limits.
 
-Command line and environment are read under a lock of the process, which may keep it for seconds:
-what reads them here runs in a thread, or says that it may have to wait.
+The kernel reads command line and environment under a lock of the process, which may hold it for
+seconds. So these reads run in a thread, or their docstring says that they may block.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from watchdog_app.machine.sensors.notebooks import (
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _ENVIRON_BYTES = 1 << 20
-_CLOCK_SET_S = 2.0  # less is rounding, and a clock that is being corrected
+_CLOCK_SET_S = 2.0  # smaller differences come from rounding or from clock correction
 
 
 def read_argv(proc: str, pid: int) -> tuple[str, ...]:
     """
-    Arguments of a process, cut by `truncate_argv`; empty: none, or they may not be read.
+    Read the arguments of a process, cut by `truncate_argv`; empty: without arguments or denied.
 
-    The kernel may make the caller wait for a lock of the process.
+    The read may block on a lock of the process.
 
     Args:
         proc: where the proc file system is mounted.
@@ -47,7 +47,7 @@ def read_argv(proc: str, pid: int) -> tuple[str, ...]:
 
 def read_owner(proc: str, pid: int) -> int:
     """
-    Effective uid of a process; that of root when it has hidden itself (prctl PR_SET_DUMPABLE).
+    Read the effective uid of a process; root's if it is not dumpable (prctl PR_SET_DUMPABLE).
 
     Args:
         proc: where the proc file system is mounted.
@@ -64,7 +64,7 @@ def read_owner(proc: str, pid: int) -> int:
 
 def read_exe(proc: str, pid: int) -> str | None:
     """
-    Executable of a process, also when its file was replaced since; None: none or denied.
+    Read the executable of a process, even if its file was replaced since; None: none or denied.
 
     Args:
         proc: where the proc file system is mounted.
@@ -75,10 +75,10 @@ def read_exe(proc: str, pid: int) -> str | None:
 
 def has_python_argv(proc: str, pid: int) -> bool:
     """
-    Whether a process is an interpreter by its command line, which can lie.
+    Return whether the command line names an interpreter. A command line can be wrong.
 
-    It has to do where the executable may not be seen: root without the right to trace, in some
-    containers. It may have to wait for the process.
+    Callers use it if the executable is hidden: for root without the right to trace, in some
+    containers. The read may block on the process.
 
     Args:
         proc: where the proc file system is mounted.
@@ -95,7 +95,7 @@ class Describer:
     Args:
         proc: where the proc file system is mounted.
         layout: of the control groups.
-        sessions: what Jupyter servers say of their kernels.
+        sessions: what Jupyter servers say about their kernels.
     """
 
     def __init__(self, proc: str, layout: Layout, sessions: Sessions) -> None:
@@ -108,13 +108,13 @@ class Describer:
         self, pid: int, stat: process.Stat, uid: int, *, waits: bool = True
     ) -> Description:
         """
-        All about one process. What may not be read is None; `complete` adds what is known at once.
+        Describe one process, without the fields that `complete` sets. What may not be read is None.
 
         Args:
-            pid: of a process that is a Python.
-            stat: of the same, just read.
+            pid: of a Python process.
+            stat: of the same process, just read.
             uid: its owner.
-            waits: read command line and environment too, for which any thread may have to wait.
+            waits: also read command line and environment, which may block the thread.
         """
 
         def argv_of(pid: int) -> tuple[str, ...]:
@@ -135,8 +135,8 @@ class Describer:
                 argv_of, environ_of, lambda pid: _read_link(f"{self._proc}/{pid}/cwd")
             ),
         )
-        # With a terminal of its own it is what a notebook runs by `!python train.py`: the shell
-        # between the two has become the program.
+        # A process with a terminal of its own is started by a notebook's `!python train.py`: the
+        # shell in between has become the program by exec.
         leads = stat.session == pid and stat.tty == 0
         info = replace(found.info, rlimit_as_bytes=self.rlimit_as(pid), leads_session=leads)
         return replace(found, info=info)
@@ -145,7 +145,7 @@ class Describer:
         self, description: Description, stat: process.Stat, now_unix_s: float
     ) -> Description:
         """
-        The same with its start by the clock as it is now, and a kernel with its name.
+        Set the start by the current clock and the current name of a kernel.
 
         Args:
             description: from `describe`.
@@ -157,32 +157,34 @@ class Describer:
 
     def with_current_name(self, info: ProcessInfo, kernel: KernelFacts | None) -> ProcessInfo:
         """
-        The same process under the name that it has now: only kernels change theirs.
+        Return the process under its current name; only names of kernels change.
 
         Args:
             info: of the process.
-            kernel: what the machine tells about its name; None: it is no kernel.
+            kernel: facts about its name; None: not a kernel.
         """
         return with_current_name(info, kernel, self._sessions)
 
     def group_folder(self, membership: bytes) -> str | None:
-        """Folder of the group that charges a process, of its /proc/PID/cgroup; None: none seen."""
+        """
+        Find the folder of the group that charges a process, from its cgroup file; None: not found.
+        """
         return self._layout.locate(membership)
 
     def rlimit_as(self, pid: int) -> int | None:
-        """Soft limit of its address space; None: unlimited or not for us to see."""
+        """Read the soft limit of the address space, in bytes; None: unlimited or not readable."""
         return process.parse_rlimit_as(read_or_empty(f"{self._proc}/{pid}/limits"))
 
     def start_unix_s(
         self, stat: process.Stat, now_unix_s: float, before: float | None = None
     ) -> float | None:
         """
-        When a process began, by the clock as it is set now; None: unknown.
+        Compute when a process started, by the clock as it is set now; None: unknown.
 
         Args:
             stat: of the process.
             now_unix_s: now.
-            before: as told last; it stays where the clock was not set since.
+            before: the last result; kept unless the clock was set since.
         """
         uptime_s = process.parse_uptime(read_or_empty(f"{self._proc}/uptime", 64))
         if uptime_s is None:

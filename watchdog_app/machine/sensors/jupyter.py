@@ -1,12 +1,13 @@
 """
-Which documents the kernels of this user's Jupyter servers serve, as the servers say.
+Which documents the kernels of this user's Jupyter servers serve, according to the servers.
 
-The loop never waits for a server: a thread asks, and a later look picks up the answer. A server
-is asked every 3 s at most, more seldom while it does not answer or takes its time.
+The sampling loop never waits for a server: a thread sends the request, and a later sample collects
+the answer. Each server gets a request every 3 s at most, and fewer if it is slow or silent.
 
-A request is HTTP/1.0 by hand: http.client would cost the daemon 3 MB. It goes to this machine
-alone, and does not count as activity, so that a server which ends itself when idle still does. A
-port is free for anyone once its server has ended: the token is sent only to those who own it.
+The request is hand-written HTTP/1.0, because http.client would cost the daemon 3 MB. It goes to
+this machine only. It does not count as activity, so a server that ends itself when idle still does.
+After a server has ended, any program may take its port. So the token is sent only if the server's
+user or root owns the port.
 
 Sources: jupyter_server, `serverapp.py` (server_info), `services/sessions`; proc_net_tcp.rst of the
 kernel's documentation.
@@ -37,41 +38,43 @@ from watchdog_app.machine.sensors.notebooks import (
 )
 
 _EVERY_S = 3.0
-_COST_FACTOR = 300.0  # an answer that took 20 ms is asked for again after 6 s
-_SLOW_EVERY_S = 30.0  # at most, however long an answer takes
-_SILENT_S = 10.0  # ... and twice as long after each further silence
-_SILENT_EVERY_S = 300.0  # at most, once a server does not answer
+_COST_FACTOR = 300.0  # after an answer that took 20 ms, the next request follows 6 s later
+_SLOW_EVERY_S = 30.0  # upper limit of the interval, however long an answer takes
+_SILENT_S = 10.0  # pause after a missing answer; doubles with each further one
+_SILENT_EVERY_S = 300.0  # upper limit of the pause while a server does not answer
 _TIMEOUT_S = 2.0
-# Thousands of sessions. JSON is taken apart in one turn, and looks wait: 16 ms, with 4 MiB 60 ms.
+# Enough for thousands of sessions. Python parses JSON without releasing the GIL, so the sampling
+# loop waits: 16 ms for 1 MiB, 60 ms for 4 MiB.
 _ANSWER_LIMIT = 1 << 20
-# More than anybody has open; a server that says so is broken, and each of them costs at every look.
+# More than any user has open. A server that lists more is broken, and each kernel costs time at
+# every sample.
 _MAX_KERNELS = 500
 _MAX_SESSIONS = 100  # of one kernel
-# A shared document of JupyterLab: the drive stands before the path.
+# JupyterLab writes a shared document as DRIVE:PATH.
 _DRIVE = re.compile(r"^[A-Za-z]{2,}:(?!/)")
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
-_LISTENING = b"0A"  # of /proc/net/tcp
+_LISTENING = b"0A"  # state of a listening socket in /proc/net/tcp
 
 _SessionsByKernel = dict[str, tuple[Session, ...]]
 
 
 @dataclass(slots=True)
 class _Server:
-    """One server as we know it."""
+    """What watchdog knows of one server."""
 
     path: str
     due_mono_s: float = 0.0
-    asked: bool = False  # and the answer is still out
+    asked: bool = False  # a request is running
     failures: int = 0
     sessions: _SessionsByKernel = field(default_factory=dict)
 
 
 class JupyterServers:
     """
-    Who serves which kernel, as the servers themselves said last.
+    The sessions of each kernel, as the Jupyter servers last listed them.
 
     Args:
-        is_alive: whether a pid is in use, asked before a server's token is used.
+        is_alive: whether a pid is in use; checked before a server's token is used.
     """
 
     def __init__(self, is_alive: Callable[[int], bool]) -> None:
@@ -79,10 +82,10 @@ class JupyterServers:
         self._servers: dict[int, _Server] = {}  # by pid
         self._worker = Worker()
         self._now_mono_s = 0.0
-        self._changed = False  # by what came in at this look
+        self._changed = False  # whether an answer collected at this sample changed a session
 
     def find_sessions(self, kernel_id: str | None) -> Sequence[Session]:
-        """Documents of a kernel, as its server said last; empty: nothing is known."""
+        """Return the documents of a kernel, as its server last said; empty: unknown."""
         for server in self._servers.values():
             if kernel_id is not None and kernel_id in server.sessions:
                 return server.sessions[kernel_id]
@@ -90,11 +93,14 @@ class JupyterServers:
 
     def poll(self, kernels: Iterable[KernelFacts], now_mono_s: float) -> bool:
         """
-        Pick up what came in, ask what is due; whether a name may have changed. Never waits.
+        Collect the answers and send the requests that are due. Never waits.
 
         Args:
-            kernels: all there are.
-            now_mono_s: of this look.
+            kernels: all kernels on this machine.
+            now_mono_s: monotonic time of the sample.
+
+        Returns:
+            Whether the name of a kernel may have changed.
         """
         self._changed, self._now_mono_s = False, now_mono_s
         self._worker.collect()
@@ -105,7 +111,7 @@ class JupyterServers:
                     wanted.add(pid)
                     break
         for pid in self._servers.keys() - wanted:
-            del self._servers[pid]  # its kernels are gone
+            del self._servers[pid]  # its kernels have ended
         for pid, server in self._servers.items():
             if not server.asked and now_mono_s >= server.due_mono_s:
                 server.asked = True
@@ -114,7 +120,7 @@ class JupyterServers:
         return self._changed
 
     def close(self) -> None:
-        """End the thread, once its question has run out; that is not waited for."""
+        """End the thread after its current request, without waiting for it."""
         self._worker.close()
 
     def _store_answer(
@@ -125,7 +131,7 @@ class JupyterServers:
             return
         sessions, took_s = answer or (None, 0.0)
         server.asked = False
-        if sessions is None:  # refused or silent: what was known stays
+        if sessions is None:  # refused or silent: keep the known sessions
             server.failures += 1
             pause_s = min(_SILENT_S * (1 << min(server.failures, 8)), _SILENT_EVERY_S)
         else:
@@ -136,10 +142,13 @@ class JupyterServers:
         server.due_mono_s = self._now_mono_s + pause_s
 
     def _find_server(self, pid: int, connection_file: str | None) -> bool:
-        """Whether this process has described itself as a server."""
+        """
+        Register a process as a server if it wrote a server description; return whether it did.
+        """
         if connection_file is None:
             return False
-        # A server writes both into the runtime folder of its user.
+        # A server writes its own description and the connection files into its user's runtime
+        # folder.
         folder = os.path.dirname(connection_file)
         for name in (f"jpserver-{pid}.json", f"nbserver-{pid}.json"):
             path = os.path.join(folder, name)
@@ -152,27 +161,29 @@ class JupyterServers:
 def _timed_request(
     is_alive: Callable[[int], bool], pid: int, path: str
 ) -> tuple[_SessionsByKernel | None, float]:
-    """In the thread: what a server says, None: nothing to us; and how long that took."""
+    """
+    Ask a server for its sessions, in the thread; None: refused or silent. Also return seconds.
+    """
     began_s = time.monotonic()
     sessions = None
-    # The file of a server that was killed stays behind, and its port is free for anyone.
+    # The description of a killed server stays behind, and any program may take its port.
     if is_alive(pid):
-        with suppress(SensorError):  # the other sources have to do
+        with suppress(SensorError):  # the other sources of a kernel's name remain
             sessions = request_sessions(path, _TIMEOUT_S)
     return sessions, time.monotonic() - began_s
 
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What a Jupyter server wrote into its runtime folder."""
+    """The description that a Jupyter server wrote into its runtime folder."""
 
     url: str
     root_dir: str
-    token: str = field(repr=False)  # never shown, never logged
+    token: str = field(repr=False)  # never shown or logged
 
 
 def parse_server_info(data: bytes) -> ServerInfo | None:
-    """A jpserver-PID.json or nbserver-PID.json; None: not such a file."""
+    """Parse a jpserver-PID.json or nbserver-PID.json; None: not such a file."""
     content = read_json(data)
     if not isinstance(content, dict) or not isinstance(content.get("url"), str):
         return None
@@ -187,13 +198,13 @@ def parse_server_info(data: bytes) -> ServerInfo | None:
 
 def parse_sessions(data: bytes, root_dir: str) -> dict[str, tuple[Session, ...]]:
     """
-    Sessions by kernel id, of GET /api/sessions; entries that make no sense are left out.
+    Parse the sessions by kernel id from GET /api/sessions, without malformed entries.
 
-    So are those of more kernels, and more of one kernel, than anybody has.
+    Entries beyond 500 kernels, or beyond 100 sessions of one kernel, are dropped too.
 
     Args:
         data: the body.
-        root_dir: folder that the paths are relative to; '' when it is not known.
+        root_dir: folder that the paths are relative to; '' if unknown.
     """
     content = read_json(data)
     found: dict[str, list[Session]] = {}
@@ -230,15 +241,16 @@ def _parse_session(entry: dict[str, Any], root_dir: str) -> Session | None:
 
 def request_sessions(info_path: str, timeout_s: float) -> dict[str, tuple[Session, ...]]:
     """
-    Sessions by kernel id, from the server that wrote this file. Blocks, so call it off the loop.
+    Request the sessions by kernel id from the server that wrote this file. Blocks: call in a
+    thread.
 
     Args:
-        info_path: jpserver-PID.json.
-        timeout_s: for all of it.
+        info_path: path of jpserver-PID.json.
+        timeout_s: for the whole request.
 
     Raises:
-        SensorError: the file is unreadable, or the server does not answer in time or refuses us;
-            the message never holds the token.
+        SensorError: the file is unreadable, or the server refuses or does not answer in time. The
+            message never holds the token.
     """
     info = parse_server_info(read_regular(info_path))
     if info is None:
@@ -246,7 +258,7 @@ def request_sessions(info_path: str, timeout_s: float) -> dict[str, tuple[Sessio
     if not (info.token.isascii() and info.token.isprintable()):
         raise Unsupported(f"{info_path} holds a token that fits into no header")
     try:
-        # Root may read the token anyway; whoever has the port of a server that has ended may not.
+        # Root may read the token anyway. Another user who took the port of an ended server may not.
         answer = _request_sessions(info, timeout_s, frozenset((os.stat(info_path).st_uid, 0)))
     except (OSError, ValueError) as error:
         raise Unsupported(f"the Jupyter server of {info_path} does not answer: {error}") from error
@@ -262,7 +274,7 @@ def request_sessions(info_path: str, timeout_s: float) -> dict[str, tuple[Sessio
 
 
 def _request_sessions(info: ServerInfo, timeout_s: float, uids: frozenset[int]) -> bytes:
-    """The whole answer to GET /api/sessions, of a server of these users alone."""
+    """Read the whole answer to GET /api/sessions, only from a server that one of `uids` owns."""
     from urllib.parse import urlsplit
 
     deadline = time.monotonic() + timeout_s
@@ -286,7 +298,7 @@ def _request_sessions(info: ServerInfo, timeout_s: float, uids: frozenset[int]) 
         )
         data = bytearray()
         while len(data) < _ANSWER_LIMIT:
-            # A server that sends a byte a second must not hold us for ever.
+            # A server that sends one byte a second must not block this thread for ever.
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError(f"no whole answer within {timeout_s:g} s")
@@ -302,20 +314,21 @@ def _request_sessions(info: ServerInfo, timeout_s: float, uids: frozenset[int]) 
 
 def _connect(host: str, port: int, timeout_s: float) -> socket.socket:
     """
-    Connect to a server of this machine.
+    Connect to a server on this machine.
 
     Args:
-        host: name or address that it gives itself.
-        port: of TCP.
+        host: name or address in the server's own description.
+        port: TCP port.
         timeout_s: to connect.
     """
-    # One that listens on all addresses names its host. The token goes to this machine alone.
+    # A server that listens on all addresses gives its host name. Connect to loopback then: the
+    # token goes to this machine only.
     own = host in ("::1", "localhost") or host.startswith("127.") or _is_local(host)
     return socket.create_connection((host if own else "127.0.0.1", port), timeout=timeout_s)
 
 
 def _is_local(address: str) -> bool:
-    """Whether a numeric address belongs to this machine: nothing is sent, no name is looked up."""
+    """Return whether a numeric address belongs to this machine, without sending or resolving."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         socket.inet_pton(family, address)
@@ -329,7 +342,7 @@ def _is_local(address: str) -> bool:
 def _wrap_tls(connection: socket.socket) -> socket.socket:
     import ssl
 
-    # Jupyter's certificates are mostly signed by their owner; the peer is this very machine.
+    # Jupyter's certificates are mostly self-signed, and the peer is this machine.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -338,30 +351,30 @@ def _wrap_tls(connection: socket.socket) -> socket.socket:
 
 def _is_owned_by(connection: socket.socket, uids: frozenset[int]) -> bool | None:
     """
-    Whether all who listen behind a connection are these users; None: this system does not say.
+    Return whether only these users listen on the port of a connection; None: unknown here.
 
     Args:
-        connection: it is established, within this machine.
-        uids: the users who may listen.
+        connection: established, within this machine.
+        uids: users that may listen.
     """
     owners = _listener_uids(int(connection.getpeername()[1]))
-    # Nobody: it was led on by the kernel, to another network namespace or out of this machine.
+    # An empty set means that the kernel forwards the port to another network namespace or machine.
     return None if owners is None else bool(owners) and owners <= uids
 
 
 def _listener_uids(port: int) -> set[int] | None:
-    """Users whose sockets listen on a TCP port, at whatever address; None: it is not listed."""
+    """List the users whose sockets listen on a TCP port, at any address; None: not readable."""
     found: set[int] | None = None
     ending = b":%04X" % port
     for table in ("tcp", "tcp6"):
         try:
             with open(f"/proc/net/{table}", "rb") as file:
-                next(file, None)  # its heading
+                next(file, None)  # skip the heading
                 found = set() if found is None else found
                 for line in file:
                     fields = line.split(None, 8)
                     if fields[3] != _LISTENING:
-                        break  # those that listen come first: a busy server has thousands more
+                        break  # listening sockets come first: a busy server has thousands of others
                     if fields[1].endswith(ending):
                         found.add(int(fields[7]))
         except (OSError, LookupError, ValueError):

@@ -1,9 +1,9 @@
 """
-What the kernel log says of the ends of processes: kills for memory, crashes, broken memory, heat.
+Kernel log lines about ends of processes: OOM kills, crashes, bad memory, overheating.
 
 Lines are those of mm/oom_kill.c (3.10 to 6.x), arch/x86/mm/fault.c and kernel/traps (segfault,
-traps), mm/memory-failure.c, kernel/hung_task.c and drivers/thermal/thermal_core.c. A fault and a
-kill are written before the signal is sent: when a process has ended, its lines are there.
+traps), mm/memory-failure.c, kernel/hung_task.c and drivers/thermal/thermal_core.c. The kernel logs
+a fault or a kill before it sends the signal. So the lines exist once a process has ended.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from watchdog_app.machine.gpu.events import parse_line, plain_line
 
 _MAX_RECORDS_A_READ = 20_000  # the kernel keeps about as many
 _MAX_LINES = 400
-_MAX_ROWS = 4000  # of one table; the largest few are kept
+_MAX_ROWS = 4000  # of one table, of which the largest few are kept
 _KEPT_ROWS = 8
 _KEEP_S = 60.0
 _LONGEST = 300
-# One of these is in every line about an end: looked for before anything is decoded.
+# Every line about an end contains one of these; the search comes before any decoding.
 _MARKS = (b"oom", b"memory", b"ill", b"fault", b"trap", b"blocked for", b"critical", b"NVRM", b"[")
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC  # kernel, include/linux/proc_ns.h: PROC_PID_INIT_INO
 
@@ -41,8 +41,8 @@ class _Pattern:
     """
     One form of a line about an end.
 
-    Its groups are named as fields of `KernelLogLine`; `anon` and `file` are parts of
-    `rss_bytes`, in KiB.
+    Its groups are named as fields of `KernelLogLine`. `anon` and `file` are parts of `rss_bytes`,
+    in KiB.
     """
 
     kind: KernelEvent
@@ -54,8 +54,8 @@ def _pattern(kind: KernelEvent, *forms: str, constraint: str | None = None) -> _
     return _Pattern(kind, re.compile("".join(forms)), constraint)
 
 
-# Numbers of at most 64 bits: what has more digits was not written by the kernel. Forms begin at
-# the beginning, or after the kernel's own words: a device or a disk may be called so too.
+# Numbers have at most 64 bits; the kernel does not write longer ones. Forms start at the beginning
+# of the line or with the kernel's own words, since a device or disk may have any name.
 _PATTERNS = (
     _pattern(
         KernelEvent.OOM_KILL,
@@ -85,7 +85,7 @@ _PATTERNS = (
         _LIBRARY,
     ),
     _pattern(
-        # As much of the name as there is: a program may call itself `a[42] segfault`.
+        # Match the longest possible name: a program may call itself `a[42] segfault`.
         KernelEvent.CRASH,
         r"^(?P<name>.{1,64})\[(?P<pid>\d{1,20})\]:? ",
         r"(?:segfault|bad frame|unhandled \S.*?|User process fault)",
@@ -107,11 +107,11 @@ _PATTERNS = (
 
 def parse(message: str, mono_s: float) -> KernelLogLine | None:
     """
-    What one line says of an end; None: nothing. Rows of tables are `OomTable`'s.
+    Parse one line about an end; None: about something else. `OomTable` parses rows of tables.
 
     Args:
         message: of the kernel log, without its head.
-        mono_s: when it was written, since boot.
+        mono_s: when it was written, in seconds since boot.
     """
     for pattern in _PATTERNS:
         found = pattern.form.search(message)
@@ -144,7 +144,7 @@ def _build_line(
 
 
 class OomTable:
-    """The table of who holds how much, which comes before a kill: its largest rows."""
+    """The largest rows of the table of processes that the kernel logs before an OOM kill."""
 
     def __init__(self) -> None:
         self._columns = 0
@@ -153,11 +153,11 @@ class OomTable:
 
     def add_line(self, message: str, mono_s: float) -> bool:
         """
-        Add a line to the table; False: it is no part of one.
+        Add a line to the table; return False if it is not part of a table.
 
         Args:
             message: of the kernel log, without its head.
-            mono_s: when it was written, since boot.
+            mono_s: when it was written, in seconds since boot.
         """
         header = _HEADER.match(message)
         if header:
@@ -168,7 +168,7 @@ class OomTable:
         row = _ROW.match(message) if self._columns else None
         if row is None:
             return False
-        # The name is last and may hold blanks.
+        # The name comes last and may contain blanks.
         fields = row[4].split(None, self._columns - 1)
         if len(fields) == self._columns and len(self._rows) < _MAX_ROWS:
             with suppress(ValueError):
@@ -188,12 +188,12 @@ class OomTable:
 
 class KernelEvents:
     """
-    The kernel log as a witness of ends. Nothing is read until somebody asks.
+    Finds ends of processes in the kernel log; reads nothing before the first request.
 
     Args:
         path: of the device.
-        namespace: of this process's pids; None: as the system says. In another than the first
-            one pids of the log mean other processes, and it is not read.
+        namespace: inode of this process's pid namespace; None: read it from /proc. Outside the
+            initial namespace the log's pids mean other processes, so the log is not read.
     """
 
     def __init__(self, path: str = PATH, namespace: int | None = None) -> None:
@@ -204,14 +204,14 @@ class KernelEvents:
 
     @property
     def readable(self) -> bool:
-        """Whether it can be read, and speaks of pids as we do."""
+        """Return whether the log is readable and its pids are valid in our namespace."""
         return self._ours and self._records.readable
 
     def recent(self, now_mono_s: float | None = None) -> tuple[KernelLogLine, ...]:
-        """What it said in the last minute, oldest first."""
+        """Return the lines of the last minute, oldest first."""
         if not self._ours:
             return ()
-        # The kernel counts without the time that the machine slept, as this clock does.
+        # Kernel timestamps leave out the time that the machine was suspended, as this clock does.
         now = time.clock_gettime(time.CLOCK_MONOTONIC) if now_mono_s is None else now_mono_s
         for record in self._records.read():
             if any(mark in record for mark in _MARKS):
@@ -223,7 +223,7 @@ class KernelEvents:
         return tuple(self._lines)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         self._records.close()
 
     def _add_message(self, message: str, mono_s: float) -> None:

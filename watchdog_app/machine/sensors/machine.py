@@ -1,6 +1,4 @@
-"""
-The machine, looked at once a tick: one consistent snapshot of everything that is watched.
-"""
+"""The sampled machine: one consistent snapshot of everything that is watched, at each sample."""
 
 from __future__ import annotations
 
@@ -19,30 +17,30 @@ from watchdog_app.machine.sensors.identity import Describer
 from watchdog_app.machine.sensors.jupyter import JupyterServers
 from watchdog_app.machine.sensors.processes import ProcessTable
 
-# Of who looks at fixed times: most processes answer within 0.5 ms.
+# For callers that sample at fixed times: most processes answer within 0.5 ms.
 PATIENCE_S = 0.005
 
 
 class Machine(Protocol):
-    """What every machine offers, whatever the operating system. Not for several threads at once."""
+    """The interface of a machine on every operating system. Not thread-safe."""
 
     disks: Disks
 
     def sample(self, now_mono_s: float, now_unix_s: float) -> Snapshot:
         """
-        One look at everything.
+        Take one sample of everything.
 
         Args:
             now_mono_s: monotonic time of the sample.
-            now_unix_s: the same by the clock.
+            now_unix_s: the same time by the wall clock.
 
         Raises:
-            SensorError: the machine's memory cannot be read: there is nothing to watch by.
+            SensorError: the machine's memory cannot be read, so nothing can be watched.
         """
 
     def read_process(self, key: ProcessKey) -> ProcessSample:
         """
-        One process now, watched or not.
+        Read one process now, watched or not.
 
         Raises:
             Gone: it has ended, is a zombie, or its pid belongs to another process.
@@ -50,31 +48,31 @@ class Machine(Protocol):
         """
 
     def close(self) -> None:
-        """Give back what is held open."""
+        """Close all descriptors and end the threads."""
 
     def alive(self, key: ProcessKey) -> bool:
-        """Whether that very process still runs; a zombie does not."""
+        """Return whether exactly this process still runs; a zombie does not."""
         try:
             self.read_process(key)
         except Gone:
             return False
         except SensorError:
-            return True  # it is there and may not be read
+            return True  # it exists, but may not be read
         return True
 
     def watch_disks(self, paths: Collection[str]) -> None:
-        """Watch the file systems that hold these folders, and no others."""
+        """Watch the file systems of exactly these folders."""
         self.disks.watch(paths)
 
     def review(self, key: ProcessKey) -> None:
-        """Read limits and memory group of this process anew at the next sample."""
+        """Read this process's limits and memory group again at the next sample."""
 
     def watch_gpus(self, closely: bool) -> None:
         """
-        Read the GPUs each second, or as seldom as usual.
+        Read the GPUs each second, or at the normal slower rate.
 
-        Where the driver does not say who computes (containers, WSL) nothing else tells that a GPU
-        is filling up.
+        In containers and WSL the driver does not list the processes on a GPU. Then nothing else
+        shows that a GPU is filling up.
         """
 
 
@@ -82,14 +80,14 @@ class LinuxMachine(Machine):
     """
     A Linux machine, read through /proc and the cgroup file systems.
 
-    Faults are those in force: one record a source, in every snapshot until the cause is gone.
+    Snapshots hold the faults in force: one per source, until its cause is gone.
     """
 
     def __init__(
         self,
         proc: str = "/proc",
         cgroup_root: str = "/sys/fs/cgroup",
-        shm: str = "/dev/shm",  # noqa: S108 - the very mount that is watched
+        shm: str = "/dev/shm",  # noqa: S108 - this very mount is watched
         own_uid: int | None = None,
         *,
         hardware: HardwareWatch | None = None,
@@ -98,12 +96,13 @@ class LinuxMachine(Machine):
         """
         Args:
             proc: where the proc file system is mounted.
-            cgroup_root: what stands for /sys/fs/cgroup.
+            cgroup_root: path to use as /sys/fs/cgroup.
             shm: the shared memory file system.
-            own_uid: whose processes are watched; 0: everybody's. None: this process's user.
-            hardware: GPUs, heat and power; closed with this. None: heat and power of /sys.
-            patience_s: how long a look waits for one process whose memory map is locked; None:
-                until it is not.
+            own_uid: user whose processes are watched; 0: all users. None: the user of this process.
+            hardware: GPUs, temperatures and power; closed by `close`. None: temperatures and power
+                of /sys only.
+            patience_s: how long a sample waits for a process whose memory map is locked; None:
+                until the lock is free.
         """
         self._swap_in_use = False
         self._host = HostReader(proc, shm)
@@ -123,11 +122,12 @@ class LinuxMachine(Machine):
 
     def sample(self, now_mono_s: float, now_unix_s: float) -> Snapshot:
         """
-        As `Machine`: only the watched processes are read, by two files each.
+        Take one sample, as `Machine.sample` describes; reads only watched processes, by two files
+        each.
 
         Args:
             now_mono_s: monotonic time of the sample.
-            now_unix_s: the same by the clock.
+            now_unix_s: the same time by the wall clock.
         """
         host = self._host.read()
         self._swap_in_use = host.swap_free_bytes < host.swap_total_bytes
@@ -156,16 +156,16 @@ class LinuxMachine(Machine):
         )
 
     def review(self, key: ProcessKey) -> None:
-        """As `Machine`."""
+        """Read a process's limits and group again, as `Machine.review` describes."""
         self._processes.review(key)
         self._groups.review()
 
     def read_process(self, key: ProcessKey) -> ProcessSample:
-        """As `Machine`."""
+        """Read one process, as `Machine.read_process` describes."""
         return self._processes.read(key, swap_in_use=self._swap_in_use)
 
     def watch_gpus(self, closely: bool) -> None:
-        """As `Machine`."""
+        """Set how often the GPUs are read, as `Machine.watch_gpus` describes."""
         self._hardware.gpus_busy = closely
 
     def _faults(self) -> tuple[Fault, ...]:
@@ -173,7 +173,7 @@ class LinuxMachine(Machine):
         return tuple(fault for each in sources for fault in each.faults.values())
 
     def close(self) -> None:
-        """Give back the descriptors and the helper thread."""
+        """Close the descriptors and end the helper threads."""
         self._servers.close()
         self.disks.close()
         self._hardware.close()

@@ -1,10 +1,14 @@
 """
-Which notebook a Jupyter kernel serves, from what the machine tells about it: pure.
+Which notebook a Jupyter kernel serves, from facts about its process. Pure.
 
-Four sources, the best first: the Jupyter server itself (right after a rename
-too), the connection file's `jupyter_session`, the kernel's environment
-(JPY_SESSION_NAME), the command line of the parent (papermill, nbconvert,
-`jupyter execute`). VS Code tells none of them: there the folder has to do.
+There are four sources, best first:
+
+- the Jupyter server itself, which is right even after a rename;
+- the `jupyter_session` of the connection file;
+- the kernel's environment (JPY_SESSION_NAME);
+- the command line of the parent (papermill, nbconvert, `jupyter execute`).
+
+VS Code provides none of them: then the kernel is named after its working folder.
 
 Sources: jupyter_server, services/sessions; jupyter_client, connection files.
 """
@@ -31,9 +35,9 @@ from watchdog_app.machine.sensors.command_line import (
     kernel_id,
 )
 
-# What a session's path ends in when it is a document; jupytext opens the others as notebooks.
+# Suffixes of session paths that are documents; jupytext opens those other than .ipynb as notebooks.
 _DOCUMENTS = (".ipynb", ".md", ".py", ".r", ".rmd", ".qmd", ".jl", ".myst")
-# All that is wanted of an environment, which also holds secrets.
+# The only variables that are kept: an environment also holds secrets.
 ENVIRON = ("JPY_SESSION_NAME", "JPY_PARENT_PID", "WATCHDOG_RUNTIME_DIR")
 
 _NEVER_FORKED = frozenset((TaskKind.KERNEL, TaskKind.CONSOLE, TaskKind.NOTEBOOK))
@@ -43,27 +47,27 @@ _NEVER_FORKED = frozenset((TaskKind.KERNEL, TaskKind.CONSOLE, TaskKind.NOTEBOOK)
 class Session:
     """One document or console that a kernel serves."""
 
-    path: str  # absolute where the server's folder is known
+    path: str  # absolute if the server's folder is known
     kind: TaskKind  # NOTEBOOK or CONSOLE
 
 
 @dataclass(frozen=True, slots=True)
 class KernelName:
-    """A kernel as its user knows it."""
+    """A kernel's name as its user knows it."""
 
     kind: TaskKind
     name: str
     notebook: str | None
-    others: tuple[str, ...] = ()  # further notebooks that share the kernel
+    others: tuple[str, ...] = ()  # other notebooks that share the kernel
 
 
 def make_session(path: str, session_type: str | None = None) -> Session:
     """
-    The session of a path; the type is the server's word, or told by the path's ending.
+    Build the session of a path; its kind comes from the server or from the path's suffix.
 
     Args:
         path: of the document, or the name of a console.
-        session_type: as a Jupyter server says it: "notebook", "console", "file"; None: not said.
+        session_type: type from the Jupyter server: "notebook", "console", "file"; None: unknown.
     """
     is_document = path.lower().endswith(_DOCUMENTS)
     if session_type == "console" or (session_type is None and not is_document):
@@ -73,27 +77,27 @@ def make_session(path: str, session_type: str | None = None) -> Session:
 
 def parse_connection_file(data: bytes) -> str | None:
     """
-    Session name of a kernel's connection file; None: it holds none.
+    Extract the session name from a kernel's connection file; None: it has none.
 
-    The file also holds the key of the kernel's sockets: nothing else leaves this function.
+    The file also holds the key of the kernel's sockets, which this function never returns.
     """
     content = read_json(data)
     return valid_name(content.get("jupyter_session")) if isinstance(content, dict) else None
 
 
 def read_json(data: bytes) -> Any:
-    """What another program wrote; None for what cannot be read, however it is broken."""
+    """Parse JSON from another program; None if it is malformed in any way."""
     try:
         return json.loads(data)
-    except (ValueError, RecursionError):  # the latter: `[[[[...`, by accident or to hurt us
+    except (ValueError, RecursionError):  # RecursionError: `[[[[...`, by accident or as an attack
         return None
 
 
 def valid_name(value: object) -> str | None:
-    """A name or path that another program gave; None: there is none, or no file can bear it."""
+    """Check a name or path from another program; None: missing, or not a possible file name."""
     if not isinstance(value, str) or not 0 < len(value) <= LONGEST_PATH or "\0" in value:
         return None
-    # JSON can hold halves of characters, which can be neither shown nor written down.
+    # JSON can hold lone surrogates, which can be neither shown nor stored.
     return value.encode("utf-8", "replace").decode()
 
 
@@ -105,14 +109,14 @@ def name_kernel(
     console: str | None = None,
 ) -> KernelName:
     """
-    A kernel's name from all that is known.
+    Name a kernel from all known facts.
 
     Args:
-        sessions: what the Jupyter server says now; several documents can share a kernel.
-        session_name: of the connection file or the environment.
+        sessions: the Jupyter server's current sessions; several documents can share a kernel.
+        session_name: from the connection file or the environment.
         parent_notebooks: notebooks on the command line of the process that started it.
-        cwd: its working directory, for a kernel that nobody names and for relative paths.
-        console: the program at whose prompt its user types; None: there is none.
+        cwd: its working directory, for relative paths and for a kernel without any other name.
+        console: program at whose prompt the user types; None: none.
     """
     if not sessions and session_name:
         sessions = [make_session(session_name)]
@@ -136,11 +140,11 @@ def name_kernel(
 
 def absolute(path: str | None, cwd: str | None) -> str | None:
     """
-    The path from the root; None: relative to a folder that we do not know, or no file's.
+    Make a path absolute; None: its folder is unknown, or it is too long for a file.
 
     Args:
-        path: as it was given; None: there is none.
-        cwd: the folder that it is relative to; None: not known.
+        path: as given; None: no path.
+        cwd: the folder that it is relative to; None: unknown.
     """
     if path is None or len(path) > LONGEST_PATH:
         return None
@@ -153,30 +157,30 @@ def absolute(path: str | None, cwd: str | None) -> str | None:
 
 
 class Sessions(Protocol):
-    """Whoever knows which documents a kernel serves now."""
+    """Knows which documents a kernel serves now."""
 
     def find_sessions(self, kernel_id: str | None) -> Sequence[Session]:
-        """What is known of the kernel; empty: nothing."""
+        """Return the sessions of a kernel; empty: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessReaders:
-    """How processes are read, each by its pid; empty or None where that is refused."""
+    """Functions that read a process by its pid; empty or None if that is denied."""
 
     argv: Callable[[int], tuple[str, ...]]
-    environ: Callable[[int], Mapping[str, str]]  # at least `ENVIRON` of it
+    environ: Callable[[int], Mapping[str, str]]  # the variables of `ENVIRON` at least
     cwd: Callable[[int], str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
-    """What the machine tells about the name of one kernel; read once, asked again at a rename."""
+    """Facts about the name of one kernel; read once, and looked up again after a rename."""
 
     connection_file: str | None
     session_name: str | None
     parent_notebooks: tuple[str, ...]
     server_pids: tuple[int, ...]  # processes that may be its Jupyter server
-    console: str | None = None  # the program at whose prompt its user types
+    console: str | None = None  # program at whose prompt the user types
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +189,7 @@ class Description:
 
     info: ProcessInfo
     own: bool = False  # watchdog itself
-    kernel: KernelFacts | None = None  # of Jupyter: its name can change
+    kernel: KernelFacts | None = None  # for a Jupyter kernel, whose name can change
 
 
 def kernel_facts(
@@ -198,22 +202,22 @@ def kernel_facts(
     reads: ProcessReaders,
 ) -> KernelFacts | None:
     """
-    What the machine tells about a kernel's name; None for a process that is no kernel.
+    Collect the facts about a kernel's name; None if the process is not a kernel.
 
     Args:
         program: what the command line says.
         argv: the command line itself.
         ppid: parent of the process.
-        cwd: its working directory, where known.
+        cwd: its working directory, if known.
         variables: of its environment.
-        reads: of other processes.
+        reads: readers for other processes.
     """
     overwritten = program.kind is TaskKind.PYTHON and len(argv) == 1
     if program.kind is not TaskKind.KERNEL and not overwritten:
         return None
     launcher = variables.get("JPY_PARENT_PID", "")
-    # A title of its own hides what runs; but Jupyter says that it started this very process,
-    # and not only the one from which a script has inherited the variable.
+    # A process title hides the program. If JPY_PARENT_PID is the parent, Jupyter started this very
+    # process. Otherwise a script has only inherited the variable.
     if overwritten and launcher != str(ppid):
         return None
     connection_file = absolute(program.connection_file, cwd)
@@ -221,7 +225,7 @@ def kernel_facts(
     parent = reads.argv(ppid)
     above = identify(parent) if parent else None
     notebooks: tuple[str, ...] = ()
-    # `jupyter lab train.ipynb` opens that one in a browser and serves many.
+    # `jupyter lab train.ipynb` opens that notebook in a browser, but serves many.
     if above is not None and above.kind is not TaskKind.SERVER:
         folder = reads.cwd(ppid)
         notebooks = tuple(
@@ -236,8 +240,9 @@ def kernel_facts(
         console = above.name
     pids = [ppid, int(launcher)] if launcher.isascii() and launcher.isdigit() else [ppid]
     pids = list(dict.fromkeys(pids))
-    # What a notebook starts, it inherits the notebook's environment, and jupyter_client writes
-    # that into the new kernel's connection file as well: it names the one that started it.
+    # A process that a notebook starts inherits the notebook's environment, and jupyter_client
+    # copies the name into a new kernel's connection file. So the name belongs to the parent's
+    # notebook, not to this kernel.
     if session_name is not None and any(
         reads.environ(pid).get("JPY_SESSION_NAME") == session_name for pid in pids
     ):
@@ -249,9 +254,9 @@ def program_of_fork(
     program: Program, argv: Sequence[str], ppid: int, argv_of: Callable[[int], Sequence[str]]
 ) -> Program:
     """
-    The program of a process that may be a fork: one without an exec bears its parent's words.
+    Correct the program of a forked process, which still shows its parent's command line.
 
-    A DataLoader's worker in a notebook has the command line of the kernel, and is none.
+    A DataLoader worker in a notebook has the command line of the kernel, but is not a kernel.
 
     Args:
         program: what the command line says.
@@ -275,7 +280,7 @@ def describe_process(
     reads: ProcessReaders,
 ) -> Description:
     """
-    What the words and the environment of a Python process say of it.
+    Describe a Python process from its command line and environment.
 
     Args:
         key: of the process.
@@ -283,7 +288,7 @@ def describe_process(
         uid: its owner.
         user: the owner's name.
         exe: its executable.
-        reads: of this process and of others.
+        reads: readers for this process and others.
     """
     argv, variables, cwd = reads.argv(key.pid), reads.environ(key.pid), reads.cwd(key.pid)
     program = program_of_fork(identify(argv, exe), argv, ppid, reads.argv)
@@ -310,19 +315,19 @@ def with_current_name(
     info: ProcessInfo, facts: KernelFacts | None, sessions: Sessions
 ) -> ProcessInfo:
     """
-    The process under the name that it has now: only kernels change theirs.
+    Return the process under its current name; only names of kernels change.
 
     Args:
         info: of the process.
-        facts: what the machine tells about its name; None: it is no kernel.
-        sessions: what Jupyter servers say now.
+        facts: facts about its name; None: not a kernel.
+        sessions: the current sessions of the Jupyter servers.
     """
     if facts is None:
         return info
     found = name_kernel(
         sessions.find_sessions(info.kernel_id),
-        # A kernel that papermill starts inside a notebook inherits that notebook's
-        # environment: the command line that started it knows better.
+        # A kernel that papermill starts inside a notebook inherits that notebook's environment. The
+        # command line that started it is more reliable.
         None if facts.parent_notebooks or facts.console else facts.session_name,
         facts.parent_notebooks,
         info.cwd,

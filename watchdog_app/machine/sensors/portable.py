@@ -1,8 +1,8 @@
 """
 A machine read through psutil alone: macOS and other Unixes.
 
-The same face as `machine.LinuxMachine`, without what only Linux has: memory groups, pressure,
-GPUs, heat, another process's limit of its address space.
+It has the interface of `machine.LinuxMachine`. It lacks what only Linux has: memory groups,
+pressure, GPUs, temperatures, another process's limit of its address space.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from watchdog_app.machine.sensors.notebooks import (
 )
 
 _DESCRIBE_EVERY_S = 5.0  # a shell can become Python, a kernel's notebook can be renamed
-_MAX_SHELLS = 64  # between a process and the watched one above it
-_STATES = {  # as in /proc; any other sleeps
+_MAX_SHELLS = 64  # shells between a process and its nearest watched ancestor
+_STATES = {  # as in /proc; any other state counts as sleeping
     psutil.STATUS_RUNNING: "R", psutil.STATUS_DISK_SLEEP: "D", psutil.STATUS_STOPPED: "T",
     psutil.STATUS_TRACING_STOP: "t", psutil.STATUS_IDLE: "I",
 }  # fmt: skip
@@ -57,15 +57,15 @@ class _Known:
 
 class PortableMachine(Machine):
     """
-    Any machine that psutil knows.
+    Any machine that psutil supports.
 
-    `ProcessKey.start_time` is in microseconds of the epoch.
+    `ProcessKey.start_time` is in microseconds since the epoch.
     """
 
     def __init__(self, own_uid: int | None = None) -> None:
         """
         Args:
-            own_uid: whose processes are watched; 0: everybody's. None: this process's user.
+            own_uid: user whose processes are watched; 0: all users. None: the user of this process.
         """
         self._own_uid = os.getuid() if own_uid is None else own_uid
         self._known: dict[int, _Known] = {}  # by pid
@@ -74,11 +74,11 @@ class PortableMachine(Machine):
 
     def sample(self, now_mono_s: float, now_unix_s: float) -> Snapshot:
         """
-        As `Machine`.
+        Take one sample, as `Machine.sample` describes.
 
         Args:
             now_mono_s: monotonic time of the sample.
-            now_unix_s: the same by the clock.
+            now_unix_s: the same time by the wall clock.
         """
         host = _host()
         self._describe_all(now_mono_s)
@@ -106,7 +106,7 @@ class PortableMachine(Machine):
         )
 
     def read_process(self, key: ProcessKey) -> ProcessSample:
-        """As `Machine`."""
+        """Read one process, as `Machine.read_process` describes."""
         try:
             process = psutil.Process(key.pid)
             with process.oneshot():
@@ -114,7 +114,7 @@ class PortableMachine(Machine):
                 if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) or _key(process) != key:
                     raise Gone(f"process {key.pid} has ended")
                 memory, cpu, ppid = process.memory_info(), process.cpu_times(), process.ppid()
-        except psutil.NoSuchProcess as error:  # a zombie too
+        except psutil.NoSuchProcess as error:  # also raised for a zombie
             raise Gone(f"process {key.pid} has ended") from error
         except (psutil.AccessDenied, PermissionError) as error:
             raise Denied("the process may not be read by this user") from error
@@ -126,42 +126,42 @@ class PortableMachine(Machine):
             state=_STATES.get(status, "S"),
             rss_bytes=memory.rss,
             shared_bytes=getattr(memory, "shared", None),
-            swap_bytes=None,  # psutil has it only through a walk of every page table
+            swap_bytes=None,  # psutil gets it only through a walk of every page table
             vsize_bytes=memory.vms,
             cpu_s=cpu.user + cpu.system,
         )
 
     def review(self, key: ProcessKey) -> None:
-        """Every sample asks for everything."""
+        """Do nothing: every sample reads everything."""
 
     def watch_gpus(self, closely: bool) -> None:
-        """No GPUs are read here."""
+        """Do nothing: GPUs are not read on these systems."""
 
     def close(self) -> None:
-        """Give back the helper threads."""
+        """End the helper threads."""
         self._servers.close()
         self.disks.close()
 
     def _describe_all(self, now_mono_s: float) -> None:
-        """Describe who is new, and everybody else again after some seconds."""
+        """Describe new processes, and each known one again after some seconds."""
         before, self._known = self._known, {}
         for pid in psutil.pids():
             known = before.get(pid)
             if known is None or now_mono_s - known.described_mono_s >= _DESCRIBE_EVERY_S:
                 known = _Known(now_mono_s)
-                with suppress(psutil.Error):  # it has ended, or is not ours to read
+                with suppress(psutil.Error):  # it has ended, or this user may not read it
                     self._describe(psutil.Process(pid), known)
             self._known[pid] = known
 
     def _describe(self, process: psutil.Process, known: _Known) -> None:
         """
-        Fill in what a process is; `info` stays None for one that is not watched.
+        Fill in what a process is; `info` stays None if it is not watched.
 
         Raises:
             psutil.Error: it has ended, or may not be read.
         """
         known.ppid = process.ppid()
-        # The owner first: on macOS nothing else of a foreign process may be read.
+        # Read the owner first: on macOS nothing else of another user's process may be read.
         uids = process.uids()
         if process.pid in (0, os.getpid()) or self._own_uid not in (0, uids.real):
             return
@@ -188,7 +188,7 @@ class PortableMachine(Machine):
             )
 
     def _ancestor(self, pid: int) -> ProcessKey | None:
-        """The nearest watched process above one, of the same user; None: there is none."""
+        """Find the nearest watched ancestor of the same user; None: there is not one."""
         below = self._known[pid]
         above = self._known.get(below.ppid)
         for _ in range(_MAX_SHELLS):
@@ -219,9 +219,10 @@ def _host() -> HostMemory:
 
 
 def hardware() -> Hardware:
-    """The battery and the plug, as far as psutil knows them on this system."""
+    """Read the battery and the power supply, as far as psutil knows them on this system."""
     found: Any = None
-    with suppress(Exception):  # OSError, RuntimeError, AttributeError: by system and driver
+    # OSError, RuntimeError or AttributeError, depending on system and driver
+    with suppress(Exception):
         found = psutil.sensors_battery()
     if found is None or found.percent is None or not 0 <= found.percent <= 100:
         return Hardware()
@@ -235,18 +236,18 @@ def _key(process: psutil.Process) -> ProcessKey:
 
 
 def _optional(read: Callable[[], T]) -> T | None:
-    """What may not be read, or is not there on this system, is None."""
+    """Call `read`; return None if the value may not be read or does not exist on this system."""
     try:
         return read()
     except psutil.NoSuchProcess:
         raise
-    # The last two are psutil's words for a figure that this system does not have.
+    # psutil raises the last two for a value that this system does not have.
     except (psutil.Error, OSError, AttributeError, NotImplementedError):
         return None
 
 
 def _of(pid: int, read: Callable[[psutil.Process], T], otherwise: T) -> T:
-    """What is read of another process; `otherwise` where it cannot be."""
+    """Read something of another process; return `otherwise` if it cannot be read."""
     with suppress(psutil.Error, OSError):
         return read(psutil.Process(pid))
     return otherwise

@@ -1,9 +1,9 @@
 """
 Power of the machine: its batteries, and whether it is plugged in.
 
-Source: kernel, Documentation/ABI/testing/sysfs-class-power, Documentation/power/
-power_supply_class.rst (micro-units; each driver tells only what it knows, energy in uWh or charge
-in uAh).
+Source: kernel, Documentation/ABI/testing/sysfs-class-power and
+Documentation/power/power_supply_class.rst. Values are in micro-units. Each driver shows only what
+it knows: energy in uWh or charge in uAh.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PLUGS = frozenset(("Mains", "USB", "Wireless", "BrickID"))
 
 
 class BatteryReader:
-    """The supplies below one /sys; read every 10 s, since their own figures change no faster."""
+    """Reads the supplies below one /sys, every 10 s: their own values change no faster."""
 
     EVERY_S = 10.0
 
@@ -28,7 +28,7 @@ class BatteryReader:
         self._found: tuple[tuple[Battery, ...], bool | None] = ((), None)
 
     def read(self, now_mono_s: float) -> tuple[tuple[Battery, ...], bool | None]:
-        """The batteries, and whether the machine is plugged in; None: nothing says so."""
+        """Return the batteries, and whether the machine is plugged in; None: unknown."""
         if now_mono_s >= self._due_mono_s:
             self._due_mono_s = now_mono_s + self.EVERY_S
             self._found = self._read_supplies()
@@ -41,7 +41,7 @@ class BatteryReader:
             path = f"{self._base}/{name}"
             kind = sysfs_text(f"{path}/type")
             if sysfs_text(f"{path}/scope") == "Device":
-                continue  # of a mouse, a headset or a pen
+                continue  # battery of a mouse, a headset or a pen
             if kind in _PLUGS or (kind or "").startswith("USB"):
                 state = sysfs_int(f"{path}/online")
                 if state is not None:
@@ -57,18 +57,20 @@ class BatteryReader:
 
 
 def _read_battery(name: str, path: str, plugged: bool | None) -> Battery | None:
-    """One battery; None where not even its level is known."""
+    """Read one battery; None if not even its level is known."""
     left_j, full_j = _read_energy_j(path)
     percent: float | None = sysfs_int(f"{path}/capacity")
     if left_j is not None and full_j is not None:
-        # Firmware rounds the percent, and knows a new battery's by its design.
+        # Firmware rounds the percentage, and computes it from the design capacity while the battery
+        # is new.
         percent = 100.0 * left_j / full_j
     if percent is None or not 0.0 <= percent <= 120.0:
         return None
     status = sysfs_text(f"{path}/status")
     discharging = status == "Discharging" or (status in (None, "Unknown") and plugged is False)
     if plugged and _is_idle(path):
-        discharging = False  # held at a charge threshold, or dead: either can say otherwise
+        # a charge threshold or a dead battery: the driver may still report Discharging
+        discharging = False
     return Battery(
         name=clean(name, 40),
         percent=min(100.0, percent),
@@ -80,12 +82,13 @@ def _read_battery(name: str, path: str, plugged: bool | None) -> Battery | None:
 
 
 def _read_energy_j(path: str) -> tuple[float | None, float | None]:
-    """Joules left and when full; both or neither, so that their ratio means something."""
+    """Read the joules left and when full; both or neither, so that their ratio is valid."""
     left, full = sysfs_int(f"{path}/energy_now"), sysfs_int(f"{path}/energy_full")
     factor = _JOULES_IN_UWH
     if left is None or not full:
         left, full = sysfs_int(f"{path}/charge_now"), sysfs_int(f"{path}/charge_full")
-        # The design voltage does not sag under load, which would make the level jump.
+        # Prefer the design voltage: the measured one sags under load, which would make the level
+        # jump.
         volts = sysfs_int(f"{path}/voltage_min_design") or sysfs_int(f"{path}/voltage_now")
         if not volts or volts < 0:
             return None, None
@@ -96,18 +99,18 @@ def _read_energy_j(path: str) -> tuple[float | None, float | None]:
 
 
 def _is_idle(path: str) -> bool:
-    """Whether a battery tells that nothing flows."""
+    """Return whether a battery reports zero current or power."""
     flows = (sysfs_int(f"{path}/power_now"), sysfs_int(f"{path}/current_now"))
     return 0 in flows
 
 
 def _read_power_w(path: str) -> float | None:
-    """What is drawn; None for 0, which a driver shows that does not know."""
+    """Read the power drawn; None for 0, which drivers show when they do not know it."""
     power = sysfs_int(f"{path}/power_now")
     if power is None:
         current, volts = sysfs_int(f"{path}/current_now"), sysfs_int(f"{path}/voltage_now")
         if current is None or volts is None:
             return None
         power = current * volts // 1_000_000
-    watts = abs(power) / 1e6  # some drivers count what is drawn as negative
+    watts = abs(power) / 1e6  # some drivers count discharge as negative
     return watts if 0.0 < watts <= _MAX_BATTERY_W else None

@@ -1,9 +1,9 @@
 """
 The watched processes of a Linux machine: found, sampled, reviewed.
 
-A process is read in full once, when its pid is new. What has to wait for the process itself is
-read beside the loop. A process that keeps us waiting is described at a later sample, and watched
-without a name when that takes long.
+A process is read in full once, when its pid is new. Reads that may block on the process run in a
+thread. A process that does not answer in time is described at a later sample. After 2 s it is
+watched without a name.
 """
 
 from __future__ import annotations
@@ -34,26 +34,29 @@ from watchdog_app.machine.sensors.shared_pages import SharedPages
 
 _YOUNG_S = 5.0
 _YOUNG_EVERY_S = 0.5
-# What no sample shows is asked again this often: limits set by the program itself, late execs.
+# Properties that a sample does not show are read again this often: limits that the program sets
+# itself, late execs.
 _REVIEW_EVERY_S = 10.0
-# Later than that for a process that has done nothing: it has changed nothing of itself.
+# Extra delay for an idle process: it has not changed its own properties.
 _IDLE_SLACK_S = 50.0
-_NEW_BUDGET_S = 0.03  # of a processor, for the new processes of one sample; some 50 Pythons
-# Nobody grows unseen for longer, whatever the kernel makes us wait for.
+_NEW_BUDGET_S = 0.03  # of CPU time for the new processes of one sample: some 50 Pythons
+# After this time watch a process without a name, so that its growth is seen even if the kernel
+# blocks the reads.
 _UNNAMED_AFTER_S = 2.0
-# Two descriptors a process, at most a quarter; the rest of the daemon needs some too.
+# Use at most a quarter of the descriptor limit, two per process; the rest of the daemon needs some
+# too.
 _KEPT_OPEN_SHARE = 4
-_MAX_DEPTH = 64  # deeper is a loop made of reused pids
-# How far shared pages may move before it is asked again what they are: the file that says so
-# costs 10 us, ten times as much as the one with their number.
+_MAX_DEPTH = 64  # a longer chain is a loop of reused pids
+# Change of the shared size after which the status file is read again. It splits shared pages by
+# type, but costs 10 us: ten times as much as statm, which has the total.
 _SHARED_STEP_BYTES = 4 << 20
 
 
 class ProcessFiles:
     """
-    What is read of one process at each sample: /proc/PID/stat and statm.
+    The files of one process that each sample reads: /proc/PID/stat and statm.
 
-    They stay open: a read of a kept one fails once its process has ended, even when the pid is in
+    They stay open. A read of an open file fails once its process has ended, even if the pid is in
     use again.
 
     Args:
@@ -68,13 +71,13 @@ class ProcessFiles:
         self._stat = KeptFile(f"{proc}/{key.pid}/stat")
         self._statm = KeptFile(f"{proc}/{key.pid}/statm")
         self._last: ProcessSample | None = None
-        self._data = (b"", False)  # what it was made of
+        self._data = (b"", False)  # stat line and swap_in_use that `_last` was made from
         self._shmem: int | None = None
-        self._shared = 0  # bytes, when that was read
+        self._shared = 0  # shared bytes when `_shmem` was read
 
     def sample(self, *, swap_in_use: bool) -> ProcessSample:
         """
-        The process now; as it was last when it cannot be read for a moment.
+        Read the process; return the last sample if it cannot be read for a moment.
 
         Args:
             swap_in_use: whether the machine has anything in swap; if not, no process has.
@@ -84,8 +87,8 @@ class ProcessFiles:
             Denied, Unsupported: it cannot be read, and never was.
         """
         try:
-            # A process that does nothing at all shows the same line to the last digit: its
-            # faults, pages and ticks stand in it, so nothing else of it has changed either.
+            # An idle process shows exactly the same line, which includes faults, pages and ticks.
+            # So its other values have not changed either.
             data = (self._stat.read(2048), swap_in_use)
             if data != self._data or self._last is None:
                 self._last = self._parse(data[0], swap_in_use=swap_in_use)
@@ -94,14 +97,15 @@ class ProcessFiles:
             self.close()
             raise
         except SensorError:
-            # Out of descriptors for a moment, or half a line: the process has not ended.
+            # A temporary error, such as a lack of descriptors or a half-written line: the process
+            # has not ended.
             if self._last is None:
                 raise
         return self._last
 
     def read(self, *, swap_in_use: bool) -> ProcessSample:
         """
-        The process now and nothing else: what an action may rest on.
+        Read the process now, without a fallback to an older sample, as actions need it.
 
         Raises:
             Gone, Denied, Unsupported: it has ended, or cannot be read.
@@ -109,7 +113,7 @@ class ProcessFiles:
         return self._parse(self._stat.read(2048), swap_in_use=swap_in_use)
 
     def close(self) -> None:
-        """Give the descriptors back; the next sample opens them again."""
+        """Close the descriptors; the next sample opens them again."""
         self._stat.close()
         self._statm.close()
 
@@ -117,7 +121,7 @@ class ProcessFiles:
         pid = self.key.pid
         try:
             stat = process.Stat(data)
-            # Where the first thread alone has ended it shows the letter of a zombie, and lives.
+            # If only the main thread has ended, the state is Z, but the process lives.
             is_zombie = stat.has_ended and stat.threads <= 1
             if stat.start_ticks != self.key.start_time or is_zombie:
                 raise Gone(f"process {pid} has ended")
@@ -159,11 +163,11 @@ class _Watched:
         self.reviewed = stat  # of the last review
         self.since_mono_s = now_mono_s
         self.review_due_mono_s = now_mono_s + _YOUNG_EVERY_S
-        self.last: ProcessSample | None = None  # the same object while it does nothing
-        self.membership: bytes | None = None  # of which groups; None: not known yet
+        self.last: ProcessSample | None = None  # the same object while the process is idle
+        self.membership: bytes | None = None  # contents of its cgroup file; None: not read yet
 
     def update(self, **changes: Any) -> bool:
-        """Set fields of `info`; whether any of them changed."""
+        """Set fields of `info`; return whether any of them changed."""
         info = replace(self.info, **changes)
         changed = info != self.info
         self.info = info
@@ -174,11 +178,11 @@ class _Watched:
 
     def is_due(self, now_mono_s: float, *, idle: bool) -> bool:
         """
-        Whether it is to be reviewed.
+        Return whether the process must be reviewed.
 
         Args:
             now_mono_s: of the sample.
-            idle: it has done nothing since the sample before.
+            idle: it has done nothing since the previous sample.
         """
         stat, reviewed = self.stat, self.reviewed
         slack_s = _IDLE_SLACK_S if idle and not self.is_young(now_mono_s) else 0.0
@@ -192,14 +196,14 @@ class _Watched:
 
 class ProcessTable:
     """
-    Who is watched, and what they use.
+    The watched processes and their resource use.
 
     Args:
         proc: where the proc file system is mounted.
         describer: reads a process in full.
-        own_uid: whose processes are watched; 0: everybody's.
+        own_uid: user whose processes are watched; 0: all users.
         own_pid: never watched.
-        patience_s: how long a look waits for one process; None: until it answers.
+        patience_s: how long a sample waits for one process; None: until it answers.
     """
 
     def __init__(
@@ -217,25 +221,27 @@ class ProcessTable:
         self._own_pid = own_pid
         self._watched: dict[int, _Watched] = {}  # by pid
         self._discovery = Discovery(proc, self._watched, self._background)
-        # Pythons of which it is not known yet what they are, since when; watched or not.
+        # Python processes without a description yet, watched or not: since when.
         self._undescribed: dict[int, float] = {}
         self._memberships = Memberships(proc, patience_s)
         self._infos: Mapping[ProcessKey, ProcessInfo] = MappingProxyType({})
         self._changed = False
         self._max_kept_open = descriptor_limit() // (2 * _KEPT_OPEN_SHARE)
         self._shared_pages = SharedPages(proc, self._find_program, background=self._background)
-        self._ancestors_unknown = False  # whom a process belongs to: a shell has not answered
-        self._new_budget_s = float("inf")  # at the first sample there is nothing to miss yet
+        # a shell has not answered, so some process's ancestor is unknown
+        self._ancestors_unknown = False
+        # unlimited at the first sample, when there is nothing to be late for
+        self._new_budget_s = float("inf")
 
     @property
     def faults(self) -> dict[str, Fault]:
-        """What is not watched, by source."""
+        """Faults in force, by source."""
         found = (self._discovery.fault, self._memberships.fault)
         return {fault.source: fault for fault in found if fault is not None}
 
     @property
     def infos(self) -> Mapping[ProcessKey, ProcessInfo]:
-        """The watched processes; the same object until something changes."""
+        """The watched processes, by key; the same object until something changes."""
         if self._changed:
             self._infos = MappingProxyType(
                 {watched.info.key: watched.info for watched in self._watched.values()}
@@ -249,18 +255,18 @@ class ProcessTable:
         return [each.kernel for each in self._watched.values() if each.kernel is not None]
 
     def rename_kernels(self) -> None:
-        """Give every kernel the name that it has now."""
+        """Set every kernel's current name."""
         for each in self._watched.values():
             info, each.info = each.info, self._describer.with_current_name(each.info, each.kernel)
             self._changed |= info != each.info
 
     def update(self, now_mono_s: float, now_unix_s: float) -> None:
         """
-        Find who is new, drop who is gone, look again at who may have changed.
+        Find new processes, drop ended ones, and check known ones that may have changed.
 
         Args:
             now_mono_s: monotonic time of the sample.
-            now_unix_s: the same by the clock.
+            now_unix_s: the same time by the wall clock.
         """
         changes = self._discovery.scan(now_mono_s)
         if changes.existing is not None:
@@ -279,11 +285,11 @@ class ProcessTable:
         self, now_mono_s: float, now_unix_s: float, *, swap_in_use: bool
     ) -> tuple[ProcessSample, ...]:
         """
-        All watched processes now. One that ends while it is read is dropped: that is normal.
+        Sample all watched processes. One that ends during the read is dropped, which is normal.
 
         Args:
             now_mono_s: monotonic time of the sample.
-            now_unix_s: the same by the clock.
+            now_unix_s: the same time by the wall clock.
             swap_in_use: whether the machine has anything in swap.
         """
         samples = []
@@ -295,7 +301,7 @@ class ProcessTable:
                 sample = files.sample(swap_in_use=swap_in_use)
             except SensorError:
                 self._drop(pid)
-                self._discovery.new_pids.append(pid)  # its pid may be another process's by now
+                self._discovery.new_pids.append(pid)  # another process may have this pid by now
                 continue
             if not keep:
                 files.close()
@@ -309,7 +315,7 @@ class ProcessTable:
         return completed
 
     def review(self, key: ProcessKey) -> None:
-        """Read memory group and limits of a process anew at the next update."""
+        """Read memory group and limits of a process again at the next update."""
         watched = self._watched.get(key.pid)
         if watched is not None and watched.info.key == key:
             watched.review_due_mono_s = float("-inf")
@@ -317,7 +323,7 @@ class ProcessTable:
 
     def read(self, key: ProcessKey, *, swap_in_use: bool) -> ProcessSample:
         """
-        One process now, watched or not.
+        Read one process now, watched or not.
 
         Args:
             key: of the process.
@@ -337,24 +343,25 @@ class ProcessTable:
             files.close()
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         for watched in self._watched.values():
             watched.files.close()
         self._discovery.close()
         self._memberships.close()
 
     def _drop_ended(self, there: Container[int]) -> None:
-        """Drop whoever is not among these."""
+        """Drop the processes that are not in `there`."""
         self._background.drop_ended(there)
         self._undescribed = {pid: since for pid, since in self._undescribed.items() if pid in there}
         for pid in [pid for pid in self._watched if pid not in there]:
             self._drop(pid)
 
     def _examine(self, pid: int, now_mono_s: float, now_unix_s: float) -> bool:
-        """Look at a pid of which it is not known what it is; whether it is watched from now on."""
+        """Find out what a pid is; return whether it is watched from now on."""
         asked_mono_s = self._undescribed.pop(pid, now_mono_s)
         try:
-            # Root may ask anyone at once; others are refused all but the owner of foreign ones.
+            # Root checks any process at once. For other users, drop other owners' processes first:
+            # the kernel shows only who owns those.
             foreign = self._own_uid != 0 and read_owner(self._proc, pid) != self._own_uid
             if pid != self._own_pid and not foreign and self._discovery.is_python(pid):
                 uid, stat = read_owner(self._proc, pid), self._read_stat(pid)
@@ -374,7 +381,7 @@ class ProcessTable:
             self._background.drop(pid)
             return False
         except SensorError:
-            pass  # not for us to read: not for us to watch
+            pass  # this user may not read it, so it is not watched
         if pid in self._watched:
             self._drop(pid)
         return False
@@ -386,8 +393,9 @@ class ProcessTable:
         return stat
 
     def _describe(self, pid: int, stat: process.Stat, uid: int) -> Description | None:
-        """What a process is; None: that has to wait for it."""
-        # Of this program in this process: what is said of the one before an exec is not its own.
+        """Describe a process; None: the answer has not come yet."""
+        # The key includes the start of the program: a description from before an exec does not
+        # apply after it.
         question = Question(pid, "all", (stat.start_ticks, stat.start_stack))
         return self._background.ask(question, lambda: self._describer.describe(pid, stat, uid))
 
@@ -398,7 +406,7 @@ class ProcessTable:
         self._changed = True
         watched = self._watched.get(pid)
         if watched is not None and watched.info.key == description.info.key:
-            # Watched without a name until now.
+            # The process was watched without a name until now.
             watched.info, watched.kernel = description.info, description.kernel
             self._set_membership(watched, watched.membership)
             return
@@ -407,15 +415,17 @@ class ProcessTable:
         self._watched[pid] = _Watched(self._proc, stat, description, now_mono_s)
 
     def _review(self, watched: _Watched, now_mono_s: float, now_unix_s: float) -> bool:
-        """Look again at a watched process; False: it is no Python any more."""
+        """Review a watched process; return False if it is not Python any more."""
         stat, before, info = watched.stat, watched.reviewed, watched.info
         pid, young = info.key.pid, watched.is_young(now_mono_s)
-        # Spread by the pid, or all that were found together would be reviewed in one sample.
+        # Vary the interval by pid. Otherwise processes that were found together would all be
+        # reviewed in one sample.
         every_s = _YOUNG_EVERY_S if young else _REVIEW_EVERY_S * (0.75 + (pid % 16) / 32)
         watched.review_due_mono_s = now_mono_s + every_s
         exe = read_exe(self._proc, pid)
         if stat.start_stack != before.start_stack or exe not in (None, info.exe):
-            # Another program in the same process. (None: it cannot be read for a moment.)
+            # The process has executed another program. (exe is None: it cannot be read for a
+            # moment.)
             self._drop(pid)
             self._examine(pid, now_mono_s, now_unix_s)
             self._find_ancestors()
@@ -425,15 +435,16 @@ class ProcessTable:
             return pid in self._watched
         watched.reviewed = stat
         self._changed |= watched.update(
-            # Pid 1 inherits orphans. Who started them tells them from its workers.
+            # Pid 1 adopts orphans. Keep the original parent: it distinguishes orphans from workers
+            # of pid 1.
             ppid=info.ppid if stat.ppid == 1 else stat.ppid,
             cgroup=self._find_group(watched),
             started_unix_s=self._describer.start_unix_s(stat, now_unix_s, info.started_unix_s),
             rlimit_as_bytes=self._describer.rlimit_as(pid),
         )
         if info.kind is TaskKind.PYTHON and (young or stat.comm != before.comm):
-            # Workers say in their title what they do: ray::IDLE becomes ray::train. Only then is
-            # the command line read again: it can wait for the lock of a memory map that swaps.
+            # Workers show their activity in their title: ray::IDLE becomes ray::train. Read the
+            # command line only then: the read can wait for the lock of a memory map that swaps.
             argv = self._read_argv(pid)
             if argv and argv != info.argv:
                 self._changed |= watched.update(argv=argv, name=identify(argv, info.exe).name)
@@ -453,18 +464,20 @@ class ProcessTable:
         self._changed |= watched.update(cgroup=self._find_group(watched))
 
     def _find_group(self, watched: _Watched) -> str | None:
-        """Folder of its group as far as that is known: it can have been made since."""
+        """
+        Return the folder of the process's group, looked up again: it may have been created since.
+        """
         if watched.membership is None:
             return watched.info.cgroup
         return self._describer.group_folder(watched.membership)
 
     def _find_ancestors(self) -> None:
-        """Set each watched process's nearest watched ancestor, looking through shells."""
+        """Set each watched process's nearest watched ancestor, skipping shells in between."""
         for each in self._watched.values():
             self._changed |= each.update(ancestor=self._ancestor(each))
 
     def _ancestor(self, watched: _Watched) -> ProcessKey | None:
-        """The nearest watched process above one, of the same user; None: there is none."""
+        """Find the nearest watched ancestor of the same user; None: there is not one."""
         pid = watched.stat.ppid
         for _ in range(_MAX_DEPTH):
             if pid <= 1:
@@ -476,8 +489,8 @@ class ProcessTable:
             between = process.read_stat(pid, self._proc)
             if between is None:
                 return None
-            # A terminal's shell leads a session of its own: what is typed there is a task of its
-            # own, even when the terminal is a Python program. `sh -c` is no such shell, although
+            # A terminal's shell leads a session of its own. A command typed there is a separate
+            # task, even if the terminal is a Python program. `sh -c` is not such a shell, although
             # a notebook's `!command` gives it a terminal.
             if between.leads_terminal:
                 argv = self._read_argv(pid)
@@ -488,7 +501,7 @@ class ProcessTable:
         return None
 
     def _read_argv(self, pid: int) -> tuple[str, ...] | None:
-        """Command line of a process; None: that has to wait for it."""
+        """Read the command line of a process; None: the answer has not come yet."""
         return self._background.ask(Question(pid, "words"), lambda: read_argv(self._proc, pid))
 
     def _find_program(self, pid: int) -> tuple[int, str | None] | None:

@@ -1,12 +1,13 @@
 """
-What forked workers still share with their family: measured now and then, within a budget.
+Measure the pages that forked workers still share with their family, within a time budget.
 
-After a fork both processes count every page as resident, though there is one
-of each until somebody writes. Then there are two, and neither process has
-become larger: an interpreter that counts references does that to all of its
-objects, without any allocation. Only a walk of the page tables tells how many
-are left (/proc/PID/smaps_rollup): about 6 us for each MB of 4 KiB pages, and
-it takes the lock of the process's memory map: so it is done beside the loop.
+After a fork both processes count every page as resident, though each page exists once until one of
+them writes to it. Then there are two copies, yet neither process has grown. An interpreter with
+reference counts writes to all of its objects this way, without any allocation.
+
+Only a walk of the page tables (/proc/PID/smaps_rollup) tells how many pages are still shared. It
+costs about 6 us for each MB of 4 KiB pages and takes the lock of the process's memory map. So a
+thread does it, outside the sampling loop.
 """
 
 from __future__ import annotations
@@ -20,34 +21,36 @@ from watchdog_app.base.linux.files import read_or_empty
 from watchdog_app.base.threads import Background, Question
 from watchdog_app.core.model.machine import ProcessKey, ProcessSample
 
-_TICK_BUDGET_S = 0.003  # begun within a sample; the last one may take longer
-_FIRST_WALK_AFTER_S = 1.0  # many live shorter than that
+_TICK_BUDGET_S = 0.003  # for walks started in one sample; the last one may exceed it
+_FIRST_WALK_AFTER_S = 1.0  # many processes do not live that long
 _EVERY_S = 30.0
 _COST_FACTOR = 1000.0  # a walk of 50 ms is repeated after 50 s: a thousandth of a core
-_REST_S = 0.5  # samples that follow faster are those near a limit, where each copy counts
+# samples follow each other faster than this only near a limit, where each copy counts
+_REST_S = 0.5
 _EVERY_NEAR_S = 1.0
-_COST_FACTOR_NEAR = 100.0  # for all of a family together: a hundredth of a core
+_COST_FACTOR_NEAR = 100.0  # for a whole family together: a hundredth of a core
 
 
 class _Walk:
-    """What the last walk of one process has shown."""
+    """The result of the last page walk of one process."""
 
     __slots__ = ("cost_s", "shared_bytes", "since_mono_s", "surplus_bytes")
 
     def __init__(self, now_mono_s: float) -> None:
-        self.since_mono_s = now_mono_s  # of the walk, or of the first sample
+        self.since_mono_s = now_mono_s  # time of the walk, or of the first sample
         self.cost_s: float | None = None  # None: not measured yet
-        self.shared_bytes: int | None = None  # with anybody
-        # What it counts beyond its part of the shared pages; None: the kernel does not say.
+        self.shared_bytes: int | None = None  # shared with any process
+        # Bytes counted beyond the process's part of its shared pages; None: the kernel does not
+        # say.
         self.surplus_bytes: int | None = None
 
     def due_mono_s(self, relatives: int, *, at_rest: bool) -> float:
         """
-        When the next walk may be made.
+        Return when the next walk may start.
 
         Args:
-            relatives: processes of the family.
-            at_rest: nothing is near a limit.
+            relatives: number of processes in the family.
+            at_rest: no resource is near a limit.
         """
         if self.cost_s is None:
             return self.since_mono_s + _FIRST_WALK_AFTER_S
@@ -60,14 +63,14 @@ class _Walk:
 
 class SharedPages:
     """
-    Completes samples of forked processes by `cow_bytes`.
+    Adds `cow_bytes` to the samples of forked processes.
 
     Args:
         proc: where the proc file system is mounted.
-        find_program: what a pid executes: equal in parent and child when no exec lies between;
-            None: not known.
-        clock: to keep the budget.
-        background: where it is measured; None: in threads of its own, waited for.
+        find_program: identifies the program that a pid executes. It is equal in parent and child if
+            the child has not called exec; None: unknown.
+        clock: measures the budget, in seconds.
+        background: runs the walks; None: use own threads and wait for them.
     """
 
     def __init__(
@@ -81,14 +84,14 @@ class SharedPages:
         self._find_program = find_program
         self._clock = clock
         self._background = background or Background()
-        self._walks: dict[ProcessKey, _Walk] = {}  # of forks and of whom they stem from
+        self._walks: dict[ProcessKey, _Walk] = {}  # of forks and the heads of their families
         self._last_mono_s = float("-inf")
 
     def add_cow_bytes(
         self, samples: Sequence[ProcessSample], now_mono_s: float
     ) -> tuple[ProcessSample, ...]:
         """
-        The samples, those of forks with what they share with their family.
+        Return the samples, with `cow_bytes` set for forks.
 
         Args:
             samples: of all watched processes.
@@ -124,7 +127,7 @@ class SharedPages:
         )
 
     def _find_parents(self, samples: Sequence[ProcessSample]) -> dict[ProcessKey, ProcessSample]:
-        """Whom each fork was forked from."""
+        """Map each fork to the process that it was forked from."""
         by_pid = {sample.key.pid: sample for sample in samples}
         parents = {}
         for sample in samples:
@@ -138,24 +141,28 @@ class SharedPages:
     def _divide_surplus(
         self, family: Sequence[ProcessSample], parents: Mapping[ProcessKey, ProcessSample]
     ) -> Iterator[tuple[ProcessKey, int]]:
-        """What is to be taken off each fork's size, so that the sum counts every page once."""
+        """
+        Compute what to subtract from each fork's size, so that the sum counts every page once.
+        """
         walks = [self._walks[member.key] for member in family]
         surplus = [walk.surplus_bytes for walk in walks]
         whole = sum(part for part in surplus if part is not None)
         of_forks = sum(part for part in surplus[1:] if part is not None)
         for member, walk in zip(family[1:], walks[1:], strict=True):
             if walk.shared_bytes is None:
-                # A newborn shares all that its parent has; it can never share more than it has.
+                # Not measured yet: a new fork shares all pages of its parent, and can never share
+                # more than that.
                 yield member.key, _private_bytes(parents[member.key])
             elif None in surplus:
                 yield member.key, walk.shared_bytes
             else:
-                # Not what it shares: siblings can share what their parent has written to since.
+                # Do not use `shared_bytes` here: siblings can share pages that their parent has
+                # since written to.
                 part = walk.surplus_bytes or 0
                 yield member.key, whole * part // of_forks if of_forks else 0
 
     def _measure(self, sample: ProcessSample, walk: _Walk, now_mono_s: float) -> float:
-        """Take in what a walk has told; seconds that it took, 0 while it goes on."""
+        """Store the result of a finished walk; return its seconds, or 0 while it still runs."""
         measured = self._background.ask(
             Question(sample.key.pid, "shares", sample.key), lambda: self._walk_pages(sample)
         )
@@ -166,14 +173,17 @@ class SharedPages:
         dirty = process.status_bytes(data, b"Private_Dirty")
         part = process.status_bytes(data, b"Pss_Anon")  # not before Linux 5.3
         if clean is not None and dirty is not None:
-            # What is neither its own nor of a file is shared with whom it was forked from.
+            # Private memory that is neither the process's own nor a file's is shared with its
+            # family.
             walk.shared_bytes = max(0, private_bytes - clean - dirty)
             walk.surplus_bytes = None if part is None else max(0, private_bytes - part)
         walk.since_mono_s, walk.cost_s = now_mono_s, cost_s
         return cost_s
 
     def _walk_pages(self, sample: ProcessSample) -> tuple[int, bytes, float]:
-        """In a thread: its size as it was then, what the walk has told, and how long it took."""
+        """
+        Walk the pages, in a thread; return the size at that time, the file, and the seconds taken.
+        """
         begun_s = self._clock()
         data = read_or_empty(f"{self._proc}/{sample.key.pid}/smaps_rollup", 4096)
         return _private_bytes(sample), data, self._clock() - begun_s
@@ -182,7 +192,7 @@ class SharedPages:
 def _family_head(
     sample: ProcessSample, parents: Mapping[ProcessKey, ProcessSample]
 ) -> ProcessSample:
-    """Whom a fork stems from, through forks of forks."""
+    """Follow a fork to the first process of its family, through forks of forks."""
     seen = {sample.key}
     while (parent := parents.get(sample.key)) is not None and parent.key not in seen:
         sample = parent

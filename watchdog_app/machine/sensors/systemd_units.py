@@ -1,12 +1,12 @@
 """
-What systemd says of the unit of a process that has ended, and guards of memory of the process.
+What systemd says about the unit of an ended process, and OOM daemons about the process.
 
-Asked with `journalctl` and `systemctl`, each for some seconds at most: never in the daemon's own
-thread. Of a user's units everybody may read the journal of his own manager, of others whoever is
-in the groups adm and systemd-journal.
+The module runs `journalctl` and `systemctl`, each for some seconds at most, and never in the
+daemon's main thread. Every user may read the journal of their own service manager. Other journals
+need the group adm or systemd-journal.
 
-Sources: systemd, src/core/unit.c (the lines; their MESSAGE_ID in sd-messages.h), systemctl(1)
-show, systemd.journal-fields(7); earlyoom, kill.c and nohang, for the lines of theirs.
+Sources: systemd, src/core/unit.c (the lines; their MESSAGE_ID in sd-messages.h), systemctl(1) show,
+systemd.journal-fields(7); earlyoom, kill.c, and nohang for their lines.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.exits import UnitEnd
 
 _TIMEOUT_S = 5.0
-_RETRY_S = 1.0  # systemd writes of an end once the unit's group is empty
+_RETRY_S = 1.0  # systemd logs an end only when the unit's group is empty
 _ATTEMPTS = 3
 _MAX_LINES = 500
 _MAX_BYTES = 1 << 20
 _KEPT_LINES = 3
-# An end is neither written down nor told until then: journalctl is slow under memory pressure.
+# The daemon records and reports an end only after the answer or this time: journalctl is slow under
+# memory pressure.
 _ANSWER_S = 12.0
-_MAX_QUESTIONS = 8  # without an answer at once: further ends are written down unasked
+_MAX_QUESTIONS = 8  # unanswered at one time; further ends are recorded without an answer
 _LONGEST = 240
 GUARDS = ("earlyoom", "nohang", "nohang-desktop", "bustd")
 _MANAGER = re.compile(r"user@(\d+)\.service")
@@ -50,12 +51,12 @@ class Unit(NamedTuple):
     """A unit of systemd."""
 
     name: str
-    user: bool  # of the user's own manager
+    user: bool  # belongs to the user's service manager
 
 
 def find_unit(group: str | None) -> Unit | None:
     """
-    The innermost service or scope in the path of a control group; None: none that can be asked.
+    Find the innermost service or scope in the path of a control group; None: none to query.
 
     Args:
         group: a folder or a path of a group.
@@ -76,20 +77,20 @@ def find_unit(group: str | None) -> Unit | None:
 
 @dataclass(slots=True)
 class UnitQuery:
-    """A question to systemd, with its answer."""
+    """A query to systemd, with its answer."""
 
-    until_mono_s: float  # an answer is waited for no longer
+    until_mono_s: float  # deadline for the answer
     answered: bool = False
     answer: UnitEnd | None = None
 
     def over(self, now_mono_s: float) -> bool:
-        """Whether nothing more is waited for."""
+        """Return whether the answer has come or its deadline has passed."""
         return self.answered or now_mono_s >= self.until_mono_s
 
 
 class UnitQueries:
     """
-    Asks systemd in a thread, one question after the other.
+    Queries systemd in a thread, one query after the other.
 
     Args:
         wake: called in the thread when there is something to collect.
@@ -103,13 +104,13 @@ class UnitQueries:
         self, group: str | None, pid: int, since_unix_s: float, *, guards: Sequence[str] = ()
     ) -> UnitQuery | None:
         """
-        Ask of a process that has ended; None: nobody could answer.
+        Query systemd about an ended process; None: nothing here could answer.
 
         Args:
             group: its memory group.
             pid: of the process.
             since_unix_s: when it was last seen alive.
-            guards: daemons that kill for memory and run here.
+            guards: OOM daemons that run on this machine.
         """
         unit = find_unit(group)
         guards = [each for each in guards if each in GUARDS]
@@ -126,7 +127,7 @@ class UnitQueries:
         return question
 
     def collect(self) -> None:
-        """Put what has been answered into the questions."""
+        """Store the finished answers in their queries."""
         self._worker.collect()
 
     def _store_answer(self, question: UnitQuery, answer: UnitEnd | None) -> None:
@@ -138,15 +139,15 @@ def ask(
     unit: Unit | None, pid: int, since_unix_s: float, *, guards: Sequence[str] = ()
 ) -> UnitEnd | None:
     """
-    What is written of a unit and a process since a time; None: nothing.
+    Read what the journal and systemd say about a unit and a process since a time; None: nothing.
 
-    Takes until something is found, or some seconds; every command is ended after five.
+    Takes until something is found, or some seconds. Each command is killed after five seconds.
 
     Args:
-        unit: in which it ran.
+        unit: unit in which the process ran.
         pid: of the process.
         since_unix_s: when it was last seen alive.
-        guards: daemons that kill for memory and run here.
+        guards: OOM daemons that run on this machine.
     """
     found = None
     for look in range(_ATTEMPTS):
@@ -209,28 +210,30 @@ def _read(
 def _find_guard_line(
     guards: Sequence[str], pid: int, since_unix_s: float
 ) -> tuple[str, str] | None:
-    """The one of them that says that it ends this process, and its line."""
+    """Find the OOM daemon that says it kills this process, and its line."""
     for guard in guards:
         if guard not in GUARDS:
             continue
         said = list(_journal_messages([f"_SYSTEMD_UNIT={guard}.service"], since_unix_s))
         own = [line for line in said if (v := _VICTIM.search(line)) and int(v[1]) == pid]
-        acted = any(_ACTS.search(line) for line in said)  # nohang says both on lines of their own
+        # nohang writes victim and signal on separate lines
+        acted = any(_ACTS.search(line) for line in said)
         if own and acted:
             return guard, own[0]
     return None
 
 
 def _journal_messages(words: Sequence[str], since_unix_s: float) -> Iterator[str]:
-    """Messages of the journal, oldest first; none where it cannot be read."""
+    """Yield the messages of the journal, oldest first; none if it cannot be read."""
     argv = ["journalctl", "--no-pager", "-q", "-o", "json", "-n", str(_MAX_LINES)]
     for line in _command_output([*argv, f"--since=@{int(since_unix_s)}", *words]).splitlines():
         if not line.startswith("{"):
-            yield line  # asked for JSON and answered otherwise: a wrapper of somebody's
+            yield line  # a wrapper around journalctl that ignores -o json
             continue
         with suppress(ValueError):
             entry: dict[str, Any] = json.loads(line)
-            # The kernel tells journald who writes: others may name any unit in their fields.
+            # journald gets the writer's name from the kernel. Other programs may name any unit in
+            # their fields, so accept only systemd's messages.
             by = entry.get("_COMM")
             told = entry.get("MESSAGE")
             manager = "--user" in words or any(word.startswith("UNIT=") for word in words)
@@ -239,17 +242,17 @@ def _journal_messages(words: Sequence[str], since_unix_s: float) -> Iterator[str
 
 
 def _unit_properties(unit: Unit) -> dict[str, str]:
-    """Properties of a unit; empty where systemd does not answer."""
+    """Read the properties of a unit; empty if systemd does not answer."""
     names = "LoadState,ActiveState,Result,ExecMainPID,ExecMainCode,ExecMainStatus"
     argv = ["systemctl", *["--user"] * unit.user, "show", "-p", names, "--", unit.name]
     pairs = (line.partition("=") for line in _command_output(argv).splitlines())
     shown = {name.strip(): value.strip() for name, _, value in pairs}
-    # Of a unit that is not loaded any more systemctl shows what a new one would have.
+    # For a unit that is not loaded any more, systemctl shows the defaults of a new one.
     return {} if shown.get("LoadState") == "not-found" else shown
 
 
 def _main_status(shown: dict[str, str], pid: int) -> int | None:
-    """How the unit's main process ended, as wait(2) gives it; None: it was another one."""
+    """Return how the unit's main process ended, as wait(2) does; None: it was another process."""
     with suppress(KeyError, ValueError):
         if int(shown["ExecMainPID"]) != pid:
             return None
@@ -262,8 +265,8 @@ def _main_status(shown: dict[str, str], pid: int) -> int | None:
 
 
 def has_systemd_tools() -> bool:
-    """Whether a command is there that tells of ends."""
-    # Not shutil.which: shutil would cost the daemon 1 MB.
+    """Return whether journalctl or systemctl is installed."""
+    # Not shutil.which: importing shutil would cost the daemon 1 MB.
     return any(
         os.access(os.path.join(folder, name), os.X_OK)
         for folder in os.get_exec_path()

@@ -1,10 +1,9 @@
 """
-Heat of everything but NVIDIA's GPUs, and how often the CPU was slowed down.
+Temperatures of everything but NVIDIA GPUs, and how often the CPU was throttled.
 
-What a chip calls "max" or "crit" means something else for each: on Intel and AMD
-processors "crit" is where they begin to slow themselves down, and laptops work there
-all day; on mainboards both are whatever the firmware was shipped with. So thresholds
-are believed only where it is known what happens at them.
+The meaning of "max" and "crit" differs between chips. On Intel and AMD processors "crit" is where
+throttling begins, and laptops run there all day. On mainboards the firmware sets both to any value.
+So watchdog uses a threshold only if it knows what happens there.
 
 Sources: kernel, Documentation/hwmon/{sysfs-interface,coretemp,k10temp}.rst,
 Documentation/driver-api/thermal/sysfs-api.rst, Documentation/gpu/amdgpu/thermal.rst;
@@ -27,28 +26,29 @@ _MAX_SENSORS = 32
 _MAX_COUNTERS = 64
 _INPUT = re.compile(r"temp(\d+)_input")
 _TRIP = re.compile(r"trip_point_(\d+)_type")
-# A sensor that is not connected shows -128, -62, 0, 127 or 255; a disk without a threshold 65261.
+# An unconnected sensor shows -128, -62, 0, 127 or 255; a disk without a threshold shows 65261.
 _COLDEST_C, _HOTTEST_C = 1.0, 126.0
 _LOWEST_PASSIVE_C = 70.0
 _LOWEST_LIMIT_C, _HIGHEST_LIMIT_C = 40.0, 130.0
-# Zones of Intel's INT340x and chipset drivers, named after ACPI devices of four letters (TCPU,
-# B0D4, SEN1) or pch_*. Since Linux 5.12 the kernel only writes their critical point to its log, and
-# processors work at it: there is nothing to be afraid of (int340x_thermal_zone.c,
-# intel_pch_thermal.c, both `.critical`).
+# Zones of Intel's INT340x and chipset drivers. They are named after ACPI devices of four letters
+# (TCPU, B0D4, SEN1) or pch_*. Since Linux 5.12 the kernel only logs their critical point.
+# Processors run at it, so it is harmless (int340x_thermal_zone.c, intel_pch_thermal.c, both
+# `.critical`).
 _LOGGED_ONLY = re.compile(r"[A-Z][A-Z0-9_]{3}|TCPU_PCI|B0D4_PCI|pch_\w+")
 _CPU_ZONE = re.compile(r"x86_pkg_temp|(cpu|soc|bigcore|cluster|tcpu)[-_0-9a-z]*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class _Chip:
-    """What is known of the sensors of one driver."""
+    """What watchdog knows about the sensors of one driver."""
 
     label: str
     is_cpu: bool = False
-    main: tuple[str, ...] = ()  # prefixes of the labels that stand for the whole, best first
-    slowdown: str | None = None  # the attribute at which it slows itself down
-    shutdown: str | None = None  # ... and switches itself off
-    every_s: float = 0.0  # asking more often than that would disturb it
+    main: tuple[str, ...] = ()  # label prefixes of the channel for the whole chip, best first
+    slowdown: str | None = None  # attribute with the temperature at which the chip throttles itself
+    # attribute with the temperature at which the chip switches itself off
+    shutdown: str | None = None
+    every_s: float = 0.0  # shortest interval between reads that does not disturb the device
 
 
 _PROCESSOR = ("Package id", "Physical id", "Tdie", "Tctl")
@@ -56,10 +56,10 @@ _CHIPS = {
     "coretemp": _Chip("CPU", True, _PROCESSOR, slowdown="crit"),
     "k10temp": _Chip("CPU", True, _PROCESSOR, slowdown="crit"),
     "zenpower": _Chip("CPU", True, _PROCESSOR, slowdown="crit"),
-    # Each question keeps a disk from its saving states.
+    # Each read keeps the disk out of its power-saving states.
     "nvme": _Chip("NVMe disk", False, ("Composite",), "max", "crit", every_s=10.0),
     "amdgpu": _Chip("AMD GPU", False, ("junction", "edge"), slowdown="crit", shutdown="emergency"),
-    # SATA disks (drivetemp) are left out: some spin up to answer, and none of them slows down.
+    # SATA disks (drivetemp) are left out: some spin up to answer, and they do not throttle.
     "jc42": _Chip("memory module"),
     "spd5118": _Chip("memory module"),
 }
@@ -67,21 +67,21 @@ _CHIPS = {
 
 @dataclass(slots=True)
 class _Sensor:
-    """One temperature, with its degrees as last read."""
+    """One temperature sensor and its last reading."""
 
     record: Temperature  # without degrees
     every_s: float
-    may_sleep: str | None  # what tells whether its device sleeps; None: it never does
+    may_sleep: str | None  # file that says whether its device sleeps; None: it never sleeps
     due_mono_s: float = float("-inf")
-    last: Temperature | None = None  # None: it shows nonsense, or its device is asleep
+    last: Temperature | None = None  # None: the value is implausible, or the device is asleep
 
 
 class TemperatureReader:
     """
-    Temperatures and counters below one /sys. For one thread, which may have to wait for devices.
+    Reads temperatures and counters below one /sys. For one thread, since a device may block it.
 
-    Temperatures are read at each call; counters every 10 s; which sensors there are is
-    looked up every minute, and at once when one has vanished.
+    Temperatures are read at each call, counters every 10 s. The reader searches for sensors every
+    minute, and at once when one has vanished.
     """
 
     def __init__(self, sys_root: str = "/sys") -> None:
@@ -93,7 +93,7 @@ class TemperatureReader:
 
     def read(self, now_mono_s: float) -> tuple[tuple[Temperature, ...], int | None]:
         """
-        Temperatures, and how often the CPU was slowed down; what cannot be read is left out.
+        Read the temperatures and the CPU's throttle count; unreadable values are left out.
 
         Args:
             now_mono_s: monotonic time of the sample.
@@ -106,7 +106,7 @@ class TemperatureReader:
                 self._read_sensor(path, sensor, now_mono_s)
         if now_mono_s >= self._next_count_mono_s:
             self._next_count_mono_s = now_mono_s + _COUNTERS_EVERY_S
-            read = map(sysfs_int, self._counter_files)  # None: a CPU that was taken offline
+            read = map(sysfs_int, self._counter_files)  # None: the CPU was taken offline
             counts = [count for count in read if count is not None and count >= 0]
             self._throttle_events = sum(counts) if counts else None
         temperatures = [each.last for each in self._sensors.values() if each.last is not None]
@@ -120,13 +120,13 @@ class TemperatureReader:
         if degrees is not None:
             sensor.last = replace(sensor.record, celsius=degrees)
             sensor.due_mono_s = now_mono_s + sensor.every_s
-        elif not os.path.exists(path):  # EIO and EAGAIN pass, ENODEV stays
+        elif not os.path.exists(path):  # EIO, EAGAIN: temporary; no file: device removed
             self._next_scan_mono_s = now_mono_s
 
     def _find_sensors(self) -> None:
         known = self._sensors
         self._sensors = {
-            # Another device may have the number now.
+            # The number in the path may belong to another device now.
             path: known[path]
             if path in known and known[path].record == record
             else _new_sensor(path, record)
@@ -138,14 +138,14 @@ class TemperatureReader:
 def _new_sensor(path: str, record: Temperature) -> _Sensor:
     name, _, _ = record.key.partition("/")
     chip = _CHIPS.get(name.split(" ")[0])
-    # Reading a GPU that the system has put to sleep wakes it, on kernels before 6.13.
+    # On kernels before 6.13, a read wakes a GPU that the system has suspended.
     status = f"{os.path.dirname(path)}/device/power/runtime_status"
     may_sleep = sysfs_text(status) in ("active", "suspended", "suspending", "resuming")
     return _Sensor(record, 0.0 if chip is None else chip.every_s, status if may_sleep else None)
 
 
 def _find_temperatures(root: str) -> dict[str, Temperature]:
-    """Every temperature worth watching by its file."""
+    """Find every temperature worth watching, by its file."""
     found: dict[str, Temperature] = {}
     base = f"{root}/class/hwmon"
     zones = {_zone_name(kind) for _, kind in _list_zones(root)}
@@ -156,7 +156,7 @@ def _find_temperatures(root: str) -> dict[str, Temperature]:
         if name is None:
             continue
         if _zone_name(name) in zones or "/thermal_zone" in os.path.realpath(path):
-            continue  # the same sensor as a zone, which says more of what happens at its limits
+            continue  # a zone of the same sensor says more about what happens at its limits
         channels = [match[1] for each in sysfs_names(path) if (match := _INPUT.fullmatch(each))]
         chip = _CHIPS.get(name)
         if chip is not None and channels:
@@ -171,7 +171,9 @@ def _find_temperatures(root: str) -> dict[str, Temperature]:
 def _chip_temperatures(
     path: str, key: str, chip: _Chip, channels: list[str]
 ) -> dict[str, Temperature]:
-    """The channels that stand for the whole chip; all where none does."""
+    """
+    Build temperatures of the channels for the whole chip; of all channels if none is labelled so.
+    """
     labels = {channel: sysfs_text(f"{path}/temp{channel}_label") for channel in channels}
     chosen: list[str] = []
     for prefix in chip.main:
@@ -209,7 +211,7 @@ def _zone_name(kind: str) -> str:
 
 
 def _zone_temperatures(root: str, cpu_known: bool) -> dict[str, Temperature]:
-    """Zones at whose trip points the kernel itself acts, and those of the CPU."""
+    """Build temperatures of the CPU's zones and of zones at whose trip points the kernel acts."""
     found = {}
     for folder, kind in _list_zones(root):
         path = f"{root}/class/thermal/{folder}"
@@ -217,7 +219,7 @@ def _zone_temperatures(root: str, cpu_known: bool) -> dict[str, Temperature]:
         logged_only = _LOGGED_ONLY.fullmatch(kind) is not None
         slowdown, shutdown = (None, None) if logged_only else _read_trip_points(path)
         if is_cpu and cpu_known and shutdown is None:
-            continue  # its own driver has told
+            continue  # the driver of the CPU already reports this temperature
         if not is_cpu and slowdown is None and shutdown is None:
             continue
         found[f"{path}/temp"] = Temperature(
@@ -232,7 +234,7 @@ def _zone_temperatures(root: str, cpu_known: bool) -> dict[str, Temperature]:
 
 
 def _read_trip_points(path: str) -> tuple[float | None, float | None]:
-    """Where the kernel slows down and where it powers off; None each where it does not."""
+    """Read where the kernel throttles and where it powers off; None each: it does not."""
     if sysfs_text(f"{path}/mode") == "disabled":
         return None, None
     points: dict[str | None, list[float]] = {"passive": [], "hot": [], "critical": []}
@@ -244,22 +246,22 @@ def _read_trip_points(path: str) -> tuple[float | None, float | None]:
             if found is not None and degrees is not None:
                 found.append(degrees)
     shutdown = min(points["critical"], default=None)
-    # Where two are passive, the lower one only switches the regulation on. Some firmware names 50
-    # degrees, and a machine that computes is above that all day.
+    # Of two passive points, the lower one only switches the regulation on. Some firmware names 50
+    # degrees, and a busy machine is above that all day.
     believed = [each for each in points["passive"] if each >= _LOWEST_PASSIVE_C]
     slowdown = max(believed, default=min(points["hot"], default=None))
     return _plausible_slowdown(slowdown, shutdown), shutdown
 
 
 def _plausible_slowdown(slowdown: float | None, shutdown: float | None) -> float | None:
-    """A slowdown that comes before the shutdown; another one is not believed."""
+    """Return the slowdown temperature if it is below the shutdown temperature, else None."""
     if slowdown is None or shutdown is None or slowdown < shutdown:
         return slowdown
     return None
 
 
 def _number_labels(found: dict[str, Temperature]) -> None:
-    """Tell apart what is called the same: "CPU 0", "CPU 1"."""
+    """Number equal labels: "CPU 0", "CPU 1"."""
     labels = [each.label for each in found.values()]
     counts: dict[str, int] = {}
     for path, each in list(found.items()):
@@ -270,7 +272,7 @@ def _number_labels(found: dict[str, Temperature]) -> None:
 
 
 def _find_counters(root: str) -> list[str]:
-    """Files that count, each package and each core once, however many threads show them."""
+    """Find the files that count throttling, each package and core once, not once per thread."""
     base = f"{root}/devices/system/cpu"
     found: dict[tuple[str, int | None, int | None], str] = {}
     for folder in sysfs_names(base):
@@ -286,7 +288,8 @@ def _find_counters(root: str) -> list[str]:
             file = f"{path}/thermal_throttle/{which}_throttle_count"
             if (which, package, identity) not in found and os.path.exists(file):
                 found[which, package, identity] = file
-    # Packages first: theirs say most, and a machine of two hundred cores costs no more.
+    # Packages first: their counts say most. The cap keeps the cost of a machine with two hundred
+    # cores bounded.
     return sorted(found.values(), key=lambda file: "package" not in file)[:_MAX_COUNTERS]
 
 
@@ -295,7 +298,7 @@ def _read_limit_c(path: str) -> float | None:
 
 
 def _celsius(milli: int | None, lowest: float, highest: float) -> float | None:
-    """Degrees from thousandths; None outside what a working sensor can show."""
+    """Convert thousandths of a degree; None outside what a working sensor can show."""
     if milli is None:
         return None
     degrees = milli / 1000.0

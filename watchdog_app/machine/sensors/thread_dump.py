@@ -1,9 +1,8 @@
 """
-What the threads of some processes do, from /proc: states, where in the kernel they wait.
+The threads of processes, from /proc: their states and where in the kernel they wait.
 
-Nothing is stopped and nothing is attached to. What this user may not read is left out: the
-system call of a process that is no child of ours (kernel.yama.ptrace_scope) and the kernel's
-stack (root alone) are often among that.
+Nothing is stopped or attached to. What this user may not read is left out. That is often the system
+call of a process that is not our child (kernel.yama.ptrace_scope) and the kernel stack (root only).
 
 Source: proc(5); the system calls' numbers: kernel, arch/x86/entry/syscalls/syscall_64.tbl and
 include/uapi/asm-generic/unistd.h (arm64).
@@ -24,7 +23,7 @@ _MAX_THREADS = 128  # of one process
 _MAX_THREADS_TOTAL = 400
 _KERNEL_FRAMES = 8
 
-# What a thread that stands still can be in.
+# System calls in which a thread can block.
 _SYSTEM_CALLS: Mapping[str, Mapping[int, str]] = {
     "x86_64": {
         0: "read", 1: "write", 18: "pwrite64", 20: "writev", 40: "sendfile", 44: "sendto",
@@ -50,12 +49,12 @@ def dump(
     members: Iterable[ProcessKey], proc: str = "/proc", machine: str | None = None
 ) -> tuple[ProcessThreads, ...]:
     """
-    The processes that are still those, in this order, and their children that have ended.
+    Dump the members that still run, in this order, and their zombie children.
 
     Args:
-        members: of a task, its root first; of more than 64 the first ones.
-        proc: where /proc is.
-        machine: as `os.uname` has it, for the numbers of system calls; None: this one.
+        members: of a task, root first; only the first 64 are read.
+        proc: where /proc is mounted.
+        machine: as in `os.uname`, for the numbers of system calls; None: this one.
     """
     calls = _SYSTEM_CALLS.get(machine or (os.uname().machine if hasattr(os, "uname") else ""), {})
     found: list[ProcessThreads] = []
@@ -85,7 +84,7 @@ def _read_process(
         thread = read_stat(tid, f"{proc}/{stat.pid}/task")
         if thread is not None:
             threads.append(_read_thread(folder, thread, calls))
-        # A kernel may be built without it.
+        # Kernels without CONFIG_PROC_CHILDREN lack this file.
         children += [int(word) for word in read_or_empty(f"{folder}/children").split()]
     comm = _decode(stat.comm)
     return ProcessThreads(stat.pid, stat.ppid, comm, stat.state, tuple(threads), stat.threads)
@@ -112,20 +111,20 @@ def _read_thread(folder: str, stat: Stat, calls: Mapping[int, str]) -> ThreadSta
 
 
 def parse_wchan(data: bytes) -> str | None:
-    """The function of the kernel in which a thread sleeps; None: in none, or it is not told."""
-    # `poll_schedule_timeout.constprop.0`: what compilers append says nothing.
+    """Parse the kernel function in which a thread sleeps; None: not sleeping, or hidden."""
+    # `poll_schedule_timeout.constprop.0`: suffixes from the compiler carry no information.
     name = _decode(data.strip()).partition(".")[0]
     return None if name in ("", "0") else name[:80]
 
 
 def parse_syscall(data: bytes) -> int | None:
-    """Number of a system call, of /proc/PID/syscall; None: it is in none (`running`, -1)."""
+    """Parse the number in /proc/PID/syscall; None: not in a system call (`running`, -1)."""
     words = data.split()
     return parse_number(words[0]) if words else None
 
 
 def parse_stack(data: bytes) -> tuple[str, ...]:
-    """Functions of the kernel's stack, innermost first, of /proc/PID/stack."""
+    """Parse the functions in /proc/PID/stack, innermost first."""
     found = []
     for line in data.splitlines()[:_KERNEL_FRAMES]:
         _, _, name = line.partition(b"] ")

@@ -1,13 +1,16 @@
 """
-What wakes the loop between two samples: memory pressure, and memory groups near their limit.
+Wakes the loop between two samples: memory pressure, and memory groups near their limit.
 
-The kernel tells each in another way: a trigger on the pressure (PSI) of the machine or of a group;
-for a cgroup v1 group an eventfd on thresholds of its usage and on its OOM event; for a v2 group its
-memory.events file, which changes when a limit is met. What has fired is silent until the next
-`update`, so that a group which brushes its limit a thousand times a second (page cache does) costs
-one wake-up a sample and no more.
+The kernel has three mechanisms:
 
-A thread arms groups and gives them up: the kernel makes each of these calls wait.
+- a trigger on the memory pressure (PSI) of the machine or of a group;
+- for a cgroup v1 group, an eventfd on thresholds of its usage and on its OOM event;
+- for a cgroup v2 group, its memory.events file, which changes when a limit is reached.
+
+A source that has fired stays silent until the next `update`. A group may reach its limit a thousand
+times a second, as page cache does. It still costs only one wake-up per sample.
+
+A thread opens and closes the sources of groups, because the kernel blocks each of these calls.
 
 Source: kernel, Documentation/accounting/psi.rst (monitoring for pressure thresholds),
 Documentation/admin-guide/cgroup-v1/memory.rst (9. memory thresholds, 10. OOM control),
@@ -40,43 +43,43 @@ _READ, _URGENT = (select.EPOLLIN, select.EPOLLPRI) if sys.platform == "linux" el
 
 
 class Poller(Protocol):
-    """What waits for descriptors."""
+    """Waits for events on descriptors."""
 
     def add(self, fd: int, events: int, ready: Callable[[int], None]) -> None:
         """
         Call `ready(events)` whenever `fd` has one of `events`, an error or a hang-up.
 
         Args:
-            fd: is watched until `remove`.
+            fd: watched until `remove`.
             events: of epoll(7), or-ed.
             ready: called in the thread of the loop.
         """
 
     def remove(self, fd: int) -> None:
-        """No more calls for `fd`."""
+        """Stop calling back for `fd`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wakeup:
-    """Why to sample at once."""
+    """The reason to sample at once."""
 
     source: str  # "oom", "events", "threshold" or "pressure"
-    path: str  # the file or group that it concerns
+    path: str  # the file or group concerned
 
 
 @dataclass(slots=True, eq=False)
 class _Source:
-    """One descriptor that tells one thing."""
+    """One descriptor that reports one kind of event."""
 
     fd: int
     mask: int
     wakeup: Wakeup
-    fired: Callable[[], bool]  # False: a false alarm
+    fired: Callable[[], bool]  # returns False on a false alarm
 
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    """A group that is followed, with the limit that it was armed for."""
+    """A tracked group and the limit for which it was armed."""
 
     limit_bytes: int | None
     sources: list[_Source] = field(default_factory=list)
@@ -84,14 +87,14 @@ class _Group:
 
 class Triggers:
     """
-    The descriptors that a loop waits on between samples. For one thread.
+    The descriptors that the loop waits on between samples. For one thread.
 
-    `faults` says what cannot be had here; samples then have to do alone.
+    `faults` says which sources this machine lacks; then only regular samples show their events.
 
     Args:
         poller: waits for the descriptors.
-        wake: ends its wait from another thread: `pop_wakeup` has something to do.
-        pressure_path: of the whole machine.
+        wake: ends the poller's wait from another thread: `pop_wakeup` has something to do.
+        pressure_path: pressure file of the whole machine.
     """
 
     def __init__(
@@ -119,15 +122,15 @@ class Triggers:
 
     def update(self, groups: Iterable[CgroupMemory]) -> None:
         """
-        Arm what has fired again, and follow these groups and their limits. Once a sample.
+        Arm the fired sources again, and track these groups and their limits. Call once per sample.
 
-        A group that is new here wakes nobody until it is armed: a moment later.
+        A new group causes no wake-up until the thread has armed it, a moment later.
         """
         if not _LINUX:
             return
         self._worker.collect()
         for source in self._fired:
-            with suppress(OSError):  # swallow what came in since: this sample has seen it
+            with suppress(OSError):  # discard events since the last read: this sample has seen them
                 source.fired()
             with suppress(OSError):
                 self._add(source)
@@ -150,17 +153,17 @@ class Triggers:
                 )
 
     def pop_wakeup(self) -> Wakeup | None:
-        """What fired first since the last call; None: nothing has."""
+        """Return what fired first since the last call; None: nothing."""
         self._worker.collect()
         found, self._wakeup = self._wakeup, None
         return found
 
     def wait_until_armed(self, timeout_s: float) -> None:
-        """Wait until the groups of the latest `update` are armed, as far as they can be."""
+        """Wait until the groups of the latest `update` are armed, as far as possible."""
         self._worker.collect(timeout_s)
 
     def close(self) -> None:
-        """Give all descriptors back."""
+        """Close all descriptors."""
         self._groups.clear()
         self.wait_until_armed(_CLOSE_S)
         for source in (*self._armed, *self._fired):
@@ -172,7 +175,8 @@ class Triggers:
         self._armed.add(source)
 
     def _on_ready(self, source: _Source, _: int) -> None:
-        # Taken out and not merely masked: an error of a removed group is never masked.
+        # Remove the descriptor instead of masking it: epoll reports the error of a removed group
+        # even if it is masked.
         self._poller.remove(source.fd)
         self._armed.discard(source)
         self._fired.add(source)
@@ -194,7 +198,7 @@ class Triggers:
         found: tuple[list[_Source], OSError | None] | None,
         _: Exception | None,
     ) -> None:
-        """Poll the sources that were opened, unless the group is not watched any more."""
+        """Poll the opened sources, unless the group is not watched any more."""
         sources, problem = found or ([], None)
         if self._groups.get(path) is not group:
             for source in sources:
@@ -218,12 +222,14 @@ class Triggers:
 
 
 def _open_sources(group: CgroupMemory) -> tuple[list[_Source], OSError | None]:
-    """In the thread: the sources of a group, and what keeps it from having all of them."""
+    """
+    Open the sources of a group, in the thread; return them and the error that prevented others.
+    """
     sources: list[_Source] = []
     try:
         if group.version == 2:
             sources.append(_open_events(group.path))
-            with suppress(OSError):  # only where the group is delegated to us
+            with suppress(OSError):  # works only if the group is delegated to this user
                 sources.append(_open_pressure(f"{group.path}/memory.pressure"))
             return sources, None
         for ratio in _RATIOS:
@@ -237,7 +243,7 @@ def _open_sources(group: CgroupMemory) -> tuple[list[_Source], OSError | None]:
 
 
 def _open_pressure(path: str) -> _Source:
-    """A trigger on one pressure file."""
+    """Open a trigger on one pressure file."""
     fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def stalled_s() -> float:
@@ -252,7 +258,8 @@ def _open_pressure(path: str) -> _Source:
         raise
 
     def fired() -> bool:
-        # It can fire right after arming without any stall: only a grown total is true.
+        # The trigger can fire right after arming without any stall. So check that the total has
+        # grown.
         nonlocal seen_s
         before_s, seen_s = seen_s, stalled_s()
         return seen_s - before_s >= _STALL_S / 2
@@ -261,9 +268,9 @@ def _open_pressure(path: str) -> _Source:
 
 
 def _open_events(group: str) -> _Source:
-    """The memory.events file of a cgroup v2 group."""
+    """Open the memory.events file of a cgroup v2 group."""
     fd = os.open(f"{group}/memory.events", os.O_RDONLY | os.O_CLOEXEC)
-    # Reading is also what arms it: it reports changes since the last read.
+    # The read also arms the file: it reports changes since the last read.
     seen = os.pread(fd, 4096, 0)
 
     def fired() -> bool:
@@ -275,7 +282,7 @@ def _open_events(group: str) -> _Source:
 
 
 def _open_eventfd(wakeup: Wakeup, name: str, argument: str = "") -> _Source:
-    """An eventfd on a memory threshold or on the OOM event of a cgroup v1 group."""
+    """Open an eventfd on a memory threshold or on the OOM event of a cgroup v1 group."""
     fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     try:
         target = os.open(f"{wakeup.path}/{name}", os.O_RDONLY | os.O_CLOEXEC)
@@ -291,7 +298,7 @@ def _open_eventfd(wakeup: Wakeup, name: str, argument: str = "") -> _Source:
     def fired() -> bool:
         with suppress(BlockingIOError):
             os.eventfd_read(fd)
-            # The kernel signals once more when the group is removed: nothing is near then.
+            # The kernel also signals when the group is removed. Then its limit does not matter.
             return os.path.isdir(wakeup.path)
         return False
 
