@@ -1,1 +1,1 @@
-"""Finds why trainings crash before they do: `watchdog doctor`."""
+"""Finds reasons why trainings may crash, before they do: `watchdog doctor`."""

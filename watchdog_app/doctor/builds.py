@@ -1,7 +1,7 @@
 """
-Whether what an environment holds can work with the driver and the cards of this machine.
+Whether an environment's packages work with the driver and the cards of this machine.
 
-Pure: from what was read to findings. Nothing here imports or runs anything.
+Pure: from readings to findings. This module neither imports frameworks nor runs programs.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ _RUNTIME = re.compile(r"nvidia-cuda-runtime(?:-cu(\d\d))?$")
 _CUDNN = re.compile(r"nvidia-cudnn(?:-cu(\d\d))?$")
 _CPU_ONLY = ("tensorflow-cpu", "intel-tensorflow")
 _TORCH_OF = "torch --index-url https://download.pytorch.org/whl/"
-# A build with CUDA 11, for drivers that know no newer one.
+# Builds with CUDA 11, for drivers that do not support a newer one.
 _CUDA_11_PACKAGES = {"torch": f"{_TORCH_OF}cu118", "tensorflow": "'tensorflow[and-cuda]==2.14.*'"}
 _NEWEST = {"torch": "torch", "tensorflow": "'tensorflow[and-cuda]'"}
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the environments have to work with."""
+    """The machine that the environments must work with."""
 
     gpu: bool  # whether there is an NVIDIA GPU
     driver: Version = ()
     capabilities: tuple[tuple[str, Version], ...] = ()  # name and compute capability of each card
-    wsl: bool = False  # Windows' driver versions count otherwise
-    answers: bool = True  # whether the driver could be asked
+    wsl: bool = False  # Windows numbers its driver versions differently
+    answers: bool = True  # whether the driver answered
 
 
 def check(environment: Environment, target: Target) -> Iterator[Finding]:
-    """Every mismatch between packages, Python, driver and cards."""
+    """Find every mismatch between packages, Python, driver and cards."""
     if environment.version("tensorflow") is not None:
         yield from _tensorflow(environment, target)
     if environment.version("torch") is not None and target.gpu:
@@ -51,7 +51,7 @@ def check(environment: Environment, target: Target) -> Iterator[Finding]:
 
 
 def _built_cuda(environment: Environment, framework: str) -> Version:
-    """CUDA that a framework was built with; empty: none, or not known."""
+    """Return the CUDA version that a framework was built with; empty: none, or unknown."""
     answer = environment.frameworks.get(framework)
     if answer and answer.values.get("cuda"):
         return versions.parse(answer.values["cuda"])
@@ -67,7 +67,7 @@ def _built_cuda(environment: Environment, framework: str) -> Version:
 
 
 def _build(environment: Environment, key: str) -> dict[str, Any]:
-    """What a framework's files say of its build; empty: nothing."""
+    """Return what a framework's files say about its build; empty: nothing."""
     build = environment.installed.values.get(key)
     return build if isinstance(build, dict) else {}
 
@@ -75,7 +75,7 @@ def _build(environment: Environment, key: str) -> dict[str, Any]:
 def _driver_and_cards(
     environment: Environment, framework: str, target: Target
 ) -> Iterator[Finding]:
-    """A driver older than the CUDA of the framework needs; cards that this CUDA does not know."""
+    """Find a driver too old for the framework's CUDA, and cards that this CUDA does not support."""
     cuda = _built_cuda(environment, framework)
     words = environment.text_values(framework)
     minimum = versions.minimum_driver(cuda)
@@ -93,7 +93,7 @@ def _driver_and_cards(
         )
     answer = environment.frameworks.get(framework)
     if answer and answer.values.get("arch_list"):
-        return  # the build itself tells what it holds code for
+        return  # the caller compares the build's own list of architectures
     for name, capability in target.capabilities:
         first = versions.first_cuda(capability)
         words |= {"card": name, "capability": capability, "first": first}
@@ -139,11 +139,11 @@ def _tensorflow(environment: Environment, target: Target) -> Iterator[Finding]:
 def _cuda_libraries(
     environment: Environment, target: Target, tested: dict[str, Any] | None, words: dict[str, Any]
 ) -> Iterator[Finding]:
-    """The CUDA libraries that came with TensorFlow as wheels: missing, or of another version."""
+    """Check the CUDA libraries installed as wheels for TensorFlow: missing, or another version."""
     dists = environment.dists
     gpus = (environment.frameworks.get("tensorflow") or environment.installed).values.get("gpus")
     if not (any(map(_RUNTIME.match, dists)) or environment.conda or gpus):
-        # Where the import has shown that no GPU is found, this is why.
+        # If the import found no GPU, this is the reason.
         severity = Severity.ERROR if gpus == 0 and target.answers else Severity.WARNING
         wanted = f"CUDA {tested['cuda']} and cuDNN {tested['cudnn']}" if tested else "CUDA"
         yield finding("framework.no-cuda-wheels", severity=severity, wanted=wanted, **words)
@@ -176,10 +176,10 @@ def _torch(environment: Environment, target: Target) -> Iterator[Finding]:
 
 def supports_card(capability: Version, archs: list[str]) -> bool:
     """
-    Whether code for these architectures runs on a card.
+    Return whether code for these architectures runs on a card.
 
-    `sm_80` runs on 8.0 and on later cards of the same major number, `compute_80` on every
-    later one, compiled at the start; `sm_90a` on 9.0 alone.
+    `sm_80` runs on 8.0 and on later cards of the same major number. `compute_80` runs on every
+    later card, after compilation at the start. `sm_90a` runs on 9.0 only.
     """
     for arch in archs:
         found = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", arch)
@@ -204,7 +204,7 @@ def _jax(environment: Environment) -> Iterator[Finding]:
 
 
 def _cuda_wheels(environment: Environment) -> Iterator[Finding]:
-    """CUDA libraries of two major versions side by side."""
+    """Find CUDA libraries of two major versions in one environment."""
     majors: dict[str, list[str]] = {}
     for name, version in environment.dists.items():
         found = _RUNTIME.match(name) or _CUDNN.match(name)
@@ -233,7 +233,8 @@ def _numpy(environment: Environment) -> Iterator[Finding]:
         below = (2,) if torch and torch < numpy_2_from else ()
         title, version = "PyTorch", torch
     if below and numpy >= below:
-        # Across the change to 2 compiled code breaks; between others it rarely does.
+        # Code compiled for numpy 1 fails with numpy 2; a change within one major version rarely
+        # breaks it.
         two = ".two" if below <= (2,) else ""
         words: dict[str, Any] = {
             "framework": title,

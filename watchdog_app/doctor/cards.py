@@ -1,4 +1,4 @@
-"""What driver and daemon say of each card: does it answer, is it healthy, may it be used."""
+"""What driver and daemon say about each card: does it answer, is it healthy, may it be used."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _STATES = {str(state): row for state, row in STATES.items()}
 
 
 def check_driver(facts: Facts) -> Iterator[Finding]:
-    """Ask the driver, in a child: it may hang or crash."""
+    """Ask the driver, in a child process, since it may hang or crash."""
     machine = facts.machine
     loaded = driver_files.module_loaded(machine)
-    # A card without a module is told by its own check; asking would repeat it.
+    # Another check already reports a card without a kernel module.
     if not (loaded or facts.expects_gpu) or (facts.cards and not loaded):
         return
     if facts.asleep:
@@ -54,7 +54,8 @@ def check_driver(facts: Facts) -> Iterator[Finding]:
     elif answer.answers:
         yield from _check_cards(facts, answer)
     elif answer.code == Code.VERSION_MISMATCH:
-        if not driver.mismatched_libraries(machine):  # else told there, with the numbers
+        # `driver.check` reports mismatched libraries, with the versions
+        if not driver.mismatched_libraries(machine):
             yield facts.finding("driver.api-mismatch")
     elif answer.code in (Code.UNKNOWN, Code.NO_PERMISSION) and machine.container:
         yield facts.finding("driver.container-lost", error=answer.error)
@@ -91,12 +92,12 @@ def _check_cards(facts: Facts, answer: Driver) -> Iterator[Finding]:
 
 
 def _failed_card(facts: Facts, card: dict[str, Any], answer: Driver) -> Finding:
-    """A card on which the driver hung or crashed; the others were asked all the same."""
+    """Report a card on which the driver hung or crashed; the other cards were read anyway."""
     name, call = gpu.label(card), card["failed_in"]
     if not card.get("hung"):
         about, error = f", asked about {name}", card.get("error")
         return facts.finding("driver.crashed", call=call, about=about, error=error)
-    # What keeps CUDA off the cards that do not answer.
+    # The value of CUDA_VISIBLE_DEVICES that hides the cards that do not answer.
     others = ",".join(str(one.get("index")) for one in answer.usable) or "-1"
     words = {"call": call, "seconds": answer.seconds, "others": others}
     return facts.finding("driver.hung.card", card=name, **words)
@@ -105,7 +106,7 @@ def _failed_card(facts: Facts, card: dict[str, Any], answer: Driver) -> Finding:
 def _fault_finding(
     facts: Facts, entry: str, fault: GpuFault, card: dict[str, Any], *details: str
 ) -> Finding:
-    """What a row of the table of faults means for a card."""
+    """Build the finding of a row of the fault table for a card."""
     index = card.get("index")
     return facts.finding(
         entry,
@@ -122,7 +123,7 @@ def _fault_finding(
 
 
 def check(facts: Facts) -> Iterator[Finding]:
-    """Every card: what the kernel log, the daemon and the driver know of it."""
+    """Check every card: the kernel log, the daemon and the driver."""
     yield from _xids(facts)
     if not facts.expects_gpu or not driver_files.libraries(facts.machine, "libnvidia-ml.so.1"):
         return
@@ -138,10 +139,10 @@ def check(facts: Facts) -> Iterator[Finding]:
 
 def _daemon_findings(facts: Facts) -> Iterator[tuple[str, Finding]]:
     """
-    Each card of which the daemon knows something bad: its id, and the finding.
+    Yield the id and the finding of each card for which the daemon knows a problem.
 
-    It has watched for longer than one look takes: a card that answers now may have reported a
-    fault a minute ago.
+    The daemon has watched for longer than the doctor runs. A card that answers now may have
+    reported a fault a minute ago.
     """
     status, named = facts.daemon(), set()
     for incident in objects(status, "incidents"):
@@ -211,7 +212,7 @@ def _card_finding(
 
 
 def _xids(facts: Facts) -> Iterator[Finding]:
-    """Faults that the kernel log holds since boot."""
+    """Report GPU faults in the kernel log since boot."""
     counts: dict[int, list[str]] = {}
     for line in facts.machine.kernel_log() or ():
         event = events.parse_line(line, 0.0)

@@ -1,9 +1,8 @@
 """
-Programs that may hang or crash, run with a deadline.
+Run programs that may hang or crash, with a deadline.
 
-A driver library that waits for its kernel module cannot be ended by anybody, so
-nobody waits for it: the child is killed, and left to the system when even that
-does not help.
+A driver library that waits for its kernel module may not even end by SIGKILL. So the doctor kills
+the child and does not wait for its end.
 """
 
 from __future__ import annotations
@@ -23,30 +22,30 @@ from watchdog_app.base.text.quantities import format_duration
 
 _MAX_BYTES = 1 << 18  # of each stream; the rest is read and dropped
 _AFTER_END_S = 0.5
-_START_S, _POLL_S = 1.0, 0.01  # to start a child; a dead network disk may keep it for ever
+_START_S, _POLL_S = 1.0, 0.01  # to start a child; a dead network disk may block it for ever
 
 _lock = threading.Lock()
-_running_groups: set[int] = set()  # groups that were started and not yet ended
-_starting: set[int] = set()  # threads that start a child
+_running_groups: set[int] = set()  # process groups that have not ended yet
+_starting: set[int] = set()  # ids of threads that are starting a child
 _closed = threading.Event()
 
 
 @dataclass(frozen=True, slots=True)
 class ChildResult:
-    """What a child wrote, and how it ended."""
+    """The output of a child, and how it ended."""
 
     stdout: str
     stderr: str
-    code: int | None  # negative: the signal that ended it; None: it was killed at its deadline
+    code: int | None  # negative: the signal that ended it; None: killed at its deadline
     seconds: float
 
     @property
     def timed_out(self) -> bool:
-        """Whether its deadline has passed."""
+        """Whether the child was killed at its deadline."""
         return self.code is None
 
     def objects(self, mark: str = "") -> Iterator[dict[str, Any]]:
-        """The JSON objects in its output, a line each behind a mark; all else is noise."""
+        """Yield the JSON objects in the output, one per marked line; ignore all other lines."""
         for line in self.stdout.splitlines():
             try:
                 said = json.loads(line.removeprefix(mark)) if line.startswith(mark) else None
@@ -57,7 +56,7 @@ class ChildResult:
 
     @property
     def end_text(self) -> str:
-        """How it ended, in words."""
+        """How the child ended, in words."""
         if self.code is None:
             return f"it did not end within {format_duration(self.seconds)}"
         if self.code < 0:
@@ -75,11 +74,11 @@ def run(
     Run a program to its end or to its deadline.
 
     Raises:
-        OSError: it could not be started, or all of it is over.
+        OSError: it cannot be started, or `kill_all` was called.
     """
     begun = time.monotonic()
-    # An interpreter on a dead network disk hangs in its very start: with vfork this whole process
-    # would, and with the lock held so would its end.
+    # An interpreter on a dead network disk hangs during its start. With vfork this whole process
+    # would hang, too. Start it without the lock: otherwise `kill_all` would hang as well.
     subprocess._USE_VFORK = False  # type: ignore[misc]
     with _lock:
         if _closed.is_set():
@@ -93,7 +92,7 @@ def run(
             stderr=subprocess.PIPE,
             env=dict(env),
             cwd=cwd,
-            start_new_session=True,  # so that its children are ended with it
+            start_new_session=True,  # so that its own children are killed, too
             close_fds=True,
             bufsize=0,
         )
@@ -115,7 +114,7 @@ def run(
         with suppress(subprocess.TimeoutExpired):
             code = child.wait(timeout_s)
     finally:
-        # Also after a good end: what it started must not stay behind.
+        # Also after a normal end: processes that it started must not stay behind.
         with _lock:
             _kill(child.pid)
             _running_groups.discard(child.pid)
@@ -129,23 +128,23 @@ def run(
 
 def kill_all() -> None:
     """
-    Kill whatever still runs, and start nothing more: this process is about to end.
+    Kill every running child and start no more: this process is about to end.
 
-    A session of its own keeps Ctrl-C and a closed terminal from a child, and a framework that
-    is half imported goes on for a minute and with a GiB.
+    Children have their own sessions, so neither Ctrl-C nor a closed terminal reaches them. Without
+    this, a half-imported framework would run for another minute and use a GiB.
     """
     with _lock:
         _closed.set()
         for pid in _running_groups:
             _kill(pid)
-    # A thread that is starting a child kills it itself, unless this process ends before.
+    # A thread that is starting a child kills it, unless this process ends first.
     end_mono_s = time.monotonic() + _START_S
     while _starting and time.monotonic() < end_mono_s:
         time.sleep(_POLL_S)
 
 
 def _drain(stream: IO[bytes], kept: bytearray) -> None:
-    """Read a stream to its end; what is beyond the most is dropped."""
+    """Read a stream to its end; drop what exceeds the limit."""
     with stream:
         while chunk := stream.read(1 << 16):
             if len(kept) < _MAX_BYTES:

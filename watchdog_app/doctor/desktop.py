@@ -1,4 +1,4 @@
-"""Whether a notification would be seen, and an icon shown; asking shows nothing, starts nothing."""
+"""Whether the desktop shows notifications and icons; the check shows and starts nothing."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _DEADLINE_S = 5.0
 class Bus:
     """What the session bus says."""
 
-    names: frozenset[str] = frozenset()  # that somebody owns
-    activatable: frozenset[str] = frozenset()  # that would be started when called
+    names: frozenset[str] = frozenset()  # names with an owner
+    activatable: frozenset[str] = frozenset()  # names whose service starts when it is called
     server: str = ""  # name and version of the notification service
-    inhibited: bool | None = None  # do not disturb; None: it does not say
-    tray_host: bool | None = None  # whether somebody shows the icons
-    error: str | None = None  # why the bus could not be asked
-    silent: str | None = None  # a service on it that gave no answer
+    inhibited: bool | None = None  # do not disturb; None: unknown
+    tray_host: bool | None = None  # whether a program displays the tray icons
+    error: str | None = None  # why the bus did not answer
+    silent: str | None = None  # name of a service that did not answer
 
 
 def check(facts: Facts) -> Iterator[Finding]:
-    """The session bus, then who listens on it."""
+    """Check the session bus, then the services on it."""
     machine = facts.machine
     where = dbus.session_bus_address(machine.env, machine.uid, machine.root)
     program = shlex.join(facts.settings().notify.command)
@@ -72,7 +72,7 @@ def _notifications(facts: Facts, bus: Bus) -> Finding:
 
 
 def _gnome_do_not_disturb(facts: Facts) -> Iterator[Finding]:
-    """GNOME's own switch, which its service does not tell."""
+    """Report GNOME's own do-not-disturb setting, which its notification service does not show."""
     program = facts.machine.command("gsettings")
     if program is None:
         return
@@ -87,7 +87,7 @@ def _gnome_do_not_disturb(facts: Facts) -> Iterator[Finding]:
 
 
 def _query_bus(where: str) -> Bus:
-    """What the bus at an address says. Never raises; takes some seconds at most."""
+    """Ask the session bus at an address. Never raises; takes some seconds at most."""
     try:
         return asyncio.run(asyncio.wait_for(_read_bus(where), 3 * _DEADLINE_S))
     except ImportError as error:
@@ -103,7 +103,7 @@ async def _read_bus(where: str) -> Bus:
     properties = "org.freedesktop.DBus.Properties"
 
     async def ask(name: str, path: str, member: str, *words: str) -> list[object]:
-        """Nothing where it answers with an error."""
+        """Return the reply; empty after an error reply."""
         interface = properties if member == "Get" else name
         try:
             return await dbus.call(

@@ -1,4 +1,4 @@
-"""The way from a program to the GPU: card, kernel module, driver libraries, device nodes."""
+"""The path from a program to the GPU: card, kernel module, driver libraries, device nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TELLING = ("NVRM:", "nvidia: module verification failed", "Loading of module wi
 
 
 def check(facts: Facts) -> Iterator[Finding]:
-    """Card, module, libraries and nodes, in the order in which each needs the one before."""
+    """Check card, module, libraries and nodes, each of which needs the one before."""
     machine = facts.machine
     loaded = driver_files.module_loaded(machine)
     if not facts.expects_gpu and not loaded:
@@ -35,7 +35,7 @@ def check(facts: Facts) -> Iterator[Finding]:
         yield facts.fine("driver.module", version=version)
     elif facts.cards:
         yield _not_loaded(facts)
-    # A container that was given no GPU has no libraries either: one cause, told once.
+    # A container without a GPU has no libraries either. Report this cause only once.
     if not (loaded and machine.container and not _node_names(machine)):
         yield from _libraries(facts)
     if loaded:
@@ -65,7 +65,7 @@ def _wsl(facts: Facts) -> Iterator[Finding]:
 
 
 def _not_loaded(facts: Facts) -> Finding:
-    """Why the kernel module is not there, the first cause that holds."""
+    """Find the first cause that explains why the kernel module is not loaded."""
     machine = facts.machine
     drivers = {
         os.path.basename(machine.link("/sys/bus/pci/devices", address, "driver") or "")
@@ -92,7 +92,7 @@ def _not_loaded(facts: Facts) -> Finding:
 
 
 def _libraries(facts: Facts) -> Iterator[Finding]:
-    """The driver's own libraries, for programs to load."""
+    """Check the driver's libraries that programs load."""
     for name, entry in _LIBRARIES.items():
         found = driver_files.libraries(facts.machine, name)
         if not found:
@@ -106,7 +106,9 @@ def _libraries(facts: Facts) -> Iterator[Finding]:
 
 
 def mismatched_libraries(machine: Machine) -> list[driver_files.Library]:
-    """Libraries that the loader takes first and that are not of the loaded module's version."""
+    """
+    List the libraries that the loader finds first and whose version differs from the module's.
+    """
     module = driver_files.module_version(machine)
     return [
         first
@@ -165,7 +167,8 @@ def _group(machine: Machine, node: str) -> str:
 
 def _fabric_manager(facts: Facts) -> Iterator[Finding]:
     machine = facts.machine
-    hidden = machine.is_real and not machine.exists("/proc/1")  # /proc hides others' (hidepid)
+    # /proc hides other users' processes (hidepid)
+    hidden = machine.is_real and not machine.exists("/proc/1")
     if not facts.switches or machine.container or hidden:
         return
     if not any(one.name.startswith("nv-fabricmanage") for one in facts.processes()):

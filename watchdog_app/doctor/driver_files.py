@@ -1,4 +1,4 @@
-"""Where the driver left its traces: kernel module, libraries, device nodes. Reads, never judges."""
+"""Files of the driver: kernel module, libraries, device nodes. Reads only, without findings."""
 
 from __future__ import annotations
 
@@ -22,34 +22,37 @@ class Library:
     """A shared library of the driver."""
 
     path: str  # without the root
-    version: Version  # of its file name; empty: it does not say
-    stub: bool  # a placeholder of the CUDA toolkit to link against; it drives nothing
+    version: Version  # from its file name; empty: unknown
+    stub: bool  # a placeholder of the CUDA toolkit for linking, without any driver code
 
     @property
     def forward(self) -> bool:
-        """CUDA's forward compatibility package: newer than the kernel module, and meant to be."""
+        """
+        Whether it is CUDA's forward compatibility package, which is newer than the module by
+        design.
+        """
         return "/compat/" in f"{self.path}/"
 
 
 def module_version(machine: Machine) -> Version:
-    """Version of the kernel module that is loaded; empty: none, or it does not say."""
+    """Read the version of the loaded kernel module; empty: not loaded, or unknown."""
     text = machine.read("/proc/driver/nvidia/version") or ""
     found = _MODULE_VERSION.search(text)
     return versions.parse(found[1] if found else machine.read("/sys/module/nvidia/version"))
 
 
 def module_loaded(machine: Machine) -> bool:
-    """Whether the kernel holds NVIDIA's module."""
+    """Return whether NVIDIA's kernel module is loaded."""
     return machine.exists("/sys/module/nvidia") or machine.exists("/proc/driver/nvidia/version")
 
 
 def libraries(machine: Machine, name: str) -> list[Library]:
     """
-    Every copy of a library that the loader may find, the one it takes first.
+    List every copy of a library that the loader may find, the preferred one first.
 
     Args:
-        machine: where.
-        name: as programs ask for it: "libcuda.so.1".
+        machine: machine to search.
+        name: as programs load it: "libcuda.so.1".
     """
     found: dict[str, Library] = {}
     listed = filter(os.path.isabs, machine.env.get("LD_LIBRARY_PATH", "").split(":"))
@@ -64,12 +67,12 @@ def libraries(machine: Machine, name: str) -> list[Library]:
 
 
 def kernel(machine: Machine) -> str:
-    """The running kernel, as the folders below /lib/modules are named."""
+    """Return the running kernel's release, as the folders below /lib/modules are named."""
     return machine.read("/proc/sys/kernel/osrelease") or ""
 
 
 def built_modules(machine: Machine) -> tuple[bool, list[str]]:
-    """Whether a module was built for the running kernel, and for which others there is one."""
+    """Return whether a module was built for the running kernel, and other kernels that have one."""
     own, others = False, []
     for name in machine.names("/lib/modules"):
         listed = machine.read("/lib/modules", name, "modules.dep") or ""
@@ -82,7 +85,7 @@ def built_modules(machine: Machine) -> tuple[bool, list[str]]:
 
 
 def secure_boot(machine: Machine) -> bool | None:
-    """Whether the firmware demands signed modules; None: it does not say."""
+    """Return whether the firmware requires signed modules; None: unknown."""
     for name in machine.names("/sys/firmware/efi/efivars"):
         if name.startswith("SecureBoot-"):
             try:

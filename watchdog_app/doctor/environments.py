@@ -1,7 +1,7 @@
 """
-The Python environments that trainings run in: which there are, and what each holds.
+The Python environments that trainings run in: which exist, and what each contains.
 
-Each framework is imported in a child of its own: one that crashes hides no other.
+A child process imports each framework, so that a crash of one does not hide the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from watchdog_app.doctor.machine import Machine, Process
 from watchdog_app.doctor.versions import Version
 from watchdog_app.install.pythons import kernels
 
-GIVEN = "--python"  # the source of an environment that was named
+GIVEN = "--python"  # source of an environment that the user named
 TENSORFLOWS = ("tensorflow", "tensorflow-gpu", "tensorflow-cpu", "tf-nightly", "intel-tensorflow")
 FRAMEWORKS = {"tensorflow": "TensorFlow", "torch": "PyTorch", "jax": "JAX"}
 
@@ -41,38 +41,38 @@ _IMPORT_BYTES = 2 * GIB  # TensorFlow with its CUDA libraries takes about 1 GiB
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a framework said of itself."""
+    """What a framework said about itself."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
-    step: str | None = None  # the one it was at when it ended early
-    error: str | None = None  # how it ended early; None: it came to its end
-    cause: str = "framework.broken"  # the finding of such an end
+    step: str | None = None  # step at which the probe ended early
+    error: str | None = None  # how it ended early; None: it completed
+    cause: str = "framework.broken"  # finding for this kind of early end
     stderr: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """One interpreter with what is installed for it."""
+    """One interpreter and its packages."""
 
     python: str
     source: str  # how it was found: "VIRTUAL_ENV", "--python"
     installed: Answer = field(default_factory=Answer)
-    frameworks: Mapping[str, Answer] = field(default_factory=dict)  # those that were imported
+    frameworks: Mapping[str, Answer] = field(default_factory=dict)  # imported frameworks
 
     @property
     def dists(self) -> dict[str, str]:
-        """Versions of the distributions that matter here, by name."""
+        """Versions of the relevant distributions, by name."""
         found = self.installed.values.get("dists")
         return found if isinstance(found, dict) else {}
 
     @property
     def conda(self) -> list[str]:
-        """Conda packages that matter here, `name-version-build`."""
+        """Relevant conda packages, `name-version-build`."""
         found = self.installed.values.get("conda")
         return found if isinstance(found, list) else []
 
     def version(self, framework: str) -> str | None:
-        """Version of a framework that is installed; None: it is not."""
+        """Return the version of an installed framework; None: not installed."""
         names = TENSORFLOWS if framework == "tensorflow" else (framework,)
         for name in names:
             if name in self.dists:
@@ -85,16 +85,16 @@ class Environment:
 
     @property
     def python_version(self) -> Version:
-        """Of the interpreter; empty: it did not say."""
+        """Version of the interpreter; empty: unknown."""
         return versions.parse(self.installed.values.get("python"))
 
     @property
     def pip(self) -> str:
-        """The pip of this very environment, for commands."""
+        """Command line of this environment's own pip."""
         return f"{shlex.quote(self.python)} -m pip"
 
     def text_values(self, framework: str) -> dict[str, Any]:
-        """What texts about a framework of this environment name."""
+        """Return the values for texts about a framework of this environment."""
         return {
             "framework": FRAMEWORKS[framework],
             "version": self.version(framework),
@@ -105,10 +105,10 @@ class Environment:
 
 def find(machine: Machine, running: Iterable[Process]) -> list[tuple[str, str]]:
     """
-    Interpreters and how each was found, the likeliest first.
+    List interpreters and how each was found, the likeliest first.
 
     Raises:
-        UsageError: what was given with --python is no interpreter and no environment.
+        UsageError: the value of --python is neither an interpreter nor an environment.
     """
     if machine.python is not None:
         return [(_resolve_python(machine, machine.python), GIVEN)]
@@ -133,14 +133,15 @@ def find(machine: Machine, running: Iterable[Process]) -> list[tuple[str, str]]:
             found.append((each.python, f"Jupyter kernel {each.name}"))
     distinct: dict[str, tuple[str, str]] = {}
     for python, source in found:
-        # By folder: the python of a virtual environment is a link to another's.
+        # Compare folders: the python of a virtual environment is a link to another environment's.
         distinct.setdefault(os.path.realpath(os.path.dirname(python)), (python, source))
     return list(distinct.values())[:_MOST]
 
 
 def read_installed(machine: Machine, python: str, source: str) -> Environment:
-    """What is installed for an interpreter; nothing is imported."""
-    # One that was named is waited for: an interpreter on a network disk can need half a minute.
+    """Read which packages an interpreter has, without importing them."""
+    # Give an environment that the user named the full timeout: an interpreter on a network disk can
+    # need half a minute.
     limit = machine.timeout_s if source == GIVEN else min(_VERSIONS_S, machine.timeout_s)
     return Environment(python, source, _run_probe(machine, python, ["versions"], limit))
 
@@ -155,15 +156,15 @@ def import_frameworks(
     report_progress: Callable[[str], None],
 ) -> Environment:
     """
-    The environment with what its frameworks say of themselves.
+    Import each framework of an environment and store what it says about itself.
 
     Args:
-        machine: where.
-        environment: as `read_installed` found it.
-        available_bytes: RAM that is left; with too little nothing is imported.
-        driver_hangs: nothing is imported, since an import would hang with it.
-        use_gpu: whether a small computation on the GPU may be tried.
-        report_progress: is told what is being waited for.
+        machine: machine to examine.
+        environment: from `read_installed`.
+        available_bytes: available RAM; with too little nothing is imported.
+        driver_hangs: import nothing, since an import would hang, too.
+        use_gpu: whether to try a small computation on the GPU.
+        report_progress: called with a text about the current step.
     """
     answers: dict[str, Answer] = {}
     for name, title in FRAMEWORKS.items():
@@ -183,16 +184,17 @@ def import_frameworks(
 def _run_probe(machine: Machine, python: str, words: list[str], timeout_s: float) -> Answer:
     env = {
         **machine.env,
-        # What TensorFlow has to say about missing libraries is a message of level 0.
+        # TensorFlow reports missing libraries at log level 0.
         "TF_CPP_MIN_LOG_LEVEL": "0",
-        # A look must not take the whole card from a training that runs.
+        # The probe must not take the whole card from a running training.
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     env.pop("TF_GPU_ALLOCATOR", None)
     env.pop("__PYVENV_LAUNCHER__", None)
-    # A notebook imports from its own folder, so the probe does; a folder can be gone.
+    # A notebook imports modules from its own folder, so the probe runs there, too. The folder may
+    # have been removed.
     folder = machine.cwd if os.path.isdir(machine.cwd) else "/"
     try:
         ended = children.run([python, _PROBE, *words], timeout_s, env, cwd=folder)
@@ -202,7 +204,7 @@ def _run_probe(machine: Machine, python: str, words: list[str], timeout_s: float
 
 
 def parse_probe(ended: children.ChildResult) -> Answer:
-    """What a probe's output means; the output may hold anything and end anywhere."""
+    """Parse a probe's output, which may contain other lines and end at any point."""
     values: dict[str, Any] = {}
     step: str | None = None
     error: str | None = None
@@ -225,7 +227,7 @@ def parse_probe(ended: children.ChildResult) -> Answer:
 
 
 def _resolve_python(machine: Machine, word: str) -> str:
-    """The interpreter that --python means: a program, a folder, or the name of a conda one."""
+    """Find the interpreter that --python names: a program, a folder, or a conda environment."""
     path = os.path.join(machine.cwd, os.path.expanduser(word)) if word else ""
     if os.path.isdir(path):
         python = _python_in_folder(path)
@@ -256,7 +258,7 @@ def _python_in_folder(folder: str) -> str | None:
 
 
 def _python_of_process(machine: Machine, process: Process) -> str | None:
-    """The interpreter of a kernel or training of this user; None: it is none."""
+    """Find the interpreter of this user's kernel or training; None: the process is neither."""
     if process.uid != machine.uid or not process.argv:
         return None
     kernel = any("ipykernel" in word for word in process.argv[:4])
@@ -265,7 +267,7 @@ def _python_of_process(machine: Machine, process: Process) -> str | None:
         if "tensorflow" not in maps and "libtorch" not in maps and "jaxlib" not in maps:
             return None
     first = process.argv[0]
-    # The name that it was started by tells the environment; the program behind it does not.
+    # The command's path identifies the environment; the executable behind its link does not.
     if os.path.isabs(first) and os.path.basename(first).startswith("python"):
         return first if os.access(first, os.X_OK) else None
     return None

@@ -1,4 +1,4 @@
-"""What several checks need to know, found out once, by whoever asks first."""
+"""Facts that several checks need, each computed once by the first caller."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _USE_BYTES = 2 * GIB  # device memory: a CUDA context with cuDNN takes up to 1 G
 
 
 class DaemonAnswer(NamedTuple):
-    """What the daemon said of itself, or why it did not."""
+    """What the daemon said about itself, or why it did not answer."""
 
     status: dict[str, Any]  # empty: no answer
     version: str | None = None
@@ -37,7 +37,7 @@ class DaemonAnswer(NamedTuple):
 
 
 class Facts:
-    """Facts about one machine; safe to ask from several threads."""
+    """Facts about one machine. Thread-safe."""
 
     def __init__(
         self,
@@ -47,9 +47,9 @@ class Facts:
     ) -> None:
         """
         Args:
-            machine: where to look.
-            gpu_reader: the program that asks the driver library.
-            report_progress: is told what is being waited for.
+            machine: machine to examine.
+            gpu_reader: command line of the process that reads the driver library.
+            report_progress: called with a text about the current step.
         """
         self.machine = machine
         self._report_progress = report_progress
@@ -62,19 +62,19 @@ class Facts:
         self._words = {"places": machine.places(), "container": machine.container or ""}
 
     def finding(self, name: str, /, *details: str, **values: Any) -> Finding:
-        """The finding of an entry of the table, in the words for this machine."""
+        """Build a finding from an entry of the table, in the words for this machine."""
         return finding.finding(name, *details, **self._words | values)
 
     def fine(self, name: str, /, *details: str, **values: Any) -> Finding:
-        """Nothing to do: what the entry says where all is well."""
+        """Build the finding that says that all is well."""
         return finding.fine(name, *details, **self._words | values)
 
     def daemon(self) -> dict[str, Any]:
-        """The daemon's status; empty: it does not run, or does not answer."""
+        """Return the daemon's status; empty: not running, or no answer."""
         return self.ask_daemon().status
 
     def settings(self) -> Settings:
-        """The configuration in force; the defaults where it is not good."""
+        """Return the configuration in force; the defaults if it is invalid."""
         from watchdog_app.config import load
 
         try:
@@ -84,18 +84,19 @@ class Facts:
 
     @property
     def cards(self) -> list[str]:
-        """PCI addresses of NVIDIA's graphics cards, whatever the driver says."""
+        """PCI addresses of NVIDIA graphics cards, independent of the driver."""
         return self._pci(_NVIDIA, _GRAPHICS)
 
     @property
     def amd_cards(self) -> list[str]:
-        """PCI addresses of AMD's graphics cards."""
+        """PCI addresses of AMD graphics cards."""
         return self._pci(_AMD, _GRAPHICS)
 
     @property
     def switches(self) -> list[str]:
         """PCI addresses of NVSwitches."""
-        # Network adapters of NVIDIA's old mainboard chips have the same class, and low numbers.
+        # Network adapters in NVIDIA's old mainboard chips have the same class, but low device
+        # numbers.
         folder = "/sys/bus/pci/devices"
         return [
             address
@@ -114,13 +115,15 @@ class Facts:
 
     @property
     def expects_gpu(self) -> bool:
-        """Whether there is an NVIDIA GPU to be used here, on the bus, through WSL or in a chip."""
+        """Whether this machine has a usable NVIDIA GPU: on the bus, through WSL or in the chip."""
         here = bool(self.cards) or self.is_wsl_gpu or self.is_tegra
         return here or self.gpu_behind_library
 
     @property
     def is_wsl_gpu(self) -> bool:
-        """WSL with NVIDIA's driver in Windows; /dev/dxg alone can be a GPU of any maker."""
+        """
+        Whether this is WSL with NVIDIA's Windows driver; /dev/dxg alone may be any vendor's GPU.
+        """
         machine = self.machine
         if not machine.exists("/dev/dxg"):
             return False
@@ -131,7 +134,7 @@ class Facts:
 
     @property
     def gpu_behind_library(self) -> bool:
-        """A GPU that only the driver's library shows: sandboxes hide the PCI bus."""
+        """Whether only the driver's library shows a GPU: sandboxes hide the PCI bus."""
         if self.cards or not driver_files.libraries(self.machine, "libnvidia-ml.so.1"):
             return False
         told = self.driver()
@@ -142,7 +145,7 @@ class Facts:
 
     @property
     def can_ask_driver(self) -> bool:
-        """Whether the driver would answer about its cards without being woken."""
+        """Whether the driver can answer about its cards without waking them."""
         machine = self.machine
         loaded = driver_files.module_loaded(machine) or not self.cards
         has_library = bool(driver_files.libraries(machine, "libnvidia-ml.so.1"))
@@ -150,14 +153,14 @@ class Facts:
 
     @property
     def is_tegra(self) -> bool:
-        """A Jetson: its GPU is no PCI device."""
+        """Whether this is a Jetson, whose GPU is not a PCI device."""
         machine = self.machine
         compatible = machine.read("/proc/device-tree/compatible") or ""
         return machine.exists("/etc/nv_tegra_release") or "nvidia,tegra" in compatible
 
     @property
     def asleep(self) -> bool:
-        """Whether a card is powered down (a laptop's): asking the driver would wake it."""
+        """Whether a card is suspended, as in laptops: a call to the driver would wake it."""
         return any(
             self.machine.read("/sys/bus/pci/devices", card, "power/runtime_status") == "suspended"
             for card in self.cards
@@ -199,7 +202,7 @@ class Facts:
         for python, source in environments.find(machine, self.processes()):
             self._report_progress(f"looking at {python}")
             environment = environments.read_installed(machine, python, source)
-            # Shims and links lead to the same environment.
+            # Shims and links may lead to the same environment.
             key = environment.installed.values.get("prefix") or python
             found.setdefault(key, environment)
         if machine.fast:
@@ -221,15 +224,15 @@ class Facts:
         ]
 
     def _may_use_gpu(self) -> bool:
-        """Whether a small computation cannot take memory that a training needs."""
+        """Return whether a small computation cannot take memory that a training needs."""
         if not self.expects_gpu:
-            return True  # nothing of ours is there to be disturbed; another maker's may be
+            return True  # no NVIDIA GPU is in use here; another vendor's may be
         free = [card.get("memory_free_bytes") for card in self.driver().usable]
         return all(one is None or one >= _USE_BYTES for one in free)
 
 
 def _compute_once(make: Callable[[], T]) -> Callable[[], T]:
-    """A value that the first who asks computes, while the others wait."""
+    """Return a function that computes a value at its first call, while other callers wait."""
     lock, cached = threading.Lock(), functools.cache(make)
 
     def ask() -> T:

@@ -1,7 +1,7 @@
 """
-What the doctor says: findings, made from the table of texts `findings.toml`.
+Findings of the doctor, built from the table of texts `findings.toml`.
 
-A check names an entry and gives its figures; severity, words, remedy and commands are in the table.
+A check names an entry and passes its figures. The table has severity, words, remedy and commands.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from watchdog_app.doctor import versions
 
 
 class Severity(StrEnum):
-    """How much a finding matters, the worst first."""
+    """How much a finding matters, worst first."""
 
-    ERROR = "error"  # trainings on this machine fail, or will
-    WARNING = "warning"  # they can be lost, or run far below what the machine can do
-    INFO = "info"  # worth knowing; nothing has to be done
+    ERROR = "error"  # trainings on this machine fail, or will fail
+    WARNING = "warning"  # trainings may be lost, or run far slower than the machine allows
+    INFO = "info"  # worth knowing; nothing to do
     OK = "ok"
 
 
 RANK = {severity: rank for rank, severity in enumerate(Severity)}
 
-# How a figure is shown: `{free:bytes}` in the table.
+# Format of a figure in the table, such as `{free:bytes}`.
 _FORMATS: Mapping[str, Any] = {
     "and": " and ".join,
     "bytes": format_bytes,
@@ -45,20 +45,20 @@ _FORMATS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One answer. Texts can hold names from files: untrusted."""
+    """One result of a check. Its texts may contain names from files: untrusted."""
 
     id: str  # stable: "driver.version-mismatch"; the part before the dot is the group
     severity: Severity
-    what: str  # what was found, one or two sentences
+    what: str  # what was found, in one or two sentences
     why: str = ""  # how it ends a training
-    remedy: str = ""  # what to do, a sentence
-    commands: tuple[str, ...] = ()  # of the remedy, to be copied as they stand, a line each
-    details: tuple[str, ...] = ()  # the readings behind it
-    checked: bool = True  # False: the question could not be answered; `what` says why
+    remedy: str = ""  # what to do, in a sentence
+    commands: tuple[str, ...] = ()  # commands of the remedy, to copy unchanged, one per line
+    details: tuple[str, ...] = ()  # readings behind the finding
+    checked: bool = True  # False: the check could not be made; `what` says why
 
     @property
     def group(self) -> str:
-        """The group of checks that it comes from."""
+        """The group of checks that the finding belongs to."""
         return self.id.partition(".")[0]
 
 
@@ -72,13 +72,13 @@ class Report:
     facts: dict[str, object] = field(default_factory=dict)  # driver, cards, environments
 
     def count(self, severity: Severity) -> int:
-        """How many findings of a severity."""
+        """Return the number of findings of a severity."""
         return sum(one.severity is severity for one in self.findings)
 
 
 @functools.cache
 def table() -> dict[str, dict[str, Any]]:
-    """The entries of `findings.toml`, by name."""
+    """Return the entries of `findings.toml`, by name."""
     import tomllib
 
     text = resources.files("watchdog_app.doctor").joinpath("findings.toml").read_text("utf-8")
@@ -94,14 +94,14 @@ def finding(
     **values: Any,
 ) -> Finding:
     """
-    The finding of an entry of the table.
+    Build a finding from an entry of the table.
 
     Args:
         name: of the entry.
-        details: the readings behind it.
-        places: what this machine is, as the table names it: "fedora", "container".
-        severity: in the place of the table's.
-        values: figures for the texts; they need to be no text themselves.
+        details: readings behind the finding.
+        places: kinds of this machine, as the table names them: "fedora", "container".
+        severity: replaces the table's severity.
+        values: figures for the texts, of any type that the table formats.
     """
     texts = _Text(name, places, values)
     subject = texts.text("subject") if "what" not in texts.entry else ""
@@ -120,18 +120,18 @@ def finding(
 
 
 def fine(name: str, /, *details: str, places: Iterable[str] = (), **values: Any) -> Finding:
-    """Nothing to do: what the entry says where all is well."""
+    """Build the finding that says that all is well."""
     text = _Text(name, places, values).text("fine")
     return Finding(_public_id(name), Severity.OK, text, details=details)
 
 
 def _public_id(name: str) -> str:
-    """The id that users see; a third part tells variants apart."""
+    """Return the id that users see, without the third part, which distinguishes variants."""
     return ".".join(name.split(".")[:2])
 
 
 class _Text(string.Formatter):
-    """The texts of one entry, for a place and with figures."""
+    """The texts of one entry, for one place, with its figures."""
 
     def __init__(self, name: str, places: Iterable[str], values: Mapping[str, Any]) -> None:
         own = table()[name]
@@ -140,25 +140,25 @@ class _Text(string.Formatter):
         self._values = _for_places((table()["shared"],), places) | dict(values)
 
     def text(self, key: str) -> str:
-        """The text of one key, in one line; "" where the entry has none."""
+        """Return the text of one key, on one line; "" if the entry has none."""
         return self.fill(" ".join(self.entry.get(key, "").split())).strip()
 
     def reason(self) -> str:
-        """Why a question could not be answered: the check's word, else the table's."""
+        """Return why a check could not be made: the check's reason, else the table's."""
         return str(self._values["reason"]) if "reason" in self._values else self.text("reason")
 
     def fill(self, text: str) -> str:
-        """A text with its figures."""
+        """Return a text with its figures filled in."""
         return self.vformat(text, (), self._values)
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        """A figure as the table wants it shown."""
+        """Format a figure as the table requests."""
         show = _FORMATS.get(format_spec)
         return str(show(value) if show else super().format_field(value, format_spec))
 
 
 def _for_places(layers: Iterable[dict[str, Any]], places: Iterable[str]) -> dict[str, Any]:
-    """What holds here: later layers before earlier ones, and in each the place before the rest."""
+    """Merge the entries that apply here: later layers win, and within a layer places win."""
     found: dict[str, Any] = {}
     for layer in layers:
         for each in (layer, *(layer.get(place, {}) for place in places)):

@@ -1,4 +1,4 @@
-"""Whether the frameworks of the user's environments start, and whether they reach the GPU."""
+"""Whether the frameworks of the user's environments start, and whether they find the GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PACKAGES = {"tensorflow": "'tensorflow[and-cuda]'", "torch": "torch", "jax": "'
 
 
 def check(facts: Facts) -> Iterator[Finding]:
-    """Each environment by itself, then what they share."""
+    """Check each environment, then what they share."""
     target = _target(facts)
     found = facts.environments()
     empty = [one for one in found if _is_empty(one)]
@@ -50,7 +50,7 @@ def check(facts: Facts) -> Iterator[Finding]:
 
 
 def _target(facts: Facts) -> Target:
-    """The driver and the cards that the environments have to work with."""
+    """Collect the driver and the cards that the environments must work with."""
     if not facts.expects_gpu:
         return Target(gpu=False)
     driver = facts.driver()
@@ -61,13 +61,13 @@ def _target(facts: Facts) -> Target:
     )
     version = driver.version or driver_files.module_version(facts.machine)
     for library in driver_files.libraries(facts.machine, "libcuda.so.1")[:1]:
-        if library.forward:  # programs take their CUDA driver from it
+        if library.forward:  # programs load their CUDA driver from it
             version = max(version, library.version)
     return Target(True, version, cards, wsl=facts.machine.is_wsl, answers=driver.answers)
 
 
 def _is_empty(environment: Environment) -> bool:
-    """Whether an environment was looked at and holds no framework."""
+    """Return whether an environment was read and has no framework."""
     return environment.installed.error is None and not any(map(environment.version, FRAMEWORKS))
 
 
@@ -103,18 +103,18 @@ def _environment_findings(
 
 
 def _unreadable(facts: Facts, environment: Environment, error: str) -> Finding:
-    """An interpreter that did not say what is installed for it."""
+    """Report an interpreter that did not list its packages."""
     words = {"python": environment.python, "source": environment.source, "reason": error}
     if environment.installed.cause == "framework.slow":
         return facts.finding("framework.environment.late", **words)
-    # Named by hand it is what the person asked about.
+    # The user named this environment, so its failure is an error.
     severity = Severity.ERROR if environment.source == GIVEN else None
     kind = "too-old" if "SyntaxError" in error else "silent"
     return facts.finding(f"framework.environment.{kind}", severity=severity, **words)
 
 
 def _missing_internals(facts: Facts, environment: Environment) -> Iterator[Finding]:
-    """Private names that the agent relies on and this version does not have."""
+    """Report private names that the agent needs and this version lacks."""
     places = environment.installed.values.get("packages")
     for package, folder in places.items() if isinstance(places, dict) else ():
         gone = list(internals.missing(package, Path(folder)))
@@ -136,15 +136,15 @@ def _framework_findings(  # noqa: PLR0917
     explained: bool,
 ) -> Iterator[Finding]:
     """
-    What a framework said of itself.
+    Report what a framework said about itself.
 
     Args:
         facts: of the machine.
-        environment: that it is installed in.
+        environment: environment of the framework.
         name: of the framework.
-        answer: its own.
-        has_gpu: whether there is an NVIDIA GPU here.
-        explained: whether another finding says already why it finds none.
+        answer: what the framework said.
+        has_gpu: whether this machine has an NVIDIA GPU.
+        explained: whether another finding already says why it finds no GPU.
     """
     values, memory = answer.values, facts.memory()
     words = environment.text_values(name) | {
@@ -156,7 +156,7 @@ def _framework_findings(  # noqa: PLR0917
     details = _relevant_lines(answer)
     error = answer.error or values.get("use_error")
     if answer.error is not None:
-        # "import torch" as the step is said by "does not start".
+        # The text of the finding already says that the import failed, so leave out that step.
         step = answer.step if answer.step and "import" not in answer.step else ""
         at = f" while it was to {step}" if step else ""
         words |= {"error": _first_line(answer.error), "at": at}
@@ -172,7 +172,7 @@ def _framework_findings(  # noqa: PLR0917
     elif not has_gpu:
         yield facts.fine("framework.gpu.cpu", **words)
     elif name == "jax" or values.get("built_with_cuda", values.get("cuda")):
-        # A build without CUDA is told by `builds`.
+        # `builds` reports a build without CUDA.
         kind = "explained" if explained else "alone"
         yield facts.finding(f"framework.no-gpu.{kind}", *details, **words)
 
@@ -190,7 +190,7 @@ def _relevant_lines(answer: Answer) -> list[str]:
 
 
 def _runtimes_on_path(facts: Facts) -> Iterator[Finding]:
-    """CUDA runtimes on LD_LIBRARY_PATH go before what an environment brings."""
+    """Report CUDA runtimes on LD_LIBRARY_PATH, which take precedence over an environment's own."""
     listed = facts.machine.env.get("LD_LIBRARY_PATH", "").split(":")
     found: dict[str, list[str]] = {}
     for folder in (one.rstrip("/") for one in listed if one[:1] == "/"):

@@ -1,4 +1,4 @@
-"""What the driver says of itself and of every card, asked in a child that may hang or crash."""
+"""What the driver says about itself and every card, read by a child that may hang or crash."""
 
 from __future__ import annotations
 
@@ -22,26 +22,27 @@ _MAX_S = 20.0  # a healthy driver without persistence needs some seconds for its
 @dataclass(frozen=True, slots=True)
 class Driver:
     """
-    What came back.
+    The answer of the driver.
 
-    `cards` are dictionaries of the fields of core.model.hardware.Gpu and of
-    machine.gpu.nvml.DOCTOR_QUESTIONS; on one that could not be asked also `failed_in` (the call),
-    `hung` and `error`.
+    `cards` are dictionaries with the fields of core.model.hardware.Gpu and of
+    machine.gpu.nvml.DOCTOR_QUESTIONS. A card that could not be read also has `failed_in` (the
+    call), `hung` and `error`.
     """
 
-    code: int | None  # NVML's: 0 answered; None: it never came to an answer
+    code: int | None  # NVML's error code: 0: it answered; None: no answer
     error: str = ""
-    hung_in: str | None = None  # the call that did not return, of the driver as a whole
-    crashed_in: str | None = None  # the call under which the library crashed, likewise
+    hung_in: str | None = None  # driver call that did not return, unless it concerned one card
+    # driver call in which the library crashed, unless it concerned one card
+    crashed_in: str | None = None
     version: Version = ()
     cuda: Version = ()
     cards: tuple[dict[str, Any], ...] = ()
-    count: int = 0  # of cards, as the driver has counted them
+    count: int = 0  # number of cards, as the driver counts them
     seconds: float = 0.0
 
     @property
     def answers(self) -> bool:
-        """Whether the driver could be asked, even if not about everything."""
+        """Whether the driver answered, even if not about everything."""
         return self.code == 0
 
     @property
@@ -55,24 +56,24 @@ class Driver:
 
     @property
     def hangs(self) -> bool:
-        """Whether a program that touches all cards would hang now."""
+        """Whether a program that uses all cards would hang now."""
         return self.hung_in is not None or any(card.get("hung") for card in self.cards)
 
     @property
     def devices(self) -> int | None:
-        """What CUDA counts: cards, or MIG instances in their place; None: not known."""
+        """Number of devices for CUDA: cards, or MIG instances in their place; None: unknown."""
         return len(self.cards) if self.answers and not self.hung_in else None
 
 
 def ask(machine: Machine, reader: tuple[str, ...] = READER) -> Driver:
     """
-    Start the child, read what it prints, never wait beyond the deadline.
+    Run the reader in a child and parse its output, within the deadline.
 
-    Where the driver hangs or crashes on a card, the cards behind that are asked at the same
-    time, each in a child of its own: it takes twice the deadline at most.
+    If the driver hangs or crashes on a card, one child per remaining card reads those in parallel.
+    So this takes twice the deadline at most.
     """
-    # CUDA_VISIBLE_DEVICES does not concern NVML. Modules of the user's own must not get in the
-    # way of ours.
+    # NVML ignores CUDA_VISIBLE_DEVICES. Drop PYTHON* so that the user's own modules cannot replace
+    # ours.
     env = {key: value for key, value in machine.env.items() if not key.startswith("PYTHON")}
     env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if os.path.isabs(path))
 
@@ -94,7 +95,7 @@ def ask(machine: Machine, reader: tuple[str, ...] = READER) -> Driver:
 
 
 def _find_card(driver: Driver, index: int) -> dict[str, Any]:
-    """One card of an answer; where it is not in there, what kept it out."""
+    """Return one card of an answer; if it is missing there, a row with the reason."""
     unreadable = {
         "index": index,
         "state": GpuState.UNREADABLE.value,
@@ -106,7 +107,7 @@ def _find_card(driver: Driver, index: int) -> dict[str, Any]:
 
 
 def parse_output(ended: children.ChildResult) -> Driver:
-    """What a child's output means; the output may end anywhere."""
+    """Parse a child's output, which may end at any point."""
     ready: dict[str, Any] | None = None
     failed: dict[str, Any] = {}
     cards: list[dict[str, Any]] = []
@@ -130,7 +131,7 @@ def parse_output(ended: children.ChildResult) -> Driver:
         lines = ended.stderr.strip().splitlines()
         error = ended.end_text + (f": {lines[-1]}" if lines and not hung else "")
     if isinstance(at, int) and (hung or crashed):
-        # It is this card's: the driver as a whole has answered.
+        # The failure belongs to this card: the driver as a whole has answered.
         cards.append(
             {"index": at, "failed_in": hung or crashed, "hung": hung is not None, "error": error}
         )
@@ -151,7 +152,7 @@ def parse_output(ended: children.ChildResult) -> Driver:
 
 
 def _add_row(row: dict[str, Any], cards: list[dict[str, Any]]) -> None:
-    """One row of the reader's: a card, or a MIG instance of the last."""
+    """Add a row from the reader: a card, or a MIG instance of the last card."""
     if "partition" in row and cards:
         cards[-1].setdefault("mig_uuids", []).append(row.get("uuid"))
         return
@@ -163,5 +164,5 @@ def _add_row(row: dict[str, Any], cards: list[dict[str, Any]]) -> None:
 
 
 def label(card: dict[str, Any]) -> str:
-    """`GPU 0 (NVIDIA H200)`."""
+    """Format a card as `GPU 0 (NVIDIA H200)`."""
     return f"GPU {card.get('index')}" + (f" ({card['name']})" if card.get("name") else "")

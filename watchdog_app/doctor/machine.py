@@ -1,8 +1,8 @@
 """
-The machine as the doctor looks at it: files below one root, the environment, the clock's limits.
+The machine that the doctor examines: files below one root, the environment, the time limits.
 
-Everything that differs between a real machine and a tree on disk is an argument
-here, so that any odd setup can be laid out as a folder.
+Everything that differs between a real machine and a tree on disk is an argument. So a test can
+build any unusual setup as a folder.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from watchdog_app.base.errors import SensorError
 from watchdog_app.base.linux import files, process
 from watchdog_app.base.linux.kernel_log import KernelLog
 
-_MAX_BYTES = 1 << 22  # modules.dep of a distribution's kernel has a MiB
+_MAX_BYTES = 1 << 22  # modules.dep of a distribution's kernel takes a MiB
 _MAX_RECORDS = 1 << 14  # of the kernel log
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Room of a file system."""
+    """Free space of a file system."""
 
     total_bytes: int
     free_bytes: int  # for this user
@@ -32,7 +32,7 @@ class Space:
 
 def disk_space(path: str) -> Space:
     """
-    Room on the file system of a path. Waits as long as its disk does.
+    Read the space of a path's file system. Blocks as long as its disk does.
 
     Raises:
         OSError: it cannot be read.
@@ -48,7 +48,9 @@ def disk_space(path: str) -> Space:
 
 
 def process_limits() -> dict[str, int | None]:
-    """Soft limits of this process, as its shell gives them to a training; None: unlimited."""
+    """
+    Read the soft limits of this process, which a training inherits from the shell; None: unlimited.
+    """
     import resource
 
     names = {
@@ -64,7 +66,7 @@ def process_limits() -> dict[str, int | None]:
 
 
 def current_folder() -> str:
-    """Where the shell stands; its home when that folder was removed underneath."""
+    """Return the current folder; the home folder if the current one was removed."""
     try:
         return os.getcwd()
     except OSError:
@@ -73,32 +75,32 @@ def current_folder() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where to look and as whom."""
+    """The machine to examine, and the user to act as."""
 
     root: str = ""  # "" is this machine; else a folder with proc, sys, dev, etc below it
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     cwd: str = field(default_factory=current_folder)
     uid: int = field(default_factory=os.getuid)
-    python: str | None = None  # as given with --python
+    python: str | None = None  # value of --python
     fast: bool = False  # import no framework
-    timeout_s: float = 60.0  # for what takes longest: an import, a driver
+    timeout_s: float = 60.0  # for the slowest steps: an import, a driver
     space: Callable[[str], Space] = disk_space
     limits: Callable[[], Mapping[str, int | None]] = process_limits
     access: Callable[[str, int], bool] = os.access
 
     def path(self, *parts: str) -> str:
-        """A path below the root; the parts begin at `/`."""
+        """Return a path below the root; the parts start at `/`."""
         return "/".join((self.root.rstrip("/"), *(part.strip("/") for part in parts)))
 
     def read(self, *parts: str) -> str | None:
-        """A small file's text, blanks at its ends taken away; None: there is none, or no right."""
+        """Read a small text file, stripped of blanks; None: missing, or not permitted."""
         try:
             return os.fsdecode(files.read_bytes(self.path(*parts), _MAX_BYTES)).strip()
         except SensorError:
             return None
 
     def number(self, *parts: str) -> int | None:
-        """A file that holds one whole number; None: it does not."""
+        """Read a file that contains one integer; None: it does not."""
         text = self.read(*parts)
         try:
             return int(text, 0) if text else None
@@ -106,31 +108,31 @@ class Machine:
             return None
 
     def names(self, *parts: str) -> list[str]:
-        """What is in a folder, sorted; empty: nothing, or no right to look."""
+        """List the names in a folder, sorted; empty: empty, missing, or not permitted."""
         try:
             return sorted(os.listdir(self.path(*parts)))
         except OSError:
             return []
 
     def exists(self, *parts: str) -> bool:
-        """Whether something is there, dangling links included."""
+        """Return whether a path exists, dangling links included."""
         return os.path.lexists(self.path(*parts))
 
     def nearest(self, path: str) -> str:
-        """The path itself, or the folder above it that exists."""
+        """Return the path itself, or its nearest existing parent folder."""
         while not self.exists(path) and path != os.path.dirname(path):
             path = os.path.dirname(path)
         return path
 
     def link(self, *parts: str) -> str | None:
-        """Where a symbolic link leads, as it is written; None: no link."""
+        """Return the target of a symbolic link as written; None: not a link."""
         try:
             return os.readlink(self.path(*parts))
         except OSError:
             return None
 
     def command(self, name: str) -> str | None:
-        """The full path, without the root, of a command on the PATH; None: not installed."""
+        """Find a command on the PATH; return its path without the root; None: not installed."""
         for folder in (*self.search_path(), "/usr/sbin", "/sbin", "/usr/lib/wsl/lib"):
             where = f"{folder}/{name}"
             if os.access(self.path(where), os.X_OK) and not os.path.isdir(self.path(where)):
@@ -138,7 +140,7 @@ class Machine:
         return None
 
     def search_path(self) -> Sequence[str]:
-        """Folders of PATH that are absolute, in order."""
+        """Return the absolute folders of PATH, in order."""
         given = self.env.get("PATH", "/usr/local/bin:/usr/bin:/bin").split(os.pathsep)
         return [folder.rstrip("/") for folder in given if folder.startswith("/")]
 
@@ -149,13 +151,13 @@ class Machine:
 
     @property
     def is_wsl(self) -> bool:
-        """Windows Subsystem for Linux."""
+        """Whether this is the Windows Subsystem for Linux."""
         release = (self.read("/proc/sys/kernel/osrelease") or "").lower()
         return "microsoft" in release or self.exists("/dev/dxg")
 
     @property
     def container(self) -> str | None:
-        """The kind of container that we are in; None: none that can be told."""
+        """The kind of container that we run in; None: none was detected."""
         if self.exists("/.dockerenv"):
             return "Docker"
         if self.exists("/run/.containerenv"):
@@ -174,7 +176,7 @@ class Machine:
         return None
 
     def kernel_log(self) -> list[str] | None:
-        """Lines of the kernel log since boot; None: it may not be read."""
+        """Read the lines of the kernel log since boot; None: not permitted."""
         log = KernelLog(self.path("/dev/kmsg"), _MAX_RECORDS)
         if not log.readable:
             return None
@@ -183,7 +185,7 @@ class Machine:
         return [line.partition(";")[2] or line for line in text.splitlines() if line[:1] != " "]
 
     def distribution(self) -> str:
-        """`debian`, `ubuntu`, `fedora`, `arch`, `suse`, or "" for others."""
+        """Return `debian`, `ubuntu`, `fedora`, `arch`, `suse`, or "" for others."""
         words = ""
         for line in (self.read("/etc/os-release") or "").splitlines():
             key, _, value = line.partition("=")
@@ -196,14 +198,14 @@ class Machine:
         return ""
 
     def places(self) -> tuple[str, ...]:
-        """What this machine is, for remedies that differ; the last counts most."""
+        """Return the kinds of this machine that select a remedy; the last has priority."""
         kinds = ("wsl" if self.is_wsl else "", "container" if self.container else "")
         return tuple(filter(None, (self.distribution(), *kinds)))
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process, as far as it may be looked at."""
+    """One process, as far as this user may read it."""
 
     pid: int
     name: str
@@ -213,7 +215,7 @@ class Process:
 
 
 def processes(machine: Machine) -> list[Process]:
-    """All processes that /proc shows; those that end meanwhile are left out."""
+    """List all processes that /proc shows, without those that end during the read."""
     found = []
     proc = machine.path("/proc")
     for pid in sorted(process.pids(proc)):

@@ -1,4 +1,4 @@
-"""RAM, swap, what limits a training below them, and who ends it when memory is short."""
+"""RAM, swap, lower limits for a training, and programs that end it when memory is short."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from watchdog_app.machine.sensors.groups import GroupSensor
 from watchdog_app.machine.sensors.host import parse_meminfo
 
 _FEW_THREADS = 512
-# Limits of the shell: the key of `Machine.limits()`, the entry, and from where on it stands in
-# nobody's way; None: no limit does that.
+# Limits of the shell: the key of `Machine.limits()`, the entry, and the value from which the limit
+# is harmless; None: any limit is a problem.
 _LIMITS = (
     ("address_space", "memory.address-space", None),
     ("data", "memory.data-segment", None),
@@ -30,7 +30,7 @@ _LOGIND = ("/etc/systemd/logind.conf", "/usr/lib/systemd/logind.conf")
 
 
 def check(facts: Facts) -> Iterator[Finding]:
-    """The machine as a whole, then its control groups."""
+    """Check the machine as a whole, then its control groups."""
     memory = facts.memory()
     if memory is None:
         yield facts.finding("memory.ram")
@@ -80,7 +80,7 @@ def _swap(facts: Facts, memory: HostMemory) -> Finding:
 
 
 def _rotates(machine: Machine, name: str) -> bool:
-    """Whether a swap device is on a disk that turns."""
+    """Return whether a swap device is on a spinning disk."""
     device = name.removeprefix("/dev/")
     link = machine.link("/sys/class/block", device)
     if link and machine.number("/sys/class/block", device, "partition"):
@@ -103,7 +103,7 @@ def _overcommit(facts: Facts) -> Finding:
 
 
 def _groups(facts: Facts, ram: int | None) -> Iterator[Finding]:
-    """Limits of the control groups above this shell and above the user's Python programs."""
+    """Check the limits of the control groups above this shell and the user's Python programs."""
     machine = facts.machine
     layout = Layout.discover(
         (machine.read("/proc/self/mountinfo") or "").encode(), machine.path("/sys/fs/cgroup")
@@ -127,7 +127,7 @@ def _groups(facts: Facts, ram: int | None) -> Iterator[Finding]:
     found = False
     for each in groups:
         limits = [one for one in (each.limit_bytes, each.high_bytes) if one is not None]
-        # At the limit of a guard nobody is killed: `watchdog limit` shows it.
+        # A guard does not let the kernel kill at its limit; `watchdog limit` shows it.
         if limits and not is_guard(each.path) and (ram is None or min(limits) < ram):
             found = True
             yield _limited(facts, each, min(limits), members)
@@ -154,7 +154,7 @@ def _limited(
     )
     kills = f"the kernel has killed {group.oom_kills} processes in it"
     tight = limit - used < 0.15 * limit
-    # Kills of long ago in a group that is nearly empty by now are told, and warn of nothing.
+    # Report kills of long ago in a group that is now nearly empty, but do not warn about them.
     deadly = group.oom_kills and used >= 0.25 * limit
     command = ""
     if name.endswith((".service", ".scope", ".slice")):
@@ -176,7 +176,7 @@ def _limited(
 
 
 def _threads(facts: Facts) -> Iterator[Finding]:
-    """How many threads the group of this shell may have."""
+    """Check how many threads this shell's group may have."""
     machine = facts.machine
     paths = parse_membership((machine.read("/proc/self/cgroup") or "").encode())
     for controller, folder in (("pids", "/sys/fs/cgroup/pids"), ("", "/sys/fs/cgroup")):
@@ -188,14 +188,14 @@ def _threads(facts: Facts) -> Iterator[Finding]:
 
 
 def shell_limits(facts: Facts) -> Iterator[Finding]:
-    """What a shell hands down to all it starts (ulimit) and stands in a training's way."""
+    """Check the limits that a training inherits from the shell (ulimit)."""
     limits = facts.machine.limits()
     found = False
     for key, entry, enough in _LIMITS:
         limit = limits.get(key)
         if limit is not None and (enough is None or limit < enough):
             found = True
-            # A checkpoint of a GiB and more is nothing special.
+            # A checkpoint often exceeds a GiB, so a larger limit is only a warning.
             mild = key == "file_size" and limit >= GIB
             yield facts.finding(entry, severity=Severity.WARNING if mild else None, limit=limit)
     if not found:
@@ -205,7 +205,7 @@ def shell_limits(facts: Facts) -> Iterator[Finding]:
 
 
 def killers(facts: Facts) -> Iterator[Finding]:
-    """Daemons that end processes when memory is short; and logind, which can at log-out."""
+    """Report daemons that end processes when memory is short, and logind, which can at log-out."""
     found = False
     for process in facts.processes():
         known = {"nohang": "memory.nohang", "systemd-oomd": "memory.systemd-oomd"}

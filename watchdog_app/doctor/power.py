@@ -1,4 +1,4 @@
-"""Power and heat: battery, limits, throttling of cards and CPU."""
+"""Power and temperature: battery, limits, throttling of cards and CPU."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from watchdog_app.machine.sensors.power import BatteryReader
 _THERMAL = {ClockEvent.SOFTWARE_THERMAL, ClockEvent.HARDWARE_THERMAL}
 _NEAR_C = 5  # degrees below the slowdown threshold
 _HOT_FAN_C = 70
-_PER_HOUR = 10.0  # events of CPU throttling that are more than a flash
-# With these drivers "powersave" is the usual, dynamic setting.
+_PER_HOUR = 10.0  # CPU throttling events above this rate are more than an occasional one
+# With these drivers "powersave" is the normal, dynamic setting.
 _DYNAMIC = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 
 
 def check(facts: Facts) -> Iterator[Finding]:
-    """Supplies, cards, CPU."""
+    """Check supplies, cards and CPU."""
     yield from _battery(facts)
     for card in facts.driver().usable if facts.can_ask_driver else ():
         yield from _card(facts, card)

@@ -1,9 +1,9 @@
-# Runs in the user's own interpreter, Python 3.7 and newer, and imports nothing of ours:
+# Runs in the user's own interpreter, Python 3.7 and newer, and imports none of watchdog's modules:
 # python probe.py versions|tensorflow|torch|jax [use]
 """
-What an environment holds, and whether its frameworks reach the GPU.
+What an environment contains, and whether its frameworks find the GPU.
 
-Prints lines that begin with MARK, JSON behind it; all else on standard output is others' noise.
+Prints lines that start with MARK, followed by JSON. All other output comes from other code.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _CONDA = re.compile(r"(tensorflow|pytorch|torch|jax|cuda|cudnn|numpy)")
 
 
 def send(**values: object) -> None:
-    """One line, at once."""
+    """Print one line and flush."""
     sys.stdout.write("\n" + MARK + json.dumps(values, default=str) + "\n")
     sys.stdout.flush()
 
 
 def versions() -> None:
-    """What is installed, read from folder names: nothing is imported."""
+    """Send the installed packages, read from folder names without any import."""
     found: dict[str, str] = {}
     build: dict[str, Any] | None = None
     torch_cuda: dict[str, Any] | None = None
-    packages: dict[str, str] = {}  # to the folder that each lies in
+    packages: dict[str, str] = {}  # folder of each package
     for folder in sys.path:
         try:
             names = os.listdir(folder or ".")
@@ -47,7 +47,7 @@ def versions() -> None:
             known = re.match(r"(.+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info$", name)
             if known and _WANTED.match(known.group(1)):
                 key = known.group(1).replace("_", "-").lower()
-                found.setdefault(key, known.group(2))  # the first on the path is imported
+                found.setdefault(key, known.group(2))  # Python imports the first one on the path
         if build is None and "tensorflow" in names:
             build = _tensorflow_build(os.path.join(folder, "tensorflow/python/platform"))
         if torch_cuda is None and "torch" in names:
@@ -158,7 +158,7 @@ FRAMEWORKS = {
 
 
 def framework(name: str, use: bool) -> None:
-    """A framework's own account: its version, the GPUs that it finds, whether it computes there."""
+    """Send a framework's version, the GPUs that it finds, and whether it computes on one."""
     gpus_of, computes = FRAMEWORKS[name]
     send(step="import " + name)
     library = importlib.import_module(name)
@@ -181,8 +181,8 @@ def framework(name: str, use: bool) -> None:
 
 
 def main(words: list[str]) -> None:
-    """Answer one question and end, without what frameworks do at their end: that can hang."""
-    # The folder of this file must not hide modules of the same names from the user's.
+    """Answer one question and exit without the frameworks' exit handlers, which can hang."""
+    # The user's modules must take precedence over modules of the same names in this folder.
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != here]
     what, use = words[0], "use" in words[1:]

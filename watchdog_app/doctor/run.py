@@ -1,9 +1,9 @@
 """
-All checks, each with a deadline and none able to end the others.
+Runs all checks, each with a deadline; a failed check does not stop the others.
 
-Checks run side by side, one thread a check; the threads share their facts. A
-check that does not end in time is left behind and costs one finding. The whole
-takes about as long as its longest wait, an import of TensorFlow.
+Each check has its own thread; the threads share their facts. A check that does not end in time is
+abandoned and yields one finding. A run takes about as long as its slowest step, an import of
+TensorFlow.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ GROUPS: dict[str, tuple[Check, ...]] = {
     "desktop": (desktop.check,),
     "watchdog": (watchdogs.check,),
 }
-# Beyond the deadline of what a check waits for: its children need a moment to be ended.
+# Added to the deadline of a check's own steps: ending its child processes takes a moment.
 _GRACE_S = 15.0
 
 
 @dataclass(slots=True)
 class _Running:
-    """One check under way."""
+    """One running check."""
 
     check: Check
-    groups: frozenset[str]  # that were asked for
+    groups: frozenset[str]  # requested groups
     findings: list[Finding] = field(default_factory=list)
     problem: BaseException | None = None
     done: threading.Event = field(default_factory=threading.Event)
 
     def run(self, facts: Facts) -> None:
-        """Carry it out; what it found before an error is kept."""
+        """Run the check; findings before an error are kept."""
         try:
             for finding in self.check(facts):
                 if finding.group in self.groups:
@@ -68,21 +68,21 @@ class _Running:
 
     @property
     def succeeded(self) -> bool:
-        """Whether it has come to its end."""
+        """Whether the check has completed without an error."""
         return self.done.is_set() and self.problem is None
 
 
 def run(facts: Facts, groups: Iterable[str] = tuple(GROUPS), grace_s: float = _GRACE_S) -> Report:
     """
-    Look at everything in these groups.
+    Run all checks in these groups.
 
     Args:
         facts: of the machine.
         groups: names in GROUPS.
-        grace_s: how long a check may take beyond the deadline of what it waits for.
+        grace_s: how long a check may take beyond the deadline of its own steps.
 
     Raises:
-        UsageError: no group of that name, or no Python at the place that was named.
+        UsageError: unknown group, or --python names no interpreter.
     """
     wanted = tuple(dict.fromkeys(groups))
     unknown = [name for name in wanted if name not in GROUPS]
@@ -94,9 +94,9 @@ def run(facts: Facts, groups: Iterable[str] = tuple(GROUPS), grace_s: float = _G
         for check in members if name in wanted else ():
             checks.setdefault(check, _Running(check, frozenset(wanted)))
     for running in checks.values():
-        # A thread that a dead disk holds must not keep the command from ending.
+        # A daemon thread, because a dead disk may block it while the command must end.
         threading.Thread(target=running.run, args=(facts,), daemon=True).start()
-    # Three imports an environment, one after the other; everything else is much shorter.
+    # Each environment takes three imports in sequence; everything else is much shorter.
     deadline = begun + facts.machine.timeout_s * (1 + 4 * len(FRAMEWORKS)) + grace_s
     short = begun + facts.machine.timeout_s + grace_s
     findings: list[Finding] = []
@@ -132,7 +132,7 @@ def _findings_of(facts: Facts, running: _Running) -> Iterator[Finding]:
 
 
 def _driver_facts(facts: Facts, checks: dict[Check, _Running]) -> dict[str, object] | None:
-    """The driver and its cards, for other programs; None: it was not asked or did not answer."""
+    """Return driver and cards for other programs; None: not checked, or no answer."""
     asked = checks.get(cards.check_driver)
     if asked is None or not asked.done.is_set():
         return None
@@ -150,7 +150,7 @@ def _driver_facts(facts: Facts, checks: dict[Check, _Running]) -> dict[str, obje
 
 
 def _environment_facts(facts: Facts, checks: dict[Check, _Running]) -> list[dict[str, object]]:
-    """The environments that were looked at, for other programs."""
+    """Return the environments that were examined, for other programs."""
     looked = checks.get(frameworks.check)
     if looked is None or not looked.succeeded:
         return []

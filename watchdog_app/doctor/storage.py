@@ -1,4 +1,4 @@
-"""Room for checkpoints, shared memory for DataLoader workers, files that sit in RAM."""
+"""Space for checkpoints, shared memory for DataLoader workers, files kept in RAM."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from watchdog_app.base.text.quantities import GIB, MIB
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity
 
-_SHM = "/dev/shm"  # noqa: S108 - looked at, never written
+_SHM = "/dev/shm"  # noqa: S108 - read, never written
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "lustre", "ceph", "fuse.sshfs",
             "gpfs", "beegfs", "glusterfs", "fuse.glusterfs", "9p"}  # fmt: skip
 _IN_RAM = {"tmpfs", "ramfs"}
-_SMALL_FILES_BYTES = 256 * MIB  # temporary files and the journal; some give /tmp no more than a GiB
-_DOCKERS_BYTES = 64 * MIB  # of shared memory, unless it is told otherwise
+_SMALL_FILES_BYTES = 256 * MIB  # temporary files and the journal; some systems give /tmp only a GiB
+_DOCKERS_BYTES = 64 * MIB  # Docker's default size of shared memory
 
 
 def check(facts: Facts) -> Iterator[Finding]:
-    """Shared memory, then the disks, then RAM disks."""
+    """Check shared memory, then the disks, then RAM disks."""
     machine = facts.machine
     mounts = parse_mounts((machine.read("/proc/self/mountinfo") or "").encode())
     yield _shared_memory(facts)
-    # What a person would find in the wrong place first: where the training writes.
+    # First the folder where the training writes: there a full disk matters most to the user.
     roles = (
         ("the current folder", machine.cwd),
         ("the home folder", machine.env.get("HOME") or os.path.expanduser("~")),
-        ("temporary files", machine.env.get("TMPDIR") or "/tmp"),  # noqa: S108 - looked at
+        ("temporary files", machine.env.get("TMPDIR") or "/tmp"),  # noqa: S108 - read only
         ("watchdog's journal", machine.nearest(paths.state_dir(machine.env))),
     )
     seen: dict[str, list[str]] = {}
@@ -74,7 +74,7 @@ def _shared_memory(facts: Facts) -> Finding:
 
 
 def _folder(facts: Facts, role: str, path: str) -> Finding:
-    """Whether a folder can be written to, and has room for what comes to lie there."""
+    """Check whether a folder is writable and has space for its files."""
     machine = facts.machine
     at = machine.path(path) if path != machine.cwd else path
     try:
@@ -87,14 +87,14 @@ def _folder(facts: Facts, role: str, path: str) -> Finding:
     if space.read_only:
         return facts.finding("storage.read-only.disk", **words)
     if not machine.access(at, os.W_OK):
-        # Somebody may just stand in / or in a folder of another user.
+        # The user may have started the command in / or in another user's folder by accident.
         severity = Severity.ERROR if "temporary" in role else Severity.WARNING
         return facts.finding("storage.read-only.user", severity=severity, **words)
     if space.inodes_total and space.inodes_free < 0.01 * space.inodes_total:
         return facts.finding("storage.inodes", **words)
     few = min(10 * GIB, space.total_bytes // 20)
     levels = [("storage.disk.full", GIB), ("storage.disk.low", few)]
-    if "folder" not in role:  # no checkpoint comes to lie there
+    if "folder" not in role:  # checkpoints are not written there
         levels = [("storage.disk.small-files", _SMALL_FILES_BYTES)]
     for entry, least in levels:
         if space.total_bytes and space.free_bytes < least:

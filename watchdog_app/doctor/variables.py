@@ -1,4 +1,4 @@
-"""Variables of the shell that the doctor was started from, which frameworks read without a word."""
+"""Variables of the doctor's shell that frameworks read silently."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity
 
-# What PyTorch's allocator accepts for these options; it names an option that it does not know.
+# Values that PyTorch's allocator accepts. PyTorch itself reports an option that it does not know.
 _TORCH_OPTIONS = {
     "backend": "native|cudaMallocAsync",
     "expandable_segments": "(?i:true|false|1|0)",
@@ -18,7 +18,7 @@ _TORCH_OPTIONS = {
 
 
 def check(facts: Facts) -> Iterator[Finding]:
-    """Visible devices, the frameworks' allocators, slow launches."""
+    """Check visible devices, the frameworks' allocators and slow launches."""
     env = facts.machine.env
     if "CUDA_VISIBLE_DEVICES" in env:
         yield _visible(facts, env["CUDA_VISIBLE_DEVICES"])
@@ -43,7 +43,7 @@ def check(facts: Facts) -> Iterator[Finding]:
 
 
 def _wrong_torch_option(value: str) -> str | None:
-    """The first setting of PyTorch's allocator that it refuses; None: none that we know of."""
+    """Return the first setting that PyTorch's allocator refuses; None: none known."""
     for option in re.split(r",(?![^\[]*\])", value):  # not within [lists]
         name, _, setting = (part.strip() for part in option.partition(":"))
         if option.strip() and not re.fullmatch(_TORCH_OPTIONS.get(name, ".*"), setting):
@@ -52,7 +52,7 @@ def _wrong_torch_option(value: str) -> str | None:
 
 
 def _visible(facts: Facts, value: str) -> Finding:
-    """What a value of CUDA_VISIBLE_DEVICES hides."""
+    """Report what a value of CUDA_VISIBLE_DEVICES hides."""
     if not facts.expects_gpu:
         return facts.finding("driver.visible-devices.no-gpu", value=value)
     if not value.strip():
@@ -75,7 +75,7 @@ def _visible(facts: Facts, value: str) -> Finding:
 
 
 def _names_device(facts: Facts, word: str) -> bool:
-    """Whether CUDA finds a device for one word of the list, as far as the driver can tell."""
+    """Return whether CUDA finds a device for one entry of the list, as far as the driver says."""
     driver = facts.driver()
     if word.isdigit():
         return driver.devices is None or int(word) < driver.devices

@@ -1,4 +1,4 @@
-"""watchdog itself: does its daemon run, can it write, is its configuration good."""
+"""watchdog itself: does its daemon run, can it write, is its configuration valid."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_PROBLEMS = 10
 
 
 def check(facts: Facts) -> Iterator[Finding]:
-    """Configuration, journal, daemon."""
+    """Check configuration, journal and daemon."""
     machine = facts.machine
     yield _configuration(facts)
     folder = paths.state_dir(machine.env)
@@ -61,7 +61,7 @@ def _configuration(facts: Facts) -> Finding:
 
 
 def _linger(facts: Facts) -> Iterator[Finding]:
-    """Whether the daemon of a user who comes by ssh outlives the connection."""
+    """Check whether the daemon of an ssh user outlives the connection."""
     machine = facts.machine
     user = machine.env.get("USER") or machine.env.get("LOGNAME") or ""
     if not machine.exists("/run/systemd/system") or not user or "/" in user or machine.uid == 0:
