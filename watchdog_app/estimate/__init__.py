@@ -1,10 +1,8 @@
 """
-Will it fit: the memory that a training is going to need, before it needs it.
+Estimates whether a training fits: the memory that it will need, before it needs it.
 
     from watchdog_app.estimate import estimate
     print(estimate(model, batch_size=64))
-
-`parts` is the cheap half for running trainings: weights, gradients and optimizer state alone.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ __all__ = ["Estimate", "Saving", "estimate"]
 
 
 def __getattr__(name: str) -> object:
-    # The agent imports `parts` in a running training: no more than that.
+    # Import on demand: the command line reads a record without importing the estimate itself.
     if name == "estimate":
         from watchdog_app.estimate.estimating import estimate
 

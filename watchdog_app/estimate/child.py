@@ -1,9 +1,9 @@
 """
-What runs in the Python that has the framework: builds the model, traces it, tells the result.
+The child in the user's Python: builds the model, traces it and reports the result.
 
-Started by `cli/estimate.py` with a plan in JSON as its only word. Its standard output gets one line
-of JSON, and nothing that a script prints. The order of things matters: what the process holds after
-the import of the framework is measured before anything is built.
+`cli/estimate.py` starts it with a plan in JSON as its only argument. Its standard output has one
+line of JSON and nothing that a script prints. The order matters: the process measures its memory
+after the import of the framework and before it builds anything.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from watchdog_app.estimate import script
 from watchdog_app.estimate.estimating import estimate, resident_bytes
 from watchdog_app.estimate.step import EstimateError, InputSpec
 
-_STEPS = 3  # of `--measure`: the optimizer makes its state in the first
+_STEPS = 3  # of `--measure`: the optimizer creates its state in the first step
 _NO_CARD = " (The estimate runs without cards: make the model without .cuda() or a device.)"
-# What a name or a script has in it, and the framework that it then imports.
+# A word in a name or a script, and the framework that it suggests.
 _FRAMEWORK_MARKS = {
     "keras": "keras",
     ".h5": "keras",
@@ -36,7 +36,7 @@ _FRAMEWORK_MARKS = {
 
 
 def main() -> None:
-    """Carry out the plan, print the answer, and end at once, whatever a script has started."""
+    """Run the plan, print the answer, and exit at once, even if a script has started threads."""
     plan = json.loads(sys.argv[1])
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -62,10 +62,12 @@ def main() -> None:
 
 
 def _limit_address_space(limit_bytes: int) -> None:
-    """A measured run must not take the machine down: its address space ends above the limit."""
+    """
+    Cap the address space above the limit, so that a measured run cannot take the machine down.
+    """
     import resource
 
-    # Frameworks reserve some gigabytes that they never use.
+    # Frameworks reserve some gigabytes of address space that they never use.
     most = limit_bytes + 16 * GIB
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     if hard != resource.RLIM_INFINITY:
@@ -106,7 +108,9 @@ def _run_plan(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _error_location(trace: TracebackType | None, target: str) -> str:
-    """Where it went wrong: the last line of the user's own file, else the last of all."""
+    """
+    Find where an error arose: the last line in the user's own file, else the last line of all.
+    """
     import traceback
 
     frames = traceback.extract_tb(trace)
@@ -116,7 +120,7 @@ def _error_location(trace: TracebackType | None, target: str) -> str:
 
 
 def _framework_bytes(name: str, framework: str | None) -> int | None:
-    """What this process holds with the framework imported; None: it is not known which."""
+    """Measure this process's memory with the framework imported; None: the framework is unknown."""
     chosen = framework or _detect_framework(name)
     if chosen is None:
         return None
@@ -124,13 +128,13 @@ def _framework_bytes(name: str, framework: str | None) -> int | None:
     try:
         importlib.import_module(chosen)
     except ImportError:
-        return None  # only a word of the script; or its own import says so
+        return None  # the script only mentions the name, or its own import will report the error
     held = resident_bytes()
     return held if held > before + 10 * MIB else None
 
 
 def _detect_framework(name: str) -> str | None:
-    """The framework that a module or a script imports, by its name or its text."""
+    """Detect the framework that a module or a script imports, by its name or its text."""
     text = name
     if name.endswith(".py") and os.path.isfile(name):
         with open(name, encoding="utf-8", errors="replace") as file:
@@ -138,11 +142,11 @@ def _detect_framework(name: str) -> str | None:
     return next((framework for word, framework in _FRAMEWORK_MARKS.items() if word in text), None)
 
 
-# Some real steps, to stand beside the estimate.
+# Real training steps, to compare with the estimate.
 
 
 def _measure_steps(model: Any, plan: dict[str, Any]) -> dict[str, Any]:
-    """Train on one batch of zeros, some times: what the process held at the most."""
+    """Train on one batch of zeros for a few steps; return the highest memory of the process."""
     shape = [(tuple(shape), dtype) for shape, dtype in plan["inputs"]] or None
     batch = int(plan["batch"] or 32)
     if hasattr(model, "train_on_batch"):
@@ -153,7 +157,7 @@ def _measure_steps(model: Any, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _peak_bytes() -> int:
-    """The most that this process has held."""
+    """Return the highest resident memory of this process so far, in bytes."""
     import resource
 
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,4 +1,4 @@
-"""The whole estimate of one model: which framework, two traces, a law, a limit, what would save."""
+"""The whole estimate of one model: framework, two traces, growth per example, limit, savings."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from watchdog_app.estimate.step import EstimateError, Ready, Subject, Traced
 
 DEFAULT_BATCH = 32
 PRECISIONS = ("float32", "float16", "bfloat16")
-_LOW, _HIGH = 0.85, 1.25  # of what is not the framework's: docs/measurements.md
+_LOW, _HIGH = 0.85, 1.25  # factors on the memory beyond the framework's: docs/measurements.md
 _MAX_GAPS = 1.5
-_NEAR, _MAX_REFITS = 1.2, 2  # the line goes through a batch that is as near to the limit
-_FAR = 4  # times as much in activations as in weights: there the line is read
+# Refit the line until its batch is within this factor of the batch at the limit, at most twice.
+_NEAR, _MAX_REFITS = 1.2, 2
+_FAR = 4  # activations must exceed weights by this factor in the batches that define the line
 _MAX_FACTOR = 2**20
-_SURE_BYTES = 40 * MIB  # two runs of one program differ by as much
+_SURE_BYTES = 40 * MIB  # two runs of the same program differ by as much
 
 
 def estimate(  # noqa: PLR0917
@@ -38,29 +39,29 @@ def estimate(  # noqa: PLR0917
     base_bytes: int | None = None,
 ) -> Estimate:
     """
-    The memory that training `model` is going to need, without training it.
+    Estimate the memory that training `model` will need, without training it.
 
-    A live model stays as it is: it is traced on shapes, no weight is read or written, no optimizer
-    state made, no random number drawn.
+    A live model does not change. The estimate traces it on shapes: it reads or writes no weight,
+    creates no optimizer state and draws no random number.
 
     Args:
         model: a built Keras model or a PyTorch module.
         batch_size: examples in a step; None: the dataset's, else 32.
-        input_shape: of one example, where the model does not tell; a list for several inputs, each
-            a shape or (shape, type).
-        inputs: instead: tensors or arrays of any batch.
-        optimizer: None: the model's own; a name ("adam") or an optimizer.
+        input_shape: of one example, if the model does not define it; a list for several inputs,
+            each a shape or (shape, type).
+        inputs: instead of `input_shape`: tensors or arrays of any batch size.
+        optimizer: a name ("adam") or an optimizer; None: the model's own.
         loss: None: the model's own, else one that suits the output.
-        dataset: a tf.data.Dataset, a PyTorch DataLoader: what it holds ready is counted.
-        limit_bytes: None: the tightest ceiling over this process.
-        precision: "float16" or "bfloat16" for PyTorch's autocast; Keras models say their own.
-        gpu: the memory of a card instead of the machine's.
+        dataset: a tf.data.Dataset or a PyTorch DataLoader, whose buffers are counted.
+        limit_bytes: None: the tightest limit on this process.
+        precision: "float16" or "bfloat16" for PyTorch's autocast; Keras models define their own.
+        gpu: estimate the memory of a card instead of the machine's.
         jit_compile: compiled by XLA; None: as the model is compiled.
-        own_bytes: of the limit, what this process holds itself; None: measured.
-        base_bytes: what a process holds after importing the framework; None: as measured once.
+        own_bytes: memory of this process, which the limit includes; None: measured.
+        base_bytes: memory of a process after importing the framework; None: the measured default.
 
     Raises:
-        EstimateError: it is no model, is not built, or does not tell what one example is.
+        EstimateError: it is not a model, is not built, or does not define the shape of one example.
     """
     if precision not in (None, *PRECISIONS):
         raise EstimateError(f"precision {precision!r} is none of {', '.join(PRECISIONS)}.")
@@ -78,7 +79,7 @@ def estimate(  # noqa: PLR0917
     limit = _find_limit(limit_bytes, gpu, own_bytes)
     roomy = None
     if limit is not None:
-        # With something to spare: a batch that is named has to be one that lives.
+        # Leave something to spare: the suggested batch must really fit.
         roomy = int((limit.bytes + SPARE_SHARE * framework) / (1 + SPARE_SHARE))
     line = _fit_peak_line(subject, traced, base, roomy)
     largest = None
@@ -113,14 +114,14 @@ def estimate(  # noqa: PLR0917
 
 @dataclass(frozen=True, slots=True)
 class _PeakLine:
-    """The peak of any batch: a line, and below it what the update of the weights takes."""
+    """The peak as a line over the batch size, and the minimum that the weight update needs."""
 
     per_sample_bytes: int
     fixed_bytes: int
-    floor_bytes: int  # 0: the weights do not decide
+    floor_bytes: int  # 0: activations decide, not the weights
 
     def largest(self, limit_bytes: int) -> int:
-        """The largest batch below a limit; 0: not even one."""
+        """Return the largest batch below a limit; 0: none fits."""
         if self.floor_bytes > limit_bytes:
             return 0
         return max(0, (limit_bytes - self.fixed_bytes) // self.per_sample_bytes)
@@ -128,17 +129,17 @@ class _PeakLine:
 
 def _fit_peak_line(subject: Subject, traced: Traced, base: int, limit: int | None) -> _PeakLine:
     """
-    The line through two batches.
+    Fit a line through the peaks of two batches.
 
-    Where weights outweigh activations, the peak is the update and does not see the batch: then the
-    line is read from batches so large that activations decide. Workspaces do not grow with the
-    batch for ever: where there is a limit, the line goes through the batch that meets it.
+    If weights outweigh activations, the weight update sets the peak, independent of the batch. The
+    line then comes from batches so large that activations decide. Workspaces stop growing at some
+    batch size. So with a limit, the line goes through the batch that reaches it.
 
     Args:
-        subject: what is traced.
-        traced: the batch that was asked for.
-        base: bytes that the process holds beside the tensors of a step.
-        limit: bytes that it may hold; None: no limit.
+        subject: the model to trace.
+        traced: the requested batch.
+        base: bytes of the process beyond the tensors of a step.
+        limit: bytes that the process may use; None: no limit.
     """
     kept = max(1, traced.kept_bytes or 1)
     parts = subject.parts
@@ -165,7 +166,7 @@ def _fit_peak_line(subject: Subject, traced: Traced, base: int, limit: int | Non
 
 
 def _slope(first: Traced, second: Traced) -> int:
-    """Bytes that one more example takes, by two batches; gaps of the allocator in proportion."""
+    """Return the bytes per additional example from two batches, scaled by the allocator's gaps."""
     live = (first.live_bytes - second.live_bytes) / (first.batch - second.batch)
     gaps = first.resident_bytes / max(1, first.live_bytes)
     least = first.data_bytes / first.batch
@@ -207,7 +208,7 @@ def _framework_of(model: Any) -> str:
 
 
 def _held_ready(dataset: Any, data_bytes: int, notes: list[str]) -> Ready:
-    """What a pipeline holds beyond the batch in work."""
+    """Return the memory of a pipeline beyond the batch in use."""
     if dataset is None:
         return Ready()
     if hasattr(dataset, "element_spec") and "tensorflow" in sys.modules:
@@ -237,18 +238,18 @@ def _find_limit(given: int | None, gpu: bool, own_bytes: int | None) -> Limit | 
 
 
 def resident_bytes() -> int:
-    """What this process holds now; 0 where nothing tells."""
+    """Return the resident memory of this process; 0 if unknown."""
     from watchdog_app.base.linux.process import read_statm
 
     statm = read_statm()
     return 0 if statm is None else statm.resident_bytes
 
 
-# The tightest ceiling over a process that would start here now.
+# The tightest limit on a process that would start here now.
 
 
 class Limit(NamedTuple):
-    """Bytes that a new training may take, and of what."""
+    """Bytes that a new training may use, and the source of this limit."""
 
     bytes: int
     text: str
@@ -256,13 +257,13 @@ class Limit(NamedTuple):
 
 def tightest_limit(own_bytes: int = 0) -> Limit | None:
     """
-    What a training that starts now could take at most; None where nothing tells.
+    Return the most memory that a training could use if it started now; None: unknown.
 
-    Free memory of the machine, the memory groups above this process with what they already hold,
-    and the address space that `ulimit -v` leaves.
+    The limit is the smallest of three: free memory of the machine, free memory in the groups above
+    this process, and the address space that `ulimit -v` leaves.
 
     Args:
-        own_bytes: what the training holds already, being this very process.
+        own_bytes: memory that the training already uses, if it is this process.
     """
     free = _free()
     found = [] if free is None else [free._replace(bytes=free.bytes + own_bytes)]
@@ -295,7 +296,7 @@ def _address_space() -> Limit | None:
 
 
 def gpu_limit() -> Limit | None:
-    """The memory of the first card that is free now, as its driver says; None without one."""
+    """Return the free memory of the first card, according to its driver; None without a card."""
     import subprocess
 
     words = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]

@@ -1,4 +1,4 @@
-"""What one example is: from a shape, from tensors at hand, from a dataset, or from the model."""
+"""The shape of one example: from a given shape, tensors, a dataset or the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from watchdog_app.estimate.step import EstimateError, InputSpec
 
 _SHAPE = re.compile(r"[0-9]+(\s*[,x]\s*[0-9]+)*\s*,?")
 _NUMBER = re.compile(r"[0-9]+")
-_MAX_PARTS = 100  # of a pipeline: no more are looked at
+_MAX_PARTS = 100  # datasets in a pipeline to search at most
 _NEEDS_SHAPE = (
     "The model does not tell what one example is. Name it without the batch: "
     "input_shape=(224, 224, 3), on the command line --input 224,224,3; "
@@ -20,7 +20,8 @@ _NEEDS_SHAPE = (
 
 def specs_from_example(inputs: Any) -> list[InputSpec]:
     """
-    From tensors or arrays with a batch in front, in a list, a dictionary or alone.
+    Read the inputs from tensors or arrays with a batch dimension, alone, in a list or in a
+    dictionary.
 
     Raises:
         EstimateError: there are none.
@@ -33,10 +34,10 @@ def specs_from_example(inputs: Any) -> list[InputSpec]:
 
 def specs_from_shape(shape: Any) -> list[InputSpec]:
     """
-    From a shape of one example, or a list of several; each may be (shape, type).
+    Read the inputs from the shape of one example, or a list of several; each may be (shape, type).
 
     Raises:
-        EstimateError: it is no shape.
+        EstimateError: it is not a shape.
     """
     if isinstance(shape, int):
         shape = (shape,)
@@ -53,7 +54,7 @@ def specs_from_shape(shape: Any) -> list[InputSpec]:
 
 def specs_from_keras(model: Any, shape: Any = None) -> list[InputSpec]:
     """
-    From a Keras model's own inputs; `shape` fills what they leave open.
+    Read a Keras model's own inputs; `shape` fills their open dimensions.
 
     Raises:
         EstimateError: a dimension is open and not given.
@@ -82,10 +83,10 @@ def specs_from_keras(model: Any, shape: Any = None) -> list[InputSpec]:
 
 def specs_from_torch(module: Any, shape: Any = None) -> list[InputSpec]:
     """
-    From a shape, or from a first layer that takes vectors of one length.
+    Read the inputs from a shape, or from a first layer that takes vectors of one length.
 
     Raises:
-        EstimateError: neither tells.
+        EstimateError: both are missing.
     """
     kinds = [
         type(each).__name__ for each in module.modules() if not any(True for _ in each.children())
@@ -101,7 +102,7 @@ def specs_from_torch(module: Any, shape: Any = None) -> list[InputSpec]:
 
 
 def specs_from_dataset(dataset: Any) -> tuple[list[InputSpec], int | None]:
-    """The examples of a tf.data pipeline of (inputs, targets), and the batch; empty: not told."""
+    """Read the inputs and the batch of a tf.data pipeline of (inputs, targets); empty: unknown."""
     spec = getattr(dataset, "element_spec", None)
     if spec is None:
         return [], None
@@ -120,7 +121,7 @@ def specs_from_dataset(dataset: Any) -> tuple[list[InputSpec], int | None]:
 
 
 def _find_batch_size(dataset: Any) -> int | None:
-    """What a pipeline was batched by, where the last batch may be smaller."""
+    """Find the batch size of a pipeline whose last batch may be smaller."""
     for _ in range(_MAX_PARTS):
         size = getattr(dataset, "_batch_size", None)
         if size is not None:
@@ -134,10 +135,10 @@ def _find_batch_size(dataset: Any) -> int | None:
 
 def parse(text: str) -> tuple[tuple[int, ...], str]:
     """
-    `224,224,3`, `224x224x3` or `128:int64`; the type is empty where none is named.
+    Parse `224,224,3`, `224x224x3` or `128:int64`; the type is empty if not given.
 
     Raises:
-        ValueError: it is no shape.
+        ValueError: it is not a shape.
     """
     shape, _, dtype = text.partition(":")
     found = _SHAPE.fullmatch(shape.strip("()[] "))
@@ -148,7 +149,7 @@ def parse(text: str) -> tuple[tuple[int, ...], str]:
 
 
 def type_name(dtype: Any) -> str:
-    """`float32` of any framework's type."""
+    """Return the name of any framework's type, such as `float32`."""
     name = getattr(dtype, "name", None) or str(dtype)
     return str(name).rpartition(".")[2]
 

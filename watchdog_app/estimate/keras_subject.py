@@ -1,4 +1,4 @@
-"""A Keras model, to be estimated: by its graph on TensorFlow, by its layers elsewhere."""
+"""A Keras model for the estimate: traced as a graph on TensorFlow, by its layers elsewhere."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from watchdog_app.estimate.step import (
 )
 
 # Measured on Linux x86-64 with TensorFlow 2.21 and Keras 3.15 (docs/measurements.md): resident
-# after the import, and what the first step adds whatever it computes.
+# after the import, and what the first step adds in any case.
 TENSORFLOW_BYTES = 690 * MIB
 TENSORFLOW_FIRST_BYTES = 60 * MIB
-# Every operation of a training graph, in all the forms that TensorFlow keeps of it.
+# Per operation of a training graph, in all the forms that TensorFlow stores.
 _OP_BYTES = 33 * KIB
-# TensorFlow gives no memory back, and no two steps have the same order: holes stay, a part of what
-# a step takes. Copies of a batch wait: as the program made it, converted, the next ones. Both were
-# fitted with bench/estimate_judge.py.
+# TensorFlow does not return memory, and the order of operations varies between steps. So holes
+# remain, a share of what a step takes. Several copies of a batch exist: the original, the converted
+# one and the prefetched ones. Both values were fitted with bench/estimate_judge.py.
 _HOLES_SHARE = 0.2
 _BATCH_COPIES = 8
 _XLA_FIRST_BYTES = 90 * MIB
-_XLA_OP_BYTES = 50 * KIB  # compiled code and what compiling left behind
-# Without a trace: temporaries of the backward pass, in parts of what the layers put out.
+_XLA_OP_BYTES = 50 * KIB  # compiled code and leftovers of compilation
+# Without a trace, in multiples of the layers' outputs: kept activations, and temporaries of the
+# backward pass.
 _LAYERS_KEEP = 1.5
 _LAYERS_TAKE = 0.5
 
@@ -41,10 +42,10 @@ def subject(  # noqa: PLR0917
     gpu: bool, jit: bool | None, base: int | None, precision: str | None,
 ) -> Subject:  # fmt: skip
     """
-    A built model with how it is traced; arguments as of `estimating.estimate`.
+    Wrap a built model with the way to trace it; arguments as for `estimating.estimate`.
 
     Raises:
-        EstimateError: it is not built, or does not tell what one example is.
+        EstimateError: it is not built, or does not define the shape of one example.
     """
     if not getattr(model, "built", False):
         raise EstimateError(
@@ -162,7 +163,7 @@ def _layers(model: Any) -> Any:
 
 
 def _layer_output_bytes(model: Any) -> list[int]:
-    """Bytes that each layer puts out for one example, where it says."""
+    """List each layer's output bytes for one example, if the layer has an output shape."""
     found = []
     for each in _layers(model):
         try:

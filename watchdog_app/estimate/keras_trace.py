@@ -1,10 +1,10 @@
 """
 The graph of one Keras training step on TensorFlow, traced and never run.
 
-Forward pass, loss, gradients and the optimizer's update are traced as `fit` would trace them, for
-inputs that are only shapes. The optimizer is a twin of the model's own, made from its
-configuration, whose slots are variables without contents: nothing of the model changes, no
-random number is drawn, and no memory of a weight's size is taken.
+The trace follows `fit`: forward pass, loss, gradients and the optimizer's update, with inputs that
+are only shapes. The optimizer is a copy of the model's own, made from its configuration. Its slots
+are variables without contents. So the model does not change, no random number is drawn, and no
+memory of a weight's size is allocated.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tensorflow.python.ops import resource_variable_ops
 
 from watchdog_app.estimate.step import InputSpec, TraceError
 
-_SMALL_BYTES = 64 * 1024  # smaller variables are made as they are: seeds, counters, biases
+_SMALL_BYTES = 64 * 1024  # smaller variables get contents as usual: seeds, counters, biases
 
 
 @contextmanager
 def hollow_variables() -> Iterator[None]:
-    """Variables of TensorFlow that are made in here have a shape and a type, and no contents."""
+    """Create TensorFlow variables with a shape and a type but no contents, inside this context."""
     with tf.variable_creator_scope(_create_variable):
         yield
 
@@ -53,17 +53,17 @@ def step_graph(
     loss: Any = None,
 ) -> Any:
     """
-    The FuncGraph of a training step.
+    Trace the FuncGraph of a training step.
 
     Args:
-        model: a built Keras model, on TensorFlow.
+        model: a built Keras model on TensorFlow.
         inputs: of one example each, in the order of `model.inputs`.
         batch: examples in the step.
         optimizer: None: no update is traced.
         loss: a name or a function as for `compile`; None: one that suits the output.
 
     Raises:
-        TraceError: it cannot be traced for these inputs.
+        TraceError: the step cannot be traced for these inputs.
     """
     try:
         step = _step(model, _copy_optimizer(optimizer, model), loss)
@@ -97,7 +97,9 @@ def _step(model: Any, twin: Any, loss: Any) -> Callable[[Any], Any]:
 
 
 def loss_of(output: Any, loss: Any, tokens: bool = False) -> list[Any]:
-    """The losses of every output, for targets that are only shapes; `tokens`: of whole numbers."""
+    """
+    Return the loss of each output, for targets that are only shapes; `tokens`: integer inputs.
+    """
     outputs = tf.nest.flatten(output)
     given = tf.nest.flatten(loss) if isinstance(loss, dict | list | tuple) else [loss]
     given = given if len(given) == len(outputs) else [given[0]] * len(outputs)
@@ -122,7 +124,7 @@ def _output_loss(output: Any, loss: Any, tokens: bool) -> Any:
 
 
 def _copy_optimizer(optimizer: Any, model: Any) -> Any:
-    """An optimizer of the same settings, built for the model without memory."""
+    """Create an optimizer with the same settings, built for the model without memory."""
     if optimizer is None:
         return None
     inner = getattr(optimizer, "inner_optimizer", optimizer)
@@ -138,7 +140,7 @@ def _copy_optimizer(optimizer: Any, model: Any) -> Any:
 
 def _optimizer_config(optimizer: Any) -> dict[str, Any]:
     config: dict[str, Any] = optimizer.get_config()
-    # A schedule would be evaluated; it decides nothing about memory.
+    # A schedule would need an evaluation, and does not affect memory.
     if not isinstance(config.get("learning_rate"), int | float):
         config["learning_rate"] = 0.001
     return config

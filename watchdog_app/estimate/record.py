@@ -1,4 +1,4 @@
-"""The result of an estimate: parts, peak, what fits and what would save; and as a table."""
+"""The result of an estimate: parts, peak, largest batch and savings; and as a table."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any, NamedTuple
 
 from watchdog_app.base.text.quantities import format_bytes
 
-# What the largest batch leaves free, of what is not the framework's: most estimates are nearer.
+# Share of the memory beyond the framework's that the largest batch leaves free: most estimates err
+# by less.
 SPARE_SHARE = 0.1
-_HUGE_BATCH = 10_000_000  # examples: a larger batch says no more than that the model is tiny
+_HUGE_BATCH = 10_000_000  # examples; a larger batch only shows that the model is tiny
 
 
-# The parts, as the table and JSON name them: their fields, and what is in them.
+# The parts by their name in the table and in JSON: field and description.
 _PARTS = {
     "weights": ("weights_bytes", "with statistics and frozen ones"),
     "gradients": ("gradients_bytes", "one of each trained weight"),
-    "optimizer": ("optimizer_bytes", ""),  # its name
+    "optimizer": ("optimizer_bytes", ""),  # the optimizer's name
     "activations": ("activations_bytes", "kept for the backward pass"),
     "data": ("buffers_bytes", "the batch and what is held ready"),
     "framework": ("framework_bytes", "imports, graphs, thread pools"),
@@ -26,7 +27,7 @@ _PARTS = {
 
 
 class Saving(NamedTuple):
-    """One change of a program, and what it takes off the peak."""
+    """One change of a program, and how much it lowers the peak."""
 
     what: str  # "mixed precision"
     bytes: int
@@ -34,7 +35,7 @@ class Saving(NamedTuple):
 
 
 class PartBytes(NamedTuple):
-    """One part of the memory; None: not known."""
+    """One part of the memory; None: unknown."""
 
     name: str
     bytes: int | None
@@ -44,10 +45,10 @@ class PartBytes(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """
-    What a training is going to need, in bytes.
+    The memory that a training will need, in bytes.
 
-    The parts need not add up to the peak: gradients come while activations go. `low_bytes` and
-    `high_bytes` enclose most of the runs that this was measured on (docs/estimate.md).
+    The parts need not add up to the peak: gradients are created while activations are freed.
+    `low_bytes` and `high_bytes` enclose most of the measured runs (docs/estimate.md).
     """
 
     framework: str  # "tensorflow", "jax", "torch"
@@ -56,35 +57,35 @@ class Estimate:
     gradients_bytes: int
     optimizer_bytes: int | None
     optimizer: str | None
-    activations_bytes: int | None  # what the forward pass leaves for the backward pass
-    buffers_bytes: int  # the batch, and what a pipeline holds ready
+    activations_bytes: int | None  # kept from the forward pass for the backward pass
+    buffers_bytes: int  # the batch, and a pipeline's prefetched data
     framework_bytes: int  # the interpreter with its imports, graphs, thread pools
-    allocator_bytes: int  # what is freed and not given back, workspaces of kernels
+    allocator_bytes: int  # memory that the allocator keeps after a free, workspaces of kernels
     peak_bytes: int
     low_bytes: int
     high_bytes: int
     per_sample_bytes: int
     fixed_bytes: int
-    floor_bytes: int  # what any batch takes where the weights decide; 0: they do not
+    floor_bytes: int  # minimum of any batch if the weights decide; 0: they do not
     limit_bytes: int | None
-    limit_text: str  # what the limit is of
-    largest_batch: int | None  # that fits with some to spare; 0: not even one; None: no limit
+    limit_text: str  # source of the limit
+    largest_batch: int | None  # fits with some to spare; 0: none fits; None: no limit
     savings: tuple[Saving, ...]
-    notes: tuple[str, ...]  # what was assumed or could not be seen
+    notes: tuple[str, ...]  # assumptions, and what could not be counted
 
     @property
     def fits(self) -> bool | None:
-        """Whether the peak stays below the limit; None where there is none."""
+        """Whether the peak stays below the limit; None without a limit."""
         return None if self.limit_bytes is None else self.peak_bytes <= self.limit_bytes
 
     def peak_at(self, batch_size: int) -> int:
-        """The peak of another batch size, by the same law."""
+        """Return the peak of another batch size, on the same line."""
         if batch_size == self.batch_size:
             return self.peak_bytes
         return max(self.floor_bytes, self.fixed_bytes + self.per_sample_bytes * batch_size)
 
     def peak_with_spare(self, batch_size: int) -> int:
-        """The same with as much to spare as the largest batch leaves."""
+        """Return the peak plus the share that the largest batch leaves free."""
         peak = self.peak_at(batch_size)
         return peak + int(SPARE_SHARE * max(0, peak - self.framework_bytes))
 
@@ -97,7 +98,7 @@ class Estimate:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Convert to plain values."""
         of_parts = [field for field, _ in _PARTS.values()]
         own = {name: getattr(self, name) for name in _FIELDS if name not in of_parts}
         return own | {
@@ -109,7 +110,7 @@ class Estimate:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Estimate:
-        """What `to_json` gave, back."""
+        """Restore an estimate from the values of `to_json`."""
         own = {name: values[name] for name in _FIELDS if name in values}
         parts = {field: values["parts"][name] for name, (field, _) in _PARTS.items()}
         savings = tuple(Saving(**each) for each in values["savings"])
@@ -128,7 +129,7 @@ _FIELDS = tuple(each.name for each in fields(Estimate))
 
 
 def format_table(estimate: Estimate) -> list[str]:
-    """The table, a line each."""
+    """Format the table as a list of lines."""
     peak = format_bytes(estimate.peak_bytes)
     span = f"{format_bytes(estimate.low_bytes)} to {format_bytes(estimate.high_bytes)}"
     lines = [f"Batch {estimate.batch_size}: about {peak} at the peak ({span})", ""]
@@ -162,7 +163,7 @@ def _growth_line(estimate: Estimate) -> str:
 
 
 def _format_batch(size: int) -> str:
-    """A batch as a person would choose it; the exact figure is in `largest_batch`."""
+    """Format a batch size in round numbers; `largest_batch` has the exact one."""
     if size >= _HUGE_BATCH:
         return "more than most data sets hold"
     step = 10 ** max(0, len(str(size)) - 3)

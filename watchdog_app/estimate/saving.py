@@ -1,4 +1,4 @@
-"""What changes of a program would take off the peak, each as a number."""
+"""Changes of a program that lower the peak, each with its bytes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def savings(
     subject: Subject, traced: Traced, per_sample_bytes: int, ready: Ready, precision: str | None
 ) -> tuple[Saving, ...]:
     """
-    The changes that pay, the largest first.
+    List the worthwhile changes, the largest first.
 
     Args:
-        subject: what is trained.
-        traced: a step of it.
-        per_sample_bytes: of the law.
-        ready: what the pipeline holds beyond the batch in work.
-        precision: what is used already.
+        subject: the model.
+        traced: one step of it.
+        per_sample_bytes: slope of the peak over the batch size.
+        ready: memory of the pipeline beyond the batch in use.
+        precision: the precision already in use.
     """
     kept, framework = traced.kept_bytes, subject.framework
     found = [
@@ -47,7 +47,7 @@ def _mixed_precision(
         if framework != "torch"
         else "with torch.autocast(device, dtype=torch.bfloat16): around forward pass and loss"
     )
-    # Activations are half as large; weights have a copy of half their size beside them.
+    # Activations halve, but each trained weight also gets a copy of half its size.
     return Saving("mixed precision", kept // 2 - parts.gradients_bytes // 2, how)
 
 
@@ -71,7 +71,7 @@ def _gradient_accumulation(
 def _checkpointing(kept: int | None, depth: int, framework: str) -> Saving | None:
     if kept is None or depth < 4:
         return None
-    # The root of the depth as segments: their borders stay, and one segment at a time.
+    # With sqrt(depth) segments, the borders of all segments and the activations of one are kept.
     share = 1 - _HALF / sqrt(depth)
     how = "keras.remat" if framework != "torch" else "torch.utils.checkpoint"
     text = f"{how} around {round(sqrt(depth))} groups of layers: one more forward pass"

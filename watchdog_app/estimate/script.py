@@ -1,8 +1,8 @@
 """
-The model that a name means: a script or a module is imported, a function called, and no more.
+Load the model that a name refers to: import a script or a module, and call a function.
 
-What a script does when it is imported is its own affair, with one exception: it does not train
-here. Where it begins to, it is stopped, and what it has made until then is there to be looked at.
+A script may do anything during its import except train. At the start of a training it is stopped,
+and the estimate uses the model that exists by then.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ from watchdog_app.estimate.step import EstimateError
 
 
 class TrainingStarted(BaseException):
-    """Not an Exception: scripts that catch all errors of their training let it through."""
+    """Stops a script at its training. A BaseException, so that `except Exception` lets it pass."""
 
     def __init__(self, model: Any = None, batch: int | None = None) -> None:
         super().__init__("it began to train")
-        self.model = model  # None: PyTorch does not say which
+        self.model = model  # None: PyTorch does not say which model
         self.batch = batch
 
 
 class LoadedModel:
-    """The model that a script made, and notes on how it was loaded."""
+    """The model that a script created, and notes on how it was loaded."""
 
     def __init__(self, model: Any, batch: int | None = None, notes: tuple[str, ...] = ()) -> None:
         self.model = model
-        self.batch = batch  # of the training that it began
+        self.batch = batch  # batch size of the training that the script started
         self.notes = notes
 
 
 def load_model(name: str, thing: str, arguments: dict[str, Any], *, hollow: bool) -> LoadedModel:
     """
-    Import `name`, find `thing` in it, call it where it is a function.
+    Import `name`, find `thing` in it, and call it if it is a function.
 
     Args:
         name: FILE.py, a module, or FILE.keras.
-        thing: a name in it, dotted; empty for a file of a model.
+        thing: a name in it, dotted; empty for a model file.
         arguments: of the function.
-        hollow: Keras models have weights without contents, where they bear that.
+        hollow: build Keras models with weights without contents, if they allow that.
 
     Raises:
-        EstimateError: there is no such thing, or it is no model and makes none.
+        EstimateError: `thing` does not exist, or neither is nor returns a model.
     """
     if name.endswith(".keras"):
         import keras
 
         with _without_contents(hollow):
             return LoadedModel(keras.saving.load_model(name, compile=True))
-    sys.argv = [name]  # a script that reads its command line finds an empty one
+    sys.argv = [name]  # a script that parses its command line gets an empty one
     with _block_training():
         module, started = _import_module(name)
         where = f"{name}, line {_start_line(started, module)}, begins to train" if started else ""
@@ -111,11 +111,11 @@ def _build_model(function: Any, arguments: dict[str, Any], hollow: bool) -> Any:
     except Exception:
         if not hollow or "tensorflow" not in sys.modules:
             raise
-        return function(**arguments)  # it looks at its own weights: they have to be there
+        return function(**arguments)  # the function reads its own weights, so they need contents
 
 
 def _without_contents(wanted: bool) -> Any:
-    """Weights of TensorFlow without contents: a model of any size can be built."""
+    """Make TensorFlow create weights without contents, so that a model of any size can be built."""
     if not wanted or "tensorflow" not in sys.modules or "keras" not in sys.modules:
         return nullcontext()
     import keras
@@ -129,7 +129,7 @@ def _without_contents(wanted: bool) -> Any:
 
 @contextmanager
 def _block_training() -> Iterator[None]:
-    """Raise TrainingStarted where a script calls fit, train_on_batch or backward."""
+    """Raise TrainingStarted if a script calls fit, train_on_batch or backward."""
 
     def fit(model: Any, *given: Any, **settings: Any) -> None:  # (x, y, batch_size, ...)
         batch = settings.get("batch_size", given[2] if len(given) > 2 else None)
@@ -161,7 +161,7 @@ def _block_training() -> Iterator[None]:
 
 
 def _import_module(name: str) -> tuple[Any, TrainingStarted | None]:
-    """The module, and where it began to train while it was imported: then it is not complete."""
+    """Import a module; also return where it started to train, which leaves it incomplete."""
     if not name.endswith(".py"):
         sys.path.insert(0, os.getcwd())
         try:
@@ -177,7 +177,7 @@ def _import_module(name: str) -> tuple[Any, TrainingStarted | None]:
         raise EstimateError(f"There is no file {name}.")
     folder, title = _import_path(name)
     sys.path.insert(0, folder)
-    # Not __main__: what stands under `if __name__ == "__main__"` must not begin to train.
+    # Not as __main__: code under `if __name__ == "__main__"` must not start to train.
     if "." in title:
         importlib.import_module(title.rpartition(".")[0])
     spec = importlib.util.spec_from_file_location(title, name)
@@ -195,13 +195,15 @@ def _import_module(name: str) -> tuple[Any, TrainingStarted | None]:
 
 
 def _import_path(path: str) -> tuple[str, str]:
-    """The folder to import from, and the script's name there: relative imports have to work."""
+    """
+    Return the folder to import from and the script's name there, so that relative imports work.
+    """
     folder, file = os.path.split(os.path.abspath(path))
     title = os.path.splitext(file)[0]
     while os.path.isfile(os.path.join(folder, "__init__.py")):
         folder, part = os.path.split(folder)
         title = f"{part}.{title}"
-    # A script with the name of a module that is loaded, such as `random.py`, does not replace it.
+    # A script must not replace a loaded module of the same name, such as `random.py`.
     return folder, f"script_{title}" if title in sys.modules else title
 
 
@@ -214,7 +216,7 @@ def _exit_error(name: str, error: SystemExit) -> EstimateError:
 
 
 def _start_line(started: BaseException | None, module: Any) -> int:
-    """Where a script began to train; 0 where it was not itself."""
+    """Return the line where a script started to train; 0 if not in the script itself."""
     frames = traceback.extract_tb(None if started is None else started.__traceback__)
     own = [each.lineno or 0 for each in frames if each.filename == getattr(module, "__file__", "")]
     return own[-1] if own else 0
@@ -239,7 +241,7 @@ def _check_arguments(found: Any, thing: str, arguments: dict[str, Any]) -> None:
             f"{thing} cannot be called so: {error}. --arg NAME=VALUE gives what it needs."
         ) from None
     except ValueError:
-        pass  # no signature is known
+        pass  # the signature is unknown
 
 
 def _is_model(thing: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What a trace of one step says, whatever the framework, and what its process holds of it."""
+"""The result of tracing one step, for any framework, and the model as a subject of the trace."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from watchdog_app.agent.telemetry.parts import Parts
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.text.quantities import MIB
 
-GPU_CONTEXT_BYTES = 600 * MIB  # of a card: driver, kernels, libraries' workspaces
-_GPU_GAPS = 1.04  # blocks of a card's caching allocator are rounded up
+GPU_CONTEXT_BYTES = 600 * MIB  # on a card: driver, kernels, libraries' workspaces
+_GPU_GAPS = 1.04  # a card's caching allocator rounds blocks up
 
 
 class EstimateError(WatchdogError):
-    """A model cannot be estimated as it was given; the message says what is missing."""
+    """A model cannot be estimated as given; the message says what is missing."""
 
 
 class TraceError(EstimateError):
-    """The operations of a step cannot be followed: a rougher way has to do."""
+    """The operations of a step cannot be traced; a rougher estimate is used instead."""
 
 
 class InputSpec(NamedTuple):
@@ -31,34 +31,34 @@ class InputSpec(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """What one batch size takes."""
+    """The memory of one batch size."""
 
     batch: int
-    live_bytes: int  # of tensors in use at the worst moment: weights, optimizer, step, batch
-    resident_bytes: int  # taken from the system for them
-    kept_bytes: int | None  # of activations, at the beginning of the backward pass
+    live_bytes: int  # tensors in use at the peak: weights, optimizer, step, batch
+    resident_bytes: int  # taken from the system for these tensors
+    kept_bytes: int | None  # activations at the start of the backward pass
     data_bytes: int  # the batch itself
 
     @classmethod
     def on_gpu(cls, batch: int, live: int, kept: int | None, data: int) -> Traced:
-        """The tensors on a card, whose allocator rounds blocks up."""
+        """Build the result for tensors on a card, whose allocator rounds blocks up."""
         return cls(batch, live, int(live * _GPU_GAPS), kept, data)
 
 
 class Ready(NamedTuple):
-    """What a pipeline holds beyond the batch in work."""
+    """Memory of a pipeline beyond the batch in use."""
 
     bytes: int = 0
-    text: str = ""  # what of
+    text: str = ""  # source of these bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model as one framework's half of this package sees it."""
+    """A model, as one framework's part of this package prepares it."""
 
     framework: str
     parts: Parts
     trace: Callable[[int], Traced]  # of a batch
-    framework_bytes: Callable[[], int]  # after the trace
+    framework_bytes: Callable[[], int]  # call it after the trace
     depth: int  # layers that keep activations
     notes: list[str] = field(default_factory=list)

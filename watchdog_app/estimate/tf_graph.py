@@ -1,11 +1,12 @@
 """
-What a TensorFlow graph holds at its worst moment while it runs, from the graph alone.
+The peak memory of a TensorFlow graph, computed from the graph alone.
 
-The graph becomes a flat list of nodes: calls inlined, what computes the same from the same done
-once, as TensorFlow's own optimizer of graphs does it. Two workers run them as they become ready,
-first come first served; an output lives until its last reader is done. Operations that hand on
-their input, or write their result into an input that nobody else needs, take nothing, as in
-TensorFlow's kernels.
+The graph becomes a flat list of nodes, with calls inlined and duplicate computations merged.
+TensorFlow's own graph optimizer does the same. Two simulated workers run the nodes in the order in
+which they become ready. An output lives until its last reader is done.
+
+Some operations return their input, or overwrite an input that no other node needs. These take no
+memory, as in TensorFlow's kernels.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ _SAME = frozenset(
         "Snapshot",
     }
 )  # fmt: skip
-# Nothing is made: the memory is a variable's, a constant of the program or a mere handle.
+# No memory is allocated: it belongs to a variable or a constant, or the output is a handle.
 _FREE = frozenset(
     {
         "ReadVariableOp", "VarHandleOp", "Placeholder", "NoOp", "Const", "Shape", "Size", "Rank",
         "_Arg", "Assert", "ControlTrigger",
     }
 )  # fmt: skip
-# The output is written into an input of its size, where nobody else needs that.
+# The operation overwrites an input of the output's size if no other node needs that input.
 _IN_PLACE = frozenset(
     {
         "Add", "AddV2", "Sub", "Mul", "RealDiv", "Div", "DivNoNan", "MulNoNan", "Maximum",
@@ -48,9 +49,9 @@ _IN_PLACE = frozenset(
 )  # fmt: skip
 _EFFECTS = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparse", "ResourceStridedSlice")
 _PRODUCTS = ("MatMul", "BatchMatMul", "Conv", "Depthwise", "Einsum", "While", "StatelessWhile")
-_PRODUCT_COST = 20  # times as long for a byte
-_WORKERS = 2  # operations that run side by side
-_BACKWARD = "gradient_tape/"  # what the names of gradients' operations begin with
+_PRODUCT_COST = 20  # a product takes this many times as long per byte
+_WORKERS = 2  # operations that run in parallel
+_BACKWARD = "gradient_tape/"  # name prefix of the gradients' operations
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _LOOPS = ("While", "StatelessWhile")
 _DISTINCT = frozenset({"Placeholder", "NoOp", "Assert", "ControlTrigger", *_LOOPS})
@@ -61,17 +62,17 @@ _MAX_NODES = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class GraphMemory:
-    """Bytes of one run of a graph, and what was seen of it."""
+    """Bytes of one run of a graph, and counts of its operations and unknown shapes."""
 
     peak_bytes: int
-    kept_bytes: int  # what the forward pass leaves for the backward pass
+    kept_bytes: int  # kept from the forward pass for the backward pass
     unknown_shapes: int
-    operations: int  # of the graph and of all functions that it calls
+    operations: int  # of the graph and all functions that it calls
 
 
 def graph_memory(graph: Any, *, compiled: bool = False) -> GraphMemory:
     """
-    Memory of one run of a graph.
+    Compute the memory of one run of a graph.
 
     Args:
         graph: a FuncGraph; all its shapes should be known.
@@ -85,25 +86,25 @@ def graph_memory(graph: Any, *, compiled: bool = False) -> GraphMemory:
 
 @dataclass(slots=True)
 class _Node:
-    """One operation, and what it puts out."""
+    """One operation and its outputs."""
 
     kind: str
     inputs: list[Source]
     sizes: list[int]
     after: list[int] = field(default_factory=list)
-    extra: int = 0  # held until the last reader is done, beyond the outputs
+    extra: int = 0  # kept until the last reader is done, in addition to the outputs
     scratch: int = 0
     backward: bool = False
 
 
 @dataclass(slots=True)
 class _Block:
-    """Memory of one output, or of several that are the same."""
+    """Memory of one output, or of several outputs that share it."""
 
     size: int
-    readers: int  # to come
-    forward: bool  # made by the forward pass
-    kept: bool = False  # and read by the backward pass
+    readers: int  # remaining readers
+    forward: bool  # created by the forward pass
+    kept: bool = False  # read by the backward pass
 
 
 class _Run:
@@ -123,7 +124,7 @@ class _Run:
             for each in before & needed:
                 followers[each].append(n)
         ready = deque(n for n, count in waiting.items() if not count)
-        running: list[tuple[float, int]] = []  # when it is done, node
+        running: list[tuple[float, int]] = []  # time of its end, node
         now = 0.0
         while ready or running:
             while ready and len(running) < _WORKERS:
@@ -141,7 +142,8 @@ class _Run:
         for at, size in enumerate(node.sizes):
             self._add_output((n, at), size, node)
         if node.extra:
-            # The lists of a loop are one block, until the last of them is read to its end.
+            # The lists of a loop are one block, which lives until the last of them is read
+            # completely.
             lists = [(n, at) for at, size in enumerate(node.sizes) if not size]
             block = self._new_block(node.extra, sum(self._readers[key] for key in lists), node)
             self._blocks.update(dict.fromkeys(lists, block))
@@ -176,7 +178,7 @@ class _Run:
             block.readers += self._readers[key]
 
     def _reusable(self, size: int, node: _Node) -> _Block | None:
-        """An input of the same size that nobody else reads, where the operation overwrites it."""
+        """Find an input of this size without other readers that the operation may overwrite."""
         inputs = map(self._blocks.get, node.inputs) if node.kind in _IN_PLACE else ()
         return next((b for b in inputs if b is not None and (b.readers, b.size) == (1, size)), None)
 
@@ -186,13 +188,13 @@ class _Run:
 
 
 def _duration(nodes: list[_Node], node: _Node) -> float:
-    """How long an operation takes, in bytes moved: products of matrices longer than the rest."""
+    """Return an operation's duration in bytes moved; matrix products take longer than the rest."""
     moved = sum(node.sizes) + sum(nodes[at].sizes[out] for at, out in node.inputs)
     return 1000 + moved * (_PRODUCT_COST if node.kind.startswith(_PRODUCTS) else 1)
 
 
 def _handed_on(node: _Node, output: int) -> Source | None:
-    """The input that an output is; None: it is memory of its own."""
+    """Return the input that an output shares its memory with; None: it has its own."""
     if node.kind not in _SAME or not node.inputs:
         return None
     return node.inputs[output if node.kind == "IdentityN" else 0]
@@ -216,13 +218,13 @@ class _FlatGraph:
 
     def __init__(self, compiled: bool) -> None:
         self.compiled = compiled
-        self._same: dict[Any, int] = {}  # what is computed -> node
+        self._same: dict[Any, int] = {}  # by computation: its node
         self.nodes: list[_Node] = []
         self.unknown = 0
         self.ops = 0
 
     def add(self, graph: Any, given: list[Source] | None = None) -> list[Source]:
-        """Nodes of one graph; the sources of its outputs come back."""
+        """Add the nodes of one graph; return the sources of its outputs."""
         place: dict[str, Source] = {}
         control: dict[Any, int] = {}
         formal = (
@@ -282,7 +284,7 @@ class _FlatGraph:
         return int(prod(1 if each is None else each for each in dims) * size)
 
     def _measure_loop(self, graph: Any, op: Any, node: _Node) -> None:
-        """What a loop collects in all its turns, and takes for one of them."""
+        """Measure what a loop collects over all iterations, and what one iteration takes."""
         body = _find_function(graph, op.get_attr("body").name)
         if body is None:
             return
@@ -295,7 +297,7 @@ class _FlatGraph:
         node.scratch = _Run(inner.nodes, {source[0] for source in outputs}).peak_bytes
 
     def collected_bytes(self, outputs: list[Source]) -> int:
-        """Bytes that one turn leaves in the lists of the loop."""
+        """Return the bytes that one iteration adds to the lists of the loop."""
         placeholders = [n for n, each in enumerate(self.nodes) if each.kind == "Placeholder"]
         formal = {index: at for at, index in enumerate(placeholders)}
         roots: dict[Source, int] = {}
@@ -305,26 +307,26 @@ class _FlatGraph:
             find_storage = self.find_storage(node.inputs[-1])
             if (
                 find_storage[0] in formal
-            ):  # what the turn before left: the same memory one turn later
+            ):  # from the previous iteration: the same memory, one iteration later
                 at = formal[find_storage[0]]
                 if at < len(outputs):
                     source = self.find_storage(outputs[at])
                     if source[0] in formal:
-                        continue  # the same in all turns
+                        continue  # the same in all iterations
                     find_storage = source
             if self.nodes[find_storage[0]].kind not in _FREE:
                 roots[find_storage] = self.nodes[find_storage[0]].sizes[find_storage[1]]
         return sum(roots.values())
 
     def find_storage(self, source: Source) -> Source:
-        """Where a tensor's memory was made."""
+        """Find the output that owns a tensor's memory."""
         while (before := _handed_on(self.nodes[source[0]], source[1])) is not None:
             source = before
         return source
 
 
 def _node_key(op: Any, sources: list[Source], after: list[int]) -> Any:
-    """What an operation computes, to be compared; None: each one is its own."""
+    """Return a key of the computation, equal for duplicates; None: never a duplicate."""
     if op.type in _DISTINCT or op.op_def.is_stateful or not op.outputs:
         return None
     definition = op.node_def
@@ -339,7 +341,7 @@ def _node_key(op: Any, sources: list[Source], after: list[int]) -> Any:
 
 
 def _topological_order(graph: Any) -> Iterator[Any]:
-    """The operations of a graph, each after those that it reads."""
+    """Yield the operations of a graph, each after its inputs."""
     operations = graph.get_operations()
     before = {
         each: {*(source.op for source in each.inputs), *each.control_inputs} for each in operations
@@ -360,7 +362,7 @@ def _topological_order(graph: Any) -> Iterator[Any]:
 
 
 def _unfolded_bytes(op: Any, out_bytes: int) -> int:
-    """The matrix of all patches that a convolution multiplies."""
+    """Return the bytes of the matrix of all patches that a convolution multiplies."""
     kernel = op.inputs[1].shape.as_list()
     if None in kernel or kernel[:2] == [1, 1] or not kernel[-1]:
         return 0
@@ -368,7 +370,7 @@ def _unfolded_bytes(op: Any, out_bytes: int) -> int:
 
 
 def _iterations(op: Any, depth: int = 0) -> int:
-    """How often a loop runs: by its limit, or by the lists that it walks through; 1 if unknown."""
+    """Return a loop's iterations: from its limit, or from the lists that it reads; 1 if unknown."""
     import tensorflow as tf
 
     for tensor in list(op.inputs)[:3]:
@@ -392,7 +394,7 @@ def _iterations(op: Any, depth: int = 0) -> int:
 
 
 def _find_function(graph: Any, name: str) -> Any:
-    """A function that a graph calls, as a graph with shapes; None where it is not kept."""
+    """Find the graph of a called function; None: not stored in any graph."""
     found = None
     while graph is not None and found is None:
         found = graph._get_function(name)

@@ -1,11 +1,10 @@
 """
-A PyTorch module, estimated from the operations of one step, traced on tensors without contents.
+A PyTorch module, estimated from one step that is traced on tensors without contents.
 
-The module is copied into tensors that have shapes and no bytes (`FakeTensorMode`), and one forward
-and backward pass runs on them. Every operation of the step is seen with what it makes, and every
-storage is followed until Python and autograd have let go of it: what lives at the worst moment is
-what the real step would hold then. The user's module is neither run nor written to, and no random
-number is drawn.
+A copy of the module has tensors with shapes but no bytes (`FakeTensorMode`). One forward and
+backward pass runs on the copy. The trace sees every operation and its results, and follows each
+storage until Python and autograd have released it. So its peak is the peak of a real step. The
+user's module is neither run nor changed, and no random number is drawn.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ from watchdog_app.estimate.step import (
 )
 
 # Measured on Linux x86-64 with PyTorch 2.13 (docs/measurements.md): resident after the import, and
-# what the first step adds whatever it computes (an optimizer imports the compiler).
+# what the first step adds in any case (an optimizer imports the compiler).
 TORCH_BYTES = 222 * MIB
 TORCH_FIRST_BYTES = 85 * MIB
-# What the process holds beside the tensors in use: gaps of the C library's heap; packed matrices
-# and layouts that the kernels keep, a share of what a step takes up to a limit.
+# Memory of the process beyond the tensors in use: gaps in the C library's heap; packed matrices and
+# layouts that kernels keep, a share of what a step takes up to a limit.
 _HEAP_SHARE = 1.02
 _WORKSPACE_SHARE = 0.6
 _WORKSPACE_BYTES = 150 * MIB
@@ -60,10 +59,10 @@ def subject(  # noqa: PLR0917
     gpu: bool, base: int | None,
 ) -> Subject:  # fmt: skip
     """
-    A module with how it is traced; arguments as of `estimating.estimate`.
+    Wrap a module with the way to trace it; arguments as for `estimating.estimate`.
 
     Raises:
-        EstimateError: it does not tell what one example is, or the optimizer is not known.
+        EstimateError: it does not define the shape of one example, or the optimizer is unknown.
     """
     specs = inputs_module.specs_from_example(inputs) if inputs is not None else None
     specs = specs or inputs_module.specs_from_torch(module, shape)
@@ -74,7 +73,7 @@ def subject(  # noqa: PLR0917
     trained = [each for each in module.parameters() if each.requires_grad]
     static = sum(map(tensor_bytes, (*module.parameters(), *module.buffers())))
     static += parts.optimizer_bytes or 0
-    # The update of the largest weight computes with two more of its size.
+    # The update of the largest weight needs two temporary tensors of its size.
     update = 2 * max(map(tensor_bytes, trained), default=0) if optimizer is not None else 0
 
     def trace(batch: int) -> Traced:
@@ -109,10 +108,10 @@ def subject(  # noqa: PLR0917
 
 def optimizer_class(name: str) -> tuple[str, dict[str, Any]]:
     """
-    The class in torch.optim that a name means, and its settings; "momentum" is SGD with one.
+    Return the class name in torch.optim and its settings; "momentum" is SGD with momentum 0.9.
 
     Raises:
-        EstimateError: there is none.
+        EstimateError: the optimizer is unknown.
     """
     lower = name.lower()
     kind = "SGD" if lower in _MOMENTUM else _OPTIMIZERS.get(lower)
@@ -145,29 +144,30 @@ def _format_specs(specs: Any) -> str:
 _EQUAL = "aten::equal"
 _VALUES = frozenset({_EQUAL, "aten::_local_scalar_dense"})
 _LSTM = "aten::mkldnn_rnn_layer"
-# Of the output of all time steps: four gates, cell and hidden state are kept; and taken again.
+# Multiples of the output of all time steps. The forward pass keeps four gates, cell and hidden
+# state; the backward pass needs temporary memory.
 _LSTM_KEEPS = 6
 _LSTM_TAKES = 5
-_LIKELY_ROWS = 2  # an output with more columns than one is taken for the scores of classes
+_LIKELY_ROWS = 2  # an output with at least this many columns counts as class scores
 
 
 @dataclass(frozen=True, slots=True)
 class StepMemory:
     """Bytes of one traced step, without weights and optimizer state."""
 
-    peak_bytes: int  # gradients and activations together, at the worst moment
-    kept_bytes: int  # what the backward pass waits for when it begins
-    gradients_bytes: int  # of all weights, should they be held at once
+    peak_bytes: int  # gradients and activations together, at the peak
+    kept_bytes: int  # kept at the start of the backward pass
+    gradients_bytes: int  # of all weights, if they exist at the same time
     data_bytes: int  # the batch itself
-    assumed: bool  # it decides by values, and one way was followed
+    assumed: bool  # it branches on values, and only one branch was traced
 
 
 class _StorageTracker(TorchDispatchMode):  # type: ignore[misc]
-    """Counts the storages that operations make, until each is gone."""
+    """Counts the storages that operations create, until each is released."""
 
     def __init__(self, known: Iterator[Any]) -> None:
         super().__init__()
-        self.live_bytes = 0  # of what the step made and not yet dropped
+        self.live_bytes = 0  # created by the step and not yet released
         self.peak_bytes = 0
         self.assumed = False
         self._seen: dict[int, Any] = {}
@@ -176,7 +176,8 @@ class _StorageTracker(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func._schema.name in _VALUES:
-            # A decision by a value, such as "is this mask causal?": followed where it is true.
+            # The module branches on a value, such as "is this mask causal?". Trace the branch for
+            # true.
             self.assumed = True
             first = args[0]
             if func._schema.name == _EQUAL or first.dtype == torch.bool:
@@ -184,7 +185,7 @@ class _StorageTracker(TorchDispatchMode):  # type: ignore[misc]
             return 1.0 if first.is_floating_point() else 1
         result = func(*args, **(kwargs or {}))
         made = [each for each in tree_flatten(result)[0] if isinstance(each, torch.Tensor)]
-        if func._schema.name == _LSTM:  # its workspace has no size on paper
+        if func._schema.name == _LSTM:  # fake tensors give its workspace no size
             self._track(made[-1], int(_LSTM_KEEPS * _nbytes(made[0])))
         for each in made:
             self._track(each)
@@ -218,19 +219,18 @@ def step_memory(
     train: bool = True,
 ) -> StepMemory:
     """
-    What one training step of `module` holds beyond its weights and its optimizer.
+    Trace one training step of `module`; return its memory beyond weights and optimizer.
 
     Args:
-        module: on any device; it is copied, without its contents.
+        module: on any device; it is copied without its contents.
         inputs: of one example each.
         batch: examples in the step.
         loss: of (output, target), or of the output alone; None: cross entropy or mean square.
-        precision: "bfloat16" or "float16" for autocast; None: as it is.
-        train: False: the forward pass alone, without gradients.
+        precision: "bfloat16" or "float16" for autocast; None: unchanged.
+        train: False: only the forward pass, without gradients.
 
     Raises:
-        TraceError: it cannot be traced: what it does depends on values, or it does not fit its
-            inputs.
+        TraceError: it cannot be traced, because it depends on values or does not fit its inputs.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     try:
@@ -275,12 +275,13 @@ def _trace_step(  # noqa: PLR0917
 
 
 def _remove_hooks(fake: Any) -> None:
-    """A program's own hooks would be handed tensors without contents, and keep them."""
+    """Remove the program's own hooks, which would get and keep tensors without contents."""
     for each in fake.modules():
         for hooks in (each._forward_hooks, each._forward_pre_hooks, each._backward_hooks):
             for key, hook in list(hooks.items()):
                 owner = getattr(hook, "__module__", None) or type(hook).__module__
-                if not owner.startswith("torch."):  # weight normalisation is one, and computes
+                # weight normalization is a hook of torch, and computes
+                if not owner.startswith("torch."):
                     del hooks[key]
 
 
@@ -293,12 +294,12 @@ def _make_example(spec: InputSpec, batch: int, device: Any) -> Any:
 
 def loss_of(output: Any, loss: Callable[..., Any] | None, tokens: bool = False) -> Any:
     """
-    A loss of whatever a module returns: the given one, its own, or one that suits.
+    Return a loss of a module's output: the given one, the output's own, or one that suits.
 
     Args:
-        output: what came out.
+        output: of the module.
         loss: the given one.
-        tokens: whole numbers went in: a sequence of scores is one of classes.
+        tokens: the inputs are integers, so a sequence of scores is one of classes.
     """
     own = getattr(output, "loss", None)
     if isinstance(own, torch.Tensor):
@@ -320,7 +321,7 @@ def loss_of(output: Any, loss: Callable[..., Any] | None, tokens: bool = False) 
 
 
 def _given_loss(loss: Callable[..., Any], output: Any) -> Any:
-    """A loss is given scores and classes, or two of a kind: whichever it takes."""
+    """Call a loss with the target that it accepts: class labels, or a tensor like the output."""
     labels_shape = (output.shape[0], *output.shape[2:])
     labels = torch.zeros(labels_shape, dtype=torch.long, device=output.device)
     for target in (labels, torch.zeros_like(output)):
@@ -332,12 +333,12 @@ def _given_loss(loss: Callable[..., Any], output: Any) -> Any:
 
 
 def _plain_output(output: Any) -> Any:
-    """Dictionaries of other packages (transformers' outputs) as plain ones."""
+    """Convert dictionaries of other packages (transformers' outputs) to plain ones."""
     items = getattr(output, "items", None)
     return dict(items()) if callable(items) and not isinstance(output, torch.Tensor) else output
 
 
-# What kernels of the CPU take for themselves, beyond their results.
+# Temporary memory of CPU kernels, beyond their results.
 
 
 def _scratch_bytes(func: Any, args: Any, made: Sequence[Any]) -> int:
@@ -356,12 +357,12 @@ def _nbytes(tensor: Any) -> int:
 
 
 def _convolution(given: Sequence[Any], made: Sequence[Any]) -> int:
-    """oneDNN computes in a layout of its own: a copy of what comes in and of what goes out."""
+    """Return the bytes of copies in oneDNN's own layout, of inputs and outputs."""
     return sum(map(_nbytes, given[:2])) + sum(map(_nbytes, made))
 
 
 def _lstm_backward(given: Sequence[Any], _made: Sequence[Any]) -> float:
-    """The differences of gates and states of all time steps."""
+    """Return the bytes of the gradients of gates and states of all time steps."""
     return _LSTM_TAKES * _nbytes(given[7]) if len(given) > 7 else 0
 
 
