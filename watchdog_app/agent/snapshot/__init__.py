@@ -1,1 +1,1 @@
-"""What a training tells of itself while it trains, so that it can be saved from outside."""
+"""Publish the state of a running training, so that another process can save it."""

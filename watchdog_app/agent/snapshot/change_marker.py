@@ -1,6 +1,8 @@
 """
-What a framework's adapter does for a published training: it marks when a step begins to change
-tensors, and refreshes later states at a fraction of the cost of a full capture.
+The interface between the publisher and the adapter of a framework.
+
+An adapter marks the moment when a step begins to change tensors. It also refreshes later states at
+a fraction of the cost of a full capture.
 """
 
 from __future__ import annotations
@@ -18,68 +20,69 @@ Bytes = bytes | bytearray | memoryview
 
 
 class FullState(Protocol):
-    """What a rescue would hold now; `session.Capture` with everything that the session adds."""
+    """The state that a rescue would hold now: a `session.Capture` plus what the session adds."""
 
     @property
     def entries(self) -> Sequence[TensorEntry]:
-        """The tensors."""
+        """The tensors of the state."""
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """The rest, as JSON."""
+        """The rest of the state, as JSON values."""
 
 
 class KerasTraining(Protocol):
-    """A training with Keras's things, a fit or a loop."""
+    """A training with Keras objects: a `fit` or a loop of the program."""
 
     @property
     def compiled(self) -> bool:
-        """Whether XLA, or a strategy, has an order of its own for what a step does."""
+        """Whether XLA or a distribution strategy may reorder the operations of a step."""
 
     def variables(self) -> Sequence[NamedVariable]:
-        """All of its state that are tensors of the framework."""
+        """The part of its state that consists of tensors of the framework."""
 
     def optimizers(self) -> Sequence[Any]:
-        """That train it."""
+        """The optimizers that train it."""
 
     def changing(self) -> Mapping[str, Any] | None:
-        """What of the JSON values may be another at each boundary; None where others are too."""
+        """The JSON values that may change at each boundary; None if other values change as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refreshed:
-    """A state that has the same tensors as one that was published whole."""
+    """A later state that has the same tensors as the last full capture."""
 
-    news: Sequence[News]  # what of the meta has changed since
-    values: Bytes  # of the small tensors
-    samples: Bytes  # of the large ones
-    addresses: bytes | None = None  # of the large ones; None: where they were
-    markers: Sequence[Marker] | None = None  # None: as they were
+    news: Sequence[News]  # values of the meta that changed since the full capture
+    values: Bytes  # bytes of the small tensors
+    samples: Bytes  # sampled elements of the large tensors
+    addresses: bytes | None = None  # addresses of the large tensors; None: unchanged
+    markers: Sequence[Marker] | None = None  # None: unchanged
 
 
-Refresh = Callable[[int], Refreshed | None]  # of the step that is complete
+Refresh = Callable[[int], Refreshed | None]  # takes the number of the last complete step
 
 
 class ChangeMarker:
     """
     Marks that a step has begun to change the large tensors. This base class marks nothing.
 
-    A framework's marker sets the segment's mark, or counts in a number in memory.
+    The marker of a framework sets the mark of the segment or increments a number in memory.
     """
 
-    # Whether a step that begins after this boundary sets the mark; else the published state
-    # is valid at the boundary alone.
+    # Whether a step that begins after this boundary sets the mark. If not, the published state
+    # is valid only at the boundary.
     trusted = True
-    is_supported = True  # whether there is such a moment; else nothing is published
+    # Whether the framework lets us see that a step begins. If not, nothing is published.
+    is_supported = True
 
     def prepare(self) -> None:
-        """Prepare before the first step, perhaps before there is a segment."""
+        """Prepare the training before its first step, perhaps before a segment exists."""
 
     def update(self, step: int) -> None:
-        """Update which tensors are covered; called at a boundary, before `covers`."""
+        """Update the set of covered tensors; called at a boundary, before `covers`."""
 
     def covers(self, name: str, address: int) -> bool:  # noqa: ARG002
-        """Whether this tensor is changed only after the mark."""
+        """Whether a step changes this tensor only after it sets the mark."""
         return False
 
     def markers(self) -> Iterable[Marker]:
@@ -87,7 +90,7 @@ class ChangeMarker:
         return ()
 
     def begin(self, step_begins: Callable[[], None]) -> None:
-        """Start calling `step_begins` before a large tensor is changed."""
+        """Call `step_begins` from now on before a step changes a large tensor."""
 
     def refresh(
         self,
@@ -95,10 +98,10 @@ class ChangeMarker:
         contents: Contents,  # noqa: ARG002
     ) -> Refresh | None:
         """
-        A function that captures later states cheaply; None where there is no such way.
+        A function that captures later states cheaply; None if only full captures are possible.
 
         Args:
-            meta: of the state that is being published whole.
+            meta: the meta of the full capture that is being published.
             contents: its tensors.
         """
         return None
@@ -108,6 +111,6 @@ class ChangeMarker:
 
 
 class NoMarker(ChangeMarker):
-    """For a training that cannot be copied from outside; it can still save itself."""
+    """For a training that no other process can copy; the training can still save itself."""
 
     is_supported = False

@@ -1,10 +1,11 @@
 """
-The tensors of a capture, sorted into those that a table holds and those that it tells the place of.
+Sort the tensors of a capture: the snapshot holds the bytes of some and the addresses of others.
 
-Whoever copies reads large tensors where they lie, later than the table was made. That is right
-for those which nothing changes before a mark is set (the optimizer's, and what it trains), and
-for those that have not changed for some steps (frozen layers; a few of their elements are compared
-at the copy). Everything else must be small, and goes into the table with its bytes.
+The process that copies reads large tensors at their addresses, after the snapshot was written.
+That is safe for two kinds of tensors. A step changes the first kind only after it sets a mark: the
+optimizer's slots and the weights that it trains. The second kind has not changed for some steps,
+such as frozen layers: the copying process compares a few of their elements. All other tensors must
+be small, and the snapshot holds their bytes.
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ from watchdog_app.rescue.segment import snapshot as tables
 from watchdog_app.rescue.segment.memory import Gathering
 from watchdog_app.rescue.segment.segment import SEGMENT_BYTES
 
-SMALL_BYTES = 2048  # goes into the table in any case
-_LARGEST_BYTES = 256 * 1024  # that goes there where it must
-_MOST_BYTES = SEGMENT_BYTES // 4  # of all of them
-_SETTLED = 3  # looks that see the same elements
+SMALL_BYTES = 2048  # up to this size the snapshot always holds the bytes of a tensor
+_LARGEST_BYTES = 256 * 1024  # largest tensor whose bytes the snapshot can hold
+_MOST_BYTES = SEGMENT_BYTES // 4  # limit for the bytes of all tensors in a snapshot
+_SETTLED = 3  # equal samples in a row after which a tensor counts as unchanged
 
-Covers = Callable[[str, int], bool]  # name and address of a tensor: changed behind a mark alone
+# Takes name and address of a tensor: whether a step changes it only after it sets the mark.
+Covers = Callable[[str, int], bool]
 
 
 class CannotPublish(Exception):
-    """This state cannot be read from outside. The message says why, to be shown to people."""
+    """Another process cannot read this state. The message tells the user why."""
 
 
 @dataclass
 class Contents:
-    """The tensors of one table."""
+    """The tensors of one snapshot."""
 
     rows: list[tuple[str, str, Sequence[int], int, int | None]] = field(default_factory=list)
     addresses: bytes = b""
@@ -42,32 +44,33 @@ class Contents:
     values: bytes | bytearray = b""
     state_bytes: int = 0
     large: list[tuple[str, int, int]] = field(default_factory=list)  # name, address, bytes
-    # Address and length of those whose bytes are in `values`; None where one lies nowhere.
+    # Address and length of the tensors in `values`; None if one of them has no stable address.
     small: list[tuple[int, int]] | None = field(default_factory=list)
 
 
 class Sorter:
-    """Sorts the captures of one training, and remembers what has not changed between them."""
+    """Sorts the captures of one training, and remembers which tensors stay unchanged."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[bytes, int]] = {}  # noted elements, and how often they were so
+        # By name of the tensor: sampled elements, and how many times in a row they were equal.
+        self._seen: dict[str, tuple[bytes, int]] = {}
 
     def sort(self, entries: Sequence[TensorEntry], covers: Covers) -> Contents:
         """
-        Where each tensor is told, and the bytes of the small ones as they are now.
+        The rows of the snapshot, the addresses of large tensors and the bytes of small ones.
 
         Args:
-            entries: of a capture, all at a boundary.
-            covers: which are changed only after a mark was set.
+            entries: the tensors of a capture, which was made at a boundary.
+            covers: says which tensors a step changes only after it sets the mark.
 
         Raises:
-            CannotPublish: one of them can neither be held nor be told.
+            CannotPublish: the snapshot can hold neither the bytes nor the address of a tensor.
         """
         found = Contents()
         values = bytearray()
         addresses: list[int] = []
         waiting: list[str] = []
-        held: list[tuple[int, TensorEntry, int | None]] = []  # place among the rows, where it lies
+        held: list[tuple[int, TensorEntry, int | None]] = []  # row number, tensor, address
         for place, entry in enumerate(entries):
             found.state_bytes += entry.nbytes
             about = (entry.name, entry.dtype, entry.shape, entry.nbytes)
@@ -97,7 +100,7 @@ class Sorter:
                 f"{waiting[0]} may change within a step, and is too large to be published: it is "
                 "saved by the training itself"
             )
-        # By element type, as a framework puts them together.
+        # Sort by element type: TensorFlow concatenates the tensors of one type.
         for place, entry, address in sorted(held, key=lambda one: one[1].dtype):
             found.rows[place] = (*found.rows[place][:4], len(values))
             _append(values, entry)
@@ -121,7 +124,7 @@ class Sorter:
 
 
 def sample_ranges(large: Sequence[tuple[str, int, int]]) -> list[tuple[int, int]]:
-    """Address and length of the noted elements of large tensors."""
+    """Address and length of the sampled elements of large tensors."""
     return [
         (address + offset, tables.SAMPLE_BYTES)
         for _name, address, nbytes in large
@@ -143,7 +146,7 @@ def _add_small_address(found: Contents, entry: TensorEntry, address: int | None)
 
 
 def _stable_address(entry: TensorEntry) -> int | None:
-    """Where a tensor lies; None where its view is a copy, of which each look makes another."""
+    """The address of a tensor; None if each view of it is a new copy."""
     if not entry.nbytes:
         return 0
     with entry.view() as first, entry.view() as second:

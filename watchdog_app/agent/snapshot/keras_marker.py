@@ -1,9 +1,9 @@
 """
-Keras fits: what of their state a step changes, how it tells that it has begun, what has changed.
+Markers for Keras fits: which tensors a step changes, and when it begins to change them.
 
-On TensorFlow the step counts in memory before it applies gradients. On PyTorch the optimizer is
-Python and tells before it begins. On JAX the step takes the state over, and draws its data itself:
-there is no moment that could be told.
+On TensorFlow the step increments a counter in memory before it applies gradients. On PyTorch the
+optimizer is Python code, so a wrapper sees that it begins. On JAX the step takes over the state and
+draws its data itself, so our code cannot see when it begins.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from watchdog_app.agent.state.rows import OPTIMIZER
 
 
 class FitMarker(ChangeMarker):
-    """Of a training whose step tells nothing before it begins (JAX, Keras 2): none is published."""
+    """For a training whose step does not show that it begins (JAX, Keras 2): never published."""
 
     is_supported = False
 
@@ -25,7 +25,7 @@ class FitMarker(ChangeMarker):
         self._names: set[str] = set()
 
     def update(self, step: int) -> None:  # noqa: ARG002
-        """See `ChangeMarker`: the names of what is changed by optimizers alone."""
+        """See `ChangeMarker`: collect the names of tensors that only optimizers change."""
         trained: set[int] = set()
         for optimizer in self._training.optimizers():
             for each in getattr(optimizer, "_trainable_variables", None) or ():
@@ -42,7 +42,7 @@ class FitMarker(ChangeMarker):
 
 
 class OnTorch(FitMarker):
-    """The optimizers of Keras are called by Python for each step."""
+    """For Keras on PyTorch, where Python code calls the optimizers in each step."""
 
     is_supported = True
 

@@ -1,10 +1,10 @@
 """
-Publishes at step boundaries what a rescue would hold, as often as a small share of time allows.
+Publish at step boundaries the state that a rescue would hold, within a small share of the time.
 
-It may cost half a percent of the time, and two where the watcher refuses no jump (`watchdog exec
---no-refuse`): there every step may be the one that counts. When a limit is near, the watcher asks
-for a table after every batch. The sequence number goes on with each step, so that a table that is
-not of this boundary is known to be stale.
+Publishing may take half a percent of the time. It may take two percent if the watcher refuses no
+jump of memory (`watchdog exec --no-refuse`), because any step may then be the last one. When a
+limit is near, the watcher asks for a snapshot after every batch. Each step increments the sequence
+number, so that the watcher recognises a stale snapshot.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from watchdog_app.rescue.segment import snapshot as tables
 from watchdog_app.rescue.segment.segment import ENVIRONMENT, Segment
 from watchdog_app.rescue.segment.snapshot import Marker, News
 
-_SHARE = 0.004  # of the time may go into tables
-_SHARE_EAGER = 0.02
-_CREDIT_S = 1.0  # what was not used may be used this much later
-_SHARE_WHOLE = 0.001  # beside that into taking the whole state again, which is rarely needed
+_SHARE = 0.004  # share of the time for snapshots
+_SHARE_EAGER = 0.02  # the same under `--no-refuse`
+_CREDIT_S = 1.0  # unused time expires after this many seconds
+_SHARE_WHOLE = 0.001  # additional share for full captures, which are rarely needed
 _WHOLE_EVERY_S = 2.0
 _SET_PTRACER = 0x59616D61  # prctl(2)
 _MOST_PID = 2**22  # the kernel's PID_MAX_LIMIT
@@ -47,7 +47,11 @@ Parts = tuple[bytes, bytes, bytes, Bytes, Bytes]  # see `tables.write`
 
 
 class Publisher:
-    """Publishes one training to its segment. For the training's thread; raises no error of ours."""
+    """
+    Publishes one training to its segment; never raises an error of its own.
+
+    The thread of the training calls it.
+    """
 
     def __init__(
         self,
@@ -59,11 +63,11 @@ class Publisher:
     ) -> None:
         """
         Args:
-            page: of this process, and of no other training in it.
-            take: gives what a rescue of a step would hold, without its bytes.
+            page: segment of this process; another training of the process must not use it.
+            take: captures the state that a rescue of a step would hold, without its bytes.
             about: `directory` and `keep` of its rescues.
-            marker: of the framework.
-            also: gives what is beside the framework's in the meta, and changes with each step.
+            marker: marker of the framework.
+            also: gives the values of the meta that are not the framework's and change each step.
         """
         self._page = page
         self._capture = take
@@ -74,10 +78,11 @@ class Publisher:
         self._sorter = Sorter()
         self._last_written: _WrittenState | None = None
         self._next_whole_s = 0.0
-        self._next_s = 0.0  # when a table may be made, by `time.perf_counter`
+        self._next_s = 0.0  # earliest time of the next snapshot, by `time.perf_counter`
         self._pid = os.getpid()
         self._refresh_prepared = False
-        self._publishing = threading.Lock()  # a table of two threads would be of neither
+        # Two threads that wrote one snapshot would publish a mixture of two states.
+        self._publishing = threading.Lock()
         self._last_boundary = (-1, -1)  # number and step of the last boundary
         self.ended = False
         me = this_process()
@@ -88,17 +93,17 @@ class Publisher:
 
     @property
     def asked(self) -> bool:
-        """Whether a limit is near, so that each step is published."""
+        """Whether a limit is near and the watcher asks for a snapshot after every step."""
         return self._page.asked
 
     @property
     def due(self) -> bool:
-        """Whether the next boundary is published, not only counted."""
+        """Whether to publish at the next boundary, not only to count it."""
         asked = self._page.asked or time.perf_counter() >= self._next_s
         return asked and self._marker.is_supported
 
     def boundary(self, step: int) -> None:
-        """Publish between two steps where that is due, unless another thread is publishing."""
+        """Publish between two steps if it is due, unless another thread is publishing."""
         if self._publishing.acquire(blocking=False):
             try:
                 self._boundary(step)
@@ -111,10 +116,10 @@ class Publisher:
             page.boundary(step)
             page.step_begins()
             return
-        # What was made of this same step still holds.
+        # The snapshot of this same step is still valid.
         if (page.sequence, step) == self._last_boundary:
             return
-        if os.getpid() != self._pid:  # a forked child: the page is its parent's
+        if os.getpid() != self._pid:  # a forked child: the segment belongs to its parent
             return
         if not self.due:
             page.boundary(step)
@@ -128,15 +133,15 @@ class Publisher:
             if not self._marker.trusted:
                 page.step_begins()
             self._last_boundary = page.sequence, step
-        # What is learned once is paid once.
+        # A step that prepared a refresh costs more than later ones: do not count its cost.
         cost_s = 0.0 if self._refresh_prepared else time.thread_time() - began
         share = _SHARE_EAGER if page.eager else _SHARE
         self._next_s = max(self._next_s, time.perf_counter() - _CREDIT_S) + cost_s / share
 
     def step_begins(self) -> None:
         """Mark the published state as changing, in an unknown order."""
-        # A forked child must not write into its parent's page. And whoever has wrapped an
-        # optimizer after us calls this for as long as he likes.
+        # A forked child must not write into its parent's segment. And if other code has wrapped
+        # an optimizer after us, our wrapper stays and calls this after the end of the training.
         if not self.ended and os.getpid() == self._pid:
             self._page.step_begins()
 
@@ -198,21 +203,22 @@ class Publisher:
         )
 
     def _allow_reader(self) -> None:
-        """Let the watcher read our memory, where the kernel's Yama would not."""
+        """Let the watcher read our memory if the kernel's Yama module restricts it."""
         reader = self._page.reader
         if reader is None or not sys.platform.startswith("linux") or not _is_allowed_reader(reader):
             return
-        # Refused where there is no Yama: then nobody needs it.
+        # Without Yama the call fails, and then the watcher needs no permission.
         ctypes.CDLL(None).prctl(_SET_PTRACER, ctypes.c_ulong(reader), 0, 0, 0)
         self._page.set_permitted(reader)
 
 
 def _is_allowed_reader(pid: int) -> bool:
     """
-    Whether a number in the page can be our watcher's: any program of the user can write there.
+    Whether `pid` can be our watcher; any program of the user can write a number into the segment.
 
-    A process of this user, or root's, as one looks that has hidden itself. Never -1: to the
-    kernel that is everybody (PR_SET_PTRACER_ANY).
+    The process must belong to this user or to root: a process that has made itself undumpable
+    appears as root's. -1 is never allowed: the kernel takes it as any process
+    (PR_SET_PTRACER_ANY).
     """
     if not 0 < pid <= _MOST_PID:
         return False
@@ -224,7 +230,7 @@ def _is_allowed_reader(pid: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _WrittenState:
-    """A full state that was published, and how it is refreshed."""
+    """A full capture that was published, and the function that refreshes it."""
 
     static: bytes
     addresses: bytes
@@ -234,13 +240,13 @@ class _WrittenState:
 
     def parts(self, step: int, now: Refreshed, also: Iterable[News]) -> Parts:
         markers = self.markers if now.markers is None else now.markers
-        # The step is in the meta as well.
+        # The meta holds the step as well.
         text = tables.changing_text(step, markers, [(("step",), step), *also, *now.news])
         addresses = self.addresses if now.addresses is None else now.addresses
         return self.static, text, addresses, now.samples, now.values
 
 
-_open: dict[str, weakref.ref[Publisher]] = {}  # by path: a process has one page
+_open: dict[str, weakref.ref[Publisher]] = {}  # by path, because a process has one segment
 
 
 def open_publisher(
@@ -251,11 +257,11 @@ def open_publisher(
     also: Callable[[], Mapping[str, Any]] = dict,
 ) -> Publisher | None:
     """
-    The publisher of a training that begins; None where there is no page for it.
+    Make the publisher of a training that begins; None if it has no segment.
 
     Args:
-        path: of the page, as the daemon told it; None: where `watchdog exec` has told it.
-        take, about, marker, also: as `Publisher`.
+        path: path of the segment, from the daemon; None: use the one that `watchdog exec` set.
+        take, about, marker, also: see `Publisher`.
     """
     if path is None:
         path = _claimed_segment_path()
@@ -264,7 +270,7 @@ def open_publisher(
     other = _open.get(path)
     known = None if other is None else other()
     if known is not None and not known.ended:
-        return None  # another training of this process was first
+        return None  # another training of this process uses the segment
     try:
         page = Segment(path)
     except (OSError, WatchdogError):

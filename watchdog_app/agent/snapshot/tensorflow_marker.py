@@ -1,14 +1,15 @@
 """
-TensorFlow: when a step begins to change tensors, and how the state is told a step later.
+TensorFlow: when a step begins to change tensors, and how to refresh the state a step later.
 
-A Keras step fetches its data inside the graph, where no Python of ours runs: from outside, a
-generator that takes all memory and an optimizer at work look alike. So the gradients are led past
-a counter in memory, which no kernel of the optimizer can overtake: as long as it is what it was, no
-weight and no slot has moved, whatever the step has done. It is a variable of two elements: one of a
-single element has no address to be read at.
+A Keras step fetches its data inside the graph, where none of our Python code runs. So another
+process cannot distinguish a generator that takes all memory from an optimizer that is updating.
+For this reason the gradients depend on a counter in memory: no kernel of the optimizer can run
+before the counter is incremented. While the counter keeps its value, no weight and no slot has
+changed, whatever else the step has done. The counter is a variable of two elements, because a
+variable of one element has no address that another process could read.
 
-Variables may get new buffers with each step. So one graph reads all of them, puts the small ones
-together by element type, and gives the large ones, whose buffers NumPy looks at without a copy.
+Each step may give new buffers to variables. So one graph reads all of them: it concatenates the
+small ones by element type, and returns the large ones, whose buffers NumPy reads without a copy.
 """
 
 from __future__ import annotations
@@ -34,24 +35,24 @@ _OURS = "_watchdog_counts"
 
 @functools.cache
 def counter() -> Any:
-    """Of the process, made when it is first asked for: a graph may outlive its training."""
+    """The counter of the process, made at the first call: a graph may outlive its training."""
     with tf.init_scope(), tf.device("CPU:0"):
         variable = tf.Variable(tf.zeros((2,), tf.int64), trainable=False)
-        variable.assign_add(tf.ones((2,), tf.int64))  # gives it a buffer of its own
+        variable.assign_add(tf.ones((2,), tf.int64))  # gives the variable its own buffer
     return variable
 
 
 def read_counter() -> Marker:
-    """Where the number is that steps count before they apply gradients, and what it is now."""
-    seen = np.asarray(counter().read_value())  # on a CPU the buffer itself, no copy
+    """Address and value of the counter that steps increment before they apply gradients."""
+    seen = np.asarray(counter().read_value())  # on a CPU this is the buffer itself, not a copy
     return Marker(int(seen.__array_interface__["data"][0]), int(seen[0]))
 
 
 def add_counter(optimizer: Any) -> None:
     """
-    From now on what is traced with this optimizer counts before it applies gradients.
+    Make steps traced from now on with this optimizer count before they apply gradients.
 
-    A step that was traced before does not; see whether the number moves.
+    Steps that were traced earlier do not count: check whether the counter changes.
     """
     apply = optimizer.apply
     if getattr(apply, _OURS, False):
@@ -82,21 +83,21 @@ def add_counter(optimizer: Any) -> None:
 
 
 def remove_counter(optimizer: Any) -> None:
-    """The optimizer as it was; what is traced goes on counting, which costs a microsecond."""
+    """Restore the optimizer. Traced steps still count, which costs a microsecond each."""
     if getattr(optimizer.apply, _OURS, False):
         del optimizer.apply
 
 
 class TensorFlowRefresh:
-    """Made once for the variables that there are; `capture` is called at boundaries."""
+    """Refreshes the state of one set of variables; `capture` is called at boundaries."""
 
     def __init__(self, training: KerasTraining, contents: Contents) -> None:
         """
         Args:
-            training: what the fit trains.
-            contents: as they were published whole.
+            training: the training with these variables.
+            contents: tensors of the last full capture.
         """
-        self.meta: Mapping[str, Any] = {}  # as it was published whole last
+        self.meta: Mapping[str, Any] = {}  # meta of the last full capture
         self._training = training
         self._rows = contents.rows
         self._holders = held = {item.name: item.holder for item in training.variables()}
@@ -105,7 +106,7 @@ class TensorFlowRefresh:
         )
         self._whole = all(row[0] in held for row in self._rows)
         large = [held[name] for name, _, _ in contents.large if name in held]
-        # Runs of one element type lie side by side in the table.
+        # The snapshot holds the tensors of one element type without gaps.
         runs = [list(run) for _type, run in groupby(small, lambda row: row[1])]
         self._spans = [(int(run[0][4] or 0), sum(row[3] for row in run)) for run in runs]
         groups = [[held[row[0]] for row in run if row[0] in held] for run in runs]
@@ -125,7 +126,7 @@ class TensorFlowRefresh:
         )
 
     def matches(self, contents: Contents) -> bool:
-        """Whether these are still the variables, and told in the same way."""
+        """Whether the training still has these variables, and `contents` the same rows."""
         held = {item.name: item.holder for item in self._training.variables()}
         return (
             self._rows == contents.rows
@@ -134,7 +135,7 @@ class TensorFlowRefresh:
         )
 
     def capture(self) -> Refreshed | None:
-        """What is there now; None where it must be taken whole."""
+        """The state now; None if it needs a full capture."""
         changing = self._training.changing() if self._graph is not None else None
         if changing is None or self._graph is None:
             return None
@@ -151,7 +152,7 @@ class TensorFlowRefresh:
                 for offset in offsets
             )
         samples = bytes(self._samples.take())
-        # Let go of at once: a step writes into a buffer of its own while one is held.
+        # Release the tensors at once: while we hold a buffer, a step has to allocate a new one.
         del large, small
         return Refreshed(news, self._values, samples, np.array(addresses, np.uint64).tobytes())
 
@@ -162,12 +163,12 @@ def _flat(variable: Any) -> Any:
 
 
 def _address(tensor: Any) -> int:
-    """Of the elements of an eager tensor on a CPU, which NumPy looks at where they lie."""
+    """Address of the elements of an eager tensor on a CPU, which NumPy reads without a copy."""
     return int(np.asarray(tensor).__array_interface__["data"][0])
 
 
 class OnTensorFlow(FitMarker):
-    """The step counts; whether it does is seen at each look."""
+    """For Keras on TensorFlow, where a step counts; each update checks that it does."""
 
     is_supported = True
 
@@ -190,7 +191,7 @@ class OnTensorFlow(FitMarker):
         self.update_marker(step)
 
     def update_marker(self, step: int) -> None:
-        """Whether the steps since the last look have counted, and where."""
+        """Read the counter, and check that the steps since the last update have counted."""
         before, self._marker = self._marker, read_counter()
         if step != self._step:
             now = self._marker
@@ -207,7 +208,7 @@ class OnTensorFlow(FitMarker):
         return () if self._marker is None else (self._marker,)
 
     @property
-    def trusted(self) -> bool:  # type: ignore[override]  # known only when it is asked
+    def trusted(self) -> bool:  # type: ignore[override]  # only known after an update
         """See `ChangeMarker`."""
         return self._counts
 

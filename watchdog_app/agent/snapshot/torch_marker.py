@@ -1,12 +1,12 @@
 """
-PyTorch: when a step begins to change tensors, and how the state of a loop is told a step later.
+PyTorch: when a step begins to change tensors, and how to refresh the state a step later.
 
-Weights and slots are changed by optimizers, and each tells before it begins. Gradients that are
-being added up are changed by the backward pass, which tells as well. PyTorch changes tensors in
-place: names, shapes and addresses stay. So after a table was made whole the small tensors are
-copied again from where they lie, all by one call, and of the rest only what can have changed is
-asked. Where the loop holds other tensors by now, or a part has a way of its own to tell its state,
-the state is taken whole. Nothing of the program is kept alive.
+Optimizers change weights and slots, and a hook sees each of them begin. The backward pass changes
+gradients that are being accumulated, and a hook sees it begin as well. PyTorch changes tensors in
+place: names, shapes and addresses stay. So after a full capture a refresh copies the small tensors
+again from their addresses, in one call. Of the rest it reads only the values that can have changed.
+The state needs a full capture if the loop now holds other tensors, or a part has its own
+`state_dict`. This module keeps no object of the program alive.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from watchdog_app.agent.state.torch_tensors import Tensors
 from watchdog_app.rescue.segment.memory import Gathering
 from watchdog_app.rescue.segment.snapshot import News
 
-_NAMES_OF_TENSORS = ("params", "param_names")  # of an optimizer's group: they stay
+_NAMES_OF_TENSORS = ("params", "param_names")  # keys of an optimizer's group that never change
 
 
 class NeedsFullCapture(Exception):
-    """A state that can only be taken whole."""
+    """A refresh cannot capture this state."""
 
 
 class TorchRefresh:
-    """Made at a boundary, of what was published there whole; `capture` is called at later ones."""
+    """Refreshes a state that was published at one boundary; `capture` is called at later ones."""
 
     def __init__(self, loop: TorchMarker, meta: Mapping[str, Any], contents: Contents) -> None:
         """
         Args:
-            loop: of the training that is published.
-            meta: as it was published.
-            contents: likewise.
+            loop: marker of the published training.
+            meta: meta of the full capture that was published.
+            contents: its tensors.
 
         Raises:
-            Unknown: some of this can only be taken whole.
-            OSError: as `Gathering`.
+            NeedsFullCapture: a refresh cannot capture a part of this state.
+            OSError: see `Gathering`.
         """
         self._meta = meta
         self._loop = loop
@@ -70,7 +70,7 @@ class TorchRefresh:
         self._gathering = Gathering([*contents.small, *sample_ranges(contents.large)])
 
     def capture(self, step: int) -> Refreshed | None:  # noqa: ARG002
-        """What is there now; None where it must be taken whole."""
+        """The state now; None if it needs a full capture."""
         if self._accumulates_gradients() or not self._loop.same():
             return None
         try:
@@ -111,7 +111,7 @@ class TorchRefresh:
                 yield ("parts", name), part.capture(tensors)
 
     def _accumulates_gradients(self) -> bool:
-        """Gradients that wait for their optimizer are part of the state."""
+        """Whether gradients wait for their optimizer: they are then part of the state."""
         ids = self._loop.waiting()
         return bool(ids) and any(
             id(each) in ids and each.grad is not None for each in self._loop.trained()
@@ -120,10 +120,10 @@ class TorchRefresh:
 
 def _layout(part: Part) -> Iterator[Any]:
     """
-    Which tensors a part holds and where they lie, and what else stays as long as they do.
+    Id and address of each tensor of a part, and the properties that must stay the same.
 
     Raises:
-        Unknown: an optimizer keeps more than tensors in its slots.
+        NeedsFullCapture: the slots of an optimizer hold other values than tensors.
     """
     thing = part.thing
     tensors: list[Any] = []
@@ -143,7 +143,7 @@ def _layout(part: Part) -> Iterator[Any]:
 
 
 def _has_custom_state(part: Part, saved: Any) -> bool:
-    """Whether a module or an optimizer tells more of itself than tensors and settings."""
+    """Whether the state of a module or an optimizer holds more than tensors and settings."""
     if isinstance(part, ModulePart):
         if type(part.thing).state_dict is not torch.nn.Module.state_dict:
             return True
@@ -155,9 +155,9 @@ def _has_custom_state(part: Part, saved: Any) -> bool:
 
 
 class TorchMarker(ChangeMarker):
-    """Of a loop that a program named, or that was found."""
+    """For a PyTorch loop that the program named or the agent found."""
 
-    def __init__(  # noqa: PLR0917 - what a loop is
+    def __init__(  # noqa: PLR0917 - the properties of a loop
         self,
         parts: Callable[[], Mapping[str, Part] | None],
         optimizers: Callable[[], Iterable[Any]],
@@ -170,13 +170,13 @@ class TorchMarker(ChangeMarker):
     ) -> None:
         """
         Args:
-            parts: that are trained, optimizers among them, as they were taken last; None: unknown.
-            optimizers: those that train, now.
-            waiting: ids of the parameters whose gradients wait for their optimizer's step.
-            position: where the loop stands.
-            lost: what a resume would not bring back, in words.
-            same: whether it consists of the same parts as when they were taken last.
-            attributes: plain ones of its modules that training has changed; None: as they were.
+            parts: gives the parts of the last full capture, with optimizers; None: unknown.
+            optimizers: gives the optimizers that train now.
+            waiting: gives the ids of the parameters whose gradients wait for a step.
+            position: gives the position of the loop.
+            lost: gives, as texts for the user, what a resume would not restore.
+            same: says whether the loop still has the parts of the last full capture.
+            attributes: gives plain attributes of its modules that training changed; None: none.
         """
         self.waiting, self.position, self.lost, self.same = waiting, position, lost, same
         self.attributes = attributes
@@ -190,7 +190,7 @@ class TorchMarker(ChangeMarker):
 
     @property
     def parts(self) -> Mapping[str, Part]:
-        """Its objects, as they were published whole."""
+        """The parts of the last full capture."""
         parts = self._parts()
         if parts is None:
             raise NeedsFullCapture
@@ -244,7 +244,7 @@ class TorchMarker(ChangeMarker):
         return [each for one in self._optimizers() for each in parameters(one)]
 
     def _hook(self) -> None:
-        """A program may make others as it goes."""
+        """Hook each optimizer that has no hook yet: a program may make new ones while it trains."""
         step_begins = self._step_begins
 
         def before(*_: Any) -> None:
@@ -256,7 +256,7 @@ class TorchMarker(ChangeMarker):
                 self._hooks.append(each.register_step_pre_hook(before))
 
     def _watch_backward(self) -> None:
-        """Be told before the next backward pass adds to a gradient."""
+        """Call `step_begins` before the next backward pass adds to a gradient."""
         if self._backward_hooked:
             return
         trained = [each for each in self.trained() if each.requires_grad]
