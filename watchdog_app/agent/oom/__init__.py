@@ -1,1 +1,1 @@
-"""A training that runs out of memory by itself: what is saved of it, and how it goes on."""
+"""A training that runs out of memory: save its state, explain the error, shrink its batches."""

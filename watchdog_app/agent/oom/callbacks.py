@@ -1,9 +1,9 @@
 """
-A Keras `fit` whose callbacks run out of memory: the state is whole between two steps, and is saved.
+Save a Keras `fit` when one of its callbacks runs out of memory between two steps.
 
-Keras calls all callbacks through one CallbackList, and there stands the watch while a `fit` trains.
-Some callbacks have heard of the batch or the epoch then, and others have not: a batch whose step
-has ended counts as trained, and what callbacks would have made of it is said in the rescue.
+Keras calls all callbacks through one CallbackList, so the watch wraps its methods while a `fit`
+trains. At an error some callbacks have handled the batch or the epoch, and others have not. A batch
+whose step has ended counts as trained. The rescue lists the callbacks that missed it.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ _DRAWN = (
 
 
 class Fit(Protocol):
-    """The Rescue of the fit, which is one of its callbacks."""
+    """The Rescue callback of the fit."""
 
-    validating: bool  # with the weights of the training
+    validating: bool  # whether a validation runs with the weights of the training
 
     @property
     def is_resuming(self) -> bool:
-        """Whether a resume has not reached its place yet."""
+        """Whether a resume has not reached its position yet."""
 
     def on_epoch_end(self, epoch: int) -> None:
-        """As Keras calls it."""
+        """Handle the end of an epoch; Keras calls this."""
 
 
 class CallbackWatch:
-    """Waits for errors of memory in the callbacks of one `fit`, from `begin` to `end`."""
+    """Catches out-of-memory errors in the callbacks of one `fit`, from `begin` to `end`."""
 
     def __init__(
         self,
@@ -59,11 +59,11 @@ class CallbackWatch:
     ) -> None:
         """
         Args:
-            callbacks: the CallbackList of the fit; None where nothing of the kind calls.
-            fit: one of them.
-            state: of the fit.
-            failed: is told the error, the moment, what is not exact, and whether the state is set
-                to where the training stands.
+            callbacks: the CallbackList of the fit; None if the fit has none.
+            fit: the Rescue callback of the fit.
+            state: the state of the fit.
+            failed: called with the error, the moment, the inexact parts of the state as texts, and
+                whether the state could be set to the position of the training.
         """
         self._callbacks = callbacks
         self._fit = fit
@@ -73,7 +73,7 @@ class CallbackWatch:
         self._guard = Guard()
 
     def begin(self) -> None:
-        """From now on they are watched."""
+        """Wrap the methods of the CallbackList."""
         if self._callbacks is None:
             return
         hooks = vars(self._callbacks)
@@ -83,7 +83,7 @@ class CallbackWatch:
             hooks[name] = ours
 
     def end(self) -> None:
-        """Everything as Keras made it."""
+        """Restore the methods of the CallbackList."""
         hooks = {} if self._callbacks is None else vars(self._callbacks)
         for name, (before, ours) in self._wrappers.items():
             if hooks.get(name) is not ours:
@@ -110,7 +110,7 @@ class CallbackWatch:
         return watched
 
     def _set_course(self, hook: str, args: tuple[Any, ...]) -> bool:
-        """Set the course to where the training stands; False where that cannot be saved."""
+        """Set the progress to the position of the training; False if it cannot be saved there."""
         fit, state = self._fit, self._state
         if fit.is_resuming:
             return False
@@ -125,19 +125,20 @@ class CallbackWatch:
             progress.epoch_done = True
             return not any(is_keras_instance(each, "SwapEMAWeights") for each in state.callbacks)
         elif hook.startswith("on_test"):
-            return fit.validating  # else the metrics are the validation's, and those before gone
+            # Otherwise the metrics are those of the validation, and the training's are lost.
+            return fit.validating
         elif hook == "on_epoch_end":
             if len(progress.ended) <= progress.epoch - progress.first_epoch:
                 fit.on_epoch_end(progress.epoch)
             state.epoch_begins(progress.epoch + 1)
             progress.between_epochs = True
-        elif progress.epoch != int(args[0]):  # on_epoch_begin, and ours is still to come
+        elif progress.epoch != int(args[0]):  # on_epoch_begin, and Rescue was not called yet
             state.epoch_begins(int(args[0]))
             progress.between_epochs = True
         return True
 
     def _inexact_notes(self, hook: str, error: Exception) -> list[str]:
-        """What callbacks make of this moment twice or never, in words."""
+        """Texts for the user: which callbacks handle this moment twice or never."""
         listed = list(getattr(self._callbacks, "callbacks", ()))
         failed = _failing_callback(hook, error)
         at = next((at for at, each in enumerate(listed) if each is failed), None)
@@ -163,7 +164,7 @@ class CallbackWatch:
 
 
 def _failing_callback(hook: str, error: Exception) -> Any:
-    """The callback that an error comes from; None where that cannot be told."""
+    """The callback that raised an error; None: unknown."""
     place = error.__traceback__
     while place is not None:
         frame = place.tb_frame

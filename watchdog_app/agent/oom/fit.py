@@ -1,9 +1,9 @@
 """
-A Keras `fit` whose training step runs out of memory: the state before that step is saved.
+Save a Keras `fit` whose training step runs out of memory, as it was before that step.
 
-Keras looks up `model.train_function` for each step; a wrapper replaces it while a `fit`
-trains. An error is raised to the program, with a note of what was saved. With on_oom="shrink" the
-batch is trained in parts instead, and the fit goes on.
+Keras looks up `model.train_function` for each step, so a wrapper replaces it while a `fit` trains.
+The wrapper raises the error again, with a note of what was saved. With on_oom="shrink" it trains
+the batch in parts instead, and the fit continues.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _INEXACT = (
     "statistics, metrics and counters as they were before the batch that ran out of memory; "
     "weights that are certainly of a whole step (they were last checked some steps before)"
 )
-_SEED = "seed_generator_state"  # as Keras calls them: a seed, and how often it was drawn from
-_COUNT, _RATE = "/iteration", "/learning_rate"  # of optimizers; no step changes the second
+_SEED = "seed_generator_state"  # Keras's name of a variable with a seed and a count of draws
+_COUNT, _RATE = "/iteration", "/learning_rate"  # variables of optimizers; no step changes _RATE
 _FETCH = ("[[IteratorGetNext", "[Op:IteratorGetNext")
 
 
@@ -46,21 +46,21 @@ class FitWatch:
     ) -> None:
         """
         Args:
-            model: that is fitted.
-            state: of the fit.
-            on_oom: as `Rescue` was given it.
-            save: saves the state as it is, with the place before the current batch; the argument
-                is the reason, the answer the folder.
+            model: the model that the fit trains.
+            state: the state of the fit.
+            on_oom: the argument `on_oom` of `Rescue`.
+            save: saves the current state, at the position before the current batch. It takes the
+                reason and returns the folder.
         """
         self._model = model
         self._state = state
         self._save = save
-        self.micro = MicroBatches()  # what is known of how much fits
-        self.armed = False  # a batch of this fit has begun, and its step has not
-        self.trained = False  # there are steps before it, which a rescue would hold
-        self._inexact: list[str] = []  # what of the state that is saved is not as it was
+        self.micro = MicroBatches()  # the size of parts that fits, as far as known
+        self.armed = False  # whether a batch of this fit has begun and its step has not
+        self.trained = False  # whether earlier steps exist, so that a rescue is worth saving
+        self._inexact: list[str] = []  # inexact parts of the saved state, as texts for the user
         self._callbacks: CallbackWatch | None = None
-        self._coupled = False  # the loss compares the samples of a batch
+        self._coupled = False  # whether the loss compares the samples of a batch
         self._guard = Guard()
         self._parts: Any = None
         self._original: Any = None
@@ -69,23 +69,23 @@ class FitWatch:
         self._record: Record | None = None
         self._pace = Pace(always=on_oom == "shrink")
         self._counters = StepCounters()
-        self._steps = 0  # of this fit that were begun, for the looks at the counters
+        self._steps = 0  # steps of this fit that have begun; numbers the samples of the counters
         self._changed = True
         self._on_oom = on_oom
 
     def capture(self) -> Capture:
-        """The state of the fit, with what is known here."""
+        """Capture the state of the fit, with the size of parts and the inexact parts."""
         capture = self._state.capture()
-        self._state.lost += self._inexact  # the same list as in what is saved
+        self._state.lost += self._inexact  # changes the same list that the capture holds
         return replace(capture, meta={**capture.meta, FIELD: self.micro.size})
 
     def begin(self, callbacks: Any, fit: Fit) -> None:
         """
-        The fit begins: its train_function is there.
+        Watch a fit that begins; the model has its train_function.
 
         Args:
-            callbacks: its CallbackList; None where nothing of the kind calls.
-            fit: one of them.
+            callbacks: the CallbackList of the fit; None if the fit has none.
+            fit: the Rescue callback of the fit.
         """
         if self._on_oom is None:
             return
@@ -102,13 +102,13 @@ class FitWatch:
         self._wrap_train_function()
 
     def epoch_begins(self) -> None:
-        """Variables may have come; a callback may have made another train_function."""
+        """Handle the begin of an epoch: variables or the train_function may be new."""
         self._changed = True
         if self._on_oom is not None and self._model.train_function is not self._wrapped:
             self._wrap_train_function()
 
     def validation_begins(self) -> None:
-        """The model's test_function is there, and the weights are not touched by it."""
+        """Wrap the model's test_function, which does not change the weights."""
         original = getattr(self._model, "test_function", None)
         if self._on_oom is None or original is None or self._test is not None:
             return
@@ -124,13 +124,13 @@ class FitWatch:
         self._model.test_function = watched
 
     def validation_ends(self) -> None:
-        """The model's own test_function again."""
+        """Restore the model's test_function."""
         test, self._test = self._test, None
         if test is not None and self._model.test_function is test[1]:
             self._model.test_function = test[0]
 
     def end(self) -> None:
-        """The fit is over: the model is as it was."""
+        """Restore the model when the fit is over."""
         self.validation_ends()
         if self._callbacks is not None:
             self._callbacks.end()
@@ -150,7 +150,7 @@ class FitWatch:
         if original is None:
             return
 
-        # A closure, so that the step's graph is found behind it.
+        # A closure, so that the code that searches for the step's graph finds it.
         def watched(*args: Any) -> Any:
             return self._step(original, args)
 
@@ -158,14 +158,14 @@ class FitWatch:
         self._model.train_function = watched
 
     def _step(self, original: Any, args: tuple[Any, ...]) -> Any:
-        # A fit may be left by an error of a callback: what trains the model then is not ours.
+        # An error of a callback may have ended the fit: another fit trains the model then.
         if self._wrapped is None or not self.armed:
             return original(*args)
         self.armed = False
         self._steps += 1
         if self._parts is not None:
             return self._step_in_parts(original, *args)
-        # Before the first step there is nothing to save, and it makes the slots.
+        # Before the first step there is nothing to save, and that step creates the slots.
         if self.trained and self._record is not None and self._pace.due(time.perf_counter()):
             with self._guard:
                 self._record_before_step()
@@ -220,7 +220,7 @@ class FitWatch:
                         self._save_after_error(error, ())
                     self.end()
                     if ran_out is not None and not of_memory:
-                        raise error from ran_out  # the model can do nothing with a part
+                        raise error from ran_out  # the model cannot train a part of a batch
                     raise
                 watch.drop_frames(error)
                 ran_out = error
@@ -250,7 +250,7 @@ class FitWatch:
         return True
 
     def _record_before_step(self) -> None:
-        """Record what the step that begins may change."""
+        """Record the values that the next step may change."""
         record = self._record
         if record is None:
             return
@@ -262,7 +262,7 @@ class FitWatch:
             places = [at for at, item in enumerate(variables) if id(item.holder) in trained]
             record.set_variables(*split_variables(variables, places))
             self._counters.set_variables(variables)
-            # The first step makes slots and metrics.
+            # The first step creates slots and metrics.
             self._changed = not getattr(getattr(self._model, "optimizer", None), "built", True)
         record.capture()
         self._counters.sample(self._steps)
@@ -300,7 +300,12 @@ class FitWatch:
         )
 
     def _restore_before_step(self, args: tuple[Any, ...], error: Exception) -> tuple[bool, bool]:
-        """Restore the state; whether the weights are whole, and whether all else is restored."""
+        """
+        Restore the state before the failed step.
+
+        Returns:
+            Whether the weights are those of a whole step, and whether all other values are exact.
+        """
         told = self._state.backend.undo_step(self._model, args)
         if told is not None:
             return told, True
@@ -314,7 +319,7 @@ class FitWatch:
         return True, True
 
     def _failed_before_batch(self, error: Exception) -> bool:
-        """Whether the step failed before it had its batch, with its counters restored."""
+        """Whether the step failed before it had its batch, and its counters were restored."""
         model = self._model
         one_step = getattr(model, "steps_per_execution", 1) == 1
         simple = one_step and is_keras_module(type(model).train_step.__module__, ("keras",))
@@ -334,13 +339,13 @@ class FitWatch:
         self, error: Exception, moment: str, inexact: list[str], whole: bool
     ) -> None:
         """
-        Memory ran out in a callback, and the fit is left: save what is trained, and say so.
+        Save the state after a callback ran out of memory, and add a note to the error.
 
         Args:
-            error: that leaves the fit.
-            moment: when the callbacks were called.
-            inexact: what a resume will not bring back for that reason.
-            whole: the course is set to where the training stands; else nothing can be saved.
+            error: the error that ends the fit.
+            moment: the moment when Keras called the callbacks, as a text.
+            inexact: what a resume will not restore for that reason, as texts.
+            whole: whether the progress is at the position of the training; if not, save nothing.
         """
         if self._record is not None:
             self._record.release()
@@ -354,38 +359,42 @@ class FitWatch:
 
 
 class StepCounters:
-    """Of one fit. Steps are counted from wherever the caller likes."""
+    """
+    The counters and seeds of one fit, extrapolated to the begin of a step that failed.
+
+    The caller may number its steps from any start.
+    """
 
     def __init__(self) -> None:
-        self._items: list[NamedVariable] | None = None  # not known yet
-        self._samples: list[tuple[int, list[Any]]] = []  # the last two: step, and what was there
+        self._items: list[NamedVariable] | None = None  # None: unknown
+        self._samples: list[tuple[int, list[Any]]] = []  # the last two: step and values
 
     def set_variables(self, variables: Iterable[NamedVariable]) -> None:
-        """The variables that the training has now; what was seen of others is forgotten."""
+        """Set the variables that the training has now; drop the samples of other variables."""
         items = list[NamedVariable]()
         for each in variables:
-            name = each.row[0].partition("~")[0]  # the second of a name
+            name = each.row[0].partition("~")[0]  # "~" marks the second variable of a name
             alone = each.group == OPTIMIZER and each.row[2] == ()
             if (each.group == MODEL and name.endswith(_SEED)) or (alone and name.endswith(_COUNT)):
                 items.append(each)
             elif alone and not name.endswith(_RATE):
-                self._items = None  # what an optimizer does with it, nobody knows here
+                self._items = None  # how a step changes this variable is unknown
                 return
         known = [id(each.holder) for each in self._items or ()]
         if self._items is None or known != [id(each.holder) for each in items]:
             self._items, self._samples = items, []
 
     def sample(self, step: int) -> None:
-        """This step is about to begin."""
+        """Sample the counters before this step begins."""
         if self._items:
             self._samples = [*self._samples[-1:], (step, self._read())]
 
     def restore(self, step: int) -> bool:
         """
-        This step has failed: make them what they were before it.
+        Set the counters to their values before this step, which has failed.
 
         Returns:
-            Whether that is certain. If not, they are left alone.
+            Whether those values are certain. If not, the counters stay as they are.
         """
         if self._items is None:
             return False
@@ -411,6 +420,6 @@ class StepCounters:
 
 
 def failed_in_fetch(error: BaseException) -> bool:
-    """Whether TensorFlow says that it was the data of a step that did not come."""
+    """Whether TensorFlow's message says that the step failed while it fetched its data."""
     text = str(error)
     return any(each in text for each in _FETCH)

@@ -1,9 +1,9 @@
 """
-A training loop of the program's own that runs out of memory: the state before that step.
+Save a training loop of the program that runs out of memory, as it was before the failed step.
 
-After a step, as often as the time allows, a record is taken of what the next step may change.
-When an error of memory leaves the program, the record is restored and saved, unless an optimizer
-has changed the weights since.
+After a step, as often as its share of the time allows, the watch records the values that the next
+step may change. When an out-of-memory error leaves the program, the watch restores the record and
+saves the state. It saves nothing if an optimizer has changed the weights since the record.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AFTERWARDS = (
 
 
 class LoopWatch:
-    """Saves one loop after an error of memory, from its construction to `end`."""
+    """Saves one loop after an out-of-memory error, from its construction to `end`."""
 
     def __init__(
         self,
@@ -43,12 +43,12 @@ class LoopWatch:
     ) -> None:
         """
         Args:
-            record: the framework's record of what a step may change.
-            passes: over the loop's data.
-            save: saves the state as it is; the argument is the reason, the answer the folder.
-            shrinks: the program asked for parts of batches.
+            record: the framework's record of the values that a step may change.
+            passes: the passes over the loop's data.
+            save: saves the current state. It takes the reason and returns the folder.
+            shrinks: whether the program asked for parts of batches.
         """
-        self.inexact: list[str] = []  # how the save under way is not as of the step's end
+        self.inexact: list[str] = []  # inexact parts of the save in progress, as texts
         self._record = record
         self._passes = passes
         self._save = save
@@ -61,7 +61,7 @@ class LoopWatch:
         watch.register(self)
 
     def stepped(self) -> None:
-        """A step has ended."""
+        """Take a record after a step, if one is due."""
         self._steps += 1
         try:
             self._record.stepped()
@@ -76,14 +76,14 @@ class LoopWatch:
         """
         Record the state at the beginning of a pass over the data.
 
-        What the program does between two epochs, such as a scheduler's step, is done by then and
-        must not be repeated.
+        The program has then done its work between two epochs, such as a scheduler's step. A resume
+        must not repeat that work.
         """
         if self._steps and self._last_position.is_only_open_pass():
             self._record_if_due(self._pace_of_passes)
 
     def out_of_memory(self, error: BaseException) -> None:
-        """Save the state before the step when an error of memory leaves the loop, and print it."""
+        """Save the state before the step that failed, and print a message."""
         if self._reported is error:
             return
         self._reported = error
@@ -91,7 +91,7 @@ class LoopWatch:
             watch.print_and_add_note(error, self._save_before_step(error))
 
     def end(self) -> None:
-        """The training is over."""
+        """Stop watching when the training is over."""
         watch.unregister(self)
         self._record.release()
         self._last_position.clear()
@@ -108,7 +108,8 @@ class LoopWatch:
                 self._record.release()
             self._last_position.record_position(own=due)
         except Exception as error:
-            self._record.release()  # the record and the place are of one moment or of none
+            # The record and the position must be of the same moment: without one, drop both.
+            self._record.release()
             self._guard.caught(error)
 
     def _save_before_step(self, error: BaseException) -> str:
@@ -148,10 +149,11 @@ class LastPosition:
 
     def __init__(self, passes: Passes) -> None:
         self._passes = passes
-        self._epoch: list[Any] | None = None  # the list itself: another one in each epoch
+        self._epoch: list[Any] | None = None  # the list object itself: each epoch has a new one
         self._latest: dict[int, Any] = {}
         self._sources: list[tuple[Any, int, int]] = []
-        self._counts: list[tuple[int, bool, int]] = []  # of each pass of the epoch
+        # Of each pass of the epoch: batches drawn, whether finished, batches of the source.
+        self._counts: list[tuple[int, bool, int]] = []
         self._own: list[list[Any]] | None = None
 
     def record_position(self, *, own: bool) -> None:
@@ -159,7 +161,7 @@ class LastPosition:
         Record the current position of each pass.
 
         Args:
-            own: record also the states of the data's own random generators.
+            own: whether to record also the states of the data's own random generators.
         """
         epoch = self._passes._epoch
         if epoch is not self._epoch or len(epoch) != len(self._counts):
@@ -180,7 +182,7 @@ class LastPosition:
         return self._passes._epoch is self._epoch
 
     def batch_was_drawn(self) -> bool:
-        """Whether a batch was drawn since, or a pass begun; True where there are no passes."""
+        """Whether a batch was drawn since the record, or a pass begun; True without any pass."""
         epoch = self._passes._epoch
         if not epoch:
             return True
@@ -193,11 +195,11 @@ class LastPosition:
         self.__init__(self._passes)  # type: ignore[misc]
 
     def restore(self) -> None:
-        """Set the passes to the recorded position, and their own generators."""
+        """Set the passes to the recorded position, and restore their own generators."""
         if self._epoch is None:
             return
         passes = self._passes
-        # In an epoch that has begun since, and read nothing that was noted, nothing has been had.
+        # An epoch that began after the record has no recorded batches: keep no pass of it.
         kept = self._epoch[: len(self._counts)] if self.is_of_this_epoch() else []
         passes._epoch = kept
         passes._latest = dict(self._latest)

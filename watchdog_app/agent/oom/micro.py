@@ -1,5 +1,5 @@
 """
-A batch in parts: how large they may be, as far as errors of memory have taught.
+Divide a batch into parts that fit, with a size learned from out-of-memory errors.
 
     micro = MicroBatches()
     while True:
@@ -9,7 +9,7 @@ A batch in parts: how large they may be, as far as errors of memory have taught.
         except MemoryError:
             if not micro.halve(len(batch)): raise
 
-The size is kept: what did not fit once is not tried again.
+The size stays: a size that did not fit is not tried again.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ from watchdog_app.agent.oom import watch
 
 T = TypeVar("T")
 
-FIELD = "micro_batch"  # in what is saved with a rescue
+FIELD = "micro_batch"  # key of the size in the meta of a rescue
 
 
 class MicroBatches:
-    """The samples that go through the model at once."""
+    """The number of samples that go through the model at once."""
 
     def __init__(self) -> None:
-        self.size: int | None = None  # None: whole batches fit, as far as is known
+        self.size: int | None = None  # None: whole batches fit, as far as known
 
     def divides(self, count: int) -> bool:
-        """Whether a batch of `count` samples goes in more than one part."""
+        """Whether a batch of `count` samples needs more than one part."""
         return self.size is not None and count > self.size
 
     def parts(self, count: int) -> list[slice]:
         """
-        A batch of `count` samples in as few parts as fit, of sizes that differ by one at most:
-        each size is compiled anew.
+        Divide a batch of `count` samples into as few parts as fit.
+
+        The sizes differ by at most one sample, because the framework compiles each size separately.
         """
         if self.size is None or count <= self.size:
             return [slice(0, count)]
@@ -50,7 +51,7 @@ class MicroBatches:
         return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
     def halve(self, count: int) -> bool:
-        """The parts of a batch of `count` did not fit; False when they were single samples."""
+        """Halve the size after parts of a batch of `count` did not fit; False at one sample."""
         largest = count if self.size is None else min(self.size, count)
         if largest <= 1:
             return False
@@ -58,7 +59,7 @@ class MicroBatches:
         return True
 
     def describe(self, count: int) -> str:
-        """In words: how a batch of `count` goes from here on."""
+        """A text for the user: how batches of `count` samples are trained from now on."""
         parts = self.parts(count)
         largest = parts[0].stop - parts[0].start
         return (
@@ -67,7 +68,7 @@ class MicroBatches:
         )
 
     def restore_size(self, meta: Any) -> None:
-        """Begin with the size that a rescue of this training knew."""
+        """Restore the size from the meta of a rescue of this training."""
         size = meta.get(FIELD)
         if isinstance(size, int) and not isinstance(size, bool) and size >= 1:
             self.size = size
@@ -77,16 +78,16 @@ def run_in_parts(
     micro: MicroBatches, count: int | None, attempt: Callable[[list[slice]], T], undo: Any
 ) -> T:
     """
-    What `attempt` returns, for a batch of `count` in as few parts as fit.
+    Run `attempt` on a batch in as few parts as fit, and return its result.
 
     Args:
-        micro: learns what fits.
-        count: samples of the batch; None where it cannot be divided.
-        attempt: does all of the batch, in the parts it is given.
+        micro: size of the parts; this function halves it after an out-of-memory error.
+        count: samples of the batch; None if it cannot be divided.
+        attempt: processes the whole batch in the given parts.
         undo: called before each new attempt.
 
     Raises:
-        Exception: whatever `attempt` raised, where it was not of memory or nothing smaller is left.
+        Exception: the error of `attempt`, if it is not out of memory or no smaller part exists.
     """
     while True:
         try:
@@ -101,13 +102,13 @@ def run_in_parts(
 
 
 def sample_count(batch: Any, rows: Callable[[Any], int | None]) -> int | None:
-    """The samples in all leaves of a batch; None where they differ or something has none."""
+    """The number of samples in a batch; None if its leaves differ or one has no samples."""
     sizes = {rows(each) for each in leaves(batch)}
     return sizes.pop() if len(sizes) == 1 else None
 
 
 def leaves(batch: Any) -> list[Any]:
-    """What the tuples, lists and dicts of a batch hold, without None."""
+    """The values in the tuples, lists and dicts of a batch, without None."""
     if isinstance(batch, dict):
         batch = list(batch.values())
     if isinstance(batch, (list, tuple)):
@@ -116,7 +117,7 @@ def leaves(batch: Any) -> list[Any]:
 
 
 def slice_batch(batch: Any, part: slice) -> Any:
-    """The same structure with the samples of one part."""
+    """A batch of the same structure with only the samples of one part."""
     if isinstance(batch, dict):
         return {key: slice_batch(each, part) for key, each in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
@@ -127,16 +128,16 @@ def slice_batch(batch: Any, part: slice) -> Any:
 
 
 def call_with_batch(function: Callable[..., T], batch: Any) -> T:
-    """With the members of a tuple or list as arguments, with anything else as one."""
+    """Call `function` with the members of a tuple or list, or with another batch as is."""
     return function(*batch) if isinstance(batch, (list, tuple)) else function(batch)
 
 
 def check_reduction(reduction: str) -> None:
     """
-    Refuse what is no reduction of a loss.
+    Check the name of a loss reduction.
 
     Raises:
-        ValueError: it is neither "mean" nor "sum".
+        ValueError: `reduction` is neither "mean" nor "sum".
     """
     if reduction not in ("mean", "sum"):
         raise ValueError(f'reduction must be "mean" or "sum", not {reduction!r}')
@@ -146,13 +147,14 @@ def weighted_parts(
     batch: Any, parts: list[slice], reduction: str, weight: Callable[..., Any] | None
 ) -> Iterator[tuple[Any, float]]:
     """
-    The parts of a batch, each with what its loss counts for in that of the batch.
+    The parts of a batch, each with the factor of its loss in the loss of the batch.
 
     Args:
-        batch: as `slice_batch` takes it.
-        parts: that together are all of it.
-        reduction: of the loss over the samples, "mean" or "sum".
-        weight: what a mean divides by, given what the loss is; None: the samples.
+        batch: a batch that `slice_batch` accepts.
+        parts: slices that together cover the batch.
+        reduction: reduction of the loss over the samples, "mean" or "sum".
+        weight: takes the arguments of the loss and returns the divisor of its mean; None: the
+            number of samples.
     """
     whole = None if weight is None or reduction == "sum" else float(call_with_batch(weight, batch))
     for where in parts:

@@ -1,10 +1,10 @@
 """
-One step of a Keras model on TensorFlow with its batch in parts, as if it had been whole.
+Train a Keras model on TensorFlow for one step with its batch in parts, equal to a whole batch.
 
-Each part's gradients are weighed by what the loss divides by (its samples, their weights, the
-entries that are not masked), added up, and applied once: the optimizer, its schedule and its own
-accumulation see one step. Metrics see every part once. Statistics of a batch (BatchNormalization)
-and random numbers (Dropout) are each part's own, and cannot be the same.
+The gradients of each part are weighted by the divisor of its loss: its samples, their weights or
+the entries that are not masked. Their sum is applied once, so the optimizer, its schedule and its
+accumulation see one step. Metrics see every part once. Batch statistics (BatchNormalization) and
+random numbers (Dropout) belong to each part, and cannot equal those of the whole batch.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _COUPLED = (
 _MEANS = ("sum_over_batch_size", "mean")
 _WEIGHTED = "mean_with_sample_weight"
 _OWN_STEP = ("train_step", "compute_loss")
-# Of the trial whether a loss compares the samples of a batch.
-_FARTHEST = 1e-3  # relative: rounding is 1e-6 in float32
-_FARTHEST_HALF = 2e-2  # with 16 bits
-_ROWS = 8  # little memory is left
+# Of the trial that checks whether a loss compares the samples of a batch.
+_FARTHEST = 1e-3  # largest relative difference by rounding, which is 1e-6 in float32
+_FARTHEST_HALF = 2e-2  # the same with 16 bits
+_ROWS = 8  # samples of the trial: few, because little memory is left
 
 
 def obstacle(model: Any) -> str | None:
-    """Why the batches of a model cannot be trained in parts, in words; None when they can."""
+    """Why the batches of a model cannot be trained in parts, as a text; None if they can."""
     for name in _OWN_STEP:
         if name in vars(model) or not is_keras_module(getattr(type(model), name).__module__):
             return f"the model has a {name} of its own"
@@ -72,24 +72,24 @@ def _creates_mask(layer: Any) -> bool:
 class Parts:
     """Trains a model on batches in parts."""
 
-    coupled = _COUPLED  # why not, where `couples_samples`
+    coupled = _COUPLED  # the obstacle, as a text, if `couples_samples` returns True
 
     def __init__(self, model: Any, micro: MicroBatches) -> None:
         self._model = model
         self._micro = micro
-        self._sums: list[Any] = []  # gradients so far, of each trainable weight
-        self._totals: list[Any] = []  # of the weights of the parts, and of their losses
+        self._sums: list[Any] = []  # sum of the gradients so far, by trainable weight
+        self._totals: list[Any] = []  # sum of the parts' weights, and sum of their losses
         self._has_gradient: list[bool] = []
         self._whole: tuple[Any, Any, Callable[[Any], Any]] | None = None
         self._functions: tuple[Any, Any, Any] | None = None
         losses = _losses(model)
-        # A part's mean has larger gradients than the batch's, which 16 bits might not hold.
+        # The mean of a part has larger gradients than that of the batch: 16 bits might overflow.
         self._scales = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
         self._reduction = str(getattr(losses[0], "reduction", _MEANS[0])) if losses else _MEANS[0]
 
     @property
     def inexact(self) -> str:
-        """What the model has that sees parts and not the batch, in words; empty when nothing."""
+        """The parts of the model that see parts of a batch, as a text; empty: none."""
         layers = list(self._model._flatten_layers())
         named = {type(each).__name__ for each in layers}
         found = []
@@ -105,16 +105,19 @@ class Parts:
 
     def couples_samples(self, data: Any, count: int) -> bool:
         """
-        Whether the loss of a batch is another one than that of its parts; tried on one that fits.
+        Whether the loss of a batch differs from that of its parts, by a trial on one that fits.
 
-        A contrastive loss compares the samples of a batch with each other, and nothing in its
-        code says so. Nothing is trained; metrics may move. False where nobody can tell.
+        A contrastive loss compares the samples of a batch with each other, and its code does not
+        show it. The trial trains nothing, but it may change metrics.
+
+        Returns:
+            False also if the trial cannot decide.
         """
         try:
             return self._couples_samples(
                 _slice(_without_optionals(data), self._micro.parts(count)[0])
             )
-        except Exception:  # a loss that is only for graphs, or memory that ran out once more
+        except Exception:  # the loss runs only in graphs, or memory ran out once more
             return False
 
     def _couples_samples(self, data: Any) -> bool:
@@ -125,7 +128,7 @@ class Parts:
         y_pred = self._model(x, training=False)
         predicted = tree.flatten(y_pred)
         if any(getattr(each, "_keras_mask", None) is not None for each in predicted):
-            return False  # it does not survive the cut
+            return False  # slicing the predictions loses the mask
         if any(each.shape.rank == 0 or each.shape[0] != rows for each in predicted):
             return False
 
@@ -144,11 +147,11 @@ class Parts:
         together = sum(value * counts for value, counts in parts) / divisor
         half = any(each.dtype in (tf.float16, tf.bfloat16) for each in predicted)
         farthest = _FARTHEST_HALF if half else _FARTHEST
-        # Not `>`: what is no number says nothing.
+        # `>` is False for NaN: a loss that is not a number decides nothing.
         return abs(whole - together) > farthest * max(abs(whole), abs(together), 1e-6)
 
     def count(self, data: Any) -> int | None:
-        """The samples of a batch; None where it cannot be divided."""
+        """The number of samples in a batch; None if it cannot be divided."""
         sizes = {
             int(each.shape[0]) if isinstance(each, tf.Tensor) and each.shape.rank else None
             for each in _leaves(_without_optionals(data))
@@ -157,7 +160,9 @@ class Parts:
 
     def build(self, data: Any) -> None:
         """
-        Make the variables that come with the first step: one that fails must not make them half.
+        Create the variables of the first step before it runs.
+
+        Otherwise a first step that fails could create only some of them.
         """
         model = self._model
         optimizer = model.optimizer
@@ -165,15 +170,16 @@ class Parts:
             return
         try:
             model._symbolic_build(data_batch=_without_optionals(data))
-        except Exception:  # noqa: S110 - the step itself says what is wrong
+        except Exception:  # noqa: S110 - the step then raises the same error
             pass
 
     def whole(self, original: Any, spec: Any) -> Callable[[Any], Any]:
         """
-        Keras's own step, of one batch that was drawn before.
+        Keras's own step, as a function of a batch that was drawn before.
 
-        Compiled for batches of the shapes that the data set tells: as in Keras's step, which
-        draws them itself. Known sizes would be folded into the graph, and round otherwise.
+        The function is compiled for the shapes of the data set's element_spec, as in Keras's step,
+        which draws the batch itself. TensorFlow would fold fixed sizes into the graph, which rounds
+        differently.
         """
         if self._model.run_eagerly:
             return lambda data: original([data])
@@ -186,7 +192,7 @@ class Parts:
         return self._whole[2]
 
     def train(self, data: Any, count: int) -> Any:
-        """One step on a batch of `count` samples, in the parts that are known to fit."""
+        """Train one step on a batch of `count` samples, in parts of the size that fits."""
         plain = _without_optionals(data)
         flat = _leaves(plain)
         add, apply = self._compiled(plain, flat)
@@ -197,9 +203,10 @@ class Parts:
 
     def _compiled(self, plain: Any, flat: list[Any]) -> tuple[Any, Any]:
         """
-        The step's functions for batches of these shapes, whatever their number of samples is.
+        The step's functions for batches of these shapes and any number of samples.
 
-        It is unknown to the graph, as in Keras's own: metrics that weigh by it go by that.
+        The graph does not know the number of samples, as in Keras's own step: metrics that weight
+        by it behave the same way.
         """
         known = self._whole[1] if self._whole is not None else None
         specs = [each for each in tf.nest.flatten(known) if isinstance(each, tf.TensorSpec)]
@@ -236,7 +243,7 @@ class Parts:
         def apply(count: Any) -> Any:
             return self._apply_gradients(weights, count)
 
-        # Without the tensors, which this would keep.
+        # The structure without its tensors: the closure would keep them alive.
         structure = tree.map_structure(lambda each: None if each is None else 0, plain)
         adders = {begins: adding(begins) for begins in (True, False)}
         if not model.run_eagerly:
@@ -287,7 +294,7 @@ class Parts:
         return model.get_metrics_result()
 
     def _weight(self, x: Any, y_pred: Any, sample_weight: Any) -> Any:
-        """What the loss of a part was divided by."""
+        """The divisor of the loss of a part."""
         if self._reduction == "sum":
             return tf.constant(1.0)
         mask = getattr(y_pred, "_keras_mask", None)
@@ -309,7 +316,7 @@ def _mask_like(mask: Any, weights: Any) -> Any:
 
 
 def _without_optionals(data: Any) -> Any:
-    """A batch with None where a data set has nothing."""
+    """The batch with None in place of each empty Optional of the data set."""
     return tree.map_structure(
         lambda each: None if isinstance(each, tf.experimental.Optional) else each, data
     )

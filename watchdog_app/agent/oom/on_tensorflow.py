@@ -1,4 +1,4 @@
-"""TensorFlow out of memory: what a failed step has moved, and a batch of a loop in parts."""
+"""TensorFlow out of memory: undo the changes of a failed step, and train a batch in parts."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from watchdog_app.agent.oom.record import Record, split_variables
 from watchdog_app.agent.state.rows import METRIC, OPTIMIZER, NamedVariable
 
 _MOST_SAMPLED = 64
-_ELEMENTS = 8  # of each that is sampled, about
-_FIRST_REFRESHES = 2  # at which variables may be new: the first step makes slots
-_REFRESH_EVERY = 500  # and after so many more: layers may have been frozen
+_ELEMENTS = 8  # approximate number of sampled elements of a variable
+_FIRST_REFRESHES = 2  # first captures that list the variables: the first step makes slots
+_REFRESH_EVERY = 500  # captures between later listings: the program may have frozen layers
 
 
 class TensorFlowRecord(Record):
     """
-    References to small variables: TensorFlow writes to a new buffer while one is held.
+    Holds references to small variables and copies some elements of weights and slots.
 
-    Of weights and slots some elements of each are kept.
+    A reference is enough, because TensorFlow writes to a new buffer while one exists.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class TensorFlowRecord(Record):
 
 
 class LoopRecord(TensorFlowRecord):
-    """Of a loop of the program's own, with its random numbers."""
+    """The record of a loop of the program, with its random numbers."""
 
     def __init__(self, state: LoopState) -> None:
         super().__init__()
@@ -94,11 +94,11 @@ class LoopRecord(TensorFlowRecord):
 
 
 def _reader(variable: Any) -> Callable[[], Any]:
-    """What reads a variable, at half the price of its `read_value`."""
+    """A function that reads a variable in half the time of its `read_value`."""
     try:
         handle, dtype = variable.handle, variable.dtype
         raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
-    except Exception:  # one that is spread over devices
+    except Exception:  # the variable is distributed over devices
         read: Callable[[], Any] = variable.read_value
         return read
     return lambda: raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
@@ -106,10 +106,10 @@ def _reader(variable: Any) -> Callable[[], Any]:
 
 def _sampler(item: NamedVariable) -> Callable[[], Any]:
     """
-    What reads some elements of a variable.
+    A function that reads some elements of a variable.
 
-    Never by a gather from the variable itself: after one, TensorFlow copies the whole variable at
-    every read for the rest of its life (`copy_on_read_mode`), in each training step as well.
+    It never gathers from the variable itself. After one gather TensorFlow copies the whole variable
+    at every later read (`copy_on_read_mode`), in each training step as well.
     """
     variable, shape = item.holder, item.row[2]
     if shape == ():
@@ -120,7 +120,7 @@ def _sampler(item: NamedVariable) -> Callable[[], Any]:
     read = _reader(variable)
 
     def read_elements() -> Any:
-        whole = np.asarray(read())  # the variable's own memory: only the elements are copied
+        whole = np.asarray(read())  # the variable's own memory; below only elements are copied
         return whole.reshape(-1)[::stride].copy()
 
     return read_elements
@@ -143,14 +143,15 @@ def gradients(
 
     Args:
         batch: a tensor, or tuples, lists and dicts of tensors of one length.
-        loss_of: called with the batch, or with its members where it is a tuple or list.
-        variables: that are trained.
-        micro: what is known of how much fits, and learns.
-        shrinks: go on with smaller parts after an error of memory.
-        capture: copies what a forward pass changes (statistics, seeds).
-        restore: sets them to those copies.
-        reduction: of the loss over the samples, "mean" or "sum".
-        weight: what a mean divides by, given what `loss_of` is; None: the samples.
+        loss_of: called with the batch, or with its members if it is a tuple or list.
+        variables: the variables that are trained.
+        micro: size of the parts; it shrinks after an out-of-memory error.
+        shrinks: whether to continue with smaller parts after an out-of-memory error.
+        capture: copies the values that a forward pass changes (statistics, seeds).
+        restore: restores those values from the copies.
+        reduction: reduction of the loss over the samples, "mean" or "sum".
+        weight: takes the arguments of `loss_of` and returns the divisor of its mean; None: the
+            number of samples.
     """
     batches.check_reduction(reduction)
     trained = [getattr(each, "value", each) for each in variables]
@@ -169,7 +170,8 @@ def gradients(
             value = value * tf.cast(share, value.dtype)
             loss = value if loss is None else loss + value
             for index in range(len(trained)):
-                gradient, found[index] = found[index], None  # one at a time in memory
+                # Release each gradient before the next sum, to need less memory.
+                gradient, found[index] = found[index], None
                 if gradient is None:
                     continue
                 term = tf.convert_to_tensor(gradient) * tf.cast(share, gradient.dtype)

@@ -1,7 +1,7 @@
 """
-PyTorch out of memory: what a failed step has moved, and a batch of a loop in parts.
+PyTorch out of memory: undo the changes of a failed step, and train a batch in parts.
 
-Every tensor counts how often it was written to: that tells whether an optimizer was at work.
+Every tensor counts its writes (`_version`): the count shows whether an optimizer has changed it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from watchdog_app.agent.state import randomness
 
 class TorchRecord(Record):
     """
-    Copies of small tensors: PyTorch writes in place. Layers draw from its global random numbers.
+    Holds copies of small tensors and the states of PyTorch's global random generators.
+
+    PyTorch writes in place, so a reference is not enough. Layers draw from the global generators.
     """
 
     def capture(self) -> None:
@@ -31,7 +33,7 @@ class TorchRecord(Record):
         self._random = torch.get_rng_state(), cards
 
     def restore(self) -> bool:
-        """As `Record.put_back`, and the random numbers."""
+        """See `Record`; also restores the random generators."""
         if self.is_captured:
             torch.set_rng_state(self._random[0])
             if self._random[1] is not None:
@@ -50,15 +52,15 @@ class TorchRecord(Record):
 
 
 class KerasRecord(TorchRecord):
-    """Of a fit of Keras on PyTorch."""
+    """The record of a Keras fit on PyTorch."""
 
     def set_variables(self, small: Sequence[Any], trained: Sequence[Any]) -> None:
-        """See `Record`; its variables hold the same tensors as long as the training lasts."""
+        """See `Record`; Keras variables hold the same tensors during the whole training."""
         super().set_variables([each.tensor for each in small], [each.tensor for each in trained])
 
 
 class LoopRecord(TorchRecord):
-    """Of a loop of the program's own, with its random numbers and gradients that add up."""
+    """The record of a loop of the program, with its random numbers and accumulated gradients."""
 
     def __init__(self, state: TorchState) -> None:
         super().__init__()
@@ -93,7 +95,7 @@ class LoopRecord(TorchRecord):
         return not self._accumulates or self._gradients == self._gradient_versions()
 
     def drop_gradients(self) -> None:
-        """See `Record`. Those that earlier batches have added up stay."""
+        """See `Record`; keeps the gradients that earlier batches have accumulated."""
         if not self._accumulates:
             for each in parameters(self._state):
                 each.grad = None
@@ -104,7 +106,7 @@ class LoopRecord(TorchRecord):
         self._small, self._random_states, self._gradients = (), {}, []
 
     def _marks(self) -> list[tuple[int, int]]:
-        # Slots that a failed step has made count as well.
+        # Slots that the failed step has created count as changes, too.
         self._trained = [*parameters(self._state), *_slots(self._state)]
         return super()._marks()
 
@@ -116,13 +118,13 @@ class LoopRecord(TorchRecord):
 
 
 def parameters(state: TorchState) -> list[Any]:
-    """Parameters of all named modules, and named tensors that are trained, once each."""
+    """Parameters of all named modules, and named tensors that are trained, without duplicates."""
     found = {id(each): each for part in state.parts.values() for each in part.tensors()}
     return [each for each in found.values() if each.is_leaf and each.requires_grad]
 
 
 def buffers(state: TorchState) -> list[Any]:
-    """Statistics and the like of all named modules, once each."""
+    """Buffers of all named modules, such as statistics, without duplicates."""
     modules = [each.thing for each in state.parts.values() if isinstance(each, ModulePart)]
     return list({id(each): each for module in modules for each in module.buffers()}.values())
 
@@ -148,19 +150,20 @@ def backward(
     weight: Callable[..., Any] | None,
 ) -> torch.Tensor:
     """
-    Gradients of the loss of `batch` in `parameters`, added to what is there.
+    Add the gradients of the loss of `batch` to those that `parameters` already have.
 
     Args:
         batch: a tensor, or tuples, lists and dicts of tensors of one length.
-        loss_of: called with the batch, or with its members where it is a tuple or list.
-        micro: what is known of how much fits, and learns.
-        shrinks: go on with smaller parts after an error of memory.
-        parameters: that are trained.
-        buffers: that a forward pass writes to.
-        generators: random generators beside the global ones that it draws from.
+        loss_of: called with the batch, or with its members if it is a tuple or list.
+        micro: size of the parts; it shrinks after an out-of-memory error.
+        shrinks: whether to continue with smaller parts after an out-of-memory error.
+        parameters: the parameters that are trained.
+        buffers: the buffers that a forward pass writes to.
+        generators: the random generators that it draws from, without the global ones.
         scaler: a GradScaler, or None.
-        reduction: of the loss over the samples, "mean" or "sum".
-        weight: what a mean divides by, given what `loss_of` is; None: the samples.
+        reduction: reduction of the loss over the samples, "mean" or "sum".
+        weight: takes the arguments of `loss_of` and returns the divisor of its mean; None: the
+            number of samples.
 
     Returns:
         The loss of the whole batch, detached.
@@ -206,7 +209,11 @@ def _sample_count(leaf: Any) -> int | None:
 
 
 class _PassState:
-    """What a forward and backward pass changes. Gradients that are there are put aside."""
+    """
+    Copies of the values that a forward and backward pass changes.
+
+    The constructor sets existing gradients aside; `restore_gradients` adds them again.
+    """
 
     def __init__(self, parameters: list[Any], buffers: list[Any], generators: list[Any]) -> None:
         self._parameters = parameters
@@ -220,7 +227,7 @@ class _PassState:
         ]
 
     def restore(self) -> None:
-        """As before the pass; no gradients."""
+        """Restore the values before the pass, and delete its gradients."""
         for each in self._parameters:
             each.grad = None
         with torch.no_grad():
@@ -231,7 +238,7 @@ class _PassState:
             generator.set_state(state)
 
     def restore_gradients(self) -> None:
-        """Add the gradients that were there."""
+        """Add the gradients that existed before the pass."""
         for each, before in zip(self._parameters, self._gradients, strict=True):
             if before is None:
                 continue

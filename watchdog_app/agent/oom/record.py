@@ -1,10 +1,10 @@
 """
-A record of what a training step may change: taken before it, restored after it has failed.
+Record the values that a training step may change, and restore them if the step fails.
 
-A step that runs out of memory in its forward pass has moved statistics, seeds, counters and
-metrics, and has left the weights alone; one that fails while it applies gradients has torn them.
-The former are copied; they are small. Of weights and slots only marks are kept, which show
-whether they were written to.
+A step that runs out of memory in its forward pass has changed statistics, seeds, counters and
+metrics, but not the weights. A step that fails while it applies gradients leaves some weights old
+and some new. The record copies the former values, which are small. Of weights and slots it keeps
+only marks, which show whether the step has written to them.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import Any
 
 from watchdog_app.agent.state.rows import OPTIMIZER, NamedVariable
 
-_SHARE = 0.001  # of the time may go into records
-# Are free: a training that does not fit ends there. More of them make a short one slower, and save
-# the last digits of a state that has cost nothing yet.
+_SHARE = 0.001  # share of the time for records
+# Records that do not count towards the share: a training that does not fit fails in these steps.
+# More of them would slow short trainings down, and protect a state that took little time so far.
 _FIRST_RECORDS = 10
 
 
 class Pace:
-    """Limits how often a record is taken, which costs 0.1 to 1 ms, to a share of the time."""
+    """Limits records, which take 0.1 to 1 ms each, to a share of the time."""
 
     def __init__(self, *, always: bool = False) -> None:
         """
         Args:
-            always: before each step, whatever that costs.
+            always: whether to take a record before each step, at any cost.
         """
         self._always = always
         self._left = _FIRST_RECORDS
-        self._next_s = 0.0  # asked at every step: one comparison, whatever the reason
+        self._next_s = 0.0  # time of the next record, so that each step needs one comparison only
 
     def due(self, now_s: float) -> bool:
         """Whether to take a record now."""
@@ -45,7 +45,7 @@ class Pace:
 
 
 class Record(ABC):
-    """A training as it was before the step that runs; how, depends on the framework."""
+    """The state of a training before the running step; each framework has its own subclass."""
 
     def __init__(self) -> None:
         self._small: Sequence[Any] = ()
@@ -62,12 +62,12 @@ class Record(ABC):
         """
         self._small, self._trained, self._captured = small, trained, None
 
-    def stepped(self) -> None:  # noqa: B027 - where there is nothing to note
-        """A step has ended."""
+    def stepped(self) -> None:  # noqa: B027 - most subclasses do nothing here
+        """Handle the end of a step."""
 
     def capture(self) -> None:
         """Take the record of the step that is about to begin."""
-        self._captured = None  # frees, before more is taken
+        self._captured = None  # free the old record before the new one needs memory
         self._captured = self._values(), self._marks()
 
     @property
@@ -76,7 +76,7 @@ class Record(ABC):
         return self._captured is not None
 
     def weights_unchanged(self) -> bool:
-        """Whether weights and slots are as before the step, as far as their marks tell."""
+        """Whether weights and slots are as before the step, as far as their marks show."""
         return self._captured is not None and self._marks_equal(self._captured[1], self._marks())
 
     def restore(self) -> bool:
@@ -86,11 +86,11 @@ class Record(ABC):
                 self._assign(item, value)
         return True
 
-    def drop_gradients(self) -> None:  # noqa: B027 - where variables hold none
+    def drop_gradients(self) -> None:  # noqa: B027 - TensorFlow variables hold no gradients
         """Delete the gradients of the step that failed."""
 
     def release(self) -> None:
-        """Release the record: the next step may write to its tensors in place."""
+        """Release the record, so that the next step can write to its tensors in place."""
         self._captured = None
 
     @abstractmethod
@@ -106,7 +106,7 @@ class Record(ABC):
         """Set a small variable to the value from `_values`."""
 
     def _marks_equal(self, before: Any, now: Any) -> bool:
-        """Whether two marks are of the same weights."""
+        """Whether the weights did not change between two marks."""
         return bool(before == now)
 
 
@@ -114,11 +114,11 @@ def split_variables(
     variables: Sequence[NamedVariable], weights: Sequence[int]
 ) -> tuple[list[NamedVariable], list[NamedVariable]]:
     """
-    The small variables of a training, and those that an optimizer writes to.
+    Split variables into the small ones and those that an optimizer writes to.
 
     Args:
-        variables: all of them.
-        weights: positions of those that gradients are applied to.
+        variables: all variables of a training.
+        weights: positions of the variables that gradients are applied to.
     """
     small, trained = list[NamedVariable](), list[NamedVariable]()
     for index, item in enumerate(variables):

@@ -1,11 +1,13 @@
 """
-Memory that the guard refused: below the error that leaves the program a line says so.
+Explain memory that the guard refused, in a line below the error that leaves the program.
 
-A refusal is an ordinary MemoryError, and what its reader needs is not in it: that it was the
-guard, where the limit stands, and what to type. Nothing is said of an error that the program
-catches, and none where something else refused: the size alone, a `raise` in Python, `ulimit -v`.
+A refusal is an ordinary MemoryError. It does not tell the user that the guard refused, what the
+limit is, or which command helps. No line appears for an error that the program catches. No line
+appears either if the guard did not refuse: the size alone was too large, a `raise` in Python made
+the error, or `ulimit -v` refused.
 
-Used at the start of every Python under a guard: what is imported here is there already.
+Every Python process under a guard imports this module at its start. So it imports at the top only
+modules that are loaded already.
 """
 
 from __future__ import annotations
@@ -22,16 +24,17 @@ if TYPE_CHECKING:
 
     from watchdog_app.guard.record import GuardRecord
 
-FOLDER = "WATCHDOG_GUARD"  # as `rescue.segment.segment` has it: its last part names the guard
-LIMIT = "WATCHDOG_GUARD_LIMIT"  # bytes, where there is no group and reservations alone are limited
+FOLDER = "WATCHDOG_GUARD"  # see `rescue.segment.segment`; the last part of its path names the guard
+LIMIT = "WATCHDOG_GUARD_LIMIT"  # bytes; set if no cgroup exists and only reservations are limited
 
-# Who else shows an error to people: what it has once it is complete. The agent's hook waits for it.
+# Other modules that show errors to the user, each with an attribute that exists once the module is
+# complete. The agent's import hook waits for that attribute.
 WATCHED_MODULES = {
     "threading": ("_after_fork", __name__),
     "IPython.core.interactiveshell": ("InteractiveShellABC", __name__),
 }
 
-_main_hook: Any = None  # what was there before ours
+_main_hook: Any = None  # the hook before ours
 _thread_hook: Any = None
 _init_events: Any = None
 
@@ -44,7 +47,7 @@ def install() -> None:
 
 
 def attach(module: ModuleType) -> None:
-    """What shows errors in threads, or in cells, has been imported."""
+    """Hook a module that shows errors in threads or in cells, after its import."""
     global _thread_hook, _init_events
     held: Any = module
     if module.__name__ == "threading":
@@ -86,12 +89,16 @@ def _init_events_and_register(shell: Any) -> None:
 
 
 def _cell_ended(result: Any = None) -> None:
-    # IPython has shown the error by now.
+    # IPython has shown the error before this event.
     _print_explanation(getattr(result, "error_in_exec", None), lives=True)
 
 
 def _print_explanation(error: BaseException | None, *, lives: bool) -> None:
-    """Never raises: nothing of ours may come between a program and its error."""
+    """
+    Print the explanation of an error, if it has one.
+
+    Never raises: our code must not replace the error of the program.
+    """
     try:
         if not isinstance(error, Exception):
             return
@@ -106,11 +113,11 @@ def _print_explanation(error: BaseException | None, *, lives: bool) -> None:
 
 def explanation(error: Exception, *, lives: bool) -> str | None:
     """
-    The explanation of an error that leaves the program; None: it was not the guard.
+    The explanation of an error that leaves the program; None: the guard did not refuse.
 
     Args:
-        error: of any kind.
-        lives: the program goes on, as a notebook or another thread does.
+        error: an error of any kind.
+        lives: whether the process continues, as in a notebook or another thread.
     """
     from watchdog_app.agent.oom import watch
 
@@ -118,7 +125,8 @@ def explanation(error: Exception, *, lives: bool) -> str | None:
         return None
     wanted = wanted_bytes(error)
     room = _room_bytes()
-    # The supervisor follows what the program does: the room may be a little wider by now.
+    # The supervisor adapts the limit to the program, so the room may be larger now than at the
+    # refusal: allow for half of it.
     if room is None or (wanted is not None and wanted < room // 2):
         return None
     from watchdog_app.base.text.quantities import format_bytes
@@ -146,7 +154,7 @@ def _remedy(guard: GuardRecord, used: int, wanted: int | None, *, lives: bool) -
 
     needed = _needed_limit_bytes(guard.limit_bytes, used, wanted)
     free = limits.room_around(guard.group)
-    # With what is free now, whoever holds it: what is beyond that no limit helps.
+    # No limit helps with a request above the free memory, whichever process holds the rest.
     if (wanted or 0) > free.free_bytes or guard.follows_machine:
         return (
             f"Only {format_bytes(free.free_bytes)} are free here, so a higher limit does not help: "
@@ -161,7 +169,7 @@ def _remedy(guard: GuardRecord, used: int, wanted: int | None, *, lives: bool) -
 
 
 def _needed_limit_bytes(limit: int, used: int, wanted: int | None) -> int:
-    """A limit that lets it have what it asked for; where that is not known, twice the limit."""
+    """A limit that allows the refused request; twice the limit if its size is unknown."""
     return 2 * limit if wanted is None else max(limit, used + wanted)
 
 
@@ -179,7 +187,7 @@ def _run_again_text(bytes_: int, wanted: int | None) -> str:
 
 
 def wanted_bytes(error: BaseException) -> int | None:
-    """What an allocation asked for, as NumPy and PyTorch say it; None: it is not said."""
+    """Bytes that the failed allocation requested, as NumPy and PyTorch say; None: unknown."""
     shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)
     if isinstance(shape, tuple) and isinstance(getattr(dtype, "itemsize", None), int):
         found = int(dtype.itemsize)  # type: ignore[union-attr]
@@ -193,7 +201,7 @@ def wanted_bytes(error: BaseException) -> int | None:
 
 
 def _raised_in_python(error: BaseException) -> bool:
-    """Whether a `raise` in Python made it: no allocation failed there."""
+    """Whether a `raise` statement in Python made the error, so that no allocation failed."""
     if type(error) is not MemoryError:
         return False
     import re
@@ -204,7 +212,12 @@ def _raised_in_python(error: BaseException) -> bool:
 
 
 def _room_bytes() -> int | None:
-    """What this process may still reserve under the guard's limit; None: another one is nearer."""
+    """
+    Bytes that this process may still reserve under the guard's limit.
+
+    Returns:
+        None if the guard's limit does not apply, or another limit is nearer.
+    """
     import resource
 
     soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
@@ -219,13 +232,13 @@ def _room_bytes() -> int | None:
 
 
 def held_bytes() -> int:
-    """By this process, without the pages of files and libraries, which no limit counts."""
+    """Bytes that this process holds, without pages of files and libraries: no limit counts them."""
     statm = read_statm()
     return 0 if statm is None else statm.resident_bytes - statm.shared_bytes
 
 
 def _current_guard() -> GuardRecord | None:
-    """The guard that this process is in, as its supervisor has written it down."""
+    """The record that the supervisor wrote of the guard of this process; None: unknown."""
     name = os.path.basename(os.environ.get(FOLDER, "").rstrip("/"))
     if not name:
         return None

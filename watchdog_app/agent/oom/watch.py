@@ -1,9 +1,9 @@
 """
-Errors of memory in the program: recognise them, catch them where they leave it, explain them.
+Recognise out-of-memory errors, catch them when they leave the program, and explain them.
 
-The frameworks share no error class: `is_out_of_memory` recognises their errors by type and text
-and imports none of them. The errors of a user's own loop are seen by `sys.excepthook`, and in a
-notebook by IPython's event `post_run_cell`.
+The frameworks share no error class. So `is_out_of_memory` recognises their errors by type and text,
+and imports no framework. `sys.excepthook` sees the errors of a user's own loop; in a notebook
+IPython's event `post_run_cell` does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REASON = "out of memory in the program"
 
 CHOICES = ("save", "shrink", None)
 
-_CAUSES = 5  # errors that lie behind an error and are looked at
+_CAUSES = 5  # length of the checked chain of an error and its causes
 _TYPES = frozenset(
     {
         "OutOfMemoryError",  # torch, CuPy
@@ -31,23 +31,23 @@ _TYPES = frozenset(
         "ArrayMemoryError",
     }
 )
-# Frameworks whose errors are told from those of others by their text alone.
+# Modules of frameworks whose out-of-memory errors only the text of the message distinguishes.
 _FRAMEWORKS = ("tensorflow.", "torch", "jax", "jaxlib.", "keras.", "cupy", "builtins")
-NOTE_PREFIX = "watchdog: memory ran out"  # the beginning of a note whose text was said
+NOTE_PREFIX = "watchdog: memory ran out"  # begin of a note whose text was printed already
 
 _registered: weakref.WeakSet[Any] = weakref.WeakSet()
 _guard = Guard("the look at errors of memory")
-_previous_hook: Any = None  # the hook that was there
-_events: Any = None  # IPython's, while we listen
-_keep_hook = False  # our hook, as something was said
+_previous_hook: Any = None  # the excepthook before ours
+_events: Any = None  # IPython's events while we are registered
+_keep_hook = False  # whether our excepthook must stay, because a message was printed
 
 
 def check_on_oom(on_oom: object) -> None:
     """
-    Refuse what is no choice of `on_oom`.
+    Check the argument `on_oom`.
 
     Raises:
-        ValueError: it is neither "save" nor "shrink" nor None.
+        ValueError: `on_oom` is neither "save" nor "shrink" nor None.
     """
     if on_oom not in CHOICES:
         raise ValueError(f'on_oom must be "save", "shrink" or None, not {on_oom!r}')
@@ -55,11 +55,16 @@ def check_on_oom(on_oom: object) -> None:
 
 def is_out_of_memory(error: BaseException | None) -> bool:
     """
-    Whether `error`, or one that it was raised from, says that memory ran out.
+    Whether `error`, or a cause that it was raised from, says that memory ran out.
 
-    Known are Python's and NumPy's MemoryError, TensorFlow's ResourceExhaustedError and what it
-    makes of a MemoryError in a data pipeline, torch.OutOfMemoryError and the RuntimeError of its
-    CPU allocator, and the RESOURCE_EXHAUSTED of XLA and JAX. A full disk is none of them.
+    It recognises:
+
+    - MemoryError of Python and NumPy;
+    - ResourceExhaustedError of TensorFlow, and its error for a MemoryError in a data pipeline;
+    - torch.OutOfMemoryError, and the RuntimeError of PyTorch's CPU allocator;
+    - RESOURCE_EXHAUSTED of XLA and JAX.
+
+    A full disk does not count.
     """
     for _ in range(_CAUSES):
         if error is None:
@@ -83,13 +88,13 @@ def _is_memory_error(error: BaseException) -> bool:
     exhausted = kind.__name__ == "ResourceExhaustedError"
     if not exhausted and not isinstance(error, RuntimeError) and not hasattr(error, "error_code"):
         return False
-    # The text of a graph's error goes on with the whole stack of its operations.
+    # Behind its message the text of a graph's error lists the whole stack of its operations.
     said = mentions_memory(str(error)[:4000])
     return exhausted if said is None else said
 
 
 def raised_in_optimizer(error: BaseException) -> bool:
-    """Whether one of PyTorch's optimizers was at work when `error` was raised."""
+    """Whether a PyTorch optimizer was running when `error` was raised."""
     place = error.__traceback__
     while place is not None:
         if str(place.tb_frame.f_globals.get("__name__", "")).startswith("torch.optim."):
@@ -100,10 +105,10 @@ def raised_in_optimizer(error: BaseException) -> bool:
 
 def drop_frames(error: BaseException) -> None:
     """
-    Release what the functions below the caller held when `error` was raised.
+    Release the local variables of the functions below the caller, which `error` keeps alive.
 
-    For an error that goes no further: the local variables of each function that it came through
-    keep activations alive as long as the error itself.
+    Call this for an error that the caller does not raise again. Each function in the traceback
+    keeps activations in its local variables as long as the error exists.
     """
     below = error.__traceback__
     if below is not None and below.tb_next is not None:
@@ -113,7 +118,7 @@ def drop_frames(error: BaseException) -> None:
 
 
 def release_memory() -> None:
-    """Free unreachable objects, and the GPU allocator's unused cache."""
+    """Free unreachable objects and the unused cache of PyTorch's GPU allocator."""
     gc.collect()
     torch: Any = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
@@ -122,13 +127,13 @@ def release_memory() -> None:
 
 def saved_text(where: str, path: str | None, as_it_was: str, advice: str) -> str:
     """
-    What is said of memory that ran out.
+    The message after memory ran out.
 
     Args:
-        where: e.g. "in a training step".
-        path: of the rescue; None: none was saved.
-        as_it_was: of which moment the rescue is, e.g. "before that batch".
-        advice: what to do, as a sentence.
+        where: the place in the training, e.g. "in a training step".
+        path: folder of the rescue; None: none was saved.
+        as_it_was: the moment of the saved state, e.g. "before that batch".
+        advice: what the user can do, as a sentence.
     """
     if path is None:
         return f"memory ran out {where}; no rescue was saved. {advice}"
@@ -140,7 +145,7 @@ def saved_text(where: str, path: str | None, as_it_was: str, advice: str) -> str
 
 
 def inconsistent_text(where: str, weights: str) -> str:
-    """The message where the weights are not those of a whole step."""
+    """The message if the weights are not those of a whole step."""
     return (
         f"memory ran out {where}: the weights in memory are {weights}. They were not saved; an "
         "earlier rescue, if there is one, stands and is resumed from by the next run."
@@ -148,14 +153,14 @@ def inconsistent_text(where: str, weights: str) -> str:
 
 
 class Training(Protocol):
-    """A training that is notified."""
+    """A training that `register` can notify."""
 
     def out_of_memory(self, error: BaseException) -> None:
-        """The program was left by this error of memory."""
+        """Handle an out-of-memory error that has left the program."""
 
 
 def register(training: Training) -> None:
-    """Notify `training` of errors of memory until `unregister`; keeps no reference to it."""
+    """Notify `training` of out-of-memory errors until `unregister`; holds it only weakly."""
     global _events
     _registered.add(training)
     _install_excepthook()
@@ -166,7 +171,7 @@ def register(training: Training) -> None:
 
 
 def unregister(training: Training) -> None:
-    """Stop notifying `training`. The last one restores the hooks of before."""
+    """Stop notifying `training`; without any training left, restore the previous hooks."""
     global _previous_hook, _events
     _registered.discard(training)
     if _registered:
@@ -180,21 +185,21 @@ def unregister(training: Training) -> None:
 
 def print_and_add_note(error: BaseException, text: str) -> None:
     """
-    Print a message at once, and add it to the error as a note for whoever logs it.
+    Print a message at once, and add it to the error as a note for code that logs the error.
 
-    In a cell it is printed alone: IPython shows the error itself, below the message.
+    In a notebook the error gets no note: IPython shows the error itself below the message.
     """
     global _keep_hook
     print_message(text)
     if _ipython_events() is not None:
         return
     error.add_note(f"watchdog: {text}")
-    _keep_hook = True  # the training is over before the error leaves the program
+    _keep_hook = True  # the training ends before the error leaves the program
     _install_excepthook()
 
 
 def _ipython_events() -> Any:
-    """IPython's events where this is a prompt or a notebook, else None."""
+    """IPython's events; None if this process is not an IPython prompt or notebook."""
     return getattr(ipython_shell(), "events", None)
 
 
@@ -205,7 +210,7 @@ def _install_excepthook() -> None:
 
 
 def notify_trainings(error: BaseException | None) -> None:
-    """Notify each registered training once of the error that left the program."""
+    """Notify each registered training once of an out-of-memory error that left the program."""
     if error is None or not is_out_of_memory(error):
         return
     for training in list(_registered):
@@ -217,7 +222,7 @@ def _excepthook(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
     notify_trainings(error)
-    # It was said at once: not a second time below the traceback.
+    # The message was printed already: do not repeat it below the traceback.
     notes = getattr(error, "__notes__", None)
     if isinstance(notes, list):
         notes[:] = [each for each in notes if not str(each).startswith(NOTE_PREFIX)]
@@ -225,5 +230,5 @@ def _excepthook(
 
 
 def _cell_ended(result: Any = None) -> None:
-    # IPython has shown the error by now: what is noted in it is only said.
+    # IPython has shown the error before this event, so a note would not be visible.
     notify_trainings(getattr(result, "error_in_exec", None))

@@ -176,7 +176,7 @@ class TorchMarker(ChangeMarker):
             position: gives the position of the loop.
             lost: gives, as texts for the user, what a resume would not restore.
             same: says whether the loop still has the parts of the last full capture.
-            attributes: gives plain attributes of its modules that training changed; None: none.
+            attributes: gives plain attributes of its modules that training changed; None: unknown.
         """
         self.waiting, self.position, self.lost, self.same = waiting, position, lost, same
         self.attributes = attributes
