@@ -1,1 +1,1 @@
-"""Trainings that name no Rescue: found where the framework comes by, saved, and let go of."""
+"""Find trainings without a Rescue through hooks of their framework, and save them."""

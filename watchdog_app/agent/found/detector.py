@@ -1,59 +1,61 @@
 """
-When an iteration of a training loop has ended, by the events that its framework tells.
+Detect the end of an iteration of a training loop from events of its framework.
 
-The state machine is pure: optimizers step, batches are drawn, a model computes. The steps of an
-iteration are those of the iteration before, in the same order, beginning with the optimizer that
-stepped first. Behind the last of them the iteration ends where the next batch is drawn. In a loop
-that reads no DataLoader, or draws ahead in the middle of an iteration, it ends where the model
-computes next. Both are learned from some iterations before any end is told.
+The state machine is pure. Its events are: an optimizer steps, the program draws a batch, the model
+computes. An iteration has the same optimizer steps in the same order as the iteration before, and
+begins with the optimizer that stepped first. After its last step the iteration ends when the
+program draws the next batch. Some loops read no DataLoader, or draw ahead in the middle of an
+iteration: there it ends when the model computes next. The detector learns the steps and the kind of
+loop from some iterations before it reports any end.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 
-_IDLE_STEPS = 100  # steps of the others after which an optimizer is no longer one of the loop
-_MIN_EQUAL_ITERATIONS = 2  # iterations of the same steps in a row
+_IDLE_STEPS = 100  # steps of other optimizers after which an optimizer has left the loop
+_MIN_EQUAL_ITERATIONS = 2  # iterations in a row with the same steps before ends are reported
 _DRAWN, _COMPUTED = "d", "c"
 
 
 class Head(Enum):
-    """What the iterations of a loop begin with."""
+    """The first event of each iteration of a loop."""
 
     DRAW = "a batch is drawn from a DataLoader"
     COMPUTE = "the model computes"
 
 
 class Detector:
-    """One training loop. Optimizers are told apart by any number that is theirs."""
+    """Detects the iterations of one training loop; the caller identifies optimizers by numbers."""
 
     def __init__(self) -> None:
         self.iterations = 0
         self.head: Head | None = None  # None: not learned yet
-        self._last_steps: dict[int, int] = {}  # of each optimizer: the number of its latest step
+        self._last_steps: dict[int, int] = {}  # by optimizer: the number of its latest step
         self._total = 0
         self._first: int | None = None  # the optimizer whose step is the first of an iteration
-        self._steps: list[int] = []  # of this iteration: the optimizers in their order
-        self._steps_before: list[int] = []  # of the iteration before
+        self._steps: list[int] = []  # optimizers that stepped in this iteration, in order
+        self._steps_before: list[int] = []  # optimizers of the iteration before, in order
         self._equal_iterations = 0  # iterations in a row with the same steps
-        self._awaits_end = False  # the last step is made, and the end has not come
-        self.is_between_iterations = True  # all steps of one are made, and none of the next
-        self.watching = False  # whether it is told when the model computes, and learns
-        self._events = ""  # since the last step, each kind once in a row
+        self._awaits_end = False  # whether the last step was made and the iteration has not ended
+        # Whether all steps of an iteration were made and none of the next.
+        self.is_between_iterations = True
+        self.watching = False  # whether the detector gets all events and learns the head
+        self._events = ""  # events since the last step, without repetitions
         self._head_before: Head | None = None
 
     def start_watching(self) -> None:
-        """Start to learn, from draws and computations, what iterations begin with."""
+        """Start to learn from draws and computations which event begins an iteration."""
         self.watching = True
         self._events = ""
         self._head_before = None
 
     def stepped(self, optimizer: int) -> bool:
         """
-        An optimizer has made a step.
+        Record a step of an optimizer.
 
         Returns:
-            Whether it is the last one of an iteration, which ends at the next event.
+            Whether it is the last step of an iteration, which ends at the next event.
         """
         if optimizer not in self._last_steps:
             self._add_optimizer(optimizer)
@@ -77,17 +79,17 @@ class Detector:
         return self._awaits_end
 
     def stop_watching(self) -> None:
-        """Stop to learn; what was learned stays."""
+        """Stop learning, and keep the learned head."""
         self.watching = False
 
     def drawn(self) -> bool:
-        """A batch is about to be drawn; whether an iteration has ended here."""
+        """Record that the program is about to draw a batch; whether an iteration ends here."""
         if self.watching:
             self._record_event(_DRAWN)
         return self._awaits_end and self.head is Head.DRAW and self._end_iteration()
 
     def computes(self) -> bool:
-        """The model is about to compute; whether an iteration has ended here."""
+        """Record that the model is about to compute; whether an iteration ends here."""
         if self.watching:
             self._record_event(_COMPUTED)
         return self._awaits_end and self.head is Head.COMPUTE and self._end_iteration()
@@ -104,8 +106,8 @@ class Detector:
         return len(self._active()) < len(self._last_steps)
 
     def _add_optimizer(self, optimizer: int) -> None:
-        """One more optimizer: in the first iteration, or later, behind the others or before."""
-        if self._awaits_end and self.iterations:  # behind: the iteration goes on
+        """Add an optimizer, which may step before or after the known ones of an iteration."""
+        if self._awaits_end and self.iterations:  # it steps after them: the iteration continues
             self.iterations -= 1
         if self._first is None or (self.iterations > 1 and not self._awaits_end):
             self._first = optimizer
@@ -117,7 +119,7 @@ class Detector:
         return [each for each, last in self._last_steps.items() if last >= oldest]
 
     def _begin_iteration(self) -> None:
-        """The first step of an iteration is being made."""
+        """Begin an iteration at the step of its first optimizer."""
         if self._steps and not self.is_between_iterations:
             self._equal_iterations = 0
             self.iterations += 1
@@ -140,7 +142,7 @@ class Detector:
 
 
 def _head_of_events(events: str) -> Head | None:
-    """What an iteration of these events begins with; None where that is not clear."""
+    """The head of an iteration with these events; None: unclear."""
     if events == _DRAWN or (events[:1] == _DRAWN and events[-1:] == _COMPUTED):
         return Head.DRAW
     if events == _COMPUTED or (events[:1] == _COMPUTED and events[-1:] == _DRAWN):

@@ -1,4 +1,4 @@
-"""The Rescue of a fit that named none: it never stands in the way of the training."""
+"""The Rescue that the agent adds to a fit without one; it never stops the training."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from watchdog_app.rescue.identity.compare import join_differences
 
 @functools.cache
 def automatic_rescue_class(package: str) -> Any:
-    """The class for fits of a package, "keras" or "tf_keras": that one's `Rescue`, automatic."""
+    """The automatic variant of the `Rescue` of a package, "keras" or "tf_keras"."""
     rescue = import_module(f"watchdog_app.agent.{package}").Rescue
     return type("AutomaticRescue", (Automatic, rescue), {"__doc__": Automatic.__doc__})
 
 
 class Automatic(FitRescue):
     """
-    As `Rescue`, but a rescue that does not fit the program is no error.
+    A `Rescue` that does not raise if a saved rescue does not fit the program.
 
-    The training starts over then, with its rescues in another folder.
+    The training then starts over, with its rescues in another folder.
     """
 
-    _reports_at_start = False  # nobody relies on it yet; the daemon is told
+    _reports_at_start = False  # no user asked for this Rescue; only the daemon gets a message
     _start_over = "To start over: run it with WATCHDOG_AGENT_RESUME=no in the environment."
 
     def __init__(self, directory: str, *, resume: bool, first: bool) -> None:
         """
         Args:
-            directory: where rescues go.
-            resume: whether an unfinished rescue there is resumed.
-            first: it is the first fit of this program: say where it is saved.
+            directory: the folder for rescues.
+            resume: whether to resume from an unfinished rescue there.
+            first: whether this is the first fit of the program, which prints the folder.
         """
         super().__init__(directory, resume=resume)
         self._made_above = folders.missing_parent(directory)
@@ -47,13 +47,13 @@ class Automatic(FitRescue):
         self._first = first
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Leave no empty folders behind where nothing had to be saved."""
+        """Remove the folders that are empty because the training had to save nothing."""
         folder = None if self._session is None else self._session.store.directory
         super().on_train_end(logs)
         folders.remove_empty(folder, self.directory, self._made_above)
 
     def _report_saved(self, saved: SavedRescue | None) -> None:
-        """Say once where it is: nobody named the folder."""
+        """Print once where the rescue is, because the user did not name the folder."""
         if saved is not None and not self._has_reported_folder and self._state is not None:
             self._has_reported_folder = True
             onwards = (
@@ -75,7 +75,7 @@ class Automatic(FitRescue):
                 found = super()._resume(session, state)
             except RescueError as error:
                 if not _nothing_was_loaded(error):
-                    raise  # half of the variables may be the rescue's: that must not train on
+                    raise  # some variables may hold loaded values: the fit must not continue
                 refused[self.directory] = error
                 self.directory = f"{asked}-{number}"
                 session = self._session = self._open_session(state.progress.iterator, state.marker)
@@ -85,7 +85,7 @@ class Automatic(FitRescue):
         return None
 
     def _report_place(self, refused: dict[str, RescueError], *, resumed: bool) -> None:
-        """Say where the training is saved, or which rescues it was not resumed from, and why."""
+        """Print where the training is saved, or why it was not resumed from a rescue."""
         if not refused:
             if self._first:
                 shown = folders.display_path(self.directory)
@@ -117,5 +117,5 @@ def _refusal_text(error: RescueError) -> str:
 
 
 def _nothing_was_loaded(error: RescueError) -> bool:
-    """It was refused when it was looked at: it is another program's, or cannot be read here."""
+    """Whether the rescue was refused before any value was loaded from it."""
     return isinstance(error, RescueMismatch) or isinstance(error.__cause__, RescueError)

@@ -1,9 +1,9 @@
 """
-Keras trainings that name no Rescue: each `fit` gets one; a loop of `train_on_batch` is told how.
+Keras trainings without a Rescue: add one to each `fit`, and print advice for `train_on_batch`.
 
-Fits are met where Keras makes their list of callbacks: from there on all is as if the program
-had named the Rescue itself, order and threads of the callbacks included. Nobody sees from outside
-where a loop over `train_on_batch` begins and which batch comes next, so that is not saved.
+The agent adds the Rescue when Keras makes the fit's list of callbacks. From then on the fit runs as
+if the program had named the Rescue itself, with the same order and threads of callbacks. A loop
+over `train_on_batch` is not saved: the agent cannot see its begin and its next batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.found import folders
 from watchdog_app.agent.found.wrapping import Wrapped
 
-# A search over parameters fits thousands of times, and each Rescue takes 15 to 40 ms to begin.
+# A hyperparameter search may fit thousands of times, and each Rescue takes 15 to 40 ms to begin.
 _MOST_FITS = 100
 _TRAINER = "keras.src.trainers.trainer"
 _LOOP_ON_TENSORFLOW = (
@@ -27,13 +27,13 @@ _LOOP_ON_OTHERS = 'a fit with callbacks=[Rescue("rescues/")] of watchdog_app.age
 
 _guard = Guard("the agent that was switched on")
 _wrapped_lists = Wrapped()
-_wrapped_trainers = Wrapped()  # until one was told of
+_wrapped_trainers = Wrapped()  # unwrapped after the first message
 _fit_count = 0
 
 
 def attach(module: ModuleType) -> None:
     """
-    Wrap Keras's CallbackList or Trainer. Does nothing where that was done.
+    Wrap Keras's CallbackList or Trainer, unless it is wrapped already.
 
     Args:
         module: `keras.src.callbacks.callback_list` or `keras.src.trainers.trainer`, or Keras 2's
@@ -47,13 +47,13 @@ def attach(module: ModuleType) -> None:
 
 
 def detach() -> None:
-    """As it was before."""
+    """Restore the wrapped classes."""
     _wrapped_lists.unwrap()
     _wrapped_trainers.unwrap()
 
 
 def _called_by(function: str, package: str) -> bool:
-    """Whether Keras's own `function` has called the wrapper that asks."""
+    """Whether Keras's own `function` has called our wrapper, which calls this."""
     caller = sys._getframe(2)
     inside = str(caller.f_globals.get("__name__")).startswith(f"{package}.src.")
     return inside and caller.f_code.co_name == function
@@ -82,7 +82,7 @@ def _wrap_reset_metrics(before: Any) -> Any:
 
 
 def _add_rescue(callbacks: Any, package: str) -> Any:
-    """The callbacks of a fit of `package` with a Rescue before them, or as they are."""
+    """The callbacks of a fit of `package`, with a Rescue before them if one can be added."""
     global _fit_count
     named = _flatten(callbacks)
     on_tensorflow = package == "tf_keras" or "tensorflow" in sys.modules
@@ -121,7 +121,7 @@ def _add_rescue(callbacks: Any, package: str) -> Any:
 
 
 def _obstacle(package: str) -> str | None:
-    """Why fits cannot be saved here, in words."""
+    """Why fits cannot be saved here, as a text; None if they can."""
     if package == "tf_keras":
         return None
     from watchdog_app.agent.adapters.keras.backend import UNKNOWN
@@ -132,14 +132,14 @@ def _obstacle(package: str) -> str | None:
 
 
 def _flatten(callbacks: Any) -> list[Any]:
-    """Keras takes lists within lists, and one alone."""
+    """The callbacks as one list: Keras accepts nested lists, and a single callback."""
     if isinstance(callbacks, list | tuple):
         return [one for each in callbacks for one in _flatten(each)]
     return [] if callbacks is None else [callbacks]
 
 
 def _report_loop(model: Any) -> None:
-    """Once: how a loop over `train_on_batch` can be saved."""
+    """Print once how a loop over `train_on_batch` can be saved."""
     _wrapped_trainers.unwrap()
     import keras
 

@@ -1,4 +1,4 @@
-"""Where the rescues of trainings lie that name no Rescue, and whether they are resumed from."""
+"""The folders for rescues of trainings without a Rescue, and whether to resume from them."""
 
 from __future__ import annotations
 
@@ -15,45 +15,46 @@ from watchdog_app.rescue.identity import arguments
 from watchdog_app.rescue.identity.notebook import program_path
 
 RESUME = run_choice.RESUME
-MOST_PLACES = 50  # folders of one program, beside one another
+MOST_PLACES = 50  # rescue folders of one program: NAME, NAME-2, NAME-3 and so on
 _NO = ("0", "no", "off", "false")
 
 _chosen_folder: str | None = None
 
 
 def resume_in(directory: str) -> None:
-    """Use this folder for the rescues of this process, as the user asked."""
+    """Use this folder, which the user chose, for the rescues of this process."""
     global _chosen_folder
     _chosen_folder = directory
 
 
 def rescue_folder(env: Mapping[str, str] = os.environ) -> tuple[str, bool]:
     """
-    The folder of rescues for this program, and whether a later run will come to the same.
+    The rescue folder of this program, and whether a later run will use the same folder.
 
-    `rescues/NAME` beside the notebook or script; arguments of a script make it another program.
-    Where nothing can be written there it lies beside the journal.
+    It is `rescues/NAME` in the folder of the notebook or script. A script with other arguments
+    counts as another program. If nothing can be written there, the rescue folder is in the
+    daemon's state folder.
     """
     if _chosen_folder is not None:
         return _chosen_folder, True
     program, module = program_path(env), _module_name()
-    if program is not None and module == "__main__":  # of a folder or a zip archive, which is run
+    if program is not None and module == "__main__":  # Python runs a folder or a zip archive
         program, module = os.path.dirname(program), None
     if program is None:
-        # A bare kernel or prompt: two of them in one folder are not to be mixed up.
+        # A bare kernel or prompt: the pid separates two of them that run in one folder.
         name, beside, known = f"unnamed-{os.getpid()}", _working_directory(), False
     else:
-        # Of a link the name is its target's. The place is its own: a link in another folder may be
-        # run with other data.
+        # For a symbolic link, use the name of its target but the folder of the link: the user may
+        # run a link in another folder with other data.
         name = os.path.basename(os.path.realpath(program))
         beside, known = os.path.dirname(program), True
         if not program.endswith(".ipynb"):
-            if module is not None and name != f"{module}.py":  # of a package
+            if module is not None and name != f"{module}.py":  # a module of a package
                 name = module
             name += _arguments_suffix(sys.argv[1:])
             if module or program.startswith(os.path.join(sys.prefix, "")):
                 beside = _working_directory()
-    if not os.path.isdir(beside):  # renamed, or told in another way than as a path of this machine
+    if not os.path.isdir(beside):  # the folder was renamed, or is not a path of this machine
         beside = _working_directory()
     if _is_writable(os.path.join(beside, "rescues", name)):
         return os.path.join(beside, "rescues", name), known
@@ -62,12 +63,12 @@ def rescue_folder(env: Mapping[str, str] = os.environ) -> tuple[str, bool]:
 
 
 def is_resume_enabled(env: Mapping[str, str] = os.environ) -> bool:
-    """Whether an unfinished rescue is resumed from; the environment can say no."""
+    """Whether to resume from an unfinished rescue; the environment can switch that off."""
     return env.get(RESUME, "").strip().lower() not in _NO
 
 
 def has_several_workers(guard: Guard) -> bool:
-    """Whether TensorFlow trains in several processes, which is said once."""
+    """Whether TensorFlow trains in several processes; prints a message once if so."""
     if not os.environ.get("TF_CONFIG"):
         return False
     guard.print_once(
@@ -79,10 +80,11 @@ def has_several_workers(guard: Guard) -> bool:
 
 def report_other_rescues(directory: str, *, include_own: bool = False) -> None:
     """
-    Name what another program left beside this folder, or this one with other arguments.
+    Print which rescues exist next to this folder, of other programs or other arguments.
 
     Args:
-        include_own: in this folder as well, as nothing else names it.
+        directory: the rescue folder of this program.
+        include_own: whether to name rescues in `directory` as well, if no other message does.
     """
     if not is_resume_enabled():
         return
@@ -92,18 +94,18 @@ def report_other_rescues(directory: str, *, include_own: bool = False) -> None:
 
 
 def display_path(directory: str) -> str:
-    """A folder as a person here would write it."""
+    """The path of a folder as the user would write it: relative to the working directory."""
     return directory.removeprefix(os.path.join(_working_directory(), ""))
 
 
 def missing_parent(directory: str) -> str | None:
-    """The folder around `directory` where that is not there yet and will be made with it."""
+    """The parent of `directory` if it does not exist, so that it will be created as well."""
     above = os.path.dirname(directory)
     return None if os.path.lexists(above) else above
 
 
 def remove_empty(*folders: str | None) -> None:
-    """Remove the folders of a training that had to save nothing, where they are empty."""
+    """Remove the folders of a training if they are empty, because it had to save nothing."""
     for each in folders:
         if each is not None:
             with suppress(OSError):
@@ -111,7 +113,7 @@ def remove_empty(*folders: str | None) -> None:
 
 
 def _working_directory() -> str:
-    """The working directory; where it was deleted, a folder in which nothing can be made."""
+    """The working directory; if it was deleted, a path where no folder can be created."""
     try:
         return os.getcwd()
     except OSError:
@@ -120,10 +122,11 @@ def _working_directory() -> str:
 
 def _arguments_suffix(words: list[str]) -> str:
     """
-    Another fold or another seed is another training: its rescues lie elsewhere.
+    A suffix of the folder's name from a hash of the arguments; empty without arguments.
 
-    Of a path its last part counts, as `c.yaml`, `./c.yaml` and its absolute path are the same. Two
-    files of one name share a folder, where their trainings are told apart by their keys.
+    Another fold or another seed is another training, so it gets its own folder. Only the last part
+    of a path counts, because `c.yaml`, `./c.yaml` and its absolute path are the same file. Two
+    files of the same name share a folder, where the keys of the rescues separate their trainings.
     """
     others = arguments.parse(words).others
     parts = [
@@ -140,14 +143,14 @@ def _last_part(value: str) -> str:
 
 
 def _module_name() -> str | None:
-    """The module that `python -m` was given; "__main__" of a folder or archive; else None."""
+    """The module of `python -m`; "__main__" for a folder or zip archive; otherwise None."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     name = getattr(spec, "name", None)
     return name.removesuffix(".__main__") if isinstance(name, str) else None
 
 
 def _is_writable(folder: str) -> bool:
-    """Whether this folder could be made and written: its nearest parent that is there says."""
+    """Whether this folder could be created and written, by its nearest existing parent."""
     while not os.path.isdir(folder):
         if os.path.lexists(folder):
             return False

@@ -1,8 +1,8 @@
 """
 PyTorch training loops that Lightning or the Trainer of Hugging Face runs, and their rescues.
 
-These keep counts of their own, which a rescue of such a loop holds as well.
-`watchdog_app.agent.lightning` and `.transformers` make of it what these resume from.
+These libraries keep their own counters, so a rescue of such a loop holds them as well.
+`watchdog_app.agent.lightning` and `.transformers` convert a rescue to a checkpoint of the library.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from watchdog_app.agent.telemetry.stacks import frame_locals
 from watchdog_app.base.errors import RescueMismatch
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
-KEY = "library"  # of a rescue's description
+KEY = "library"  # key in the meta of a rescue
 LIGHTNING, TRANSFORMERS = "lightning", "transformers"
 _LIGHTNING = {LIGHTNING, "pytorch_lightning"}
 
@@ -41,7 +41,7 @@ def find_loop_owner(frame: FrameType | None) -> Any:
 
 
 def trained_objects(owner: Any) -> list[Any]:
-    """The modules and schedulers that it trains with, as its library tells them."""
+    """The modules and schedulers that the library's object trains with."""
     library = _library_name(owner)
     if library == TRANSFORMERS:
         return [each for each in (owner.model, owner.lr_scheduler) if each is not None]
@@ -55,7 +55,7 @@ def trained_objects(owner: Any) -> list[Any]:
 
 
 def library_counts(owner: Any) -> dict[str, Any] | None:
-    """Its counts, as JSON."""
+    """The counters of the library's object, as JSON values; None without a library."""
     library = _library_name(owner)
     if library == TRANSFORMERS:
         state = dataclasses.asdict(owner.state)
@@ -72,17 +72,17 @@ def library_counts(owner: Any) -> dict[str, Any] | None:
 
 
 class LibraryRescue:
-    """A rescue of a library's training, taken apart for that library to load."""
+    """A rescue of a library's training, split into the parts that the library loads."""
 
     def __init__(self, path: str, library: str) -> None:
         """
         Args:
-            path: its folder.
-            library: that ran the loop.
+            path: folder of the rescue.
+            library: name of the library that ran the loop.
 
         Raises:
-            RescueMismatch: another library, or a loop of the program's own.
-            RescueError: it cannot be read.
+            RescueMismatch: another library ran the loop, or the program itself did.
+            RescueError: the rescue cannot be read.
         """
         self.path = path
         self._loaded = LoadedRescue(path)
@@ -109,16 +109,16 @@ class LibraryRescue:
         return [self._decode(part) for part in self._parts_with("last_epoch")]
 
     def read(self, name: str) -> torch.Tensor:
-        """One tensor."""
+        """Read one tensor."""
         return self._saved.read(name)
 
     def report_resumed(self) -> None:
-        """Note that this process resumes from it, and say so."""
+        """Record that this process resumes from the rescue, and print a message."""
         run_choice.adopt(os.path.dirname(self.path), self.path)
         print_message(f"resuming from {self.path}: step {self.step}.")
 
     def _parts_with(self, key: str) -> list[dict[str, Any]]:
-        """The objects whose state has this key."""
+        """The states, among those of all objects, that have this key."""
         return [
             each for each in self.meta["parts"].values() if isinstance(each, dict) and key in each
         ]
@@ -129,18 +129,18 @@ class LibraryRescue:
 
 def newest_unfinished(directory: str | os.PathLike[str], library: str) -> LibraryRescue | None:
     """
-    The newest unfinished rescue of a process that has ended; None when there is none.
+    The newest unfinished rescue of a process that has ended; None if none exists.
 
     Args:
-        directory: the folder that the watchdog named when it saved.
-        library: that ran the loop.
+        directory: the folder that the agent printed when it saved.
+        library: name of the library that ran the loop.
     """
     left = run_choice.waiting_run(os.fspath(directory))
     return None if left is None else LibraryRescue(left.path, library)
 
 
 def _library_name(owner: Any) -> str | None:
-    # A program's own subclass of Trainer is one as well.
+    # Check all base classes: a program may use its own subclass of Trainer.
     modules = {kind.__module__.partition(".")[0] for kind in type(owner).__mro__}
     if TRANSFORMERS in modules and hasattr(owner, "state") and hasattr(owner, "args"):
         return TRANSFORMERS

@@ -1,10 +1,10 @@
 """
-What the program calls its things: names in the frames that lead to a call, and what they reach.
+Find the names that a program has for its objects, in the frames that lead to a call.
 
-A rescue of a loop that names no Rescue must bear the names that its writer would give. They
-are looked for as a reader of the program would: in the variables of the function that trains
-and of its callers, in the globals that their code uses, in attributes of the program's own
-objects, in small lists and dicts. Libraries are not looked into.
+A rescue of a loop without a Rescue must use the names that its author would give. The search covers
+the variables of the training function and of its callers, and the globals that their code uses. It
+also covers attributes of the program's own objects and items of small lists and dicts. It does not
+enter libraries.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ from typing import Any
 from watchdog_app.agent.identity.code import is_own, is_own_file, is_program, program_frames
 from watchdog_app.agent.telemetry.stacks import frame_locals
 
-_MOST_FRAMES = 40  # of the program, and all between them
+_MOST_FRAMES = 40  # frames of the program and the frames between them
 _MOST_THINGS = 4000
 _MOST_ITEMS = 32  # of a list or dict; longer ones are data
 _DEPTH = 5
 _OPTIMIZED = 0x1  # inspect.CO_OPTIMIZED: a function, not a module or a class body
 _ARGUMENTS = ("argparse", "Namespace")
 _PLAIN_TYPES = (bool, int, float, complex, str, bytes, bytearray, type(None))
-# What Rescue(...) calls its own.
+# Argument names of Rescue(...).
 _RESERVED = frozenset({"self", "directory", "name", "resume", "keep", "on_oom", "strict"})
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One thing that the program has a name for."""
+    """An object that the program has a name for."""
 
     name: str  # an identifier, unique within one search
-    expression: str  # as the program reaches it: "self.model", 'parts["encoder"]'
+    expression: str  # code that reaches the object: "self.model", 'parts["encoder"]'
     thing: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """One object of a training, which lives as long as the program wants it to."""
+    """One object of a training, by a reference that does not keep it alive."""
 
     name: str  # a keyword of Rescue(...)
-    expression: str  # as the program reaches it; of what it has no name for, what it is
-    get: Callable[[], Any]  # None when it is gone
-    stamp: Callable[[Any], int] | None = None  # moves when what is not trained changes
-    stamped: int = 0
+    expression: str  # code that reaches the object; without such code, a description
+    get: Callable[[], Any]  # returns the object; None after its deletion
+    stamp: Callable[[Any], int] | None = None  # version of an object that is not trained
+    stamped: int = 0  # that version when the agent found the object
 
     def part(self) -> Any:
-        """The object, if it belongs into a rescue."""
+        """The object if it belongs into a rescue: it is trained, or it has changed."""
         thing = self.get()
         still = thing is not None and self.stamp is not None and self.stamp(thing) == self.stamped
         return None if still else thing
@@ -59,12 +59,12 @@ class Named:
 
 def keyword(wish: str, taken: set[str], instead: str | None = None) -> str:
     """
-    A keyword of Rescue(...) that is free, which is then taken.
+    Choose a free keyword of Rescue(...), and add it to `taken`.
 
     Args:
-        wish: what the program calls the thing.
-        taken: keywords of other things.
-        instead: where Rescue(...) has an argument of that name; None: `wish` with a bar behind.
+        wish: the program's name for the object.
+        taken: keywords of other objects.
+        instead: the keyword if Rescue(...) has an argument `wish`; None: append "_" to `wish`.
     """
     return _unique_name((instead or f"{wish}_") if wish in _RESERVED else wish, taken)
 
@@ -74,12 +74,12 @@ def names_of(objects: Iterable[object], frame: FrameType | None) -> dict[str, An
     The names that the program has for `objects`, those of the innermost function first.
 
     Args:
-        objects: are compared by identity.
-        frame: where the program stands; its callers are looked at as well.
+        objects: the objects, which are compared by identity.
+        frame: the innermost frame of the search, which includes its callers.
 
     Returns:
-        Name to object, in the order in which they were found; objects without a name are left
-        out. Where two would have the same name, the later one has a number behind it.
+        Name to object, in the order of discovery, without objects that have no name. If two would
+        have the same name, the later one gets a number at its end.
     """
     asked = {id(each): each for each in objects}
     return {found.name: found.thing for found in search(frame, lambda one: id(one) in asked)}
@@ -89,14 +89,14 @@ def search(
     frame: FrameType | None, wanted: Callable[[Any], bool], passing: Collection[str] = ()
 ) -> list[Found]:
     """
-    Everything within reach of the program's names that is `wanted`, each thing once.
+    All `wanted` objects that the program's names reach, without duplicates.
 
-    What is wanted is not looked into further. `wanted` may raise: then the thing is not.
+    The search does not enter a wanted object. If `wanted` raises, it skips the object.
 
     Args:
-        frame: where the program stands; its callers are looked at as well.
-        wanted: whether to return a thing.
-        passing: variables that name another thing soon: only where nothing else leads to it.
+        frame: the innermost frame of the search, which includes its callers.
+        wanted: whether to return an object.
+        passing: variables that the loop assigns again; the search uses them last in each frame.
     """
     taken: set[str] = set()
     return [
@@ -108,7 +108,7 @@ def search(
 def _find_reachable(
     frame: FrameType | None, wanted: Callable[[Any], bool], passing: Collection[str]
 ) -> Iterator[tuple[str, Any]]:
-    seen: dict[int, Any] = {}  # keeps what was seen alive: another thing may not get its id
+    seen: dict[int, Any] = {}  # keeps objects alive, so that no other object gets the same id
     for each, late in itertools.product(program_frames(frame, _MOST_FRAMES), (False, True)):
         waiting = [
             (name, thing, 0)
@@ -126,7 +126,7 @@ def _find_reachable(
                 elif depth < _DEPTH:
                     inner = _read_contents(expression, thing, each.f_globals)
                     waiting.extend((*one, depth + 1) for one in inner)
-            except Exception:  # noqa: S112 - a thing that does not let itself be looked into
+            except Exception:  # noqa: S112 - an object whose attributes raise
                 continue
 
 
@@ -143,7 +143,7 @@ def _frame_variables(frame: FrameType) -> dict[str, Any]:
 
 
 def _used_names(code: CodeType) -> Iterator[str]:
-    """The names that code uses, those of its inner functions as well."""
+    """The names that code and its inner functions use."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -153,11 +153,11 @@ def _used_names(code: CodeType) -> Iterator[str]:
 def _read_contents(
     expression: str, thing: Any, outer: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any]]:
-    """What a thing of the program holds, with the expressions that reach it."""
+    """The objects inside an object of the program, with the expressions that reach them."""
     if isinstance(thing, types.MethodType):
         yield expression.rpartition(".")[0] or expression, thing.__self__
         thing = thing.__func__
-    # A tf.function, and what functools.wraps made.
+    # Unwrap a tf.function, or a wrapper by functools.wraps.
     inner = getattr(thing, "_python_function", None) or getattr(thing, "__wrapped__", None)
     if isinstance(inner, types.FunctionType | types.MethodType):
         yield from _read_contents(expression, inner, outer)
@@ -191,13 +191,13 @@ def _read_contents(
 
 def _function_variables(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     code = function.__code__
-    # What autograph made of a function of the program lies in a temporary file: still its own.
+    # AutoGraph converts a function of the program to one in a temporary file: it counts as well.
     if not is_program(code):
         return
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
         try:
             yield name, cell.cell_contents
-        except ValueError:  # not filled yet
+        except ValueError:  # the cell is empty
             continue
     for name in _used_names(code):
         if name in function.__globals__:
@@ -205,7 +205,7 @@ def _function_variables(function: types.FunctionType) -> Iterator[tuple[str, Any
 
 
 def _is_program_class(kind: type) -> bool:
-    """A class that the program wrote, or one of the standard library's for its attributes."""
+    """Whether a class is the program's own, or a plain namespace of the standard library."""
     standard = kind is types.SimpleNamespace or (kind.__module__, kind.__name__) == _ARGUMENTS
     return standard or kind.__module__ == "__main__" or is_own(kind)
 

@@ -1,9 +1,9 @@
 """
-What a program is told of a loop that was saved automatically: the lines that resume from it.
+Print the lines of code that resume a loop which the agent saved automatically.
 
-A loop of somebody's own is not resumed without a word in its code: nobody else knows where it
-begins. So its rescue notes under which names it was saved, and the next run of the program says
-which lines to write. Until then that rescue is left alone.
+The agent cannot resume a user's own loop without a change to its code, because it does not know
+where the loop begins. So the rescue holds the names of the saved objects, and the next run of the
+program prints the lines to write. Until then no run resumes from that rescue or replaces it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.rescue.checkpoint import inventory
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
-KEY = "found"  # of a rescue's description
-# Whose own way to resume is given what it takes.
+KEY = "found"  # key in the meta of a rescue
+# Libraries that resume by their own function: its import and its call.
 _LIBRARIES = {
     "lightning": (
         "from watchdog_app.agent.lightning import resumed",
@@ -39,35 +39,35 @@ _LIBRARIES = {
 
 @dataclass(frozen=True, slots=True)
 class LoopRecord:
-    """What a rescue says of a loop that was found automatically."""
+    """The record in a rescue of a loop that the agent found."""
 
     framework: str  # "tensorflow" or "torch", or the library that runs the loop
-    directory: str  # to be given to Rescue
+    directory: str  # argument of Rescue
     names: Mapping[str, str]  # keyword: expression in the program
     data: Sequence[str]  # names of the data sets, in the order of their passes in an epoch
     where: str  # file and function of the loop
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """The record as plain JSON values."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingRescue:
-    """A rescue of this program that waits to be resumed from."""
+    """An unfinished rescue of this program from which a run can resume."""
 
     path: str
     step: int
     epoch: int | None  # counted from 0
     created_unix_s: float
-    found: LoopRecord | None  # None where the program named the Rescue itself
+    found: LoopRecord | None  # None: the program named the Rescue itself
 
 
 def choose_folder() -> tuple[str, WaitingRescue | None]:
     """
-    The folder for the next loop of this program, and the newest that waits in the ones before it.
+    The folder for the next loop of this program, and the newest waiting rescue in earlier folders.
 
-    A folder where a rescue waits is left alone: its own rescues would displace it.
+    A loop does not use a folder with a waiting rescue, because its own rescues would replace it.
     """
     directory, known = folders.rescue_folder()
     left: list[WaitingRescue] = []
@@ -95,7 +95,7 @@ def newest(folder: str, run: str | None) -> WaitingRescue | None:
 
 
 def read_record(meta: Mapping[str, Any]) -> LoopRecord | None:
-    """What a rescue's description says of a loop that was found; None where it says nothing."""
+    """The record of a found loop in a rescue's meta; None if it has none or a damaged one."""
     try:
         told = meta[KEY]
         names = {str(name): str(expression) for name, expression in told["names"].items()}
@@ -111,7 +111,7 @@ def read_record(meta: Mapping[str, Any]) -> LoopRecord | None:
 
 
 def resume_code(found: LoopRecord) -> list[str]:
-    """The lines of code that resume from a rescue, ready to be pasted."""
+    """The lines of code that resume from a rescue, ready to paste."""
     if found.framework in _LIBRARIES:
         data = found.data[0] if found.data else "loader"
         folder = repr(folders.display_path(found.directory))
@@ -136,7 +136,7 @@ def resume_code(found: LoopRecord) -> list[str]:
 
 
 def report_waiting(waiting: WaitingRescue, directory: str) -> None:
-    """Say what waits and the lines that resume from it; this run has started over."""
+    """Print which rescue waits and the lines that resume from it; this run has started over."""
     if not folders.is_resume_enabled():
         return
     print_message(
@@ -157,7 +157,7 @@ _NAMED_HINT = "It was saved by a Rescue(...) in the program: resume from it with
 
 
 def epoch_hint(epoch: int | None) -> str:
-    """What to know before the lines are used, with a blank behind it; empty where all is known."""
+    """A hint to read before using the lines, with a trailing space; empty if not needed."""
     if epoch is not None:
         return ""
     return (
@@ -174,12 +174,18 @@ def describe_waiting(waiting: WaitingRescue) -> str:
 
 
 def format_progress(step: int, epoch: int | None) -> str:
-    """`step 1200, epoch 4`; without the epoch, counted from 0, where it is not known."""
+    """
+    `step 1200, epoch 4`.
+
+    Args:
+        step: number of complete steps.
+        epoch: counted from 0; None: unknown, so the text has no epoch.
+    """
     return f"step {step}" if epoch is None else f"step {step}, epoch {epoch + 1}"
 
 
 def print_code(found: LoopRecord) -> None:
-    """The lines to stderr, as they are to be copied: nothing in front of them but blanks."""
+    """Print the lines to stderr, with only spaces before them, so that the user can copy them."""
     shown = [
         "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
         for line in resume_code(found)

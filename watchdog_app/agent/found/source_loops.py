@@ -1,9 +1,9 @@
 """
-The loops of a program in which a training steps, by the lines of its source.
+The loops of a program around the steps of a training, from the lines of its source.
 
-Whether two optimizers step in one loop, and whether the program has left it, is told by the lines
-at which its functions stand. Of a library that the program calls, the function that it called is
-taken for the loop. Without source nothing is known of a loop.
+The current lines of the program's functions show whether two optimizers step in one loop, and
+whether the program has left that loop. If a library runs the loop, the library function that the
+program called counts as the loop. Without source the loops are unknown.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from watchdog_app.agent.identity.code import is_program
 
 _MOST_FRAMES = 200
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp)
-# Their own functions between the program and what we have put around theirs.
+# Modules of frameworks, whose frames between the program and our wrappers do not count.
 _FRAMEWORKS = ("torch.", "tensorflow.", "keras.")
 
-Place = tuple[CodeType, int]  # of a function that runs, and the line at which it stands
+Place = tuple[CodeType, int]  # code of a running function, and its current line
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Lines of a function in which it repeats something."""
+    """The lines of a loop in a function."""
 
     code: CodeType
     first: int
     last: int
 
     def contains(self, stack: Iterable[Place]) -> bool:
-        """Whether the program stands in it."""
+        """Whether a place of `stack` is in this loop."""
         return any(code is self.code and self.first <= line <= self.last for code, line in stack)
 
 
 def program_places(frame: FrameType | None) -> tuple[Place, ...]:
-    """Where the program, and what it has called, stand: the innermost function first."""
+    """Places of the program and of the functions that it has called, the innermost first."""
     found: list[tuple[Place, bool]] = []
-    outside = 0  # what calls the program (a kernel, a test runner) is left out
+    outside = 0  # callers of the program (a kernel, a test runner) do not count
     while frame is not None and len(found) < _MOST_FRAMES:
         if not str(frame.f_globals.get("__name__")).startswith(_FRAMEWORKS):
             found.append(((frame.f_code, frame.f_lineno or 0), is_program(frame.f_code)))
@@ -65,9 +65,9 @@ def enclosing_loops(stack: Sequence[Place]) -> list[Loop]:
 
 
 def in_same_loop(one: Sequence[Place], other: Sequence[Place]) -> bool:
-    """Whether two places are in one loop, as far as the source tells."""
-    lines = dict(reversed(one))  # of a function that calls itself, the innermost call's
-    # A wrapper around an optimizer is called by any loop.
+    """Whether two places are in one loop, as far as the source shows."""
+    lines = dict(reversed(one))  # for a recursive function, the line of its innermost call
+    # Skip libraries' innermost functions: any loop may call a wrapper around an optimizer.
     inner = dropwhile(lambda place: not is_program(place[0]), other)
     shared = [(code, line) for code, line in inner if code in lines]
     for code, line in shared:
@@ -91,7 +91,7 @@ def assigned_names(stack: Sequence[Place]) -> frozenset[str]:
 
 
 def _loops_at(code: CodeType, line: int) -> list[Loop]:
-    """The loops of a function of the program around a line of it, the innermost first."""
+    """The loops around a line of a function of the program, the innermost first."""
     if not is_program(code):
         return []
     begin = 0 if code.co_name == "<module>" else code.co_firstlineno

@@ -1,9 +1,8 @@
 """
-Passes over tf.data sets in a loop that names no Rescue: which of them train, and how far they are.
+Passes over tf.data sets in a loop without a Rescue: which passes train, and their positions.
 
-What `rescue.data()` is told, is seen here from outside: a pass trains when an optimizer steps
-after a batch of it. An epoch begins when the program comes to the same place in its code with
-the same data again.
+Without `rescue.data()` the agent infers this from events. A pass trains if an optimizer steps after
+a batch of it. An epoch begins when the same place in the code iterates over the same data again.
 """
 
 from __future__ import annotations
@@ -21,31 +20,32 @@ from watchdog_app.agent.state import own_random
 
 
 class WatchedPass(Pass):
-    """One iterator that the program made."""
+    """The pass of an iterator that the program made."""
 
     owner: WatchedPasses
-    number: int  # in the order in which they were made
-    place: Hashable  # in the program's code
-    dataset: Callable[[], Any]  # as it was iterated over; None when it is gone
+    number: int  # number of the iterator, in order of creation
+    place: Hashable  # position in the program's code
+    dataset: Callable[[], Any]  # returns the data set; None after its deletion
     iterator: Callable[[], Any]
     endless: bool
     trains: bool = False
 
 
 class WatchedPasses(Passes):
-    """As `Passes`, of passes that run by themselves."""
+    """The passes of a training without a Rescue, from events."""
 
     def __init__(self, before: WatchedPasses | None = None) -> None:
         """
         Args:
-            before: of the training before in this thread; what was drawn since belongs to this one.
+            before: passes of the previous training in this thread; batches drawn since then belong
+                to the new training.
         """
         super().__init__(print_message)
         self.epoch = 0
-        self.random_at_end: dict[str, Any] | None = None  # random numbers as the last pass ended
-        self.random_at_epoch: dict[str, Any] | None = None  # the same, as this epoch began
+        self.random_at_end: dict[str, Any] | None = None  # random states at the end of a pass
+        self.random_at_epoch: dict[str, Any] | None = None  # random states at this epoch's begin
         self._made = 0
-        self._untrained: list[WatchedPass] = []  # drawn from, and no step made with it yet
+        self._untrained: list[WatchedPass] = []  # passes with a drawn batch and no step yet
         if before is not None:
             self._sources, self._made = before._sources, before._made
             self._untrained = before._untrained
@@ -82,11 +82,11 @@ class WatchedPasses(Passes):
         return True
 
     def record_empty_iteration(self) -> None:
-        """An iteration has drawn nothing."""
+        """Do nothing for an iteration that has drawn no batch."""
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether a pass of this epoch was left before its last batch."""
+        """Whether the program left a pass of this epoch before its last batch."""
         return any(
             isinstance(each, WatchedPass)
             and not (each.finished or each.endless or each.drawn == each.batches.count)
@@ -95,15 +95,15 @@ class WatchedPasses(Passes):
 
     @property
     def datasets(self) -> list[Any]:
-        """Those of this epoch that are still there, in the order of their places."""
+        """The data sets of this epoch that still exist, in the order of their passes."""
         held = [each.dataset() for each in self._epoch if isinstance(each, WatchedPass)]
         return [each for each in held if each is not None]
 
     def _mark_training(self, now: WatchedPass) -> None:
-        """A step was made with a batch of this pass for the first time."""
+        """Mark a pass as training, after the first step with a batch of it."""
         now.trains = True
         if not any(each.source is now.source for each in self._latest.values()):
-            # Passes before the training are made again by the program itself.
+            # Do not count passes before the training: a resumed program makes them itself.
             now.source.passes -= now.passes
             now.passes = 0
         if any(self._is_repeated(now, each) for each in self._epoch):
@@ -123,7 +123,7 @@ class WatchedPasses(Passes):
         self._epoch.append(now)
 
     def _is_repeated(self, now: WatchedPass, before: Pass) -> bool:
-        """The program has come to the same place with the same data, or with data made anew."""
+        """Whether both passes have the same code position and the same or newly made data."""
         if not isinstance(before, WatchedPass) or before.place != now.place:
             return False
         return before.source is now.source or before.source.get() is None
@@ -138,11 +138,11 @@ _thread = _Thread()
 
 
 def thread_passes() -> WatchedPasses:
-    """The passes of the thread that asks."""
+    """The passes of the current thread."""
     return _thread.passes
 
 
 def start_training() -> WatchedPasses:
-    """Of a training that begins in this thread: its epochs are its own."""
+    """Make the passes of a training that begins in this thread, and count its epochs from 0."""
     _thread.passes = WatchedPasses(_thread.passes)
     return _thread.passes

@@ -1,10 +1,11 @@
 """
-TensorFlow trainings in loops of the user's own that name no Rescue: what TensorFlow tells of them.
+Events of TensorFlow trainings in a user's own loops without a Rescue.
 
-An optimizer's `apply` is where a training shows itself: eagerly in each step, or once, while a
-`tf.function` is traced, whose calls are the steps from then on. Batches are drawn from iterators
-over tf.data sets, and what computes is a `GradientTape` or such a function. Nothing of TensorFlow
-is imported; what is imported already gets thin wrappers.
+The agent sees a step when an optimizer's `apply` runs: eagerly at each step, or once while
+TensorFlow traces a `tf.function`. From then on each call of that function is a step. Batches come
+from iterators over tf.data sets. The model computes when a `GradientTape` or such a function
+begins. The agent imports no part of TensorFlow; it wraps methods of modules that are imported
+already.
 """
 
 from __future__ import annotations
@@ -36,28 +37,28 @@ _is_eager: Callable[[], bool] = bool
 
 
 class _TrainingFunction:
-    """A tf.function that trains: its calls are steps."""
+    """A tf.function that trains, so that its calls are steps."""
 
     def __init__(self, function: Any, forget: Callable[[Any], Any]) -> None:
         self.reference = weakref.ref(function, forget)
         self.optimizers: list[Callable[[], Any]] = []
 
     def live_optimizers(self) -> list[Any]:
-        """The optimizers that step in it."""
+        """The optimizers that step in it and still exist."""
         return [each for get in self.optimizers if (each := get()) is not None]
 
     def add(self, optimizer: Any) -> None:
-        """This one steps in it too."""
+        """Add an optimizer that steps in it."""
         if all(each is not optimizer for each in self.live_optimizers()):
             self.optimizers.append(weakref.ref(optimizer))
 
 
-_functions: dict[int, _TrainingFunction] = {}  # those that train, by id
+_functions: dict[int, _TrainingFunction] = {}  # the functions that train, by id
 
 
 def attach(module: ModuleType) -> None:
     """
-    Notice steps from now on. Does nothing where that was done, or Keras runs on another backend.
+    Wrap methods to see steps, unless that was done or Keras runs on another backend.
 
     Args:
         module: `keras.src.optimizers.base_optimizer`.
@@ -79,13 +80,13 @@ def attach(module: ModuleType) -> None:
     ]
     _is_eager = context.executing_eagerly
     for kind, name, _ in kinds:
-        getattr(kind, name)  # all of them, or none is touched
+        getattr(kind, name)  # raises before any method is wrapped if one does not exist
     for kind, name, make in kinds:
         _methods.wrap(kind, name, make)
 
 
 def detach() -> None:
-    """As it was before; trainings under way are no longer watched."""
+    """Restore the methods, and stop watching trainings."""
     _methods.unwrap()
     _functions.clear()
     trainings.end()
@@ -155,7 +156,7 @@ def _wrap_call(before: Any) -> Any:
             if training is not None and _is_eager():
                 training.computes()
         result = before(self, *args, **kwargs)
-        known = _functions.get(id(self))  # it may just have been traced
+        known = _functions.get(id(self))  # TensorFlow may have traced it in this call
         if known is not None:
             with trainings.guard:
                 _record_call(known, sys._getframe(1))
@@ -168,10 +169,10 @@ _CALL_CODE = _wrap_call(None).__code__
 
 
 def _record_traced_step(optimizer: Any, frame: FrameType | None) -> None:
-    """An optimizer has stepped while a tf.function is traced: the outermost one trains."""
+    """Mark the outermost tf.function as training: an optimizer has stepped while it is traced."""
     function = None
     while frame is not None:
-        if frame.f_code is _CALL_CODE:  # of our own wrapper: nobody else's variables are looked at
+        if frame.f_code is _CALL_CODE:  # read only the variables of our own wrapper
             function = frame.f_locals["self"]
         elif _is_keras_trainer(frame):
             return
@@ -192,7 +193,7 @@ def _record_call(known: _TrainingFunction, frame: FrameType) -> None:
         if training is not None:
             training.functions.add(known.reference)
     else:
-        # Traced before by itself, and now a part of another function: that one trains from now on.
+        # The function was traced alone, and is now a part of an outer function: mark that one.
         for optimizer in known.live_optimizers():
             _record_traced_step(optimizer, frame)
 
@@ -208,7 +209,7 @@ def _new_pass(dataset: Any, frame: FrameType | None) -> WatchedPass | None:
 
 
 def _end_pass(made: WatchedPass) -> None:
-    """A pass has no more batches."""
+    """Handle the end of a pass."""
     if not made.finished:
         made.finished = True
         training = trainings.current()
@@ -217,7 +218,7 @@ def _end_pass(made: WatchedPass) -> None:
 
 
 def _in_keras_trainer(frame: FrameType | None) -> bool:
-    """Whether a fit or another method of a Keras model that trains leads here."""
+    """Whether a training method of a Keras model, such as `fit`, is among the callers."""
     while frame is not None:
         if _is_keras_trainer(frame):
             return True
@@ -231,7 +232,7 @@ def _is_keras_trainer(frame: FrameType) -> bool:
 
 
 def _is_single_replica(guard: Guard) -> bool:
-    """Not under a strategy, where several copies of a step run in threads."""
+    """Whether no strategy is active, which would run several copies of a step in threads."""
     strategies: Any = sys.modules.get(_STRATEGIES)
     if strategies is None or not strategies.has_strategy():
         return True

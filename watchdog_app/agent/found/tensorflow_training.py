@@ -1,7 +1,7 @@
 """
-A TensorFlow training in a loop of the user's own that names no Rescue: what it consists of.
+The objects of a TensorFlow training in a user's own loop without a Rescue.
 
-Models, layers, optimizers, metrics, variables and random generators that somebody has a name for,
+They are the models, layers, optimizers, metrics, variables and random generators that have a name
 in the frames that lead to the optimizer's step.
 """
 
@@ -42,7 +42,7 @@ _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 
 
 class FoundTensorFlow(FoundTraining):
-    """One training of one thread with TensorFlow."""
+    """A TensorFlow training of one thread."""
 
     framework = "tensorflow"
     kind = "TensorFlow training"
@@ -54,13 +54,13 @@ class FoundTensorFlow(FoundTraining):
 
     def __init__(self, guard: Guard) -> None:
         super().__init__(guard, tensorflow_passes.start_training())
-        self.functions: set[weakref.ref[Any]] = set()  # in which it steps
+        self.functions: set[weakref.ref[Any]] = set()  # the tf.functions in which it steps
         self._random_operations: list[str] | None = (
-            None  # operations of these that draw random numbers
+            None  # operations in these functions that draw random numbers; None: unknown
         )
 
     def pass_ended(self) -> None:
-        """A data set has no more batches: the next epoch may draw an order from what is now."""
+        """Record random states at the end of a pass; the next one may draw its order from them."""
         if self.session is not None:
             self._passes.random_at_end = self._make_state(self._live_objects()).capture_random()
             self.session.reset_step_timer()
@@ -88,7 +88,7 @@ class FoundTensorFlow(FoundTraining):
             for function in [each() for each in self.functions]:
                 found.update(stateful_operations(lambda f=function: f))
             self._random_operations = sorted(found)
-        # Their counters are in the step's graph, where nobody can read them.
+        # The counters of these operations are in the step's graph, where we cannot read them.
         operations = ", ".join(self._random_operations)
         inside = (
             [f"random numbers drawn in the training function by {operations}"] if operations else []
@@ -119,7 +119,7 @@ def find_objects(optimizers: Iterable[Any], frame: FrameType | None) -> list[Fou
     standing = source_loops.program_places(frame)
     found = names.search(frame, wanted, source_loops.assigned_names(standing))
     sizes = {one.name: len(_variables_of(one)) for one in found}
-    # The whole before its parts: an autoencoder before its encoder.
+    # Put a model before its parts, such as an autoencoder before its encoder.
     layers = [one for one in found if isinstance(one.thing, keras.Layer)]
     layers.sort(key=lambda one: -sizes[one.name])
     others = [one for one in found if not isinstance(one.thing, keras.Layer)]
@@ -139,12 +139,12 @@ def _variables_of(one: Found) -> set[int]:
 
 
 def _variables_in(objects: Mapping[str, Any]) -> set[int]:
-    """The variables of objects, by their ids."""
+    """The ids of the variables of objects."""
     return {id(each.holder) for each in variables.object_variables(objects)}
 
 
 def _trained_variables(optimizers: Iterable[Any]) -> set[int]:
-    """The variables that optimizers train."""
+    """The ids of the variables that optimizers train."""
     return _variables_in(
         {
             f"{number}.{index}": variable

@@ -1,10 +1,9 @@
 """
-The passes over DataLoaders that a training makes by itself: seen as they begin.
+Passes over DataLoaders in a loop without a Rescue.
 
-What `torch_data.LoaderPasses` notes when a program reads through `rescue.data()` is noted here of
-every pass that begins while gradients are computed: the random numbers before it, and which
-loader it is of. Which passes are the training's is told by their iterators: those that have
-moved on from one optimizer step to the next.
+`torch_data.LoaderPasses` records a pass when a program reads through `rescue.data()`. This module
+records every pass that begins while gradients are enabled: its loader, and the random states before
+it. A pass belongs to the training if its iterator advances between two optimizer steps.
 """
 
 from __future__ import annotations
@@ -27,25 +26,25 @@ SEVERAL = (
     "the place among steps that are made on the same batch, or on batches that the program keeps "
     "(itertools.cycle): the loader's next batch is gone on with"
 )
-_MOST_SEEN = 8  # of a thread: training loaders that are read in turns
+_MOST_SEEN = 8  # recorded passes of a thread: a training may read several loaders in turn
 
 _Ref = Callable[[], Any]
 
 
 @dataclass(eq=False, slots=True)
 class Seen:
-    """A pass over a DataLoader, of whoever."""
+    """A recorded pass over a DataLoader, which may belong to a training or not."""
 
     loader: _Ref
     begin: dict[str, Any]
     generators: list[Any]
     begin_own: list[Any]
     iterator: _Ref = lambda: None
-    now: int = 0  # batches that were drawn
-    drawn: int = 0  # the same, as looked at last
-    most: int = 1  # between two looks
-    first: int = 0  # when the first step was made
-    length: int | None = None  # batches of the whole pass
+    now: int = 0  # batches drawn so far
+    drawn: int = 0  # batches drawn at the last step
+    most: int = 1  # most batches between two steps
+    first: int = 0  # batches drawn at the first step
+    length: int | None = None  # batches of the whole pass; None: unknown
     training_pass: SeenPass | None = None
 
 
@@ -56,7 +55,7 @@ class SeenPass(Pass):
     seen: Seen | None = field(default=None, repr=False)
 
     def set_drawn(self, drawn: int) -> None:
-        """So many batches were handed out."""
+        """Set the number of batches that the pass has given to the program."""
         self.source.total += drawn - self.drawn
         self.drawn = drawn
 
@@ -70,14 +69,14 @@ _thread = _Thread()
 
 
 class Watched:
-    """The iterator of one pass over a DataLoader, as the loader's own; it counts its batches."""
+    """The iterator of one pass over a DataLoader; wraps the loader's own and counts batches."""
 
     def __init__(self, iterator: Any, seen: Seen, about_to_draw: Callable[[], None]) -> None:
         """
         Args:
-            iterator: of the loader.
-            seen: what counts its batches.
-            about_to_draw: called before each batch is drawn; must not raise.
+            iterator: the loader's iterator.
+            seen: the record that counts its batches.
+            about_to_draw: called before each draw of a batch; must not raise.
         """
         self.plain_iterator = iterator
         self._seen = seen
@@ -96,17 +95,18 @@ class Watched:
         return len(self.plain_iterator)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "plain_iterator":  # a copy that is being made has none yet
+        if name == "plain_iterator":  # copy.copy asks before the attribute is set
             raise AttributeError(name)
         return getattr(self.plain_iterator, name)
 
 
 def begin_pass(loader: Any) -> Callable[[Any, Callable[[], None]], Watched]:
     """
-    Note the random numbers before a pass over `loader`.
+    Record the random states before a pass over `loader`.
 
     Returns:
-        Given the pass's iterator, and what to call before each batch: the iterator to be used.
+        A function that takes the pass's iterator and a function to call before each batch. It
+        returns the iterator for the program.
     """
     generators = own_random.find_generators(loader)
     begin, begin_own = randomness.capture(), own_random.capture_all(generators)
@@ -116,7 +116,7 @@ def begin_pass(loader: Any) -> Callable[[Any, Callable[[], None]], Watched]:
         watched = Watched(iterator, seen, about_to_draw)
         seen.iterator = weakref.ref(watched)
         for each in list(_thread.passes):
-            if each.iterator() is None:  # it does not move on any more
+            if each.iterator() is None:  # the program has deleted it
                 _thread.passes.remove(each)
         _thread.passes.append(seen)
         return watched
@@ -125,19 +125,19 @@ def begin_pass(loader: Any) -> Callable[[Any, Callable[[], None]], Watched]:
 
 
 class SeenPasses(LoaderPasses):
-    """The passes of one training that names no Rescue."""
+    """The passes of one training without a Rescue."""
 
     def __init__(self) -> None:
         super().__init__(print_message)
         self.epoch = 0
-        self.random_at_epoch: dict[str, Any] | None = None  # each pass has its own random numbers
+        self.random_at_epoch: dict[str, Any] | None = None  # unused: each pass has its own
         self._is_frozen = False
-        self._of_thread = _thread.passes  # which is the training's own
-        for seen in self._of_thread:  # the training before may have taken it for its own
+        self._of_thread = _thread.passes  # recorded passes of the training's thread
+        for seen in self._of_thread:  # the previous training may have claimed passes
             seen.training_pass = None
 
     def match_step(self) -> bool:
-        """The optimizer has stepped: have passes of the training moved on?"""
+        """Update the passes after an optimizer step; whether any pass has advanced."""
         moved = False
         for seen in self._of_thread:
             drawn = seen.now
@@ -145,7 +145,7 @@ class SeenPasses(LoaderPasses):
             if between == 0:
                 continue
             moved = True
-            if between == 1 == seen.first and seen.training_pass is not None:  # by far the most
+            if between == 1 == seen.first and seen.training_pass is not None:  # most steps
                 seen.drawn = drawn
                 seen.training_pass.set_drawn(drawn)
                 continue
@@ -153,7 +153,7 @@ class SeenPasses(LoaderPasses):
                 seen.first = seen.first or drawn
                 seen.most = max(seen.most, between)
             else:
-                # The last step of an epoch is of what is left where gradients are added up.
+                # With accumulated gradients the last step of an epoch may have fewer batches.
                 ahead = seen.training_pass.drawn == seen.first and seen.first > between
                 if ahead and drawn != batches(seen.loader()).count:
                     self._lost[AHEAD] = None
@@ -166,12 +166,12 @@ class SeenPasses(LoaderPasses):
         return moved
 
     def record_empty_iteration(self) -> None:
-        """An iteration has drawn nothing."""
+        """Record that an iteration has drawn no batch: its position is then inexact."""
         if self._epoch and AHEAD not in self._lost:
             self._lost[SEVERAL] = None
 
     def freeze(self) -> None:
-        """The place is that of the last step, or of an epoch that has begun to be read since."""
+        """Freeze the position at the last step, or at an epoch that has begun since."""
         self._is_frozen = True
         for seen in list(_thread.passes):
             if seen.training_pass is None and self._is_next_epoch(seen.loader()):
@@ -179,16 +179,16 @@ class SeenPasses(LoaderPasses):
 
     @property
     def datasets(self) -> list[Any]:
-        """What the passes of this epoch are over, as far as it lives."""
+        """The loaders of this epoch's passes that still exist."""
         return [each for one in self._epoch if (each := one.source.get()) is not None]
 
     @property
     def is_unfinished(self) -> bool:
         """
-        Whether every pass of this epoch was left in the middle.
+        Whether the program left every pass of this epoch in the middle.
 
-        A pass whose length nobody knows was not, nor one of which the last batch or the last
-        batches that are added up are missing: there may have been no step for them.
+        A pass of unknown length does not count as left. A pass that lacks only its last batch, or
+        the last batches to accumulate, does not either: the program may make no step for them.
         """
         seen = [each.seen for each in self._epoch if isinstance(each, SeenPass) and each.seen]
         return bool(seen) and all(
@@ -196,7 +196,7 @@ class SeenPasses(LoaderPasses):
         )
 
     def position(self, tensors: Any = None) -> dict[str, dict[str, Any]]:
-        """As `Passes.position`."""
+        """See `Passes.position`."""
         for each in self._epoch:
             if isinstance(each, SeenPass) and each.seen is not None and not self._is_frozen:
                 each.set_drawn(each.seen.now)
@@ -220,17 +220,17 @@ class SeenPasses(LoaderPasses):
         if now.passes and loader is not None and getattr(loader, "persistent_workers", False):
             self._lost[PERSISTENT] = None
         seen.training_pass = now
-        seen.length = now.batches.count  # the loader may go before its pass
+        seen.length = now.batches.count  # the program may delete the loader before its pass
         self._epoch.append(now)
         self._latest[place] = now
 
     def _finish_pass(self, each: SeenPass, seen: Seen) -> None:
-        """A pass that another one comes after: it had all its batches, or was left."""
+        """Mark a pass as finished when another one begins, unless both are read in turn."""
         length = batches(seen.loader()).count
-        # Batches after the last step of an epoch are not counted.
+        # `drawn` does not count batches after the last step of an epoch, so allow for them.
         each.finished = length is not None and each.drawn + seen.most > length
         if each.finished or (seen.iterator() is not None and seen in _thread.passes):
-            return  # or two are read in turns
+            return  # the program may be reading both passes in turn
         each.finished = True
         if length is not None:
             self._lost[COUNTED] = None
@@ -240,5 +240,5 @@ class SeenPasses(LoaderPasses):
             return False
         if any(each.source.get() is loader for each in self._epoch):
             return True
-        # Loaders that are made anew in each epoch take the place of those before.
+        # A program may make new loaders in each epoch, which replace the old ones.
         return all(each.finished and each.source.get() is None for each in self._epoch)

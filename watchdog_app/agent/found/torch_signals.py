@@ -1,9 +1,9 @@
 """
-PyTorch trainings that name no Rescue: what PyTorch tells of them.
+Events of PyTorch trainings without a Rescue.
 
-PyTorch calls a global hook after each step of each optimizer, whoever wrote the loop. The
-iterators of DataLoaders are wrapped, so that each batch that is drawn is seen. Nothing of the
-program is changed.
+PyTorch calls a global hook after each step of each optimizer, in any loop. The agent wraps the
+iterators of DataLoaders to see each batch that the program draws. It changes no object of the
+program.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _torch: Any = None
 
 def attach(module: ModuleType) -> None:
     """
-    Have the steps of optimizers told, or the passes over loaders.
+    Hook the steps of optimizers, or the passes over loaders.
 
     Args:
         module: `torch.optim.optimizer` or `torch.utils.data.dataloader`.
@@ -40,12 +40,12 @@ def attach(module: ModuleType) -> None:
     elif _step_hook is None:
         import torch
 
-        _torch = torch  # not imported at each step: that alone takes microseconds there
+        _torch = torch  # an import statement at each step would take microseconds
         _step_hook = module.register_optimizer_step_post_hook(_stepped)
 
 
 def detach() -> None:
-    """As it was before; trainings under way are no longer watched."""
+    """Remove the hooks, and stop watching trainings."""
     global _step_hook
     if _step_hook is not None:
         _step_hook.remove()
@@ -73,14 +73,14 @@ def _begin_pass(loader: Any) -> Any:
     import torch
 
     if not torch.is_grad_enabled():
-        return None  # a validation, or no training at all
+        return None  # a validation, or a program that does not train
     from watchdog_app.agent.found.torch_passes import begin_pass
 
     return begin_pass(loader)
 
 
 def _stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-    # A step that torch.compile makes a graph of: nothing of ours belongs into it.
+    # While torch.compile traces a step, our code must not become part of its graph.
     if not _torch.compiler.is_dynamo_compiling():
         trainings.stepped(optimizer, sys._getframe(1))
 

@@ -1,9 +1,9 @@
 """
-A PyTorch training that names no Rescue: what it consists of, and how it is saved.
+A PyTorch training without a Rescue: its objects, and how the agent saves it.
 
-From the frames that lead to the optimizer's step: modules, schedulers, gradient scalers, random
-generators and trained tensors that somebody has a name for. What a library holds for the program is
-asked of that library.
+The objects are the modules, schedulers, gradient scalers, random generators and trained tensors
+that have a name in the frames that lead to the optimizer's step. If a library runs the loop, the
+agent gets objects from that library as well.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MOVED = "{} as they were before the batch that ran out of memory (Rescue(...) p
 
 
 class FoundTorch(FoundTraining):
-    """One training of one thread with PyTorch."""
+    """A PyTorch training of one thread."""
 
     framework = "torch"
     kind = "PyTorch training"
@@ -50,19 +50,19 @@ class FoundTorch(FoundTraining):
 
     def __init__(self, guard: Guard) -> None:
         super().__init__(guard, SeenPasses())
-        self._captured: _CapturedParts | None = None  # at the last capture
-        self._hook: Any = None  # which tells that modules compute
+        self._captured: _CapturedParts | None = None  # the parts of the last capture
+        self._hook: Any = None  # handle of the hook that sees modules compute
         self._trained: set[int] = set()  # ids of the tensors that are trained
-        # An error of memory came in the middle of a step: what that has moved, and numbers before.
+        # Values that a step changed before it ran out of memory, as a text for the user.
         self._moved_text: str | None = None
         self._last_iteration: tuple[Any, ...] | None = (
-            None  # the last iteration, where a limit was near
+            None  # position and random states after the last iteration, if a limit was near
         )
-        self._random: dict[str, Any] | None = None
+        self._random: dict[str, Any] | None = None  # random states before the failed step
         self._owner: Callable[[], Any] = lambda: None  # the library's object that runs the loop
 
     def out_of_memory(self, error: BaseException) -> None:
-        """The program was left by an error of memory: save what is there, unless it is torn."""
+        """Save the state after an out-of-memory error, unless only a part of a step was applied."""
         session = self.session
         if session is None or not self.detector.iterations or self._pid != os.getpid():
             return
@@ -93,7 +93,7 @@ class FoundTorch(FoundTraining):
         super()._begin(frame)
 
     def _after_open(self) -> None:
-        watch.register(self)  # before the end is told, which the same error makes
+        watch.register(self)  # before the hooks for the end, which the same error also calls
         super()._after_open()
 
     def _close(self, *, well: bool) -> None:
@@ -139,12 +139,12 @@ class FoundTorch(FoundTraining):
         )
 
     def _parts(self) -> dict[str, Part] | None:
-        """As at the last capture; None where later states cannot be told from it."""
+        """The parts of the last capture; None if a refresh from them is not possible."""
         captured = self._captured
         return None if captured is None or self._owner() is not None else captured.parts()
 
     def _is_unchanged(self) -> bool:
-        """Whether a capture would be of the same things as the last one."""
+        """Whether a capture would hold the same objects as the last one."""
         captured = self._captured
         return (
             captured is not None
@@ -169,7 +169,7 @@ class FoundTorch(FoundTraining):
         }
 
     def _start_listening(self) -> None:
-        """Of all modules, so not for long."""
+        """Start to listen, with a hook on all modules, so the caller must stop soon."""
         super()._start_listening()
         if self._hook is not None:
             return
@@ -183,7 +183,7 @@ class FoundTorch(FoundTraining):
         self._hook = register_module_forward_pre_hook(before)
 
     def module_computes(self, module: Any) -> None:
-        """A module is about to compute, in any thread."""
+        """Handle a module that is about to compute, in any thread."""
         trained = self._trained
         if get_ident() == self._thread and any(id(item) in trained for item in module.parameters()):
             self.computes()
@@ -201,14 +201,14 @@ class FoundTorch(FoundTraining):
 
 
 class _CapturedParts:
-    """What a capture was of, so that later ones need not be made whole; keeps nothing alive."""
+    """The parts of a capture, for later refreshes; keeps no object of the program alive."""
 
     def __init__(self, held: list[Named], loaders: Sequence[Any], state: TorchState) -> None:
         """
         Args:
-            held: all that the training consists of.
-            loaders: that its data comes from.
-            state: that was taken.
+            held: all objects of the training.
+            loaders: the loaders of its data.
+            state: the captured state.
         """
         self.names = held
         self.never_restored: Sequence[str] = state.never_restored
@@ -216,20 +216,20 @@ class _CapturedParts:
         self._parts: list[tuple[str, type[Part], Callable[[], Any]]] = [
             (name, type(part), weak_reference(part.thing)) for name, part in state.parts.items()
         ]
-        # Modules that are left out as long as nothing is written to them.
+        # Modules that are not in a rescue, because the training has not written to them.
         self._left_out = [
             each for each in held if each.stamp is not None and each.name not in state.parts
         ]
 
     def parts(self) -> dict[str, Part] | None:
-        """What was taken, as far as it lives; None where some of it does not."""
+        """The captured parts; None if an object of them was deleted."""
         found = {name: (kind, get()) for name, kind, get in self._parts}
         if any(thing is None for _, thing in found.values()):
             return None
         return {name: kind(name, thing) for name, (kind, thing) in found.items()}
 
     def is_unchanged(self, loaders: Sequence[Any]) -> bool:
-        """Whether its data comes from the same loaders, and nothing that was left out changed."""
+        """Whether the loaders are the same, and no module outside the rescue has changed."""
         if [id(each) for each in loaders] != [id(get()) for get in self._loaders]:
             return False
         return all(each.part() is None for each in self._left_out)
@@ -242,9 +242,9 @@ def find_objects(
     The objects whose state makes up the training of these optimizers.
 
     Args:
-        optimizers: that have stepped.
-        frame: where one of them did.
-        of_library: modules and schedulers that the library which runs the loop holds.
+        optimizers: the optimizers that have stepped.
+        frame: the frame in which one of them stepped.
+        of_library: modules and schedulers from the library that runs the loop.
     """
     trained = {id(item): item for each in optimizers for item in parameters(each)}
     ours = {id(each) for each in optimizers}
@@ -322,11 +322,11 @@ def _tensors(module: Any) -> Iterator[Any]:
 
 
 def _sum_versions(module: Any) -> int:
-    """A number that moves when a tensor of the module is written to."""
+    """A number that changes when code writes to a tensor of the module."""
     return sum(int(item._version) for item in _tensors(module))
 
 
 def _keeps_statistics(named: Named) -> bool:
-    """Whether a forward pass may change it (batch norm)."""
+    """Whether a forward pass may change the object, as in batch normalization."""
     buffers = getattr(named.get(), "buffers", None)
     return buffers is not None and any(True for _ in buffers())

@@ -1,10 +1,10 @@
 """
-A training that names no Rescue: found, reported, and saved when that is asked.
+Find, report and save a training without a Rescue.
 
-What it trains is held by weak references alone. A rescue is that of the framework's own `Rescue`
-under the names that the program has for its things: the lines of `resume_lines` resume from it.
-It is saved where an iteration of the training loop has ended: after schedulers, metrics and
-averages, before the next batch is drawn.
+The agent holds the objects of the training by weak references only. It writes the same rescue as
+the framework's `Rescue`, under the names that the program has for the objects. The lines of
+`resume_lines` resume from it. The agent saves at the end of an iteration: after schedulers, metrics
+and averages, and before the program draws the next batch.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ DRAWN = (
     "random numbers that the loop draws between two steps (read the data with a DataLoader or a "
     "tf.data.Dataset, or name a Rescue)"
 )
-# Shorter ones are trials, which a folder and a thread would cost more than they are worth.
+# Shorter trainings are trials, which are not worth the cost of a folder and a thread.
 _BEGINS_AFTER_S = 0.5
-_MOST_UNSEEN = 64  # iterations in a row whose end was waited for, after which that is said
-_DRAWS_NO_MORE = 2  # iterations in a row that drew no batch: their loop is learned anew
+_MOST_UNSEEN = 64  # iterations in a row without a seen end before the agent gives up
+_DRAWS_NO_MORE = 2  # iterations in a row without a draw before the agent learns the loop again
 
 
 class _Passes(Protocol):
-    """The passes over data that a training makes by itself."""
+    """The passes over data of a training without a Rescue."""
 
     epoch: int
-    random_at_epoch: dict[str, Any] | None  # random numbers as the epoch began; None: not needed
+    random_at_epoch: dict[str, Any] | None  # random states at the epoch's begin; None: not needed
 
     @property
     def begun(self) -> bool: ...
@@ -72,7 +72,7 @@ class _Passes(Protocol):
 
 
 class _State(Protocol):
-    """The named objects of a loop, as the framework takes them."""
+    """The state of a loop's named objects, captured by the adapter of the framework."""
 
     lost: list[str]
 
@@ -82,26 +82,24 @@ class _State(Protocol):
 class FoundTraining(ABC):
     """One training of one thread, from the first step of an optimizer to its end."""
 
-    framework: ClassVar[str]  # as the daemon is told
-    kind: ClassVar[str]  # as people are told: "PyTorch training"
-    how_to_name: ClassVar[
-        str
-    ]  # what to write into the program where it cannot be saved automatically
+    framework: ClassVar[str]  # the name that the daemon gets
+    kind: ClassVar[str]  # the name that users see: "PyTorch training"
+    how_to_name: ClassVar[str]  # advice for the user if the training cannot be saved automatically
 
     def __init__(self, guard: Guard, passes: _Passes) -> None:
         """
         Args:
-            guard: says what concerns all trainings once.
-            passes: of this thread, over the framework's data.
+            guard: prints messages that concern all trainings once.
+            passes: passes of this thread over the framework's data.
         """
         self.detector = Detector()
         self.session: Session | None = None
         self.over = False
-        self.may_begin_again = False  # it is over, and its optimizers may be those of another one
+        self.may_begin_again = False  # whether its optimizers may begin another training
         self.directory = ""
-        self.wants_draws = False  # a batch that is drawn may end an iteration that matters
-        self.listening = False  # it is to be told that the model computes
-        self.unseen_ends = 0  # iterations in a row whose end was waited for
+        self.wants_draws = False  # whether `draws` must be called before the next draw
+        self.listening = False  # whether `computes` must be called before the model computes
+        self.unseen_ends = 0  # iterations in a row whose end was awaited and not seen
         self._passes = passes
         self._guard = guard
         self._beginning: run_choice.Beginning | None = None
@@ -110,35 +108,35 @@ class FoundTraining(ABC):
         self._pid = os.getpid()
         self._began = time.monotonic()
         self._optimizers: dict[int, Callable[[], Any]] = {}
-        self._late_optimizer: int | None = None  # an optimizer that came late, and stepped last
+        self._late_optimizer: int | None = None  # an optimizer that came late and stepped last
         self._names: list[Named] = []
         self._loss_functions: Functions | None = (
-            None  # that they are computed with; None: not known
+            None  # functions that compute the loss; None: unknown
         )
         self._loop_variables: list[
             str
-        ] = []  # variables that the loop keeps, as far as its text tells
-        self._has_drawn = True  # a pass, since the iteration before
+        ] = []  # plain variables that the loop keeps, as far as its source shows
+        self._has_drawn = True  # whether a pass has advanced since the iteration before
         self._lost: list[str] = []
         self._reported = False
-        self._places: tuple[Place, ...] = ()  # where the program stood at the latest first step
-        self._loops: list[Loop] = []  # around its steps, the innermost first
-        self._random_after_step: Any = None  # random numbers behind the last step of an iteration
-        self._draws_itself = False  # random numbers, between two steps
+        self._places: tuple[Place, ...] = ()  # places at the first step of the newest optimizer
+        self._loops: list[Loop] = []  # loops around its steps, the innermost first
+        self._random_after_step: Any = None  # random states after the last step of an iteration
+        self._draws_itself = False  # whether the loop draws random numbers between two steps
         self._data: list[str] = []  # names of its data sets
-        self._of_library = False  # which ends where it was told to, data or not
+        self._of_library = False  # a library's loop may end in the middle of its data
 
     @abstractmethod
     def _find_objects(self, frame: FrameType | None) -> list[Named]:
-        """What its state consists of, by the names that lead there from `frame`."""
+        """The objects of its state, with the names that reach them from `frame`."""
 
     @abstractmethod
     def _has_unnamed(self) -> bool:
-        """Whether something that is trained belongs to nothing that has a name."""
+        """Whether a trained tensor belongs to no object with a name."""
 
     @abstractmethod
     def _has_own_rescue(self) -> bool:
-        """Whether the program has a Rescue of its own for it."""
+        """Whether the program has its own Rescue for this training."""
 
     @abstractmethod
     def _make_state(self, held: Mapping[str, Any]) -> _State:
@@ -146,25 +144,25 @@ class FoundTraining(ABC):
 
     @abstractmethod
     def _make_marker(self) -> ChangeMarker:
-        """What tells from outside that a step has begun."""
+        """The marker that shows other processes that a step has begun."""
 
     def _random_now(self) -> Any:
-        """Global random numbers, and those of generators that the program has names for."""
+        """States of the global random generators and of those that the program has names for."""
         own = [each.get() for each in self._names]
         return randomness.capture(), own_random.capture_all(
             [each for each in own if own_random.is_generator(each)]
         )
 
     def _has_changed(self) -> bool:
-        """Whether it consists of other things by now, as far as that is cheap to tell."""
+        """Whether the training has other objects now; a cheap check that may miss changes."""
         return False
 
     def _extra_meta(self) -> dict[str, Any]:
-        """What a rescue of this framework holds beside the state."""
+        """Additional values for the meta of a rescue of this framework."""
         return {}
 
     def _not_restored(self) -> list[str]:
-        """What a resume does not bring back beside what the state tells."""
+        """Further values that a resume does not restore, as texts."""
         drawn = [DRAWN] if self._draws_itself else []
         return [
             *drawn,
@@ -172,11 +170,11 @@ class FoundTraining(ABC):
         ]
 
     def optimizers(self) -> list[Any]:
-        """Those of it that live."""
+        """Its optimizers that still exist."""
         return [each for get in list(self._optimizers.values()) if (each := get()) is not None]
 
     def step(self, optimizer: Any, frame: FrameType) -> None:
-        """An optimizer of this training has stepped in `frame`."""
+        """Handle a step of an optimizer of this training in `frame`."""
         if get_ident() != self._thread:
             return
         key = id(optimizer)
@@ -202,7 +200,7 @@ class FoundTraining(ABC):
         detector = self.detector
         self.wants_draws = session.record_step_time(detector.iterations) or detector.watching
         self.unseen_ends += 1
-        # Each step of most loops ends here.
+        # Most loops skip this block at each step.
         if (
             self.unseen_ends >= _DRAWS_NO_MORE
             or detector.watching
@@ -211,7 +209,7 @@ class FoundTraining(ABC):
             self._await_end(session)
 
     def draws(self) -> None:
-        """A batch is about to be drawn, in the thread of this training."""
+        """Handle a draw of a batch that is about to begin in the thread of this training."""
         try:
             if self.detector.drawn():
                 self.unseen_ends = 0
@@ -220,7 +218,7 @@ class FoundTraining(ABC):
             self._guard.caught(error)
 
     def computes(self) -> None:
-        """What is trained is about to compute, in the thread of this training."""
+        """Handle a computation of the model that is about to begin in the training's thread."""
         try:
             if self.detector.computes():
                 self.unseen_ends = 0
@@ -235,28 +233,31 @@ class FoundTraining(ABC):
         return self._is_inside(self._loops[:1])
 
     def has_left_loops(self) -> bool:
-        """Whether the program is out of the loop, and of those around it; for any thread."""
+        """Whether the program has left the loop and all loops around it; for any thread."""
         return bool(self._loops) and not self._is_inside(self._loops[-1:])
 
     def contains_step(self, frame: FrameType) -> bool:
-        """Whether a step in `frame` is one of this training's loop."""
+        """Whether a step in `frame` belongs to this training's loop."""
         return source_loops.in_same_loop(self._places, source_loops.program_places(frame))
 
     def ended_well(self) -> bool:
-        """Whether the loop was left without an exception, as far as anybody was told of one."""
+        """Whether the loop ended without an exception, as far as Python recorded one."""
         return not self._loops or not _interrupted(self._loops[0].code)
 
     def end(self, *, well: bool) -> None:
         """
-        It is over; `well`: its rescues are not to be resumed from.
+        End the training.
 
-        What left the loop cannot be seen where the program caught it, nor where it was
-        `sys.exit()`. Where it was left in the middle of its data, the rescues are kept for it.
+        The agent cannot see an exception that the program caught, or a `sys.exit()`. So the
+        rescues also stay for a resume if the program left the loop in the middle of its data.
+
+        Args:
+            well: whether the training is complete, so that no run needs to resume it.
         """
         self._close(well=well and (self._of_library or not self._passes.is_unfinished))
 
     def _reaches_others(self, optimizer: Any, frame: FrameType) -> bool:
-        """Whether the program has names for optimizers that it may step again."""
+        """Whether the program has names for other optimizers, so that they may step again."""
         others = [each for each in self.optimizers() if each is not optimizer]
         return bool(names.names_of(others, frame))
 
@@ -324,21 +325,21 @@ class FoundTraining(ABC):
         self._after_open()
 
     def _after_open(self) -> None:
-        """It can be saved from now on."""
+        """Prepare for the end of a training that can be saved from now on."""
         _register_end(self)
         self._learn_head()
 
     def _learn_head(self) -> None:
-        """What its iterations begin with is to be seen from now on."""
+        """Start to learn which event begins an iteration."""
         self.detector.start_watching()
         self.wants_draws = True
         self._start_listening()
 
     def _await_end(self, session: Session) -> None:
-        """Listen for the end of an iteration whose last step is made, where it matters."""
+        """Listen for the end of an iteration after its last step, if a save may need it."""
         detector, head = self.detector, self.detector.head
         if head is not Head.DRAW and not self.listening:
-            self.unseen_ends = 0  # nothing was waited for
+            self.unseen_ends = 0  # no end was awaited
         if self.unseen_ends >= _MOST_UNSEEN:
             self._stop_listening()
             self._report_not_saved("the end of its iterations is not seen")
@@ -349,7 +350,7 @@ class FoundTraining(ABC):
             detector.stop_watching()
             self._stop_listening()
             if head is Head.COMPUTE and session.due:
-                # It draws its data itself: in this iteration or in the next, nobody knows.
+                # The loop draws its data itself, perhaps already for the next iteration.
                 self._random_after_step = self._random_now()
                 self._start_listening()
 
@@ -366,13 +367,13 @@ class FoundTraining(ABC):
         )
 
     def _iteration_ended(self) -> None:
-        """All of an iteration is done, and nothing of the next has begun."""
+        """Handle the end of an iteration, before the next one begins."""
         session, step = self.session, self.detector.iterations
         self.wants_draws = self.detector.watching
         if session is None or self.over:
             return
         if session.due:
-            if self._has_own_rescue():  # since it was found
+            if self._has_own_rescue():  # the program made one after the agent found the training
                 self._close(well=True)
                 return
             if session.link.pending_request is not None or self._has_changed():
@@ -385,9 +386,9 @@ class FoundTraining(ABC):
             self._report_saved(saved.path)
 
     def _refresh_names(self, frame: FrameType) -> None:
-        """What the program trains by now, and under which names."""
+        """Update the objects that the program trains now, and their names."""
         if self._has_unnamed():
-            self._names = self._find_objects(frame)  # made anew since
+            self._names = self._find_objects(frame)  # the program has made new objects
         datasets = self._passes.datasets
         named = names.names_of(datasets, frame)
         self._data = [
@@ -416,12 +417,12 @@ class FoundTraining(ABC):
         return Capture(capture.entries, {**capture.meta, **told})
 
     def _live_objects(self) -> dict[str, Any]:
-        """Its objects that live and belong into a rescue."""
+        """Its objects that still exist and belong into a rescue, by name."""
         return {each.name: part for each in self._names if (part := each.part()) is not None}
 
     @property
     def _epoch(self) -> int | None:
-        """Counted from 0; None where the loop has read no data set, which tells its epochs."""
+        """The epoch, counted from 0; None if the loop has read no data set, which shows epochs."""
         return self._passes.epoch if self._passes.begun else None
 
     def _position(self, *args: Any) -> dict[str, Any]:
@@ -446,10 +447,10 @@ class FoundTraining(ABC):
 
 def _register_end(training: FoundTraining) -> None:
     """
-    End it with its cell of a notebook, or with its program; keeps nothing alive.
+    End the training with its notebook cell, or with its program; keeps no object alive.
 
-    A loop of somebody's own tells nobody. After an interrupt or an exception it did not end
-    well: its rescues stay unfinished, and can be resumed.
+    A user's own loop does not report its end. After an interrupt or an exception the training is
+    not complete: its rescues stay unfinished, and a run can resume from them.
     """
     reference = weakref.ref(training)
     events = getattr(ipython_shell(), "events", None)
@@ -460,7 +461,7 @@ def _register_end(training: FoundTraining) -> None:
     def cell_ends(result: Any = None) -> None:
         found = reference()
         if found is not None and found.is_in_loop():
-            return  # in a thread of its own
+            return  # the training continues in its own thread
         events.unregister("post_run_cell", cell_ends)
         if found is not None:
             found.end(well=bool(getattr(result, "success", True)))
@@ -476,7 +477,7 @@ def _end_with_program(reference: weakref.ref[FoundTraining]) -> None:
 
 
 def _interrupted(code: CodeType) -> bool:
-    """Whether the last exception that reached the top went through this function."""
+    """Whether the last uncaught exception passed through this function."""
     traceback = getattr(sys, "last_traceback", None)
     while traceback is not None:
         if traceback.tb_frame.f_code is code:

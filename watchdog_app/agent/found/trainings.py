@@ -1,4 +1,4 @@
-"""The trainings of this process that name no Rescue, by their optimizers and by their threads."""
+"""The trainings of this process without a Rescue, by their optimizers and by their threads."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from watchdog_app.agent.contain import Guard
 if TYPE_CHECKING:
     from watchdog_app.agent.found.training import FoundTraining
 
-# A search over parameters trains thousands of times, and each takes 15 to 40 ms to begin.
+# A hyperparameter search may train thousands of times, and each begin takes 15 to 40 ms.
 _MOST_TRAININGS = 100
-_MOST_OPTIMIZERS = 16  # of one training; one for each weight is another way to train
-_UNKNOWN: Any = object()  # in place of the training of an optimizer that was not met
+_MOST_OPTIMIZERS = 16  # of one training; a program with one for each weight is not supported
+_UNKNOWN: Any = object()  # in place of the training of an optimizer that has not stepped before
 
 T = TypeVar("T", bound="FoundTraining")
 
 
 class Trainings(Generic[T]):
-    """Those of one framework. What its signals tell goes to the training of that thread."""
+    """The trainings of one framework; passes each event to the training of its thread."""
 
     def __init__(
         self,
@@ -34,13 +34,13 @@ class Trainings(Generic[T]):
     ) -> None:
         """
         Args:
-            permits: whether what an optimizer trains can be saved; says it where that is not so.
-            make: a training of this thread.
+            permits: whether the training of an optimizer can be saved; prints a message if not.
+            make: makes a training of this thread.
         """
         self.guard = Guard("the agent that was switched on")
         self._permits = permits
         self._make = make
-        # By id of the optimizer: its training, or None where it is left alone.
+        # By id of the optimizer: its training; None: the agent ignores the optimizer.
         self._by_optimizer: dict[int, T | None] = {}
         self._references: dict[int, Any] = {}
         self._by_thread: dict[int, T] = {}
@@ -48,22 +48,22 @@ class Trainings(Generic[T]):
         self._is_fork_hook_set = False
 
     def end(self) -> None:
-        """Trainings under way are no longer watched."""
+        """Stop watching all trainings."""
         for training in list(self._by_thread.values()):
             training.end(well=False)
         self._reset()
 
     def active(self) -> list[T]:
-        """The trainings that were found and have not ended."""
+        """The trainings that have not ended."""
         return [each for each in self._by_thread.values() if not each.over]
 
     def current(self) -> T | None:
-        """The one of the thread that asks; None where it trains nothing."""
+        """The training of the current thread; None if it has none."""
         training = self._by_thread.get(get_ident())
         return None if training is None or training.over else training
 
     def current_listening(self) -> T | None:
-        """The one of this thread, where it is to be told that its model computes."""
+        """The training of the current thread if it listens for computations of its model."""
         training = self._by_thread.get(get_ident())
         return training if training is not None and training.listening else None
 
@@ -72,7 +72,7 @@ class Trainings(Generic[T]):
         return id(optimizer) in self._by_optimizer
 
     def about_to_draw(self) -> None:
-        """A batch is about to be drawn in this thread."""
+        """Handle a draw of a batch that is about to begin in this thread."""
         training = self._by_thread.get(get_ident())
         if training is None:
             return
@@ -82,7 +82,7 @@ class Trainings(Generic[T]):
             training.unseen_ends = 0
 
     def stepped(self, optimizer: Any, frame: FrameType) -> None:
-        """An optimizer has stepped in `frame`, in this thread."""
+        """Handle a step of an optimizer in `frame`, in this thread."""
         try:
             training = self._by_optimizer.get(id(optimizer), _UNKNOWN)
             if training is None:
@@ -93,16 +93,23 @@ class Trainings(Generic[T]):
                 self._by_optimizer[id(optimizer)] = None
             else:
                 training.step(optimizer, frame)
-                if training.may_begin_again:  # its second step, and the first of another training
+                if training.may_begin_again:  # this second step is the first of a new training
                     self._start_or_join(optimizer, frame, done=1)
         except Exception as error:
             self.guard.caught(error)
 
     def _start_or_join(self, optimizer: Any, frame: FrameType, done: int = 0) -> None:
-        """The first step of an optimizer, or the one after those that were `done`."""
+        """
+        Add an optimizer to the training of this thread, or start a new training with it.
+
+        Args:
+            optimizer: an optimizer that has just stepped.
+            frame: the frame of that step.
+            done: steps of the optimizer before that one.
+        """
         if not self._is_fork_hook_set:
             self._is_fork_hook_set = True
-            os.register_at_fork(after_in_child=self._reset)  # a forked process trains for itself
+            os.register_at_fork(after_in_child=self._reset)  # a forked child has its own trainings
         key = id(optimizer)
         self._by_optimizer[key] = None
         self._references[key] = weakref.ref(
@@ -136,17 +143,17 @@ class Trainings(Generic[T]):
         training.step(optimizer, frame)
 
     def _optimizer_deleted(self, key: int, _reference: Any) -> None:
-        """An optimizer was let go of. Runs wherever the last reference was dropped."""
+        """Handle the deletion of an optimizer; runs in the thread that drops the last reference."""
         self._references.pop(key, None)
         training = self._by_optimizer.pop(key, None)
         if training is None or training.over or training.optimizers():
             return
         training.over = True
-        # Its end waits for a thread and the disk: not here.
+        # The end waits for a thread and the disk, so it must not run in the program's thread.
         end = functools.partial(self._end, training)
         try:
             threading.Thread(target=end, name="watchdog-end", daemon=True).start()
-        except RuntimeError:  # the interpreter is about to end, and ends it
+        except RuntimeError:  # Python is shutting down, and its exit hooks end the training
             return
 
     def _end(self, training: T) -> None:

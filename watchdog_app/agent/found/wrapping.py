@@ -1,4 +1,4 @@
-"""Methods of a framework's public classes with ours around them, and how they are put back."""
+"""Wrap methods of a framework's public classes, and restore them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from typing import Any
 
 
 class Wrapped:
-    """Ours around some methods."""
+    """The methods that we have wrapped."""
 
     def __init__(self) -> None:
-        self.is_on = False  # else ours does nothing, as what stands on top of it may call it still
-        self._methods: list[tuple[Any, str, Any, Any]] = []  # class, name, before, ours
+        # Wrappers do nothing while this is False: other code may have wrapped our wrapper, and
+        # would still call it after `unwrap`.
+        self.is_on = False
+        self._methods: list[tuple[Any, str, Any, Any]] = []  # class, name, original, wrapper
 
     def wraps(self, kind: Any) -> bool:
-        """Whether some method of this class has ours around it."""
+        """Whether a method of this class is wrapped."""
         return any(kind is each for each, _, _, _ in self._methods)
 
     def wrap(self, kind: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Put what `make` makes of a method in its place."""
+        """Replace a method by the wrapper that `make` returns for it."""
         before = getattr(kind, name)
         ours = functools.wraps(before)(make(before))
         setattr(kind, name, ours)
@@ -27,7 +29,7 @@ class Wrapped:
         self.is_on = True
 
     def unwrap(self) -> None:
-        """Restore the methods that nobody else has changed since."""
+        """Restore the methods, except those that other code has replaced since."""
         for kind, name, before, ours in self._methods:
             if getattr(kind, name) is ours:
                 setattr(kind, name, before)
