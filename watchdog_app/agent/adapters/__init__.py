@@ -1,1 +1,1 @@
-"""What the agent knows of each framework."""
+"""Adapters for the frameworks: the state of a training, its data and its resume."""

@@ -1,8 +1,8 @@
 """
-What the `Rescue` of every loop of the user's own does, whatever the framework.
+The base class of `Rescue` for a user's own training loop, independent of the framework.
 
-The framework gives the state that is saved, the passes over the data, and a few words
-of its own; see `watchdog_app.agent.torch` and `watchdog_app.agent.tensorflow`.
+Each framework adds the saved state, the passes over the data, and a few texts: see
+`watchdog_app.agent.torch` and `watchdog_app.agent.tensorflow`.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from watchdog_app.rescue.identity.compare import (
 from watchdog_app.rescue.identity.notebook import notebook_path
 from watchdog_app.rescue.identity.run import RunIdentity
 
-# Reading the loss waits for the device: as often as it is reported and no more.
+# Reading the loss waits for the device, so read it only as often as the agent reports it.
 _LOSS_EVERY_S = 0.5
 
 
 class _State(Protocol):
-    """The named objects of a loop, as the framework takes and gives them back."""
+    """The state of a loop's named objects, captured and restored by the framework's adapter."""
 
     lost: list[str]
     identity: RunIdentity
@@ -75,13 +75,14 @@ class LoopRescue(ABC, Generic[S, V, P]):
     """
     Saves a training loop when memory runs out, and resumes it bit for bit.
 
-    As a context manager: leaving it without an error ends the training well, like `finish()`.
-    For use in the one thread that trains.
+    As a context manager it calls `finish()` at an exit without an error. Only the thread that
+    trains may use it.
     """
 
-    framework: ClassVar[str]  # as the daemon is told
+    framework: ClassVar[str]  # the name that the daemon gets
     _passes_class: Callable[..., P]
-    # Nothing else tells which of a library's functions a loss is computed with.
+    # Whether the identity includes the library function that computes a loss, because nothing else
+    # in the identity shows it.
     _compares_library: ClassVar[bool] = False
 
     def __init__(
@@ -96,27 +97,27 @@ class LoopRescue(ABC, Generic[S, V, P]):
         **state: Any,
     ) -> None:
         """
-        Restores the newest unfinished rescue of this training, if there is one.
+        Restore the newest unfinished rescue of this training, if one exists.
 
         Args:
-            directory: where rescues go; made when missing. A disk, not a tmpfs.
-            name: tells this training from others of the program, whatever their order.
-            resume: True resumes from an unfinished rescue of this training; False starts over;
-                "newest" resumes from its newest rescue, finished or not; "force" from the newest
-                unfinished one of whatever training, unless that still runs.
-            keep: complete rescues that stay, at least 1.
-            on_oom: when the program itself runs out of memory, "save" saves the state after the
-                last step as the error leaves it; "shrink" also lets the framework's helper for a
-                step (`backward`, `gradients`) go on with parts of a batch; None does nothing.
-            strict: raise RescueError at the first step where a resume would not bring everything
-                back, in place of saying so.
-            state: all that changes while you train, by names of your choice.
+            directory: the folder for rescues, created if missing; on a disk, not on a tmpfs.
+            name: distinguishes this training from others of the program, in any order.
+            resume: True resumes from an unfinished rescue of this training. False starts over.
+                "newest" resumes from its newest rescue, finished or not. "force" resumes from the
+                newest unfinished rescue of any training that does not run any more.
+            keep: number of complete rescues to keep, at least 1.
+            on_oom: "save" saves the state after the last step if the program itself runs out of
+                memory. "shrink" also lets the framework's helper for a step (`backward`,
+                `gradients`) continue with parts of a batch. None does nothing.
+            strict: whether to raise RescueError at the first step if a resume would not restore
+                everything, instead of printing that.
+            state: all objects that change during the training, by names of your choice.
 
         Raises:
             RescueMismatch: the rescue is of another program; the message names the difference.
             RescueError: a part was not given or is not built, or resume="newest" found nothing.
-            TypeError: something in `state` cannot be saved.
-            ValueError: `name`, `resume`, `keep` or `on_oom` is not one of the choices.
+            TypeError: an object in `state` cannot be saved.
+            ValueError: `name`, `resume`, `keep` or `on_oom` has a value that is not allowed.
         """
         run_choice.check_arguments(resume, name)
         watch.check_on_oom(on_oom)
@@ -129,21 +130,22 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._report = Report()
         self._loss: float | None = None
         self._next_loss_mono_s = 0.0
-        self._loss_wanted = False  # for a report that has gone out without
-        self._at_epoch: dict[str, Any] | None = None  # random numbers as it began
-        self._is_positioned = False  # epochs() or data() leads the loop to its place
+        self._loss_wanted = False  # whether the last report had no loss
+        self._at_epoch: dict[str, Any] | None = None  # random states at the epoch's begin
+        self._is_positioned = False  # whether the loop uses epochs() or data()
         self._strict = strict
         self._objects = state
         self._loss_functions: Functions | None = (
-            None  # that losses are computed with; None: not known
+            None  # functions that compute losses; None: unknown
         )
-        self._audit_result: list[str] | None = None  # what a resume will not bring back of the loop
+        # Values of the loop that a resume will not restore, as texts; None before the first step.
+        self._audit_result: list[str] | None = None
         self._beginning = run_choice.begin(self.directory, resume, name=name)
         store = RescueStore(
             self._beginning.directory, keep, report=print_message, run=self._beginning.run
         )
         link = Link(self.framework, store.directory, notebook_path())
-        self.micro = MicroBatches()  # what is known of how much of a batch fits
+        self.micro = MicroBatches()  # the size of parts of a batch that fits, as far as known
         self._shrinks = on_oom == "shrink"
         self._oom: LoopWatch | None = None
         self._session: Session | None
@@ -159,29 +161,29 @@ class LoopRescue(ABC, Generic[S, V, P]):
 
     @abstractmethod
     def _make_state(self, objects: Mapping[str, Any]) -> S:
-        """The state of the named objects; raises what `__init__` does."""
+        """Make the state of the named objects; raises the errors of `__init__`."""
 
     @abstractmethod
     def _make_record(self) -> Record:
-        """Of what a step may change."""
+        """Make the record of the values that a step may change."""
 
     @abstractmethod
     def _load_saved(self, rescue: LoadedRescue) -> V:
-        """A rescue; RescueMismatch where it is no loop of this framework."""
+        """Open a rescue; raises RescueMismatch if it is not of a loop of this framework."""
 
     @abstractmethod
     def _batches(self, dataset: Iterable[Any]) -> Iterator[Any]:
-        """The batches of a pass that the training has not had."""
+        """The batches of a pass that the training has not trained on."""
 
     def _environment_record(self) -> Mapping[str, Any]:
-        """What decides whether the last digits are repeated; see `environment.differences`."""
+        """Facts that decide whether the last digits repeat; see `environment.differences`."""
         return environment.record()
 
     def _after_step(self) -> None:
-        """A step has ended, and was saved where that was wanted."""
+        """Handle the end of a step, after a save if one was due."""
 
     def _after_end(self) -> None:
-        """The training is over: let go of the framework."""
+        """Remove the hooks in the framework when the training is over."""
 
     @property
     def resumed(self) -> bool:
@@ -190,8 +192,9 @@ class LoopRescue(ABC, Generic[S, V, P]):
 
     def epochs(self, count: int) -> Iterator[int]:
         """
-        The epochs that are still to be trained, of `count` in all; the training ends well
-        after the last one. After a `break`, call `finish()`.
+        The epochs that remain to train, of `count` in total.
+
+        After the last one the training is finished. After a `break`, call `finish()`.
         """
         self._is_positioned = True
         if self.resumed and self.epoch >= count:
@@ -214,11 +217,11 @@ class LoopRescue(ABC, Generic[S, V, P]):
         The batches of `dataset` that the current epoch has not trained on.
 
         Args:
-            dataset: the framework's own, or any iterable that gives the same batches in the same
-                order when the program runs again.
+            dataset: a data set of the framework, or any iterable that gives the same batches in the
+                same order when the program runs again.
 
         Raises:
-            RescueMismatch: it has another number of batches than the rescue's.
+            RescueMismatch: the data set has another number of batches than in the rescue.
         """
         self._is_positioned = True
         if self._session is not None:
@@ -227,11 +230,11 @@ class LoopRescue(ABC, Generic[S, V, P]):
 
     def enumerate(self, dataset: Iterable[Any], start: int = 0) -> Iterator[tuple[int, Any]]:
         """
-        As `set_dataset`, each batch with its number in the whole pass: after a resume too.
+        The batches of `data`, each with its number in the whole pass, also after a resume.
 
         Args:
-            dataset: see `set_dataset`.
-            start: the number of the first batch of a pass.
+            dataset: see `data`.
+            start: number of the first batch of a pass.
         """
         batches = self.data(dataset)
         for batch in batches:
@@ -243,13 +246,15 @@ class LoopRescue(ABC, Generic[S, V, P]):
 
     def step(self, loss: Any = None) -> None:
         """
-        A training step has ended: everything in `state` is as it will be for the next one.
+        Mark the end of a training step, when `state` is ready for the next one.
 
-        Call it after the optimizer and the scheduler have stepped. `loss`, a number or scalar
-        tensor to be reported, is looked at twice a second.
+        Call it after the optimizer and the scheduler have stepped.
+
+        Args:
+            loss: a number or scalar tensor to report; it is read at most twice a second.
 
         Raises:
-            RescueError: at the first step, with strict=True: a resume would not bring all back.
+            RescueError: at the first step, with strict=True: a resume would not restore everything.
         """
         if self._audit_result is None:
             self._audit_loop()
@@ -276,10 +281,12 @@ class LoopRescue(ABC, Generic[S, V, P]):
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """
-        What is done inside is no training step: `with rescue.phase("validate"): ...`.
+        Mark code that is not a training step: `with rescue.phase("validate"): ...`.
 
-        The daemon learns what memory it takes, and foretells the next. `name` is "validate",
-        "save", "epoch_end", or a word of your own.
+        The daemon learns the memory that a phase needs, and predicts it for the next one.
+
+        Args:
+            name: "validate", "save", "epoch_end", or a word of your own.
         """
         if self._session is not None:
             self._session.phase(name, self.epoch)
@@ -292,11 +299,11 @@ class LoopRescue(ABC, Generic[S, V, P]):
 
     def expect(self, bytes_: int, what: str) -> None:
         """
-        Announce memory that the program is about to take: growth up to that is no leak.
+        Announce memory that the program will take soon, so that its growth is not called a leak.
 
         Args:
-            bytes_: so much more than now. What was announced last counts; 0 takes it back.
-            what: as a person would call it: "the cache of the data set".
+            bytes_: the expected growth from now. The last announcement counts; 0 withdraws it.
+            what: a name that the user understands: "the cache of the data set".
 
         Raises:
             ValueError: `bytes_` is negative.
@@ -306,8 +313,10 @@ class LoopRescue(ABC, Generic[S, V, P]):
 
     def save(self, reason: str = "asked by the program") -> str | None:
         """
-        Save now, without the daemon having asked; between two steps. Gives the folder of the
-        rescue, or None when it could not be saved, which was then said.
+        Save now, between two steps, without a request of the daemon.
+
+        Returns:
+            The folder of the rescue; None if it could not be saved, after a message.
         """
         if self._session is None:
             return None
@@ -318,7 +327,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         return saved.path
 
     def finish(self) -> None:
-        """The training ended well: its rescues are not to be resumed. May be called twice."""
+        """Mark the training as finished, so that no run resumes it. May be called twice."""
         if self._session is None:
             return
         with self._guard:
@@ -337,7 +346,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
             self._oom.out_of_memory(error)
 
     def _audit_loop(self) -> None:
-        """At the first step: report what a resume will not restore, while that can be fixed."""
+        """Report at the first step what a resume will not restore, while the user can fix it."""
         self._audit_result = []
         audit = None
         with self._guard:
@@ -363,7 +372,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
             self._session.report_not_restored(lost)
 
     def _report_not_placed(self) -> None:
-        """Report that the finished batches are not skipped, as the loop draws its own."""
+        """Report that finished batches are not skipped, because the loop draws its own."""
         print_message(
             "this loop uses neither rescue.epochs() nor rescue.data(), so the batches that the "
             f"rescue has had are not skipped: {self.step_number} steps are done, in epoch "
@@ -372,7 +381,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         )
 
     def _compare_losses(self) -> None:
-        """Raise RescueMismatch where the functions behind the losses compute something else."""
+        """Raise RescueMismatch if the functions of the losses compute something else."""
         saved = None if self._saved is None else self._saved.meta.get("identity", {}).get("losses")
         if isinstance(saved, list) and self._loss_functions is not None:
             found: list[str] = []
@@ -382,7 +391,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
                 self._refuse(found)
 
     def _sample_loss(self, loss: Any) -> None:
-        """Read the loss, at most twice a second; None: read the next one."""
+        """Read the loss, at most twice a second; if it is None, read the next one."""
         self._loss_wanted = loss is None
         now = time.monotonic()
         if loss is not None and now >= self._next_loss_mono_s:
@@ -392,8 +401,10 @@ class LoopRescue(ABC, Generic[S, V, P]):
 
     def _capture_epoch_random(self, epoch: int) -> None:
         """
-        Keep the random numbers of the epoch's beginning, which it may draw an order from. In the
-        epoch of a rescue they are put back, and its own when the data stands at its place.
+        Capture the random states at an epoch's begin, from which the epoch may draw an order.
+
+        In the epoch of a rescue, restore those that the rescue recorded at the epoch's begin. The
+        random states of the save itself are restored when the data has reached its position.
         """
         saved = self._saved
         if saved is not None and epoch == saved.position["epoch"]:
@@ -413,9 +424,9 @@ class LoopRescue(ABC, Generic[S, V, P]):
             session.end()
 
     def _capture(self) -> Capture:
-        """The state, with what is known here."""
+        """Capture the state, with the results of the audit, the losses and the size of parts."""
         capture = self._state.capture()
-        lost = self._state.lost  # the same list as in what is saved
+        lost = self._state.lost  # the same list object that the capture holds
         lost.extend(self._audit_result or ())
         if self._oom is not None:
             lost.extend(self._oom.inexact)
@@ -441,14 +452,14 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._report.resumed(rescue, place, said, changed)
 
     def _restore_at_position(self) -> None:
-        """Restore the state again once the data is at its place, before the next step."""
+        """Restore the state again when the data is at its position, before the next step."""
         if self._saved is not None and not self._passes.has_stepped:
             with run_choice.restoring(self._saved.path):
                 self._state.restore(self._saved)
                 self._state.merge_settings(self._saved)
 
     def _check_fit(self, rescue: LoadedRescue, saved: V) -> list[str]:
-        """What is to be said of the differences; raises RescueMismatch where it does not fit."""
+        """Messages on allowed differences; raises RescueMismatch if the rescue does not fit."""
         verdict = compare(saved.meta.get("identity"), self._state.identity)
         shown = describe_rescue(rescue.path, rescue.step, rescue.created_unix_s)
         try:
@@ -459,18 +470,18 @@ class LoopRescue(ABC, Generic[S, V, P]):
         return check_verdict(verdict, shown, forced=self._beginning.resume == "force")
 
     def _refuse(self, found: list[str]) -> None:
-        """Raise RescueMismatch for what the first steps have shown, or say it where forced."""
+        """Raise RescueMismatch for differences that the first step shows; if forced, print them."""
         if self._beginning.resume != "force" and self._saved is not None:
             self._close()
             raise mismatch(self._saved.path, found)
         print_message(f'resume="force" resumes although {"; ".join(found)}.')
 
     def _position(self, *passes: Any) -> dict[str, Any]:
-        """Where the loop stands, as JSON, for the state that is being taken."""
+        """The position of the loop, as JSON, for the state that is being captured."""
         return {
             "epoch": self.epoch,
             "batch": self._passes.batch,
             "passes": self._passes.position(*passes),
-            # Without a pass nobody would say when the loop is back at its place.
+            # Without a pass a resume would not know when the loop has reached its position.
             "at_epoch": self._at_epoch if self._passes.begun else None,
         }

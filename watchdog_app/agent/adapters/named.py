@@ -1,4 +1,4 @@
-"""The objects that a user named in a loop, as far as all frameworks treat them alike."""
+"""The part of a loop's state that is the same in all frameworks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from watchdog_app.rescue.identity.run import RunIdentity
 
 
 class NamedState:
-    """The named objects of one loop: what they are, and what of them a resume brings back."""
+    """The named objects of one loop: their identity, and what a resume restores of them."""
 
     def __init__(
         self,
@@ -26,25 +26,25 @@ class NamedState:
     ) -> None:
         """
         Args:
-            objects: as the user named them.
-            passes: over the loop's data.
-            identity: of the training.
+            objects: the objects by the user's names.
+            passes: passes over the loop's data.
+            identity: identity of the training.
             kept: plain attributes of the program's own modules.
         """
         self.identity = identity
-        self.lost: list[str] = []  # what the last capture could not take, in words
-        self.never_restored: list[str] = []  # what no capture can take, in words
+        self.lost: list[str] = []  # values that the last capture could not hold, as texts
+        self.never_restored: list[str] = []  # values that no capture can hold, as texts
         self._objects = dict(objects)
         self._passes = passes
         self._attributes = kept
         self._identity = identity.to_json()
 
     def not_restored(self) -> list[str]:
-        """What a resume will not bring back, as far as it is known, in words."""
+        """The values that a resume will not restore, as far as known, as texts."""
         return [*self.never_restored, *self._passes.lost, *self._attributes.lost()]
 
     def capture_random(self) -> dict[str, Any]:
-        """The global random numbers and those of the named generators, as JSON."""
+        """The states of the global and the named random generators, as JSON."""
         own = {
             name: own_random.capture(thing)
             for name, thing in self._objects.items()
@@ -53,13 +53,13 @@ class NamedState:
         return {"random": randomness.capture(), "own": own}
 
     def restore_random(self, state: Mapping[str, Any]) -> None:
-        """Set them to what `capture_random` returned."""
+        """Restore the random states that `capture_random` returned."""
         randomness.restore(state["random"])
         for name, held in state["own"].items():
             own_random.restore(self._objects[name], held)
 
     def _common_meta(self) -> dict[str, Any]:
-        """What a rescue says of a loop of any framework, as JSON."""
+        """The meta of a rescue that is the same for loops of all frameworks, as JSON."""
         return {
             "identity": self._attributes.identity(self._identity),
             attributes.KEY: self._attributes.changed_values(),
@@ -68,26 +68,26 @@ class NamedState:
         }
 
     def _restore_common(self, saved: SavedState) -> None:
-        """Set attributes and random numbers, once the objects are set."""
+        """Restore attributes and random states; call it after the objects are restored."""
         self._attributes.restore(saved.meta.get(attributes.KEY))
         randomness.restore(saved.meta["random"])
 
 
 class SavedState:
-    """A rescue of a loop."""
+    """A rescue of a training, opened to restore from it."""
 
-    kind: ClassVar[tuple[str, str]]  # as `meta` has it, and in words
-    rows_key: ClassVar[str]  # where `meta` lists the tensors
+    kind: ClassVar[tuple[str, str]]  # the kind in `meta`, and a text for the user
+    rows_key: ClassVar[str]  # key in `meta` of the list of tensors
 
     def __init__(self, path: str, meta: Mapping[str, Any], read: Callable[[str], Any]) -> None:
         """
         Args:
-            path: of the rescue.
-            meta: what it says.
-            read: name of a tensor to its raw bytes.
+            path: folder of the rescue.
+            meta: its meta.
+            read: reads the raw bytes of a tensor by name.
 
         Raises:
-            RescueMismatch: it is of another kind.
+            RescueMismatch: the rescue is of another kind.
         """
         if meta.get("kind") != self.kind[0]:
             raise mismatch(path, [f"it was not saved by {self.kind[1]}"], may_be_forced=False)

@@ -1,8 +1,9 @@
 """
-Whether an optimizer of PyTorch can step with the state that a rescue holds.
+Check that a PyTorch optimizer can step with the state in a rescue.
 
-`load_state_dict` takes whatever it is given, and the training would end at its next step. So a step
-is tried beforehand: on a weight of two elements a dimension, with the settings of the rescue.
+`load_state_dict` accepts any state, and then the next step of the training would fail. So this
+module tries a step first, with the settings of the rescue, on a weight of two elements per
+dimension.
 """
 
 from __future__ import annotations
@@ -15,19 +16,20 @@ import torch
 
 from watchdog_app.agent.contain import describe
 
-# Those that a Rescue of the program's saves, and ours: what finds trainings leaves them alone.
+# Optimizers that a Rescue of the program saves, and those of our trial steps. The agent does not
+# find trainings by them.
 saved_optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
 
-_NO_TRIAL = (torch.optim.LBFGS, torch.optim.SparseAdam)  # they need more than a dense gradient
+_NO_TRIAL = (torch.optim.LBFGS, torch.optim.SparseAdam)  # need more than a dense gradient
 
 
 def unusable_reason(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> str | None:
     """
-    Why a step would fail with a state, or None; also None for optimizers that are not PyTorch's.
+    Why a step would fail with a state; None if it would not, or for optimizers not of PyTorch.
 
     Args:
-        optimizer: with as many parameters in each group as the state has.
-        state: as `state_dict` returns it; its tensors need no values.
+        optimizer: the optimizer, with as many parameters in each group as the state has.
+        state: a state in the form of `state_dict`; its tensors need no values.
     """
     kind = type(optimizer)
     if getattr(torch.optim, kind.__name__, None) is not kind or kind in _NO_TRIAL:
@@ -40,14 +42,14 @@ def unusable_reason(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) 
             made: dict[tuple[int, torch.dtype], dict[str, Any]] = {}  # slots of a weight
             for weight, number in zip(group["params"], saved["params"], strict=True):
                 slots = state["state"].get(number)
-                if not slots:  # it has had no gradient yet
+                if not slots:  # the weight has had no gradient yet
                     continue
                 like = weight.ndim, weight.dtype
                 if like not in made:
                     made[like] = _expected_slots(optimizer, group, saved, weight)
                 for key, slot in made[like].items():
                     wrong = _slot_mismatch(slots.get(key), slot, weight.shape)
-                    # SGD makes its only slot when it needs one.
+                    # SGD creates its only slot when it needs one.
                     if wrong and not (kind is torch.optim.SGD and slots.get(key) is None):
                         return f"{key} of a weight is {wrong}"
     except Exception as error:
@@ -62,14 +64,14 @@ def _expected_slots(
     weight: torch.Tensor,
 ) -> dict[str, Any]:
     """
-    The slots that a step with the settings of a rescue makes; none where it cannot be tried.
+    The slots that a step with the settings of a rescue makes; none if no step can be tried.
 
     Raises:
-        Exception: the step fails with them, and not with the program's settings.
+        Exception: the step fails with the settings of the rescue, but not with the program's.
     """
     try:
         _trial_step(optimizer, group, weight)
-    except Exception:  # it needs something else of its weights
+    except Exception:  # the optimizer needs another kind of weight
         return {}
     valueless = {key for key, value in saved.items() if isinstance(value, torch.Tensor)}
     return _trial_step(optimizer, {**saved, **{key: group[key] for key in valueless}}, weight)
@@ -89,7 +91,7 @@ def _trial_step(
 
 
 def _slot_mismatch(found: Any, made: Any, shape: torch.Size) -> str | None:
-    """How a slot differs from the one that a step has made; None where it does not."""
+    """How a slot differs from the one that a step has made; None if it does not."""
     if not isinstance(found, torch.Tensor) or not isinstance(made, torch.Tensor):
         return None if isinstance(found, type(made)) else f"a {type(found).__name__}"
     sizes = list(made.shape)

@@ -1,12 +1,11 @@
 """
-Which batches of its data a training has had, epoch by epoch, and how a fresh loop skips them.
+Record the batches that a training has had in each epoch, and skip them in a resumed loop.
 
-A pass is known by its place among the passes of its epoch, since objects have no name that another
-process would know. Every `iter()` of a data set is a pass: a reshuffling tf.data pipeline draws a
-new order with each. A resumed loop begins as many passes as there were, and draws the finished
-batches of the current one again without handing them out. What a source draws from random
-generators of its own is taken as a pass begins. How a pass over a DataLoader begins and returns to
-its place is in `torch_data`.
+A pass is identified by its place among the passes of its epoch, because objects have no name that
+another process knows. Every `iter()` of a data set is a pass: a reshuffling tf.data pipeline draws
+a new order for each. A resumed loop begins the same number of passes. It draws the finished batches
+of the current pass again and drops them. The states of random generators that the data owns are
+recorded when a pass begins. Module `torch_data` handles passes over a DataLoader.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ LAZY = (
     "the order of data that draws global random numbers while it is read (give it a generator of "
     "its own)"
 )
-_REPORT_AFTER_S = 2.0  # drawing finished batches again is said when it takes longer
+_REPORT_AFTER_S = 2.0  # print a message if drawing finished batches again takes longer
 MADE_ANEW = (
     "the order of an iterator that is made again in each epoch (give rescue.data() the data set)"
 )
@@ -48,10 +47,10 @@ INFINITE = -1
 
 
 def weak_reference(thing: Any) -> Callable[[], Any]:
-    """A weak reference; a strong one where the object allows no weak one."""
+    """A weak reference; a strong one if the object does not allow weak references."""
     try:
         return weakref.ref(thing)
-    except TypeError:  # lists and generators of some kinds cannot be referred to weakly
+    except TypeError:  # lists and some kinds of generators allow no weak references
         return lambda: thing
 
 
@@ -61,30 +60,30 @@ class Source:
     def __init__(self, dataset: Any) -> None:
         self.passes = 0
         self.sketch: dict[str, int] = {}
-        self.total = 0  # batches drawn, over all passes
-        self.get = weak_reference(dataset)  # None when it is gone
+        self.total = 0  # batches drawn over all passes
+        self.get = weak_reference(dataset)  # returns the data set; None after its deletion
 
 
 @dataclass
 class RecordedPass:
-    """What a rescue tells about one place in the epoch."""
+    """The record in a rescue of one place in the epoch."""
 
-    passes: int  # begun over the same data before this one
-    drawn: int = 0  # batches handed out in this pass
-    total: int = 0  # and in all passes over the same data
+    passes: int  # passes over the same data that began before this one
+    drawn: int = 0  # batches that this pass gave to the program
+    total: int = 0  # batches that all passes over the same data gave
     finished: bool = False
-    current: bool = False  # begun in the epoch of the rescue
-    length: int | None = None  # batches of a whole pass, where known
+    current: bool = False  # whether the pass began in the epoch of the rescue
+    length: int | None = None  # batches of a whole pass; None: unknown
     size: int | None = None  # rows of a batch
-    rows: int | None = None  # of a whole pass
-    first: list[Any] | None = None  # `contents` of its first batch
-    begin: dict[str, Any] | None = None  # global random numbers as it began (PyTorch)
-    begin_own: own_random.States = field(default_factory=list)  # and those of its own generators
-    now_own: own_random.States = field(default_factory=list)  # the same at the save
-    orders: own_random.Orders = field(default_factory=dict)  # that the data kept as it began
-    later: list[Any] = field(default_factory=list)  # of `torch_data.LaterDraws`
+    rows: int | None = None  # rows of a whole pass
+    first: list[Any] | None = None  # `batch_signature` of its first batch
+    begin: dict[str, Any] | None = None  # global random states at its begin (PyTorch)
+    begin_own: own_random.States = field(default_factory=list)  # its own generators at its begin
+    now_own: own_random.States = field(default_factory=list)  # its own generators at the save
+    orders: own_random.Orders = field(default_factory=dict)  # orders that the data had at its begin
+    later: list[Any] = field(default_factory=list)  # draws that `torch_data._LaterDraws` kept
     loader: Any = None  # the state_dict of a loader that has one
-    attributes: Values | None = None  # of the data that training has changed
+    attributes: Values | None = None  # attributes of the data that training has changed
 
     def __post_init__(self) -> None:
         counts = (self.passes, self.drawn, self.total)
@@ -110,22 +109,22 @@ class Pass:
     """One pass over data, in this process."""
 
     source: Source
-    passes: int  # begun over it before this one
+    passes: int  # passes over the source that began before this one
     batches: Batches = field(default_factory=Batches)
-    drawn: int = 0  # batches handed out
+    drawn: int = 0  # batches given to the program
     finished: bool = False
-    ahead: bool = False  # the data itself is further on
-    other_data: bool = False  # over another data set than the pass before at its place
-    first: list[Any] | None = None  # `contents` of its first batch
-    generators: list[Any] = field(default_factory=list)  # that the data draws from
-    begin: dict[str, Any] | None = None  # as in `RecordedPass`
+    ahead: bool = False  # whether the data has drawn more batches than `drawn` counts
+    other_data: bool = False  # whether the previous pass at its place had another data set
+    first: list[Any] | None = None  # `batch_signature` of its first batch
+    generators: list[Any] = field(default_factory=list)  # random generators of the data
+    begin: dict[str, Any] | None = None  # see `RecordedPass`, as are the following fields
     begin_own: own_random.States = field(default_factory=list)
     orders: own_random.Orders = field(default_factory=dict)
     later: list[Any] = field(default_factory=list)
     attributes: Attributes | None = None
 
     def count_batch(self, batch: Any) -> None:
-        """Count a batch that is handed out."""
+        """Count a batch that the program gets."""
         self.drawn += 1
         self.source.total += 1
         if self.drawn == 1:
@@ -134,47 +133,48 @@ class Pass:
 
 
 class Passes:
-    """Where each pass of the epoch stands, and where those of the rescue stood."""
+    """The position of each pass of the epoch, and the positions that a rescue recorded."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._report = say
         self._sources: dict[int, Source] = {}  # by id of the data set
-        self._epoch: list[Pass] = []  # passes of the current epoch as they began
+        self._epoch: list[Pass] = []  # passes of the current epoch, in the order of their begin
         self._latest: dict[int, Pass] = {}  # the last pass at each place, of any epoch
-        self._recorded: dict[int, RecordedPass] = {}  # of the rescue, until the place is reached
+        self._recorded: dict[int, RecordedPass] = {}  # places of the rescue not yet reached
         self._lost: dict[str, None] = {}
-        self._first: list[Any] | None = None  # of the rescue's pass, until a batch is drawn again
-        self.on_begin: Callable[[], None] | None = None  # to be called when a pass has
-        self.has_stepped = False  # a step has ended since the rescue
-        self.forced = False  # resume="force": other data is no obstacle
+        # Signature of the first batch in the rescue, until the first batch is drawn again.
+        self._first: list[Any] | None = None
+        self.on_begin: Callable[[], None] | None = None  # called after a pass has begun
+        self.has_stepped = False  # whether a step has ended since the resume
+        self.forced = False  # resume="force" accepts other data
         self._guard = Guard("the look at what the data draws from")
 
     @property
     def lost(self) -> list[str]:
-        """What a resume would not bring back of the order of the data, in words."""
+        """What a resume would not restore of the order of the data, as texts."""
         return list(self._lost)
 
     @property
     def begun(self) -> bool:
-        """A pass was begun in this epoch."""
+        """Whether a pass has begun in this epoch."""
         return bool(self._epoch)
 
     @property
     def latest(self) -> Pass:
-        """The pass of this epoch that was begun last."""
+        """The pass of this epoch that began last."""
         return self._epoch[-1]
 
     @property
     def batch(self) -> int | None:
-        """Batches handed out in the latest pass of this epoch; None before there is one."""
+        """Batches that the latest pass of this epoch gave; None before the first pass."""
         return self._epoch[-1].drawn if self._epoch else None
 
     def new_epoch(self) -> None:
-        """The next pass is the first of its epoch."""
+        """Begin an epoch: the next pass is its first."""
         if any(each.drawn and not each.finished for each in self._epoch):
             self._lost[COUNTED] = None
         self._epoch = []
-        # Lists cannot be referred to weakly: those of earlier epochs are let go of.
+        # Lists allow no weak references, so drop the sources of earlier epochs.
         used = {id(each.source) for each in self._latest.values()}
         self._sources = {
             key: each
@@ -185,10 +185,10 @@ class Passes:
 
     def position(self, tensors: Any = None) -> dict[str, dict[str, Any]]:
         """
-        Where each place in the epoch stands, as JSON, for `continue_from`.
+        The position of each place in the epoch, as JSON, for `continue_from`.
 
         Args:
-            tensors: receives those that the state of a loader holds.
+            tensors: receives the tensors that the state of a loader holds.
         """
         places = dict(self._recorded)
         for place, last in self._latest.items():
@@ -214,28 +214,29 @@ class Passes:
                 loader=self._loader_state(last, place, tensors),
                 attributes=None if last.attributes is None else last.attributes.changed_values(),
             )
-        # Not `asdict`: random numbers are long lists, and nobody changes them.
+        # Not `asdict`, which copies: random states are long lists, and no code changes them.
         return {str(place): dict(vars(each)) for place, each in places.items()}
 
     def _record_next_pass(self, last: Pass, now_own: own_random.States) -> RecordedPass:
-        """What is known of the next pass at the place of one of an earlier epoch."""
-        if last.source.get() is None:  # made for that pass alone; the next will be new too
+        """The record of the next pass at a place, from the pass of an earlier epoch."""
+        if last.source.get() is None:  # the data set was made for one pass; so will the next be
             return RecordedPass(0, now_own=now_own)
         return RecordedPass(last.source.passes, total=last.source.total, now_own=now_own)
 
     def _loader_state(self, last: Pass, place: int, tensors: Any) -> Any:  # noqa: ARG002
-        """State of a loader that has a `state_dict`, as JSON."""
+        """State of a loader that has a `state_dict`, as JSON; None without one."""
         return None
 
     def continue_from(self, position: Mapping[str, Mapping[str, Any]]) -> None:
-        """Continue at the places that `position` returned."""
+        """Continue at the positions that `position` returned."""
         self._recorded = {int(place): RecordedPass(**known) for place, known in position.items()}
 
     def step_ended(self) -> None:
         """
-        A step has ended. The first one after a resume leaves the place of the rescue for good.
+        Handle the end of a step.
 
-        A pass that had ended there (a validation in the middle of an epoch) starts over then.
+        After the first step since a resume, the training is past the position of the rescue. A pass
+        that had finished there (a validation in the middle of an epoch) then starts over.
         """
         if not self.has_stepped:
             self.has_stepped = True
@@ -246,10 +247,10 @@ class Passes:
 
     def _match_batches(self, known: RecordedPass, now: Batches) -> None:
         """
-        Adjust a place of the rescue to the batches of this program.
+        Adjust a position of the rescue to the batches of this program.
 
         Raises:
-            RescueMismatch: the data is another.
+            RescueMismatch: the program has other data.
         """
         if None not in (known.rows, now.rows) and known.rows != now.rows:
             found = f"the data has {now.rows} rows in the program, {known.rows} in the rescue"
@@ -276,10 +277,10 @@ class Passes:
 
     def _compare_first_batch(self, batch: Any, drawn: int) -> None:
         """
-        Compare the first batch of a pass with the one that it had in the saved run.
+        Compare the first batch of a pass with the first batch in the saved run.
 
         Raises:
-            RescueMismatch: it consists of other tensors.
+            RescueMismatch: the batch consists of other tensors.
         """
         known, self._first = self._first, None
         now = batch_signature(batch)
@@ -295,12 +296,12 @@ class Passes:
             self._report(FIRST_BATCH.format(drawn))
 
     def _notify_begun(self) -> None:
-        """Call `on_begin`: a pass is at its beginning, or at the place of the rescue."""
+        """Call `on_begin` when a pass is at its begin, or at the position of the rescue."""
         if self.on_begin is not None:
             self.on_begin()
 
     def _draw(self, iterator: Iterator[Any], count: int) -> None:
-        """Draw and drop batches that the training has already had."""
+        """Draw and drop batches that the training had before."""
         began, said = time.monotonic(), False
         for number in range(count):
             batch = next(iterator, self)
@@ -323,19 +324,18 @@ class Passes:
 
         Args:
             dataset: any iterable.
-            arrived: called when a pass that the rescue was in, or had finished in its epoch,
-                stands where it stood.
-            read: name to tensor, of the rescue.
+            arrived: called when a pass of the rescue's epoch has reached its recorded position.
+            read: reads a tensor of the rescue by name.
 
         Raises:
-            RescueMismatch: as the first batch is drawn; the pass that the rescue was in had
-                another number of batches.
+            RescueMismatch: the recorded pass had another number of batches; raised at the draw of
+                the first batch.
         """
         now, known = self._next_pass(dataset)
         return self._run(dataset, now, known, arrived, read)
 
     def _next_pass(self, dataset: Iterable[Any]) -> tuple[Pass, RecordedPass | None]:
-        """The next pass of the epoch, and what the rescue says of its place."""
+        """The next pass of the epoch, and the rescue's record of its place."""
         source = self._find_source(dataset)
         place = len(self._epoch)
         with self._guard:
@@ -389,7 +389,7 @@ class Passes:
         known: RecordedPass | None,
         read: Callable[[str], Any] | None,  # noqa: ARG002
     ) -> Iterator[Any]:
-        """An iterator over the data that stands where the rescue stood, or at its beginning."""
+        """An iterator over the data, at the position of the rescue or at its begin."""
         source = now.source
         while source.passes < now.passes:
             iter(dataset)
@@ -399,7 +399,7 @@ class Passes:
         iterator = iter(dataset)
         if known is None:
             return iterator
-        if iterator is dataset:  # a generator: every pass begins where the last one stopped
+        if iterator is dataset:  # a generator: each pass begins where the last one stopped
             self._draw(iterator, known.total - source.total)
         elif not known.finished:
             self._first = known.first if known.current else None
@@ -418,9 +418,9 @@ class Passes:
             yield item
 
     def _restore_random(self, dataset: Any, now: Pass, known: RecordedPass | None) -> None:
-        """Restore the generators of the data as this pass began, and record them."""
+        """Restore the data's random generators to the begin of this pass, and record them."""
         now.generators = own_random.find_generators(dataset)
-        # A generator that began in an earlier pass draws its whole past again.
+        # A Python generator that began in an earlier pass draws all its batches again.
         begins = not isinstance(dataset, Iterator) or known is None or known.total == known.drawn
         states: own_random.States = []
         if known is not None and begins:
@@ -437,7 +437,7 @@ class Passes:
         """Record what a resume in this pass could not restore of the order."""
         if isinstance(dataset, Iterator):
             anew = before is not None and before.source is not source
-            # One of Python's gives the same each time, or draws from what is put back.
+            # A Python generator repeats its batches, or draws from random states that are restored.
             if anew and not isinstance(dataset, GeneratorType) and hasattr(dataset, "_dataset"):
                 self._lost[MADE_ANEW] = None
         elif hasattr(dataset, "_inputs") and int(dataset.cardinality()) == INFINITE:
@@ -446,15 +446,16 @@ class Passes:
 
 class _DrawMonitor:
     """
-    An iterator, and whether data and training draw from the same global generators in turn.
+    An iterator that detects whether data and training draw from global generators in turn.
 
-    A resume draws the finished batches again without the training in between.
+    Then a resume cannot repeat the order: it draws the finished batches again without the training
+    between them.
     """
 
     def __init__(self, iterator: Iterator[Any]) -> None:
         self.is_mixed = False
         self._iterator = iterator
-        # Generators are where Python code of the program draws.
+        # Only a Python generator runs code of the program, which may draw.
         self._is_generator = isinstance(iterator, GeneratorType)
         self._after: randomness.Snapshot | None = None
         self._others = False
@@ -475,9 +476,9 @@ class _DrawMonitor:
 
 def _find_shuffle(dataset: Any) -> Any:
     """
-    The object whose passes advance the order: of a tf.data pipeline its last shuffle.
+    The object whose passes advance the order; in a tf.data pipeline, its last shuffle.
 
-    `dataset.take(8)` is another object each time, and goes on with the shuffle within.
+    `dataset.take(8)` is a new object each time, but continues with the shuffle inside.
     """
     waiting = [dataset]
     while waiting:

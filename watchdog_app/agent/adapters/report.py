@@ -1,4 +1,4 @@
-"""What a fit and a loop tell people of a resume, and of what a resume will not bring back."""
+"""Messages of fits and loops: about a resume, and what a resume will not restore."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ START_OVER = "To start over: Rescue(..., resume=False)."
 
 
 class Report:
-    """The lines of one training, each text of what is lost once."""
+    """Prints the messages of one training, each text about lost values only once."""
 
     def __init__(self) -> None:
         self._reported: set[str] = set()
@@ -28,14 +28,14 @@ class Report:
         start_over: str = START_OVER,
     ) -> None:
         """
-        The training resumes from a rescue.
+        Print that the training resumes from a rescue.
 
         Args:
-            rescue: that one.
-            place: where it stood, as a person is told.
-            said: of settings and of what the program was edited in, a line each.
-            changed: circumstances in which the last digits may differ.
-            start_over: how to do that instead.
+            rescue: the rescue.
+            place: its position, as a text.
+            said: messages about changed settings and edits of the program, a line each.
+            changed: changes of the environment that may change the last digits, as texts.
+            start_over: advice how to start over instead.
         """
         age = format_duration(max(0.0, time.time() - rescue.created_unix_s))
         print_message(
@@ -55,7 +55,7 @@ class Report:
                 print_message(f"{what}: {text}.")
 
     def not_restored(self, lost: Iterable[str]) -> None:
-        """What a resume of this training will not bring back, each once."""
+        """Print what a resume of this training will not restore, each text once."""
         new = [text for text in lost if text not in self._reported]
         self._reported.update(new)
         if new:
@@ -63,7 +63,7 @@ class Report:
 
 
 def refused_by_strict(lost: Sequence[str]) -> RescueError:
-    """The error of `strict=True`, where a resume would not bring everything back."""
+    """The error of `strict=True` if a resume would not restore everything."""
     return RescueError(
         f"A resume of this training would not bring back: {'; '.join(lost)}. Nothing was saved, "
         "as strict=True asks for."

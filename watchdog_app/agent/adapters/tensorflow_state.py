@@ -1,10 +1,13 @@
 """
-The state of a custom training loop: whatever the user names, taken and given back.
+Capture and restore the state of a TensorFlow training loop: the objects that the user names.
 
-Understood are Keras models, layers, optimizers, metrics and variables; whatever
-TensorFlow can track (tf.Module, tf.Variable, tf.random.Generator,
-tf.train.Checkpoint); NumPy arrays, NumPy's and Python's random generators;
-dicts and lists of plain values; objects with state_dict and load_state_dict.
+It supports:
+
+- Keras models, layers, optimizers, metrics and variables;
+- objects that TensorFlow tracks (tf.Module, tf.Variable, tf.random.Generator, tf.train.Checkpoint);
+- NumPy arrays, and random generators of NumPy and Python;
+- dicts and lists of plain values;
+- objects with state_dict and load_state_dict.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ _ACCEPTED_HINT = (
 
 
 class LoopState(NamedState):
-    """The named objects of one loop."""
+    """The state of the named objects of one loop."""
 
     def __init__(
         self,
@@ -60,13 +63,13 @@ class LoopState(NamedState):
     ) -> None:
         """
         Args:
-            objects: as the user named them.
-            position: where the loop stands, as JSON.
-            passes: over its data; knows what of that cannot come back.
-            begins: the training does; else it is under way, and its settings may have moved.
+            objects: the objects by the user's names.
+            position: gives the position of the loop, as JSON.
+            passes: passes over its data; they know what a resume cannot restore.
+            begins: whether the training begins now; if not, its settings may have changed already.
 
         Raises:
-            TypeError: an object's state cannot be taken.
+            TypeError: the state of an object cannot be captured.
             RescueError: a model has no variables yet.
         """
         self._variables: dict[str, Any] = {}
@@ -84,11 +87,11 @@ class LoopState(NamedState):
         self._initial_names = {item.name for item in self.variables()}
 
     def variables(self) -> list[StateVariable]:
-        """Every variable of the objects, as they are now."""
+        """All variables that the objects have now."""
         return variables.object_variables(self._variables)
 
     def capture(self) -> Capture:
-        """Everything, as tensors to be read one by one and as JSON."""
+        """Capture everything, as tensors to read one by one and as JSON."""
         held = self.variables()
         entries = [entry(item.row, item.nbytes, item.array) for item in held]
         rows = [item.row for item in held]
@@ -123,17 +126,19 @@ class LoopState(NamedState):
         return Capture(entries, meta)
 
     def marker(self) -> OnTensorFlow:
-        """How it is known from outside that a step has begun to change the weights."""
+        """The marker that shows other processes that a step has begun to change the weights."""
         return OnTensorFlow(self)
 
-    compiled = False  # the program's own functions may be: then nothing counts where it was
+    # Functions of the program may be compiled by XLA. Their steps then do not count, which the
+    # marker notices.
+    compiled = False
 
     def optimizers(self) -> list[Any]:
-        """Keras's among the objects."""
+        """The Keras optimizers among the objects."""
         return list(self._optimizers().values())
 
     def changing(self) -> dict[str, Any] | None:
-        """What of the JSON values is another with each batch; None where tensors are as well."""
+        """The JSON values that change with each batch; None if arrays change as well."""
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         others = {name: _capture_value(name, thing, arrays) for name, thing in self._others.items()}
         if arrays or self._arrays:
@@ -146,7 +151,7 @@ class LoopState(NamedState):
         }
 
     def build(self, saved: SavedLoop) -> None:
-        """Make the slots of optimizers that have not stepped yet."""
+        """Create the slots of optimizers that have not stepped yet."""
         trained = self._model_variables()
         for name, thing in self._optimizers().items():
             indices = saved.meta["optimizers"].get(name)
@@ -158,7 +163,7 @@ class LoopState(NamedState):
         Compare names, shapes and types with those of the rescue.
 
         Raises:
-            RescueMismatch: they differ; nothing was set.
+            RescueMismatch: they differ; no value was changed.
         """
         current = self.variables()
         found = matching.differences(saved.rows({item.name for item in current}), current)
@@ -174,10 +179,10 @@ class LoopState(NamedState):
 
     def restore(self, saved: SavedLoop) -> None:
         """
-        Set everything to what the rescue holds.
+        Set everything to the values in the rescue.
 
         Raises:
-            RescueMismatch: it does not fit; nothing was set.
+            RescueMismatch: the rescue does not fit; no value was changed.
         """
         self.check(saved)
         current = self.variables()
@@ -190,7 +195,7 @@ class LoopState(NamedState):
         self._restore_common(saved)
 
     def merge_settings(self, saved: SavedLoop) -> tuple[str, ...]:
-        """Once everything is put: set what the program changed on purpose. In words."""
+        """Apply settings that the user edited, after `restore`; returns messages about them."""
         optimizers = tensorflow_facts.optimizers_of(self._objects)
         return keras_facts.merge(optimizers, saved.meta, self.identity.settings)
 
@@ -216,7 +221,7 @@ class LoopState(NamedState):
         elif _is_supported(thing):
             self._others[name] = thing
             try:
-                _capture_value(name, thing, {})  # now rather than when memory runs out
+                _capture_value(name, thing, {})  # fail now rather than when memory runs out
             except RescueError as error:
                 why = error.__cause__
                 raise TypeError(
@@ -251,24 +256,24 @@ class LoopState(NamedState):
 
 
 class SavedLoop(SavedState):
-    """A rescue of a custom loop."""
+    """A rescue of a TensorFlow loop."""
 
     kind = KIND, "a TensorFlow training loop"
     rows_key = "variables"
 
     def rows(self, present: set[str]) -> list[Row]:
-        """The saved variables, less those made late that this program has not made yet."""
+        """The saved variables, without late ones that this program has not made yet."""
         late = set(self.meta["late"])
         saved = list(self._rows.values())
         of_variables = saved[: len(saved) - self.meta["arrays"]]
         return [row for row in of_variables if row[0] not in late or row[0] in present]
 
     def row(self, name: str) -> Row | None:
-        """Name, type and shape of one tensor, None when there is none of that name."""
+        """Name, type and shape of one tensor; None if the rescue has no tensor of that name."""
         return self._rows.get(name)
 
     def read(self, name: str) -> np.ndarray[Any, Any]:
-        """One tensor."""
+        """Read one tensor."""
         return from_bytes(self._rows[name], self._read_raw(name))
 
 
@@ -281,7 +286,7 @@ def _is_supported(thing: Any) -> bool:
 
 
 def _capture_value(name: str, thing: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
-    """The state as JSON; its arrays go into `arrays`."""
+    """The state of an object as JSON; adds its arrays to `arrays`."""
     try:
         if own_random.is_generator(thing):
             return own_random.capture(thing)

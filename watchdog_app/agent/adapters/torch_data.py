@@ -1,15 +1,14 @@
 """
-Which batches a PyTorch loop has had, and how a fresh loop gets to its place in the data.
+Record the batches that a PyTorch loop has had, and bring a resumed loop to its position.
 
-A DataLoader draws a seed as it is iterated over, and its order from that. So the
-random numbers are noted as each pass begins. A resumed loop puts them back,
-begins the pass again, and leaves out the batches that it had: without loading
-them where the loader works in this process, by drawing them again where workers
-have random numbers of their own. A loader with `state_dict` (torchdata's
-StatefulDataLoader) is asked for its place instead.
+A DataLoader draws a seed when an iteration begins, and its order from that seed. So the random
+states are recorded at the begin of each pass. A resumed loop restores them, begins the pass again
+and skips the batches that it had. If the loader works in this process, it skips them without
+loading them. If workers have their own random numbers, it draws them again. A loader with
+`state_dict` (torchdata's StatefulDataLoader) saves and restores its own position.
 
-A pass is known by its place among the passes of its epoch, since objects have no
-name that another process would know.
+A pass is identified by its place among the passes of its epoch, because objects have no name that
+another process knows.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ PERSISTENT = (
     "random numbers that the workers of a DataLoader with persistent_workers=True draw, after the "
     "first epoch"
 )
-_MOST_LATER = 32  # draws that are kept: of more, the first are let go of
-_COMPARED_DRAWS = 3  # of a DataLoader, which draws with each batch or with none
+_MOST_LATER = 32  # number of kept draws: with more, the oldest are dropped
+_COMPARED_DRAWS = 3  # batches of a DataLoader to compare: it draws with each batch or with none
 
 
 class LoaderPasses(Passes):
@@ -44,7 +43,7 @@ class LoaderPasses(Passes):
         arrived: Callable[[], None],
         read: Callable[[str], Any] | None = None,
     ) -> Iterator[Any]:
-        """As `Passes.run`; the pass begins as its first batch is drawn."""
+        """See `Passes.run`; the pass begins at the draw of its first batch."""
         yield from super().run(dataset, arrived, read)
 
     def _next_pass(self, dataset: Iterable[Any]) -> tuple[Pass, RecordedPass | None]:
@@ -62,11 +61,11 @@ class LoaderPasses(Passes):
         return now, known
 
     def _check_order(self, dataset: Any, source: Source, before: Pass | None) -> None:
-        """Nothing is lost: an iterator over a loader draws its order with its first batch."""
+        """Do nothing: an iterator over a loader draws its order with its first batch."""
 
     def _record_next_pass(self, last: Pass, now_own: own_random.States) -> RecordedPass:
         dataset, source = last.source.get(), last.source
-        # Nobody iterates again over an iterator that has ended.
+        # A program does not iterate again over an iterator that has ended.
         ended = last.finished and isinstance(dataset, Iterator)
         if last.other_data or dataset is None or ended:
             return RecordedPass(0)
@@ -75,7 +74,7 @@ class LoaderPasses(Passes):
     def _loader_state(self, last: Pass, place: int, tensors: Tensors) -> Any:
         dataset = last.source.get()
         if not (last.finished or last.ahead) and _is_stateful(dataset):
-            # Some have the methods and no state; without it the batches are drawn again.
+            # Some loaders have the methods but no state: a resume then draws the batches again.
             with suppress(Exception):
                 return torch_tensors.encode(dataset.state_dict(), f"data/{place}", tensors)
         return None
@@ -100,18 +99,19 @@ class LoaderPasses(Passes):
         self._restore_own_random(now, known.now_own)
         if now.attributes is not None:
             now.attributes.restore(known.attributes)
-        if random is not None:  # not read since the rescue, while steps were made
+        if random is not None:  # steps were made since the resume, before this pass was read
             randomness.restore(random)
         return iterator
 
     def _begin_pass(
         self, dataset: Iterable[Any], now: Pass, known: RecordedPass | None
     ) -> Iterator[Any]:
-        """Begin a pass that the rescue was not in."""
+        """Begin a pass in which the rescue has no position."""
         self._start_workers(dataset, now)
         self._record_beginning(now)
         iterator = iter(dataset)
-        # An iterator of the program's begins where its last pass stopped, also in a fresh process.
+        # A pass over an iterator of the program begins where the last one stopped: in a new
+        # process too.
         if iterator is dataset and known is not None:
             self._draw_again(iterator, now.source.total, known.total, known.later)
         return iterator
@@ -123,10 +123,10 @@ class LoaderPasses(Passes):
         known: RecordedPass,
         read: Callable[[str], Any] | None,
     ) -> Iterator[Any]:
-        """The iterator of a pass that the rescue was in, at the rescue's place."""
+        """The iterator of a pass in which the rescue was saved, at the rescue's position."""
         self._start_workers(dataset, now)
         itself = isinstance(dataset, Iterator)
-        # An iterator that began in an earlier pass draws its whole past again.
+        # An iterator that began in an earlier pass draws all its batches again.
         as_begun = known.begin is not None and (not itself or known.total == known.drawn)
         if as_begun:
             self._restore_beginning(now, known)
@@ -143,7 +143,7 @@ class LoaderPasses(Passes):
             self._draw_again(iterator, now.source.total, known.total, known.later)
         elif _can_skip_indices(dataset, iterator):
             if self._first is not None:
-                for batch in iterator:  # loaded once more to be compared
+                for batch in iterator:  # load the first batch again to compare it
                     self._compare_first_batch(batch, known.drawn)
                     break
                 self._restore_beginning(now, known)
@@ -157,7 +157,7 @@ class LoaderPasses(Passes):
         return iterator
 
     def _restore_beginning(self, now: Pass, known: RecordedPass) -> None:
-        """Restore the random numbers with which the pass of the rescue began."""
+        """Restore the random states at the begin of the rescue's pass."""
         try:
             randomness.restore(known.begin or {})
         except Exception as error:
@@ -171,11 +171,12 @@ class LoaderPasses(Passes):
         watched = _LaterDraws(now.later) if _reads_in_process(dataset) else None
         if watched is not None:
             now.later = watched.kept
-        # Of an iterator of the program's, whose passes are one.
+        # An iterator of the program continues over passes, so count the batches of earlier ones.
         first = now.source.total - now.drawn if isinstance(dataset, Iterator) else 0
         while True:
             seen = None
-            if watched is not None and first + now.drawn:  # what is drawn before is `begin`
+            # `begin` already holds the random states before the first batch.
+            if watched is not None and first + now.drawn:
                 with self._guard:
                     seen = randomness.snapshot()
             try:
@@ -199,7 +200,7 @@ class LoaderPasses(Passes):
         end: int,
         kept: Iterable[tuple[int, dict[str, Any]]],
     ) -> None:
-        """Draw batches `first` to `end` again, each with the global random numbers that it had."""
+        """Draw batches `first` to `end` again, with the global random states that they had."""
         for at, state in kept:
             if first <= at < end:
                 self._draw(iterator, at - first)
@@ -208,7 +209,7 @@ class LoaderPasses(Passes):
         self._draw(iterator, end - first)
 
     def _start_workers(self, dataset: Any, now: Pass) -> None:
-        """Start persistent workers, which the first pass does: it draws a seed."""
+        """Start persistent workers, as the first pass did, because that draws a seed."""
         if not (isinstance(dataset, DataLoader) and dataset.num_workers and now.passes):
             return
         if dataset.persistent_workers:
@@ -241,9 +242,9 @@ def _is_stateful(dataset: Any) -> bool:
 
 def _can_skip_indices(dataset: Any, iterator: Any) -> bool:
     """
-    Whether batches can be left out by leaving out their indices.
+    Whether batches can be skipped by skipping their indices.
 
-    With workers they cannot: what a worker draws depends on the batches that it has made.
+    With workers they cannot: the random numbers of a worker depend on the batches that it has made.
     """
     return (
         isinstance(dataset, DataLoader)
@@ -256,12 +257,12 @@ def _can_skip_indices(dataset: Any, iterator: Any) -> bool:
 
 
 def _unwrap(iterator: Any) -> Any:
-    """The DataLoader's own iterator, where the agent that is switched on has one around it."""
+    """The DataLoader's own iterator, without the agent's wrapper."""
     return getattr(iterator, "plain_iterator", iterator)
 
 
 def _reads_in_process(dataset: Any) -> bool:
-    """Whether items are made in this process and cannot be left out by their indices."""
+    """Whether this process makes the items, and they cannot be skipped by their indices."""
     if isinstance(dataset, DataLoader):
         return dataset.num_workers == 0 and isinstance(dataset.dataset, IterableDataset)
     return not isinstance(dataset, (list, tuple))
@@ -269,24 +270,24 @@ def _reads_in_process(dataset: Any) -> bool:
 
 class _LaterDraws:
     """
-    What the global generators were before each batch that drew from them.
+    The states of the global random generators before each batch that drew from them.
 
-    `def cycle(loader): while True: yield from loader` begins a pass over the loader, with an order
-    drawn anew, in the middle of what the loop takes for one pass. A resume puts the numbers back at
-    that batch when it draws the batches again.
+    `def cycle(loader): while True: yield from loader` begins a pass over the loader, with a new
+    order, in the middle of one pass of the training loop. A resume restores the states at that
+    batch when it draws the batches again.
     """
 
     def __init__(self, kept: Iterable[tuple[int, dict[str, Any]]] = ()) -> None:
         """
         Args:
-            kept: `kept` of an earlier one: of the passes before over the same iterator.
+            kept: the attribute `kept` of previous passes over the same iterator.
         """
         self.kept: list[tuple[int, dict[str, Any]]] = [(at, state) for at, state in kept]
-        self.lost = False  # more were drawn than can come back
-        self.always = False  # with each batch: nobody keeps all that
+        self.lost = False  # whether there were more draws than a resume can restore
+        self.always = False  # whether each batch draws, which is too much to keep
 
     def compare(self, at: int, before: randomness.Snapshot) -> None:
-        """Note whether batch `at` has drawn from them."""
+        """Record whether batch `at` has drawn from the global generators."""
         if before == randomness.snapshot():
             return
         if self.kept and self.kept[-1][0] == at - 1:

@@ -1,8 +1,8 @@
 """
-The objects that a user named in a PyTorch loop: how the state of each kind is taken and put back.
+Capture and restore each kind of object that a user named in a PyTorch loop.
 
 Tensors of modules are filled in place, one at a time, so that a resume needs no second copy of the
-model. Optimizers load their state by themselves.
+model. Optimizers load their state with their own `load_state_dict`.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _ACCEPTED = (
 
 
 class Part:
-    """A named object whose state is plain values and tensors: a dict, a list."""
+    """A named dict or list, whose state consists of plain values and tensors."""
 
     def __init__(self, name: str, thing: Any) -> None:
         self.name = name
         self.thing = thing
 
     def capture(self, tensors: Tensors) -> Any:
-        """The state as JSON; its tensors go into `tensors`."""
+        """Capture the state as JSON; adds its tensors to `tensors`."""
         return torch_tensors.encode(self.thing, self.name, tensors)
 
     def restore(self, state: Any, read: Read) -> None:
-        """Set the object to what `capture` returned."""
+        """Restore the state that `capture` returned."""
         value = torch_tensors.decode(state, read)
         if isinstance(self.thing, list):
             self.thing[:] = value
@@ -52,46 +52,46 @@ class Part:
             self.thing.update(value)
 
     def signature(self) -> Any:
-        """What a rescue must match to fit this object, as JSON."""
+        """The properties that an object must share with a rescue to fit it, as JSON."""
         return type(self.thing).__name__
 
     def differences(self, _state: Any, program: Any, _row: RowOf) -> list[str]:
-        """What keeps the rescue from fitting, one plain phrase each."""
+        """The reasons why a rescue does not fit this object, as texts."""
         now = self.signature()
         if program != now:
             return [f"{self.name} is {now} in the program, {program} in the rescue"]
         return []
 
     def gradients(self, _tensors: Tensors, _of: set[int]) -> Any:
-        """Gradients of the parameters with these ids; None where there are none."""
+        """Capture the gradients of the parameters with these ids; None if there are none."""
         return None
 
     def restore_gradients(self, held: Any, read: Read) -> None:
-        """Set the gradients that `gradients` returned."""
+        """Restore the gradients that `gradients` returned."""
 
     def tensors(self) -> Iterator[torch.Tensor]:
-        """Tensors that an optimizer may train and that this part saves."""
+        """The tensors of this part that an optimizer may train."""
         return iter(())
 
 
 class StatefulPart(Part):
-    """A scheduler, a gradient scaler, an object of the user's."""
+    """A scheduler, a gradient scaler, or a user's object with `state_dict`."""
 
     def capture(self, tensors: Tensors) -> Any:
-        """As `Part.capture`."""
+        """See `Part.capture`."""
         return torch_tensors.encode(self.thing.state_dict(), self.name, tensors)
 
     def restore(self, state: Any, read: Read) -> None:
-        """As `Part.restore`."""
+        """See `Part.restore`."""
         self.thing.load_state_dict(torch_tensors.decode(state, read))
 
     def differences(self, state: Any, program: Any, row: RowOf) -> list[str]:
-        """As `Part.differences`."""
+        """See `Part.differences`."""
         found = super().differences(state, program, row)
         if found or not isinstance(state, dict):
             return found
         now = torch_tensors.encode(self.thing.state_dict(), self.name, Tensors())
-        # A disabled gradient scaler has no state: it and an enabled one cannot take each other's.
+        # A disabled gradient scaler has an empty state, which does not fit an enabled one.
         if isinstance(now, dict) and bool(now) != bool(state):
             side = "rescue" if state else "program"
             return [f"{self.name} has a state in the {side} only"]
@@ -102,26 +102,26 @@ class TensorPart(Part):
     """One tensor, filled in place."""
 
     def capture(self, tensors: Tensors) -> Any:
-        """As `Part.capture`."""
+        """See `Part.capture`."""
         return tensors.add(self.name, self.thing.detach())
 
     def restore(self, state: Any, read: Read) -> None:
-        """As `Part.restore`."""
+        """See `Part.restore`."""
         torch_tensors.copy_into(self.thing, read(state))
 
     def signature(self) -> Any:
-        """As `Part.signature`."""
+        """See `Part.signature`."""
         _name, kind, shape = torch_tensors.row(self.name, self.thing)
         return torch_tensors.format_tensor(kind, shape)
 
     def gradients(self, tensors: Tensors, of: set[int]) -> Any:
-        """As `Part.gradients`."""
+        """See `Part.gradients`."""
         if id(self.thing) not in of or self.thing.grad is None:
             return None
         return tensors.add_gradient(f"{self.name}:{GRADIENT}", self.thing.grad)
 
     def restore_gradients(self, held: Any, read: Read) -> None:
-        """As `Part.restore_gradients`."""
+        """See `Part.restore_gradients`."""
         if self.thing.is_leaf:
             device = self.thing.device
             self.thing.grad = (
@@ -129,7 +129,7 @@ class TensorPart(Part):
             )
 
     def tensors(self) -> Iterator[torch.Tensor]:
-        """As `Part.tensors`."""
+        """See `Part.tensors`."""
         yield self.thing
 
 
@@ -137,15 +137,15 @@ class ArrayPart(Part):
     """A NumPy array, filled in place."""
 
     def capture(self, tensors: Tensors) -> Any:
-        """As `Part.capture`."""
+        """See `Part.capture`."""
         return torch_tensors.encode(self.thing, self.name, tensors)
 
     def restore(self, state: Any, read: Read) -> None:
-        """As `Part.restore`."""
+        """See `Part.restore`."""
         self.thing[...] = torch_tensors.decode(state, read)
 
     def signature(self) -> Any:
-        """As `Part.signature`."""
+        """See `Part.signature`."""
         return torch_tensors.format_tensor(self.thing.dtype.name, self.thing.shape)
 
 
@@ -153,15 +153,15 @@ class GeneratorPart(Part):
     """A random generator."""
 
     def capture(self, _tensors: Tensors) -> Any:
-        """As `Part.capture`."""
+        """See `Part.capture`."""
         return own_random.capture(self.thing)
 
     def restore(self, state: Any, _read: Read) -> None:
-        """As `Part.restore`."""
+        """See `Part.restore`."""
         own_random.restore(self.thing, state)
 
     def signature(self) -> Any:
-        """As `Part.signature`."""
+        """See `Part.signature`."""
         return own_random.capture(self.thing)[0]
 
 
@@ -169,7 +169,7 @@ class ModulePart(Part):
     """A model, a layer, an averaged model."""
 
     def capture(self, tensors: Tensors) -> Any:
-        """As `Part.capture`."""
+        """See `Part.capture`."""
         state = self.thing.state_dict()
         held = {
             key: torch_tensors.encode(value, f"{self.name}/{key}", tensors)
@@ -182,7 +182,7 @@ class ModulePart(Part):
         }
         return {
             "state": held,
-            "beside": beside,  # buffers that state_dict leaves out
+            "beside": beside,  # buffers that are not in state_dict
             "asleep": [key for key, value in self.thing.named_modules() if not value.training],
             "frozen": [
                 key for key, value in self.thing.named_parameters() if not value.requires_grad
@@ -190,7 +190,7 @@ class ModulePart(Part):
         }
 
     def restore(self, state: Any, read: Read) -> None:
-        """As `Part.restore`."""
+        """See `Part.restore`."""
         self._restore_tensors(state["state"], read)
         self._restore_buffers(state["beside"], read)
         asleep, frozen = set(state["asleep"]), set(state["frozen"])
@@ -201,11 +201,11 @@ class ModulePart(Part):
                 parameter.requires_grad_(key not in frozen)
 
     def signature(self) -> Any:
-        """As `Part.signature`; what a module computes is told by `identity.torch_facts`."""
+        """See `Part.signature`; `identity.torch_facts` describes the computation of a module."""
         return "module"
 
     def differences(self, state: Any, _program: Any, row: RowOf) -> list[str]:
-        """As `Part.differences`."""
+        """See `Part.differences`."""
         found = []
         saved = dict(torch_tensors.tensor_names(state["state"]))
         now_tensors = Tensors()
@@ -231,7 +231,7 @@ class ModulePart(Part):
         return found
 
     def gradients(self, tensors: Tensors, of: set[int]) -> Any:
-        """As `Part.gradients`."""
+        """See `Part.gradients`."""
         return {
             key: tensors.add_gradient(f"{self.name}/{key}:{GRADIENT}", parameter.grad)
             for key, parameter in self.thing.named_parameters()
@@ -239,7 +239,7 @@ class ModulePart(Part):
         }
 
     def restore_gradients(self, held: Any, read: Read) -> None:
-        """As `Part.restore_gradients`."""
+        """See `Part.restore_gradients`."""
         for key, parameter in self.thing.named_parameters():
             name = held.get(key)
             device = parameter.device
@@ -248,7 +248,7 @@ class ModulePart(Part):
             )
 
     def tensors(self) -> Iterator[torch.Tensor]:
-        """As `Part.tensors`."""
+        """See `Part.tensors`."""
         yield from self.thing.parameters()
 
     def _restore_tensors(self, held: Mapping[str, Any], read: Read) -> None:
@@ -264,9 +264,9 @@ class ModulePart(Part):
         }
         others = {key: value for key, value in held.items() if key not in in_place}
         for key, target in in_place.items():
-            # From the CPU into its place: no second tensor on the device.
+            # Copy from the CPU in place, so that the device needs no second tensor.
             torch_tensors.copy_into(target, read(torch_tensors.tensor_name(held[key])))
-        if others:  # a module's extra state, or what a hook of its own makes
+        if others:  # a module's extra state, or entries that its own hook adds
             self.thing.load_state_dict(torch_tensors.decode(others, read), strict=False)
 
     def _restore_buffers(self, held: Mapping[str, Any], read: Read) -> None:
@@ -282,16 +282,16 @@ class ModulePart(Part):
 
 
 class OptimizerPart(StatefulPart):
-    """One of `torch.optim`, or a subclass: loaded by its own `load_state_dict`."""
+    """An optimizer of `torch.optim`, or a subclass: loaded by its own `load_state_dict`."""
 
     def restore(self, state: Any, read: Read) -> None:
-        """As `Part.restore`."""
-        # First away with the slots that are there: never two sets of them in memory.
+        """See `Part.restore`."""
+        # Free the existing slots first, so that memory never holds two sets of them.
         self.thing.state.clear()
         value = torch_tensors.decode(state, read)
         numbers = {each for group in value["param_groups"] for each in group["params"]}
         for key in value["state"]:
-            if isinstance(key, int) and key not in numbers:  # PyTorch would leave it out silently
+            if isinstance(key, int) and key not in numbers:  # PyTorch would ignore it silently
                 raise ValueError(
                     f"{self.name} has a state for parameter {key}, which is in no group"
                 )
@@ -305,22 +305,22 @@ class OptimizerPart(StatefulPart):
                 there = now.get(key)
                 if not isinstance(saved, torch.Tensor) or not isinstance(there, torch.Tensor):
                     continue
-                # load_state_dict casts to the type of the weight: slots of higher precision
-                # would lose their last bits.
+                # load_state_dict casts slots to the type of the weight. Slots of higher precision
+                # would lose their last bits, so set them again.
                 if there.dtype != saved.dtype:
                     now[key] = saved.to(there.device)
 
     def signature(self) -> Any:
-        """As `Part.signature`."""
+        """See `Part.signature`."""
         return [[list(each.shape) for each in group["params"]] for group in self.thing.param_groups]
 
     def differences(self, state: Any, program: Any, row: RowOf) -> list[str]:
-        """As `Part.differences`."""
+        """See `Part.differences`."""
         groups, groups_then = self.signature(), program
         if len(groups) != len(groups_then):
             count = f"{len(groups)} parameter group{'' if len(groups) == 1 else 's'}"
             text = f"{self.name} has {count} in the program, {len(groups_then)} in the rescue"
-            # One that thaws layers as it goes makes them while it trains.
+            # A program that unfreezes layers step by step adds groups while it trains.
             later = ": add those that came later before Rescue(...)"
             return [text + later if len(groups) < len(groups_then) else text]
         for index, (group, then) in enumerate(zip(groups, groups_then, strict=True)):
@@ -340,7 +340,7 @@ class OptimizerPart(StatefulPart):
 
 
 class StepTracker:
-    """Which optimizers have stepped since the last boundary: their gradients are used up then."""
+    """Records which optimizers have stepped since the last boundary and used their gradients."""
 
     def __init__(self, things: Iterable[Any]) -> None:
         self._stepped: set[int] = set()
@@ -350,7 +350,7 @@ class StepTracker:
         self._hooks = [each.register_step_post_hook(self._record_step) for each in self._optimizers]
 
     def accumulating_ids(self) -> set[int]:
-        """Ids of the parameters whose gradients still wait for their optimizer's step."""
+        """Ids of the parameters whose gradients still wait for a step of their optimizer."""
         return {
             id(item)
             for each in self._optimizers
@@ -359,7 +359,7 @@ class StepTracker:
         }
 
     def clear(self) -> None:
-        """Begin to count anew, after a boundary."""
+        """Forget the steps, after a boundary."""
         self._stepped.clear()
         self.all_stepped = False
 
@@ -374,7 +374,7 @@ class StepTracker:
 
 
 def unnamed_schedulers(objects: Mapping[str, Any]) -> list[str]:
-    """Optimizers with a scheduler that was not named, in words."""
+    """Texts about optimizers with a scheduler that the user did not name."""
     found = []
     for name, thing in objects.items():
         step = getattr(thing, "step", None)
@@ -395,29 +395,29 @@ def is_scheduler_of(thing: Any, optimizer: Any) -> bool:
         getattr(each, "optimizer", None)
         for each in (thing, *(getattr(thing, "_schedulers", None) or ()))
     ]
-    # Accelerate gives schedulers a wrapper of the optimizer.
+    # Accelerate gives schedulers a wrapper around the optimizer.
     return any(
         optimizer is one for each in driven for one in (each, getattr(each, "optimizer", None))
     )
 
 
 def process_count() -> int:
-    """How many processes share this training."""
+    """The number of processes that share this training."""
     spread = torch.distributed
     return spread.get_world_size() if spread.is_available() and spread.is_initialized() else 1
 
 
 def parameters(optimizer: Any) -> list[torch.Tensor]:
-    """What it trains, in the order in which its state counts them."""
+    """The parameters that an optimizer trains, in the order of its state."""
     return [item for group in optimizer.param_groups for item in group["params"]]
 
 
 def build_part(name: str, thing: Any) -> Part:
     """
-    The part for a named object.
+    Make the part for a named object.
 
     Raises:
-        TypeError: its state cannot be taken.
+        TypeError: the state of the object cannot be captured.
     """
     kind = _part_class(name, thing)
     made = kind(name, thing)
@@ -429,7 +429,7 @@ def build_part(name: str, thing: Any) -> Part:
         raise TypeError(f"the state of {name} cannot be saved: {error}.") from error
     except Exception as error:
         raise TypeError(f"the state of {name} cannot be taken ({describe(error)}).") from error
-    # Put back as new tensors, which the optimizer and the graph would not know.
+    # A dict or list is restored with new tensors, which the optimizer and the graph do not know.
     if kind is Part and tensors.any_trained():
         raise TypeError(
             f"{name} holds tensors that are trained: give each to Rescue(...) under a name of "
@@ -440,10 +440,10 @@ def build_part(name: str, thing: Any) -> Part:
 
 def check_owners(parts: Mapping[str, Part]) -> None:
     """
-    Refuse an optimizer whose weights nobody saves.
+    Check that the parts include the weights of all optimizers.
 
     Raises:
-        RescueError: which optimizer, and how many of its tensors.
+        RescueError: an optimizer trains tensors of no part; names it and their number.
     """
     owned = {id(tensor) for each in parts.values() for tensor in each.tensors()}
     for name, each in parts.items():

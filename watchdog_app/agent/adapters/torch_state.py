@@ -1,9 +1,9 @@
 """
-The state of a PyTorch loop: whatever the user names, taken and given back.
+Capture and restore the state of a PyTorch loop: the objects that the user names.
 
-Understood are modules, optimizers, tensors, random generators, NumPy arrays, dicts
-and lists of plain values, and everything with state_dict and load_state_dict:
-schedulers, gradient scalers, averaged models.
+It supports modules, optimizers, tensors, random generators, NumPy arrays, and dicts and lists of
+plain values. It also supports objects with state_dict and load_state_dict: schedulers, gradient
+scalers, averaged models.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KIND = "torch"
 
 
 class TorchState(NamedState):
-    """The named objects of one loop."""
+    """The state of the named objects of one loop."""
 
     def __init__(
         self,
@@ -46,15 +46,15 @@ class TorchState(NamedState):
     ) -> None:
         """
         Args:
-            objects: as the user named them.
-            position: where the loop stands, as JSON; tensors of it go into its argument.
-            passes: over its data; knows what of that cannot come back.
-            waiting: ids of the parameters whose gradients wait for their optimizer's step;
-                None: hooks on the optimizers tell.
+            objects: the objects by the user's names.
+            position: gives the position of the loop as JSON; adds its tensors to the argument.
+            passes: passes over its data; they know what a resume cannot restore.
+            waiting: gives ids of the parameters whose gradients wait for their optimizer's step;
+                None: hooks on the optimizers show it.
 
         Raises:
-            TypeError: an object's state cannot be taken.
-            RescueError: an optimizer trains what was not given, or several processes train.
+            TypeError: the state of an object cannot be captured.
+            RescueError: an optimizer trains tensors of no named object, or several processes train.
         """
         _require_one_process()
         self.parts: dict[str, Part] = {
@@ -78,7 +78,7 @@ class TorchState(NamedState):
         self._waiting = waiting or self._stepped.accumulating_ids
 
     def capture(self) -> Capture:
-        """Everything, as tensors to be read one by one and as JSON."""
+        """Capture everything, as tensors to read one by one and as JSON."""
         torch_tensors.synchronize_devices()
         tensors = Tensors()
         parts = {name: part.capture(tensors) for name, part in self.parts.items()}
@@ -101,7 +101,7 @@ class TorchState(NamedState):
         return Capture(tensors.entries, meta)
 
     def marker(self) -> TorchMarker:
-        """How it is known from outside that a step has begun to change the weights."""
+        """The marker that shows other processes that a step has begun to change the weights."""
         from watchdog_app.agent.snapshot.torch_marker import TorchMarker
 
         things = [part.thing for part in self.parts.values()]
@@ -116,14 +116,14 @@ class TorchState(NamedState):
         )
 
     def build(self, saved: SavedTorch) -> None:
-        """Nothing is made before it is put: optimizers make their slots as they load."""
+        """Do nothing: optimizers create their slots when they load their state."""
 
     def check(self, saved: SavedTorch) -> None:
         """
-        Compare what the rescue holds with the program.
+        Compare the objects in the rescue with the program's.
 
         Raises:
-            RescueMismatch: it does not fit; nothing was set.
+            RescueMismatch: the rescue does not fit; no value was changed.
         """
         before = saved.meta["parts"]
         found = [f"{name} is in the rescue only" for name in before if name not in self.parts]
@@ -137,10 +137,10 @@ class TorchState(NamedState):
 
     def restore(self, saved: SavedTorch) -> None:
         """
-        Set everything to what the rescue holds.
+        Set everything to the values in the rescue.
 
         Raises:
-            RescueMismatch: it does not fit; nothing was set.
+            RescueMismatch: the rescue does not fit; no value was changed.
         """
         self.check(saved)
         for name, part in self.parts.items():
@@ -152,9 +152,9 @@ class TorchState(NamedState):
 
     def merge_settings(self, saved: SavedTorch) -> tuple[str, ...]:
         """
-        Once everything is put: set what the program changed on purpose. In words.
+        Apply settings that the user edited, after `restore`; returns messages about them.
 
-        A schedule starts from what the program says only if the learning rate is the program's.
+        A schedule takes its base value from the program only if the learning rate is the program's.
         """
         base = (saved.meta.get("identity") or {}).get("settings", {})
         theirs = torch_facts.settings_of(self._objects)
@@ -172,7 +172,7 @@ class TorchState(NamedState):
         return (*merged.said, *kept)
 
     def close(self) -> None:
-        """Take our hooks off the optimizers."""
+        """Remove our hooks from the optimizers."""
         self._stepped.close()
 
 
@@ -187,13 +187,13 @@ class SavedTorch(SavedState):
         return self._rows[name]
 
     def read(self, name: str) -> torch.Tensor:
-        """One tensor, of its own memory, on the CPU."""
+        """Read one tensor, which has its own memory on the CPU."""
         _name, dtype, shape = self._rows[name]
         return torch_tensors.from_bytes(dtype, shape, self._read_raw(name))
 
 
 def environment_record() -> dict[str, Any]:
-    """What decides whether the last digits are repeated; see `environment.differences`."""
+    """Facts that decide whether the last digits repeat; see `environment.differences`."""
     found = {
         **environment.record(),
         "PyTorch": torch.__version__,

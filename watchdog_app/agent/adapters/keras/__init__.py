@@ -1,1 +1,1 @@
-"""A `fit` of Keras: its state, its place in the data and its resume, on each backend."""
+"""A `fit` of Keras: its state, its position in the data and its resume, on each backend."""

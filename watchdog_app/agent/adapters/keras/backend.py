@@ -1,8 +1,8 @@
 """
-What differs between the backends of Keras 3, behind one face.
+The interface to the backends of Keras.
 
-Everything else of a `fit` that a rescue holds is the same on all of them. A
-backend's framework is imported by its own module alone, when Keras runs on it.
+The other parts of a rescue of a `fit` are the same on all backends. Only the module of a backend
+imports its framework, and only if Keras runs on it.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end")
 
 
 class Backend(ABC):
-    """One framework under Keras."""
+    """The framework on which Keras runs."""
 
-    name: str  # as `keras.backend.backend()` says it
+    name: str  # the value of `keras.backend.backend()`
     data_ended: tuple[type[BaseException], ...] = (StopIteration,)
-    # A tf.data iterator of TensorFlow's is drawn from by the training step, in the graph.
+    # False: the training step draws from a tf.data iterator in TensorFlow's graph.
     reads_in_python = True
-    # The next batch is drawn before `on_train_batch_begin`: a place between two batches is behind
-    # the hooks of the one, not before those of the other.
+    # Whether Keras draws the next batch before `on_train_batch_begin`. Then the position between
+    # two batches is after the end hooks of one batch, not before the begin hooks of the next.
     draws_before_hooks = False
     stateful_remedy = "draw them with keras.random and a SeedGenerator"
-    replay: Any = position.Replay  # how a fresh fit gets to a place in its data
+    replay: Any = position.Replay  # the class that brings a new fit to a position in its data
 
     def obstacle(self) -> str | None:
-        """Why this training cannot be saved at all, in words; None when it can."""
+        """Why this training cannot be saved at all, as a text; None if it can."""
         return None
 
     def own_variables(self, model: Any) -> list[Any]:  # noqa: ARG002
-        """The framework's own variables that hang on the model beside Keras's."""
+        """The framework's own variables in the model, which Keras does not list."""
         return []
 
     @abstractmethod
     def variables(self, model: Any, extra: Iterable[Any]) -> list[NamedVariable]:
-        """Every variable of a model, in an order that its program repeats."""
+        """All variables of a model, in an order that a new run of the program repeats."""
 
     @abstractmethod
     def metrics(self, model: Any) -> list[NamedVariable]:
-        """Those of its metrics alone."""
+        """The variables of the model's metrics."""
 
     def keep_metric(self, item: NamedVariable) -> Kept:
-        """A function that returns the values a metric has now, also after they changed."""
+        """A function that returns the current values of a metric, also after they change."""
         value = item.array().copy()
         return lambda: value
 
@@ -66,19 +66,19 @@ class Backend(ABC):
         """See `environment.record`."""
         return environment.record()
 
-    def build(self, model: Any, iterator: Any) -> None:  # noqa: B027 - most have no need of it
+    def build(self, model: Any, iterator: Any) -> None:  # noqa: B027 - most do not need it
         """
-        Make the variables that come with the first batch, without drawing data.
+        Create the variables of the first batch without drawing data.
 
-        Fits on PyTorch and JAX make them before `on_train_begin`.
+        Fits on PyTorch and JAX create them before `on_train_begin`.
         """
 
     def repeatable_order(self, iterator: Any, model: Any) -> Any:  # noqa: ARG002
-        """An order of ours where Keras's own could not be repeated; None where it can."""
+        """Our order of the data if Keras's order cannot be repeated; None if it can."""
         return None
 
     def unrepeatable_order_reason(self, iterator: Any) -> str | None:
-        """What makes the order of this data impossible to repeat, if anything does."""
+        """Why the order of this data cannot be repeated, as a text; None if it can."""
         if self.reads_in_python and position.adapter_name(iterator) == "TorchDataLoaderAdapter":
             from watchdog_app.agent.adapters.torch_data import (
                 PERSISTENT,  # the program has PyTorch then
@@ -89,12 +89,12 @@ class Backend(ABC):
         return position.unrepeatable_order(iterator)
 
     def stateful_operations(self, model: Any) -> list[str]:  # noqa: ARG002
-        """Random operations of the training step whose state nobody can read, by name."""
+        """Names of random operations of the training step whose state cannot be read."""
         return []
 
     @abstractmethod
     def train_on(self, model: Any, source: Any) -> None:
-        """One training step on what the iterator of a pass gives next."""
+        """Run a training step on the next batch of a pass's iterator."""
 
     def without_training(
         self,
@@ -103,38 +103,39 @@ class Backend(ABC):
         logs: dict[str, Any],  # noqa: ARG002
     ) -> AbstractContextManager[None] | None:
         """
-        Within it Keras's step trains nothing; None where an epoch may do without any step.
+        A context in which Keras's step trains nothing; None if an epoch needs no step.
 
         Args:
-            model: that is fitted.
-            callbacks: the CallbackList, which is not to hear of the step.
-            logs: what the step gives.
+            model: the model of the fit.
+            callbacks: the CallbackList, whose batch hooks are not called for the step.
+            logs: the logs that the step returns.
         """
         return None
 
     def record(self, model: Any) -> Any:  # noqa: ARG002
-        """An `oom.record.Record` of what a step may change; None where there is none."""
+        """The `oom.record.Record` of the values that a step may change; None if unsupported."""
         return None
 
     def undo_step(self, model: Any, args: tuple[Any, ...]) -> bool | None:  # noqa: ARG002
         """
-        Put the state back that a failed step was given; None where only a record can tell it.
+        Restore the state that a failed step got as an argument.
 
         Args:
-            model: that is fitted.
-            args: of the step.
+            model: the model of the fit.
+            args: arguments of the step.
 
         Returns:
-            Whether the weights are those before the step.
+            Whether the weights are those before the step. None if the arguments do not hold the
+            state, so that only a record can restore it.
         """
         return None
 
     def micro_batch_obstacle(self, model: Any) -> str | None:  # noqa: ARG002
-        """Why a batch cannot be trained in parts, in words; None where it can."""
+        """Why a batch cannot be trained in parts, as a text; None if it can."""
         return f"it works with Keras on TensorFlow, and this is {self.name}"
 
     def parts(self, model: Any, micro: Any) -> Any:
-        """The `oom.micro_keras.Parts` of a model, where `micro_batch_obstacle` returns None."""
+        """The `oom.micro_keras.Parts` of a model for which `micro_batch_obstacle` returns None."""
         raise NotImplementedError
 
 
@@ -143,7 +144,8 @@ def one_empty_step(model: Any, callbacks: Any, step: Callable[..., Any]) -> Iter
     """
     Replace the model's training step with `step`, and call no batch hooks of callbacks.
 
-    For a resume of an epoch whose batches are all trained, where Keras fails without any.
+    Use it to resume an epoch whose batches are all trained, because Keras fails on an epoch without
+    a step.
     """
     trains = model.train_function
     before = {} if callbacks is None else {h: vars(callbacks).get(h) for h in _BATCH_HOOKS}
@@ -161,12 +163,12 @@ def one_empty_step(model: Any, callbacks: Any, step: Callable[..., Any]) -> Iter
         for hook, own in before.items():
             if own is None:
                 vars(callbacks).pop(hook, None)
-            else:  # what `background_hooks` has put there
+            else:  # the hook of `rescue.AsyncCallbacks`
                 vars(callbacks)[hook] = own
 
 
 def capture_random() -> randomness.State:
-    """Python's, NumPy's, TensorFlow's, PyTorch's and Keras's global random numbers, as JSON."""
+    """Global random states of Python, NumPy, TensorFlow, PyTorch and Keras, as JSON."""
     state = randomness.capture()
     seeds = _keras_seeds()
     if seeds is not None:
@@ -176,7 +178,7 @@ def capture_random() -> randomness.State:
 
 
 def restore_random(state: randomness.State, *, python_and_numpy: bool) -> None:
-    """Set what `capture_random` returned, of the frameworks that are loaded here too."""
+    """Restore the states of `capture_random` for the frameworks that this process has loaded."""
     randomness.restore(state, python_and_numpy=python_and_numpy)
     if _KERAS_SEED in state:
         seeds = _keras_seeds(make=True)
@@ -185,7 +187,7 @@ def restore_random(state: randomness.State, *, python_and_numpy: bool) -> None:
 
 
 def _keras_seeds(*, make: bool = False) -> Any:
-    """The variable of the seed generator that Keras's random functions use when given none."""
+    """The state variable of Keras's global seed generator; None if it does not exist."""
     module = sys.modules.get("keras.src.random.seed_generator")
     states = sys.modules.get("keras.src.backend.common.global_state")
     name = getattr(module, "GLOBAL_SEED_GENERATOR", None)

@@ -1,9 +1,9 @@
 """
-What Keras callbacks remember between batches and epochs: taken, put back, or named as lost.
+Capture and restore the state of Keras callbacks, or name what is lost.
 
-Only fields known to be memory are touched. Callbacks also keep settings that
-they change while they run (ReduceLROnPlateau flips the sign of `min_delta` on
-first use), so putting back everything would break them.
+This module touches only fields that are known as state. Callbacks also keep settings that they
+change while they run: ReduceLROnPlateau flips the sign of `min_delta` at first use. So restoring all
+fields would break them.
 """
 
 from __future__ import annotations
@@ -34,12 +34,11 @@ Arrays = state_values.Arrays
 
 def capture(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], Arrays, list[str]]:
     """
-    The memory of the callbacks.
+    Capture the state of the callbacks.
 
     Returns:
-        One JSON object a callback that has any (`callback`, `fields`, `state`,
-        `weights`); the arrays they hold by name, their own and not copies; and
-        what could not be taken, in words.
+        One JSON object per callback with state (`callback`, `fields`, `state`, `weights`). The
+        callbacks' arrays by name, without copies. Texts about state that cannot be captured.
     """
     states: list[dict[str, Any]] = []
     arrays: Arrays = {}
@@ -47,7 +46,7 @@ def capture(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], Arrays, lis
     for label, callback in _labelled(callbacks):
         state: dict[str, Any] = {"callback": label}
         fields = _known_fields(callback)
-        # Memory that cannot be taken costs that callback its memory, and nobody the rescue.
+        # If the state of one callback cannot be captured, only that state is lost, not the rescue.
         try:
             if fields:
                 state["fields"] = {
@@ -85,10 +84,10 @@ def restore(
     read: Callable[[str], np.ndarray[Any, Any]],
 ) -> list[str]:
     """
-    Give the callbacks their memory back.
+    Restore the state of the callbacks.
 
     Returns:
-        Callbacks of the rescue that this program does not have.
+        The callbacks in the rescue that this program does not have.
     """
     present = dict(_labelled(callbacks))
     absent = []
@@ -107,24 +106,24 @@ def restore(
 
 
 def implements_hook(callback: Any, hook: str) -> bool:
-    """Whether a callback does anything at a hook of Keras's that counts."""
+    """Whether a callback implements a hook; False for callbacks that keep no state."""
     if type(callback).__name__ in _STATELESS:
         return False
-    # What Keras calls at a batch of the training calls the older name where it is not there.
+    # The default `on_train_batch_*` of Keras calls the older name without `train_`.
     names = {hook, hook.replace("_train_", "_")}
     called = [found for name in names if (found := getattr(callback, name, None)) is not None]
     return any(not getattr(each, "_is_default", False) for each in called)
 
 
 def keep_csv_rows(callbacks: Iterable[Any]) -> None:
-    """On a resume: keep the rows that a CSVLogger wrote before, which it would truncate."""
+    """Let CSVLoggers append to their files at a resume, instead of truncating them."""
     for callback in callbacks:
         if is_keras_instance(callback, "CSVLogger"):
             callback.append = True
 
 
 def baseline(callbacks: Sequence[Any]) -> dict[str, dict[str, Any]]:
-    """Plain fields of callbacks that nobody knows, for `changed_since` to compare with."""
+    """Plain fields of unknown callbacks, for a later comparison by `changed_since`."""
     return {
         label: {name: _summarise(value) for name, value in vars(callback).items()}
         for label, callback in _labelled(callbacks)
@@ -136,9 +135,9 @@ def changed_since(
     before: Mapping[str, Mapping[str, Any]], callbacks: Sequence[Any], epoch: int
 ) -> list[str]:
     """
-    Fields of unknown callbacks that training changed: a resume starts them anew.
+    Texts about fields of unknown callbacks that training changed, which a resume does not restore.
 
-    Those that hold the number of the epoch are left out, `on_epoch_begin` sets them again.
+    Fields that hold the number of the epoch do not count, because `on_epoch_begin` sets them again.
     """
     changed = []
     for label, fields in baseline(callbacks).items():
@@ -157,7 +156,7 @@ def changed_since(
 
 
 def _labelled(callbacks: Sequence[Any]) -> list[tuple[str, Any]]:
-    """Each callback under a name that the same program gives it again: class and ordinal."""
+    """Each callback with a name that a new run repeats: its class and a number."""
     counts: dict[str, int] = {}
     labelled = []
     for callback in callbacks:
@@ -184,14 +183,14 @@ def _is_stateful(callback: Any) -> bool:
 
 
 def _is_known(callback: Any) -> bool:
-    """Its memory is handled here or by itself; Keras's other callbacks have none."""
+    """Whether we or its `state_dict` save its state; Keras's other callbacks have no state."""
     module = type(callback).__module__
     ours = is_keras_module(module) or module.startswith("watchdog_app.agent")
     return ours or bool(_known_fields(callback)) or _is_stateful(callback)
 
 
 def _summarise(value: Any) -> Any:
-    """Enough of a value to see that it changed; None for what cannot be told cheaply."""
+    """A summary of a value that shows a change; None if that would be expensive."""
     if isinstance(value, _PLAIN):
         return repr(value)
     if isinstance(value, (list, tuple, dict, set)):
@@ -201,10 +200,10 @@ def _summarise(value: Any) -> Any:
 
 def to_json_value(value: Any) -> Any:
     """
-    The same value in JSON's types; NumPy scalars and arrays become Python's, exactly.
+    Convert a value to JSON types; NumPy scalars and arrays become Python values exactly.
 
     Raises:
-        TypeError: it holds something that JSON cannot.
+        TypeError: the value holds an object that JSON cannot represent.
     """
     if isinstance(value, _PLAIN):
         return value

@@ -1,4 +1,4 @@
-"""What a Keras fit computes and on which data, before its first step; see `rescue.identity`."""
+"""The identity of a Keras fit before its first step: its computation and its data."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ _SAMPLED_ROWS = 64
 
 def gather(model: Any, iterator: Any, backend: str) -> RunIdentity:
     """
-    The identity of a fit that begins. Never raises: what cannot be looked at is left out.
+    The identity of a fit that begins; see `rescue.identity`.
+
+    Never raises: it omits facts that cannot be read.
 
     Args:
-        model: that is fitted.
-        iterator: Keras's EpochIterator; None where its data cannot be followed.
-        backend: that Keras runs on.
+        model: the model of the fit.
+        iterator: Keras's EpochIterator; None if its data cannot be followed.
+        backend: name of the backend.
     """
     optimizers = keras_facts.named_optimizers(model)
     package = sys.modules.get(_package(backend))
@@ -40,7 +42,7 @@ def gather(model: Any, iterator: Any, backend: str) -> RunIdentity:
 
 
 def holders_of(model: Any, iterator: Any) -> Iterator[tuple[str, Any]]:
-    """What may hold attributes of the program's own: layers, and a data set in Python."""
+    """The objects that may hold the program's own attributes: layers, and a Python data set."""
     flatten = getattr(model, "_flatten_layers", None)
     for index, layer in enumerate(flatten() if callable(flatten) else [model]):
         yield f"layer {index}", layer
@@ -50,14 +52,14 @@ def holders_of(model: Any, iterator: Any) -> Iterator[tuple[str, Any]]:
 
 
 def describe_data(iterator: Any) -> dict[str, Any]:
-    """What is known of the data of a fit; see `RunIdentity`."""
+    """The known facts about the data of a fit; see `RunIdentity`."""
     if iterator is None:
         return {}
     found: dict[str, Any] = {}
     for look in (_read_kind, _read_facts):
         try:
             found |= look(iterator)
-        except Exception:  # noqa: S112 - adapters of other versions, data of the program's own
+        except Exception:  # noqa: S112 - adapters of other versions, or the program's own data
             continue
     return found
 
@@ -66,14 +68,14 @@ def rescale_position(
     place: Mapping[str, Any], saved: Mapping[str, Any], now: Mapping[str, Any]
 ) -> tuple[dict[str, Any], str | None]:
     """
-    The same sample of an epoch with batches of another size.
+    Convert a position to batches of another size, at the same sample of the epoch.
 
     Args:
-        place: as `position.FitProgress.position` returned it.
+        place: a position from `position.FitProgress.position`.
         saved, now: the data of the rescue and of this program.
 
     Returns:
-        The place for batches of this program, and what is to be said of it.
+        The position for batches of this program, and a message for the user or None.
     """
     before, size = saved.get("batch_size"), now.get("batch_size")
     if not before or not size or before == size:
@@ -130,7 +132,7 @@ def _read_facts(iterator: Any) -> dict[str, Any]:
         found["rows"] = int(
             adapter.num_batches * adapter.batch_size - (lacking if adapter.has_partial_batch else 0)
         )
-    # Shuffled batch by batch the order of the rows is another with batches of another size.
+    # With shuffle="batch" the order of the rows depends on the size of the batches.
     found["rows_in_any_batches"] = getattr(adapter, "_shuffle", None) != "batch"
     arrays = [
         each for each in data_facts.flatten(getattr(adapter, "_inputs", None)) if each is not None
@@ -156,7 +158,7 @@ def _describe_element(dtype: Any, shape: Any) -> str:
 
 
 def _sample_checksum(arrays: Iterable[Any]) -> str | None:
-    """A checksum of a few rows spread over the data; None where they are no NumPy arrays."""
+    """A checksum of a few rows across the data; None if the data is not NumPy arrays."""
     checksum = 0
     for each in arrays:
         if not isinstance(each, np.ndarray) or each.dtype.hasobject:

@@ -1,10 +1,11 @@
 """
-Keras 2: variables are TensorFlow's, and random layers keep generators of their own.
+Keras 2, whose variables are TensorFlow's and whose random layers have their own generators.
 
-It draws the batches of all epochs through one `DataHandler`, whose `enumerate_epochs` makes the
-iterators and whose `steps` counts within an epoch. A resume drives them through the finished
-epochs, which makes as many iterators and calls the same epoch hooks, and draws the finished batches
-from what the next one comes from. Arrays and generators have one iterator for all epochs.
+It draws the batches of all epochs through one `DataHandler`. Its `enumerate_epochs` makes the
+iterators, and its `steps` counts within an epoch. A resume runs them through the finished epochs,
+which makes the same number of iterators and calls the same epoch hooks. Then it draws the finished
+batches from the iterator of the current epoch. Arrays and generators have one iterator for all
+epochs.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _KINDS = {
 
 
 class HandlerAdapter:
-    """A data adapter of Keras 2 as `position` and `fit_state` know those of Keras 3."""
+    """A data adapter of Keras 2 with the interface of those of Keras 3."""
 
     def __init__(self, handler: Any) -> None:
         adapter = handler._adapter
@@ -55,14 +56,14 @@ class HandlerAdapter:
         self.partial_batch_size = adapter.partial_batch_size()
 
     def get_tf_dataset(self) -> Any:
-        """The pipeline that is iterated over."""
+        """The pipeline that the fit iterates over."""
         return self._handler._dataset
 
 
 class HandlerIterator:
-    """A `DataHandler` of Keras 2 as `position.FitProgress` knows Keras 3's EpochIterator."""
+    """A `DataHandler` of Keras 2 with the interface of Keras 3's EpochIterator."""
 
-    _current_iterator = True  # an epoch that ended early ends the training
+    _current_iterator = True  # never None: in Keras 2 an epoch that ends early ends the training
 
     def __init__(self, handler: Any) -> None:
         self.handler = handler
@@ -71,19 +72,19 @@ class HandlerIterator:
 
     @property
     def num_batches(self) -> int | None:
-        """Batches an epoch; None where that is not known yet."""
+        """Number of batches in an epoch; None: not known yet."""
         found: int | None = self.handler._inferred_steps
         return found
 
 
 def find_handler() -> HandlerIterator | None:
-    """The data of the `fit` that is calling, or None: it is a local variable there."""
+    """The data of the calling `fit`, from its local variables; None if not found."""
     handler = places.find_fit_variable("data_handler", "DataHandler")
     return None if handler is None else HandlerIterator(handler)
 
 
 def unsupported(iterator: HandlerIterator | None) -> str | None:
-    """Why the place in the data cannot be found again with this Keras; None when it can."""
+    """Why a resume cannot find the position in the data with this Keras; None if it can."""
     if iterator is None:
         return "this Keras keeps its data elsewhere"
     if type(iterator.handler).__name__ != "DataHandler":
@@ -93,18 +94,18 @@ def unsupported(iterator: HandlerIterator | None) -> str | None:
 
 
 class HandlerReplay(BaseReplay):
-    """As `replay.Replay`, for the DataHandler of a fresh fit."""
+    """Brings the DataHandler of a new fit to a recorded position."""
 
     def __init__(self, iterator: HandlerIterator, position: dict[str, Any], **how: Any) -> None:
         super().__init__(iterator, position, **how)
         self._handler = iterator.handler
 
     def install(self) -> None:
-        """Let the epochs of this handler begin with the replay."""
+        """Make the epochs of this handler begin with the replay."""
         vars(self._handler)["enumerate_epochs"] = self._epochs
 
     def remove(self) -> None:
-        """Leave the handler as Keras made it."""
+        """Restore the methods of the handler."""
         for name in ("enumerate_epochs", "steps"):
             vars(self._handler).pop(name, None)
 
@@ -116,15 +117,15 @@ class HandlerReplay(BaseReplay):
         batches = self._position["num_batches"]
         for _ in range(finished):
             if next(epochs, None) is None:
-                return  # fit was asked for no more epochs than there were
+                return  # the user asks for no more epochs than the rescue has
             if not handler._adapter.should_recreate_iterator():
                 self._pending += batches or 0
         found = next(epochs, None)
         if found is None:
             return
         if finished and handler._inferred_steps is None:
-            handler._inferred_steps = batches  # as the end of the first epoch told
-        # The generators are noted as `on_epoch_begin` comes, when Keras has made the iterator.
+            handler._inferred_steps = batches  # Keras learns it at the end of the first epoch
+        # `on_epoch_begin` records the generators after Keras has made the iterator.
         self._before_epoch()
         vars(handler)["steps"] = partial(self._steps, found[1])
         yield found
@@ -147,7 +148,7 @@ class HandlerReplay(BaseReplay):
         yield from handler.steps()
 
     def _skip(self, source: Any, count: int) -> None:
-        """Draw so many batches, and drop them."""
+        """Draw `count` batches and drop them."""
         per_execution = self._handler._steps_per_execution
         whole = self._skip_batches(source, count, lambda: int(per_execution.numpy()))
         if not whole and not self._position["epoch_done"]:
@@ -164,7 +165,7 @@ class OnKeras2(OnTensorFlow):
     replay = HandlerReplay
 
     def own_variables(self, model: Any) -> list[Any]:
-        """Counters of batches, the generators of random layers, plain `tf.Variable`s."""
+        """Counters of batches, generators of random layers, and plain `tf.Variable`s."""
         found = [getattr(model, name, None) for name in _COUNTERS]
         found += [generator.state for generator in _random_generators(model)]
         found += variables.plain_variables(model)
@@ -181,22 +182,22 @@ class OnKeras2(OnTensorFlow):
         return [*variables.collect([*groups, (OTHER, extra)])]
 
     def metrics(self, model: Any) -> list[NamedVariable]:
-        """Those of its metrics alone."""
+        """The variables of the model's metrics."""
         return [*variables.collect([(METRIC, _metric_variables(model))])]
 
     def environment_record(self) -> dict[str, Any]:
-        """With the version of Keras 2."""
+        """See `environment.record`; adds the version of Keras 2."""
         return {**super().environment_record(), "tf_keras": tf_keras.__version__}
 
     def build(self, model: Any, iterator: Any) -> None:
-        """What a model does not let be made this way stays missing."""
+        """See `Backend`; variables that cannot be created this way stay missing."""
         try:
             _build_variables(model, iterator)
-        except Exception:  # noqa: S110 - a model with a step of its own is built by that step
+        except Exception:  # noqa: S110 - a model with its own step is built by that step
             pass
 
     def repeatable_order(self, iterator: Any, model: Any) -> None:  # noqa: ARG002
-        """Keras 2 shuffles all epochs of arrays in one pipeline, which is left as it is."""
+        """None: Keras 2 shuffles all epochs of arrays in one pipeline, which stays unchanged."""
         return
 
     def stateful_operations(self, model: Any) -> list[str]:
@@ -207,11 +208,11 @@ class OnKeras2(OnTensorFlow):
     def without_training(
         self, model: Any, callbacks: Any, logs: dict[str, Any]
     ) -> AbstractContextManager[None] | None:
-        """An epoch that had no step at all is an error to Keras 2."""
+        """See `Backend`; Keras 2 raises an error for an epoch without a step."""
         return one_empty_step(model, callbacks, lambda _iterator: dict(logs))
 
     def micro_batch_obstacle(self, model: Any) -> str | None:
-        """As on all backends but Keras 3's TensorFlow."""
+        """See `Backend`; unlike its base class, Keras 2 supports no parts of batches."""
         return Backend.micro_batch_obstacle(self, model)
 
 
@@ -253,5 +254,5 @@ def _metric_variables(model: Any) -> Iterator[Any]:
 
 def _optimizer_variables(optimizer: Any) -> Iterator[Any]:
     held = optimizer.variables
-    # A method of the legacy optimizers, a list of the others.
+    # Legacy optimizers have a method `variables`, others a list.
     yield from held() if not isinstance(held, (list, tuple)) else held

@@ -1,7 +1,7 @@
 """
-What the parts of a Keras model are: kinds of things, variables under names, optimizers.
+The parts of a Keras model: classes of objects, named variables, optimizers.
 
-Nothing of Keras is imported, of neither generation (`keras`, `tf_keras`).
+This module imports neither `keras` nor `tf_keras`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 from watchdog_app.agent.state.rows import METRIC, MODEL, OPTIMIZER
 
 PACKAGES = ("keras", "tf_keras")
-_OPTIMIZERS = ("Optimizer", "OptimizerV2")  # the second: `tf_keras.optimizers.legacy`
+_OPTIMIZERS = ("Optimizer", "OptimizerV2")  # OptimizerV2 is of `tf_keras.optimizers.legacy`
 
 Named = tuple[str, Any]
 Grouped = tuple[str, str, Any]  # unique name, group, Keras's variable
 
 
 def is_keras_instance(thing: Any, *names: str) -> bool:
-    """Whether one of its classes is Keras's own of such a name, e.g. "EarlyStopping"."""
+    """Whether an object is an instance of a Keras class of these names, e.g. "EarlyStopping"."""
     return any(
         kind.__name__ in names for kind in type(thing).__mro__ if is_keras_module(kind.__module__)
     )
@@ -31,12 +31,12 @@ def is_keras_module(module: object, packages: Iterable[str] = PACKAGES) -> bool:
 
 
 def variables_of(model: Any) -> list[Grouped]:
-    """Weights, statistics, seeds, metrics and every optimizer's, once each, in a steady order."""
+    """All variables of a model and its optimizers, without duplicates, in a stable order."""
     return list(_named_once(_all_variables(model)))
 
 
 def metrics_of(model: Any) -> list[Grouped]:
-    """Those of a model's metrics."""
+    """The variables of a model's metrics."""
     return list(_named_once((METRIC, each) for each in model.metrics_variables))
 
 
@@ -61,7 +61,7 @@ def _named_once(variables: Iterable[tuple[str, Any]]) -> Iterator[Grouped]:
 
 
 def optimizers_of(model: Any) -> list[Any]:
-    """The compiled optimizer first, then others that the model holds (as a GAN does)."""
+    """The compiled optimizer, then others in attributes of the model (as in a GAN)."""
     found: list[Any] = []
     compiled = getattr(model, "optimizer", None)
     if is_keras_instance(compiled, *_OPTIMIZERS):
@@ -74,19 +74,19 @@ def optimizers_of(model: Any) -> list[Any]:
 
 def optimizer_targets(model: Any) -> list[list[int] | None]:
     """
-    For each optimizer, the positions in `model.variables` of what it trains.
+    For each optimizer, the positions in `model.variables` of the variables that it trains.
 
-    None for an optimizer that has not seen its variables yet. Recorded with a
-    rescue: a fresh process needs it to make the slots before it can fill them.
+    None for an optimizer that has not been built yet. A rescue holds the positions, because a new
+    process must create the slots before it can fill them.
     """
     known = model.variables
     return [targets_of(optimizer, known) for optimizer in optimizers_of(model)]
 
 
 def targets_of(optimizer: Any, known: Sequence[Any]) -> list[int] | None:
-    """The positions in `known` of what an optimizer trains; None when it was not built for them."""
+    """The positions in `known` of the variables that an optimizer trains; None: unknown."""
     trained = getattr(optimizer, "_trainable_variables", None)
-    # Those of Keras 2 are made by its own part of the agent.
+    # Module `keras2` creates the slots of Keras 2.
     if not getattr(optimizer, "built", False) or trained is None:
         return None
     position = {id(variable): index for index, variable in enumerate(known)}
@@ -95,7 +95,7 @@ def targets_of(optimizer: Any, known: Sequence[Any]) -> list[int] | None:
 
 
 def build_optimizers(model: Any, targets: Sequence[Sequence[int] | None]) -> None:
-    """Make the slots of optimizers that have none yet, for the variables they trained."""
+    """Create the slots of optimizers that have none, for the variables that they trained."""
     variables = model.variables
     for optimizer, indices in zip(optimizers_of(model), targets, strict=False):
         if indices is None or optimizer.built:

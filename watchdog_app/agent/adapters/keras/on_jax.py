@@ -1,10 +1,10 @@
 """
-Keras on JAX: the state lives outside the variables while an epoch is trained.
+Keras on JAX, where the state is outside the variables during an epoch.
 
-`fit` takes the arrays out of the variables as an epoch begins, hands them from
-step to step (each step takes over the memory of the one before), and puts them
-back at the epoch's end, or when somebody asks `jax_state_sync`. A rescue looks
-where they are and moves nothing.
+`fit` takes the arrays out of the variables at the begin of an epoch and passes them from step to
+step. Each step takes over the memory of the one before. `fit` assigns the arrays to the variables
+at the epoch's end, or when code calls `jax_state_sync`. A rescue reads the arrays where they are,
+and moves nothing.
 
 Source: `JAXTrainer.fit`, `_get_jax_state` and `jax_state_sync`, Keras 3.0 to 3.15.
 """
@@ -23,13 +23,13 @@ from watchdog_app.agent.adapters.keras.backend import Backend, one_empty_step
 from watchdog_app.agent.adapters.keras.model import metrics_of, variables_of
 from watchdog_app.agent.state.rows import NamedVariable, Row, numpy_type
 
-# In the order in which Keras puts them back: of a variable in two of them the last counts.
+# In the order in which Keras assigns them: for a variable in two of them, the last one counts.
 _PARTS = ("trainable_variables", "non_trainable_variables", "optimizer_variables")
 _METRICS = "metrics_variables"
 
 
 class _StateArrays:
-    """Where the step's state has each variable of a model."""
+    """Finds the array of each variable of a model in the state of the step."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -45,12 +45,12 @@ class _StateArrays:
             self._at.update((id(each), (part, index)) for index, each in enumerate(lists[part]))
 
     def value(self, variable: Any) -> Any:
-        """The array that a variable stands for now."""
+        """The current array of a variable."""
         state = getattr(self._model, "_jax_state", None)
         if state and not self._model._jax_state_synced:
             part, index = self._at.get(id(variable), ("", 0))
             held = state.get(part)
-            if held:  # a validation hands on no optimizer
+            if held:  # during a validation the state has no optimizer variables
                 return held[index]
         return variable.value
 
@@ -81,12 +81,12 @@ class JaxVariable:
         """
         The array's own memory on a CPU, a copy from a GPU.
 
-        Let go of before the next step: JAX cannot use memory again that somebody looks at.
+        Release it before the next step: JAX cannot reuse memory while a view of it exists.
         """
         return _to_numpy(self.arrays.value(self.holder))
 
     def assign(self, value: np.ndarray[Any, Any]) -> None:
-        """Set the variable; only while Keras has the arrays in the variables."""
+        """Set the variable; call it only while Keras has the arrays in the variables."""
         self.holder.assign(value)
 
 
@@ -96,7 +96,7 @@ class OnJax(Backend):
     name = "jax"
 
     def obstacle(self) -> str | None:
-        """Several processes share one training."""
+        """See `Backend`: several processes share one training."""
         if jax.process_count() > 1:
             return (
                 "This training runs in several processes, and a rescue holds the state of one. "
@@ -105,17 +105,17 @@ class OnJax(Backend):
         return None
 
     def variables(self, model: Any, extra: Iterable[Any]) -> list[NamedVariable]:  # noqa: ARG002
-        """Keras's."""
+        """See `Backend`; the variables of Keras."""
         arrays = _StateArrays(model)
         return [JaxVariable(*each, arrays) for each in variables_of(model)]
 
     def metrics(self, model: Any) -> list[NamedVariable]:
-        """Those of its metrics alone."""
+        """The variables of the model's metrics."""
         arrays = _StateArrays(model)
         return [JaxVariable(*each, arrays) for each in metrics_of(model)]
 
     def environment_record(self) -> dict[str, Any]:
-        """With JAX's devices and flags."""
+        """See `environment.record`; adds JAX's devices and flags."""
         return {
             **super().environment_record(),
             "jax": jax.__version__,
@@ -125,7 +125,7 @@ class OnJax(Backend):
         }
 
     def train_on(self, model: Any, source: Any) -> None:
-        """One step on the state that the variables hold, put back into them."""
+        """Run a step on the state in the variables, and assign the new state to them."""
         state = model._get_jax_state(
             trainable_variables=True,
             non_trainable_variables=True,
@@ -139,11 +139,11 @@ class OnJax(Backend):
     def without_training(
         self, model: Any, callbacks: Any, logs: dict[str, Any]
     ) -> AbstractContextManager[None] | None:
-        """Keras's fit on JAX fails on an epoch that had no step at all."""
+        """See `Backend`; Keras's fit on JAX fails on an epoch without a step."""
         return one_empty_step(model, callbacks, lambda state, _iterator: (dict(logs), state))
 
     def undo_step(self, model: Any, args: tuple[Any, ...]) -> bool | None:
-        """The step was given the whole state, and has taken over its memory or has not."""
+        """See `Backend`: restore the state unless the step has taken over its memory."""
         state = args[0] if args else None
         if not isinstance(state, tuple) or len(state) != len((*_PARTS, _METRICS)):
             return False
@@ -158,7 +158,7 @@ class OnJax(Backend):
 
 
 def _to_numpy(value: Any) -> np.ndarray[Any, Any]:
-    # A piece is an object of its own: what NumPy's view keeps alive goes with it.
+    # The data of one device is a separate object. NumPy's view keeps only that object alive.
     if getattr(value, "is_fully_replicated", False):
         value = value.addressable_data(0)
     return np.asarray(value)

@@ -1,13 +1,14 @@
 """
-Keras on TensorFlow: its variables, its own order of shuffled arrays, its steps.
+Keras on TensorFlow: its variables, its steps, and a repeatable order of shuffled arrays.
 
-Keras shuffles arrays with an operation that draws from the machine's entropy when there is no
-seed: nobody can tell later which rows of an epoch were trained. For such a fit the permutation of
-each epoch is drawn from a seed of ours and the number of the epoch instead. It is as random as
-before, and a rescue can hold it. Programs with a seed are left alone: Keras repeats their order by
-itself. The pipeline is Keras's own (`ArrayDataAdapter.get_tf_dataset`, Keras 3.8 to 3.15) with
-another permutation; the tensors of the data are used again, since making them a second time would
-copy all of it.
+Without a seed, Keras shuffles arrays with an operation that draws from the machine's entropy. Then
+a later process cannot know which rows of an epoch were trained. For such a fit this module draws
+the permutation of each epoch from its own seed and the number of the epoch. The order is as random
+as before, and a rescue can hold the seed. Programs with a seed stay unchanged, because Keras
+repeats their order.
+
+The pipeline is Keras's own (`ArrayDataAdapter.get_tf_dataset`, Keras 3.8 to 3.15) with another
+permutation. It uses the existing tensors of the data, because new ones would copy all of it.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from watchdog_app.agent.adapters.keras.backend import TENSORFLOW, Backend, Kept
 from watchdog_app.agent.state import variables
 from watchdog_app.agent.state.rows import NamedVariable
 
-# Random operations of a compiled step whose counters nobody can read. Keras's layers draw from seed
-# generators, which are variables.
+# Random operations of a compiled step whose counters cannot be read. Keras's layers draw from seed
+# generators instead, which are variables.
 _STATEFUL_OPERATIONS = frozenset(
     {
         "Multinomial",
@@ -39,7 +40,7 @@ _STATEFUL_OPERATIONS = frozenset(
         "TruncatedNormal",
     }
 )
-# The permutation comes of a sort: 4 million rows take half a second, in the background.
+# The permutation needs a sort: 4 million rows take half a second, in the background.
 _MOST_ROWS = 4_000_000
 
 
@@ -51,7 +52,7 @@ class OnTensorFlow(Backend):
     reads_in_python = False
 
     def own_variables(self, model: Any) -> list[Any]:
-        """Plain `tf.Variable`s."""
+        """See `Backend`; plain `tf.Variable`s in the model."""
         return variables.plain_variables(model)
 
     def variables(self, model: Any, extra: Iterable[Any]) -> list[NamedVariable]:
@@ -64,20 +65,20 @@ class OnTensorFlow(Backend):
 
     def keep_metric(self, item: NamedVariable) -> Kept:
         """
-        Free of cost: a reference.
+        See `Backend`; holds a reference, which costs nothing.
 
-        TensorFlow gives a variable a new buffer when it is written while one is held.
+        While a reference to a buffer exists, TensorFlow writes the variable to a new buffer.
         """
         value = item.holder.read_value()
         return lambda: np.asarray(value)
 
     def build(self, model: Any, iterator: Any) -> None:
-        """What a model does not let be made this way stays missing."""
+        """See `Backend`; variables that cannot be created this way stay missing."""
         spec = getattr(getattr(iterator, "_distributed_dataset", None), "element_spec", None)
         if spec is not None and model._distribute_strategy is None:
             try:
                 model._symbolic_build(data_batch=spec)
-            except Exception:  # noqa: S110 - a model with a step of its own is built by that step
+            except Exception:  # noqa: S110 - a model with its own step is built by that step
                 pass
 
     def repeatable_order(self, iterator: Any, model: Any) -> EpochOrder | None:
@@ -85,7 +86,7 @@ class OnTensorFlow(Backend):
         return make_repeatable(iterator, model)
 
     def unrepeatable_order_reason(self, iterator: Any) -> str | None:
-        """Arrays that are shuffled without a seed are drawn by the machine's entropy."""
+        """See `Backend`; adds arrays that Keras shuffles without a seed."""
         return unseeded_shuffle_reason(iterator) or super().unrepeatable_order_reason(iterator)
 
     def stateful_operations(self, model: Any) -> list[str]:
@@ -93,11 +94,11 @@ class OnTensorFlow(Backend):
         return stateful_operations(model.train_function)
 
     def train_on(self, model: Any, source: Any) -> None:
-        """The step draws from the iterator itself."""
+        """See `Backend`; the step draws from the iterator itself."""
         model.train_function(source)
 
     def record(self, model: Any) -> Any:
-        """None where the model is spread over several devices."""
+        """See `Backend`; None if the model is distributed over several devices."""
         if getattr(model, "_distribute_strategy", None) is not None:
             return None
         from watchdog_app.agent.oom.on_tensorflow import TensorFlowRecord
@@ -120,7 +121,7 @@ class OnTensorFlow(Backend):
 
 
 class EpochOrder:
-    """Permutations that follow from `seed` and the number of the epoch."""
+    """Permutations of the rows, computed from `seed` and the number of the epoch."""
 
     def __init__(self) -> None:
         self._seed = tf.Variable(
@@ -130,7 +131,7 @@ class EpochOrder:
 
     @property
     def seed(self) -> int:
-        """What a rescue has to hold."""
+        """The seed, which a rescue must hold."""
         return int(self._seed.numpy())
 
     @seed.setter
@@ -138,7 +139,7 @@ class EpochOrder:
         self._seed.assign(value)
 
     def epoch_begins(self, epoch: int) -> None:
-        """Call before the epoch's first batch is drawn."""
+        """Set the epoch; call it before the draw of the epoch's first batch."""
         self._epoch.assign(epoch)
 
     def permutation(self, rows: int) -> Any:
@@ -150,15 +151,14 @@ class EpochOrder:
 
 def make_repeatable(iterator: Any, model: Any) -> EpochOrder | None:
     """
-    Exchange the order of a fit that shuffles arrays without a seed.
+    Replace the order of a fit that shuffles arrays without a seed.
 
     Args:
         iterator: the fit's EpochIterator, before its first epoch.
-        model: the model that is fitted.
+        model: the model of the fit.
 
     Returns:
-        The order, or None when there is nothing to do or it cannot be done; then nothing was
-        changed.
+        The new order; None if the fit needs none or cannot get one, and is unchanged.
     """
     adapter: Any = getattr(iterator, "data_adapter", None)
     if type(adapter).__name__ != "ArrayDataAdapter" or adapter._shuffle is not True:
@@ -177,7 +177,7 @@ def make_repeatable(iterator: Any, model: Any) -> EpochOrder | None:
 
 
 def unseeded_shuffle_reason(iterator: Any) -> str | None:
-    """Whether Keras shuffles arrays in an order that nobody can tell later, in words."""
+    """A text if Keras shuffles arrays in an order that cannot be repeated; otherwise None."""
     adapter: Any = getattr(iterator, "data_adapter", None)
     if type(adapter).__name__ == "ArrayDataAdapter" and adapter._shuffle and not _is_seeded():
         return "the shuffled order of arrays without a seed (keras.utils.set_random_seed)"
@@ -191,7 +191,7 @@ def _is_seeded() -> bool:
 
 
 def _find_repeated_arrays(dataset: Any) -> Any:
-    """The part of Keras's pipeline that repeats the whole arrays, None when it looks different."""
+    """The part of Keras's pipeline that repeats the whole arrays; None: unknown structure."""
     found = []
     waiting = [dataset]
     while waiting:
@@ -222,13 +222,13 @@ def _build_pipeline(order: EpochOrder, arrays: Any, rows: int, batch_size: int) 
     def permutation(_: Any) -> Any:
         return order.permutation(rows)
 
-    # Nothing in them is to be converted, which took 50 to 150 ms.
+    # AutoGraph has nothing to convert in these functions, and took 50 to 150 ms.
     as_it_is = tf.autograph.experimental.do_not_convert
     indices = tf.data.Dataset.range(1).map(as_it_is(permutation)).prefetch(1)
     made = tf.data.Dataset.zip((indices.flat_map(as_it_is(batches)), arrays))
     made = made.map(as_it_is(gather), num_parallel_calls=tf.data.AUTOTUNE)
     options = tf.data.Options()
-    # As Keras: serialising the pipeline would take a copy of the arrays.
+    # The same options as Keras's: serialising the pipeline would copy the arrays.
     options.experimental_optimization.apply_default_optimizations = False
     options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
@@ -237,9 +237,10 @@ def _build_pipeline(order: EpochOrder, arrays: Any, rows: int, batch_size: int) 
 
 def stateful_operations(train_function: Callable[..., Any] | None) -> list[str]:
     """
-    Names of such operations in a traced training function, sorted; empty when there are none.
+    Names of random operations in a traced training function whose state cannot be read, sorted.
 
-    Also empty where the function cannot be looked into (run eagerly, not traced yet).
+    Empty also if the function has no graph: it runs eagerly, or is not traced yet.
+
     Source: `TensorFlowTrainer._make_function` closes over its tf.functions, Keras 3.
     """
     seen: set[int] = set()

@@ -1,4 +1,4 @@
-"""Keras on PyTorch: its tensors in place, and the modules' own that Keras knows nothing of."""
+"""Keras on PyTorch: its tensors, and those of PyTorch modules that Keras does not list."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TorchVariable:
 
     @property
     def tensor(self) -> torch.Tensor:
-        """Where the elements lie, for as long as the training lasts."""
+        """The tensor, whose memory stays the same during the training."""
         if isinstance(self.holder, torch.Tensor):
             return self.holder
         found: torch.Tensor = self.holder.value
@@ -52,7 +52,7 @@ class TorchVariable:
         return np.frombuffer(raw, numpy_type(dtype)).reshape(shape)
 
     def assign(self, value: np.ndarray[Any, Any]) -> None:
-        """In place: modules and optimizers hold the same tensor."""
+        """Write the values in place, because modules and optimizers hold the same tensor."""
         if self.nbytes:
             _name, dtype, shape = self.row
             raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
@@ -66,7 +66,7 @@ class OnTorch(Backend):
     draws_before_hooks = True
 
     def obstacle(self) -> str | None:
-        """Several processes share one training."""
+        """See `Backend`: several processes share one training."""
         if process_count() > 1:
             return (
                 "This training runs in several processes, and a rescue holds the state of one. "
@@ -75,12 +75,12 @@ class OnTorch(Backend):
         return None
 
     def own_variables(self, model: Any) -> list[Any]:
-        """Buffers of wrapped modules (running statistics) are no variables of Keras's."""
+        """See `Backend`; buffers of wrapped modules, such as running statistics."""
         known = {id(each.value) for each in (*model.variables, *model.metrics_variables)}
         return [(name, held) for name, held in _tensors(model) if id(held) not in known]
 
     def variables(self, model: Any, extra: Iterable[Any]) -> list[NamedVariable]:
-        """Keras's, and `extra`."""
+        """See `Backend`; the variables of Keras, and `extra`."""
         found: list[NamedVariable] = [TorchVariable(*each) for each in variables_of(model)]
         names = {item.name for item in found}
         for path, tensor in extra:
@@ -92,19 +92,19 @@ class OnTorch(Backend):
         return found
 
     def metrics(self, model: Any) -> list[NamedVariable]:
-        """Those of its metrics alone."""
+        """The variables of the model's metrics."""
         return [TorchVariable(*each) for each in metrics_of(model)]
 
     def environment_record(self) -> dict[str, Any]:
-        """With PyTorch's threads and flags."""
+        """See `environment.record`; adds PyTorch's threads and flags."""
         return {**super().environment_record(), **environment_record()}
 
     def train_on(self, model: Any, source: Any) -> None:
-        """The step is given its batch."""
+        """See `Backend`; the step gets its batch as an argument."""
         model.train_function([next(source)])
 
     def record(self, model: Any) -> Any:  # noqa: ARG002
-        """Of the tensors."""
+        """See `Backend`; the record of the tensors."""
         from watchdog_app.agent.oom.on_torch import KerasRecord
 
         return KerasRecord()

@@ -1,11 +1,12 @@
 """
-Passes over the data of a `fit` whose batches are drawn by Python in the training's own thread.
+Passes over the data of a `fit` whose batches Python draws in the thread of the training.
 
-So it is on PyTorch and JAX. The order of a pass follows from random numbers that
-are drawn as it begins: those of Python, NumPy and PyTorch, and of generators that
-the data holds. They are noted then, and put back when a resume begins that pass
-again; so no seed is needed. Keras asks for a new pass here and there long before
-it draws from it, which is a moment of its own: a DataLoader draws at both.
+That is so on PyTorch and JAX. The order of a pass depends on random numbers that it draws at its
+begin: from Python, NumPy and PyTorch, and from generators that the data owns. So the random states
+are recorded at that moment, and restored when a resume begins the pass again. No seed is needed.
+
+Keras sometimes requests a new pass long before it draws from it. A DataLoader draws random numbers
+at both moments, so both are recorded.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from watchdog_app.agent.adapters.keras.position import adapter_name
 from watchdog_app.agent.contain import Guard
 from watchdog_app.agent.state import own_random, randomness
 
-_ASKED = "asked"  # Keras has made the iterator
-_BEGUN = "begun"  # and draws its first batch
+_ASKED = "asked"  # the moment when Keras makes the iterator
+_BEGUN = "begun"  # the moment when Keras draws its first batch
 
 GLOBAL_NUMBERS = (
     "the order of a generator that draws global random numbers while it is read, if others draw "
@@ -32,8 +33,8 @@ class DataPasses:
     The passes of one EpochIterator, numbered as Keras makes them.
 
     Args:
-        iterator: of the fit, before its first epoch.
-        say: tells the user a line.
+        iterator: the EpochIterator of the fit, before its first epoch.
+        say: prints a message for the user.
     """
 
     def __init__(self, iterator: Any, say: Callable[[str], None]) -> None:
@@ -48,23 +49,22 @@ class DataPasses:
         self._sketches = [own_random.order_checksums(each) for each in self._holders]
         self._made = 0
         self._moments: dict[int, dict[str, _RandomMoment]] = {}
-        self._draws_global = False  # the generator was seen to draw global numbers
-        # On the way to the place of a rescue: what its passes began with, how many it had asked
-        # for, and those that were asked for here and there were not.
-        self._recorded: dict[int, Mapping[str, Any]] = {}
-        self._requested: int | None = None
-        self._postponed: list[Pass] = []
+        self._draws_global = False  # whether the generator has drawn global random numbers
+        # Used until a resume reaches its position.
+        self._recorded: dict[int, Mapping[str, Any]] = {}  # recorded random states, by pass
+        self._requested: int | None = None  # number of passes that the rescue had requested
+        self._postponed: list[Pass] = []  # passes that this fit requests earlier than the rescue
 
     def install(self) -> None:
-        """From now on the iterator's passes are noted."""
+        """Record the iterator's passes from now on."""
         vars(self._iterator)["_get_iterator"] = self._next_pass
 
     def remove(self) -> None:
-        """Leave the iterator as Keras made it."""
+        """Restore the method of the iterator."""
         vars(self._iterator).pop("_get_iterator", None)
 
     def position(self) -> dict[str, Any]:
-        """Where the passes stand, as JSON: for `resume_from` in another process."""
+        """The position of the passes, as JSON, for `resume_from` in another process."""
         return {
             "asked": self._made,
             "began": [
@@ -74,24 +74,24 @@ class DataPasses:
         }
 
     def resume_from(self, position: Mapping[str, Any] | None) -> None:
-        """Passes that are made from now on begin as those of the rescue did."""
+        """Give passes from now on the random states that the rescue recorded."""
         if position is not None:
             self._recorded = dict(position["began"])
             self._requested = position["asked"]
 
     def arrived(self) -> None:
-        """The finished batches were drawn, the random numbers put back; the training continues."""
+        """Continue the training, after the finished batches were drawn and the state restored."""
         self._recorded, self._requested = {}, None
         later, self._postponed = self._postponed, []
         for part in later:
             iter(part)
 
     def lost(self) -> str | None:
-        """What a resume cannot repeat of the order, if anything."""
+        """What a resume cannot repeat of the order, as a text; None if it can repeat all."""
         if not self._is_generator or 0 not in self._moments:
             return None
         first = self._moments[0].get(_BEGUN)
-        # Of Python's and NumPy's numbers: the training itself draws PyTorch's.
+        # Compare only the states of Python and NumPy: the training itself draws from PyTorch's.
         if first is None or (
             first.seen[:2] == randomness.snapshot()[:2] and not self._draws_global
         ):
@@ -103,14 +103,14 @@ class DataPasses:
         return Pass(self, self._made - 1, self._make)
 
     def postpone(self, part: Pass) -> bool:
-        """Whether a pass is postponed, as the rescue had not requested it yet."""
+        """Postpone a pass that the rescue had not requested yet; whether it was postponed."""
         if self._requested is None or part.number < self._requested:
             return False
         self._postponed.append(part)
         return True
 
     def moment(self, part: Pass, name: str) -> None:
-        """A pass is asked for, or begun."""
+        """Restore or record random states when a pass is requested or begins."""
         known = self._recorded.get(part.number, {}).get(name)
         if known is not None:
             randomness.restore(dict(known))
@@ -118,7 +118,7 @@ class DataPasses:
                 self._say(own_random.CHANGED)
             for holder, orders in zip(self._holders, known["orders"], strict=False):
                 own_random.restore_orders(holder, orders)
-        with self._guard:  # the training's own thread is on its way to its next batch
+        with self._guard:  # an error here must not stop the training, whose thread calls this
             self._record_moment(part, name)
 
     def should_compare(self, part: Pass) -> bool:
@@ -130,7 +130,7 @@ class DataPasses:
         self._draws_global = before != randomness.snapshot()
 
     def count_skipped(self) -> None:
-        """A pass that is not drawn again has been begun once: a data set counts its iterators."""
+        """Begin a skipped pass once more, because a tf.data set counts its iterators."""
         if adapter_name(self._iterator) == "TFDatasetAdapter":
             iter(self._adapter.get_tf_dataset())
 
@@ -145,16 +145,16 @@ class DataPasses:
             for holder, sketch in zip(self._holders, self._sketches, strict=True)
         ]
         self._moments.setdefault(part.number, {})[name] = _RandomMoment(own, orders)
-        # Two are in use at the end of an epoch: the one drawn from, and the next one asked for.
+        # At the end of an epoch two passes are in use: the current one, and the requested next one.
         for number in [each for each in self._moments if each < part.number - 1]:
             if not (
                 self._is_generator and number == 0
-            ):  # a generator is drawn again from its beginning
+            ):  # a resume draws a generator again from its begin
                 del self._moments[number]
 
 
 class Pass:
-    """One iterator over the data, which counts what is drawn."""
+    """An iterator over the data that counts its batches."""
 
     def __init__(self, passes: DataPasses, number: int, make: Callable[[], Any]) -> None:
         self.number = number
@@ -171,7 +171,7 @@ class Pass:
 
     def __next__(self) -> Any:
         if self._source is None:
-            raise StopIteration  # it was not asked for yet
+            raise StopIteration  # it was postponed
         if not self.drawn:
             self._passes.moment(self, _BEGUN)
         self.drawn += 1
@@ -183,13 +183,13 @@ class Pass:
         return batch
 
     def skip(self) -> None:
-        """End this pass during a replay: the rest is not drawn."""
+        """End this pass during a replay, without drawing its remaining batches."""
         if not self.drawn:
             self._passes.count_skipped()
 
 
 class _RandomMoment:
-    """Random numbers of one moment: taken in 50 µs, made into JSON when a rescue is saved."""
+    """Random states of one moment: captured in 50 µs, converted to JSON when a rescue is saved."""
 
     def __init__(
         self, own: own_random.States | None = None, orders: list[own_random.Orders] | None = None
@@ -204,16 +204,16 @@ class _RandomMoment:
 
 
 def _random_source(iterator: Any) -> Any:
-    """What the passes are made from, for the generators that it draws from."""
+    """The data set of the passes, which may own random generators; None if not needed."""
     name = adapter_name(iterator)
     if name == "TorchDataLoaderAdapter":
         return iterator.data_adapter._dataloader
-    # A PyDataset begins with its epoch, see `state`; a generator is drawn from its beginning.
+    # Module `state` handles a PyDataset per epoch; a resume draws a generator from its begin.
     return iterator.data_adapter.get_tf_dataset() if name == "TFDatasetAdapter" else None
 
 
 def _order_holders(source: Any) -> list[Any]:
-    """Objects of the program that may keep an order: what a DataLoader is made of."""
+    """The parts of a DataLoader, which may be the program's own and may keep an order."""
     if source is None:
         return []
     parts = [getattr(source, name, None) for name in ("dataset", "sampler", "batch_sampler")]

@@ -1,15 +1,15 @@
 """
-Where `fit` stands in its data, and how a fresh `fit` gets to such a place.
+Read the position of a `fit` in its data, and bring a new `fit` to such a position.
 
-The place is read from outside while the fit trains: nothing is hooked or counted.
+While the fit trains, the position is read from Keras's objects, without hooks or counters.
 
-Keras draws the batches of all epochs through one `EpochIterator`. What is relied
-on has been there since Keras 3.8, see `internals`; `unsupported` says when it is not so.
+Keras draws the batches of all epochs through one `EpochIterator`. Its private names that this
+module uses exist since Keras 3.8, see `internals`; `unsupported` checks them.
 
-A resume drives Keras's own generator through the finished epochs, which makes as many dataset
-iterators and calls the same epoch hooks, so that every reshuffle comes out as before, and then
-through the finished batches of the current epoch, which are drawn and dropped. Only the one
-iterator object of the resumed fit is touched, for its first epoch.
+A resume runs Keras's own generator through the finished epochs. That makes the same number of
+dataset iterators and calls the same epoch hooks, so that each reshuffle gives the same order. Then
+it draws the finished batches of the current epoch and drops them. It changes only the iterator
+object of the resumed fit, and only for its first epoch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from watchdog_app.agent import internals
 from watchdog_app.agent.adapters.keras.model import is_keras_instance, is_keras_module
 from watchdog_app.base.errors import RescueMismatch
 
-REPORT_AFTER_S = 2.0  # drawing finished batches again is said when it takes longer
+REPORT_AFTER_S = 2.0  # print a message if drawing finished batches again takes longer
 UNSEEDED_SHUFFLE = (
     "the order of a tf.data shuffle without a seed (give it one: shuffle(..., seed=1))"
 )
@@ -46,43 +46,43 @@ _BATCH_HOOKS = (
 
 @dataclass
 class FitProgress:
-    """The epochs of one `fit` so far. What `position` returns is all that a resume needs."""
+    """The progress of one `fit`; a resume needs only the values that `position` returns."""
 
-    iterator: Any  # Keras's EpochIterator, None where it cannot be followed
+    iterator: Any  # Keras's EpochIterator; None if it cannot be followed
     first_epoch: int = 0
     epoch: int = 0
     next_batch: int = 0
-    epoch_done: bool = False  # all batches trained; validation may be under way
-    between_epochs: bool = False  # none of the epoch's hooks has been called yet
-    # Of each finished epoch: None when its batches were all drawn in the regular way,
-    # else the iterator's step count when its data ran out.
+    epoch_done: bool = False  # whether all batches are trained; validation may be running
+    between_epochs: bool = False  # whether no hook of the epoch has been called yet
+    # Of each finished epoch: None if all its batches were drawn, otherwise the iterator's step
+    # count when its data ran out.
     ended: list[int | None] = field(default_factory=list)
-    # Python's `random` as each epoch began: Keras orders a PyDataset's batches with it.
+    # State of Python's `random` at the epoch's begin: Keras orders a PyDataset's batches with it.
     python_random: list[Any] | None = None
-    passes: Any = None  # the `DataPasses` over the data, where Python draws the batches
+    passes: Any = None  # the `DataPasses` over the data if Python draws the batches, or None
 
     def epoch_begins(self, epoch: int) -> None:
-        """Call in `on_epoch_begin`."""
+        """Record the begin of an epoch; call it in `on_epoch_begin`."""
         self.epoch, self.next_batch, self.epoch_done = epoch, 0, False
 
     def epoch_ends(self) -> None:
-        """Call in `on_epoch_end`."""
+        """Record the end of an epoch; call it in `on_epoch_end`."""
         self.ended.append(self._ran_out())
 
     @property
     def last_batch_trained(self) -> bool:
-        """All batches of the epoch are trained, as far as their number is known beforehand."""
+        """Whether all batches of the epoch are trained, as far as their number is known."""
         total = self.num_batches
         return self.epoch_done or (total is not None and self.next_batch >= total)
 
     @property
     def num_batches(self) -> int | None:
-        """Batches an epoch; None where that is not known, or not known yet."""
+        """Number of batches in an epoch; None: unknown, or not known yet."""
         total = None if self.iterator is None else self.iterator.num_batches
         return None if total is None else int(total)
 
     def position(self) -> dict[str, Any]:
-        """Plain JSON values, to be given to `Replay` in another process."""
+        """The position as JSON values, for `Replay` in another process."""
         ended = [[steps, len(list(group))] for steps, group in groupby(self.ended)]
         return {
             "first_epoch": self.first_epoch,
@@ -99,25 +99,25 @@ class FitProgress:
         }
 
     def continue_from(self, position: dict[str, Any]) -> None:
-        """Take over the course that a rescue recorded."""
+        """Continue from the position in a rescue."""
         self.first_epoch, self.epoch = position["first_epoch"], position["epoch"]
         self.next_batch = position["next_batch"]
         self.ended = [steps for steps, count in position["ended"] for _ in range(count)]
 
     def _ran_out(self) -> int | None:
-        # Keras forgets the iterator when its data ended before the expected number of batches.
+        # Keras drops the iterator if its data ends before the expected number of batches.
         if self.iterator is not None and self.iterator._current_iterator is None:
             return int(self.iterator._steps_seen)
         return None
 
 
 def find_iterator() -> Any:
-    """The EpochIterator of the `fit` that is calling, or None: it is a local variable there."""
+    """The EpochIterator of the calling `fit`, from its local variables; None if not found."""
     return find_fit_variable("epoch_iterator", "EpochIterator")
 
 
 def find_fit_variable(name: str, kind: str) -> Any:
-    """The local variable of the `fit` that is calling, if it is of this class of Keras's."""
+    """A local variable of the calling `fit`; None if it is not of this Keras class."""
     for frame in _keras_frames():
         if frame.f_code.co_name == "fit":
             candidate = frame.f_locals.get(name)
@@ -127,7 +127,7 @@ def find_fit_variable(name: str, kind: str) -> Any:
 
 
 def read_fit_argument(name: str) -> Any:
-    """What the `fit` that is calling was given as this argument; None where nobody calls."""
+    """The value of an argument of the calling `fit`; None without a calling `fit`."""
     for frame in _keras_frames():
         if frame.f_code.co_name == "fit":
             return frame.f_locals.get(name)
@@ -135,7 +135,7 @@ def read_fit_argument(name: str) -> Any:
 
 
 def unsupported(iterator: Any) -> str | None:
-    """Why the place in the data cannot be found again with this Keras; None when it can."""
+    """Why a resume cannot find the position in the data with this Keras; None if it can."""
     if iterator is None:
         return "this Keras keeps its data iterator elsewhere"
     missing = internals.absent(iterator, internals.EPOCH_ITERATOR)
@@ -145,12 +145,12 @@ def unsupported(iterator: Any) -> str | None:
 
 
 def calling_callbacks() -> list[Any]:
-    """The callbacks of the CallbackList that is calling; empty when nothing of the kind is."""
+    """The callbacks of the calling CallbackList; empty without one."""
     return list(getattr(calling_callback_list(), "callbacks", ()))
 
 
 def calling_callback_list() -> Any:
-    """The CallbackList that is calling, or None."""
+    """The calling CallbackList, or None."""
     for frame in _keras_frames():
         owner = frame.f_locals.get("self")
         if is_keras_instance(owner, "CallbackList"):
@@ -160,9 +160,9 @@ def calling_callback_list() -> Any:
 
 def batch_hook() -> tuple[str, int, Any] | None:
     """
-    The batch hook that Keras is calling the callbacks with, its batch and logs; None elsewhere.
+    The batch hook that Keras is calling, with its batch and logs; None outside batch hooks.
 
-    The name is "on_train_batch_begin", "on_train_batch_end", "on_test_batch_begin" or
+    The hook is "on_train_batch_begin", "on_train_batch_end", "on_test_batch_begin" or
     "on_test_batch_end".
     """
     for frame in _keras_frames():
@@ -174,10 +174,10 @@ def batch_hook() -> tuple[str, int, Any] | None:
 
 def _keras_frames() -> Iterator[FrameType]:
     """
-    Callers within Keras, innermost first.
+    Callers in Keras, innermost first.
 
-    Nobody else's locals may be looked at: before Python 3.13 the look leaves a dict behind that
-    keeps alive what the function holds, also after it deleted it.
+    The locals of other functions must not be read. Before Python 3.13 reading `f_locals` leaves a
+    dict that keeps the function's objects alive, even after the function has deleted them.
     """
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
@@ -187,16 +187,18 @@ def _keras_frames() -> Iterator[FrameType]:
 
 
 def adapter_name(iterator: Any) -> str:
-    """Keras 3's class for the kind of data, e.g. "ArrayDataAdapter"."""
+    """The name of Keras 3's class for the kind of data, e.g. "ArrayDataAdapter"."""
     adapter = getattr(iterator, "data_adapter", None)
     return getattr(adapter, "kind_of_data", None) or type(adapter).__name__
 
 
 def reads_in_background(iterator: Any, *, in_python: bool = False) -> bool:
     """
-    The batches come from Python code that runs ahead of the training in another thread.
+    Whether the batches come from Python code that runs ahead of the training in another thread.
 
-    `in_python`: the backend draws from Python iterators. Then only workers run ahead.
+    Args:
+        iterator: Keras's EpochIterator, or None.
+        in_python: whether the backend draws from Python iterators. Then only workers run ahead.
     """
     if iterator is None:
         return False
@@ -206,19 +208,19 @@ def reads_in_background(iterator: Any, *, in_python: bool = False) -> bool:
 
 
 def has_leftover_batches(iterator: Any) -> bool:
-    """As an epoch begins: workers have made batches ahead that are still to be trained."""
+    """Whether, at the begin of an epoch, workers have already made batches for it."""
     enqueuer = getattr(getattr(iterator, "data_adapter", None), "enqueuer", None)
     ready = getattr(enqueuer, "ready_queue", None)
     return ready is not None and not ready.empty()
 
 
 def shuffles_with_python(iterator: Any) -> bool:
-    """Keras orders this data's batches with Python's `random`."""
+    """Whether Keras orders this data's batches with Python's `random`."""
     return adapter_name(iterator) == "PyDatasetAdapter" and bool(iterator.data_adapter.shuffle)
 
 
 def unrepeatable_order(iterator: Any) -> str | None:
-    """What makes the order of this data impossible to repeat, if anything does."""
+    """Why the order of this data cannot be repeated, as a text; None if it can."""
     name = adapter_name(iterator)
     if name == "TorchDataLoaderAdapter":
         return "the order of a torch DataLoader"
@@ -230,7 +232,7 @@ def unrepeatable_order(iterator: Any) -> str | None:
 
 
 def unseeded_shuffle(dataset: Any) -> bool:
-    """A dataset that shuffles without any seed; False where that cannot be told."""
+    """Whether a dataset shuffles without any seed; False if that is unknown."""
     inputs = getattr(dataset, "_inputs", None)
     if inputs is None:
         return False
@@ -242,7 +244,7 @@ def unseeded_shuffle(dataset: Any) -> bool:
 
 
 def data_too_short_error(batch: int) -> RescueMismatch:
-    """The error of a resume whose data is shorter than it was."""
+    """The error of a resume if the data is shorter than before."""
     return RescueMismatch(
         f"The rescue was saved before batch {batch} of its epoch, but the data of this "
         "program ends earlier. Train on the same data with the same batch size, or start "
@@ -252,18 +254,18 @@ def data_too_short_error(batch: int) -> RescueMismatch:
 
 class BaseReplay:
     """
-    What brings the data of a fresh fit to a recorded position, whichever Keras drives it.
+    Brings the data of a new fit to a recorded position; base class for Keras 2 and 3.
 
     Args:
-        iterator: of the fit that resumes.
-        position: what `Course.position` returned.
-        before_epoch: called when the finished epochs are replayed, before the current one.
-        train_step: trains on the next batch of the dataset iterator it is given, to make
-            variables that nothing else can make; None when all of them exist.
-        arrived: called once when the position is reached, before the next batch is trained.
-        without_training: a step within it trains nothing; None where an epoch needs no step.
-        data_ended: what iterators raise at the end of their data.
-        say: tells the user a line.
+        iterator: the iterator of the fit that resumes.
+        position: a position from `FitProgress.position`.
+        before_epoch: called after the replay of the finished epochs, before the current one.
+        train_step: trains on the next batch of a dataset iterator, to create variables that only a
+            step creates; None if all exist.
+        arrived: called once at the position, before the next batch is trained.
+        without_training: a context in which a step trains nothing; None if an epoch needs no step.
+        data_ended: the exceptions that iterators raise at the end of their data.
+        say: prints a message for the user.
     """
 
     def __init__(
@@ -289,7 +291,7 @@ class BaseReplay:
         self._pending = 0
 
     def _skip_batches(self, source: Any, count: int, per_execution: Callable[[], int]) -> bool:
-        """Draw so many batches and drop them; False where the data ended before."""
+        """Draw `count` batches and drop them; False if the data ended earlier."""
         began, left, said = time.monotonic(), count, False
         while left > 0:
             try:
@@ -309,27 +311,27 @@ class BaseReplay:
 
 
 class Replay(BaseReplay):
-    """Brings one EpochIterator of Keras 3 there when its first epoch begins."""
+    """Brings an EpochIterator of Keras 3 to a recorded position when its first epoch begins."""
 
     def __init__(self, iterator: Any, position: dict[str, Any], **how: Any) -> None:
         super().__init__(iterator, position, **how)
-        # A Python generator goes on where the iterator before it stopped; every dataset
-        # iterator else starts at its own beginning, and those not in use any more need no draws.
+        # A Python generator continues where the iterator before it stopped. Other dataset iterators
+        # start at their own begin, so finished ones need no draws.
         self._draw_all = adapter_name(iterator) == "GeneratorDataAdapter"
         self._source: Any = None
 
     def install(self) -> None:
-        """Let the next epoch of this iterator, and that one alone, begin with the replay."""
+        """Make only the next epoch of this iterator begin with the replay."""
         vars(self._iterator)["_enumerate_iterator"] = self._first_epoch
 
     def remove(self) -> None:
-        """Leave the iterator as Keras made it."""
+        """Restore the method of the iterator."""
         vars(self._iterator).pop("_enumerate_iterator", None)
 
     def _first_epoch(self) -> Iterator[Any]:
         self.remove()
         with warnings.catch_warnings():
-            # Keras says again, for each replayed epoch, that its data ran out.
+            # Keras would repeat its warning for each replayed epoch whose data ran out.
             warnings.simplefilter("ignore")
             self._replay_finished_epochs()
         self._before_epoch()
@@ -354,7 +356,7 @@ class Replay(BaseReplay):
 
     def _replay_finished_epochs(self) -> None:
         adapter = self._iterator.data_adapter
-        # Workers would compute batches of every finished epoch only to drop them.
+        # Workers would compute the batches of every finished epoch only to drop them.
         workers = getattr(adapter, "enqueuer", None)
         if workers is not None and adapter.num_batches is not None:
             adapter.enqueuer = None
@@ -365,7 +367,7 @@ class Replay(BaseReplay):
             adapter.enqueuer = workers
 
     def _replay_epoch(self, ran_out_at: int | None) -> None:
-        """One epoch without training: to its regular end, or to where its data ran out."""
+        """Replay one epoch without training, to its regular end or to where its data ran out."""
         generator = self._iterator._enumerate_iterator()
         for item in generator:
             self._count_step(item)
@@ -380,7 +382,7 @@ class Replay(BaseReplay):
             raise StopIteration
 
     def _replay_batches(self, generator: Iterator[Any]) -> Any:
-        """Drive the current epoch to the step that comes next, and return Keras's item for it."""
+        """Replay the current epoch up to the next step, and return Keras's item for that step."""
         next_batch = self._position["next_batch"]
         for item in generator:
             if item[0] >= next_batch:
@@ -397,7 +399,7 @@ class Replay(BaseReplay):
         self._pending += self._iterator.steps_per_execution
 
     def _finish_source(self) -> None:
-        """The batches of an iterator that is not in use any more need not be drawn."""
+        """Finish an iterator that is no longer in use; its pending batches need no draws."""
         if self._draw_all:
             self._skip_pending()
         self._pending = 0

@@ -1,15 +1,15 @@
 """
-The Rescue callback of a `fit`, whichever Keras calls it: what is done at each of its hooks.
+The hooks of the Rescue callback of a `fit`, for both generations of Keras.
 
-`keras` and `tf_keras` make it a callback of theirs; neither is imported here. Keras can call the
-callbacks in threads of its own, so that no step waits for its numbers. It does so on JAX and
-PyTorch where no callback has a batch hook, or each that has one says `async_safe`. A Rescue says so
-as well, and is told where Keras hands the step on.
+`watchdog_app.agent.keras` and `tf_keras` derive a Keras callback from it; this module imports
+neither Keras. Keras can call the callbacks in its own threads, so that no step waits for its logs.
+It does so on JAX and PyTorch if each callback with a batch hook sets `async_safe`. A Rescue sets it
+as well, and gets its calls in the thread of the training, where Keras passes the step on.
 
 Source: `CallbackList._configure_async_dispatch` and `_async_dispatch`, Keras 3.6 to 3.15.
 """
 
-# ruff: noqa: ARG002, D102 - the hooks and their arguments are Keras's, and documented there
+# ruff: noqa: ARG002, D102 - Keras defines and documents the hooks and their arguments
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from watchdog_app.rescue.checkpoint.store import RescueStore, SavedRescue
 from watchdog_app.rescue.identity.notebook import notebook_path
 
 _HOOK = "on_train_batch_end"
-# By the name of a backend, which is in the name of its module.
+# Classes by the name of a backend, which is also part of the module's name.
 _BACKENDS = {"tensorflow": "OnTensorFlow", "torch": "OnTorch", "jax": "OnJax"}
 
 
 def backend_of_keras() -> Backend | None:
-    """The backend that Keras runs on; None where it is one that does not train."""
+    """The backend that Keras runs on; None if it is not supported."""
     import keras
 
     name = keras.backend.backend()
@@ -57,12 +57,12 @@ def backend_of_keras() -> Backend | None:
 class FitRescue:
     """See `watchdog_app.agent.keras.Rescue`."""
 
-    model: Any  # Keras's callbacks have it
-    # Else Keras waits for the numbers of each step.
+    model: Any  # set by Keras's Callback
+    # Without this Keras waits for the logs of each step.
     async_safe = True
     _last_callback_class: type[LastCallback]
-    _reports_at_start = True  # what a resume will not bring back
-    _start_over = START_OVER  # as it is said at a resume
+    _reports_at_start = True  # whether to print at the start what a resume will not restore
+    _start_over = START_OVER  # advice in the message of a resume
     _backend: Callable[[], Backend | None] = staticmethod(backend_of_keras)
     _find_iterator: Callable[[], Any] = staticmethod(position.find_iterator)
     _unsupported: Callable[[Any], str | None] = staticmethod(position.unsupported)
@@ -78,23 +78,23 @@ class FitRescue:
         strict: bool = False,
     ) -> None:
         """
-        Touches nothing before `fit` begins.
+        Store the arguments; nothing else happens before `fit` begins.
 
         Args:
-            directory: where rescues go; made when missing. A disk, not a tmpfs.
-            name: tells this training from others of the program, whatever their order.
-            resume: True resumes from an unfinished rescue of this training; False starts over;
-                "newest" resumes from its newest rescue, finished or not; "force" from the newest
-                unfinished one of whatever training, unless that still runs.
-            keep: complete rescues that stay, at least 1.
-            on_oom: when a training step itself runs out of memory, "save" saves the state before
-                it and lets the error go on; "shrink" trains that batch and later ones in parts
-                that fit, as one step each; None leaves all to the program.
-            strict: raise RescueError after the first batch where a resume would not bring
-                everything back, in place of saying so.
+            directory: the folder for rescues, created if missing; on a disk, not on a tmpfs.
+            name: distinguishes this training from others of the program, in any order.
+            resume: True resumes from an unfinished rescue of this training. False starts over.
+                "newest" resumes from its newest rescue, finished or not. "force" resumes from the
+                newest unfinished rescue of any training that does not run any more.
+            keep: number of complete rescues to keep, at least 1.
+            on_oom: "save" saves the state before a training step that runs out of memory, and
+                raises the error again. "shrink" trains that batch and later ones in parts that fit,
+                as one step each. None does nothing.
+            strict: whether to raise RescueError after the first batch if a resume would not restore
+                everything, instead of printing that.
 
         Raises:
-            ValueError: `name`, `resume`, `keep` or `on_oom` is none of these.
+            ValueError: `name`, `resume`, `keep` or `on_oom` has a value that is not allowed.
         """
         super().__init__()
         run_choice.check_arguments(resume, name)
@@ -114,38 +114,37 @@ class FitRescue:
         self._state: FitState | None = None
         self._resumption: Resumption | None = None
         self._oom: FitWatch | None = None
-        self._steps_before = 0  # trained in the finished epochs
+        self._steps_before = 0  # steps in the finished epochs
         self._loss: float | None = None
         self._first_epoch = True
         self.validating = False
-        self._expected: tuple[int, str] | None = None  # announced
-        self._buffer_forecast: Any = None  # what the buffers of a tf.data pipeline will take
+        self._expected: tuple[int, str] | None = None  # memory that the program announced
+        self._buffer_forecast: Any = None  # forecast of the buffers of a tf.data pipeline
         self._postponed: str | None = None  # reason of a save that waits for the next batch
         self._async_callbacks: AsyncCallbacks | None = (
-            None  # where Keras calls callbacks in threads
+            None  # set if Keras calls callbacks in threads
         )
-        self._audited = False  # at what a resume will not bring back
+        self._audited = False  # whether the values that a resume will not restore were reported
 
     @property
     def is_resuming(self) -> bool:
-        """Whether a resume has not reached its place yet."""
+        """Whether a resume has not reached its position yet."""
         return self._resumption is not None and not self._resumption.arrived
 
     @property
     def step_number(self) -> int:
-        """Batches trained since the beginning, over restarts."""
+        """Number of batches trained since the beginning, including earlier runs."""
         return self._steps_before + (self._state.progress.next_batch if self._state else 0)
 
     def save(self, reason: str = "asked by the program") -> str | None:
         """
-        Save without the daemon having asked, from a hook of another callback.
+        Save from a hook of another callback, without a request of the daemon.
 
-        In a batch hook the state is saved at once. Elsewhere (`on_epoch_end`) some callbacks have
-        seen what others have not: the save then happens before the next batch.
+        In a batch hook the state is saved at once. In other hooks (`on_epoch_end`) only some
+        callbacks have handled the event, so the save happens before the next batch.
 
         Returns:
-            The folder of the rescue; None when it is still to come, or could not be saved, which
-            was then said.
+            The folder of the rescue. None if the save comes later, or failed after a message.
         """
         if self._session is None or self._state is None:
             return None
@@ -157,7 +156,7 @@ class FitRescue:
         if name == "on_train_batch_begin" and self._state.backend.draws_before_hooks:
             self._postponed = reason
             return None
-        if name == "on_train_batch_end":  # the caller may stand before us in the list
+        if name == "on_train_batch_end":  # the caller may come before us in the list
             self._state.progress.next_batch = batch + 1
             if isinstance(logs, dict):
                 self._state.logs = logs
@@ -165,13 +164,13 @@ class FitRescue:
 
     def expect(self, bytes_: int, what: str) -> None:
         """
-        Announce memory that the program is about to take: growth up to that is no leak.
+        Announce memory that the program will take soon, so that its growth is not called a leak.
 
-        May be called before `fit`. What was announced last counts; 0 takes it back.
+        May be called before `fit`. The last announcement counts; 0 withdraws it.
 
         Args:
-            bytes_: so much more than now.
-            what: as a person would call it: "the shuffle buffer".
+            bytes_: the expected growth from now.
+            what: a name that the user understands: "the shuffle buffer".
 
         Raises:
             ValueError: `bytes_` is negative.
@@ -184,7 +183,7 @@ class FitRescue:
             self._session.expect(int(bytes_), what)
 
     def set_model(self, model: Any) -> None:
-        super().set_model(model)  # type: ignore[misc]  # of Keras's callback
+        super().set_model(model)  # type: ignore[misc]  # a method of Keras's Callback
         with self._guard:
             inside_fit = self._find_iterator() is not None
             if inside_fit and run_choice.may_resume(self.directory, self.resume, name=self.name):
@@ -194,13 +193,13 @@ class FitRescue:
         with self._guard:
             self._begin(position.calling_callbacks())
             self._register_batch_end(position.calling_callback_list())
-        # Errors of the resume are the user's to see: starting over in silence would be worse.
+        # The user must see errors of the resume: a silent start from the beginning is worse.
         if self._session is not None and self._state is not None:
             self._resumption = self._resume(self._session, self._state)
             self._session.prepare()
             if self._expected is not None:
                 self._session.expect(*self._expected)
-                self._expected = None  # a second fit does not take it again
+                self._expected = None  # a second fit does not take that memory again
             else:
                 self._announce_buffers(self._session, self._state.progress.iterator)
         if self._oom is not None:
@@ -224,7 +223,7 @@ class FitRescue:
                 self._oom.epoch_begins()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        # The one place where every callback has seen the last batch and none the next.
+        # Only here has every callback seen the last batch, and none the next.
         session, state = self._session, self._state
         if session is None or state is None:
             return
@@ -256,7 +255,7 @@ class FitRescue:
             self._loss = logs.get("loss")
 
     def _batch_ended(self) -> None:
-        """Every callback has seen the batch."""
+        """Handle the end of a batch that every callback has seen."""
         if self._session is None or self._state is None:
             return
         if self._state.backend.draws_before_hooks:
@@ -264,7 +263,7 @@ class FitRescue:
                 reason, self._postponed = self._postponed, None
                 self._save_here(reason)
             self._boundary()
-        # After the last batch comes what grows most: validation and other callbacks' checkpoints.
+        # After the last batch memory grows most: by validation and other callbacks' checkpoints.
         elif (
             self._session.link.pending_request is not None
             and self._state.progress.last_batch_trained
@@ -275,11 +274,11 @@ class FitRescue:
         if self._session is None or self._state is None:
             return
         with self._guard:
-            # An evaluation by itself, after a fit that was interrupted, is no place to save at.
+            # Do not save in an evaluation outside of a fit, such as after an interrupted fit.
             inside_fit = self._find_iterator() is not None
             if inside_fit:
                 self._session.phase("validate", self._state.progress.epoch)
-            # This one puts other weights into the model for the validation.
+            # SwapEMAWeights puts other weights into the model for the validation.
             swaps = any(type(c).__name__ == "SwapEMAWeights" for c in self._state.callbacks)
             if inside_fit and not swaps:
                 self._state.progress.epoch_done = True
@@ -298,7 +297,7 @@ class FitRescue:
 
     def on_test_end(self, logs: Any = None) -> None:
         if self._session is not None:
-            # What other callbacks do at the end of an epoch comes now.
+            # Other callbacks now do their work at the end of an epoch.
             self._session.phase("epoch_end")
         if self.validating and self._state is not None:
             self._state.validation_ends()
@@ -330,14 +329,14 @@ class FitRescue:
         self._close()
 
     def _register_batch_end(self, callbacks: Any) -> None:
-        """Be called at the end of each batch after all other callbacks."""
+        """Have Keras call us at the end of each batch, after all other callbacks."""
         if getattr(callbacks, "_async_train", False) and hasattr(callbacks, "_futures"):
             self._async_callbacks = AsyncCallbacks(callbacks, self)
         elif callbacks is not None:
             callbacks.callbacks.append(self._last_callback_class(self))
 
     def _in_other_thread(self) -> bool:
-        """Whether one of Keras's threads is calling."""
+        """Whether the caller is one of Keras's threads."""
         return self._async_callbacks is not None and self._async_callbacks.in_other_thread
 
     def _begin(self, callbacks: list[Any]) -> None:
@@ -354,7 +353,7 @@ class FitRescue:
         self._state = state = FitState(self.model, callbacks, progress, backend)
         if iterator is not None:
             state.order = backend.repeatable_order(iterator, self.model)
-            # Workers run ahead from the beginning of the epoch: there is no moment to note.
+            # Workers run ahead from the begin of the epoch, so there is no moment to record.
             if backend.reads_in_python and not position.reads_in_background(
                 iterator, in_python=True
             ):
@@ -376,7 +375,7 @@ class FitRescue:
     def _capture(self) -> Capture:
         if self._async_callbacks is not None:
             self._async_callbacks.wait()
-        return self._oom.capture()  # type: ignore[union-attr]  # there with the session
+        return self._oom.capture()  # type: ignore[union-attr]  # set together with the session
 
     def _resume(self, session: Session, state: FitState) -> Resumption | None:
         begun = self._beginning
@@ -399,7 +398,7 @@ class FitRescue:
         return made[0] if made else None
 
     def _save_at_end(self, session: Session, reason: str) -> None:
-        """A save that was asked for at the end of the last epoch: as if another were to begin."""
+        """Save at the end of the last epoch, with the position at the begin of the next one."""
         if self._state is not None:
             self._state.epoch_begins(self._state.progress.epoch + 1)
             self._state.progress.between_epochs = True
@@ -418,7 +417,7 @@ class FitRescue:
                     session.expect(growth.bytes, growth.what, at_most=growth.at_most)
 
     def _save_here(self, reason: str) -> str | None:
-        """Save the state as it is, before the batch that comes next or runs."""
+        """Save the current state, at the position before the next or the running batch."""
         if self._session is None:
             return None
         saved = self._session.save_now(reason, self.step_number)
@@ -426,7 +425,7 @@ class FitRescue:
         return None if saved is None else saved.path
 
     def _save_before(self, reason: str) -> str | None:
-        return self._save_here(reason) if self.step_number else None  # else nothing is trained
+        return self._save_here(reason) if self.step_number else None  # None: nothing trained yet
 
     def _boundary(self) -> None:
         if self._session is not None and self._state is not None:
@@ -439,7 +438,7 @@ class FitRescue:
             self._report.not_restored(self._state.lost)
 
     def _report_not_restored(self, session: Session, state: FitState) -> None:
-        """Report what a resume will not restore, while that can be fixed."""
+        """Report what a resume will not restore, while the user can fix it."""
         self._audited = True
         lost: list[str] = []
         with self._guard:
@@ -451,7 +450,7 @@ class FitRescue:
             self._report.not_restored(lost)
 
     def _close(self) -> None:
-        if self._resumption is not None:  # a fit that was left in its first epoch
+        if self._resumption is not None:  # the fit ended in its first epoch
             self._resumption.epoch_ends()
         if self._buffer_forecast is not None:
             self._buffer_forecast.mark_filled()
@@ -482,14 +481,14 @@ class LastCallback:
         self._each_step = state is not None and state.backend.draws_before_hooks
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        # At each step, so that little is touched: after a step the caches hold the model.
+        # This runs at each step, so it does little: after a step the CPU caches hold the model.
         link = self._link
         if self._each_step or (link is not None and link.pending_request is not None):
             self._rescue._batch_ended()
 
 
 class AsyncCallbacks:
-    """Keras calls the callbacks in threads of its own, and the Rescue in the training's."""
+    """Calls the Rescue in the training's thread if Keras calls callbacks in its own threads."""
 
     def __init__(self, callbacks: Any, rescue: FitRescue) -> None:
         self._callbacks = callbacks
@@ -510,7 +509,7 @@ class AsyncCallbacks:
         return threading.get_ident() != self._thread
 
     def wait(self) -> None:
-        """Until every callback has seen every step so far; their errors are left to Keras."""
+        """Wait until every callback has seen every step so far; Keras handles their errors."""
         concurrent.futures.wait(list(self._callbacks._futures))
 
     def remove(self) -> None:

@@ -1,10 +1,9 @@
 """
-A Keras `fit` on its way from its start to the position of a rescue.
+Resume a Keras `fit`, from its start to the position of a rescue.
 
-Fit resets metrics and callbacks set learning rates as epochs begin, so the
-state is put back at the last moment: when the data has arrived at its place and
-before the next batch is trained. The variables are loaded at the start as well,
-for those who look at them earlier.
+At the begin of an epoch, `fit` resets metrics and callbacks set learning rates. So the state is
+restored at the last moment: when the data has reached its position, before the next batch is
+trained. The variables are also loaded at the start, for code that reads them earlier.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _METRICS_HOOK = "_get_metrics_result_or_logs"
 
 
 class Resumption:
-    """Made in `on_train_begin`; from then on the first epoch's hooks lead it to its end."""
+    """A resume in progress: made in `on_train_begin`, completed by hooks of the first epoch."""
 
     def __init__(
         self,
@@ -43,17 +42,17 @@ class Resumption:
         forced: bool = False,
     ) -> None:
         """
-        Compare, load the variables and get ready for the first epoch.
+        Compare, load the variables and prepare the first epoch.
 
         Args:
-            rescue: to resume from.
-            model: that is fitted.
-            state: of this fit.
+            rescue: the rescue to resume from.
+            model: the model of the fit.
+            state: the state of this fit.
             callbacks: the CallbackList of this fit.
-            forced: go on although the program computes something else.
+            forced: whether to resume although the program computes something else.
 
         Raises:
-            RescueMismatch: the rescue does not fit the program; nothing was changed.
+            RescueMismatch: the rescue does not fit the program; no value was changed.
         """
         shown = describe_rescue(rescue.path, rescue.step, rescue.created_unix_s)
         self._saved = saved = SavedFit(rescue.path, rescue.meta, rescue.read)
@@ -63,7 +62,7 @@ class Resumption:
         self._rescue = rescue
         self._model = model
         self._state = state
-        self.arrived = False  # everything is as it was when the rescue was saved
+        self.arrived = False  # whether everything is restored to the state of the save
         self._replay: Any = None
         self._messages: list[str] = []
         progress = state.progress
@@ -71,7 +70,7 @@ class Resumption:
         iterator = progress.iterator if saved.position["followed"] else None
         saved.build(model, state)
         current = state.variables()
-        # What the first training step alone can make, it makes during the replay.
+        # If only variables are missing, the first training step creates them during the replay.
         waits = iterator is not None and saved.only_lacks_variables(current)
         found = saved.differences(current)
         if found and not waits:
@@ -104,14 +103,14 @@ class Resumption:
                 progress.passes.resume_from(saved.position.get("passes"))
 
     def report(self, report: Report, start_over: str) -> None:
-        """Say where the training resumes, and what differs."""
+        """Print the position at which the training resumes, and the differences."""
         at = self._saved.position
         batch = f"after batch {at['next_batch']}" if self._replay else "from its first batch"
         place = f"epoch {at['epoch'] + 1}, {batch}"
         report.resumed(self._rescue, place, self._messages, self._changed, start_over)
 
     def epoch_begins(self, epoch: int) -> None:
-        """Call in `on_epoch_begin`, before anything else of ours."""
+        """Handle the begin of an epoch; call it in `on_epoch_begin`, before our other code."""
         self._model._initial_epoch = None
         if self.arrived:
             return
@@ -129,12 +128,12 @@ class Resumption:
             self._model.reset_metrics()
 
     def epoch_ends(self) -> None:
-        """Call in the first `on_epoch_end`."""
+        """Close the rescue; call it in the first `on_epoch_end`."""
         vars(self._model).pop(_METRICS_HOOK, None)
         self._rescue.close()
 
     def fit_ended(self) -> None:
-        """The fit ended without an epoch: it asks for fewer than the rescue has behind it."""
+        """Handle a fit that ended without an epoch, because the rescue already has as many."""
         self._restore_at_position()
         self.epoch_ends()
         self._model._initial_epoch = None
@@ -164,13 +163,15 @@ class Resumption:
         self.arrived = True
         at = self._saved.position
         if self._replay is not None and not at.get("between_epochs"):
-            # Fit began the epoch at 0; where all of its batches are trained, none says otherwise.
+            # Fit has begun the epoch at batch 0. If all its batches are trained, no batch hook
+            # would correct that.
             self._state.progress.next_batch = at["next_batch"]
         current = self._state.variables()
         found = self._saved.differences(current)
         if found:
             raise matching.mismatch(self._rescue.path, found)
-        # Between two epochs: fit and the callbacks have begun the epoch with what was loaded first.
+        # Between two epochs fit and the callbacks have begun the epoch with the values loaded at
+        # the start, so do not load them again.
         if not (self._loaded and self._saved.position.get("between_epochs")):
             anew = self._saved.load_variables(current)
             for line in self._saved.merge_settings(self._model, self._state):
@@ -182,7 +183,7 @@ class Resumption:
             print_message(
                 f"the rescue holds the memory of callbacks that are gone: {', '.join(absent)}."
             )
-        # An epoch whose last batch was trained before the save has no logs of its own any more.
+        # An epoch whose last batch was trained before the save has no logs: use the rescue's.
         original = getattr(self._model, _METRICS_HOOK, None)
         if self._saved.position.get("between_epochs"):
             return
@@ -191,7 +192,7 @@ class Resumption:
             vars(self._model)[_METRICS_HOOK] = lambda logs: original(logs or last)
 
     def _match_position(self, differ: Set[str]) -> None:
-        """The place of the rescue in the data of this program; see `identity.rescale_position`."""
+        """Convert the position of the rescue to this program's data; see `rescale_position`."""
         saved = self._saved
         before = (saved.meta.get("identity") or {}).get("data", {})
         saved.position, text = identity.rescale_position(
@@ -199,6 +200,6 @@ class Resumption:
         )
         if text is not None:
             self._messages.append(text)
-        # Of other data the place has no meaning.
+        # In other data the position has no meaning.
         if differ & {"kind", "rows", "elements", "batches"}:
             saved.position = {**saved.position, "followed": False}

@@ -1,5 +1,5 @@
 """
-All of a Keras `fit` that a rescue holds: taken at a batch boundary, given back in a fresh fit.
+The state of a Keras `fit` in a rescue: captured at a batch boundary, restored in a new fit.
 """
 
 from __future__ import annotations
@@ -45,33 +45,35 @@ class FitState:
         self.model = model
         self.callbacks = callbacks
         self.progress = progress
-        self.order: Any = None  # of ours, where Keras's own cannot be repeated
-        self.logs: dict[str, Any] = {}  # of the last batch, as Keras gave them to the callbacks
+        self.order: Any = None  # our order of the data if Keras's cannot be repeated, or None
+        self.logs: dict[str, Any] = {}  # logs of the last batch, as Keras gave them to callbacks
         self._sources = _epoch_source(progress.iterator, backend)
         self._sketch = own_random.order_checksums(self._sources)
         self._own_orders: own_random.Orders = {}
-        self._own_random: own_random.States | None = None  # of the data, as the epoch began
+        # States of the data's own generators at the epoch's begin.
+        self._own_random: own_random.States | None = None
         self._callbacks_before = callback_state.baseline(callbacks)
         self._random_at_epoch: randomness.State | None = None
         self._extra: list[Any] | None = None
         self._left_over = False
         self._training_metrics: dict[int, Kept] | None = None
         self._random_at_validation: randomness.State | None = None
-        # Now: callbacks may change rates as they go.
+        # Gather the identity now, because callbacks may change learning rates later.
         self.identity = identity.gather(model, progress.iterator, backend.name)
         self._identity = self.identity.to_json()
         self.attributes = Attributes(identity.holders_of(model, progress.iterator))
-        self._stateful: list[str] | None = None  # operations of the step, once it is traced
-        self.lost: list[str] = []  # what the last capture could not take, in words
+        # Random operations of the traced step whose state cannot be read; None: unknown.
+        self._stateful: list[str] | None = None
+        self.lost: list[str] = []  # values that the last capture could not hold, as texts
 
     def variables(self) -> list[NamedVariable]:
-        """Every variable of the training, as they are now."""
+        """All variables that the training has now."""
         if self._extra is None:
             self._extra = self.backend.own_variables(self.model)
         return self.backend.variables(self.model, self._extra)
 
     def epoch_begins(self, epoch: int) -> None:
-        """Call in `on_epoch_begin`."""
+        """Record random states at the begin of an epoch; call it in `on_epoch_begin`."""
         self.progress.epoch_begins(epoch)
         self._left_over = self._left_over or position.has_leftover_batches(self.progress.iterator)
         if self.order is not None:
@@ -87,27 +89,27 @@ class FitState:
             )
             if self._own_random:
                 self._own_orders = own_random.changed_orders(self._sources, self._sketch)
-        # The first batch of a training makes variables (slots, metrics, lazy layers).
+        # The first batch of a training creates variables (slots, metrics, lazy layers).
         self._extra = None
 
     def validation_begins(self) -> None:
-        """Keep the training's metrics, which validation is about to overwrite."""
+        """Keep the training's metrics, which the validation will overwrite."""
         self.progress.epoch_done = True
         self._training_metrics = {
             id(item.holder): self.backend.keep_metric(item)
             for item in self.backend.metrics(self.model)
         }
-        self._random_at_validation = capture_random()  # a resume begins it again
+        self._random_at_validation = capture_random()  # a resume repeats the whole validation
 
     def validation_ends(self) -> None:
-        """Let go of what `validation_begins` kept."""
+        """Release the values that `validation_begins` kept."""
         self._training_metrics = self._random_at_validation = None
 
     def capture(self) -> Capture:
         """
-        The tensors, to be read one by one, and the rest as JSON values.
+        Capture the tensors, to read one by one, and the rest as JSON values.
 
-        `not_restored` in the latter lists in words what a resume cannot bring back.
+        The key `not_restored` of the JSON values lists texts about what a resume cannot restore.
         """
         held = self.variables()
         states, arrays, lost = callback_state.capture(self.callbacks)
@@ -134,7 +136,7 @@ class FitState:
         return Capture(entries, meta)
 
     def changing(self) -> dict[str, Any] | None:
-        """What of the JSON values is another with each batch; None where tensors are as well."""
+        """The JSON values that change with each batch; None if arrays change as well."""
         if self._training_metrics is not None:
             return None
         states, arrays, _lost = callback_state.capture(self.callbacks)
@@ -157,7 +159,7 @@ class FitState:
         }
 
     def marker(self) -> FitMarker:
-        """How it is known from outside that a step has begun to change the weights."""
+        """The marker that shows other processes that a step has begun to change the weights."""
         if self.backend.name == TENSORFLOW:
             from watchdog_app.agent.snapshot.tensorflow_marker import OnTensorFlow
 
@@ -166,16 +168,16 @@ class FitState:
 
     @property
     def compiled(self) -> bool:
-        """Whether XLA, or a strategy, has an order of its own for what a step does."""
+        """Whether XLA or a distribution strategy may reorder the operations of a step."""
         strategy = getattr(self.model, "_distribute_strategy", None)
         return strategy is not None or bool(getattr(self.model, "jit_compile", False))
 
     def optimizers(self) -> list[Any]:
-        """Of the model."""
+        """The optimizers of the model."""
         return optimizers_of(self.model)
 
     def not_restored(self, random_now: randomness.State) -> list[str]:
-        """What a resume from here would start anew, in words; empty when nothing."""
+        """The values that a resume from here would not restore, as texts; empty: none."""
         iterator = self.progress.iterator
         lost = []
         if iterator is None:
@@ -215,7 +217,7 @@ class FitState:
             return False
         if before.get("numpy") != random_now.get("numpy"):
             return True
-        # Keras itself shuffles a PyDataset with Python's generator, which is replayed.
+        # Keras itself shuffles a PyDataset with Python's generator, which a resume replays.
         shuffled = position.shuffles_with_python(self.progress.iterator)
         return not shuffled and before["python"] != random_now["python"]
 
@@ -224,7 +226,7 @@ class FitState:
 
 
 class SavedFit(SavedState):
-    """A rescue of a `fit`, to be given back to a fresh one."""
+    """A rescue of a `fit`, opened to restore a new fit from it."""
 
     kind = KIND, "a Keras fit"
     rows_key = "variables"
@@ -237,34 +239,34 @@ class SavedFit(SavedState):
 
     def build(self, model: Any, state: FitState) -> None:
         """
-        Make the variables that Keras makes with the first batch: metrics, slots, lazy layers.
+        Create the variables that Keras creates with the first batch: metrics, slots, lazy layers.
 
-        Draws no data. What a model does not let be made this way stays missing.
+        Draws no data. Variables that cannot be created this way stay missing.
         """
         state.backend.build(model, state.progress.iterator)
         build_optimizers(model, self.meta["optimizers"])
 
     def differences(self, current: Sequence[NamedVariable]) -> list[str]:
-        """What keeps this rescue from fitting the program, in words. Metrics do not."""
+        """Why this rescue does not fit the program, as texts; metrics may differ."""
         return matching.differences(self._variables, _non_metrics(current))
 
     def only_lacks_variables(self, current: Sequence[NamedVariable]) -> bool:
-        """The program lacks variables of the rescue, and differs in nothing else."""
+        """Whether the only difference is that the program lacks variables of the rescue."""
         found = self.differences(current) + matching.differences(self._metrics, _metrics(current))
         return bool(found) and all(text.endswith(matching.RESCUE_ONLY) for text in found)
 
     def load_variables(self, current: Sequence[NamedVariable]) -> list[str]:
-        """Set all variables, one at a time; returns metrics that start over."""
+        """Load all variables, one at a time; returns the metrics that start over."""
         matching.load(self._variables, _non_metrics(current), self.read)
         return matching.load_matching(self._metrics, _metrics(current), self.read)
 
     def merge_settings(self, model: Any, state: FitState) -> tuple[str, ...]:
-        """Once the variables are loaded: set what the program changed on purpose. In words."""
+        """Apply settings that the user edited, after the variables; returns messages about them."""
         optimizers = keras_facts.named_optimizers(model)
         return keras_facts.merge(optimizers, self.meta, state.identity.settings)
 
     def load_own_random(self, state: FitState) -> bool:
-        """Set the data's own generators as the epoch began; False: they are others now."""
+        """Restore the data's own generators to the epoch's begin; False if they do not match."""
         before = self.meta.get("own_random")
         if not before or state._sources is None:
             return not before
@@ -272,7 +274,7 @@ class SavedFit(SavedState):
         return own_random.restore_all(own_random.find_generators(state._sources), before)
 
     def load_callbacks_and_random(self, state: FitState) -> list[str]:
-        """Give callbacks and global random numbers back; returns callbacks that are not there."""
+        """Restore callbacks and global random states; returns callbacks that are missing."""
         state.attributes.restore(self.meta.get(attributes.KEY))
         absent = callback_state.restore(state.callbacks, self.meta["callbacks"], self.read)
         restore_random(
@@ -281,20 +283,20 @@ class SavedFit(SavedState):
         return absent
 
     def changed(self, state: FitState) -> list[str]:
-        """Circumstances that are not as they were, in words."""
+        """Changes of the environment since the save, as texts."""
         return environment.differences(self.meta["environment"], state.backend.environment_record())
 
     def read(self, name: str) -> np.ndarray[Any, Any]:
-        """One tensor of the rescue."""
+        """Read one tensor of the rescue."""
         return rows.from_bytes(self._rows[name], self._read_raw(name))
 
 
 def _epoch_source(iterator: Any, backend: Backend) -> Any:
     """
-    What is iterated over anew in each epoch, for the generators that it draws from.
+    The data set that each epoch iterates over again, which may own random generators.
 
-    None where one iterator lasts for the whole fit: that one draws its past again. Passes that
-    Python draws see to their own, see `passes`.
+    None if one iterator serves the whole fit, because a resume draws that one from its begin. None
+    also if Python draws the batches: module `passes` handles that.
     """
     if iterator is None or iterator.steps_per_epoch:
         return None
@@ -319,7 +321,7 @@ def _non_metrics(current: Sequence[NamedVariable]) -> list[NamedVariable]:
 
 
 def _scalar_logs(logs: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """As Keras gives them to callbacks: it may still have tensors, and metrics of metrics."""
+    """The scalar logs as floats: Keras may give callbacks tensors and nested metrics."""
     for name, value in logs.items():
         if isinstance(value, Mapping):
             yield from _scalar_logs(value)
