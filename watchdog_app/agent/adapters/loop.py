@@ -131,7 +131,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._loss: float | None = None
         self._next_loss_mono_s = 0.0
         self._loss_wanted = False  # whether the last report had no loss
-        self._at_epoch: dict[str, Any] | None = None  # random states at the epoch's begin
+        self._at_epoch: dict[str, Any] | None = None  # random states at the epoch's start
         self._is_positioned = False  # whether the loop uses epochs() or data()
         self._strict = strict
         self._objects = state
@@ -401,9 +401,9 @@ class LoopRescue(ABC, Generic[S, V, P]):
 
     def _capture_epoch_random(self, epoch: int) -> None:
         """
-        Capture the random states at an epoch's begin, from which the epoch may draw an order.
+        Capture the random states at an epoch's start, from which the epoch may draw an order.
 
-        In the epoch of a rescue, restore those that the rescue recorded at the epoch's begin. The
+        In the epoch of a rescue, restore those that the rescue recorded at the epoch's start. The
         random states of the save itself are restored when the data has reached its position.
         """
         saved = self._saved

@@ -55,7 +55,7 @@ def weak_reference(thing: Any) -> Callable[[], Any]:
 
 
 class Source:
-    """A data set that was iterated over in this process."""
+    """A data set that this process has iterated over."""
 
     def __init__(self, dataset: Any) -> None:
         self.passes = 0
@@ -77,10 +77,10 @@ class RecordedPass:
     size: int | None = None  # rows of a batch
     rows: int | None = None  # rows of a whole pass
     first: list[Any] | None = None  # `batch_signature` of its first batch
-    begin: dict[str, Any] | None = None  # global random states at its begin (PyTorch)
-    begin_own: own_random.States = field(default_factory=list)  # its own generators at its begin
+    begin: dict[str, Any] | None = None  # global random states at its start (PyTorch)
+    begin_own: own_random.States = field(default_factory=list)  # its own generators at its start
     now_own: own_random.States = field(default_factory=list)  # its own generators at the save
-    orders: own_random.Orders = field(default_factory=dict)  # orders that the data had at its begin
+    orders: own_random.Orders = field(default_factory=dict)  # orders that the data had at its start
     later: list[Any] = field(default_factory=list)  # draws that `torch_data._LaterDraws` kept
     loader: Any = None  # the state_dict of a loader that has one
     attributes: Values | None = None  # attributes of the data that training has changed
@@ -97,7 +97,7 @@ class RecordedPass:
             raise TypeError("the place in the data is not what a rescue says of it")
 
     def next_epoch(self) -> RecordedPass:
-        """The same place one epoch later."""
+        """The record of the same place one epoch later."""
         if not self.current:
             return self
         own, later = self.now_own, self.later
@@ -138,7 +138,7 @@ class Passes:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._report = say
         self._sources: dict[int, Source] = {}  # by id of the data set
-        self._epoch: list[Pass] = []  # passes of the current epoch, in the order of their begin
+        self._epoch: list[Pass] = []  # passes of the current epoch, in the order of their start
         self._latest: dict[int, Pass] = {}  # the last pass at each place, of any epoch
         self._recorded: dict[int, RecordedPass] = {}  # places of the rescue not yet reached
         self._lost: dict[str, None] = {}
@@ -296,7 +296,7 @@ class Passes:
             self._report(FIRST_BATCH.format(drawn))
 
     def _notify_begun(self) -> None:
-        """Call `on_begin` when a pass is at its begin, or at the position of the rescue."""
+        """Call `on_begin` when a pass is at its start, or at the position of the rescue."""
         if self.on_begin is not None:
             self.on_begin()
 
@@ -389,7 +389,7 @@ class Passes:
         known: RecordedPass | None,
         read: Callable[[str], Any] | None,  # noqa: ARG002
     ) -> Iterator[Any]:
-        """An iterator over the data, at the position of the rescue or at its begin."""
+        """An iterator over the data, at the position of the rescue or at its start."""
         source = now.source
         while source.passes < now.passes:
             iter(dataset)
@@ -418,7 +418,7 @@ class Passes:
             yield item
 
     def _restore_random(self, dataset: Any, now: Pass, known: RecordedPass | None) -> None:
-        """Restore the data's random generators to the begin of this pass, and record them."""
+        """Restore the data's random generators to the start of this pass, and record them."""
         now.generators = own_random.find_generators(dataset)
         # A Python generator that began in an earlier pass draws all its batches again.
         begins = not isinstance(dataset, Iterator) or known is None or known.total == known.drawn

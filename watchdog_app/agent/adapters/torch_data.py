@@ -2,7 +2,7 @@
 Record the batches that a PyTorch loop has had, and bring a resumed loop to its position.
 
 A DataLoader draws a seed when an iteration begins, and its order from that seed. So the random
-states are recorded at the begin of each pass. A resumed loop restores them, begins the pass again
+states are recorded at the start of each pass. A resumed loop restores them, begins the pass again
 and skips the batches that it had. If the loader works in this process, it skips them without
 loading them. If workers have their own random numbers, it draws them again. A loader with
 `state_dict` (torchdata's StatefulDataLoader) saves and restores its own position.
@@ -157,7 +157,7 @@ class LoaderPasses(Passes):
         return iterator
 
     def _restore_beginning(self, now: Pass, known: RecordedPass) -> None:
-        """Restore the random states at the begin of the rescue's pass."""
+        """Restore the random states at the start of the rescue's pass."""
         try:
             randomness.restore(known.begin or {})
         except Exception as error:

@@ -166,7 +166,7 @@ class GeneratorPart(Part):
 
 
 class ModulePart(Part):
-    """A model, a layer, an averaged model."""
+    """A module: a model, a layer, or an averaged model."""
 
     def capture(self, tensors: Tensors) -> Any:
         """See `Part.capture`."""

@@ -3,7 +3,7 @@ Keras trainings without a Rescue: add one to each `fit`, and print advice for `t
 
 The agent adds the Rescue when Keras makes the fit's list of callbacks. From then on the fit runs as
 if the program had named the Rescue itself, with the same order and threads of callbacks. A loop
-over `train_on_batch` is not saved: the agent cannot see its begin and its next batch.
+over `train_on_batch` is not saved: the agent cannot see its start and its next batch.
 """
 
 from __future__ import annotations

@@ -97,15 +97,15 @@ class LibraryRescue:
             )
 
     def modules(self) -> list[dict[str, torch.Tensor]]:
-        """`state_dict` of each module."""
+        """The `state_dict` of each module."""
         return [self._decode(part["state"]) for part in self._parts_with("asleep")]
 
     def optimizers(self) -> list[dict[str, Any]]:
-        """`state_dict` of each optimizer."""
+        """The `state_dict` of each optimizer."""
         return [self._decode(part) for part in self._parts_with("param_groups")]
 
     def schedulers(self) -> list[dict[str, Any]]:
-        """`state_dict` of each scheduler."""
+        """The `state_dict` of each scheduler."""
         return [self._decode(part) for part in self._parts_with("last_epoch")]
 
     def read(self, name: str) -> torch.Tensor:

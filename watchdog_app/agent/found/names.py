@@ -22,7 +22,7 @@ from watchdog_app.agent.telemetry.stacks import frame_locals
 
 _MOST_FRAMES = 40  # frames of the program and the frames between them
 _MOST_THINGS = 4000
-_MOST_ITEMS = 32  # of a list or dict; longer ones are data
+_MOST_ITEMS = 32  # items of a list or dict to search; longer ones are data
 _DEPTH = 5
 _OPTIMIZED = 0x1  # inspect.CO_OPTIMIZED: a function, not a module or a class body
 _ARGUMENTS = ("argparse", "Namespace")

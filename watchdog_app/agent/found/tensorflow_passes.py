@@ -43,7 +43,7 @@ class WatchedPasses(Passes):
         super().__init__(print_message)
         self.epoch = 0
         self.random_at_end: dict[str, Any] | None = None  # random states at the end of a pass
-        self.random_at_epoch: dict[str, Any] | None = None  # random states at this epoch's begin
+        self.random_at_epoch: dict[str, Any] | None = None  # random states at this epoch's start
         self._made = 0
         self._untrained: list[WatchedPass] = []  # passes with a drawn batch and no step yet
         if before is not None:

@@ -50,7 +50,7 @@ class Seen:
 
 @dataclass
 class SeenPass(Pass):
-    """A pass of the training."""
+    """A pass that belongs to the training."""
 
     seen: Seen | None = field(default=None, repr=False)
 

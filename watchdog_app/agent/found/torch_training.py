@@ -1,9 +1,9 @@
 """
 A PyTorch training without a Rescue: its objects, and how the agent saves it.
 
-The objects are the modules, schedulers, gradient scalers, random generators and trained tensors
-that have a name in the frames that lead to the optimizer's step. If a library runs the loop, the
-agent gets objects from that library as well.
+The objects are modules, schedulers, gradient scalers, random generators and trained tensors. They
+have names in the frames that lead to the optimizer's step. If a library runs the loop, the agent
+gets objects from that library as well.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class _Passes(Protocol):
     """The passes over data of a training without a Rescue."""
 
     epoch: int
-    random_at_epoch: dict[str, Any] | None  # random states at the epoch's begin; None: not needed
+    random_at_epoch: dict[str, Any] | None  # random states at the epoch's start; None: not needed
 
     @property
     def begun(self) -> bool: ...
@@ -80,7 +80,7 @@ class _State(Protocol):
 
 
 class FoundTraining(ABC):
-    """One training of one thread, from the first step of an optimizer to its end."""
+    """A training of one thread, from the first step of an optimizer to the end of the training."""
 
     framework: ClassVar[str]  # the name that the daemon gets
     kind: ClassVar[str]  # the name that users see: "PyTorch training"
@@ -140,7 +140,7 @@ class FoundTraining(ABC):
 
     @abstractmethod
     def _make_state(self, held: Mapping[str, Any]) -> _State:
-        """The state of the named objects."""
+        """Make the state of the named objects."""
 
     @abstractmethod
     def _make_marker(self) -> ChangeMarker:

@@ -16,7 +16,7 @@ from watchdog_app.agent.contain import Guard
 if TYPE_CHECKING:
     from watchdog_app.agent.found.training import FoundTraining
 
-# A hyperparameter search may train thousands of times, and each begin takes 15 to 40 ms.
+# A hyperparameter search may train thousands of times, and each start takes 15 to 40 ms.
 _MOST_TRAININGS = 100
 _MOST_OPTIMIZERS = 16  # of one training; a program with one for each weight is not supported
 _UNKNOWN: Any = object()  # in place of the training of an optimizer that has not stepped before

@@ -62,8 +62,8 @@ class CallbackWatch:
             callbacks: the CallbackList of the fit; None if the fit has none.
             fit: the Rescue callback of the fit.
             state: the state of the fit.
-            failed: called with the error, the moment, the inexact parts of the state as texts, and
-                whether the state could be set to the position of the training.
+            failed: called with the error, the moment, and the inexact parts of the state as texts.
+                Its last argument says whether the state could be set to the training's position.
         """
         self._callbacks = callbacks
         self._fit = fit

@@ -102,7 +102,7 @@ class FitWatch:
         self._wrap_train_function()
 
     def epoch_begins(self) -> None:
-        """Handle the begin of an epoch: variables or the train_function may be new."""
+        """Handle the start of an epoch: variables or the train_function may be new."""
         self._changed = True
         if self._on_oom is not None and self._model.train_function is not self._wrapped:
             self._wrap_train_function()
@@ -188,7 +188,8 @@ class FitWatch:
             try:
                 data = next(iterator)
             except StopIteration:
-                # Keras's step on data that ended may count it as one: so it does without us.
+                # Call Keras's step although the data has ended: it may count that as a step, and
+                # then the count is the same as without our wrapper.
                 return original(iterator) if number == 0 else done
             except Exception as error:
                 if watch.is_out_of_memory(error):
@@ -360,7 +361,7 @@ class FitWatch:
 
 class StepCounters:
     """
-    The counters and seeds of one fit, extrapolated to the begin of a step that failed.
+    The counters and seeds of one fit, extrapolated to the start of a step that failed.
 
     The caller may number its steps from any start.
     """

@@ -178,7 +178,7 @@ class LastPosition:
         return all(each.finished for each in self._passes._epoch[:-1])
 
     def is_of_this_epoch(self) -> bool:
-        """Whether no other epoch has begun since."""
+        """Whether no other epoch has begun since the record."""
         return self._passes._epoch is self._epoch
 
     def batch_was_drawn(self) -> bool:

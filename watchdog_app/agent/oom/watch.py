@@ -33,7 +33,7 @@ _TYPES = frozenset(
 )
 # Modules of frameworks whose out-of-memory errors only the text of the message distinguishes.
 _FRAMEWORKS = ("tensorflow.", "torch", "jax", "jaxlib.", "keras.", "cupy", "builtins")
-NOTE_PREFIX = "watchdog: memory ran out"  # begin of a note whose text was printed already
+NOTE_PREFIX = "watchdog: memory ran out"  # start of a note whose text was printed already
 
 _registered: weakref.WeakSet[Any] = weakref.WeakSet()
 _guard = Guard("the look at errors of memory")
@@ -88,7 +88,7 @@ def _is_memory_error(error: BaseException) -> bool:
     exhausted = kind.__name__ == "ResourceExhaustedError"
     if not exhausted and not isinstance(error, RuntimeError) and not hasattr(error, "error_code"):
         return False
-    # Behind its message the text of a graph's error lists the whole stack of its operations.
+    # After its message, the text of a graph's error lists the whole stack of its operations.
     said = mentions_memory(str(error)[:4000])
     return exhausted if said is None else said
 

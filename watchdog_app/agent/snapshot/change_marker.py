@@ -45,7 +45,7 @@ class KerasTraining(Protocol):
         """The optimizers that train it."""
 
     def changing(self) -> Mapping[str, Any] | None:
-        """The JSON values that may change at each boundary; None if other values change as well."""
+        """The JSON values that may change at each boundary; None if arrays change as well."""
 
 
 @dataclass(frozen=True, slots=True)

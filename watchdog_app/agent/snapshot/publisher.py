@@ -139,7 +139,7 @@ class Publisher:
         self._next_s = max(self._next_s, time.perf_counter() - _CREDIT_S) + cost_s / share
 
     def step_begins(self) -> None:
-        """Mark the published state as changing, in an unknown order."""
+        """Mark the published state as changing, because a step changes it in an unknown order."""
         # A forked child must not write into its parent's segment. And if other code has wrapped
         # an optimizer after us, our wrapper stays and calls this after the end of the training.
         if not self.ended and os.getpid() == self._pid:

@@ -81,7 +81,7 @@ class Backend(ABC):
         """Why the order of this data cannot be repeated, as a text; None if it can."""
         if self.reads_in_python and position.adapter_name(iterator) == "TorchDataLoaderAdapter":
             from watchdog_app.agent.adapters.torch_data import (
-                PERSISTENT,  # the program has PyTorch then
+                PERSISTENT,  # with a DataLoader the program has PyTorch
             )
 
             loader = iterator.data_adapter._dataloader

@@ -2,7 +2,7 @@
 Capture and restore the state of Keras callbacks, or name what is lost.
 
 This module touches only fields that are known as state. Callbacks also keep settings that they
-change while they run: ReduceLROnPlateau flips the sign of `min_delta` at first use. So restoring all
+change while they run: ReduceLROnPlateau flips the sign of `min_delta` at first use. Restoring all
 fields would break them.
 """
 

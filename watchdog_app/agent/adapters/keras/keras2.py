@@ -28,7 +28,7 @@ from watchdog_app.agent.state import variables
 from watchdog_app.agent.state.rows import METRIC, MODEL, OPTIMIZER, OTHER, NamedVariable
 
 _COUNTERS = ("_train_counter", "_test_counter", "_predict_counter")
-# Keras 3's names for the same kinds of data.
+# By data adapter of Keras 2: Keras 3's name for the same kind of data.
 _KINDS = {
     "TensorLikeDataAdapter": "ArrayDataAdapter",
     "GenericArrayLikeDataAdapter": "ArrayDataAdapter",
@@ -172,7 +172,7 @@ class OnKeras2(OnTensorFlow):
         return [each for each in found if isinstance(each, tf.Variable)]
 
     def variables(self, model: Any, extra: Iterable[Any]) -> list[NamedVariable]:
-        """Weights, statistics, metrics, slots, and `extra`."""
+        """See `Backend`; weights, statistics, metrics, slots, and `extra`."""
         slots = [
             variable
             for optimizer in optimizers_of(model)

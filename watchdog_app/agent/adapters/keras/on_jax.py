@@ -1,7 +1,7 @@
 """
 Keras on JAX, where the state is outside the variables during an epoch.
 
-`fit` takes the arrays out of the variables at the begin of an epoch and passes them from step to
+`fit` takes the arrays out of the variables at the start of an epoch and passes them from step to
 step. Each step takes over the memory of the one before. `fit` assigns the arrays to the variables
 at the epoch's end, or when code calls `jax_state_sync`. A rescue reads the arrays where they are,
 and moves nothing.
@@ -79,7 +79,7 @@ class JaxVariable:
 
     def array(self) -> np.ndarray[Any, Any]:
         """
-        The array's own memory on a CPU, a copy from a GPU.
+        The values: the array's own memory on a CPU, or a copy from a GPU.
 
         Release it before the next step: JAX cannot reuse memory while a view of it exists.
         """
@@ -96,7 +96,7 @@ class OnJax(Backend):
     name = "jax"
 
     def obstacle(self) -> str | None:
-        """See `Backend`: several processes share one training."""
+        """See `Backend`; the obstacle is a training in several processes."""
         if jax.process_count() > 1:
             return (
                 "This training runs in several processes, and a rescue holds the state of one. "

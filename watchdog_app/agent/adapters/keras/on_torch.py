@@ -44,7 +44,7 @@ class TorchVariable:
         return int(self.tensor.numel() * self.tensor.element_size())
 
     def array(self) -> np.ndarray[Any, Any]:
-        """The tensor's own memory on a CPU, a copy from a GPU."""
+        """The values: the tensor's own memory on a CPU, or a copy from a GPU."""
         name, dtype, shape = self.row
         if not self.nbytes:
             return np.zeros(shape, numpy_type(dtype))
@@ -66,7 +66,7 @@ class OnTorch(Backend):
     draws_before_hooks = True
 
     def obstacle(self) -> str | None:
-        """See `Backend`: several processes share one training."""
+        """See `Backend`; the obstacle is a training in several processes."""
         if process_count() > 1:
             return (
                 "This training runs in several processes, and a rescue holds the state of one. "

@@ -2,7 +2,7 @@
 Passes over the data of a `fit` whose batches Python draws in the thread of the training.
 
 That is so on PyTorch and JAX. The order of a pass depends on random numbers that it draws at its
-begin: from Python, NumPy and PyTorch, and from generators that the data owns. So the random states
+start: from Python, NumPy and PyTorch, and from generators that the data owns. So the random states
 are recorded at that moment, and restored when a resume begins the pass again. No seed is needed.
 
 Keras sometimes requests a new pass long before it draws from it. A DataLoader draws random numbers
@@ -149,7 +149,7 @@ class DataPasses:
         for number in [each for each in self._moments if each < part.number - 1]:
             if not (
                 self._is_generator and number == 0
-            ):  # a resume draws a generator again from its begin
+            ):  # a resume draws a generator again from its start
                 del self._moments[number]
 
 
@@ -199,7 +199,7 @@ class _RandomMoment:
         self.seen = randomness.snapshot()
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The random states as JSON values."""
         return {**randomness.state_of_snapshot(self.seen), "own": self._own, "orders": self._orders}
 
 
@@ -208,7 +208,7 @@ def _random_source(iterator: Any) -> Any:
     name = adapter_name(iterator)
     if name == "TorchDataLoaderAdapter":
         return iterator.data_adapter._dataloader
-    # Module `state` handles a PyDataset per epoch; a resume draws a generator from its begin.
+    # Module `state` handles a PyDataset per epoch; a resume draws a generator from its start.
     return iterator.data_adapter.get_tf_dataset() if name == "TFDatasetAdapter" else None
 
 

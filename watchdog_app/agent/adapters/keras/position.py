@@ -57,12 +57,12 @@ class FitProgress:
     # Of each finished epoch: None if all its batches were drawn, otherwise the iterator's step
     # count when its data ran out.
     ended: list[int | None] = field(default_factory=list)
-    # State of Python's `random` at the epoch's begin: Keras orders a PyDataset's batches with it.
+    # State of Python's `random` at the epoch's start: Keras orders a PyDataset's batches with it.
     python_random: list[Any] | None = None
     passes: Any = None  # the `DataPasses` over the data if Python draws the batches, or None
 
     def epoch_begins(self, epoch: int) -> None:
-        """Record the begin of an epoch; call it in `on_epoch_begin`."""
+        """Record the start of an epoch; call it in `on_epoch_begin`."""
         self.epoch, self.next_batch, self.epoch_done = epoch, 0, False
 
     def epoch_ends(self) -> None:
@@ -208,7 +208,7 @@ def reads_in_background(iterator: Any, *, in_python: bool = False) -> bool:
 
 
 def has_leftover_batches(iterator: Any) -> bool:
-    """Whether, at the begin of an epoch, workers have already made batches for it."""
+    """Whether, at the start of an epoch, workers have already made batches for it."""
     enqueuer = getattr(getattr(iterator, "data_adapter", None), "enqueuer", None)
     ready = getattr(enqueuer, "ready_queue", None)
     return ready is not None and not ready.empty()
@@ -316,7 +316,7 @@ class Replay(BaseReplay):
     def __init__(self, iterator: Any, position: dict[str, Any], **how: Any) -> None:
         super().__init__(iterator, position, **how)
         # A Python generator continues where the iterator before it stopped. Other dataset iterators
-        # start at their own begin, so finished ones need no draws.
+        # start from the first batch, so finished ones need no draws.
         self._draw_all = adapter_name(iterator) == "GeneratorDataAdapter"
         self._source: Any = None
 

@@ -250,7 +250,7 @@ class FitRescue:
         if state is None or self._in_other_thread():
             return
         state.progress.next_batch = batch + 1
-        if isinstance(logs, dict):  # a step of the user's own may return something else
+        if isinstance(logs, dict):  # a user's own step may return something else
             state.logs = logs
             self._loss = logs.get("loss")
 
@@ -282,7 +282,7 @@ class FitRescue:
             swaps = any(type(c).__name__ == "SwapEMAWeights" for c in self._state.callbacks)
             if inside_fit and not swaps:
                 self._state.progress.epoch_done = True
-                self._boundary()  # the weights stay as they are until the validation has ended
+                self._boundary()  # the weights do not change until the validation has ended
                 self._state.validation_begins()
                 self.validating = True
                 if self._oom is not None:
@@ -353,7 +353,7 @@ class FitRescue:
         self._state = state = FitState(self.model, callbacks, progress, backend)
         if iterator is not None:
             state.order = backend.repeatable_order(iterator, self.model)
-            # Workers run ahead from the begin of the epoch, so there is no moment to record.
+            # Workers run ahead from the start of the epoch, so there is no moment to record.
             if backend.reads_in_python and not position.reads_in_background(
                 iterator, in_python=True
             ):
@@ -398,7 +398,7 @@ class FitRescue:
         return made[0] if made else None
 
     def _save_at_end(self, session: Session, reason: str) -> None:
-        """Save at the end of the last epoch, with the position at the begin of the next one."""
+        """Save at the end of the last epoch, with the position at the start of the next one."""
         if self._state is not None:
             self._state.epoch_begins(self._state.progress.epoch + 1)
             self._state.progress.between_epochs = True
@@ -408,7 +408,7 @@ class FitRescue:
         with self._guard:
             if position.adapter_name(iterator) == "TFDatasetAdapter":
                 from watchdog_app.agent.telemetry import (
-                    dataset_buffers,  # the program has TensorFlow then
+                    dataset_buffers,  # with a tf.data set the program has TensorFlow
                 )
 
                 self._buffer_forecast = dataset_buffers.BufferForecast()

@@ -1,7 +1,7 @@
 """
 Resume a Keras `fit`, from its start to the position of a rescue.
 
-At the begin of an epoch, `fit` resets metrics and callbacks set learning rates. So the state is
+At the start of an epoch, `fit` resets metrics and callbacks set learning rates. So the state is
 restored at the last moment: when the data has reached its position, before the next batch is
 trained. The variables are also loaded at the start, for code that reads them earlier.
 """
@@ -110,7 +110,7 @@ class Resumption:
         report.resumed(self._rescue, place, self._messages, self._changed, start_over)
 
     def epoch_begins(self, epoch: int) -> None:
-        """Handle the begin of an epoch; call it in `on_epoch_begin`, before our other code."""
+        """Handle the start of an epoch; call it in `on_epoch_begin`, before our other code."""
         self._model._initial_epoch = None
         if self.arrived:
             return

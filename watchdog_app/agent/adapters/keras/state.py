@@ -50,7 +50,7 @@ class FitState:
         self._sources = _epoch_source(progress.iterator, backend)
         self._sketch = own_random.order_checksums(self._sources)
         self._own_orders: own_random.Orders = {}
-        # States of the data's own generators at the epoch's begin.
+        # States of the data's own generators at the epoch's start.
         self._own_random: own_random.States | None = None
         self._callbacks_before = callback_state.baseline(callbacks)
         self._random_at_epoch: randomness.State | None = None
@@ -73,7 +73,7 @@ class FitState:
         return self.backend.variables(self.model, self._extra)
 
     def epoch_begins(self, epoch: int) -> None:
-        """Record random states at the begin of an epoch; call it in `on_epoch_begin`."""
+        """Record random states at the start of an epoch; call it in `on_epoch_begin`."""
         self.progress.epoch_begins(epoch)
         self._left_over = self._left_over or position.has_leftover_batches(self.progress.iterator)
         if self.order is not None:
@@ -266,7 +266,7 @@ class SavedFit(SavedState):
         return keras_facts.merge(optimizers, self.meta, state.identity.settings)
 
     def load_own_random(self, state: FitState) -> bool:
-        """Restore the data's own generators to the epoch's begin; False if they do not match."""
+        """Restore the data's own generators to the epoch's start; False if they do not match."""
         before = self.meta.get("own_random")
         if not before or state._sources is None:
             return not before
@@ -295,7 +295,7 @@ def _epoch_source(iterator: Any, backend: Backend) -> Any:
     """
     The data set that each epoch iterates over again, which may own random generators.
 
-    None if one iterator serves the whole fit, because a resume draws that one from its begin. None
+    None if one iterator serves the whole fit, because a resume draws that one from its start. None
     also if Python draws the batches: module `passes` handles that.
     """
     if iterator is None or iterator.steps_per_epoch:
