@@ -1,4 +1,4 @@
-"""Sees a training run out of memory coming, names the notebook, saves the work."""
+"""Predicts that a training will run out of memory, names the notebook and saves the work."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ __version__ = "0.1.0"
 
 def resume(run: str | None = "training", *, skip: Collection[int] = ()) -> None:
     """
-    In a notebook that was killed and restarted: go on where its training was saved.
+    Continue the training of a notebook whose kernel was killed and restarted.
 
-    Lists the cells that had run, and runs them again up to and with the one that trained, which
-    goes on from its rescue.
+    Lists the cells that had run. Then runs them again, up to and including the cell that trained.
+    That cell continues from its rescue.
 
     Args:
-        run: "training": without cells that had failed and without shell commands; "all": those
-            too; None: only list them.
-        skip: numbers of cells that are to be left out.
+        run: "training": skip cells that had failed and shell commands; "all": run those too; None:
+            only list the cells.
+        skip: numbers of the cells to leave out.
 
     Raises:
-        ValueError: `run` is none of the three.
+        ValueError: `run` is not one of these three values.
     """
-    # By its name: the package itself stands below all of its parts.
+    # Import by name: `watchdog_app` is the lowest layer and must not import its subpackages.
     from importlib import import_module
 
     import_module("watchdog_app.agent.resume.notebook").resume(run, skip=skip)

@@ -1,1 +1,1 @@
-"""How the programs talk: messages, framing, transport, blocking client."""
+"""Messages, framing, transport and blocking client of the protocol between the programs."""

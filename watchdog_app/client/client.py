@@ -1,10 +1,11 @@
 """
-The blocking client: what the command line, the tray and the agents talk through.
+The blocking client of the command line, the tray and the agents.
 
     with Client.connect() as daemon:
         print(daemon.call("status")["host"])
 
-One thread at a time. Importing this costs what `socket` and `json` cost.
+Use a client in one thread at a time. Importing this module costs no more than importing `socket`
+and `json`.
 """
 
 from __future__ import annotations
@@ -33,25 +34,25 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
 _CHUNK_BYTES = 65536
-_MOST_NOTIFICATIONS = 1000  # kept while an answer is awaited; the oldest is dropped
+_MOST_NOTIFICATIONS = 1000  # kept while a call waits for its answer; the oldest is dropped
 
 _START = "Start it with: watchdog start"
 
 
 class Client:
     """
-    One connection to the daemon; open from `connect` to `close`.
+    A connection to the daemon; open from `connect` to `close`.
 
     Args:
-        connection: to the daemon; closed with this.
-        timeout_s: for each answer.
+        connection: the connected socket; `close` closes it.
+        timeout_s: time limit for each answer.
     """
 
     def __init__(self, connection: socket.socket, timeout_s: float) -> None:
         self._socket = connection
         self._timeout_s = timeout_s
         self._decoder = LineDecoder()
-        self._ready: deque[dict[str, Any]] = deque()  # read, not yet looked at
+        self._ready: deque[dict[str, Any]] = deque()  # received, not yet handled
         self._kept_notifications: deque[dict[str, Any]] = deque(maxlen=_MOST_NOTIFICATIONS)
         self._last_id = 0
         self.daemon_pid: int | None = None
@@ -60,18 +61,18 @@ class Client:
     @classmethod
     def connect(cls, path: str | None = None, role: str = "cli", timeout_s: float = 5.0) -> Self:
         """
-        A client that the daemon has greeted.
+        A client whose hello the daemon has answered.
 
         Args:
-            path: the socket; None: where this user's daemon listens.
+            path: the socket; None: the socket of this user's daemon.
             role: "cli", "tray" or "agent".
-            timeout_s: for the connection and, later, for each answer.
+            timeout_s: time limit for the connection and, later, for each answer.
 
         Raises:
-            DaemonNotRunning: nobody listens.
+            DaemonNotRunning: no process listens there.
             RequestError: the daemon speaks another version of the protocol.
-            DaemonFull: it runs, and has no room for one more connection.
-            ProtocolError: whoever listens there belongs to another user, or does not answer.
+            DaemonFull: the daemon runs, but accepts no more connections.
+            ProtocolError: the listener belongs to another user or does not answer.
         """
         where = path or paths.socket_path()
         try:
@@ -105,18 +106,18 @@ class Client:
 
     def call(self, method: str, /, *, reply_timeout_s: float | None = None, **params: Any) -> Any:
         """
-        The result of a request. Notifications that come in between are kept.
+        The result of a request. Notifications that arrive before it are kept.
 
         Args:
-            method: as in docs/protocol.md.
-            reply_timeout_s: for this answer alone; None: as given to `connect`.
+            method: a method of docs/protocol.md.
+            reply_timeout_s: time limit for this answer; None: the limit given to `connect`.
             params: the parameters of the method.
 
         Raises:
-            TaskNotFound: no task, or more than one, answers to the name; see `candidates`.
-            RequestError: the daemon refused, and says why.
+            TaskNotFound: no task, or more than one, matches the name; see `candidates`.
+            RequestError: the daemon refused; the message says why.
             DaemonNotRunning: the connection ended before the answer.
-            ProtocolError: no answer in time, or nonsense.
+            ProtocolError: no answer within the time limit, or an invalid message.
         """
         self._last_id += 1
         wanted = self._last_id
@@ -138,7 +139,7 @@ class Client:
                 return message.get("result")
             elif message.get("id") is None and "error" in message:
                 raise _ErrorWithoutId(str(_to_exception(message["error"])))
-            # Any other id: the answer to a request that was given up earlier.
+            # Another id belongs to a request whose caller no longer waits: skip it.
 
     def notify(self, method: str, /, **params: Any) -> None:
         """
@@ -151,7 +152,7 @@ class Client:
 
     def notifications(self, timeout_s: float | None) -> Iterator[dict[str, Any]]:
         """
-        Notifications as they come, `{"method", "params"}`; ends when none came for `timeout_s`.
+        Iterate over the notifications, `{"method", "params"}`; end after `timeout_s` without one.
 
         Raises:
             DaemonNotRunning: the connection ended.
@@ -168,11 +169,11 @@ class Client:
                 yield message
 
     def fileno(self) -> int:
-        """For a selector: readable when something came."""
+        """File descriptor for a selector: readable when data has arrived."""
         return self._socket.fileno()
 
     def close(self) -> None:
-        """End the connection; may be called twice."""
+        """End the connection. A second call does nothing."""
         self._socket.close()
 
     def __enter__(self) -> Self:
@@ -182,13 +183,13 @@ class Client:
         self.close()
 
     def _greet(self, role: str) -> Any:
-        """Send hello and return its answer; a full daemon answers before it has read it."""
+        """Send hello and return its answer. A full daemon answers before it reads the hello."""
         try:
             try:
                 return self.call(
                     "hello", protocol=jsonrpc.PROTOCOL_VERSION, role=role, version=__version__
                 )
-            except DaemonNotRunning:  # it was faster than our request: its answer may be here
+            except DaemonNotRunning:  # closed before our hello was sent: read its refusal
                 message = self._next_message(time.monotonic())
                 if message is None or "error" not in message or message.get("id") is not None:
                     raise
@@ -215,7 +216,7 @@ class Client:
         while not self._ready:
             left_s = None if end_mono_s is None else end_mono_s - time.monotonic()
             if left_s is not None and left_s <= 0:
-                # Zero would mean: do not block. Ask once more for what lies there already.
+                # Zero would make the socket non-blocking. Read once more: data may have arrived.
                 left_s = 0.0005
             try:
                 self._socket.settimeout(left_s)
@@ -232,7 +233,7 @@ class Client:
 
 def _check_owner(connection: socket.socket, where: str) -> None:
     owner = transport.peer(connection)
-    if not owner.trusted:  # a folder in /tmp can be made by anybody who comes first
+    if not owner.trusted:  # another user may have created the folder in /tmp first
         raise ProtocolError(
             f"Whoever listens at {where} is user {owner.uid}, neither you nor root; "
             "nothing was said to it. Remove that folder or set WATCHDOG_RUNTIME_DIR."

@@ -1,7 +1,7 @@
 """
-The status every few seconds and notifications at once, over restarts of the daemon.
+The daemon's status at an interval and its notifications at once, across daemon restarts.
 
-A connection in a thread of its own. The status is asked for at the pace that the screen needs.
+The feed uses a connection of its own in a thread of its own. The screen sets the interval.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Answer = Callable[["Any", WatchdogError | None], None]
 
 _ANSWER_S = 5.0
 _FIRST_RETRY_S = 0.5
-_LONGEST_RETRY_S = 5.0  # a daemon that is started is seen within this time
+_LONGEST_RETRY_S = 5.0  # the feed connects to a started daemon within this time
 
 
 class Feed:
@@ -36,12 +36,12 @@ class Feed:
     Keeps a connection to the daemon.
 
     Args:
-        on_status: called with each status, or with None and why there is none.
-        on_notification: called with each notification; must return soon. None: none are wanted.
+        on_status: called with each status, or with None and the reason why there is none.
+        on_notification: called with each notification; must return soon. None: do not subscribe.
         role: "tray" or "cli".
         interval_s: seconds between two statuses.
 
-    Both are called in the feed's own thread.
+    The feed's own thread calls both.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class Feed:
         self._thread = threading.Thread(target=self._run, name="daemon-feed", daemon=True)
 
     def start(self) -> None:
-        """Begin; nothing is called before."""
+        """Start the thread. The feed makes no call before."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the connection; acknowledgements that wait are sent before."""
+        """End the connection, after sending the messages that `send` has queued."""
         self._stopping = True
         self._wake()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
@@ -87,7 +87,9 @@ class Feed:
         self._interval_s = seconds
 
     def send(self, method: str, **params: Any) -> None:
-        """Queue a message without an answer; it is dropped if the connection has ended by then."""
+        """
+        Queue a message that gets no answer. It is dropped if the connection ends before it is sent.
+        """
         self._outbox.append((method, params))
         self._wake()
 
@@ -96,10 +98,10 @@ class Feed:
         Make a request in a thread and on a connection of its own.
 
         Args:
-            method: as in docs/protocol.md.
+            method: a method of docs/protocol.md.
             done: called in that thread with the result, or with None and the error.
-            wait_s: how long the answer may take.
-            params: of the method.
+            wait_s: time limit for the answer.
+            params: the parameters of the method.
         """
 
         def run() -> None:
@@ -116,7 +118,7 @@ class Feed:
         try:
             os.write(self._wake_write, b"x")
         except (BlockingIOError, OSError):
-            pass  # full: it wakes up anyway
+            pass  # the pipe is full: the thread wakes up anyway
 
     def _run(self) -> None:
         retry_s = _FIRST_RETRY_S
@@ -129,7 +131,7 @@ class Feed:
                     self._serve(client)
             except WatchdogError as error:
                 self._report_disconnected(error)
-            except Exception as error:  # a fault of ours: reported, and the feed continues
+            except Exception as error:  # a bug of ours: report it and keep the feed running
                 self._report_disconnected(
                     WatchdogError(f"A message of the daemon was not understood: {error!r}.")
                 )
@@ -140,7 +142,7 @@ class Feed:
     def _report_disconnected(self, error: WatchdogError) -> None:
         self._outbox.clear()
         if not self._stopping:
-            with suppress(Exception):  # what failed before may fail again
+            with suppress(Exception):  # the callback may have caused the first error
                 self._on_status(None, error)
 
     def _sleep(self, seconds: float) -> None:
@@ -167,7 +169,7 @@ class Feed:
                 self._refresh_requested = False
                 last_mono_s = now
                 self._on_status(Status.read(client.call("status")), None)
-                self._read_notifications(client)  # what came before the answer lies in the client
+                self._read_notifications(client)  # those that arrived before the answer
             left_s = max(0.0, last_mono_s + self._interval_s - time.monotonic())
             ready, _, _ = select.select([client.fileno(), self._wake_read], [], [], left_s)
             self._drain()
@@ -193,20 +195,20 @@ class Feed:
 
 def request(method: str, *, wait_s: float = 10.0, **params: Any) -> Any:
     """
-    The answer to one request, over a connection of its own: it may take its time.
+    The answer to one request, over a connection of its own, so that it may take long.
 
     Args:
-        method: as in docs/protocol.md.
-        wait_s: how long the answer may take.
-        params: of the method.
+        method: a method of docs/protocol.md.
+        wait_s: time limit for the answer.
+        params: the parameters of the method.
 
     Raises:
-        WatchdogError: no daemon, or it refused and says why.
+        WatchdogError: no daemon runs, or the daemon refused; the message says why.
     """
     with Client.connect(timeout_s=_ANSWER_S) as client:
         return client.call(method, reply_timeout_s=wait_s, **params)
 
 
 def disconnect_reason(error: WatchdogError | None) -> str | None:
-    """The reason for a missing status; None if it is only that no daemon runs."""
+    """The reason for a missing status; None if the only reason is that no daemon runs."""
     return None if error is None or isinstance(error, DaemonNotRunning) else str(error)

@@ -1,9 +1,8 @@
 """
-JSON-RPC 2.0, without batches: one JSON object a line, at most 1 MiB a line.
+JSON-RPC 2.0 without batches: one JSON object a line, at most 1 MiB a line.
 
-Both ends treat the other as untrusted: a line that never ends, nesting without
-end, numbers that JSON does not know and text that is not UTF-8 are refused
-here, so that nothing behind has to think of them.
+Neither side trusts the other. This module refuses endless lines, endless nesting, numbers that JSON
+does not define and text that is not UTF-8. The code behind it need not check for them.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ _ID_CHARS = 200
 
 class BadLine(ProtocolError):
     """
-    One line is no message; the lines after it may be.
+    A line is not a valid message. The lines after it may be valid.
 
     Args:
-        message: what is wrong with the line.
-        code: of JSON-RPC.
+        message: the reason.
+        code: a JSON-RPC error code.
     """
 
     def __init__(self, message: str, code: int) -> None:
@@ -44,29 +43,29 @@ class BadLine(ProtocolError):
 
 
 class LineTooLong(ProtocolError):
-    """More than `MAX_LINE_BYTES` without an end of line: the stream cannot be trusted again."""
+    """More than `MAX_LINE_BYTES` without a newline: the stream cannot be read further."""
 
 
 class TooLongToSend(ProtocolError):
-    """A message of ours is longer than `MAX_LINE_BYTES`."""
+    """An outgoing message is longer than `MAX_LINE_BYTES`."""
 
 
 class LineDecoder:
-    """Puts lines together from pieces of any size. One decoder a connection."""
+    """Joins received pieces of any size into lines. Each connection needs its own decoder."""
 
     __slots__ = ("_limit", "_partial_line")
 
     def __init__(self, limit_bytes: int = MAX_LINE_BYTES) -> None:
         self._limit = limit_bytes
-        # Of the line that has not ended. Joined at once: pieces of two bytes would take 57 each.
+        # The unfinished line, joined at once: a list of 2-byte pieces would take 57 bytes each.
         self._partial_line = bytearray()
 
     def lines(self, data: bytes) -> list[bytes]:
         """
-        The lines that `data` completes, in order, without their ends; blank ones are left out.
+        The lines that `data` completes, in order, without newlines and without blank lines.
 
         Raises:
-            LineTooLong: nothing more can be read from this stream.
+            LineTooLong: the stream cannot be read further.
         """
         parts = data.split(b"\n")
         rest = parts.pop()
@@ -78,7 +77,7 @@ class LineDecoder:
                 partial_line += part
                 line = bytes(partial_line)
             elif not part:
-                continue  # a flood of them costs little
+                continue  # many empty lines must cost little
             if len(line) > self._limit:
                 raise self._line_too_long()
             if not line.isspace():
@@ -94,14 +93,14 @@ class LineDecoder:
         The messages that `data` completes, in order.
 
         Raises:
-            BadLine: a line is no JSON object; messages before it in `data` are lost.
-            LineTooLong: nothing more can be read from this stream.
+            BadLine: a line is not a JSON object; the messages before it in `data` are lost.
+            LineTooLong: the stream cannot be read further.
         """
         return [decode(line) for line in self.lines(data)]
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes held of a line that has not ended."""
+        """Bytes of the unfinished line."""
         return len(self._partial_line)
 
     def _line_too_long(self) -> LineTooLong:
@@ -113,7 +112,7 @@ def _reject_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON number")
 
 
-# Built once: json.loads with an argument of its own builds a decoder at every call.
+# Built once: json.loads builds a new decoder at every call that has arguments.
 _DECODER = json.JSONDecoder(parse_constant=_reject_constant)
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False)
 
@@ -123,11 +122,11 @@ def decode(line: bytes) -> dict[str, Any]:
     The message in one line.
 
     Raises:
-        BadLine: `code` says whether it is no JSON at all or JSON that is no object.
+        BadLine: `code` tells invalid JSON from JSON that is not an object.
     """
     try:
         message = _DECODER.decode(line.decode("utf-8"))
-    except (ValueError, RecursionError) as error:  # ValueError: UTF-8, JSON and huge integers
+    except (ValueError, RecursionError) as error:  # ValueError: bad UTF-8 or JSON, huge integers
         raise BadLine(f"Not JSON: {str(error)[:120]}", PARSE_ERROR) from error
     if not isinstance(message, dict):
         what = "a batch; send one message a line" if isinstance(message, list) else "no object"
@@ -137,17 +136,18 @@ def decode(line: bytes) -> dict[str, Any]:
 
 def encode(message: dict[str, Any]) -> bytes:
     """
-    One line with its end. Infinite and undefined numbers become null: JSON has no others.
+    A message as one line with its newline. NaN and infinite numbers become null, as JSON has
+    neither.
 
     Raises:
-        TooLongToSend: the message is longer than a line may be.
-        TypeError: it holds something that JSON has no form for.
+        TooLongToSend: the line is longer than `MAX_LINE_BYTES`.
+        TypeError: the message holds a value that JSON cannot represent.
     """
     try:
         text = _ENCODER.encode(message)
     except ValueError:
         text = _ENCODER.encode(_replace_non_finite(message))
-    line = text.encode("ascii") + b"\n"  # the encoder escapes all else, lone surrogates too
+    line = text.encode("ascii") + b"\n"  # the encoder escapes the rest, lone surrogates included
     if len(line) > MAX_LINE_BYTES:
         raise TooLongToSend(f"A message of {len(line)} bytes is too long to be sent.")
     return line
@@ -165,12 +165,12 @@ def _replace_non_finite(value: Any) -> Any:
 
 def request(id_: int | str, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
     """
-    A message that wants an answer.
+    A message that expects an answer.
 
     Args:
-        id_: comes back in the answer.
-        method: as in docs/protocol.md.
-        params: of the method.
+        id_: the id that the answer repeats.
+        method: a method of docs/protocol.md.
+        params: the parameters of the method.
     """
     return {"jsonrpc": "2.0", "id": id_, "method": method, "params": params or {}}
 
@@ -180,19 +180,19 @@ def notification(method: str, params: dict[str, Any] | None = None) -> dict[str,
     A message that gets no answer.
 
     Args:
-        method: as in docs/protocol.md.
-        params: of the method.
+        method: a method of docs/protocol.md.
+        params: the parameters of the method.
     """
     return {"jsonrpc": "2.0", "method": method, "params": params or {}}
 
 
 def result(id_: int | str, value: Any) -> dict[str, Any]:
     """
-    The answer to a request that worked.
+    The answer to a request that succeeded.
 
     Args:
-        id_: of the request.
-        value: what JSON can hold.
+        id_: the id of the request.
+        value: a value that JSON can represent.
     """
     return {"jsonrpc": "2.0", "id": id_, "result": value}
 
@@ -201,13 +201,13 @@ def error(
     id_: int | str | None, code: int, message: str, data: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """
-    The answer to a request that did not.
+    The answer to a request that failed.
 
     Args:
-        id_: of the request; None: it could not be read.
-        code: of JSON-RPC, or one of ours.
-        message: for people.
-        data: what a program can use.
+        id_: the id of the request; None: it could not be read.
+        code: a JSON-RPC error code, or one of ours.
+        message: the reason, for people.
+        data: the reason, for programs.
     """
     body: dict[str, Any] = {"code": code, "message": message}
     if data is not None:
@@ -217,17 +217,17 @@ def error(
 
 def check(message: dict[str, Any]) -> None:
     """
-    Check that this is a request, a notification or a response.
+    Check that a message is a request, a notification or a response.
 
     Raises:
-        BadLine: it is none of them.
+        BadLine: the message is none of these.
     """
     if message.get("jsonrpc") != "2.0":
         raise BadLine('Not a request: "jsonrpc": "2.0" is missing.', INVALID_REQUEST)
     id_ = message.get("id")
     if isinstance(id_, bool) or not isinstance(id_, int | str | None):
         raise BadLine("Not a request: id must be a number or a text.", INVALID_REQUEST)
-    # It comes back in the answer, which must not become too long to be sent by it.
+    # The answer repeats the id, which must not make the answer too long to send.
     if len(id_) > _ID_CHARS if isinstance(id_, str) else abs(id_ or 0) >= 2**63:
         raise BadLine(
             f"Not a request: id is longer than {_ID_CHARS} characters or beyond 64 bits.",

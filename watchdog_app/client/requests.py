@@ -1,8 +1,8 @@
 """
-The parameters of each method, a record each; the daemon reads them strictly.
+The parameters of each method, one record each. The daemon validates them strictly.
 
-Null and absent are the same. The tables of docs/protocol.md are printed from the records: a
-docstring says what the answer is, the comment behind a field what it means.
+Null and absent mean the same. packaging/protocol_tables.py prints the tables of docs/protocol.md
+from these records: a docstring describes the answer, a comment behind a field describes that field.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ ROLES = ("cli", "tray", "agent")
 TOPICS = ("status", "notifications")
 KINDS = ("incident", "decision", "outcome", "death", "end", "restart", "daemon")
 
-_MAX_INT = 2**53  # a whole number that JSON readers keep exact
+_MAX_INT = 2**53  # the largest whole number that JSON readers keep exact
 _MOST_PID = 2**31 - 1
 _MOST_UNIX_S = 1e11
-_PATH_BYTES = 4096  # a path that a file can have
+_PATH_BYTES = 4096  # longest path of a file
 _REQUIRED: Any = object()
 
 
@@ -37,8 +37,8 @@ class Field:
     A parameter.
 
     Args:
-        read: its value; raises _InvalidValue with what is wrong.
-        default: its value where it is absent.
+        read: validates and converts a value; raises _InvalidValue with the reason.
+        default: the value if the parameter is absent.
     """
 
     __slots__ = ("default", "read")
@@ -49,7 +49,7 @@ class Field:
 
 
 class Params:
-    """What a message holds. A subclass declares its fields."""
+    """The parameters of a message. A subclass declares its fields."""
 
     FIELDS: ClassVar[dict[str, Field]] = {}
 
@@ -65,7 +65,7 @@ class Params:
         The parameters of one message.
 
         Raises:
-            RequestError: -32602, with the name of the parameter that is wrong.
+            RequestError: -32602; the message names the invalid parameter.
         """
         record = object.__new__(cls)
         for name, each in cls.FIELDS.items():
@@ -79,7 +79,7 @@ class Params:
         return record
 
     def values(self) -> dict[str, Any]:
-        """The values by name; those of the records in them as well."""
+        """The values by name; nested records become dictionaries."""
         return {name: _to_plain(value) for name, value in self.__dict__.items()}
 
 
@@ -98,7 +98,7 @@ def _require(right: bool, wrong: str) -> None:
         raise _InvalidValue(wrong)
 
 
-@cache  # of equal parameters there is one field: 0.1 MB
+@cache  # share one Field for equal arguments: saves 0.1 MB
 def text(
     most_chars: int = 4096,
     *,
@@ -107,13 +107,13 @@ def text(
     most_bytes: int | None = None,
 ) -> Any:
     """
-    A text.
+    A text parameter.
 
     Args:
-        most_chars: that it may have.
-        default: its value where it is absent.
-        ascii_only: other characters become question marks: words of a framework or a driver.
-        most_bytes: in UTF-8; None: as many as its characters take.
+        most_chars: maximum length in characters.
+        default: the value if the parameter is absent.
+        ascii_only: replace other characters by question marks, for words of a framework or driver.
+        most_bytes: maximum length in UTF-8; None: only `most_chars` applies.
     """
 
     def read(value: Any) -> str:
@@ -129,7 +129,7 @@ def text(
 
 
 def word(allowed: tuple[str, ...]) -> Any:
-    """One of these words."""
+    """A parameter that must be one of these words."""
 
     def read(value: Any) -> str:
         _require(
@@ -146,9 +146,9 @@ def integer(low: int = 0, high: int = 2**63 - 1, *, default: Any = _REQUIRED) ->
     A whole number within [low, high].
 
     Args:
-        low: the least.
-        high: the most.
-        default: its value where it is absent.
+        low: the minimum.
+        high: the maximum.
+        default: the value if the parameter is absent.
     """
 
     def read(value: Any) -> int:
@@ -168,15 +168,15 @@ def number(
     A finite number within [low, high].
 
     Args:
-        low: the least.
-        high: the most.
-        default: its value where it is absent.
-        lenient: anything else is absent, too: JSON has no word for an infinite loss.
+        low: the minimum.
+        high: the maximum.
+        default: the value if the parameter is absent.
+        lenient: read any other value as absent, because JSON cannot represent an infinite loss.
     """
 
     def read(value: Any) -> Any:
         right = isinstance(value, int | float) and not isinstance(value, bool)
-        inside = right and low <= value <= high  # an undefined number is not
+        inside = right and low <= value <= high  # False for NaN
         if lenient and not inside:
             return default
         _require(right, "must be a number")
@@ -199,11 +199,11 @@ def flag(*, default: Any = False) -> Any:
 
 def nested(record: type[Params], *, default: Any = None) -> Any:
     """
-    An object.
+    An object parameter.
 
     Args:
-        record: how it is read.
-        default: its value where it is absent.
+        record: the class that reads the object.
+        default: the value if the parameter is absent.
     """
 
     def read(value: Any) -> Params:
@@ -215,11 +215,11 @@ def nested(record: type[Params], *, default: Any = None) -> Any:
 
 def list_of(each: Field, most: int) -> Any:
     """
-    A list; empty where it is absent.
+    A list parameter; empty if absent.
 
     Args:
-        each: how an entry of it is read.
-        most: entries.
+        each: the field that reads an entry.
+        most: maximum number of entries.
     """
 
     def read(value: Any) -> tuple[Any, ...]:
@@ -249,7 +249,7 @@ class Subscribe(Params, method="subscribe"):
     """
     `{}`; then messages `status` and `notification`.
 
-    The status comes after a sample, at most once a second.
+    The daemon sends the status after a sample, at most once a second.
     """
 
     topics: tuple[str, ...] = list_of(word(TOPICS), 10)  # status, notifications
@@ -259,7 +259,7 @@ class NotificationShown(Params, method="notification.shown"):
     """`{}`; a tray acknowledges a `notification` within 2 s."""
 
     id: str = text(200)  # of the notification
-    delivered: bool = flag()  # it was shown
+    delivered: bool = flag()  # whether it was shown
     detail: str = text(default="")  # how, or why not
 
 
@@ -279,12 +279,12 @@ class CheckpointTask(Params, method="task.checkpoint"):
     """
     `requests`: list of `{task, name, status, detail, rescue}`.
 
-    `status` is requested, done, failed or refused; `rescue` a [Rescue](status-json.md#rescue), null
-    until it is done.
+    `status` is requested, done, failed or refused. `rescue` is a [Rescue](status-json.md#rescue),
+    null until the save is done.
     """
 
     task: str | None = text(default=None)  # null: all
-    wait: bool = flag()  # the answer comes when all have saved or failed
+    wait: bool = flag()  # answer when all have saved or failed
     timeout_s: float | None = number(0.1, 600.0)
 
 
@@ -292,8 +292,8 @@ class DumpStacks(Params, method="task.stacks"):
     """
     `task`, `name`, `answered`, `last_seen`, `last_seen_s`, `processes[]`, `reasons[]`; within 3 s.
 
-    `answered` is null without an agent, false where it got no turn. `last_seen` is where the
-    training was when its agent last reported. `processes[]`: `{pid, ppid, name, state,
+    `answered` is null without an agent, false if the agent could not run. `last_seen` is the place
+    in the program that the agent reported last. `processes[]`: `{pid, ppid, name, state,
     thread_count, agent, threads[]: {tid, name, state, wchan, syscall, kernel[], trains, frames[]:
     {file, line, function}}}`. `reasons[]`: `{kind, text, facts[], remedy}`, the most likely first.
     """
@@ -305,56 +305,57 @@ class FindLeaks(Params, method="task.leaks"):
     """
     `task`, `name`, `seconds`, `steps`, `refused`, `complete`, `lines[]`, `tensors[]`, `advice[]`.
 
-    `refused` says why lines are not known. `tensors_counted` is false where workers share the
-    memory, `cut_short` true where traces became too many. `lines[]`: `{file, line, own, bytes,
-    bytes_per_step}`; `tensors[]`: `{type, shape, more}`.
+    `refused` says why the lines are unknown. `tensors_counted` is false if workers share the
+    memory. `cut_short` is true if the search stopped early because the traces took too much memory.
+    `lines[]`: `{file, line, own, bytes, bytes_per_step}`; `tensors[]`: `{type, shape, more}`.
     """
 
     task: str = text()
-    seconds: float = number(1.0, 120.0, default=10.0)  # for how long it is looked for
+    seconds: float = number(1.0, 120.0, default=10.0)  # duration of the search
 
 
 class Explain(Params, method="explain"):
     """
-    `text`, `incidents[]`, `pid` (of a task that runs, else null); of a death `death`, `death_text`.
+    `text`, `incidents[]`, `pid` (of a running task, else null); for a death `death`, `death_text`.
 
-    It is the death that is meant, or the last in 12 h. `plot` of it: `begin_unix_s`, `end_unix_s`,
-    `name`, `points` as in `series`, `resource` (`kind`, `label`, `limit`, `points`, or null),
-    `marks[]` (`unix_s`, `kind`: saved, warned, paused, resumed or death). All three are null
-    without a death.
+    The death is the one that `task` names, or the last within 12 h. `plot` shows the time before
+    it: `begin_unix_s`, `end_unix_s`, `name`, `points` as in `series`, `resource` (`kind`, `label`,
+    `limit`, `points`, or null), `marks[]` (`unix_s`, `kind`: saved, warned, paused, resumed or
+    death). Without a death all three are null.
     """
 
-    task: str | None = text(default=None)  # alive or dead: pid, name, path, kernel id, incident
-    minutes: float = number(0.1, 1440.0, default=10.0)  # of the plot
+    task: str | None = text(default=None)  # running or ended: pid, name, path, kernel id, incident
+    minutes: float = number(0.1, 1440.0, default=10.0)  # time span of the plot
 
 
 class History(Params, method="history"):
     """
     `entries`: newest first, `{unix_s, kind, ...}`.
 
-    An incident is an [Incident](status-json.md#incident), a series of saves one entry, see below.
+    An incident has the fields of [Incident](status-json.md#incident). A series of saves is one
+    entry, see below.
     """
 
     since_unix_s: float | None = number(0, _MOST_UNIX_S)
     until_unix_s: float | None = number(0, _MOST_UNIX_S)
     task: str | None = text(default=None)
     limit: int = integer(1, 1000, default=100)
-    # Of incident, decision, outcome, death, end, restart, daemon; empty: all.
+    # Any of incident, decision, outcome, death, end, restart, daemon; empty: all.
     kinds: tuple[str, ...] = list_of(word(KINDS), 10)
 
 
 class Series(Params, method="series"):
     """
-    `series[]`: `{kind, ident, name, path, pid, unit, points}`, the task's own first.
+    `series[]`: `{kind, ident, name, path, pid, unit, points}`, the series of the task first.
 
-    Then come those of the resources that can hit it; `points` are `[unix_s, used, limit, swap]`,
-    oldest first.
+    The series of the resources that can limit the task follow. `points` are `[unix_s, used, limit,
+    swap]`, oldest first.
     """
 
     task: str | None = text(default=None)  # pid, or part of a name or path; null: every series
     since_unix_s: float | None = number(0, _MOST_UNIX_S)
     until_unix_s: float | None = number(0, _MOST_UNIX_S)
-    limit: int = integer(1, 10_000, default=10_000)  # points in all; the newest are kept
+    limit: int = integer(1, 10_000, default=10_000)  # points in total; the newest are kept
 
 
 class Config(Params, method="config"):
@@ -362,32 +363,32 @@ class Config(Params, method="config"):
 
 
 class Reload(Params, method="reload"):
-    """`{}`, or the error of the file."""
+    """`{}`, or the error in the configuration file."""
 
 
 class SetProtection(Params, method="protection.set"):
-    """`on`, `until_unix_s` (when it comes on by itself, or null)."""
+    """`on`, `until_unix_s` (when protection turns on again, or null)."""
 
     on: bool = flag(default=_REQUIRED)
-    for_s: float | None = number(1, 30 * 86400.0)  # with on false; null: until it is switched on
+    for_s: float | None = number(1, 30 * 86400.0)  # only with on false; null: until turned on
 
 
 class SnoozeNotifications(Params, method="snooze"):
     """`incident`, `task` (pid), `name`, `until_unix_s` (null: ended)."""
 
-    incident: str | None = text(200, default=None)  # its id
-    task: str | None = text(default=None)  # neither incident nor task: every notification
-    for_s: float = number(0, 86400.0, default=_REQUIRED)  # 0 ends it
+    incident: str | None = text(200, default=None)  # id of an incident
+    task: str | None = text(default=None)  # without incident and task: every notification
+    for_s: float = number(0, 86400.0, default=_REQUIRED)  # 0 ends the snooze
 
 
 class LimitGuard(Params, method="guard.limit"):
     """`task`, `name`, `text` (what the guard did); refused without a [guard](guard.md)."""
 
     task: str = text()
-    limit_bytes: int | None = integer(1, _MAX_INT, default=None)  # one of these four
-    more: bool = flag()  # a step more
-    unlimited: bool = flag()  # no limit any more
-    end: bool = flag()  # end it
+    limit_bytes: int | None = integer(1, _MAX_INT, default=None)  # give one of these four
+    more: bool = flag()  # raise the limit by a step
+    unlimited: bool = flag()  # remove the limit
+    end: bool = flag()  # end the training
 
 
 class Stop(Params, method="stop"):
@@ -398,7 +399,7 @@ class Stop(Params, method="stop"):
 
 
 class Rescue(Params):
-    """A rescue on disk, as its agent knows it."""
+    """A rescue on disk, as its agent reports it."""
 
     path: str = text(most_bytes=_PATH_BYTES)
     step: int = integer(0, _MAX_INT)
@@ -423,7 +424,7 @@ class Buffer(Params):
 
 
 class MemoryParts(Params):
-    """What the memory of a training is for."""
+    """The parts of a training's memory."""
 
     batch_size: int | None = integer(1, _MAX_INT, default=None)
     weights_bytes: int | None = integer(0, _MAX_INT, default=None)
@@ -438,7 +439,7 @@ class MemoryParts(Params):
 
 
 class Allocator(Params):
-    """What a framework's allocator says of one device."""
+    """The state of a framework's allocator on one device."""
 
     device: str = text(100, ascii_only=True)
     used_bytes: int = integer(0, _MAX_INT)
@@ -453,21 +454,24 @@ class RegisterAgent(Params, method="agent.register"):
     """
     `interval_s`, `page`, `acknowledges`.
 
-    With `acknowledges`, `agent.acknowledged` follows announcements. `page` is the path of a file in
-    memory in which the agent publishes its state ([guard](guard.md#saved-from-outside)), or null.
+    If `acknowledges` is true, the daemon answers announcements with `agent.acknowledged`. `page` is
+    the path of a file in memory in which the agent publishes its state
+    ([guard](guard.md#saved-from-outside)), or null.
     """
 
-    pid: int = integer(1, _MOST_PID)  # of this process, which the kernel has to confirm
+    pid: int = integer(1, _MOST_PID)  # of this process; the daemon checks it with the kernel
     start_time: int = integer()  # see below
     framework: str = text(100)  # keras, torch, tensorflow ...
-    directory: str = text(most_bytes=_PATH_BYTES)  # where its rescues are
+    directory: str = text(most_bytes=_PATH_BYTES)  # folder of its rescues
     notebook: str | None = text(default=None)
-    resumes_itself: bool = flag(default=True)  # false: its next run says which lines go on
-    rescue: Rescue | None = nested(Rescue)  # the last one before this connection
+    resumes_itself: bool = flag(
+        default=True
+    )  # false: a user must run lines that its next run names
+    rescue: Rescue | None = nested(Rescue)  # the last rescue before this connection
 
 
 class Report(Params, method="agent.report"):
-    """At most once a second; news of a phase or announcement within 0.25 s."""
+    """At most once a second; a new phase or announcement within 0.25 s."""
 
     training: bool = flag()
     state_bytes: int | None = integer(0, _MAX_INT, default=None)
@@ -477,23 +481,25 @@ class Report(Params, method="agent.report"):
     epoch: int | None = integer(0, _MAX_INT, default=None)
     batch: int | None = integer(0, _MAX_INT, default=None)
     loss: float | None = number(lenient=True)
-    phase: str | None = text(40, default=None)  # train, validate, save, epoch_end, or its own word
+    phase: str | None = text(40, default=None)  # train, validate, save, epoch_end, or another word
     expected_bytes: int | None = integer(
         0, _MAX_INT, default=None
-    )  # it is about to grow by, then stops
-    expected_for: str | None = text(100, default=None)  # what for
+    )  # announced growth, after which the memory stays constant
+    expected_for: str | None = text(100, default=None)  # reason for the growth
     expected_number: int | None = integer(
         0, _MAX_INT, default=None
-    )  # a new one is a new announcement
-    expected_at_most: bool = flag()  # it may be less: it explains growth and foretells none
+    )  # a new number is a new announcement
+    expected_at_most: bool = flag()  # an upper bound: it explains growth, but does not predict it
     allocators: tuple[Allocator, ...] = list_of(nested(Allocator), 64)  # as in the status
-    not_restored: tuple[str, ...] = list_of(text(300), 16)  # what a resume will not bring back
+    not_restored: tuple[str, ...] = list_of(text(300), 16)  # parts that a resume will not restore
     memory: MemoryParts | None = nested(MemoryParts)  # as in the status
-    place: Frame | None = nested(Frame)  # where in the program it is
+    place: Frame | None = nested(Frame)  # current place in the program
 
 
 class AgentNotebook(Params, method="agent.notebook"):
-    """Only this kernel knows its name (VS Code). No registration is needed."""
+    """
+    For kernels that alone know the name of their notebook (VS Code). No registration is needed.
+    """
 
     pid: int = integer(1, _MOST_PID)
     start_time: int = integer()
@@ -501,7 +507,7 @@ class AgentNotebook(Params, method="agent.notebook"):
 
 
 class Thread(Params):
-    """A thread as Python knows it. Never the value of a variable."""
+    """A thread as Python knows it, without the values of variables."""
 
     native_id: int | None = integer(0, _MOST_PID, default=None)
     name: str = text(100, default="?")
@@ -510,14 +516,14 @@ class Thread(Params):
 
 
 class Stacked(Params, method="agent.stacked"):
-    """The answer to `agent.stacks`. Never the value of a variable."""
+    """The answer to `agent.stacks`, without the values of variables."""
 
     request: str = text(200)
     threads: tuple[Thread, ...] = list_of(nested(Thread), 64)  # native_id, name, trains, frames
 
 
 class Line(Params):
-    """A line at which memory grows."""
+    """A line whose allocations grow."""
 
     file: str = text(300)
     line: int = integer(0, 2**31 - 1)
@@ -527,7 +533,7 @@ class Line(Params):
 
 
 class Tensors(Params):
-    """Tensors of one type and shape that become more."""
+    """Tensors of one type and shape whose number grows."""
 
     type: str = text(100)
     shape: tuple[int, ...] = list_of(integer(0, _MAX_INT), 16)
@@ -538,7 +544,7 @@ class Leaked(Params, method="agent.leaked"):
     """The answer to `agent.leaks`, as in `task.leaks`."""
 
     request: str = text(200)
-    interim: bool = flag()  # a first answer, another follows
+    interim: bool = flag()  # first answer; another follows
     seconds: float = number(0, 1e6, default=0.0)
     steps: int | None = integer(1, _MAX_INT, default=None)
     refused: str | None = text(200, default=None)
@@ -550,7 +556,7 @@ class Leaked(Params, method="agent.leaked"):
 
 
 class Progress(Params, method="agent.progress"):
-    """How far a save is."""
+    """Progress of a save."""
 
     request: str | None = text(200, default=None)
     state: str = text(20)  # accepted or saving
@@ -561,7 +567,7 @@ class Progress(Params, method="agent.progress"):
 class Saved(Params, method="agent.saved"):
     """A rescue is complete. Extra fields are allowed."""
 
-    request: str | None = text(200, default=None)  # null: it saved by itself
+    request: str | None = text(200, default=None)  # null: the agent saved without a request
     rescue: Rescue = nested(Rescue, default=_REQUIRED)  # path, step, bytes, seconds, saved_unix_s
 
 
@@ -574,7 +580,7 @@ class Failed(Params, method="agent.failed"):
 
 
 class Bye(Params, method="agent.bye"):
-    """The training ends, or the interpreter."""
+    """The training or the interpreter ends."""
 
-    finished: bool = flag(default=True)  # it ended well; false: the interpreter is about to exit
-    failed: bool = flag()  # an exception that nobody caught ends it
+    finished: bool = flag(default=True)  # the training succeeded; false: the interpreter exits
+    failed: bool = flag()  # an uncaught exception ends the training

@@ -1,8 +1,8 @@
 """
-What carries the messages: a Unix socket to somebody whose user the kernel names (Linux, macOS).
+Unix sockets whose peer the kernel identifies (Linux, macOS).
 
-Sources: unix(7) for the length of paths and SO_PEERCRED; macOS <sys/un.h> and
-<sys/ucred.h> for LOCAL_PEERCRED and LOCAL_PEERPID.
+Sources: unix(7) for the length of paths and SO_PEERCRED; macOS <sys/un.h> and <sys/ucred.h> for
+LOCAL_PEERCRED and LOCAL_PEERPID.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from contextlib import contextmanager, suppress
 
 from watchdog_app.base.errors import Unsupported
 
-_LINUX: bool = sys.platform == "linux"  # annotated: the type checker reads both branches
-_PATH_BYTES = 107 if _LINUX else 103  # sun_path less the final zero
+_LINUX: bool = sys.platform == "linux"  # annotated: makes the type checker read both branches
+_PATH_BYTES = 107 if _LINUX else 103  # size of sun_path without the final zero
 _RETRY_WAIT_S = 0.01
 
-# macOS: getsockopt(SOL_LOCAL, ...); Python has no names for them.
+# macOS: arguments of getsockopt(SOL_LOCAL, ...). Python does not define them.
 _SOL_LOCAL = 0
 _LOCAL_PEERCRED = 0x001
 _LOCAL_PEERPID = 0x002
@@ -29,37 +29,37 @@ _LOCAL_PEERPID = 0x002
 
 class Peer:
     """
-    Who is at the other end, as the kernel says and not as the messages say.
+    The process at the other end, as the kernel identifies it. Messages may lie about it.
 
     Args:
         uid: effective uid of the process.
-        pid: of the process; None: the system does not tell.
+        pid: of the process; None: the system does not report it.
     """
 
     __slots__ = ("pid", "uid")
 
     def __init__(self, uid: int, pid: int | None) -> None:
         self.uid = uid
-        self.pid = pid  # None where the system does not tell
+        self.pid = pid
 
     @property
     def trusted(self) -> bool:
-        """It is this user or root: it may be believed and served."""
+        """True for this user and root: the daemon may trust and serve them."""
         return self.uid in (os.geteuid(), 0)
 
 
 def listen(path: str, backlog: int = 64) -> socket.socket:
     """
-    A non-blocking socket that listens at `path`, open to this user alone.
+    A non-blocking socket that listens at `path`, accessible to this user only.
 
-    Whatever lay at `path` is replaced: the caller holds the lock that makes it the only one.
+    Replaces any file at `path`. The caller must hold the lock of the only daemon.
 
     Args:
-        path: of the socket.
-        backlog: connections that may wait.
+        path: the file of the socket.
+        backlog: maximum number of waiting connections.
 
     Raises:
-        OSError: the folder cannot be written.
+        OSError: the folder is not writable.
         Unsupported: this platform has no transport yet.
     """
     _require_unix()
@@ -67,8 +67,8 @@ def listen(path: str, backlog: int = 64) -> socket.socket:
     try:
         with suppress(FileNotFoundError):
             os.unlink(path)
-        # bind(2) makes the file with the umask: never a moment in which others may connect.
-        # The umask is the process's own; the daemon has one thread when it comes here.
+        # bind(2) creates the file with the umask, so that other users cannot connect at any moment.
+        # The umask belongs to the whole process; the daemon has one thread at this point.
         old = os.umask(0o177)
         try:
             with _bindable_address(path) as address:
@@ -85,14 +85,14 @@ def listen(path: str, backlog: int = 64) -> socket.socket:
 
 def connect(path: str, timeout_s: float) -> socket.socket:
     """
-    A connection to whoever listens at `path`, with `timeout_s` set on it.
+    A connection to the process that listens at `path`.
 
     Args:
-        path: of the socket.
-        timeout_s: for the connection, and set on it.
+        path: the file of the socket.
+        timeout_s: time limit for the connection; stays set on the socket.
 
     Raises:
-        OSError: nobody listens (FileNotFoundError, ConnectionRefusedError), or TimeoutError.
+        OSError: no process listens (FileNotFoundError, ConnectionRefusedError), or TimeoutError.
         Unsupported: this platform has no transport yet.
     """
     _require_unix()
@@ -106,7 +106,8 @@ def connect(path: str, timeout_s: float) -> socket.socket:
                     client.connect(address)
                     break
                 except BlockingIOError:
-                    # connect(2): a full backlog is EAGAIN at once on a Unix socket, not a wait.
+                    # connect(2): on a Unix socket a full backlog gives EAGAIN at once, without
+                    # waiting.
                     if time.monotonic() >= end:
                         raise TimeoutError("too many others are waiting to be served") from None
                     time.sleep(_RETRY_WAIT_S)
@@ -126,7 +127,7 @@ def peer(connection: socket.socket) -> Peer:
     if _LINUX:
         data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         pid, uid, _ = struct.unpack("=iII", data)
-        return Peer(uid, pid or None)  # 0: a process of a namespace that we cannot see
+        return Peer(uid, pid or None)  # 0: the process is in a pid namespace that we cannot see
     data = connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, 76)
     uid = struct.unpack_from("=II", data)[1]
     process: int | None = None
@@ -144,9 +145,9 @@ def _require_unix() -> None:
 
 @contextmanager
 def _bindable_address(path: str) -> Iterator[str]:
-    """An address short enough for sun_path: a long path goes through a handle of its folder."""
+    """An address that fits sun_path. A long path is reached through a descriptor of its folder."""
     if len(os.fsencode(path)) <= _PATH_BYTES or not _LINUX:
-        yield path  # elsewhere the system says that the path is too long
+        yield path  # on other systems bind and connect report that the path is too long
         return
     folder, name = os.path.split(path)
     handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
