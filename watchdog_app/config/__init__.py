@@ -1,9 +1,8 @@
 """
-config.toml to settings and back, with where each value comes from.
+Reads config.toml into settings and says where each value comes from.
 
-Everything has a default. What a file holds besides, or holds wrongly, is an
-error that names file, key, value and what is accepted: a setting that is
-silently not in force costs somebody a training.
+Every setting has a default. An unknown key or an invalid value is an error that names file, key,
+value and the accepted values. Ignoring a wrong setting silently could cost the user a training.
 """
 
 from __future__ import annotations
@@ -31,7 +30,8 @@ DEFAULT = "default"
 ENVIRONMENT = "environment"
 
 MOST_FILE_BYTES = MIB
-UNREADABLE = (ValueError, OverflowError, RecursionError)  # what reading a value may raise
+# exceptions that reading a value may raise
+UNREADABLE = (ValueError, OverflowError, RecursionError)
 
 Sources = Mapping[str, str]
 Place = tuple[str | int, ...]  # ("stages", "warn_s") or ("rule", number from 1, "task")
@@ -45,17 +45,17 @@ def load(
     warn: Warn = None,
 ) -> tuple[Settings, Sources]:
     """
-    The settings in force, and for each key the file it comes from, "environment" or "default".
+    The settings in force and, for each key, its file, "environment" or "default".
 
     Args:
-        path: the file; None: where this user keeps it.
-        env: `WATCHDOG_STAGES_WARN_S=60` goes before `warn_s` of `[stages]` in the file.
-        required: a file that does not exist is an error, not a reason for defaults.
-        warn: called with a sentence for each key of an earlier version, which then sets what it
-            is called now. None: such a key is a mistake.
+        path: the file; None: the default path of this user.
+        env: `WATCHDOG_STAGES_WARN_S=60` overrides `warn_s` of `[stages]` in the file.
+        required: a missing file is an error instead of a reason to use the defaults.
+        warn: called with a sentence for each key of an earlier version; the value then applies to
+            the renamed key. None: such a key is an error.
 
     Raises:
-        ConfigError: names file, key, value and what is accepted.
+        ConfigError: names file, key, value and the accepted values.
     """
     where = path or paths.config_file(env)
     text = read_file(where)
@@ -68,16 +68,16 @@ def loads(
     text: str, where: str, env: Mapping[str, str], warn: Warn = None
 ) -> tuple[Settings, Sources]:
     """
-    The same from the text of a file.
+    Like `load`, from the text of a file.
 
     Args:
-        text: of the file.
+        text: the content of the file.
         where: its path, for messages and sources.
-        env: as of `load`.
-        warn: as of `load`.
+        env: see `load`.
+        warn: see `load`.
 
     Raises:
-        ConfigError: names every mistake, one a line, with file, line, key and what is accepted.
+        ConfigError: names every mistake, one a line, with file, line, key and accepted values.
     """
     found = _ConfigErrors(text, where)
     document = _rename_old_keys(_parse_toml(text, where), found, warn)
@@ -99,7 +99,7 @@ def loads(
 
 
 class _ConfigErrors:
-    """All errors of a file, so that its owner can correct them at once."""
+    """All errors of a file, so that the user can correct them at once."""
 
     def __init__(self, text: str, where: str) -> None:
         self._text = text
@@ -111,27 +111,27 @@ class _ConfigErrors:
         Add an error at the line of a key.
 
         Args:
-            place: of the key.
-            message: what is wrong, and what is accepted.
+            place: the key.
+            message: the error and the accepted values.
         """
         line, at = self.location(place)
         self._found.append((line, f"{at}: {message}"))
 
     def location(self, place: Place) -> tuple[int, str]:
-        """The line of a key, or 0; and file and line as a person reads them."""
+        """The line number of a key, or 0; and "file:line" for messages."""
         from watchdog_app.config.lines import line_of
 
         line = line_of(self._text, place)
         return line or 0, self._where if line is None else f"{self._where}:{line}"
 
     def raise_if_any(self) -> None:
-        """Raise them, if there are any."""
+        """Raise all errors as one ConfigError, if any were added."""
         if self._found:
             raise ConfigError("\n".join(message for _, message in sorted(self._found)))
 
 
 def _rename_old_keys(document: dict[str, Any], found: _ConfigErrors, warn: Warn) -> dict[str, Any]:
-    """The tables of a file, with keys of earlier versions renamed to their current names."""
+    """The tables of a file, with the keys of earlier versions renamed to their current names."""
     for old, new in RENAMED.items():
         (section, _, name), new_name = old.partition("."), new.partition(".")[2]
         content = document.get(section)
@@ -190,11 +190,11 @@ def _read_environment(env: Mapping[str, str], warn: Warn) -> dict[str, Any]:
 
 def describe(settings: Settings, sources: Sources) -> list[dict[str, Any]]:
     """
-    One entry a setting: key, value, source, help, accepted; in the documentation's order.
+    One entry per setting: key, value, source, help, accepted; in the order of the documentation.
 
     Args:
         settings: from `load`.
-        sources: of the same call.
+        sources: from the same call.
     """
     found: list[dict[str, Any]] = []
     for key, spec in SETTINGS.items():
@@ -225,10 +225,10 @@ def describe(settings: Settings, sources: Sources) -> list[dict[str, Any]]:
 
 def read_file(path: str) -> str | None:
     """
-    The text of the file, line ends as they are; None: there is no file.
+    The text of the file with its line endings unchanged; None: the file does not exist.
 
     Raises:
-        ConfigError: it cannot be read, or somebody else may have written it.
+        ConfigError: the file cannot be read, or another user may have written it.
     """
     try:
         with open(path, "rb", opener=_open_nonblocking) as file:
@@ -253,10 +253,10 @@ def _open_nonblocking(path: str, flags: int) -> int:
 
 def _check_trust(path: str, handle: int) -> None:
     """
-    Whoever writes this file has commands run as its reader: `notify.command`.
+    Refuse a file that another user could write: its `notify.command` runs as this user.
 
     Raises:
-        ConfigError: somebody else may have written it.
+        ConfigError: another user may have written the file.
     """
     import shlex
 
@@ -280,11 +280,11 @@ def _check_trust(path: str, handle: int) -> None:
 def _parse_toml(text: str, path: str) -> dict[str, Any]:
     if not text:
         return {}
-    import tomllib  # 1.5 MB of memory that a machine without a file need not pay
+    import tomllib  # takes 1.5 MB of memory, which a machine without a file need not spend
 
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # tomllib.TOMLDecodeError among them
+    except (ValueError, RecursionError) as error:  # includes tomllib.TOMLDecodeError
         raise ConfigError(f"{path} is not valid TOML: {error}.") from error
 
 
@@ -339,11 +339,11 @@ def _read_table(
     The values of one table.
 
     Args:
-        content: as the file has it.
-        known: the keys that there are.
-        place: of the table in the file.
-        names: of the table, and what stands before a key of it, in messages.
-        found: takes what is wrong.
+        content: the table as parsed.
+        known: the valid keys.
+        place: the table's place in the file.
+        names: the table's name and the prefix of its keys, for messages.
+        found: collects the errors.
     """
     values: dict[str, Any] = {}
     for name, value in content.items():
@@ -381,7 +381,7 @@ def _check_together(settings: Settings, sources: Sources) -> None:
 def _suggestion(name: str, known: list[str]) -> str:
     from difflib import get_close_matches
 
-    close = [key for key in known if key.rsplit("_", 1)[0] == name]  # the unit was left out
+    close = [key for key in known if key.rsplit("_", 1)[0] == name]  # the unit is missing
     close = close or get_close_matches(name, known, 1)
     return f" Did you mean {close[0]}?" if close else ""
 

@@ -1,8 +1,8 @@
 """
-config.toml changed by a program, with the comments and the order of its owner kept.
+Edits config.toml and keeps the user's comments and order.
 
-Text in, text out; `write` alone touches the disk. Never used by the daemon:
-tomlkit is as large as a quarter of it.
+All functions but `write` take and return text. The daemon must not import this module: tomlkit
+takes a quarter of the daemon's memory.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 def parse_value(key: str, arguments: Sequence[str]) -> Any:
     """
-    What was typed, as a TOML value that this key accepts.
+    The TOML value of command line arguments, valid for this key.
 
     Args:
-        key: such as "stages.warn_s", or the name of a key of a rule.
+        key: such as "stages.warn_s", or a key of a rule.
         arguments: `5m`, `true`, `["a", "b"]`, or the items of a list one by one.
 
     Raises:
-        ConfigError: there is no such key, or it does not accept that.
+        ConfigError: the key does not exist or does not accept the value.
     """
     spec = RULE_SETTINGS.get(key) or SETTINGS[check_key(key)]
     import tomllib
@@ -58,7 +58,7 @@ def check_key(key: str) -> str:
     The key of a setting, unchanged.
 
     Raises:
-        ConfigError: there is no such setting; the message names the one that was meant.
+        ConfigError: the setting does not exist; the message suggests a similar key.
     """
     if key in SETTINGS:
         return key
@@ -74,10 +74,10 @@ def check_key(key: str) -> str:
 
 def set_value(text: str, key: str, value: Any) -> str:
     """
-    The file with this key set: where it stood before, else at the top of its table.
+    The text with this key set, at its present place or at the top of its table.
 
     Args:
-        text: of the file.
+        text: the content of the file.
         key: such as "stages.warn_s".
         value: from `parse_value`.
     """
@@ -92,7 +92,7 @@ def set_value(text: str, key: str, value: Any) -> str:
         blank = "\n" if text.strip() else ""
         after = f"{_with_line_end(text)}{blank}[{section}]\n{line}"
     elif name not in document[section] and header and lines[header - 1].lstrip().startswith("["):
-        # What stands at the end of a table, comments mostly, may belong to the next one.
+        # Insert at the top: comments at the end of a table may belong to the next table.
         lines[header - 1 : header] = [_with_line_end(lines[header - 1]), line]
         after = "".join(lines)
     else:
@@ -103,10 +103,10 @@ def set_value(text: str, key: str, value: Any) -> str:
 
 def remove_value(text: str, key: str) -> str:
     """
-    The file without this key; a table that holds nothing more, comments neither, goes too.
+    The text without this key. A table left without keys and comments is removed, too.
 
     Args:
-        text: of the file.
+        text: the content of the file.
         key: such as "stages.warn_s".
     """
     return _remove_key(_remove_old_names(text, key), key)
@@ -134,14 +134,14 @@ def _remove_key(text: str, key: str) -> str:
 
 def add_rule(text: str, rule: Mapping[str, Any]) -> str:
     """
-    The file with one rule more, before all others: the first that matches wins.
+    The text with one more rule. It comes before all others, as the first rule that matches wins.
 
     Args:
-        text: of the file.
+        text: the content of the file.
         rule: values by key of `RULE_SETTINGS`.
 
     Raises:
-        ConfigError: the rules of the file are written in a way that takes no further one.
+        ConfigError: the file writes its rules as `rule = [...]`, to which none can be added.
     """
     block = "".join(
         ["[[rule]]\n", *(f"{name} = {_to_toml(value)}\n" for name, value in rule.items())]
@@ -155,15 +155,14 @@ def add_rule(text: str, rule: Mapping[str, Any]) -> str:
 
 def remove_rule(text: str, number: int) -> str:
     """
-    The file without one rule and the comment right above it.
+    The text without one rule and without the comment directly above it.
 
     Args:
-        text: of the file.
-        number: of the rule, from 1.
+        text: the content of the file.
+        number: the rule, counted from 1.
 
     Raises:
-        ConfigError: there is no rule of this number, counted from 1; or the rules of the file are
-            written in a way that cannot be taken apart.
+        ConfigError: the rule does not exist, or the file writes its rules as `rule = [...]`.
     """
     count = len(_parse_document(text).get("rule", []))
     if not 1 <= number <= count:
@@ -185,16 +184,16 @@ def _rule_line(text: str, number: int) -> int:
 
 def write(path: str, text: str, before: str | None) -> None:
     """
-    Put a text in the place of the file, all or nothing. Links are followed, the mode is kept.
+    Replace the content of the file, all or nothing. Follows links and keeps the mode.
 
     Args:
-        path: the file; its folder is made where there is none.
-        text: what is to stand there.
-        before: what stood there when it was read, None: nothing did.
+        path: the file; its folder is created if missing.
+        text: the new content.
+        before: the content that the caller read; None: the file did not exist.
 
     Raises:
-        ConfigError: it cannot be written, is read-only or no file, or somebody else has changed it
-            meanwhile.
+        ConfigError: the file is not writable, not a regular file, or was changed by somebody else
+            since the caller read it.
     """
     real = os.path.realpath(path)
     _check_place(path, real)
@@ -212,7 +211,7 @@ def write(path: str, text: str, before: str | None) -> None:
 
 
 def _check_place(path: str, real: str) -> None:
-    """Replacing a file needs no right to it: who made it read-only is asked, not overruled."""
+    """Refuse a read-only file: renaming over it would succeed without permission to write it."""
     if not os.path.lexists(real):
         return
     if not os.path.isfile(real):
@@ -237,14 +236,14 @@ def _parse_document(text: str) -> TOMLDocument:
 
 
 def _comment_start(lines: Sequence[str], at: int) -> int:
-    """The index of the first line of the comment right above a line."""
+    """The index of the first line of the comment directly above a line."""
     while 0 < at < len(lines) and lines[at - 1].lstrip().startswith("#"):
         at -= 1
     return at
 
 
 def _keep_line_ends(before: str, after: str) -> str:
-    """Keep the line ends of the file: CRLF stays CRLF."""
+    """Keep the file's line endings: CRLF stays CRLF."""
     windows = before.count("\r\n") == before.count("\n") > 0
     return after.replace("\r\n", "\n").replace("\n", "\r\n") if windows else after
 

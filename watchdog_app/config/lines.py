@@ -1,4 +1,4 @@
-"""Where in a file a key stands, for messages: tomllib itself does not say."""
+"""Line numbers of keys in a TOML file, for messages: tomllib does not report them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ Place = tuple[str | int, ...]
 
 def line_of(text: str, place: Place) -> int | None:
     """
-    The line of a key, counted from 1; None where it is not found.
+    The line number of a key, from 1; None if not found.
 
     Args:
-        text: of a file that is valid TOML.
-        place: a table, or a table and a key in it; of rules ("rule", number from 1, key).
+        text: the content of a valid TOML file.
+        place: a table, or a table and a key in it; for rules ("rule", number from 1, key).
     """
     found = dict(_key_lines(text))
     while place:
         if place in found:
             return found[place]
-        place = place[:-1]  # within an inline table: the line on which that begins
+        place = place[:-1]  # a key in an inline table has the line of that table
     return None
 
 
 def _key_lines(text: str) -> list[tuple[Place, int]]:
-    """Every table and key with its line, the first ones last, so that they win in a dict."""
+    """Every table and key with its line, in reverse order, so that the first one wins in a dict."""
     found: list[tuple[Place, int]] = []
     table: Place = ()
     rules = 0
