@@ -1,1 +1,1 @@
-"""What happened, on disk: written by the daemon, read with or without one."""
+"""The journal on disk: the daemon writes it; clients read it with or without a daemon."""

@@ -17,11 +17,11 @@ from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, Task
 from watchdog_app.core.model.tasks import name_with_pid
 from watchdog_app.history.journal import Entry
 
-_MOST_TASKS = 5  # that are named beside a lack of memory
+_MOST_TASKS = 5  # tasks named as memory holders in the entry of a death
 
 
 class TaskRef(NamedTuple):
-    """The task that an entry concerns, as it is looked up by: process, name, notebook or script."""
+    """The task of an entry, for searches: process, name, and path of the notebook or script."""
 
     key: ProcessKey | None
     name: str | None
@@ -29,7 +29,7 @@ class TaskRef(NamedTuple):
 
     @classmethod
     def of(cls, task: Task | None) -> TaskRef:
-        """The reference to a task; None: to none."""
+        """The reference to a task; with None, all fields are None."""
         if task is None:
             return cls(None, None, None)
         return cls(task.key, task.name, task.info.notebook or task.info.script)
@@ -37,11 +37,11 @@ class TaskRef(NamedTuple):
 
 def decision_entry(decision: Decision, task: TaskRef) -> Entry:
     """
-    A decision with everything that decided.
+    The entry of a decision, with the evidence for it.
 
     Args:
-        decision: of the policy.
-        task: that it concerns.
+        decision: the decision of the policy.
+        task: the task that it concerns.
     """
     data = {
         "id": decision.id,
@@ -60,12 +60,12 @@ def decision_entry(decision: Decision, task: TaskRef) -> Entry:
 
 def outcome_entry(outcome: Outcome, kind: str, task: TaskRef) -> Entry:
     """
-    What became of a decision.
+    The entry of an outcome of a decision.
 
     Args:
         outcome: how the decision ended.
-        kind: of the decision.
-        task: that it concerns.
+        kind: the kind of the decision.
+        task: the task that it concerns.
     """
     data = {
         "decision": outcome.decision,
@@ -80,14 +80,14 @@ def outcome_entry(outcome: Outcome, kind: str, task: TaskRef) -> Entry:
 
 def request_entry(id_: str, kind: str, task: TaskRef, *, by: str, unix_s: float) -> Entry:
     """
-    A decision that a person took.
+    The entry of a decision that a person took.
 
     Args:
-        id_: of the decision.
-        kind: of the decision.
-        task: that it concerns.
-        by: who asked, such as "the cli (pid 4711)".
-        unix_s: when.
+        id_: the id of the decision.
+        kind: the kind of the decision.
+        task: the task that it concerns.
+        by: the client that asked, such as "the cli (pid 4711)".
+        unix_s: time of the request.
     """
     data: dict[str, Any] = {
         "id": id_,
@@ -123,11 +123,11 @@ def exit_entry(
     notable: bool = True,
 ) -> Entry:
     """
-    An end: who, of what, how that is known, and what is left to go on from.
+    The entry of an end: the process, its cause with evidence, and the rescue to resume from.
 
     Args:
-        about: what else is to be there tomorrow, from `task_fields`.
-        notable: False: it is no news, and only for who asks: kind "end".
+        about: more fields to store, from `task_fields`.
+        notable: False: clients get the entry only on request; its kind is "end".
     """
     left = "It left no rescue." if had_agent else "It held no agent that could have saved it."
     if rescue is not None:
@@ -178,11 +178,11 @@ def worker_entry(
     about: Mapping[str, Any] | None = None,
 ) -> Entry:
     """
-    The end of a worker whose task lives on.
+    The entry of a worker that ended while its task runs on.
 
     Args:
-        rescue: of the training that the worker held, below a launcher.
-        about: of its task, where it held a training.
+        rescue: of the training in the worker, which a launcher had started.
+        about: fields of its task, if the worker held a training.
     """
     how = "was killed by the kernel for memory"
     if cause.kind is CauseKind.SIGNAL:
@@ -206,13 +206,13 @@ def task_fields(
     end_mono_s: float | None = None,
 ) -> dict[str, Any]:
     """
-    What is to be known of a task when it is gone; secrets on its command line are left out.
+    Fields that describe a task after its end. Secrets on its command line are removed.
 
     Args:
-        info: of its root.
-        rss_bytes: of all its processes; None: not known.
-        view: what its agent has reported; None: it has none.
-        end_mono_s: when it ended, by the clock of those reports; None: not known.
+        info: the root process of the task.
+        rss_bytes: memory of all its processes; None: unknown.
+        view: the last report of its agent; None: it has no agent.
+        end_mono_s: time of the end, on the clock of those reports; None: unknown.
     """
     found: dict[str, Any] = {
         "task_kind": info.kind.value,
@@ -245,14 +245,16 @@ def exit_context(
     growth: Mapping[ProcessKey, float | None],
 ) -> dict[str, Any]:
     """
-    What is to be known tomorrow of where a task ended, for its entry: who held the memory, which
-    group's limit was met, with which limit to start it again.
+    Fields that describe the circumstances of an end, for its entry.
+
+    They name the processes that held the memory, the group whose limit was reached, and the limit
+    for the next start.
 
     Args:
-        facts: of the end.
-        cause: of the end.
-        tasks: those that were watched then.
-        growth: bytes a second by task; None: not known.
+        facts: the facts of the end.
+        cause: the cause of the end.
+        tasks: the tasks watched at that time.
+        growth: bytes per second by task; None: unknown.
     """
     found: dict[str, Any] = {}
     if cause.spec.out_of_memory and not cause.spec.own:
@@ -270,9 +272,9 @@ def _memory_holders(
     facts: ExitFacts, tasks: Sequence[Task], growth: Mapping[ProcessKey, float | None]
 ) -> dict[str, Any]:
     """
-    Who held the memory then: from the kernel's own table where it is there, and of the watched.
+    The largest memory holders: from the kernel's table, if any, and among the watched tasks.
 
-    Names in the kernel's table are those of programs, not of notebooks: ours stand beside.
+    The kernel's table has program names. For watched processes the notebook's name replaces them.
     """
     tasks = list({task.key: task for task in reversed(tasks)}.values())
     ours = {member.key.pid: task for task in tasks for member in task.members}

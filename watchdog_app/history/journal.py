@@ -1,8 +1,8 @@
 """
-What happened, on disk: series, incidents, decisions, outcomes, deaths.
+The journal on disk: series, incidents, decisions, outcomes, deaths.
 
-SQLite in WAL mode (`journal_file`), one thread at a time. Bounded by age and size.
-Texts are JSON in ASCII: names of files need not be UTF-8, SQLite's texts must.
+SQLite in WAL mode (`journal_file`), used by one thread at a time. Age and size are limited. Texts
+are JSON in ASCII, because file names need not be UTF-8 and SQLite's texts must be.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ from watchdog_app.history.series import (
 )
 
 _OVERFLOW = 1.25
-_SYNC_S = 60.0  # without a decision
-# Raised where a value is handed to SQLite, before anything of that statement was done.
+_SYNC_S = 60.0  # fsync at least this often, also without a decision
+# SQLite raises these when it binds a value, before it executes any part of the statement.
 _UNSTORABLE = (sqlite3.InterfaceError, ValueError, TypeError, OverflowError, RecursionError)
-_MOST_ABSENCE_S = 86400.0  # nobody saw more than this pass: it may be a clock that is wrong
-_DELETE_AT_ONCE = 5000  # rows: a pass over an old journal must not hold the disk for long
+# longest gap before the start that counts; a longer one may be a wrong clock
+_MOST_ABSENCE_S = 86400.0
+_DELETE_AT_ONCE = 5000  # rows per transaction, so that trimming does not block the disk for long
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing that happened. `pid`, `name` and `path` are of its task, for looking it up."""
+    """One event. `pid`, `name` and `path` of its task serve to find it."""
 
     unix_s: float
     kind: str
@@ -50,15 +51,15 @@ class Entry:
 
 class Journal:
     """
-    An open journal in `folder`. A row that is damaged is left out of what is read.
+    An open journal in `folder`. Reads skip damaged rows.
 
     Args:
-        folder: of the state; made where there is none.
-        max_age_s: of what is kept.
-        max_bytes: of the pages in use.
+        folder: the state folder; created if missing.
+        max_age_s: age at which entries are deleted.
+        max_bytes: limit of the pages in use.
 
     Raises:
-        sqlite3.Error, OSError: it cannot be opened; nothing that was there is lost.
+        sqlite3.Error, OSError: the journal cannot be opened; its content is not lost.
     """
 
     def __init__(self, folder: str, max_age_s: float, max_bytes: int) -> None:
@@ -66,44 +67,44 @@ class Journal:
         self.max_bytes = max_bytes
         self._path = os.path.join(folder, "journal.db")
         self._synced_mono_s = time.monotonic()
-        # `set_aside`: where a journal that cannot be used lies now, and why that is.
+        # `set_aside`: new path of a journal that could not be used, for the reason `why`.
         self._db, self.set_aside, self.why = journal_file.open_journal(self._path)
         self._inode = os.stat(self._path).st_ino
         self._opened_boot_s = since_boot_s()
-        self._newest_unix_s = self._read_newest_unix_s()  # of what was there
+        self._newest_unix_s = self._read_newest_unix_s()  # of the existing content
 
     @classmethod
     def from_connection(cls, db: sqlite3.Connection) -> Journal:
-        """A journal that somebody else opened, to be read alone."""
+        """A journal on a connection that the caller opened, for reading only."""
         journal = cls.__new__(cls)
         journal._db = db
         return journal
 
     def is_file_current(self) -> bool:
-        """Whether the file that is written is still the one that the next daemon would open."""
+        """Whether the open file is still at the path that the next daemon would open."""
         try:
             return os.stat(self._path).st_ino == self._inode
         except FileNotFoundError:
             return False
         except OSError:
-            return True  # the disk does not answer: whoever writes hears of it
+            return True  # the disk does not answer: the next write reports that
 
     def add(
         self, entries: Iterable[Entry] = (), series: Iterable[SeriesPoints] = (), sync: bool = False
     ) -> None:
         """
-        Write in one transaction; with `sync` it is on the disk when this returns.
+        Write entries and points in one transaction.
 
         Args:
-            entries: what happened.
-            series: points of series.
-            sync: whether it is to be on the disk when this returns.
+            entries: events.
+            series: new points of series.
+            sync: whether the data must be on the disk when the call returns.
 
         Raises:
-            ValueError: some of it has no form here, and was left out; all else is written.
-            sqlite3.Error: nothing is.
+            ValueError: some items cannot be stored and were left out; the others are written.
+            sqlite3.Error: no item is written.
         """
-        # What a disk that fails is given seems to be written until it is asked to keep it.
+        # A failing disk seems to accept writes until an fsync reports the error.
         sync = sync or time.monotonic() - self._synced_mono_s >= _SYNC_S
         left_out: Exception | None = None
         if sync:
@@ -152,16 +153,16 @@ class Journal:
         fold_saves: bool = False,
     ) -> list[dict[str, Any]]:
         """
-        Entries, newest first: `unix_s`, `kind`, and what the entry holds.
+        Entries, newest first: `unix_s`, `kind`, and the entry's data.
 
         Args:
-            since_unix_s: of the oldest; None: any.
-            until_unix_s: of the newest; None: any.
+            since_unix_s: time of the oldest; None: any.
+            until_unix_s: time of the newest; None: any.
             task: pid, or part of a name or path; None: every task.
             limit: most entries.
-            kinds: those that are wanted; empty: all.
-            pids: others that the task had before.
-            fold_saves: make one entry of a series of saves, see `saves.fold_saves`.
+            kinds: wanted kinds; empty: all.
+            pids: earlier pids of the task.
+            fold_saves: merge each series of saves into one entry, see `saves.fold_saves`.
         """
         where, values = time_condition(since_unix_s, until_unix_s)
         if task is not None:
@@ -198,24 +199,27 @@ class Journal:
 
     def save_state(self, key: str, data: Mapping[str, Any]) -> None:
         """
-        Something that the daemon wants to find again after a restart.
+        Store state that the next daemon restores.
 
         Args:
-            key: what it is found under.
-            data: what JSON can hold.
+            key: name of the state.
+            data: a value that JSON can represent.
         """
         with self._db:
             self._db.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (key, _dump(data)))
 
     def load_state(self, key: str) -> dict[str, Any] | None:
-        """What `save_state` stored under `key`."""
+        """The data that `save_state` stored under `key`; None: none, or damaged."""
         row = self._db.execute("SELECT data FROM state WHERE key = ?", (key,)).fetchone()
         return _load(row[0]) if row else None
 
     def trim(self, now_unix_s: float) -> None:
-        """Forget what is too old, then the oldest of what is too much."""
-        # A wall clock that stands far ahead, from a boot or of a sudden, is soon mended; what is
-        # deleted does not come back. What was there ages with the time that somebody saw pass.
+        """
+        Delete entries and points that are too old, then the oldest until the size is within its
+        limit.
+        """
+        # A clock that is wrong by far is soon corrected, but deleted entries do not come back. The
+        # existing content ages only with the time that daemons have measured.
         seen_s = since_boot_s() - self._opened_boot_s + min(_MOST_ABSENCE_S, self.max_age_s / 4)
         now_unix_s = min(now_unix_s, self._newest_unix_s + seen_s)
         self._delete_before(round((now_unix_s - self.max_age_s) * 1000))
@@ -239,7 +243,7 @@ class Journal:
         self._db.execute("PRAGMA incremental_vacuum").fetchall()
 
     def is_over_limit(self) -> bool:
-        """Whether it is larger by a quarter than it may be."""
+        """Whether the journal is larger than its limit by more than a quarter."""
         return self.size_bytes() > _OVERFLOW * self.max_bytes
 
     def size_bytes(self) -> int:
@@ -251,14 +255,14 @@ class Journal:
         return int((pages - free) * size)
 
     def close(self) -> None:
-        """Write everything out and close the file."""
+        """Write the WAL back and close the file."""
         with suppress(sqlite3.Error):
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         with suppress(sqlite3.Error):
             self._db.close()
 
     def _read_newest_unix_s(self) -> float:
-        """When the newest of what is there was written; now where there is nothing, or later."""
+        """Time of the newest existing row; the current time if there is none, or if it is later."""
         row = self._db.execute(
             "SELECT max(unix_ms) FROM entries UNION ALL SELECT max(last_unix_ms) FROM series"
         )
@@ -279,7 +283,7 @@ class Journal:
 
 
 def _load(data: Any) -> dict[str, Any] | None:
-    """What `_dump` wrote; None where a bit has tipped over, which SQLite does not notice."""
+    """Decode what `_dump` wrote; None if the data is damaged, which SQLite does not notice."""
     try:
         found = json.loads(data)
     except (ValueError, TypeError, RecursionError):

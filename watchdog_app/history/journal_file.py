@@ -1,8 +1,8 @@
 """
-The journal's file: opened, or set aside where it cannot be trusted.
+Opens the journal's file, or sets it aside if it cannot be trusted.
 
-SQLite in WAL mode. What SQLite calls damaged, what is of another version and what is no file is
-put under a new name, and a new journal is begun; what the disk refuses at the moment is left.
+SQLite in WAL mode. A damaged file, a file of another version and a path that is not a file get a
+new name. Then a new journal is created. If the disk refuses for the moment, the file stays.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class OpenedJournal(NamedTuple):
     """A journal that can be written."""
 
     db: sqlite3.Connection
-    set_aside: str | None  # where one lies now that could not be used
-    why: str  # it could not, in words that follow "it"
+    set_aside: str | None  # new path of a journal that could not be used
+    why: str  # the reason, in words that follow "it"
 
 
 def open_journal(path: str) -> OpenedJournal:
     """
-    The journal at `path`; a new one where there is none, or none that can be used.
+    The journal at `path`; a new one if there is none or if it cannot be used.
 
     Raises:
-        sqlite3.Error, OSError: it cannot be opened; nothing that was there is lost.
+        sqlite3.Error, OSError: the journal cannot be opened; its content is not lost.
     """
     folder = os.path.dirname(path)
     make_folders(folder, 0o700)
@@ -63,7 +63,7 @@ def open_journal(path: str) -> OpenedJournal:
         return OpenedJournal(_connect(path), set_aside, why)
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError) and not _is_corrupt(error):
-            raise  # full, read-only, locked: the file is as good as it was
+            raise  # full, read-only or locked: the file itself is good
         if isinstance(error, _OtherVersion):
             why = f"is of another version of watchdog ({error})"
             set_aside = _set_aside(path, "other-version")
@@ -74,14 +74,14 @@ def open_journal(path: str) -> OpenedJournal:
 
 def check_owners(folder: str, path: str) -> None:
     """
-    What a journal says is acted on: which processes are resumed, what is thawed.
+    Refuse a journal of another user: the daemon resumes and thaws the processes that it names.
 
     Args:
-        folder: that holds the journal.
-        path: of the journal.
+        folder: the folder of the journal.
+        path: the file of the journal.
 
     Raises:
-        PermissionError: somebody else may have written it.
+        PermissionError: another user may have written it.
     """
     for each in (folder, path, f"{path}-wal", f"{path}-shm"):
         with suppress(FileNotFoundError):
@@ -91,7 +91,7 @@ def check_owners(folder: str, path: str) -> None:
 
 
 def _is_not_regular_file(path: str) -> bool:
-    """A folder or a pipe; a link may lead to a disk that is not mounted, and is its user's."""
+    """True for a folder or a pipe. A link counts as regular: its disk may not be mounted yet."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:
@@ -100,11 +100,11 @@ def _is_not_regular_file(path: str) -> bool:
 
 
 class _OtherVersion(sqlite3.DatabaseError):
-    """It is whole, and may be of use to the watchdog that wrote it: none of these is removed."""
+    """The file is intact and may serve another version of watchdog: never delete such files."""
 
 
 def _columns(db: sqlite3.Connection) -> frozenset[tuple[str, str]]:
-    """Every column of every table, each with its table."""
+    """Every column of every table as (table, column)."""
     return frozenset(
         db.execute(
             "SELECT m.name, c.name FROM sqlite_master AS m JOIN pragma_table_info(m.name) AS c"
@@ -139,10 +139,10 @@ def _connect(path: str) -> sqlite3.Connection:
 
 def _ensure_schema(db: sqlite3.Connection, path: str) -> None:
     """
-    Give the file the tables of this version, where it has none.
+    Create the tables of this version if the file has none.
 
     Raises:
-        sqlite3.DatabaseError: it has others, or is damaged.
+        sqlite3.DatabaseError: the file has other tables or is damaged.
     """
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version not in (0, _SCHEMA_VERSION):
@@ -150,7 +150,7 @@ def _ensure_schema(db: sqlite3.Connection, path: str) -> None:
     if version == 0:
         db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={_SCHEMA_VERSION}; COMMIT;")
         with suppress(OSError):
-            sync_folder(os.path.dirname(path))  # SQLite does not, for a new file
+            sync_folder(os.path.dirname(path))  # SQLite does not sync the folder of a new file
     with closing(sqlite3.connect(":memory:")) as empty:
         empty.executescript(_SCHEMA)
         expected = _columns(empty)
@@ -174,7 +174,7 @@ def _set_aside(path: str, word: str = "damaged") -> str:
             os.replace(path + end, target + end)
     folder = os.path.dirname(path)
     with suppress(OSError):
-        sync_folder(folder)  # else the new one could be all that a loss of power leaves
+        sync_folder(folder)  # else a loss of power could leave only the new file
     kept = sorted(
         name
         for name in os.listdir(folder)

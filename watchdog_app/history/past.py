@@ -1,4 +1,4 @@
-"""The past: a daemon is asked; where none runs, the journal that the last one left is read."""
+"""The history for clients: from the daemon, or from the last daemon's journal if none runs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Json = dict[str, Any]
 
 class HistorySource:
     """
-    What happened. Each question is asked of the daemon; `missing` says that none runs.
+    The history. Each method asks the daemon; `missing` says that no daemon runs.
 
     Raises:
-        WatchdogError: of each question: the daemon refused it, or the journal cannot be read.
+        WatchdogError: from each method: the daemon refused, or the journal cannot be read.
     """
 
     def __init__(self) -> None:
@@ -32,10 +32,11 @@ class HistorySource:
 
     def history(self, **wanted: Any) -> list[Json] | None:
         """
-        Entries, newest first, a series of saves in one; None: no daemon and no journal is there.
+        Entries, newest first, with each series of saves as one entry; None: no daemon and no
+        journal.
 
         Args:
-            wanted: as `Journal.history` takes them.
+            wanted: the arguments of `Journal.history`.
         """
         answer = self._call_daemon("history", wanted)
         if answer is not None:
@@ -43,16 +44,16 @@ class HistorySource:
         return self.read_journal(**wanted)
 
     def read_journal(self, **wanted: Any) -> list[Json] | None:
-        """As `history`, from the journal alone: of a daemon that does not answer, too."""
+        """Like `history`, from the journal only; for a daemon that does not answer, too."""
         with _open_journal() as journal:
             return None if journal is None else journal.history(**wanted, fold_saves=True)
 
     def series(self, **wanted: Any) -> list[Json] | None:
         """
-        Series of figures; None: no daemon runs and no journal is there.
+        Series of values; None: no daemon runs and no journal exists.
 
         Args:
-            wanted: as `Journal.series` takes them.
+            wanted: the arguments of `Journal.series`.
         """
         answer = self._call_daemon("series", wanted)
         if answer is not None:
@@ -62,17 +63,17 @@ class HistorySource:
 
     def explain(self, task: str | None, minutes: float | None) -> Json | None:
         """
-        The protocol's `explain`; without a daemon the last death, or that of a task, alone.
+        The answer of the method `explain`; without a daemon only the last death, or that of a task.
 
         Args:
             task: pid, name, path, kernel id or incident; None: everything.
-            minutes: of the plot; None: as usual.
+            minutes: time span of the plot; None: the default.
 
         Returns:
-            None: no daemon runs and no journal is there.
+            None: no daemon runs and no journal exists.
 
         Raises:
-            TaskNotFound: nobody knows of such a task or death.
+            TaskNotFound: neither the daemon nor the journal knows such a task or death.
         """
         span = {} if minutes is None else {"minutes": minutes}
         answer = self._call_daemon("explain", {"task": task, **span})
@@ -94,7 +95,7 @@ class HistorySource:
         return {"text": None, "incidents": [], **found}
 
     def describe_end(self, task: str) -> str | None:
-        """How what is meant has ended, its rescue, where more stands; None: nobody knows."""
+        """How a task ended, its rescue, and the command that shows more; None: unknown."""
         try:
             death = (self.explain(task, None) or {}).get("death")
         except WatchdogError:

@@ -1,7 +1,7 @@
 """
-Deaths looked up in the journal and described: the last one, or the one that is meant.
+Finds deaths in the journal and describes them: the last one, or that of a given task.
 
-Works on a journal alone: in the daemon's thread, and where no daemon runs.
+Needs only a journal: the daemon's journal thread calls it, and clients if no daemon runs.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from watchdog_app.core.model.status import Incident
 from watchdog_app.core.model.tasks import match_rank
 from watchdog_app.history.journal import Journal
 
-_CLOCKS_S = 2.0  # between the start of a process by the kernel's clock and a death by ours
+_CLOCKS_S = 2.0  # tolerance between the kernel's clock (process start) and ours (time of death)
 LATELY_S = 12 * 3600.0
 MINUTES = 10.0
 _MOST_ENTRIES = 1000
 _MOST_POINTS = 10_000
-# A series that stands still is kept at this distance: the first look after five minutes.
+# A constant series has a point at this distance: the first sample after five minutes.
 _STILL_S = 310.0
-_GROUPS = ("cgroup", "guard")  # kinds of resources: limits of memory groups
+_GROUPS = ("cgroup", "guard")  # kinds of resources that are limits of memory groups
 _KINDS = ("death", "end")
-_MARKS = {"checkpoint": "saved", "pause": "paused", "resume": "resumed"}  # by decision
+_MARKS = {"checkpoint": "saved", "pause": "paused", "resume": "resumed"}  # by kind of decision
 
 Entry = dict[str, Any]
 
@@ -39,12 +39,12 @@ def last_death(
     journal: Journal, now_unix_s: float, within_s: float | None = LATELY_S
 ) -> Entry | None:
     """
-    The newest death; of plain ends only those that nobody wanted.
+    The newest death. A plain end counts only if no user requested it.
 
     Args:
-        journal: is read alone.
-        now_unix_s: seconds of the epoch.
-        within_s: how old it may be; None: any age.
+        journal: only read.
+        now_unix_s: the current time.
+        within_s: maximum age; None: any age.
     """
     since = None if within_s is None else now_unix_s - within_s
     entries = journal.history(since_unix_s=since, kinds=_KINDS, limit=_MOST_ENTRIES)
@@ -53,7 +53,7 @@ def last_death(
 
 def find_death(journal: Journal, wanted: str) -> Entry | None:
     """
-    The newest end of what is meant; None: the journal knows none.
+    The newest end of a task; None: the journal has none.
 
     Args:
         wanted: pid, notebook, script, path, kernel id or its beginning, or an incident.
@@ -65,7 +65,7 @@ def find_death(journal: Journal, wanted: str) -> Entry | None:
     ranked = [(found, each) for each in entries if (found := _match_rank(wanted, each)) is not None]
     if ranked:
         return min(ranked, key=lambda each: each[0])[1]
-    # Older than the newest thousand: the journal looks for a part of its name or path.
+    # Older than the newest thousand: search for a part of the name or path.
     older = journal.history(task=wanted, kinds=_KINDS, limit=1)
     return older[0] if older else _death_of_incident(journal, entries, wanted)
 
@@ -79,11 +79,11 @@ def describe_entry(
     successor: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """
-    The parts of an answer that concern a death: `death`, `death_text` and `plot`.
+    The fields `death`, `death_text` and `plot` of an answer about a death.
 
     Args:
-        minutes: before the end, that the plot shows.
-        successor: what runs in its place: "pid" and "name".
+        minutes: time before the end that the plot shows.
+        successor: the task that replaced the ended one: "pid" and "name".
     """
     at_unix_s = float(entry["unix_s"])
     begin = at_unix_s - minutes * 60
@@ -106,16 +106,17 @@ def previous_death(
     journal: Journal, task: Task, now_unix_s: float, wanted_pid: int | None
 ) -> Entry | None:
     """
-    The death, lately, that who asks for a living task may mean; None: there was none.
+    A recent death that a question about a running task may mean; None: there was none.
 
-    Of a kernel that of the same id before; of others the last one of that script, or of a worker.
+    For a kernel: the earlier process of the same kernel id. For others: the last run of the script,
+    or a worker.
 
     Args:
-        journal: is read alone.
-        task: that lives.
-        now_unix_s: seconds of the epoch.
-        wanted_pid: by which it was asked for: its own, or one that its workers had; no earlier run
-            of the script is meant then.
+        journal: only read.
+        task: the running task.
+        now_unix_s: the current time.
+        wanted_pid: the pid in the question: of the task, or of a worker that ended. With a pid, no
+            earlier run of the script is meant.
     """
     info, pid = task.info, task.key.pid
     path = info.notebook or info.script
@@ -147,20 +148,20 @@ def explain_death(
     tasks: Sequence[Task] = (),
 ) -> dict[str, Any] | None:
     """
-    What the journal says of one death, as `describe_entry`; None: it knows of none.
+    One death as in `describe_entry`; None: the journal has none.
 
     Args:
-        journal: is read alone.
-        wanted: as `find_death` takes it; None: the last death.
-        minutes: before the end, that the plot shows.
-        now_unix_s: now.
-        within_s: how old the last death may be; None: any age.
-        task: that answers to `wanted` and lives.
-        tasks: those that live: one of them may have taken the place of the dead.
+        journal: only read.
+        wanted: as in `find_death`; None: the last death.
+        minutes: time before the end that the plot shows.
+        now_unix_s: the current time.
+        within_s: maximum age of the last death; None: any age.
+        task: the running task that matches `wanted`.
+        tasks: the running tasks, one of which may have replaced the ended one.
     """
     if task is not None:
         entry = _end_of_task(journal, task)
-        if entry is not None:  # since the last look
+        if entry is not None:  # it ended after the last sample
             found = describe_entry(journal, entry, minutes=minutes, now_unix_s=now_unix_s)
             return {"text": found["death_text"], "incidents": [], **found}
         wanted_pid = None if wanted is None else parse_pid(wanted)
@@ -178,7 +179,7 @@ def explain_death(
 
 
 def _end_of_task(journal: Journal, task: Task) -> Entry | None:
-    """The end of a task that a look shows alive; None: it has not ended."""
+    """The end of a task that was alive at the last sample; None: it has not ended."""
     for each in journal.history(task=str(task.key.pid), kinds=_KINDS, limit=20):
         who = (each.get("pid"), each.get("start_time"), each.get("worker"))
         if who == (task.key.pid, task.key.start_time, None):
@@ -187,7 +188,7 @@ def _end_of_task(journal: Journal, task: Task) -> Entry | None:
 
 
 def _successor(entry: Mapping[str, Any], tasks: Sequence[Task]) -> dict[str, Any] | None:
-    """The task that runs in the place of one that has ended: a restarted kernel, a script anew."""
+    """The task that replaced an ended one: a restarted kernel or a new run of the script."""
     kernel_id, path = entry.get("kernel_id"), entry.get("path")
     for task in tasks:
         info = task.info
@@ -196,7 +197,7 @@ def _successor(entry: Mapping[str, Any], tasks: Sequence[Task]) -> dict[str, Any
         ):
             continue
         same = info.kernel_id == kernel_id if kernel_id else (info.notebook or info.script) == path
-        # One of two that ran side by side takes nobody's place.
+        # A task that ran at the same time as the ended one did not replace it.
         began_s = None if kernel_id else info.started_unix_s
         beside = began_s is not None and began_s < entry["unix_s"] - _CLOCKS_S
         if same and (kernel_id or path) and not beside:
@@ -207,7 +208,7 @@ def _successor(entry: Mapping[str, Any], tasks: Sequence[Task]) -> dict[str, Any
 def _is_failure(entry: Mapping[str, Any]) -> bool:
     if entry["kind"] == "death":
         return True
-    # Asked to end by a plain kill, a closed terminal, Ctrl-C: its user knows.
+    # The user knows of an end by a plain kill, a closed terminal or Ctrl-C.
     text = str(entry.get("reason"))
     asked = any(name in text for name in ("SIGTERM", "SIGINT", "SIGHUP"))
     return not cause_spec(entry.get("cause")).by_itself and not asked
@@ -222,7 +223,7 @@ def _match_rank(wanted: str, entry: Entry) -> int | None:
 
 
 def _death_of_incident(journal: Journal, entries: Sequence[Entry], wanted: str) -> Entry | None:
-    """The first end of one of those that an incident blamed, after it had opened."""
+    """The first end of a contributor of an incident, after the incident opened."""
     for each in journal.history(kinds=("incident",), limit=_MOST_ENTRIES):
         if each.get("id") != wanted:
             continue
@@ -236,7 +237,7 @@ def _death_of_incident(journal: Journal, entries: Sequence[Entry], wanted: str) 
 
 
 def _decisions_between(journal: Journal, entry: Entry, begin: float, end: float) -> list[Entry]:
-    """What was decided and came of it for this task, in the time of the plot."""
+    """The decisions and outcomes for this task within the time of the plot."""
     return [
         each
         for each in journal.history(
@@ -251,7 +252,7 @@ def _decisions_between(journal: Journal, entry: Entry, begin: float, end: float)
 
 
 def _earlier_save(journal: Journal, entry: Entry) -> RescueRecord | None:
-    """The last save in this process, of a training whose agent was gone at the end."""
+    """The last save by this process, for a training whose agent was gone at the end."""
     outcomes = journal.history(
         since_unix_s=number_or_none(entry.get("started_unix_s")),
         until_unix_s=entry["unix_s"],
@@ -271,7 +272,7 @@ def _earlier_save(journal: Journal, entry: Entry) -> RescueRecord | None:
 
 
 def _advice(journal: Journal, entry: Entry, at_unix_s: float) -> list[str]:
-    """What was advised in the last danger that it was in, if it died in it; else by its cause."""
+    """The advice of the last incident if the task died in it; else the advice for its cause."""
     general = list(exits.advice_after_exit(entry))
     spec = cause_spec(entry.get("cause"))
     if not (spec.out_of_memory or spec.of_group or general):
@@ -281,10 +282,10 @@ def _advice(journal: Journal, entry: Entry, at_unix_s: float) -> list[str]:
         since_unix_s=at_unix_s - 3600, until_unix_s=at_unix_s + 60, kinds=("incident",), limit=100
     ):
         if any(one.pid == entry.get("pid") for one in Incident.read(each).contributors):
-            # What grew is known best at the end: an incident is written down as it changes stage.
+            # Growth is known best at the end; the incident was written at its last change of stage.
             found = [*exits.growth_lines(entry), *(str(line) for line in each.get("advice") or [])]
             lasting = [line for line in found if not line.startswith(phrases.WHILE_IT_RUNS)]
-            # What was seen coming is no matter of the single step that failed.
+            # After a predicted exhaustion, advice about the single step that failed does not apply.
             return list(dict.fromkeys(lasting or general))
     return general
 
@@ -292,14 +293,14 @@ def _advice(journal: Journal, entry: Entry, at_unix_s: float) -> list[str]:
 def _plot(
     journal: Journal, entry: Entry, begin: float, around: Sequence[Entry]
 ) -> dict[str, Any] | None:
-    """The last minutes of its memory and of the resource that it was nearest to."""
+    """The memory of the last minutes, and the resource that was nearest to its limit."""
     end = float(entry["unix_s"])
     tail = f":{entry.get('pid')}:{entry.get('start_time')}"
     found = journal.series(str(entry.get("pid")), begin - _STILL_S, end + 1, _MOST_POINTS)
     own = next((s for s in found if s["kind"] == "task" and s["ident"].endswith(tail)), None)
     if own is None:
         return None
-    # By its ident: the pid may have been another's before, and a part of another's name.
+    # Search by ident: another process may have had the pid, or a name may contain it.
     found = journal.series(own["ident"], begin - _STILL_S, end + 1, _MOST_POINTS)
     resource = _plot_resource(entry, found, begin, end)
     points = _clip_points(own["points"], begin)
@@ -327,8 +328,8 @@ def _plot(
 def _plot_resource(
     entry: Mapping[str, Any], series: Sequence[Mapping[str, Any]], begin: float, end: float
 ) -> dict[str, Any] | None:
-    """The one that it died at, where that is known; else the one that it was nearest to."""
-    # What was seen after the end is of a world without it: a group is empty then.
+    """The resource whose limit ended the task if known; else the one nearest to its limit."""
+    # Ignore samples after the end: without the task, a group may be empty.
     known = [
         {**s, "points": points}
         for s in series
@@ -348,7 +349,7 @@ def _plot_resource(
         default=None,
     )  # fmt: skip
     if grouped and (nearest is None or nearest["kind"] not in _GROUPS):
-        group = entry.get("group")  # it was too quick to be looked at
+        group = entry.get("group")  # the group ended before its first sample
         if not isinstance(group, Mapping):
             return None
         limit = group.get("limit_bytes")
@@ -359,7 +360,7 @@ def _plot_resource(
     points = _clip_points(nearest["points"], begin)
     limit = nearest["points"][-1][2]
     if grouped and points and (points[-1][0] or 0.0) < end:
-        points.append([end, limit, limit])  # it was met: that is what ended it
+        points.append([end, limit, limit])  # the limit was reached: that ended the task
     return {"kind": nearest["kind"], "label": nearest["name"], "limit": limit, "points": points}
 
 
@@ -377,7 +378,7 @@ def _plot_mark(entry: Mapping[str, Any]) -> dict[str, Any] | None:
 def _clip_points(
     points: Sequence[Sequence[float | None]], begin: float
 ) -> list[list[float | None]]:
-    """Points from `begin` on as [unix_s, used, limit]; the one before it stands at the edge."""
+    """Points from `begin` as [unix_s, used, limit]; the last one before moves to `begin`."""
     before = [point for point in points if (point[0] or 0) < begin]
     inside = [list(point[:3]) for point in points if (point[0] or 0) >= begin]
     if before and (not inside or (inside[0][0] or 0) > begin):
@@ -386,7 +387,7 @@ def _clip_points(
 
 
 def _final_ratio(series: Mapping[str, Any]) -> float:
-    """How full it was in the end; 0 where that is not known."""
+    """Used share of the limit at the end; 0 if unknown."""
     last_point = series["points"][-1]
     used, limit = last_point[1], last_point[2]
     return 0.0 if not used or not limit else float(used / limit)

@@ -1,9 +1,9 @@
 """
-The journal for reading alone: also from a disk that is full or read-only.
+Opens the journal read-only, also on a disk that is full or read-only.
 
-SQLite reads a file in WAL mode only with an index beside it, which it has to make where the
-last writer is gone. Where it cannot, a copy in another folder is read. Source: sqlite.org/wal.html,
-"Read-Only Databases".
+To read a file in WAL mode, SQLite needs an index file next to it. It must create the index if the
+last writer has exited. If it cannot, this module reads a copy in another folder. Source:
+sqlite.org/wal.html, "Read-Only Databases".
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from urllib.parse import quote
 from watchdog_app.history.journal import Journal
 from watchdog_app.history.journal_file import check_owners
 
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a folder of our own is made in it
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - used only for a private folder in it
 
 
 @contextmanager
 def open_read_only(folder: str) -> Iterator[Journal]:
     """
-    The journal in `folder`; nothing of what it holds is changed.
+    The journal in `folder`, without changing its content.
 
     Raises:
-        sqlite3.Error, OSError: it cannot be read.
+        sqlite3.Error, OSError: the journal cannot be read.
     """
     path = os.path.join(folder, "journal.db")
     check_owners(folder, path)
-    if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
+    if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would block
         raise OSError(errno.EINVAL, "it is no regular file", path)
     with ExitStack() as stack:
         try:
             db = _connect(path, "mode=ro")
         except sqlite3.OperationalError:
             copy = _copy_journal(path, stack)
-            # No room for a copy: without what was not yet moved into the file itself.
+            # No room for a copy: read the file without the changes that are still in the WAL.
             db = _connect(path, "immutable=1") if copy is None else _connect(copy, "mode=rw")
         yield Journal.from_connection(stack.enter_context(closing(db)))
 

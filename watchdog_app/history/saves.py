@@ -1,8 +1,8 @@
 """
-The saves of one training in a row as one entry of the history. Pure.
+Merges consecutive saves of one training into one entry of the history. Pure.
 
-Near its end a training is saved once a second, and each save is a decision and an outcome in the
-journal. The journal keeps them all; what clients are shown has one entry for such a series.
+Near its end a training is saved once a second. Each save is a decision and an outcome in the
+journal. The journal keeps them all; clients get one entry per series.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from watchdog_app.core.model.decisions import DecisionKind
 
 Entry = Mapping[str, Any]
 
-MOST_ROWS = 20_000  # that are looked at for one answer
-_GAP_S = 300.0  # two saves further apart are two events, not a series
-_BY_A_PERSON = "request-"  # how an id begins
+MOST_ROWS = 20_000  # rows read for one answer
+_GAP_S = 300.0  # a longer gap between two saves separates two series
+_BY_A_PERSON = "request-"  # prefix of the id of a person's request
 _SAVE = DecisionKind.CHECKPOINT.value
 _NOTICE = DecisionKind.NOTIFY.value
 
 
 @dataclass(slots=True)
 class _Series:
-    """Saves of one training with the same result, or requests without one; or any one entry."""
+    """Saves of one training with the same result, requests without outcome, or any single entry."""
 
     newest: Entry
     oldest: Entry
     count: int = 1
-    requests: list[Entry] = field(default_factory=list)  # of those that are counted, newest first
+    requests: list[Entry] = field(default_factory=list)  # of the counted saves, newest first
 
     def entries(self) -> Iterator[Entry]:
         if self.count == 1:
@@ -51,18 +51,18 @@ class _Series:
 
 def fold_saves(entries: Iterable[Entry], limit: int) -> list[dict[str, Any]]:
     """
-    At most `limit` entries, newest first, each series of saves in one of them.
+    At most `limit` entries, newest first, with each series of saves as one entry.
 
-    That one is the newest outcome (of requests without an outcome: the newest request) with
-    `count`, `first_unix_s`, `last_unix_s`, `first_step` and `last_step`.
+    That entry is the newest outcome with `count`, `first_unix_s`, `last_unix_s`, `first_step` and
+    `last_step`. For requests without an outcome it is the newest request.
 
     Args:
         entries: newest first; read only as far as needed.
-        limit: most entries in the answer.
+        limit: most entries to return.
     """
     found: list[_Series] = []
     growing: dict[Any, _Series] = {}  # by training and result
-    asked: dict[Any, _Series] = {}  # by the id of a request: the series with its outcome
+    asked: dict[Any, _Series] = {}  # by id of a request: the series that holds its outcome
     for entry in entries:
         at, key = entry["unix_s"], _series_key(entry)
         full = len(found) >= limit
@@ -95,13 +95,13 @@ def fold_saves(entries: Iterable[Entry], limit: int) -> list[dict[str, Any]]:
 
 
 def _series_key(entry: Entry) -> tuple[object, ...] | None:
-    """What a save has in common with others of its series; None: it is no save of watchdog's."""
+    """The key that all saves of a series share; None: the entry is not an automatic save."""
     pid, name = entry.get("pid"), entry.get("name")
     if entry.get("decision_kind") != _SAVE or pid is None:
         return None
     by_a_person = str(entry.get("decision")).startswith(_BY_A_PERSON)
     if entry["kind"] == "outcome" and not by_a_person:
-        # Where the rescue lies: each process of a training has a folder of its own.
+        # The rescue's folder: each process of a training has its own.
         path = _evidence(entry).get("path")
         folder = os.path.dirname(path) if isinstance(path, str) else None
         return (pid, name, entry.get("status"), folder)
@@ -121,7 +121,7 @@ def _evidence(entry: Entry) -> Mapping[str, Any]:
 
 
 def _ends_series(entry: Entry) -> bool:
-    """Whether something else happened to the training: it was paused, went on, or died."""
+    """Whether the entry ends a series: the training was paused, resumed, or died."""
     if entry["kind"] in ("death", "end"):
         return True
     return entry["kind"] in ("decision", "outcome") and entry.get("decision_kind") not in (

@@ -1,10 +1,10 @@
 """
-The journal's series: which points are kept, and which resources can hit which task.
+The journal's series: which points are stored, and which resources can limit which task.
 
-At rest a point every few minutes is enough, and one whenever the value moved. Near a limit moves
-are kept second by second. In an alarm every sample is kept, with the minute before: a replay sees
-how it began. Where the value stood still and then moved, the last sample of the standstill is kept
-too: a straight line between points stays true.
+At rest, one point every few minutes is stored, and one after each change. Near a limit, changes are
+stored every second. In an alarm every sample is stored, and those of the minute before, so that a
+replay shows how the alarm began. If a constant value changes, its last sample is stored, too: a
+straight line between points stays correct.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import Any
 
 from watchdog_app.base.text.quantities import parse_pid
 
-_RECENT = 60  # samples of each series held in memory
-_MOST_S = 300.0  # between two points of a series that stands still
-_BAND_SHARE = 0.005  # a move is this share of the value ...
-# ... and at least this much by unit: a sensor of heat wavers by a degree from look to look.
+_RECENT = 60  # samples of each series kept in memory
+_MOST_S = 300.0  # between two points of a constant series
+_BAND_SHARE = 0.005  # a change is at least this share of the value ...
+# ... and at least this much by unit: a temperature sensor varies by a degree between samples.
 _BAND_LEAST = {"bytes": 1024.0 * 1024, "celsius": 2.0, "watts": 10.0, "ratio": 0.01}
 
-_COLUMNS = ("kind", "ident", "name", "path", "pid", "unit")  # columns that a reader gets
+_COLUMNS = ("kind", "ident", "name", "path", "pid", "unit")  # columns returned to a reader
 
 
 class Pace(Enum):
-    """How closely a series is kept; the value is the least time between two points of it."""
+    """How closely a series is stored; the value is the least time in seconds between two points."""
 
-    CALM = 60.0  # heat far from its limit: it follows the load, all day
+    CALM = 60.0  # temperature far from its limit: it follows the load all day
     REST = 5.0
     NEAR = 0.95
     ALARM = 0.0  # every sample
@@ -39,7 +39,7 @@ class Pace(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One value worth keeping. `limit` is a resource's, `swap` a task's; None where it has none."""
+    """One sample. `limit` belongs to a resource, `swap` to a task; None if it has none."""
 
     unix_s: float
     used: float
@@ -49,28 +49,28 @@ class Point:
 
 @dataclass(slots=True)
 class _Series:
-    """The points of one series that were seen last."""
+    """The last samples of one series."""
 
     kept: Point | None = None
-    recent: deque[Point] = field(default_factory=lambda: deque(maxlen=_RECENT))  # after `kept`
+    recent: deque[Point] = field(default_factory=lambda: deque(maxlen=_RECENT))  # since `kept`
 
 
 class Downsampler:
-    """Decides for any number of series, each under a key of the caller's choice."""
+    """Selects the points to store for any number of series, each under a key of the caller."""
 
     def __init__(self) -> None:
         self._series: dict[Hashable, _Series] = {}
 
     def add(self, key: Hashable, point: Point, unit: str, pace: Pace) -> list[Point]:
         """
-        The points to keep now that `point` was sampled, oldest first.
+        The points to store now that `point` was sampled, oldest first.
 
         Args:
-            key: of the series.
-            point: later than the one offered before; an earlier one (the clock was set back)
-                starts the series anew.
+            key: the series.
+            point: later than the previous one. An earlier one (the clock was set back) restarts the
+                series.
             unit: "bytes" or another.
-            pace: how closely; an alarm also keeps what was left out of the last minute.
+            pace: how closely to store; an alarm also stores the skipped samples of the last minute.
         """
         series = self._series.get(key)
         if series is None:
@@ -96,7 +96,7 @@ class Downsampler:
         return found
 
     def keep_only(self, keys: Collection[Hashable]) -> None:
-        """Drop every series whose key is not among `keys`: its task or resource is gone."""
+        """Drop every series whose key is not among `keys`, because its task or resource is gone."""
         if len(self._series) > len(keys):
             for key in [key for key in self._series if key not in keys]:
                 del self._series[key]
@@ -113,7 +113,7 @@ class Downsampler:
 
 @dataclass(frozen=True, slots=True)
 class SeriesPoints:
-    """New points of one series. `ident` stays its own over restarts of the daemon."""
+    """New points of one series. `ident` is the same after a restart of the daemon."""
 
     ident: str
     kind: str  # "task", or the kind of the resource
@@ -122,7 +122,7 @@ class SeriesPoints:
     points: Sequence[Point]
     pid: int | None = None
     path: str | None = None
-    resources: Sequence[str] = ()  # of a task: idents of the resources that can hit it
+    resources: Sequence[str] = ()  # for a task: idents of the resources that can limit it
 
 
 def add_series(db: sqlite3.Connection, item: SeriesPoints) -> None:
@@ -171,16 +171,16 @@ def read_series(
     pids: Sequence[int] = (),
 ) -> list[dict[str, Any]]:
     """
-    Series with points in the given time, the task's own first, then its resources'.
+    The series with points in a time range: the task's first, then those of its resources.
 
     Args:
         task: pid, or part of a name or path; None: every series.
-        limit: most points in all; the newest are kept.
-        pids: others that the task had before.
+        limit: most points in total; the newest are kept.
+        pids: earlier pids of the task.
 
     Returns:
-        For each `{kind, ident, name, path, pid, unit, points}`; points are
-        `[unix_s, used, limit, swap]`, oldest first.
+        Per series `{kind, ident, name, path, pid, unit, points}`; points are `[unix_s, used, limit,
+        swap]`, oldest first.
     """
     where, values = time_condition(since_unix_s, until_unix_s)
     chosen: list[int] | None = None
@@ -222,13 +222,13 @@ def read_series(
 
 def task_condition(task: str, pids: Sequence[int] = ()) -> tuple[str, list[Any]]:
     """
-    Condition and values for the rows of a task.
+    SQL condition and values that select the rows of a task.
 
     Args:
         task: pid, or part of a name or path.
-        pids: others that the task had before.
+        pids: earlier pids of the task.
     """
-    # SQLite's lower() folds ASCII alone, and so does that of bytes.
+    # SQLite's lower() folds only ASCII, and so does bytes.lower().
     pid, wanted = parse_pid(task), sqlite_text(task).encode("utf-8").lower().decode("utf-8")
     marks = ",".join("?" * (1 + len(pids)))
     condition = f"pid IN ({marks}) OR (? AND (instr(lower(name), ?) OR instr(lower(path), ?)))"
@@ -237,11 +237,11 @@ def task_condition(task: str, pids: Sequence[int] = ()) -> tuple[str, list[Any]]
 
 def time_condition(since: float | None, until: float | None) -> tuple[list[str], list[Any]]:
     """
-    Conditions and values for a query over `unix_ms`.
+    SQL conditions and values for a query by `unix_ms`.
 
     Args:
-        since: seconds of the epoch; None: from the beginning.
-        until: seconds of the epoch; None: to the end.
+        since: seconds since 1970; None: from the beginning.
+        until: seconds since 1970; None: to the end.
     """
     where, values = ["unix_ms >= ?"], [round((since or 0) * 1000)]
     if until is not None:
@@ -251,12 +251,12 @@ def time_condition(since: float | None, until: float | None) -> tuple[list[str],
 
 
 def sqlite_text(text: str) -> str:
-    """As it is; bytes of a file's name that are no UTF-8, as SQLite's texts are, as escapes."""
+    """A text for SQLite, which requires UTF-8: other bytes of a file name become escapes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _sqlite_number(value: float | None) -> float | int | None:
-    """Whole bytes as whole numbers: six bytes on disk where a fraction takes eight."""
+    """Whole bytes as integers, which take six bytes on disk where a float takes eight."""
     if value is None or not math.isfinite(value):
         return None
     return int(value) if value == int(value) else value

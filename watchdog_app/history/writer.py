@@ -1,9 +1,9 @@
 """
-The journal behind a thread: a disk that is slow, full or gone never stalls the loop.
+Writes the journal in a thread, so that a slow, full or missing disk never blocks the loop.
 
-The loop hands over and continues. Two things wait, for a bounded time: a decision that must be on
-the disk before its action, and the end.
-What could not be written is kept in memory as far as it fits, and said.
+The loop hands over data and continues. It waits only in two cases, for a limited time: for a
+decision that must be on disk before its action, and at the end. Data that cannot be written stays
+in memory up to a limit, and `fault` reports it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.history.series import SeriesPoints
 
 FLUSH_S = 10.0
-_AT_REST_S = 60.0  # one transaction a minute while nothing is near
-_IDLE_S = 300.0  # also while nothing is to be written it is looked whether the file is in place
+_AT_REST_S = 60.0  # one transaction a minute while no resource is near its limit
+_IDLE_S = 300.0  # without data to write, check at this interval that the file still exists
 _RETRY_S = 10.0
 _TRIM_S = 1800.0
-_MOST_ENTRIES = 2000  # kept in memory while the disk takes none
+_MOST_ENTRIES = 2000  # most kept in memory while the disk accepts none
 _MOST_SERIES = 20_000
-_LATE_S = 0.02  # waited for a disk that has not caught up yet, and how often at most
+_LATE_S = 0.02  # longest wait for a disk that is still behind, at most once per _LATE_EVERY_S
 _LATE_EVERY_S = 1.0
 
 Job = Callable[[Journal], Any]
@@ -39,50 +39,50 @@ class JournalWriter:
     """
     Owns the journal from `open` to `close`.
 
-    `done` callbacks run in `collect`, which the loop calls at each turn; `wake` asks for one.
+    `collect` runs the `done` callbacks. The loop calls it in each turn; `wake` requests a turn.
 
     Args:
-        folder: of the state.
-        max_age_s: of what is kept.
-        max_bytes: of the journal.
-        wake: called in the thread when there is something to collect.
+        folder: the state folder.
+        max_age_s: age at which entries are deleted.
+        max_bytes: limit of the journal's size.
+        wake: the thread calls it when `collect` has something to do.
     """
 
     def __init__(
         self, folder: str, max_age_s: float, max_bytes: int, wake: Callable[[], None]
     ) -> None:
         self.fault: Fault | None = None
-        self.reopened = False  # set when it works again; who owes it something clears it
-        self.notes: deque[str] = deque(maxlen=10)  # what the log should say once
+        self.reopened = False  # set when the journal works again; its reader clears it
+        self.notes: deque[str] = deque(maxlen=10)  # messages to log once
         self._folder = folder
         self._limits = (max_age_s, max_bytes)
         self._journal: Journal | None = None
         self._worker = Worker(wake)
-        self._lock = threading.Lock()  # for the five below
+        self._lock = threading.Lock()  # guards the next six attributes
         self._entries: deque[Entry] = deque(maxlen=_MOST_ENTRIES)
         self._series: deque[SeriesPoints] = deque(maxlen=_MOST_SERIES)
         self._sync: list[threading.Event] = []
-        self._flushing = False  # submitted and not begun
+        self._flushing = False  # submitted, not yet started
         self._queries: deque[tuple[Job, Done, Callable[[], bool]]] = deque()
-        self._reading = False  # a question is submitted: others wait until it is answered
+        self._reading = False  # a query is submitted; others wait for its answer
         self._last_sync: threading.Event | None = None
-        self._late_mono_s = float("-inf")  # when one was waited for that had not caught up
+        self._late_mono_s = float("-inf")  # time of the last wait for a disk that was behind
         self._flush_mono_s = time.monotonic() + FLUSH_S
         self._next_try_mono_s = 0.0
         self._next_trim_mono_s = 0.0
 
     def open(self) -> Journal | None:
-        """The journal for one first read, None if broken; from the next call on it is not yours."""
+        """The journal for one first read, None if broken. After any other call, do not use it."""
         self._reopen()
         return self._journal
 
     def configure(self, max_age_s: float, max_bytes: int) -> None:
         """
-        New bounds after a reload.
+        Set new limits after a reload.
 
         Args:
-            max_age_s: of what is kept.
-            max_bytes: of the journal.
+            max_age_s: age at which entries are deleted.
+            max_bytes: limit of the journal's size.
         """
         self._limits = (max_age_s, max_bytes)
 
@@ -92,18 +92,18 @@ class JournalWriter:
         self.submit(take)
 
     def add(self, *entries: Entry) -> None:
-        """Write these within `FLUSH_S`."""
+        """Write entries within `FLUSH_S`."""
         with self._lock:
             self._entries.extend(entries)
         self._flush_within(FLUSH_S)
 
     def add_series(self, series: Sequence[SeriesPoints], at_rest: bool = False) -> None:
         """
-        Write these within `FLUSH_S`; at rest within a minute.
+        Write points within `FLUSH_S`; at rest within a minute.
 
         Args:
             series: new points.
-            at_rest: nothing is near a limit.
+            at_rest: True: no resource is near its limit.
         """
         if series:
             with self._lock:
@@ -112,14 +112,14 @@ class JournalWriter:
 
     def write_durably(self, entries: Sequence[Entry], timeout_s: float) -> bool:
         """
-        Write these and wait until they are on the disk; False: they are not, or not in time.
+        Write entries and wait until they are on disk; False: they are not, or not in time.
 
-        A disk that made one caller wait in vain is given little time until it has caught up, and
-        once a second at most: 500 ends at once must not add up.
+        If a wait failed, later callers wait only briefly until the disk has caught up, and at most
+        once a second. Otherwise 500 ends at once would add up to a long delay.
 
         Args:
-            entries: what happened.
-            timeout_s: the longest wait.
+            entries: events.
+            timeout_s: longest wait.
         """
         written = threading.Event()
         late = self._last_sync is not None and not self._last_sync.is_set()
@@ -137,23 +137,23 @@ class JournalWriter:
 
     def submit(self, job: Job, done: Done | None = None) -> None:
         """
-        Run `job` in the thread after what was handed over before.
+        Run `job` in the thread after all data handed over before.
 
         Args:
-            job: gets the journal.
-            done: called with what it gave, or with the error, in `collect`.
+            job: called with the journal.
+            done: called in `collect` with the result or the error.
         """
         self._flush_now()
         self._worker.submit(partial(self._run_job, job), done)
 
     def query(self, job: Job, done: Done, wanted: Callable[[], bool]) -> None:
         """
-        Run `job`, which reads for a client, when nothing is left to be written or kept.
+        Run a job that reads for a client, after everything handed over before.
 
         Args:
-            job: does not change the journal.
-            done: called with what it gave, or with the error.
-            wanted: whether somebody still waits for it; else it is not run.
+            job: called with the journal, which it must not change.
+            done: called in `collect` with the result or the error.
+            wanted: whether the client still waits; if not, the job does not run.
         """
         with self._lock:
             self._queries.append((job, done, wanted))
@@ -161,7 +161,7 @@ class JournalWriter:
         self._submit_next_query(answered=False)
 
     def collect(self) -> None:
-        """Call back what has finished, and write what is due."""
+        """Run the callbacks of finished jobs, and write the data that is due."""
         self._worker.collect()
         now = time.monotonic()
         retry = self.fault is not None and now >= self._next_try_mono_s
@@ -169,7 +169,7 @@ class JournalWriter:
             self._flush_now()
 
     def close(self, timeout_s: float) -> None:
-        """Write out what there is, as far as that takes no longer than `timeout_s`."""
+        """Write the remaining data and close, within `timeout_s`."""
         self._flush_now()
         self._worker.submit(self._close_journal)
         self._worker.close(timeout_s)
@@ -185,7 +185,7 @@ class JournalWriter:
             self._worker.submit(self._flush)
 
     def _submit_next_query(self, *, answered: bool) -> None:
-        """Submit one at a time: what has to be on the disk waits for no crowd of readers."""
+        """Submit one query at a time, so that urgent writes need not wait for many readers."""
         with self._lock:
             if self._reading and not answered:
                 return
@@ -213,7 +213,7 @@ class JournalWriter:
             sync, self._sync = self._sync, []
         if self._journal is not None and not self._journal.is_file_current():
             self._record_failure(OSError("its file was removed or replaced"))
-            self._next_try_mono_s = 0.0  # a new one can be begun at once
+            self._next_try_mono_s = 0.0  # create a new file at once
         due = bool(sync) or time.monotonic() >= self._next_try_mono_s
         if self._journal is None and due and self._reopen():
             self.notes.append("The journal can be written again.")
@@ -222,7 +222,7 @@ class JournalWriter:
             lambda journal: journal.add(entries, series, bool(sync))
         )
         if not written:
-            with self._lock:  # before what came meanwhile; the oldest give way
+            with self._lock:  # in front of newer data; the oldest is dropped
                 self._entries = deque([*entries, *self._entries], maxlen=_MOST_ENTRIES)
                 self._series = deque([*series, *self._series], maxlen=_MOST_SERIES)
         for event in sync:
@@ -237,13 +237,13 @@ class JournalWriter:
             self._journal.close()
 
     def _trim_is_due(self, now_mono_s: float) -> bool:
-        """Now and then; and where a night of short jobs has filled it in between."""
+        """Whether the interval has passed, or many short jobs have filled the journal since."""
         if now_mono_s >= self._next_trim_mono_s:
             return True
         try:
             return self._journal is not None and self._journal.is_over_limit()
         except sqlite3.Error:
-            return False  # whoever writes next hears of it
+            return False  # the next write reports the error
 
     def _run_job(self, job: Job) -> Any:
         if self._journal is not None:
@@ -259,7 +259,7 @@ class JournalWriter:
         try:
             job(self._journal)
         except (sqlite3.InterfaceError, ValueError, TypeError, OverflowError) as cause:
-            # What we hand over is at fault, not the disk: trying again would not help.
+            # Our data is at fault, not the disk: a retry would not help.
             self.notes.append(f"Some of the journal was left out: {cause!r}")
         except (sqlite3.Error, OSError) as cause:
             self._record_failure(cause)
@@ -278,7 +278,8 @@ class JournalWriter:
         if self._journal.set_aside:
             told = f"journal {self._journal.why} and is kept as {self._journal.set_aside}"
             self.notes.append(f"The {told}; a new one was begun.")
-            self.add(Entry(time.time(), "daemon", {"what": f"the {told}"}))  # for who misses it
+            # for a user who misses the old one
+            self.add(Entry(time.time(), "daemon", {"what": f"the {told}"}))
         return True
 
     def _record_failure(self, cause: Exception) -> None:
