@@ -1,1 +1,1 @@
-"""Wires sensors, core, actions and protocol together."""
+"""The daemon: connects sensors, core, actions and protocol."""

@@ -1,8 +1,7 @@
 """
-The agents inside the trainings: who is connected, what they report, when one ends.
+The agents in the trainings: connections, reports and ends.
 
-An agent is believed in what concerns its own process and nothing else; which
-process that is, the kernel says.
+The daemon believes an agent only about its own process, which the kernel identifies.
 """
 
 from __future__ import annotations
@@ -34,28 +33,28 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Agent:
-    """One agent. `connection` is None once it has ended."""
+    """An agent. `connection` is None after its end."""
 
     key: ProcessKey
     connection: Connection | None
     view: AgentState
     notebook: str | None
-    by_lines: bool = False  # its program does not go on from a rescue by itself
-    acknowledged_number: int | None = None  # the announcement that it was last told of
+    by_lines: bool = False  # a user must run lines to resume from its rescue
+    acknowledged_number: int | None = None  # last announcement acknowledged to the agent
     said_bye: bool = False
-    finished: bool = False  # ... and its training has ended well
-    failed: bool = False  # ... and an exception ends its program
+    finished: bool = False  # only with said_bye: the training succeeded
+    failed: bool = False  # only with said_bye: an exception ends the program
 
 
 class Agents:
     """
-    Every agent that is connected, or was and whose process has not ended yet.
+    Every agent that is connected, or whose process still runs.
 
     Args:
-        server: sends to them.
-        copies: of trainings that were stopped.
+        server: sends messages to agents.
+        copies: makes rescues of stopped trainings from outside.
         alive: whether a process still runs.
-        interval_s: between two reports.
+        interval_s: time between two reports.
     """
 
     def __init__(
@@ -77,11 +76,11 @@ class Agents:
         Register an agent; it replaces an earlier one of the same process.
 
         Args:
-            connection: of the agent.
+            connection: the agent's connection.
             params: its process, framework and folder.
 
         Raises:
-            RequestError: it speaks for another process.
+            RequestError: the connection belongs to another process.
         """
         key = peer_key(connection, params.pid, params.start_time)
         if not self._alive(key):
@@ -89,7 +88,7 @@ class Agents:
                 f"Process {key.pid} with start time {key.start_time} is not running here.", REFUSED
             )
         old = self._agents.get(key)
-        # One that was saved before this daemon came, or that the training goes on from.
+        # A rescue from before this connection: saved earlier, or resumed from.
         outdated = connection.protocol < PROTOCOL_VERSION
         by_lines = not params.resumes_itself
         rescue, rescue_mono_s = None, None
@@ -121,19 +120,19 @@ class Agents:
         Send a notification to an agent, if it is connected.
 
         Args:
-            agent: whom it is for.
-            method: as in docs/protocol.md.
-            params: of the method.
+            agent: the recipient.
+            method: a method of docs/protocol.md.
+            params: the parameters of the method.
         """
         if agent.connection is not None:
             self._server.send(agent.connection, notification(method, params))
 
     def registered(self, connection: Connection) -> Agent:
         """
-        Return the agent of a connection.
+        The agent of a connection.
 
         Raises:
-            RequestError: it has not registered.
+            RequestError: the connection has not registered an agent.
         """
         for agent in self._agents.values():
             if agent.connection is connection:
@@ -145,9 +144,9 @@ class Agents:
         Record a report of an agent about its training.
 
         Args:
-            agent: whose report it is.
+            agent: the reporting agent.
             params: the report.
-            now_mono_s: when it came.
+            now_mono_s: time of its arrival.
         """
         agent.view = replace(
             agent.view,
@@ -167,9 +166,9 @@ class Agents:
         Record a rescue that was copied from outside.
 
         Args:
-            agent: whose training was copied.
+            agent: the agent of the copied training.
             found: from `OutOfProcessCopies.copy`.
-            now_mono_s: when the copy was complete.
+            now_mono_s: time at which the copy was complete.
         """
         rescue = RescueRecord(saved_unix_s=time.time(), by_lines=agent.by_lines, **found)
         agent.view = replace(agent.view, saving=False, rescue=rescue, rescue_mono_s=now_mono_s)
@@ -177,10 +176,10 @@ class Agents:
 
     def record_guard_copies(self, rescues: Mapping[int, RescueRecord]) -> None:
         """
-        Record rescues that guards have copied, where they are newer than the agent's own.
+        Record rescues that guards have copied, if they are newer than the agent's own.
 
         Args:
-            rescues: by PID.
+            rescues: the newest by pid.
         """
         for agent in self._agents.values():
             newest = newer_rescue(agent.view, rescues.get(agent.key.pid))
@@ -192,11 +191,11 @@ class Agents:
 
     def set_saving(self, agent: Agent, saving: bool) -> None:
         """
-        Record that the agent has begun to write a rescue, or has ended.
+        Record that the agent has started or stopped writing a rescue.
 
         Args:
-            agent: that saves.
-            saving: whether it has begun.
+            agent: the agent that saves.
+            saving: True: it has started.
         """
         agent.view = replace(agent.view, saving=saving)
 
@@ -204,12 +203,12 @@ class Agents:
         self, agent: Agent, rescue: requests.Rescue, now_mono_s: float
     ) -> RescueRecord:
         """
-        Record a rescue that is complete.
+        Record a complete rescue.
 
         Args:
-            agent: that has saved.
-            rescue: what it has saved.
-            now_mono_s: when that was complete.
+            agent: the agent that saved.
+            rescue: the reported rescue.
+            now_mono_s: time of the report.
         """
         record = replace(_rescue_record(rescue, agent.by_lines), saved_unix_s=time.time())
         agent.view = replace(agent.view, saving=False, rescue=record, rescue_mono_s=now_mono_s)
@@ -222,7 +221,7 @@ class Agents:
         In the second case the agent is kept until its process has ended.
 
         Args:
-            agent: that has sent `agent.bye`.
+            agent: the sender of `agent.bye`.
             params: how its training ended.
         """
         agent.said_bye = True
@@ -232,12 +231,14 @@ class Agents:
         agent.view = replace(agent.view, training=training, saving=False)
 
     def connection_ended(self, connection: Connection) -> None:
-        """The end of a connection: of the process as well, or a break between two."""
+        """
+        Record the end of a connection. The agent's process may have ended or may connect again.
+        """
         for agent in list(self._agents.values()):
             if agent.connection is connection:
                 agent.connection = None
                 agent.view = replace(agent.view, saving=False)
-                if agent.finished:  # its next training gets a page of its own
+                if agent.finished:  # the next training of the process gets a new page
                     self.forget(agent.key)
 
     def ended(self) -> list[Agent]:
@@ -249,7 +250,7 @@ class Agents:
         ]
 
     def forget(self, key: ProcessKey) -> None:
-        """The process of an agent has ended, or its training has."""
+        """Forget an agent whose process or training has ended."""
         self.out_of_process.forget(key)
         self._agents.pop(key, None)
 
@@ -258,7 +259,7 @@ class Agents:
         return self._agents.keys()
 
     def connected(self) -> list[Agent]:
-        """Those that can be asked: of this protocol, and their training has not ended."""
+        """Agents that can save: they use this protocol version and their training has not ended."""
         return [
             agent
             for agent in self._agents.values()
@@ -266,16 +267,16 @@ class Agents:
         ]
 
     def views(self) -> tuple[AgentState, ...]:
-        """Those that can be asked for a rescue now."""
+        """The last reports of all agents that can save."""
         return tuple(agent.view for agent in self.connected())
 
     def connected_in(self, task: Task) -> list[Agent]:
-        """Connected agents of a task."""
+        """The agents of a task that can save."""
         members = {member.key for member in task.members}
         return [agent for agent in self.connected() if agent.key in members]
 
     def view_of(self, task: Task) -> AgentState | None:
-        """The last report of a task's agent; of several agents the one that trains."""
+        """The last report of a task's agent; of several agents, the one that trains."""
         members = {member.key for member in task.members}
         views = [agent.view for agent in self._agents.values() if agent.key in members]
         return max(views, key=lambda view: (view.training, view.step or 0), default=None)
@@ -287,15 +288,15 @@ class Agents:
 
 def peer_key(connection: Connection, pid: int, start_time: int) -> ProcessKey:
     """
-    Return the process of a connection, as the kernel reports it.
+    The process of a connection, as the kernel reports it.
 
     Args:
-        connection: of an agent.
-        pid: that it takes for its own; in a container that is another number.
-        start_time: that it takes for its own.
+        connection: the agent's connection.
+        pid: the pid that the agent reports; in a container it differs from ours.
+        start_time: the start time that the agent reports.
 
     Raises:
-        RequestError: it speaks for another process, or the kernel does not name it.
+        RequestError: the connection belongs to another process, or the kernel reports none.
     """
     peer = connection.peer.pid
     if peer is None and sys.platform != "linux":
@@ -303,7 +304,7 @@ def peer_key(connection: Connection, pid: int, start_time: int) -> ProcessKey:
     if peer is not None and pid in (peer, innermost_pid(peer)):
         return ProcessKey(peer, start_time)
     you, remedy = f"{peer}", "After a fork, connect again."
-    if peer is None:  # unix(7): it is not in our namespace; nor is it in our /proc then
+    if peer is None:  # unix(7): the peer is not in our namespace, so it is not in our /proc either
         you, remedy = "in another container or process namespace", "Run one daemon in yours."
     raise RequestError(
         f"An agent speaks for its own process alone: you are {you}, not {pid}. {remedy}", REFUSED
@@ -312,11 +313,11 @@ def peer_key(connection: Connection, pid: int, start_time: int) -> ProcessKey:
 
 def newer_rescue(view: AgentState | None, copied: RescueRecord | None) -> RescueRecord | None:
     """
-    Return the newer rescue: the agent's own, or one that was copied from outside.
+    The newer rescue: the agent's own, or a copy made from outside.
 
     Args:
-        view: what the agent has told; None: there is none.
-        copied: what a supervisor has copied; None: nothing.
+        view: the last report of the agent; None: there is no agent.
+        copied: the rescue that a supervisor copied; None: there is none.
     """
     own = None if view is None else view.rescue
     if copied is None or (own is not None and own.saved_unix_s >= copied.saved_unix_s - 1.0):
@@ -329,8 +330,8 @@ def to_record(kind: type[T], params: requests.Params) -> T:
     Convert parameters to a record of the model with the same field names.
 
     Args:
-        kind: of the record.
-        params: with fields of the same names.
+        kind: the class of the record.
+        params: parameters with the same field names.
     """
     found: T = codec.decode(kind, params.values())
     return found

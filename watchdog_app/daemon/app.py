@@ -26,8 +26,8 @@ from watchdog_app.daemon.pauses import recovered_notification
 from watchdog_app.history.journal import Entry, Journal
 
 _LOCK = "daemon.lock"
-_MOST_DAEMON_ENTRIES = 50  # of the daemon itself: among them how it ended
-_SHUTDOWN_TIMEOUT_S = 3.0  # to finish what was begun when told to end
+_MOST_DAEMON_ENTRIES = 50  # entries searched for the end of the last daemon
+_SHUTDOWN_TIMEOUT_S = 3.0  # time limit for unfinished work at a stop
 
 
 def main(path: str | None = None, verbose: bool = False) -> int:
@@ -35,7 +35,7 @@ def main(path: str | None = None, verbose: bool = False) -> int:
     Run the daemon until SIGTERM, SIGINT or a client's `stop`; return the exit code.
 
     Args:
-        path: the configuration file; None: where this user keeps it.
+        path: the configuration file; None: the default path of this user.
         verbose: log debug messages too.
 
     Raises:
@@ -43,12 +43,12 @@ def main(path: str | None = None, verbose: bool = False) -> int:
         AlreadyRunning: another daemon of this user runs.
         WatchdogError: the folder of the socket cannot be used.
     """
-    # The daemon leaves this folder: what is named relative to it is named in full before.
+    # The daemon changes to "/" later, so make relative paths absolute first.
     config_path = os.path.abspath(path or paths.config_file())
     old_keys: list[str] = []
     settings, sources = config.load(config_path, required=path is not None, warn=old_keys.append)
     log = Log(verbose, path=os.path.abspath(paths.daemon_log()))
-    os.umask(0o077)  # names of notebooks are nobody else's business
+    os.umask(0o077)  # names of notebooks are private
     folder = runtime_dir.make()
     runtime_dir.private_folder(folder)
     lock = InstanceLock(os.path.join(folder, _LOCK))
@@ -77,10 +77,10 @@ class App:
 
     def open(self) -> None:
         """
-        Start serving; everything that an emergency needs is in memory before the first answer.
+        Start serving. Loads all that an emergency needs into memory before the first answer.
 
         Raises:
-            OSError: the socket cannot be made.
+            OSError: the socket cannot be created.
         """
         parts = self._parts
         _catch_signals(parts.waker.fd, self._stop, self._reload, parts.log)
@@ -89,7 +89,7 @@ class App:
         own_process.limit_heap()
         own_process.raise_file_limit()
         with suppress(OSError):
-            os.chdir("/")  # keep no disk from being unmounted
+            os.chdir("/")  # a current folder elsewhere would keep its disk mounted
         started = self._recover()
         parts.faults.run_step("look", self.loop.look)
         parts.server.open(Methods(parts, self.control))
@@ -123,7 +123,7 @@ class App:
         return _start_message(journal)
 
     def _notify_recovered_pauses(self) -> None:
-        """Notify people of pauses of an earlier daemon that the engine does not report."""
+        """Notify people of pauses by an earlier daemon that the engine does not report."""
         parts = self._parts
         held = parts.observer.call_engine(lambda engine: engine.paused_tasks) or ()
         for pause in parts.pauses.take_unreported(held):
@@ -140,15 +140,15 @@ class App:
             parts.executor.announce(message, entry, None)
 
     def close(self) -> None:
-        """Finish what was started, within some seconds, and close all parts."""
+        """Finish started work within some seconds, and close all parts."""
         parts = self._parts
         self._service_manager.stopping()
         self.control.note("stopped")
         for step in (
-            partial(self.loop.report_exits, float("inf")),  # no answer is waited for
+            partial(self.loop.report_exits, float("inf")),  # infinity: wait for no more evidence
             lambda: parts.worker.close(_SHUTDOWN_TIMEOUT_S),
             lambda: parts.pauses.close(_SHUTDOWN_TIMEOUT_S),
-            parts.supervisors.collect,  # what is not done by now is not waited for
+            parts.supervisors.collect,  # later answers are lost
             parts.server.close,
             lambda: parts.dispatcher.close(_SHUTDOWN_TIMEOUT_S),
             parts.state_store.save_engine,
@@ -174,10 +174,10 @@ def _catch_signals(
     wake_fd: int, stop: Callable[[], None], reload: Callable[[], None], log: Log
 ) -> None:
     """
-    From now on SIGTERM and SIGINT call `stop`, SIGHUP `reload`, in the main thread.
+    Let SIGTERM and SIGINT call `stop` and SIGHUP call `reload`, in the main thread.
 
     Args:
-        wake_fd: written to at each signal: ends the wait of the loop.
+        wake_fd: written to at each signal, which ends the wait of the loop.
     """
 
     def on_terminate(number: int, _: object) -> None:
@@ -186,7 +186,7 @@ def _catch_signals(
 
     def on_hangup(_: int, __: object) -> None:
         if own_process.is_terminal_closed():
-            stop()  # it ran in the foreground of a terminal that was closed
+            stop()  # the daemon ran in the foreground of a terminal that was closed
         else:
             reload()
 

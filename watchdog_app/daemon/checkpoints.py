@@ -1,6 +1,4 @@
-"""
-Asking agents for a rescue, and what becomes of it: saved, failed, or nothing in time.
-"""
+"""Requests to agents for a rescue, and their results: saved, failed, or not answered in time."""
 
 from __future__ import annotations
 
@@ -19,22 +17,20 @@ from watchdog_app.daemon.log import Log
 
 LEAST_DEADLINE_S = 5.0
 MOST_DEADLINE_S = 600.0
-_DEFAULT_DEADLINE_S = 60.0  # for a save that nothing has been measured of
-_STARTING_S = 120.0  # for so long the framework and the data may take to begin
+_DEFAULT_DEADLINE_S = 60.0  # for an agent that has not measured a save
+_STARTING_S = 120.0  # the framework and the data may need this long to start
 _ADD_AGENT = (
     "Add one to the training: from watchdog_app.agent.torch import Rescue "
     "(Keras: watchdog_app.agent.keras)"
 )
-MOST_FOLLOWERS = 1000  # a rescue that people asked for; each is kept until it has ended
-_FORGET_NEAR_S = 120.0  # a resource that nobody was saved for in so long is near no more
-_DEADLINE_FACTOR = (
-    10.0  # a machine short of memory may be this much slower than when it was measured
-)
+MOST_FOLLOWERS = 1000  # limit of people's requests for one save; each is kept until it ends
+_FORGET_NEAR_S = 120.0  # a task that needed no save for this long is no longer in danger
+_DEADLINE_FACTOR = 10.0  # under memory pressure a save may take this much longer than measured
 
 
 @dataclass(slots=True)
 class RescueRequest:
-    """One request to one agent, and how it stands."""
+    """A request to one agent, and its state."""
 
     id: str
     task: ProcessKey
@@ -42,7 +38,7 @@ class RescueRequest:
     agent: ProcessKey
     asked_mono_s: float
     until_mono_s: float
-    status: str = "requested"  # then "done", "failed"
+    status: str = "requested"  # later "done" or "failed"
     accepted: bool = False
     rescue: RescueRecord | None = None
     detail: str = ""
@@ -50,7 +46,7 @@ class RescueRequest:
     followers: list[Callable[[RescueRequest], None]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """As in the answer to `task.checkpoint`."""
+        """The request as an entry of the answer to `task.checkpoint`."""
         return {
             "task": self.task.pid,
             "name": self.name,
@@ -64,18 +60,18 @@ class RescueRequest:
 
 class Checkpoints:
     """
-    The requests that are under way; at most one an agent: who asks meanwhile, joins.
+    The open requests, at most one per agent: a second requester joins the first request.
 
     Args:
-        agents: those there are.
-        log: of the daemon.
+        agents: all agents.
+        log: the daemon's log.
     """
 
     def __init__(self, agents: Agents, log: Log) -> None:
         self.agents = agents
         self._log = log
         self._open: dict[str, RescueRequest] = {}
-        self._near: dict[ProcessKey, float] = {}  # whose resource is near, and when that was seen
+        self._near: dict[ProcessKey, float] = {}  # agents in danger: time of the last request
 
     def request(
         self,
@@ -92,13 +88,13 @@ class Checkpoints:
         Ask every training agent of a task for a rescue.
 
         Args:
-            id_: of the first request; those of further agents get a number behind.
-            agent_pid: the one agent that is meant; None: all of the task.
-            deadline_s: None: from what the agent's saves cost.
+            id_: id of the first request; those to further agents get a number appended.
+            agent_pid: ask only this agent; None: all of the task.
+            deadline_s: time limit; None: derived from the measured duration of a save.
             follower: called once for each request when it has ended.
 
         Returns:
-            One for each agent; empty when the task has none that could save.
+            One request per agent; empty if the task has no agent that can save.
         """
         found = []
         agents = self.agents.connected_in(task)
@@ -123,7 +119,7 @@ class Checkpoints:
         return found
 
     def is_full(self, task: Task) -> bool:
-        """Whether the most followers that are allowed wait for a rescue of this task."""
+        """Whether the maximum number of followers waits for a rescue of this task."""
         keys = {member.key for member in task.members}
         return any(
             rescue.agent in keys and len(rescue.followers) >= MOST_FOLLOWERS
@@ -132,11 +128,13 @@ class Checkpoints:
 
     def accepted(self, id_: str, agent: Agent) -> None:
         """
-        Record that the agent has received a request or writes; requests to others are ignored.
+        Record that the agent has received a request or started to save.
+
+        Ignores requests to other agents.
 
         Args:
-            id_: of the request.
-            agent: that tells it.
+            id_: the request.
+            agent: the reporting agent.
         """
         for rescue in self._open_requests(id_, agent):
             rescue.accepted = True
@@ -146,8 +144,8 @@ class Checkpoints:
         Record a complete rescue, also one that was not requested.
 
         Args:
-            id_: of the request; None: it saved by itself.
-            agent: that has saved.
+            id_: the request; None: the agent saved without a request.
+            agent: the agent that saved.
             record: the rescue.
         """
         for rescue in self._open_requests(id_, agent):
@@ -164,10 +162,10 @@ class Checkpoints:
         Record that the agent could not save.
 
         Args:
-            id_: of the request; None: it saved by itself.
-            agent: that could not save.
-            error: why.
-            remedy: what to do; None: nothing is known.
+            id_: the request; None: the agent tried to save without a request.
+            agent: the agent that failed.
+            error: the reason.
+            remedy: advice; None: unknown.
         """
         for rescue in self._open_requests(id_, agent):
             rescue.remedy = remedy
@@ -179,17 +177,17 @@ class Checkpoints:
 
         Args:
             agent: its process.
-            detail: for whoever waits for a rescue.
+            detail: the reason, for the requesters.
         """
         for rescue in [r for r in self._open.values() if r.agent == agent]:
             self._end(rescue, "failed", detail)
 
     def copy_stopped(self, task: Task) -> None:
         """
-        Copy from outside what the trainings of a stopped task have published.
+        Copy the published state of a stopped task's trainings from outside.
 
-        This saves those that had no time to answer. One that saved itself just before has published
-        nothing newer and keeps its rescue.
+        This saves trainings that had no time to answer. A training that saved itself just before
+        has published nothing newer and keeps its rescue.
         """
         for agent in self.agents.connected_in(task):
             self.agents.out_of_process.copy(
@@ -207,9 +205,10 @@ class Checkpoints:
 
     def acknowledge_announcements(self) -> None:
         """
-        Acknowledge announcements of growth after a look.
+        Acknowledge announcements of growth after a sample.
 
-        A save that the look led to has been requested by now, so that no agent waits for one.
+        By now the daemon has requested any save that the sample led to. The agent need not wait
+        longer.
         """
         for agent in self.agents.connected():
             number = agent.view.expected_number
@@ -219,7 +218,7 @@ class Checkpoints:
                     self.agents.send(agent, "agent.acknowledged", {"number": number})
 
     def expire(self, now_mono_s: float) -> None:
-        """End what has not been answered in time."""
+        """Fail the requests that were not answered in time."""
         for key in [key for key, seen in self._near.items() if now_mono_s - seen > _FORGET_NEAR_S]:
             del self._near[key]
             self.agents.out_of_process.ask_every_batch(key, False)
@@ -237,7 +236,7 @@ class Checkpoints:
             self._end(rescue, "failed", detail)
 
     def next_deadline_mono_s(self) -> float | None:
-        """When `expire` has something to do."""
+        """The time at which `expire` must be called next; None: no request is open."""
         return min((rescue.until_mono_s for rescue in self._open.values()), default=None)
 
     def _open_requests(self, id_: str | None, agent: Agent) -> Iterable[RescueRequest]:
@@ -258,12 +257,12 @@ class Checkpoints:
 
 def no_agent_message(task: Task, now_unix_s: float, agent: AgentState | None = None) -> str:
     """
-    Why a task cannot be asked for a rescue, with what is known of it, and what to do.
+    Why a task cannot be asked for a rescue, and what to do.
 
     Args:
-        task: that was to be saved.
-        now_unix_s: seconds of the epoch.
-        agent: of the task; None: none has reported.
+        task: the task.
+        now_unix_s: the current time.
+        agent: its agent; None: no agent has reported.
     """
     if agent is not None and agent.outdated:
         return "Its agent is outdated: restart its kernel or its script to save it."
@@ -279,7 +278,7 @@ def no_agent_message(task: Task, now_unix_s: float, agent: AgentState | None = N
 
 
 def save_deadline_s(agent: Agent) -> float:
-    """Seconds that an agent is given to save."""
+    """The time limit in seconds for a save by this agent."""
     view = agent.view
     if view.save_s is None:
         return _DEFAULT_DEADLINE_S

@@ -1,6 +1,4 @@
-"""
-The daemon as its clients see it: status, explanation, settings, reload, protection and snoozes.
-"""
+"""The daemon for its clients: status, explanation, settings, reload, protection and snoozes."""
 
 from __future__ import annotations
 
@@ -19,19 +17,19 @@ from watchdog_app.daemon.status import Look, fit, incident, status
 from watchdog_app.history.journal import Entry, Journal
 
 _PUBLISH_S = 0.95  # a status at most once a second
-_QUIET = "quiet"  # key of what people have switched off, among the states in the journal
+_QUIET = "quiet"  # key of protection and snoozes among the states in the journal
 
 
 class Control:
     """
-    What clients ask of the daemon as a whole.
+    Requests of clients about the daemon as a whole.
 
-    `stopping` is set by `stop`; `memory_fault` says why our memory is not locked, None: it is.
+    `stop` sets `stopping`. `memory_fault` says why our memory is not locked; None: it is locked.
 
     Args:
-        parts: of the daemon.
-        sources: where each setting comes from.
-        config_path: of the configuration's file.
+        parts: the parts of the daemon.
+        sources: source of each setting.
+        config_path: the configuration file.
     """
 
     def __init__(self, parts: Parts, sources: config.Sources, config_path: str) -> None:
@@ -45,10 +43,10 @@ class Control:
         self._started_mono_s = time.monotonic()
         self._sent_mono_s = float("-inf")
 
-    # What clients see
+    # Status and explanation
 
     def status(self) -> dict[str, Any]:
-        """The status as clients read it."""
+        """The status as clients get it."""
         parts = self._parts
         faults = [*parts.faults.all()]
         faults += [each for each in (parts.journal.fault, parts.dispatcher.fault) if each]
@@ -105,7 +103,8 @@ class Control:
             return {**found, "text": "\n\n".join([*guards.active_reports(), found["text"]])}
         text = found["text"]
         guard = guards.get(task.key)
-        if guard is not None and guard.stopped:  # as the kernel has it, it sleeps in a page fault
+        # as the kernel reports it, the task sleeps in a page fault
+        if guard is not None and guard.stopped:
             text = text.replace(": waiting for the disk.", ": stopped at its memory limit.", 1)
         kernels = self._parts.observer.kernels
         parts_of_text = [text, guards.explanation(task.key), kernels.restart_message(task.key)]
@@ -119,7 +118,7 @@ class Control:
 
     def reload(self) -> None:
         """
-        Read the configuration again; what is in force stays when it holds a mistake.
+        Read the configuration again. If it has a mistake, the present settings stay in force.
 
         Raises:
             ConfigError: the mistake.
@@ -149,10 +148,10 @@ class Control:
 
     def report_old_keys(self, messages: Sequence[str]) -> None:
         """
-        Show that the configuration has keys of an earlier version.
+        Show a fault if the configuration has keys of an earlier version.
 
         Args:
-            messages: one for each such key, which says what it is called now; may be empty.
+            messages: one per such key, with its current name; may be empty.
         """
         if not messages:
             self._parts.faults.clear("config.old_keys")
@@ -168,12 +167,12 @@ class Control:
 
     def protect(self, on: bool, for_s: float | None, by: str) -> dict[str, Any]:
         """
-        Switch protection on, or off: for so many seconds, or until it is switched on.
+        Turn protection on, or turn it off for a time.
 
         Args:
-            on: whether watchdog acts.
-            for_s: how long it does not; None: until it is switched on.
-            by: who asks.
+            on: True: watchdog acts.
+            for_s: seconds until it turns on again; None: until a user turns it on.
+            by: the client that asks.
         """
         quiet = self._parts.notification_filter
         quiet.protect(on, for_s)
@@ -187,16 +186,16 @@ class Control:
         self, incident: str | None, task: Task | None, for_s: float, by: str
     ) -> dict[str, Any]:
         """
-        Suppress notifications for so many seconds; 0: no longer.
+        Suppress notifications for some seconds; 0 ends that.
 
         Args:
-            incident: the id of one; None: of any.
-            task: one task; None: any.
-            for_s: how long; 0: no longer.
-            by: who asks.
+            incident: id of an incident; None: any.
+            task: a task; None: any.
+            for_s: duration; 0: end it.
+            by: the client that asks.
 
         Raises:
-            RequestError: no incident of that name is open, and none was told of.
+            RequestError: no such incident is open, and none was reported.
         """
         if incident is not None and for_s > 0 and not self._is_known_incident(incident):
             raise RequestError(
@@ -217,14 +216,14 @@ class Control:
         Move the snoozes of a restarted kernel to its new process.
 
         Args:
-            before: process of the kernel until now.
-            now: process of the kernel from now on.
+            before: the earlier process of the kernel.
+            now: the new process of the kernel.
         """
         if self._parts.notification_filter.move_snoozes(before.pid, now.pid):
             self._save_quiet()
 
     def restore_quiet(self, journal: Journal | None) -> None:
-        """Restore protection and snoozes that people had set in an earlier daemon."""
+        """Restore the protection and the snoozes that users set in an earlier daemon."""
         quiet = self._parts.notification_filter
         self._parts.state_store.restore(
             journal, _QUIET, lambda state, same_boot: quiet.load(state["quiet"], same_boot)

@@ -1,7 +1,7 @@
 """
-Carrying out what was decided, by the policy or by a person: write it down, do it, say how it ended.
+Carries out decisions of the policy and of people: records them, acts, and reports the outcome.
 
-Nothing here waits: a pause runs in a thread, a checkpoint in the training, a notification in a
+Nothing here blocks: a pause runs in a thread, a checkpoint in the training, a notification in a
 helper. Each decision gets exactly one outcome.
 """
 
@@ -38,27 +38,27 @@ from watchdog_app.history.writer import JournalWriter
 from watchdog_app.machine import process_control
 from watchdog_app.machine.process_control import Paused
 
-# A decision is given this long to reach the disk, many times what a sync takes on one that is well.
-# Then it is acted on anyhow: beside memory that runs out a disk that swaps takes seconds.
+# Time for a decision to reach the disk; a sync on a healthy disk takes far less. Afterwards the
+# daemon acts anyway: when memory runs out, a disk that swaps takes seconds.
 DURABLE_TIMEOUT_S = 0.04
-_INTENT_TIMEOUT_S = 1.0  # for a pause to be written down before its first signal
+_INTENT_TIMEOUT_S = 1.0  # time to record a pause before its first signal
 
 
 @dataclass(frozen=True, slots=True)
 class _Operation:
-    """One operation of the policy or of a person, with what its outcome is recorded under."""
+    """An operation of the policy or of a person, with the fields that its outcome needs."""
 
     id: str
-    kind: str  # a value of `DecisionKind`, or what happened to a guard
+    kind: str  # a value of `DecisionKind`, or an event of a guard
     task: TaskRef
     began_mono_s: float
     by_policy: bool = False
-    done: Callable[[Any], None] = lambda _: None  # called with what came of it, or the error
+    done: Callable[[Any], None] = lambda _: None  # called with the result or the error
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Executor:
-    """The one place from which the machine is changed and people are notified."""
+    """The only part that changes the machine and notifies people."""
 
     journal: JournalWriter
     worker: Worker
@@ -72,18 +72,18 @@ class Executor:
     log: Log
     _in_transition: set[ProcessKey] = field(
         default_factory=set, init=False
-    )  # being paused or resumed
+    )  # tasks being paused or resumed
     _requests: int = field(default=0, init=False)
 
-    # What the policy decides
+    # Decisions of the policy
 
     def carry_out(self, decisions: Sequence[Decision], tasks: Mapping[ProcessKey, Task]) -> None:
         """
         Carry out decisions, after all of them are in the journal.
 
         Args:
-            decisions: of the policy.
-            tasks: those there are, by key.
+            decisions: decisions of the policy.
+            tasks: the running tasks by key.
         """
         entries = []
         for decision in decisions:
@@ -103,29 +103,29 @@ class Executor:
             operation = _operation_for(decision, task)
             try:
                 self._start(decision, task, operation)
-            except Exception as error:  # one decision must not keep the others from being done
+            except Exception as error:  # one decision must not prevent the others
                 self.log.error("a decision could not be begun", error=f"{error!r}")  # noqa: TRY400
                 self._finish(operation, OutcomeStatus.FAILED, f"{error}")
 
     def skip(self, decision: Decision, task: Task | None, detail: str) -> None:
         """
-        Record that a decision was skipped because it is no longer true.
+        Record that a decision was skipped because it no longer applies.
 
         Args:
-            decision: of the policy.
-            task: whom it concerns; None: nobody, or it has ended.
-            detail: why.
+            decision: the decision of the policy.
+            task: the task that it concerns; None: no task, or the task has ended.
+            detail: the reason.
         """
         self.journal.add(decision_entry(decision, _task_ref(decision, task)))
         self._finish(_operation_for(decision, task), OutcomeStatus.SKIPPED, detail)
 
     def announce(self, notification: Notification, entry: Entry, task: Task | None) -> None:
         """
-        Notify people of what has happened already.
+        Notify people of an event that has already happened.
 
         Args:
-            entry: for the journal; its `id` is that of the notification.
-            task: whom it concerns, for the rules; None if that is not known.
+            entry: its entry for the journal, with the id of the notification.
+            task: the task that it concerns, for the rules; None: unknown.
         """
         self.journal.add(entry)
         about = TaskRef(None if task is None else task.key, entry.name, entry.path)
@@ -138,24 +138,24 @@ class Executor:
         else:
             self._send(notification, task, operation)
 
-    # What people ask for
+    # Requests of people
 
     def request_pause(
         self, task: Task, by: str, done: Callable[[Paused | Exception], None]
     ) -> None:
         """
-        A person wants a task paused.
+        Pause a task for a person.
 
         Args:
-            task: to be paused.
-            by: who asks.
-            done: called with what was stopped, or the error.
+            task: the task to pause.
+            by: the client that asks.
+            done: called with the stopped processes or the error.
 
         Raises:
-            RequestError: it is paused already, or being paused or resumed right now.
+            RequestError: the task is paused, or is being paused or resumed right now.
         """
         held, state_of = self.pauses.get(task.key), self.observer.process_state
-        # The last look may be older than the pause: ask the processes themselves.
+        # The last sample may be older than the pause, so read the states of the processes.
         if held is not None and not any(
             (state_of(key) or "Z") in "RSI" for key in held.paused.keys
         ):
@@ -168,15 +168,15 @@ class Executor:
         self, pause: Pause, by: str, done: Callable[[tuple[ProcessKey, ...] | Exception], None]
     ) -> None:
         """
-        A person wants a paused task to run again.
+        Resume a paused task for a person.
 
         Args:
-            pause: to be ended.
-            by: who asks.
-            done: called with what runs again, or the error.
+            pause: the pause to end.
+            by: the client that asks.
+            done: called with the resumed processes or the error.
 
         Raises:
-            RequestError: it is being paused or resumed right now.
+            RequestError: the task is being paused or resumed right now.
         """
         self._refuse_in_transition(pause.task, pause.name)
         paused = TaskRef(pause.task, pause.name, None)
@@ -187,16 +187,16 @@ class Executor:
         self, task: Task, by: str, deadline_s: float | None, done: Callable[[RescueRequest], None]
     ) -> list[RescueRequest]:
         """
-        A person wants a rescue; empty when nobody in the task could save.
+        Request a rescue for a person; returns an empty list if the task has no agent that can save.
 
         Args:
-            task: to be saved.
-            by: who asks.
-            deadline_s: None: from what the agent's saves cost.
+            task: the task to save.
+            by: the client that asks.
+            deadline_s: time limit; None: derived from the measured duration of a save.
             done: called with each request that has ended.
 
         Raises:
-            RequestError: too many wait for one already.
+            RequestError: too many requests wait for this task.
         """
         if self.checkpoints.is_full(task):
             raise RequestError(
@@ -231,7 +231,7 @@ class Executor:
         if task in self._in_transition:
             raise RequestError(f"{name} is being paused or resumed right now; ask again.")
 
-    # Doing it
+    # Actions
 
     def _start(self, decision: Decision, task: Task | None, operation: _Operation) -> None:
         skip = partial(self._finish, operation, OutcomeStatus.SKIPPED)
@@ -269,7 +269,7 @@ class Executor:
             self._send(decision.notification, task, operation)
 
     def _send(self, notification: Notification, task: Task | None, operation: _Operation) -> None:
-        """Filter a notification and show it. Every notification of the daemon comes here."""
+        """Filter a notification and show it. Every notification of the daemon goes through here."""
         about = {"title": notification.title, "body": notification.body}
         suppressed = self.notification_filter.reason(notification)
         if suppressed is not None:
@@ -319,7 +319,7 @@ class Executor:
                 {"method": paused.method, "processes": count},
                 result=held.paused,
             )
-            # The engine has just recorded which task to resume when there is room again.
+            # the engine has just recorded which task to resume when memory is free again
             self.state_store.save_engine()
             self.checkpoints.copy_stopped(task)
 
@@ -352,14 +352,14 @@ class Executor:
         done: Callable[[RescueRequest], None] = lambda _: None,
     ) -> list[RescueRequest]:
         """
-        Ask the agents of a task for a rescue; the outcome is written down once all have answered.
+        Ask the agents of a task for a rescue. Records the outcome once all have answered.
 
         Args:
-            operation: whose outcome it is.
-            task: whose agents are asked.
-            reason: what they are told.
-            agent_pid: the one agent that is meant; None: all of the task.
-            deadline_s: None: from what the agent's saves cost.
+            operation: the operation that gets the outcome.
+            task: the task.
+            reason: the reason sent to the agents.
+            agent_pid: ask only this agent; None: all of the task.
+            deadline_s: time limit; None: derived from the measured duration of a save.
             done: called with each request that has ended.
         """
         asked: list[RescueRequest] = []
@@ -390,7 +390,7 @@ class Executor:
         *,
         result: Any = None,
     ) -> None:
-        """Record the outcome; report it to the engine or to the person who asked."""
+        """Record the outcome. Report it to the engine or to the person who asked."""
         now_mono_s = time.monotonic()
         seconds = now_mono_s - operation.began_mono_s
         outcome = Outcome(
@@ -411,14 +411,14 @@ def _operation_for(decision: Decision, task: Task | None) -> _Operation:
 
 
 def _task_ref(decision: Decision, task: Task | None) -> TaskRef:
-    """The task of a decision; one that has ended has no name any more."""
+    """The task of a decision; without a name if it has ended."""
     return TaskRef.of(task)._replace(key=decision.task)
 
 
 def _combined_outcome(
     rescues: Sequence[RescueRequest],
 ) -> tuple[OutcomeStatus, str, Mapping[str, Any]] | None:
-    """What became of one request to all agents of a task; None while one is under way."""
+    """The outcome of one request to all agents of a task; None while one is open."""
     if not rescues or any(rescue.status == "requested" for rescue in rescues):
         return None
     good = [rescue for rescue in rescues if rescue.status == "done"]

@@ -1,9 +1,9 @@
 """
-Ends of watched processes: each once, as data, with its cause and its entry for the journal.
+Reports each end of a watched process once, with its cause and its entry for the journal.
 
-The evidence of an end is read at once. Where systemd or the next reading of its GPU may say more,
-the end waits for that and is then diagnosed once. An end is notable if it was a kill, a crash or
-an unfinished training. Other ends are noted only of what ran for a while.
+The evidence of an end is read at once. If systemd or the next GPU reading may add evidence, the
+diagnosis waits for it. An end is notable if it was a kill, a crash or an unfinished training. Other
+ends are recorded only for processes that ran for a while.
 """
 
 from __future__ import annotations
@@ -39,43 +39,44 @@ from watchdog_app.history.journal import Entry
 from watchdog_app.machine.sensors.exits import KERNELS, ExitEvidence
 from watchdog_app.machine.sensors.systemd_units import UnitQueries, UnitQuery
 
-# How it ended shows when its memory is gone; one that a driver holds in its end is not waited for.
+# Wait this long for an exiting process: its wait status appears once its memory is freed, which a
+# driver can delay.
 _ENDING_S = 60.0
 _COUNT_INTERVAL_S = 4.0
-_LAUNCHER_S = 120.0  # a launcher waits some time for its other workers before it ends
-_LEAST_RUN_S = 60.0  # of what ran for less and left no word systemd is not asked
-# A training dies of its GPU at once. The first reading that begins so long after shows the fault.
+_LAUNCHER_S = 120.0  # a launcher may wait this long for its other workers before it ends
+_LEAST_RUN_S = 60.0  # after a shorter run without a clue, do not ask systemd
+# A GPU fault ends a training at once. The first reading that begins this much later shows it.
 _GPU_LATE_S = 1.0
 _GPU_WAIT_S = 10.0
 
 
 @dataclass(slots=True)
 class _Watched:
-    """The root of a task that lives, or did at the last tick."""
+    """The root of a task that runs, or ran at the last sample."""
 
     task: Task
     cpu_limit_s: float | None
-    alive_mono_s: float  # when it was last seen alive
-    ending_mono_s: float | None = None  # since when it is on its way out
+    alive_mono_s: float  # time of the last sample in which it was alive
+    ending_mono_s: float | None = None  # when its exit was first seen
 
 
 @dataclass(slots=True)
 class _PendingExit:
-    """An end with what was known of it at once."""
+    """An end with the evidence that was available at once."""
 
     key: ProcessKey
     task: Task | None
     agent: Agent | None
     view: AgentState | None  # of that agent, or of the worker that trained
-    worker: tuple[Evidence, ...]  # that was killed before
+    worker: tuple[Evidence, ...]  # evidence of a worker killed before
     facts: ExitFacts
     mono_s: float
     unix_s: float
     known: dict[str, Any]  # further fields of its entry
-    look: Look | None  # the last one with it, or before it
-    question: UnitQuery | None  # to systemd; None: it is not asked
-    gpu_read_mono_s: float | None  # GPUs read from then on show a fault; None: not waited for
-    until_mono_s: float  # waited no longer
+    look: Look | None  # last sample that contains the task, or the one before
+    question: UnitQuery | None  # to systemd; None: systemd is not asked
+    gpu_read_mono_s: float | None  # a GPU reading from then on shows a fault; None: do not wait
+    until_mono_s: float  # end of the wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,31 +85,32 @@ class _EndedWorker:
 
     view: AgentState | None
     mono_s: float
-    killed: Evidence | None = None  # by the kernel
+    killed: Evidence | None = None  # set if the kernel killed it
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """An end to be recorded and, if the engine decides so, reported."""
+    """An end to record and, if the engine decides so, to report."""
 
-    task: Task | None  # as last seen; None: it never was in a look
+    task: Task | None  # as last seen; None: no sample contained it
     cause: Cause
     view: AgentState | None
     entry: Entry
-    mono_s: float  # when it ended
-    notable: bool = True  # False: it is written down for who asks
+    mono_s: float  # time of the end
+    notable: bool = True  # False: recorded, but shown only on request
 
 
 class ExitMonitor:
     """
-    Follows every task and worker to its end. `last_seen` is what the last looks have shown of them.
+    Follows every task and worker to its end. `last_seen` holds what the last samples showed of
+    them.
 
     Args:
-        agents: those in trainings; one is forgotten when its process has ended.
-        was_paused: whether we hold a task paused.
+        agents: the agents in trainings; one is forgotten when its process has ended.
+        was_paused: whether watchdog has paused a task.
         units: asks systemd.
-        worker_ended: called when a worker has ended: only a sample shows what that means.
-        folder: of the state, where crash reports lie.
+        worker_ended: called when a worker has ended; only a sample shows the consequences.
+        folder: the state folder with the crash reports.
     """
 
     def __init__(
@@ -125,7 +127,7 @@ class ExitMonitor:
         self._was_paused = was_paused
         self._units = units
         self._watched: dict[ProcessKey, _Watched] = {}
-        # Opened by pid alone: if that is another process by now, its end finds no task.
+        # Opened by pid only. If another process has the pid by now, its end matches no task.
         self._pidfds = PidFds(poller, self._process_ended)  # of tasks and agents
         self._workers = PidFds(poller, lambda _: worker_ended())
         self._worker_ended = worker_ended
@@ -140,7 +142,7 @@ class ExitMonitor:
         self._counts = self._evidence.counts
 
     def ended(self, now_mono_s: float) -> list[Exit]:
-        """Ends since the last call, each once, as soon as all is known that is waited for."""
+        """Ends since the last call, each once, as soon as all its evidence has arrived."""
         self._units.collect()
         for end in [each for each in self._pending if self._is_complete(each, now_mono_s)]:
             self._pending.remove(end)
@@ -151,20 +153,20 @@ class ExitMonitor:
         return exits
 
     def next_deadline_mono_s(self) -> float | None:
-        """When `ended` has something to give at the latest."""
+        """The time by which `ended` must be called; None: no end is pending."""
         if self._exits:
             return 0.0
         return min((each.until_mono_s for each in self._pending), default=None)
 
     def follow(self, look: Look) -> None:
-        """Follow the tasks of one more sample."""
+        """Follow the tasks of a new sample."""
         now = {task.key: task for task in look.tasks}
-        # Reading the machine's counter costs as much as ten processes: seldom, as long as nobody
-        # is missing. What counts is that it was read some seconds before an end.
+        # Reading the machine's counter costs as much as reading ten processes. While no task is
+        # missing, read it rarely: it need only be some seconds old at an end.
         if look.snapshot.mono_s >= self._next_count_mono_s or now.keys() != self._watched.keys():
             self._next_count_mono_s = look.snapshot.mono_s + _COUNT_INTERVAL_S
             self._counts.update()
-        # Who is missing in this look is asked after next: what was last seen of it still counts.
+        # Do this before `last_seen` is updated: it still holds the data of missing tasks.
         for key, known in self._watched.items():
             if key in now and len(known.task.members) > 1:
                 self._find_killed_workers(known.task, now[key], known.alive_mono_s)
@@ -181,7 +183,7 @@ class ExitMonitor:
             watched.alive_mono_s = look.snapshot.mono_s
         members = {member.key for task in look.tasks for member in task.members}
         for key in [key for key in self._watched if key not in now]:
-            if key in members:  # it lives: its parent has ended, and another task has inherited it
+            if key in members:  # it runs: its parent ended, and it now belongs to another task
                 del self._watched[key]
             elif not self._is_ending(self._watched[key], look.snapshot.mono_s):
                 self._task_ended(key)
@@ -191,19 +193,19 @@ class ExitMonitor:
         self._sampled_mono_s = look.snapshot.mono_s
 
     def follow_agent(self, key: ProcessKey) -> None:
-        """Follow the process of a new agent, which may end before the next look."""
+        """Follow the process of a new agent, which may end before the next sample."""
         self._pidfds.add(key)
 
     def agent_ended(self, agent: Agent) -> None:
-        """The process of an agent has ended."""
+        """Handle the end of an agent's process."""
         self._worker_ended()
         watched, handle = self._watched_task_of(agent.key), self._pidfds.fd(agent.key)
         self._agents.forget(agent.key)
         if watched is not None and watched.task.key == agent.key:
             self._task_ended(agent.key, agent)
-        elif not agent.finished:  # in a worker process, or one that lived between two looks
+        elif not agent.finished:  # in a worker, or in a process that lived between two samples
             task = watched.task if watched is not None else None
-            for end in self._pending:  # its launcher's end was seen before its own
+            for end in self._pending:  # the end of its launcher was seen before its own
                 if end.view is None and end.task is not None and _has_member(end.task, agent.key):
                     end.view, task = agent.view, end.task
             self._collect_evidence(agent.key, task, handle, agent)
@@ -306,13 +308,13 @@ class ExitMonitor:
         return None if lost is None else lost.view
 
     def _recent_worker(self, key: ProcessKey) -> _EndedWorker | None:
-        """The worker that a task lost shortly before now."""
+        """The worker that the task lost within the last `_LAUNCHER_S` seconds."""
         lost = self._ended_workers.get(key)
         late = lost is None or time.monotonic() - lost.mono_s > _LAUNCHER_S
         return None if late else lost
 
     def _is_complete(self, end: _PendingExit, now_mono_s: float) -> bool:
-        """Whether all evidence has come, or the wait is over."""
+        """Whether all evidence has arrived or the wait is over."""
         if now_mono_s >= end.until_mono_s:
             return True
         answered = end.question is None or end.question.over(now_mono_s)
@@ -320,7 +322,7 @@ class ExitMonitor:
         return answered and (wanted is None or (read is not None and read >= wanted))
 
     def _diagnose_exit(self, end: _PendingExit) -> Exit | None:
-        """The exit with its cause; None: it is not worth an entry."""
+        """The exit with its cause; None: it is too unimportant for an entry."""
         task, agent = end.task, end.agent
         facts = end.facts
         if end.question is not None and end.question.answer is not None:
@@ -384,7 +386,7 @@ class ExitMonitor:
         )
 
     def _find_killed_workers(self, before: Task, now: Task, alive_mono_s: float) -> None:
-        """Report workers that the kernel killed while their task lives on."""
+        """Report workers that the kernel killed while their task runs on."""
         remaining = {member.key for member in now.members}
         ended = [
             m.key for m in before.members if m.key not in remaining and m.key not in self._handled
@@ -395,15 +397,15 @@ class ExitMonitor:
         named = self._evidence.logged_pids()
         for key in ended:
             info = self.last_seen.infos.get(key)
-            # Workers come and go by the hundred: only where the kernel has said or counted
-            # something is there more to be asked.
+            # Workers come and go by the hundred. Investigate only if the kernel has logged or
+            # counted a kill.
             if info is None or not (key.pid in named or self._counts.rose_recently(info.cgroup)):
                 continue
             facts = self._exit_facts(key, before, None, None, alive_mono_s=alive_mono_s)
             cause = diagnose(facts)
             own = any(word.pid == key.pid for word in facts.kernel)
-            # Workers end all the time: only with its own group hit since it was last seen, or with
-            # the kernel's own word on it, is this one blamed.
+            # Workers end all the time. Report this one only if its own group was hit since the last
+            # sample, or if the kernel's log names it.
             if not own:
                 if cause.kind is not CauseKind.GROUP_LIMIT or facts.wait_status not in (None, 9):
                     continue
@@ -427,7 +429,7 @@ class ExitMonitor:
             )
 
     def _process_fields(self, key: ProcessKey, task: Task) -> dict[str, Any]:
-        """Fields of the entry: what grew in its task; what a worker held, and the file it ran."""
+        """Fields of the entry: growth in the task; for a worker its memory and the file it ran."""
         found: dict[str, Any] = {}
         grew, slope_bytes_per_s = self.last_seen.growth(task.key)
         if grew is not None:
@@ -478,7 +480,8 @@ def _exit_level(
     started = None if task is None else task.info.started_unix_s
     cared_for = False
     if agent is not None:
-        # Python's good-bye with a status other than 0: such as sys.exit(1) after an error.
+        # The agent's bye comes from Python's exit, also with a status other than 0, as after
+        # sys.exit(1).
         exited_normally = agent.said_bye and not agent.failed
         cared_for = not exited_normally or (agent.view.training and cause.spec.own)
     return journal_level(
@@ -492,7 +495,7 @@ def _exit_level(
 
 
 def _context(facts: ExitFacts, cause: Cause, look: Look | None) -> dict[str, Any]:
-    """Fields of the entry: who held the memory in the last look before the end, and the limit."""
+    """Fields of the entry: memory holders in the last sample before the end, and the limit."""
     outlooks = {} if look is None else look.result.tasks
     growth = {key: outlook.trend_bytes_per_s for key, outlook in outlooks.items()}
     return exit_context(facts, cause, () if look is None else look.tasks, growth)
@@ -507,7 +510,7 @@ def _worker_exit(
     view: AgentState | None,
     known: Mapping[str, Any],
 ) -> Exit:
-    """The exit of a worker whose task lives on; reported for that task."""
+    """The exit of a worker whose task runs on; reported for that task."""
     rescue = newer_rescue(view, facts.guard.rescue if facts.guard else None)
     now_mono_s = time.monotonic()
     about = {} if view is None else task_fields(task.info, task.rss_bytes, view, now_mono_s)
@@ -526,7 +529,7 @@ def _worker_exit(
 
 
 def _count_ooms(agent: Agent | None) -> int:
-    """Out-of-memory errors that a training's framework has counted on all cards."""
+    """Out-of-memory errors that the training's framework has counted on all GPUs."""
     if agent is None:
         return 0
     return sum(memory.ooms or 0 for memory in agent.view.allocators)

@@ -1,9 +1,9 @@
 """
-The guards of this user, as their supervisors write them down: shown, reported, and given orders.
+The guards of this user: reads their supervisors' records, reports changes and sends orders.
 
-A supervisor needs no daemon and never waits for one. It replaces a small file when something
-changes; here the file is read at each look, and believed only where the kernel says that the
-program named in it is in that group.
+A supervisor needs no daemon and never waits for one. It replaces a small file at each change. The
+daemon reads the file at each sample. It believes a file only if the kernel confirms that the named
+program is in that group.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from watchdog_app.history.journal import Entry
 _RECENTLY_S = 30.0
 _SWEEP_S = 5.0
 _MOST_MEMBERS = 50
-_REFUSED_AGAIN_S = 60.0  # a program that frees and asks by turns is refused many times a second
-_REPORTED_WHEN_OVER = ("stopped", "unlimited")  # the other states end by themselves
+_REFUSED_AGAIN_S = 60.0  # a program that frees and allocates in turn is refused many times a second
+_REPORTED_WHEN_OVER = ("stopped", "unlimited")  # the other states end on their own
 
 
-# By state: of the notification about it. Of a state without urgency people are not notified.
+# By state: title of the notification. States without an urgency cause no notification.
 _TITLES = {
     "running": "Continues",
     "stopped": "Stopped at its memory limit",
@@ -63,30 +63,33 @@ class Guards:
     Every guard of this user.
 
     Args:
-        observer: has the last look.
-        log: of the daemon.
+        observer: provides the last sample.
+        log: the daemon's log.
     """
 
     def __init__(self, observer: Observer, log: Log) -> None:
         self._observer = observer
         self._log = log
         self._events: list[GuardEvent] = []
-        self._guards: dict[str, GuardRecord] = {}  # by the name of their group
+        self._guards: dict[str, GuardRecord] = {}  # by name of their group
         self._by_task: dict[ProcessKey, str] = {}
-        self._refused_mono_s: dict[str, float] = {}  # when last, by the name of their group
+        # time of the last refusal, by name of the group
+        self._refused_mono_s: dict[str, float] = {}
         self._next_sweep_mono_s = 0.0
-        # A supervisor that is started where memory runs out takes seconds: no look waits for it.
+        # When memory runs out, starting a supervisor takes seconds: the loop must not wait for it.
         self._sweeper = Worker()
 
     def refresh(self) -> None:
-        """Read what the supervisors have written; `take_events` returns what people should know."""
+        """
+        Read the supervisors' records. `take_events` returns the events that people should know.
+        """
         self._sweeper.collect()
         due = not self._sweeper.waiting and time.monotonic() >= self._next_sweep_mono_s
         if self._guards and due:
             from watchdog_app.guard import process
 
             self._next_sweep_mono_s = time.monotonic() + _SWEEP_S
-            # No process stays stopped for ever if supervisor and standby were both killed.
+            # If supervisor and standby were both killed, a process must not stay stopped for ever.
             self._sweeper.submit(process.adopt_orphans, _raise_error)
         before = self._guards
         self._guards = {
@@ -102,21 +105,21 @@ class Guards:
                 self._report_change(name, guard, state)
 
     def _guard_readings(self) -> Iterator[tuple[Reading, GuardRecord]]:
-        """The readings of the last look that belong to guards."""
+        """The readings of the last sample that belong to guards."""
         for reading in self._observer.readings() if self._guards else ():
             guard = self._guards.get(_group_name(reading.key.subject))
             if guard is not None:
                 yield reading, guard
 
     def _update_usage(self) -> None:
-        """Update the usage from the last look: records are written mostly at changes."""
+        """Update the usage from the last sample: supervisors write records mostly at changes."""
         for reading, guard in self._guard_readings():
             used = int(reading.used)
             calm = guard.state == "running"
             guard.used_bytes = used if calm else max(used, guard.used_bytes)
 
     def limits(self) -> dict[str, int]:
-        """Limits that guards have written down, without their reserve, by folder of group."""
+        """Limits in the guards' records in bytes, without the reserve, by folder of the group."""
         return {
             reading.key.subject: guard.limit_bytes
             for reading, guard in self._guard_readings()
@@ -124,14 +127,14 @@ class Guards:
         }
 
     def _match_tasks(self) -> dict[ProcessKey, str]:
-        """The guard of every task that is in one."""
+        """The guard of every task that has one."""
         found: dict[ProcessKey, str] = {}
         if not self._guards:
             return found
         for task in self._observer.tasks():
-            # A program may be started in a guard from within a task that is in none.
+            # A task outside any guard may have started a program in a guard.
             for key in (task.key, *(member.key for member in task.members[:_MOST_MEMBERS])):
-                # Never asked of the kernel here: that can wait for a lock.
+                # Use the last sample: reading it from the kernel here could wait for a lock.
                 name = cgroup.guard_in_path(self._observer.cgroup_of(key) or "")
                 if name in self._guards:
                     found[task.key] = name
@@ -139,12 +142,12 @@ class Guards:
         return found
 
     def take_events(self) -> list[GuardEvent]:
-        """Return what happened to guards since the last call."""
+        """Events of guards since the last call."""
         events, self._events = self._events, []
         return events
 
     def rescues(self) -> dict[int, RescueRecord]:
-        """The newest rescue that a supervisor has copied of each process, by PID."""
+        """The newest rescue that a supervisor has copied, by pid."""
         return {
             pid: found
             for guard in self._guards.values()
@@ -153,7 +156,7 @@ class Guards:
         }
 
     def get(self, task: ProcessKey) -> GuardRecord | None:
-        """The guard that a task is in."""
+        """The guard of a task."""
         name = self._by_task.get(task)
         return None if name is None else self._guards.get(name)
 
@@ -174,7 +177,7 @@ class Guards:
         """
         Why a task that its guard has stopped cannot be paused or resumed; None: it is not stopped.
 
-        As of the last `refresh`; call that first, once for all tasks.
+        Uses the records of the last `refresh`; call that first, once for all tasks.
         """
         guard = self.get(task)
         if guard is None or not guard.stopped:
@@ -182,14 +185,14 @@ class Guards:
         what, _, choices = _report(guard).partition("\n")
         if not choices:
             return f"{what} Ask again in a moment."
-        return f"{what} {choices.partition(chr(10))[0]}"  # of an answer in one line
+        return f"{what} {choices.partition(chr(10))[0]}"  # the answer has one line
 
     def active_reports(self) -> list[str]:
         """Texts of `explain` for all guards whose limit was reached."""
         return [_report(guard) for guard in self._guards.values() if guard.state != "running"]
 
     def already_reported(self, decision: Decision) -> str | None:
-        """Why a warning about a guard's limit is skipped; None: it is not."""
+        """The reason to skip a warning about a guard's limit; None: do not skip it."""
         key = decision.resource
         if decision.evidence.get("topic") != Topic.WARNING.value or key.kind != ResourceKind.GUARD:
             return None
@@ -203,12 +206,12 @@ class Guards:
         """
         Prepare `guard.limit`: return the task, and a function that asks its supervisor.
 
-        The function waits for the supervisor: call it in another thread. It raises an ActionError
-        if the supervisor refuses or does not answer.
+        The function waits for the supervisor, so call it in another thread. It raises an
+        ActionError if the supervisor refuses or does not answer.
 
         Raises:
-            RequestError: it is in no guard, or the parameters are wrong.
-            TaskNotFound: there is no such task.
+            RequestError: the task has no guard, or the parameters are wrong.
+            TaskNotFound: the task does not exist.
         """
         task = find_task(params.task, self._observer.tasks())
         self.refresh()
@@ -257,7 +260,7 @@ class Guards:
 
 
 def _report(guard: GuardRecord) -> str:
-    """The report on a guard; the module is loaded with the first guard: 0.2 MB."""
+    """The report on a guard. The module takes 0.2 MB, so import it with the first guard."""
     from watchdog_app.guard import messages
 
     return messages.report(guard)
@@ -269,12 +272,12 @@ def _raise_error(_: object, error: Exception | None) -> None:
 
 
 def _group_name(folder: str) -> str:
-    """A guard's group as `cgroup.guard_group_name` names it."""
+    """The name of a guard's group, as from `cgroup.guard_group_name`."""
     return os.path.basename(folder.rstrip("/")).removesuffix(".scope")
 
 
 def to_status(guard: GuardRecord) -> records.Guard:
-    """A guard as clients and the journal know it."""
+    """A guard as clients and the journal see it."""
     newest = guard.rescues[-1] if guard.rescues else None
     return records.Guard.from_object(
         guard,
@@ -288,7 +291,7 @@ def to_status(guard: GuardRecord) -> records.Guard:
 
 
 def _supervisor_request(params: LimitGuard) -> dict[str, Any]:
-    # As the guard's own socket calls them.
+    # the names of the protocol on the guard's own socket
     wanted = {
         "limit_bytes": params.limit_bytes,
         "more": params.more,
@@ -338,7 +341,7 @@ def _notification(
 
 def guard_end(key: ProcessKey, group: str | None) -> GuardEnd | None:
     """
-    The guard of a process that has just ended; None: it was in none.
+    The guard of a process that has just ended; None: it had none.
 
     Args:
         group: folder of its memory group, as last seen.
@@ -362,7 +365,9 @@ def guard_end(key: ProcessKey, group: str | None) -> GuardEnd | None:
 
 
 def _was_just_refused(guard: GuardRecord) -> bool:
-    """Whether memory was refused lately: after a MemoryError the guard runs normally again."""
+    """
+    Whether memory was refused recently: after a MemoryError the guard is in state running again.
+    """
     since = time.time() - _RECENTLY_S
     return any(each.kind == "refusing" and each.unix_s > since for each in guard.events)
 

@@ -1,8 +1,8 @@
 """
-What trainings are asked: what each thread does (thread dump), and what grows (allocation trace).
+Inspections of trainings: thread dumps and allocation traces.
 
-People ask, and the daemon itself where a training stands still or makes memory run out. The kernel
-tells of all threads of a task, its agents tell of Python's stacks and of Python's memory.
+People request them, and the daemon does for a stalled training or one that exhausts memory. The
+kernel provides all threads of a task; its agents provide Python's stacks and memory.
 """
 
 from __future__ import annotations
@@ -39,28 +39,29 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.core.diagnosis.stall_reasons import StallReason
 
-_DUMP_TIMEOUT_S = 3.0  # an agent's own thread runs within milliseconds where it can run at all
-_MOST_CHARS = 60_000  # of the frames of one dump: it has to fit into a message, escaped
+_DUMP_TIMEOUT_S = 3.0  # an agent's own thread answers within milliseconds if it can run at all
+_MOST_CHARS = 60_000  # of the frames in one dump: the dump must fit into a message after escaping
 _MOST_AGENTS = 8
-_MOST_OPEN = 64  # questions that wait: each is kept until it is answered
+_MOST_OPEN = 64  # most open questions; each is kept until it is answered
 
-_TRACE_S = 5.0  # by ourselves, where there is so much time
-_TRACE_SHARE = 0.5  # of the time that is left, else
+_TRACE_S = 5.0  # duration of the daemon's own traces if enough time is left
+_TRACE_SHARE = 0.5  # ... else this share of the time left
 _LEAST_TRACE_S = 1.0
-_TRACE_GRACE_S = 15.0  # beyond the time that was asked for: a machine short of memory is slow
+_TRACE_GRACE_S = 15.0  # added to the time limit: a machine short of memory is slow
 _MOST_REMEMBERED = 256
 
-KernelThreads = tuple[tuple[ProcessThreads, ...], float]  # what the kernel tells, and when
+# threads from the kernel, and time of the reading
+KernelThreads = tuple[tuple[ProcessThreads, ...], float]
 
 
 @dataclass(slots=True)
 class _Question:
-    """What the agents of a task were asked, and what they have answered."""
+    """A question to the agents of a task, with their answers."""
 
     task: Task
     until_mono_s: float
     waiting: set[ProcessKey]  # agents that have not answered
-    on_answered: Callable[[_Question], None]  # called once: all have answered, or it is too late
+    on_answered: Callable[[_Question], None]  # called once: all answered, or timeout
     stacks: dict[int, list[ThreadState]] = field(default_factory=dict)  # by pid
     growth: MemoryGrowth | None = None
 
@@ -71,13 +72,13 @@ class Inspections:
     Questions to agents, and their answers.
 
     Args:
-        agents: those there are.
-        observer: has the last look and the engine.
-        pauses: says whom we have stopped.
-        worker: reads where threads stand: that waits until an exec of their process is over
-            (lock_trace in the kernel's fs/proc/base.c), and there may be hundreds of threads.
-        on_growth: called with a task and what grows in it.
-        log: of the daemon.
+        agents: all agents.
+        observer: provides the last sample and the engine.
+        pauses: the pauses in force.
+        worker: reads the threads' stacks. That blocks while their process is in exec (lock_trace in
+            the kernel's fs/proc/base.c), and there may be hundreds of threads.
+        on_growth: called with a task and its growing allocations.
+        log: the daemon's log.
     """
 
     agents: Agents
@@ -88,22 +89,22 @@ class Inspections:
     log: Log
     _open: dict[str, _Question] = field(default_factory=dict, init=False)
     _asked: int = field(default=0, init=False)
-    # Incident and task, the oldest first.
+    # incident and task, the oldest first
     _traced: dict[tuple[str, ProcessKey], None] = field(default_factory=dict, init=False)
 
     def inspect(self, trace: bool) -> None:
         """
-        Ask agents about stalls and growth in the last look; to be called after each look.
+        Ask agents about the stalls and the growth in the last sample; call this after each sample.
 
         Args:
-            trace: the configuration allows to trace allocations.
+            trace: whether the configuration allows allocation traces.
         """
         look, now_mono_s = self.observer.latest, time.monotonic()
         if look is None:
             return
         for task in look.tasks:
             if task.key in look.result.stalled:
-                with suppress(RequestError):  # too many are asked already
+                with suppress(RequestError):  # too many questions are open
                     self.dump(task, now_mono_s, partial(self._report_stall, task.key))
         for task, incident in (
             self._growing_tasks(look.result.incidents, look.tasks) if trace else ()
@@ -115,15 +116,15 @@ class Inspections:
 
     def dump(self, task: Task, now_mono_s: float, done: Callable[[ThreadDump], None]) -> None:
         """
-        Make a dump of a task; `done` gets it, within three seconds where it can be looked at.
+        Make a thread dump of a task; `done` gets it, usually within three seconds.
 
         Args:
-            task: whose threads are looked at.
-            now_mono_s: now.
+            task: the task.
+            now_mono_s: the current time.
             done: called once, in the loop.
 
         Raises:
-            RequestError: too many questions wait.
+            RequestError: too many questions are open.
         """
         agents = self.agents.connected_in(task)[:_MOST_AGENTS]
         on_answered = partial(self._read_threads, done)
@@ -139,16 +140,16 @@ class Inspections:
         done: Callable[[MemoryGrowth | None], None],
     ) -> None:
         """
-        Look for what grows in a task for so many seconds; `done` gets None without an answer.
+        Trace the growth in a task; `done` gets None without an answer.
 
         Args:
-            task: that grows.
-            seconds: how long its agent traces.
-            now_mono_s: now.
+            task: the growing task.
+            seconds: duration of the trace.
+            now_mono_s: the current time.
             done: called once, in the loop.
 
         Raises:
-            RequestError: it has no agent that trains, or too many questions wait.
+            RequestError: no agent in it trains, or too many questions are open.
         """
         agent = self._training_agent(task)
         if agent is None:
@@ -168,7 +169,7 @@ class Inspections:
         Receive the stacks of an agent.
 
         Args:
-            agent: that answers.
+            agent: the answering agent.
             params: its answer.
         """
         question = self._waiting_question(params.request, agent)
@@ -187,10 +188,10 @@ class Inspections:
 
     def receive_growth(self, agent: Agent, params: requests.Leaked) -> None:
         """
-        Receive what an agent has seen growing; it may be a first part.
+        Receive the growth that an agent has traced; it may be a first part.
 
         Args:
-            agent: that answers.
+            agent: the answering agent.
             params: its answer.
         """
         question = self._waiting_question(params.request, agent)
@@ -199,13 +200,13 @@ class Inspections:
         found, key = to_record(MemoryGrowth, params), question.task.key
         if found.lines or found.tensors:
             self.observer.call_engine(lambda engine: engine.add_memory_growth(key, found))
-            self.on_growth(key, found)  # it is asked for when the task has ended, too
+            self.on_growth(key, found)  # people may ask for it after the task has ended, too
         if not params.interim:
             question.growth = found
             self._mark_answered(params.request, agent)
 
     def expire(self, now_mono_s: float) -> None:
-        """Collect thread dumps; end questions that were not answered in time."""
+        """Collect thread dumps; close questions that were not answered in time."""
         self.worker.collect()
         for ident, question in list(self._open.items()):
             gone = all(self.agents.get(key) is None for key in question.waiting)
@@ -213,16 +214,16 @@ class Inspections:
                 self._close(ident)
 
     def next_deadline_mono_s(self) -> float | None:
-        """When `expire` has something to do."""
+        """The time at which `expire` must be called next; None: no question is open."""
         return min((each.until_mono_s for each in self._open.values()), default=None)
 
     def reasons(self, key: ProcessKey, dump: ThreadDump) -> tuple[StallReason, ...]:
         """
-        Why a task stands still, by its dump and the last look; the most likely first.
+        Reasons for a stall, from the task's dump and the last sample; the most likely first.
 
         Args:
-            key: of the task.
-            dump: of its threads.
+            key: the task.
+            dump: the dump of its threads.
         """
         from watchdog_app.core.diagnosis.stall_reasons import StallContext, stall_reasons
 
@@ -266,7 +267,7 @@ class Inspections:
             self._close(ident)
 
     def _waiting_question(self, ident: str, agent: Agent) -> _Question | None:
-        """The question of this id, if this agent has not answered it."""
+        """The question with this id, if this agent has not answered it."""
         question = self._open.get(ident)
         return question if question is not None and agent.key in question.waiting else None
 
@@ -297,7 +298,7 @@ class Inspections:
             threads, left = _merge_threads(look.threads, question.stacks.get(look.pid, []), left)
             processes.append(replace(look, threads=threads, agent=look.pid in asked))
         silent = {key.pid for key in question.waiting} & asked
-        # Only the silence of the agent that trains has a meaning.
+        # Only the silence of the training agent has a meaning.
         view = self.agents.view_of(question.task)
         answered = None
         if question.stacks or silent:
@@ -318,7 +319,7 @@ class Inspections:
         """
         Tasks that exhaust memory, with the incident; each pair is returned once.
 
-        From the stage `warn` on, where the task has an agent that trains.
+        Starts at the stage `warn`, for tasks with an agent that trains.
         """
         tasks_by_key = {task.key: task for task in tasks}
         found = []
@@ -341,14 +342,15 @@ class Inspections:
 
 
 def trace_s(assessment: Assessment | None) -> float:
-    """For how long to trace where a resource runs out: the answer is to come before its end."""
+    """Duration of a trace: its answer must arrive before the resource is exhausted."""
     if assessment is None or assessment.forecast is None:
         return _TRACE_S
     return min(_TRACE_S, max(_LEAST_TRACE_S, _TRACE_SHARE * assessment.forecast.eta_s))
 
 
 def _dump_threads(keys: Iterable[ProcessKey]) -> KernelThreads:
-    from watchdog_app.machine.sensors import thread_dump  # asked for seldom
+    # imported late, because it is rarely needed
+    from watchdog_app.machine.sensors import thread_dump
 
     return thread_dump.dump(keys), time.monotonic()
 
@@ -356,7 +358,9 @@ def _dump_threads(keys: Iterable[ProcessKey]) -> KernelThreads:
 def _merge_threads(
     seen: Iterable[ThreadState], stacks: Iterable[ThreadState], left: int
 ) -> tuple[tuple[ThreadState, ...], int]:
-    """The kernel's threads with Python's names and stacks; those that only Python knows behind."""
+    """
+    The kernel's threads with Python's names and stacks, then the threads that only Python knows.
+    """
     found = {look.tid: look for look in seen}
     alone = []
     for each in stacks:

@@ -1,4 +1,4 @@
-"""One daemon a user: its lock in the runtime folder, and what it tells systemd (sd_notify(3))."""
+"""The lock that allows one daemon per user, and the messages to systemd (sd_notify(3))."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from watchdog_app.base import paths
 from watchdog_app.base.errors import AlreadyRunning, WatchdogError
 from watchdog_app.base.runtime_dir import private_folder
 
-_PRESSURE_FACTOR = 20  # times the interval of the unit, under pressure: ten minutes for 30 s
+# factor on the unit's interval under memory pressure: 30 s become ten minutes
+_PRESSURE_FACTOR = 20
 _CALM_S = 60.0
 
 
 class InstanceLock:
     """
-    Held from construction to the end of the process, however that comes.
+    Lock held from construction until the process ends, in whatever way.
 
     Raises:
-        AlreadyRunning: another process holds it; `pid` of it where known.
-        WatchdogError: the file cannot be made.
+        AlreadyRunning: another process holds it; the message names its pid if known.
+        WatchdogError: the file cannot be created.
     """
 
     def __init__(self, path: str) -> None:
@@ -41,7 +42,7 @@ class InstanceLock:
                 f"The daemon cannot make its lock {self.path}: {error.strerror}."
             ) from error
         found = os.fstat(handle)
-        # Its content is written over: a second name of a file that matters would be its end.
+        # The lock's content is overwritten, which would destroy a file that has a second name here.
         if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or paths.is_foreign(found):
             os.close(handle)
             raise WatchdogError(
@@ -58,15 +59,13 @@ class InstanceLock:
                 f"Your watchdog daemon is already running{who}. "
                 "See it: watchdog status. Restart it: watchdog stop; watchdog start"
             ) from error
-        with suppress(OSError):  # a full disk: it is held all the same, and by whom is asked less
+        with suppress(OSError):  # full disk: the lock holds anyway, only the pid is missing
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
         return handle
 
     def reacquire(self) -> bool:
-        """
-        Take the lock again if somebody cleaned the folder; False: another daemon has it now.
-        """
+        """Take the lock again if its file was removed; False: another daemon holds it now."""
         with suppress(OSError):
             there, ours = os.stat(self.path), os.fstat(self._handle)
             if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
@@ -81,15 +80,15 @@ class InstanceLock:
         return True
 
     def release(self) -> None:
-        """Let the next one start; the file stays, since removing it would race with its start."""
+        """Let another daemon start. The file stays: removing it would race with that start."""
         os.close(self._handle)
 
 
 def holder_pid(path: str) -> int | None:
     """
-    Pid of the process that holds the lock at `path`, None when nobody does.
+    Pid of the process that holds the lock at `path`; None: the lock is free.
 
-    0 where it could not write its pid down, as on a full disk.
+    0: a process holds it but could not write its pid, for example on a full disk.
     """
     try:
         handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -113,8 +112,8 @@ def is_held_by(pid: int, path: str) -> bool:
     False for a file of another user, who could have written any pid into it.
 
     Args:
-        pid: of the process.
-        path: of the lock.
+        pid: the process.
+        path: the file of the lock.
     """
     folder = f"/proc/{pid}/fd"
     with suppress(OSError):
@@ -129,40 +128,41 @@ def is_held_by(pid: int, path: str) -> bool:
 
 
 def boot_id() -> str:
-    """Differs after each start of the machine: start times of processes begin anew then."""
+    """An id that differs after each boot, when start times of processes begin again."""
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
         return file.read(8)
-    import psutil  # not Linux
+    import psutil  # systems other than Linux
 
     return str(int(psutil.boot_time()))
 
 
 class ServiceManager:
-    """The datagram socket that systemd named, or nothing."""
+    """The datagram socket of systemd, or nothing."""
 
     def __init__(self) -> None:
-        # Taken out: children of ours must not speak in our name.
+        # Remove it from the environment: our children must not send messages in our name.
         self._address = os.environ.pop("NOTIFY_SOCKET", "")
         limit_us = os.environ.pop("WATCHDOG_USEC", "")
         pid = os.environ.pop("WATCHDOG_PID", "")
         wanted = limit_us.isdigit() and (not pid or pid == str(os.getpid()))
         self.heartbeat_s: float | None = int(limit_us) / 2e6 if wanted and int(limit_us) else None
         self._limit_us = int(limit_us) if self.heartbeat_s is not None else 0
-        self._pressed_mono_s: float | None = None  # when last, while the interval is lengthened
+        # last time under pressure; None: the interval is the unit's
+        self._pressed_mono_s: float | None = None
 
     def ready(self) -> None:
-        """The daemon answers."""
+        """Tell systemd that the daemon answers requests."""
         self._send("READY=1")
 
     def heartbeat(self, now_mono_s: float, *, pressed: bool = False) -> None:
         """
-        Send WATCHDOG=1; to be called every `heartbeat_s` seconds.
+        Send WATCHDOG=1; call this every `heartbeat_s` seconds.
 
-        Under memory pressure a turn can take minutes. Then WATCHDOG_USEC= is raised, until memory
-        has been free for a minute. (EXTEND_TIMEOUT_USEC= is for start and stop.)
+        Under memory pressure a turn of the loop can take minutes. So WATCHDOG_USEC= is raised until
+        memory has been free for a minute. (EXTEND_TIMEOUT_USEC= applies only to start and stop.)
 
         Args:
-            now_mono_s: now.
+            now_mono_s: the current time.
             pressed: memory is short.
         """
         longer = self._pressed_mono_s is not None
@@ -177,7 +177,7 @@ class ServiceManager:
         self._send(message)
 
     def stopping(self) -> None:
-        """The end has begun."""
+        """Tell systemd that the daemon is stopping."""
         self._send("STOPPING=1")
 
     def _send(self, text: str) -> None:

@@ -1,6 +1,4 @@
-"""
-The last look at each task, for the diagnosis after its end.
-"""
+"""The last sample of each task, for the diagnosis after its end."""
 
 from __future__ import annotations
 
@@ -14,34 +12,34 @@ from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind
 from watchdog_app.daemon.status import Look
 
-# A MemoryError unwinds what held the memory: the last sample may find half of it free again.
+# A MemoryError unwinds the frames that held the memory: the last sample may find half of it free.
 _UNWINDING_S = 10.0
 
 
 class LastSeen:
     """
-    Tasks that live and those that are missing in the last look.
+    The running tasks, and those that the last sample missed.
 
-    `infos` are of the look before, while the next one is taken in.
+    While `update` handles a sample, `infos` still belongs to the sample before.
     """
 
     def __init__(self) -> None:
         self.infos: Mapping[ProcessKey, ProcessInfo] = {}
         self.card_faults: Mapping[ProcessKey, str] = {}
-        self.gpus_mono_s: float | None = None  # when the GPUs were read
+        self.gpus_mono_s: float | None = None  # time of the last GPU reading
         self._latest: Look | None = None
-        self._looks: dict[ProcessKey, Look] = {}  # the last one with this task in it
-        self._growth: dict[ProcessKey, MemoryGrowth] = {}  # what an agent saw growing
-        self._on_gpu: set[ProcessKey] = set()  # uses a GPU, or did
-        self._full_space: dict[ProcessKey, tuple[str, float]] = {}  # no address space left; when
+        self._looks: dict[ProcessKey, Look] = {}  # last sample that contains the task
+        self._growth: dict[ProcessKey, MemoryGrowth] = {}  # growth that the agent traced
+        self._on_gpu: set[ProcessKey] = set()  # tasks that use or used a GPU
+        self._full_space: dict[ProcessKey, tuple[str, float]] = {}  # full address space, and when
 
     def update(self, look: Look, missing: Set[ProcessKey]) -> None:
         """
-        Update from one more look.
+        Update from a new sample.
 
         Args:
-            look: that was taken just now.
-            missing: tasks that were there before; what is known of them is kept.
+            look: the new sample.
+            missing: tasks of earlier samples that it lacks; their data is kept.
         """
         hardware = look.snapshot.hardware
         self._latest = look
@@ -66,31 +64,31 @@ class LastSeen:
 
     def update_growth(self, task: ProcessKey, growth: MemoryGrowth) -> None:
         """
-        Record what an agent reported as growing; its task may end before the next look.
+        Record growth that an agent reported; its task may end before the next sample.
 
         Args:
-            task: that grows.
-            growth: what its agent has seen.
+            task: the growing task.
+            growth: the reported growth.
         """
         if task in self._looks:
             self._growth[task] = growth
 
     def growth(self, task: ProcessKey) -> tuple[MemoryGrowth | None, float | None]:
-        """What grew in a task, and its slope in bytes a second."""
+        """The growth in a task, and its slope in bytes per second."""
         look = self._looks.get(task)
         outlook = None if look is None else look.result.tasks.get(task)
         return self._growth.get(task), None if outlook is None else outlook.trend_bytes_per_s
 
     def look(self, task: Task | None) -> Look | None:
-        """Return the last look with a task in it; without one, the last look."""
+        """The last sample that contains a task; without one, the last sample."""
         return (None if task is None else self._looks.get(task.key)) or self._latest
 
     def used_gpu(self, task: ProcessKey) -> bool:
-        """Whether a task used a GPU."""
+        """Whether a task has used a GPU."""
         return task in self._on_gpu
 
     def memory_facts(self, task: Task | None) -> dict[str, Any]:
-        """Fields of `ExitFacts`: the memory of a task's group, and of the machine."""
+        """Fields of `ExitFacts`: the memory of a task's group and of the machine."""
         look = self.look(task)
         if look is None:
             return {}
@@ -114,7 +112,7 @@ class LastSeen:
         return found
 
     def stall(self, task: ProcessKey) -> str | None:
-        """Why the training of a task made no steps when last seen; None: it made some."""
+        """Why the training of a task made no steps when last seen; None: it made steps."""
         look = self._looks.get(task)
         for incident in () if look is None else look.result.incidents:
             hit = any(each.task == task for each in incident.contributors)
@@ -126,7 +124,7 @@ class LastSeen:
         """Fields of `ExitFacts`: the GPUs and the address space of a task."""
         look = self._looks.get(task.key)
         space, seen_mono_s = self._full_space.get(task.key, (None, float("-inf")))
-        # What stands still asks for nothing: a paused task ended in another way.
+        # A paused task allocates nothing, so a full address space did not end it.
         full = not task.paused and time.monotonic() - seen_mono_s <= _UNWINDING_S
         limit = None if look is None else _find_reading(look, task.key, ResourceKind.RLIMIT_AS)
         return {
@@ -138,13 +136,13 @@ class LastSeen:
 
 
 def _find_reading(look: Look, task: ProcessKey, *kinds: ResourceKind) -> Reading | None:
-    """The last reading of these kinds that a task is in."""
+    """The last reading of these kinds that includes a task."""
     found = [each for each in look.readings if each.key.kind in kinds and task in each.tasks]
     return found[-1] if found else None
 
 
 def _is_throttled(look: Look, group: str) -> bool:
-    """Whether memory.high, which slows down, limits a group before memory.max does."""
+    """Whether memory.high, which throttles, limits a group before memory.max does."""
     return any(
         each.path == group
         and each.high_bytes is not None

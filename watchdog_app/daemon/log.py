@@ -1,12 +1,11 @@
 """
-The log of the daemon, and what does not work right now: said once in it, shown in the status.
+The daemon's log, and its faults, which are logged once and shown in the status.
 
 Lines to standard error: `2026-11-03T02:13:05 warning journal is full path=/home/...`.
 
-Under systemd the time is left to the journal and the urgency goes before the
-line (sd-daemon(3)). A reader that does not read never stops the daemon: what
-would block is dropped. The file that `watchdog start` gives is begun anew when it
-is full. The logging package would cost a megabyte and take a lock.
+Under systemd the journal adds the time, and the priority precedes the line (sd-daemon(3)). A reader
+that does not read never blocks the daemon: lines that would block are dropped. The log file of
+`watchdog start` is emptied when it is full. The logging package would take 1 MB and a lock.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from watchdog_app.base.durable import write_atomic
 from watchdog_app.core.model.machine import Fault
 
 _PRIORITY = {"debug": 7, "info": 6, "warning": 4, "error": 3}
-_MOST_LINE_BYTES = 2048  # below PIPE_BUF: a pipe that is writable takes such a line whole
-_MOST_FILE_BYTES = 1024 * 1024  # and as much once more of what was before
+_MOST_LINE_BYTES = 2048  # below PIPE_BUF: a writable pipe takes such a line whole
+_MOST_FILE_BYTES = 1024 * 1024  # for the file, and again for the copy of its former content
 _CHECK_EVERY_BYTES = 64 * 1024
 
 
 class Log:
     """
-    Where the daemon says what it does.
+    Writes what the daemon does.
 
     Args:
-        path: where `fd` leads to this file, it is kept within a bound; nothing else is touched.
+        path: the log file; limited in size if `fd` leads to it. No other file is changed.
     """
 
     def __init__(self, verbose: bool = False, fd: int = 2, path: str | None = None) -> None:
@@ -42,25 +41,25 @@ class Log:
         self._systemd = _is_journal(fd)
 
     def debug(self, message: str, **values: object) -> None:
-        """Said with --verbose alone."""
+        """Log details; only with --verbose."""
         if self.verbose:
             self._write("debug", message, values)
 
     def info(self, message: str, **values: object) -> None:
-        """Something that a person may want to read later."""
+        """Log an event that a person may want to read later."""
         self._write("info", message, values)
 
     def warning(self, message: str, **values: object) -> None:
-        """Something does not work; watching goes on."""
+        """Log that something does not work, while watching continues."""
         self._write("warning", message, values)
 
     def error(self, message: str, **values: object) -> None:
-        """Something that should never happen, or the end."""
+        """Log an error that should never happen, or the end of the daemon."""
         self._write("error", message, values)
 
     def _write(self, level: str, message: str, values: dict[str, object]) -> None:
         text = message + "".join(f" {key}={_quoted(value)}" for key, value in values.items())
-        # Names come from users' files: a line stays one line.
+        # Names come from users' files and may contain line breaks; a log entry must stay one line.
         text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
         if self._systemd:
             line = f"<{_PRIORITY[level]}>{text}"
@@ -71,24 +70,24 @@ class Log:
             if not select.select((), (self._fd,), (), 0)[1]:
                 return
             os.write(self._fd, data)
-        except (OSError, ValueError):  # the terminal is gone, or was closed before we came
+        except (OSError, ValueError):  # the terminal has closed, or was closed at the start
             return
         self._unchecked_bytes += len(data)
         if self._path is not None and self._unchecked_bytes >= _CHECK_EVERY_BYTES:
             self._unchecked_bytes = 0
             try:
                 _rotate(self._fd, self._path)
-            except OSError:  # a full disk, or a folder that is not ours: as it is
+            except OSError:  # full disk, or folder not writable: keep the file as it is
                 pass
 
 
 def _rotate(fd: int, path: str) -> None:
-    """Empty the log at `path`, if `fd` leads to it and it is full; a copy of it is kept."""
+    """Empty the log at `path` if `fd` leads to it and it is full; keep a copy."""
     here = os.fstat(fd)
     if here.st_size > _MOST_FILE_BYTES and os.path.samestat(here, os.stat(path)):
         with open(path, "rb") as file:
             write_atomic(f"{path}.1", file.read(), 0o600, durable=False)
-        os.ftruncate(fd, 0)  # it was opened to append: whoever else writes to it begins anew, too
+        os.ftruncate(fd, 0)  # opened to append: other writers start at 0, too
 
 
 def _quoted(value: object) -> str:
@@ -99,7 +98,7 @@ def _quoted(value: object) -> str:
 
 
 def _is_journal(fd: int) -> bool:
-    """Standard error goes to the systemd journal (systemd.exec(5), JOURNAL_STREAM)."""
+    """Whether standard error goes to the systemd journal (systemd.exec(5), JOURNAL_STREAM)."""
     stream = os.environ.get("JOURNAL_STREAM", "")
     if not stream or sys.platform != "linux":
         return False
@@ -111,23 +110,21 @@ def _is_journal(fd: int) -> bool:
 
 
 class Faults:
-    """One fault a source, from the moment it is raised until it is cleared."""
+    """At most one fault per source, from `put` until `clear`."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._daemon_faults: dict[str, Fault] = {}
-        self._sensor_faults: dict[
-            str, Fault
-        ] = {}  # those of the sensors, as the last snapshot had them
+        self._sensor_faults: dict[str, Fault] = {}  # faults of the sensors in the last snapshot
 
     def put(self, source: str, message: str, remedy: str | None = None) -> None:
         """
-        Something does not work; the same again is not logged again.
+        Report a fault. The same message is logged once.
 
         Args:
-            source: what does not work.
-            message: why, and what that means.
-            remedy: what to do; None: nothing is known.
+            source: the part that does not work.
+            message: the reason and the consequences.
+            remedy: advice; None: unknown.
         """
         before = self._daemon_faults.get(source)
         self._daemon_faults[source] = Fault(source, message, remedy)
@@ -135,12 +132,12 @@ class Faults:
             self._log.warning(message, source=source)
 
     def clear(self, source: str) -> None:
-        """It works again."""
+        """Report that the part works again."""
         if self._daemon_faults.pop(source, None) is not None:
             self._log.info("works again", source=source)
 
     def update_sensor_faults(self, sensed: Iterable[Fault]) -> None:
-        """Replace the faults of the sensors by those of the latest snapshot."""
+        """Replace the sensors' faults by those of the latest snapshot."""
         now = {fault.source: fault for fault in sensed}
         for source, fault in now.items():
             if source not in self._sensor_faults:
@@ -151,11 +148,11 @@ class Faults:
 
     def run_step(self, what: str, step: Callable[[], object]) -> None:
         """
-        Run a step of the loop; an exception in it becomes a fault and is not raised.
+        Run a step of the loop. An exception becomes a fault and is not raised.
 
         Args:
-            what: names the step.
-            step: may raise any exception.
+            what: name of the step.
+            step: the function; may raise any exception.
         """
         try:
             step()
@@ -169,8 +166,8 @@ class Faults:
         Report an unexpected exception in a part of the daemon.
 
         Args:
-            what: names the part.
-            error: that it raised.
+            what: name of the part.
+            error: the exception.
         """
         if self._log.verbose:
             import traceback
@@ -184,5 +181,5 @@ class Faults:
         )
 
     def all(self) -> list[Fault]:
-        """Those in force."""
+        """The faults in force."""
         return [*self._daemon_faults.values(), *self._sensor_faults.values()]

@@ -1,4 +1,6 @@
-"""The loop of the daemon: wait, serve, look, decide, act, record. The order of everything."""
+"""
+The daemon's loop, which sets the order of all steps: wait, serve, sample, decide, act, record.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,11 @@ from watchdog_app.daemon.parts import Parts
 from watchdog_app.daemon.status import Look
 from watchdog_app.machine.sensors import groups
 
-_DURABLE_TIMEOUT_S = 0.1  # waited for a disk by all notable ends of one turn
+_DURABLE_TIMEOUT_S = 0.1  # longest wait for the disk for all notable ends of one turn
 _HOUSEKEEPING_INTERVAL_S = 3.0
 _STATE_INTERVAL_S = 15.0
 _GARBAGE_INTERVAL_S = 60.0
-_PRESSURE_PERCENT = 10.0  # of the time somebody waits for memory
+_PRESSURE_PERCENT = 10.0  # share of the time in which some task waits for memory
 
 
 class Loop:
@@ -46,7 +48,7 @@ class Loop:
         self._next_garbage_mono_s = 0.0
 
     def run(self) -> None:
-        """Look, decide, act and answer requests, until stopped."""
+        """Sample, decide, act and answer requests, until stopped."""
         while not self._control.stopping:
             self._run_once()
 
@@ -75,7 +77,7 @@ class Loop:
             self._service_manager.heartbeat(now, pressed=self._is_under_pressure())
 
     def look(self) -> None:
-        """Look at the machine once, and do all that follows from it."""
+        """Take one sample of the machine and act on it."""
         parts, run_step = self._parts, self._parts.faults.run_step
         began = parts.pace.started()
         spent_s = time.thread_time()
@@ -104,16 +106,16 @@ class Loop:
         notable = [each.entry for each in exits if each.notable]
         for entry in notable:
             self._parts.log.warning(str(entry.data["text"]))
-        if notable:  # on the disk when this returns, unless it is slow
+        if notable:  # usually on disk after this; a slow disk gets no more time
             parts.journal.write_durably(notable, _DURABLE_TIMEOUT_S)
         parts.pace.look_soon()
-        for each in exits:  # one that cannot be reported must not keep back the others
+        for each in exits:  # a failure to report one must not prevent the others
             parts.faults.run_step("exits", partial(self._report_exit, each))
 
-    # One look
+    # One sample
 
     def _look(self, began_mono_s: float) -> float:
-        """Measure and act on it. Returns the seconds to the next look."""
+        """Measure and act on it; return the seconds until the next sample."""
         parts, run_step = self._parts, self._parts.faults.run_step
         self._check_clocks()
         before = parts.observer.latest
@@ -147,7 +149,7 @@ class Loop:
             self._notify(*restarted)
 
     def _notify(self, decision: Decision, task: Task) -> None:
-        """Notify people of a task that may have ended."""
+        """Notify people about a task that may have ended."""
         self._parts.executor.carry_out([decision], {task.key: task})
 
     def _follow_restarts(self, tasks: Sequence[Task]) -> None:
@@ -172,7 +174,8 @@ class Loop:
         if true:
             parts.executor.carry_out(true, tasks if tasks is not None else before)
         if any(decision.kind is DecisionKind.NOTIFY for decision in true):
-            parts.state_store.save_engine()  # if this daemon is killed now, the next repeats none
+            # if this daemon is killed now, the next one does not repeat the notifications
+            parts.state_store.save_engine()
 
     def _record(self, look: Look) -> None:
         parts = self._parts
@@ -183,7 +186,7 @@ class Loop:
             parts.journal.add(*entries)
 
     def _next_interval_s(self, look: Look | None, before: Look | None) -> float:
-        """Seconds to the next look, as the policy and people want it."""
+        """Seconds until the next sample, by the policy and by whether a client watches."""
         parts = self._parts
         usual_s = parts.pace.settings.interval_s
         if look is None:
@@ -215,14 +218,14 @@ class Loop:
             way = "forward" if set_s > 0 else "back"
             self._control.note(f"the clock was set {way} by {format_duration(abs(set_s))}")
 
-    # Between the looks
+    # Between the samples
 
     def _reload(self) -> None:
-        with suppress(ConfigError):  # it is a fault by now, and in the log
+        with suppress(ConfigError):  # already reported as a fault and logged
             self._control.reload()
 
     def _handle_wakeup(self) -> None:
-        """Look soon after memory pressure, or when a memory group nears its limit."""
+        """Sample soon after memory pressure, or when a memory group nears its limit."""
         wakeup = self._parts.observer.triggers.pop_wakeup()
         if wakeup is not None:
             self._parts.log.debug("woken", source=wakeup.source, path=wakeup.path)
@@ -238,7 +241,7 @@ class Loop:
             self._parts.executor.announce(notification, entry, task)
 
     def _collect_results(self, now_mono_s: float) -> None:
-        """Collect results of threads and processes; end what is overdue."""
+        """Collect results of threads and processes; end overdue requests."""
         parts = self._parts
         if parts.journal.reopened:
             parts.journal.reopened = False
@@ -256,7 +259,7 @@ class Loop:
 
     def _housekeeping(self, now_mono_s: float) -> None:
         parts = self._parts
-        if not self._lock.reacquire():  # then the socket that is there is the other one's
+        if not self._lock.reacquire():  # then the present socket belongs to the other daemon
             self._parts.log.error("another daemon has taken over; this one ends")
             self._control.stopping = True
             return
@@ -276,7 +279,7 @@ class Loop:
             return 0.0
         deadlines = (
             parts.pace.next_look_mono_s,
-            # Chores wait for the next look where that comes soon.
+            # If the next sample comes soon, chores wait for it.
             self._next_housekeeping_mono_s + _HOUSEKEEPING_INTERVAL_S,
             parts.checkpoints.next_deadline_mono_s(),
             parts.inspections.next_deadline_mono_s(),

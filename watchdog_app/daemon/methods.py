@@ -1,6 +1,4 @@
-"""
-What clients and agents can ask for: the methods of docs/protocol.md, one function each.
-"""
+"""The methods of docs/protocol.md for clients and agents, one function each."""
 
 from __future__ import annotations
 
@@ -29,25 +27,25 @@ from watchdog_app.daemon.status import fit
 from watchdog_app.history.journal import Journal
 from watchdog_app.machine.process_control import Paused
 
-Answer = dict[str, Any] | None  # None: it comes later, by the reply
+Answer = dict[str, Any] | None  # None: the reply is used later
 Method = Callable[[Connection, Any, Reply], Answer]
 
-_MOST_LIMITS = 64  # requests to guards that wait: each is kept until a supervisor answers
+_MOST_LIMITS = 64  # most open requests to guards; each is kept until a supervisor answers
 
 
 class Methods:
     """
-    Dispatches what the server receives.
+    Dispatches the requests of the server.
 
     Args:
-        parts: of the daemon.
-        control: of the daemon.
+        parts: the parts of the daemon.
+        control: the daemon's status and settings.
     """
 
     def __init__(self, parts: Parts, control: Control) -> None:
         self._parts = parts
         self._control = control
-        # The function of task.pause is called _task_pause; a request without one fails here.
+        # The function of task.pause is called _task_pause; a method without a function fails here.
         self.table: dict[str, Method] = {
             name: getattr(self, f"_{name.replace('.', '_')}") for name in requests.METHODS
         }
@@ -73,7 +71,7 @@ class Methods:
             reply.error(error.code, str(error))
         except WatchdogError as error:
             reply.error(jsonrpc.REFUSED, str(error))
-        except Exception as error:  # a fault of ours: only this client gets the error
+        except Exception as error:  # a bug of ours: only this client gets the error
             self._parts.log.error("a request failed", method=method, error=repr(error))  # noqa: TRY400
             reply.error(jsonrpc.REFUSED, f"The daemon failed to do this: {error!r}")
         else:
@@ -81,14 +79,14 @@ class Methods:
                 reply.result(value)
 
     def ready(self, connection: Connection) -> bool:
-        """Whether a request may be answered now: people want to see the machine as it is."""
+        """Whether a request may be answered now: clients must see a fresh sample."""
         if connection.role == "agent" or not connection.greeted or self._parts.pace.is_fresh:
             return True
         self._parts.pace.look_now()
         return False
 
     def connection_ended(self, connection: Connection) -> None:
-        """An agent's connection may end before its process does."""
+        """Handle the end of a connection; an agent's connection may end before its process."""
         self._parts.agents.connection_ended(connection)
 
     def _hello(self, connection: Connection, params: requests.Hello, _: Reply) -> Answer:
@@ -112,7 +110,7 @@ class Methods:
 
     def _subscribe(self, connection: Connection, params: requests.Subscribe, _: Reply) -> Answer:
         connection.topics = frozenset(params.topics)
-        self._parts.pace.look_soon()  # at rest it would tell what it saw minutes ago
+        self._parts.pace.look_soon()  # at rest the last sample may be minutes old
         return {}
 
     def _notification_shown(
@@ -176,13 +174,13 @@ class Methods:
         return None
 
     def _find_task(self, wanted: str) -> Task:
-        """The task that is meant, of the last look."""
+        """The task with this name or pid in the last sample."""
         return find_task(wanted, self._parts.observer.tasks())
 
     def _find_pause(self, wanted: str) -> Pause:
-        """Find the pause of a task; what another program stopped is refused."""
+        """The pause of a task. Refuses a task that another program has stopped."""
         for held in self._parts.pauses.all():
-            # Also where the last look did not see it, and for a worker that is a task by now.
+            # The last sample may lack it, and a stopped worker may be a task by now.
             if wanted.strip() in {str(held.task.pid), *(str(key.pid) for key in held.paused.keys)}:
                 return held
         task = self._find_task(wanted)
@@ -202,14 +200,16 @@ class Methods:
         raise RequestError(f"{name_with_pid(task)} is not paused.")
 
     def _refuse_stopped_by_guard(self, task: Task) -> None:
-        """Refuse a task that its guard has stopped: it would take a signal only afterwards."""
+        """Refuse a task that its guard has stopped: it handles signals only after that."""
         self._parts.guards.refresh()
         held = self._parts.guards.stopped_reason(task.key)
         if held is not None:
             raise RequestError(held)
 
     def _is_paused_now(self, task: Task) -> bool:
-        """Measured again: a guard may have stopped it for a copy just at the last sample."""
+        """
+        Whether the task is paused, measured now: its guard may have stopped it briefly for a copy.
+        """
         states = {self._parts.observer.process_state(each.key) or "Z" for each in task.members}
         return bool(states & set("Tt")) and states <= set("TtZ")
 
@@ -322,10 +322,10 @@ class Methods:
         return {}
 
     def _stop(self, *_: object) -> Answer:
-        self._control.stopping = True  # after what is being answered now
+        self._control.stopping = True  # ends the loop after the current requests
         return {}
 
-    # What the journal knows: read in its own thread
+    # Queries of the journal: run in its own thread
 
     def _explain(self, _: Connection, params: requests.Explain, reply: Reply) -> None:
         from watchdog_app.history import past_exits  # 0.3 MB that no emergency needs
@@ -338,7 +338,7 @@ class Methods:
         except TaskNotFound as error:
             if error.code != NOT_FOUND:
                 raise
-            missing = error  # it may have ended
+            missing = error  # the task may have ended
 
         def done(found: dict[str, Any] | None, error: Exception | None) -> None:
             if missing is None:
@@ -371,7 +371,7 @@ class Methods:
         self._query_journal(lambda journal: {"series": journal.series(**wanted)}, reply)
 
     def _journal_query(self, params: requests.History | requests.Series) -> dict[str, Any]:
-        """The parameters of a query; for a kernel all processes that it had."""
+        """The parameters of a query; for a kernel with the pids of all its processes."""
         task, pids = self._parts.observer.kernels.journal_query(params.task)
         return {**params.values(), "task": task, "pids": pids}
 
@@ -384,7 +384,7 @@ class Methods:
 
         self._parts.journal.query(job, done, lambda: reply.wanted)
 
-    # What agents say
+    # Messages from agents
 
     def _agent_register(
         self, connection: Connection, params: requests.RegisterAgent, _: Reply
@@ -401,7 +401,7 @@ class Methods:
         )
         self._parts.pace.look_soon()
         found: dict[str, Any] = {"interval_s": self._parts.agents.interval_s, "page": None}
-        if not agent.view.outdated:  # an older one waits for no word that would not come
+        if not agent.view.outdated:  # an outdated agent does not know these fields
             found["page"] = self._parts.agents.out_of_process.page(agent.key)
             found["acknowledges"] = True
         return found
@@ -411,7 +411,7 @@ class Methods:
         before = agent.view.expected_number
         self._parts.agents.report(agent, params, time.monotonic())
         if agent.view.expected_number != before:
-            # It is about to grow and waits for our word: look now, at the limits that it has now.
+            # The agent waits before it allocates: sample now, with the limits that apply now.
             self._parts.observer.machine.review(agent.key)
             self._parts.pace.look_soon()
         return {}

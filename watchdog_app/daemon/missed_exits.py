@@ -1,8 +1,8 @@
 """
-Exits that no daemon saw: with the machine, or while no daemon ran.
+Exits that no daemon saw, because the machine went down or no daemon ran.
 
 The journal lists the tasks that were alive. The next daemon checks which still run, and whether the
-machine was restarted: then the last readings may show why it went down.
+machine was restarted. If so, the last readings may show why it went down.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ from watchdog_app.machine.sensors.exits import KERNELS, read_crash_report
 from watchdog_app.machine.sensors.systemd_units import UnitQueries, UnitQuery
 
 STATE = "alive"
-_SAVE_INTERVAL_S = 15.0  # between two lists: as often as the engine's state is kept
+_SAVE_INTERVAL_S = 15.0  # between two lists; the interval of the engine's state
 _SAVE_UNCHANGED_INTERVAL_S = 60.0  # rescues and ages change as well
-_LEAST_AGE_S = 60.0  # what runs for less than that is not missed
+_LEAST_AGE_S = 60.0  # a shorter run is too unimportant
 _MOST_TASKS = 50
-_READINGS_S = 310.0  # of readings: what stands still is written some five minutes apart
+# time range of the readings: a constant value is stored about every five minutes
+_READINGS_S = 310.0
 _FRESH_S = 60.0
-_HOT_MARGIN_CELSIUS = 5.0  # degrees below the limit, at the last reading
-_EMPTY_RATIO = 0.95  # of a battery
+_HOT_MARGIN_CELSIUS = 5.0  # below the limit, at the last reading
+_EMPTY_RATIO = 0.95  # used share of the battery that counts as empty
 
 _Diagnosis = tuple[Cause, list[Evidence]]
 
@@ -53,13 +54,13 @@ _Diagnosis = tuple[Cause, list[Evidence]]
 class _Missed:
     """A task that was alive in the last daemon's list, and has ended."""
 
-    kept: Mapping[str, Any]  # as it was written down
-    facts: ExitFacts  # from the counts of then and now
+    kept: Mapping[str, Any]  # the stored record
+    facts: ExitFacts  # with the counters of then and now
     key: ProcessKey
-    seen_unix_s: float  # when it was last known to be alive
+    seen_unix_s: float  # last time at which it was known to be alive
     now_unix_s: float
-    machine: _Diagnosis | None  # why the machine went down, if it did
-    question: UnitQuery | None  # to systemd; None: it is not asked
+    machine: _Diagnosis | None  # why the machine went down; None: it did not
+    question: UnitQuery | None  # to systemd; None: systemd is not asked
 
 
 class MissedExits:
@@ -67,7 +68,7 @@ class MissedExits:
     Saves the tasks that are alive, and records those that ended unseen.
 
     Args:
-        state_store: where that is kept.
+        state_store: stores the list.
         is_alive: whether a process runs.
         units: asks systemd.
     """
@@ -83,16 +84,16 @@ class MissedExits:
         self._pending: list[_Missed] = []
 
     def find(self, journal: Journal | None) -> None:
-        """Find tasks that ended since the last daemon, or with the machine."""
+        """Find tasks that ended since the last daemon ran, or with the machine."""
 
         if journal is not None:
             self._state_store.restore(journal, STATE, partial(self._find_missed, journal))
 
     def ended(self, now_mono_s: float) -> list[Entry]:
         """
-        Entries of those that `find` has found, each once: what systemd says is waited for.
+        Entries of the exits that `find` has found, each once, after systemd has answered.
 
-        One whose state in the journal is damaged raises, once, and is left out then.
+        Raises once for an exit whose state in the journal is damaged, and then skips it.
         """
         self._units.collect()
         entries = []
@@ -103,17 +104,17 @@ class MissedExits:
         return entries
 
     def next_deadline_mono_s(self) -> float | None:
-        """When `ended` has something to give at the latest."""
+        """The time by which `ended` must be called; None: no exit is pending."""
         questions = [missed.question for missed in self._pending]
         return min((each.until_mono_s if each else 0.0 for each in questions), default=None)
 
     def save_alive(self, look: Look | None, *, stopping: bool = False) -> None:
         """
-        Save the tasks that are alive: after a change, and now and then.
+        Save the tasks that are alive, after a change and at an interval.
 
         Args:
-            look: the last one.
-            stopping: save them now, as this daemon ends.
+            look: the last sample.
+            stopping: save them now, because this daemon ends.
         """
         if look is None:
             return
@@ -174,7 +175,7 @@ def _tasks_to_save(look: Look, unix_s: float) -> Sequence[Task]:
 
 
 def _task_record(task: Task, view: AgentState | None) -> dict[str, Any]:
-    """A task as the journal keeps it."""
+    """A task as the journal stores it."""
     return {
         "pid": task.key.pid,
         "start_time": task.key.start_time,
@@ -233,7 +234,7 @@ def _diagnose_unseen(missed: _Missed, unit: UnitEnd | None) -> _Diagnosis:
     if words is not None and error_text is not None:
         kind = CauseKind.SIGNAL if words.fatal else CauseKind.FAILED
         cause = Cause(kind, f"ended {between}: {error_text}", Certainty.EXACT)
-    # Other processes may have been killed meanwhile: the machine's count alone is no evidence.
+    # Other processes may have been killed since: the machine's counter alone is not evidence.
     elif cause.kind in (CauseKind.OOM_DAEMON, CauseKind.GROUP_LIMIT):
         likely = "" if cause.text.startswith("most likely") else "most likely "
         text = f"{likely}{cause.text}; {between}"
@@ -244,7 +245,7 @@ def _diagnose_unseen(missed: _Missed, unit: UnitEnd | None) -> _Diagnosis:
 
 
 def _last_error_text(words: LastError | None) -> str | None:
-    """The error that Python wrote before the end, and its line; None: nothing."""
+    """The error that Python wrote before the end, and its line; None: there is none."""
     if words is None or not (words.fatal or words.error):
         return None
     at = "" if words.place is None else f" at {words.place}"
@@ -299,7 +300,7 @@ def _shutdown_reading(journal: Journal, seen_unix_s: float) -> tuple[str, str] |
 
 
 def _between(begin_unix_s: float, end_unix_s: float) -> str:
-    """`between 2026-11-26 12:14:05 and 12:14:31`: the day once, where it is the same."""
+    """`between 2026-11-26 12:14:05 and 12:14:31`: the day appears once if it is the same."""
     begin, end = _format_time(begin_unix_s), _format_time(end_unix_s)
     day = begin.partition(" ")[0]
     return f"between {begin} and {end.removeprefix(f'{day} ')}"

@@ -1,6 +1,4 @@
-"""
-Looking at the machine and asking the engine what it means. Never raises: what fails is a fault.
-"""
+"""Samples the machine and lets the engine assess it. Never raises: a failure becomes a fault."""
 
 from __future__ import annotations
 
@@ -29,8 +27,8 @@ from watchdog_app.machine import process_control
 from watchdog_app.machine.sensors.machine import Machine
 from watchdog_app.machine.sensors.triggers import Triggers
 
-_MOST_INTERRUPTION_S = 0.2  # between the figures of one look
-_MOST_FAILURES = 3  # in a row before the engine is made anew
+_MOST_INTERRUPTION_S = 0.2  # in one sample; a longer interruption makes its values inconsistent
+_MOST_FAILURES = 3  # in a row, after which a new engine is created
 
 NO_LIMITS: Mapping[str, int] = {}
 
@@ -39,10 +37,10 @@ Measurement = tuple[Snapshot, tuple[Task, ...], tuple[Reading, ...]]
 
 class Observer:
     """
-    The machine, what wakes us, and the engine.
+    The machine's sensors, the triggers that wake the daemon, and the engine.
 
     Args:
-        runtime_dir: ours; tasks whose environment names another daemon's are left to that one.
+        runtime_dir: ours. Tasks whose environment names another folder belong to another daemon.
     """
 
     def __init__(
@@ -57,7 +55,7 @@ class Observer:
     ) -> None:
         self.machine = machine
         self.triggers = triggers
-        self.latest: Look | None = None  # the last look that succeeded
+        self.latest: Look | None = None  # the last sample that succeeded
         self.ticks = 0
         self._agents = agents
         self._faults = faults
@@ -71,29 +69,28 @@ class Observer:
         self._grouped: tuple[Snapshot | None, tuple[Task, ...]] = (None, ())
 
     def tasks(self) -> Sequence[Task]:
-        """Return those of the latest look."""
+        """The tasks of the latest sample."""
         return () if self.latest is None else self.latest.tasks
 
     def readings(self) -> Sequence[Reading]:
-        """Return those of the latest look."""
+        """The readings of the latest sample."""
         return () if self.latest is None else self.latest.readings
 
     def cgroup_of(self, key: ProcessKey) -> str | None:
-        """Folder of the memory group of a process, by the latest look; None: not known."""
+        """Folder of a process's memory group in the latest sample; None: unknown."""
         info = None if self.latest is None else self.latest.snapshot.infos.get(key)
         return None if info is None else info.cgroup
 
     def look(self, guard_limits: Mapping[str, int] = NO_LIMITS) -> Look | None:
         """
-        One tick: sample, group, forecast, decide. None: nothing could be read.
+        One tick: sample, group, forecast, decide. None: the machine could not be read.
 
         Args:
-            guard_limits: of guards that have given their reserve, in bytes by folder of their
-                group.
+            guard_limits: limits of guards in bytes, without the reserve, by folder of their group.
         """
         self._guard_limits = guard_limits
         views = {view.key: view for view in self._agents.views()}
-        # The file systems that the rescues of connected agents go to.
+        # Watch the file systems to which connected agents save rescues.
         self.machine.watch_disks(sorted({view.directory for view in views.values()}))
         parts = self._measure(views.values())
         if parts is None:
@@ -125,9 +122,10 @@ class Observer:
         self, decisions: Sequence[Decision]
     ) -> tuple[list[Decision], list[Decision], Mapping[ProcessKey, Task] | None]:
         """
-        Measure again: decisions that hold, decisions that do not any more, and the tasks now.
+        Measure again: return the decisions that hold, those that do not, and the tasks now.
 
-        What cannot be measured again is believed: the first measurement is a moment old.
+        If the second measurement fails, all decisions hold: the first measurement is only a moment
+        old.
         """
         parts = self._measure(self._agents.views())
         if parts is None:
@@ -139,11 +137,11 @@ class Observer:
 
     @property
     def wants_tick(self) -> bool:
-        """An outcome has made the next decision due."""
+        """Whether an outcome has made the next decision due."""
         return self._engine.wants_tick
 
     def apply(self, settings: Settings) -> None:
-        """Other settings from now on; histories are kept."""
+        """Use other settings from now on; histories are kept."""
         self._settings = settings
         self._engine.settings = settings
 
@@ -153,7 +151,7 @@ class Observer:
         return allowed_actions(actions, rules, task, ResourceKind.GUARD).notify
 
     def set_protecting(self, on: bool) -> None:
-        """Switch decisions on, or off; watching continues."""
+        """Turn decisions on or off; watching continues."""
         self._protecting = on
         self._engine.protecting = on
 
@@ -162,17 +160,17 @@ class Observer:
         Restore the engine's state of an earlier daemon.
 
         Args:
-            state: from `Engine.dump`, or anything.
-            log: takes why it cannot be used.
+            state: from `Engine.dump`; may also be damaged.
+            log: receives the reason if the state cannot be used.
         """
         try:
             self._engine.load(state, time.monotonic(), time.time())
-        except Exception as error:  # what is on the disk may be anything
+        except Exception as error:  # the data on disk may be damaged in any way
             self._engine = self._new_engine()
             log.info("the forecast starts again", reason=error)
 
     def call_engine(self, question: Callable[[Engine], Any]) -> Any:
-        """Call a function with the engine and return its result; None when it fails."""
+        """Call a function with the engine and return its result; None if it fails."""
         try:
             return question(self._engine)
         except Exception as error:
@@ -193,7 +191,7 @@ class Observer:
         self.machine.close()
 
     def _new_engine(self) -> Engine:
-        # The same folder may be written in many ways: what links lead to is compared.
+        # The folder may have several paths: compare the resolved one.
         folder = os.path.realpath(self._runtime_dir)
         engine = Engine(self._settings, os.getuid(), runtime_dir=folder)
         engine.protecting = self._protecting
@@ -205,7 +203,7 @@ class Observer:
             tasks = self.kernels.with_notebook_names(self._group_tasks(snapshot))
             tasks = mark_stopping(tasks, self._engine.paused_tasks, process_control.is_stopping)
             readings = readings_of(snapshot, tasks, views, self._guard_limits)
-        except Exception as error:  # also an unexpected failure of a sensor
+        except Exception as error:  # includes an unexpected failure of a sensor
             self._faults.put(
                 "machine",
                 f"The machine could not be read: {error}. Nothing is watched until it can.",
@@ -217,10 +215,10 @@ class Observer:
 
     def _read_machine(self) -> Snapshot:
         """
-        The machine, read in one go.
+        One sample of the machine.
 
-        What was read after a pause of ours would count as if it had grown in no time; so a look
-        that was interrupted is made again, once.
+        A value read after an interruption of the daemon would look like sudden growth. So an
+        interrupted sample is repeated once.
         """
         began, spent_s = time.monotonic(), time.thread_time()
         snapshot = self.machine.sample(began, time.time())
@@ -230,7 +228,7 @@ class Observer:
         return snapshot
 
     def _group_tasks(self, snapshot: Snapshot) -> tuple[Task, ...]:
-        """The tasks; those of the look before where not one process has done anything."""
+        """The tasks; those of the previous sample if no process has changed since."""
         before, tasks = self._grouped
         if before is not None and before.infos is snapshot.infos:
             same = len(before.processes) == len(snapshot.processes) and all(
@@ -263,14 +261,14 @@ def mark_stopping(
     tasks: tuple[Task, ...], held: Container[ProcessKey], stopping: Callable[[ProcessKey], bool]
 ) -> tuple[Task, ...]:
     """
-    Return the tasks with state D for paused ones whose processes have not stopped yet.
+    The tasks, with state D for paused ones whose processes have not stopped yet.
 
-    A process that a guard has frozen (cgroup v2) looks asleep, and would seem to run again.
+    A process that a guard has frozen (cgroup v2) reports state S, as if it ran again.
 
     Args:
-        tasks: of the look.
+        tasks: the tasks of the sample.
         held: tasks that the engine has paused.
-        stopping: whether a process has been sent SIGSTOP and has not come to it.
+        stopping: whether a process has been sent SIGSTOP and has not stopped yet.
     """
     return tuple(
         _in_disk_sleep(task)

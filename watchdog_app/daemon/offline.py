@@ -1,4 +1,4 @@
-"""Resume what a daemon paused, while no daemon runs."""
+"""Resumes tasks that a daemon paused, while no daemon runs."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from watchdog_app.history.reader import open_read_only
 
 def resume(task: str | None) -> dict[str, Any] | None:
     """
-    Resume what a daemon has paused; answer as the protocol's `task.resume`.
+    Resume tasks that a daemon has paused; answer as the protocol's `task.resume`.
 
-    What was stopped by anybody else, such as with Ctrl-Z, is left alone.
+    Leaves alone what others have stopped, such as with Ctrl-Z.
 
     Args:
-        task: its pid, name or a part of the name that fits one alone; None: all.
+        task: pid, name, or a part of the name that matches only one; None: all.
 
     Returns:
-        `resumed`: `{task, name, pids}` each; `failures`: what the system refused, in words.
-        None when nothing was ever written down.
+        `resumed`: `{task, name, pids}` each; `failures`: refusals of the system, as text. None:
+        there is no record of pauses.
 
     Raises:
-        TaskNotFound: none that is paused, or more than one, answers to that name.
-        WatchdogError: what is written down cannot be read.
+        TaskNotFound: no paused task, or more than one, matches the name.
+        WatchdogError: the record of pauses cannot be read.
     """
     from watchdog_app.machine import process_control
 
@@ -64,8 +64,8 @@ def paused() -> list[dict[str, Any]]:
     """
     Pauses of an earlier daemon that still hold: `{task, name, reason, at_unix_s}` each.
 
-    `at_unix_s` is None where the daemon ended before it could tell. Never raises: what cannot be
-    read is not known.
+    `at_unix_s` is None if the daemon ended before it recorded the time. Never raises: a record that
+    cannot be read counts as empty.
     """
     try:
         found = _read_pauses(thaw=False)
@@ -84,13 +84,13 @@ def paused() -> list[dict[str, Any]]:
 
 def _read_pauses(*, thaw: bool) -> list[Pause] | None:
     """
-    The pauses that stand; None: nothing is written down.
+    The pauses in force; None: there is no record.
 
     Args:
-        thaw: undo a freeze that was cut short, which is to be done before anybody is resumed.
+        thaw: undo an interrupted freeze, which is necessary before any process is resumed.
 
     Raises:
-        WatchdogError: what is written down cannot be read.
+        WatchdogError: the record cannot be read.
     """
     try:
         stored = pauses.read(pauses.folders(), boot_id())
@@ -118,7 +118,7 @@ def _read_pauses(*, thaw: bool) -> list[Pause] | None:
 
 
 def _resume_entries(pause: Pause, count: int) -> list[Entry]:
-    """Return the entries of the request and of its outcome, as a daemon writes them."""
+    """The entries of the request and of its outcome, as a daemon writes them."""
     from watchdog_app.core.model.decisions import DecisionKind, Outcome, OutcomeStatus
     from watchdog_app.history.entries import TaskRef, outcome_entry, request_entry
 
@@ -144,8 +144,8 @@ def _save(remaining: Iterable[Pause], entries: Iterable[Entry]) -> None:
     if not os.path.exists(os.path.join(state, "journal.db")):
         return
     with suppress(sqlite3.Error, OSError, WatchdogError), open_read_only(state):
-        # Only one that can be read is opened for writing: a damaged one would be set aside, which
-        # is for the next daemon to do and to report. Nothing is trimmed here: the daemon's settings
+        # Open the journal for writing only if it can be read. A damaged one would be set aside,
+        # which the next daemon must do and report. Nothing is trimmed here: the daemon's settings
         # decide how much is kept.
         journal = Journal(state, max_age_s=float("inf"), max_bytes=1 << 62)
         with closing(journal):
@@ -179,9 +179,9 @@ def _select(standing: Sequence[Pause], task: str | None) -> Sequence[Pause]:
 
 def stopped_tasks() -> str:
     """
-    Which tasks are stopped, where the record of pauses cannot be read.
+    The tasks that are stopped, for when the record of pauses cannot be read.
 
-    A sentence with a space before it; empty when there is none.
+    A sentence with a space before it; empty if no task is stopped.
     """
     from watchdog_app.base.text.plain import clean
     from watchdog_app.core.model.tasks import group_processes

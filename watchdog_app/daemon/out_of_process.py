@@ -1,8 +1,8 @@
 """
-Trainings that are saved from outside: a page for each, and the copy of one that was stopped.
+Rescues from outside: a shared memory page for each training, and the copy of a stopped one.
 
-A task that is stopped cannot save itself any more, and the one that a pause falls on may be stopped
-because it did not answer. What it has published is copied then, by a process of its own.
+A stopped task cannot save itself. The task that a pause selects may even be stopped because it did
+not answer. A separate process then copies the state that the task has published.
 """
 
 from __future__ import annotations
@@ -23,59 +23,59 @@ from watchdog_app.core.model.machine import ProcessKey
 REASON = "copied from outside after it was stopped"
 _COPY_DEADLINE_S = 600.0
 _LINGER_S = 1.0
-_CLOSE_TIMEOUT_S = 1.0  # for a copy to end that was told to
+_CLOSE_TIMEOUT_S = 1.0  # for a copy to end after SIGTERM
 _MODULE = "watchdog_app.guard.copier"
 
-Copied = Callable[[dict[str, Any]], None]  # with the words of `guard.copier`
+Copied = Callable[[dict[str, Any]], None]  # called with the answer of `guard.copier`
 
 
 class OutOfProcessCopies:
     """
-    The pages of all agents, by their process.
+    The pages of all agents, by process.
 
     Args:
-        wake: ends the wait of the loop: `collect` has something to do.
+        wake: ends the wait of the loop, as `collect` has something to do.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._folder: str | None = None
         self._pages: dict[ProcessKey, str] = {}
         self._every_batch: set[ProcessKey] = set()
-        self._worker = Worker(wake, _LINGER_S)  # one copy at a time: memory is short
+        self._worker = Worker(wake, _LINGER_S)  # one copy at a time, because memory is short
         self._child: subprocess.Popen[bytes] | None = None
         self._closed = False
 
     def page(self, key: ProcessKey) -> str | None:
-        """A page for the agent in this process; None where there can be none."""
-        # 0.3 MB that a daemon without trainings does without.
+        """The path of a page for the agent in this process; None if none can be created."""
+        # Imported late: a daemon without trainings saves 0.3 MB.
         from watchdog_app.rescue.segment import segment_folder as pages
 
         try:
             if self._folder is None:
                 self._folder = pages.folder()
                 pages.make_folder(self._folder)
-            pages.remove_ended(self._folder)  # also of whoever ended without a word
+            pages.remove_ended(self._folder)  # also those of processes that ended without a bye
             path = pages.segment_path(self._folder, key.pid, key.start_time)
-            if not os.path.exists(path):  # else an earlier daemon has made it
+            if not os.path.exists(path):  # it may exist: an earlier daemon created it
                 pages.make_segment(path)
             pages.permit(path, os.getpid())
-        except OSError:  # no room, or no such memory here: it is saved as ever
+        except OSError:  # no space, or no shared memory: the agent saves as usual
             return None
         self._pages[key] = path
         return path
 
     def ask_every_batch(self, key: ProcessKey, on: bool) -> None:
         """
-        Whether a resource is near this training, and each of its steps is to be published.
+        Ask a training to publish each of its steps, or no longer.
 
         Args:
-            key: of its process.
-            on: a resource is near.
+            key: its process.
+            on: whether a resource is near its limit.
         """
         path = self._pages.get(key)
         if path is not None and (key in self._every_batch) is not on:
             (self._every_batch.add if on else self._every_batch.discard)(key)
-            # It is there: `page` was called.
+            # Already imported: `page` was called.
             from watchdog_app.rescue.segment import segment_folder as pages
 
             with suppress(OSError):
@@ -83,11 +83,11 @@ class OutOfProcessCopies:
 
     def copy(self, key: ProcessKey, directory: str, done: Copied) -> bool:
         """
-        Copy a training that stands still; whether that will be tried.
+        Copy a stopped training; return whether the copy will be tried.
 
         Args:
-            key: of its process.
-            directory: that its agent has registered.
+            key: its process.
+            directory: the folder that its agent has registered.
             done: called by `collect`, with `path`, `step`, `bytes`, `seconds`, or with `error`.
         """
         path = self._pages.get(key)
@@ -113,7 +113,7 @@ class OutOfProcessCopies:
         self._worker.collect()
 
     def forget(self, key: ProcessKey) -> None:
-        """The training, or its process, has ended."""
+        """Remove the page of a training that has ended, or whose process has."""
         self._every_batch.discard(key)
         path = self._pages.pop(key, None)
         if path is not None:

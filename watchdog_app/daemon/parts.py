@@ -1,6 +1,4 @@
-"""
-The parts of the daemon. Each is made with finished objects; what runs them is `loop`.
-"""
+"""The parts of the daemon. Each gets its dependencies as finished objects; `loop` runs them."""
 
 from __future__ import annotations
 
@@ -36,14 +34,14 @@ from watchdog_app.machine.sensors.triggers import Triggers
 
 
 class Parts:
-    """Made once a process; everything is known by the name of its module."""
+    """The parts of the daemon, created once per process, each named like its module."""
 
     def __init__(self, settings: Settings, folder: str, log: Log) -> None:
         """
         Args:
             settings: from the configuration.
-            folder: of the socket.
-            log: what people read.
+            folder: the folder of the socket.
+            log: the daemon's log.
         """
         self.settings = settings
         self.log = log
@@ -54,7 +52,7 @@ class Parts:
         self._make_exits()
 
     def _make_connections(self, folder: str) -> None:
-        """What waits and wakes, the socket, the journal, the threads."""
+        """Create the poller, the socket, the journal and the threads."""
         settings = self.settings
         self.faults = Faults(self.log)
         self.poller = poller = Poller(partial(self.faults.report_failure, "connections"))
@@ -68,11 +66,12 @@ class Parts:
             self.waker.wake,
         )
         self.worker = Worker(self.waker.wake)
-        self.supervisors = Worker(self.waker.wake)  # asks them; one that hangs delays no pause
+        # for requests to supervisors: one that hangs delays no pause
+        self.supervisors = Worker(self.waker.wake)
         self.pace = Pace(settings.watch)
 
     def _make_observer(self, folder: str) -> None:
-        """What is known of the machine: samples, agents, guards, the state of the engine."""
+        """Create the parts that observe: samples, agents, guards, the state of the engine."""
         machine = open_machine(patience_s=PATIENCE_S)
         interval_s = self.settings.watch.interval_s
         self.copies = OutOfProcessCopies(self.waker.wake)
@@ -90,7 +89,7 @@ class Parts:
         self.recorder = Recorder(self._boot)
 
     def _make_executor(self, folder: str) -> None:
-        """What is done: pauses, checkpoints, notifications."""
+        """Create the parts that act: pauses, checkpoints, notifications."""
         self.pauses = Pauses(
             (folder, os.path.abspath(paths.state_dir())),
             self._boot,
@@ -116,7 +115,7 @@ class Parts:
         )
 
     def _make_exits(self) -> None:
-        """Who has ended, and why; what agents are asked."""
+        """Create the parts for exits, and those that ask agents."""
         units = UnitQueries(self.waker.wake)
         self.missed_exits = MissedExits(self.state_store, self.observer.machine.alive, units)
         self.restarts = Restarts(self.observer.kernels)

@@ -1,10 +1,10 @@
 """
-What watchdog has paused, kept in a file so that any later daemon can resume it.
+The pauses by watchdog, in a file from which any later daemon can resume them.
 
-All pauses are in one file that is written to two folders; the newer copy counts. The copy in the
-runtime folder is written before the first signal and needs no disk: even a kill -9 in the middle
-leaves no stopped task that nobody knows of. The copy in the state folder follows in a thread: it
-outlives a runtime folder that a logout removes.
+All pauses are in one file with copies in two folders; the newer copy counts. The copy in the
+runtime folder is written before the first signal and needs no disk. So even a kill -9 in between
+leaves no stopped task without a record. A thread writes the copy in the state folder, which
+survives the removal of the runtime folder at a logout.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ _BY_A_PERSON = "asked for by "
 
 _NOTHING_PAUSED = Paused((), "sigstop", 0.0)
 
-StateOf = Callable[[ProcessKey], str | None]  # one letter as in /proc; None: gone
+StateOf = Callable[[ProcessKey], str | None]  # one letter as in /proc; None: ended
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """One task that is paused, or about to be."""
+    """A task that is paused, or about to be."""
 
     task: ProcessKey
     name: str
     reason: str
-    paused: Paused = _NOTHING_PAUSED  # what was stopped
-    intended: tuple[ProcessKey, ...] = ()  # who is about to be stopped as well
-    stopped_before: tuple[ProcessKey, ...] = ()  # of the same family, by somebody else
+    paused: Paused = _NOTHING_PAUSED  # the stopped processes
+    intended: tuple[ProcessKey, ...] = ()  # processes about to be stopped as well
+    stopped_before: tuple[ProcessKey, ...] = ()  # processes of the same family stopped by others
 
 
 def still_paused(pause: Pause, state_of: StateOf) -> Pause | None:
     """
-    Return what still holds of a pause that an earlier daemon recorded.
+    The part of a recorded pause that still holds.
 
     Args:
         pause: from the file.
-        state_of: state of a process now; None when it is gone or another.
+        state_of: present state of a process; None: it has ended, or its pid is another's.
 
     Returns:
-        None when every process is gone, or all run again.
+        None if every process has ended, or all run again.
     """
-    # One that waits for the disk is stopped as soon as that has answered.
+    # A process in disk sleep (D) stops as soon as the disk answers.
     stands = any((state_of(key) or "Z") in "TtD" for key in pause.paused.keys)
     caught = [key for key in pause.intended if (state_of(key) or "Z") in "Tt"]
     if not stands and not caught:
@@ -74,10 +74,10 @@ def still_paused(pause: Pause, state_of: StateOf) -> Pause | None:
 
 def thaw_unfinished(pause: Pause) -> None:
     """
-    Undo a freeze that was cut short by the end of the daemon.
+    Undo a freeze that the end of the daemon interrupted.
 
-    The freezer is a barrier that lasts for an instant; a daemon killed within it leaves a
-    group that not even SIGKILL can end (cgroup v1).
+    The freezer is a barrier for an instant. A daemon killed within it leaves a group that not even
+    SIGKILL can end (cgroup v1).
     """
     if not pause.intended:
         return
@@ -92,11 +92,11 @@ def thaw_unfinished(pause: Pause) -> None:
 
 def recovered_notification(pause: Pause, unix_s: float) -> Notification:
     """
-    Return what people are told of a pause that an earlier daemon left.
+    The notification about a pause that an earlier daemon left.
 
     Args:
-        pause: of an earlier daemon.
-        unix_s: seconds of the epoch.
+        pause: the pause.
+        unix_s: the current time.
     """
     pid = pause.task.pid
     return Notification(
@@ -120,32 +120,32 @@ def recovered_notification(pause: Pause, unix_s: float) -> Notification:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """What one copy of the file holds."""
+    """The content of one copy of the file."""
 
     version: int
     boot: str
-    mono_ns: int  # when it was written
+    mono_ns: int  # time of writing
     pauses: tuple[Pause, ...]
 
 
 def folders() -> tuple[str, str]:
-    """Return the folders of both copies: of the socket, and of the state."""
+    """The folders of both copies: of the socket, and of the state."""
     return paths.runtime_dir(), os.path.abspath(paths.state_dir())
 
 
 def read(where: tuple[str, str], boot: str) -> tuple[Pause, ...] | None:
     """
-    Return what is paused, from the newer of both copies.
+    The recorded pauses, from the newer of both copies.
 
     Args:
         where: see `folders`.
-        boot: id of this boot; a pause does not outlive it.
+        boot: id of this boot; a reboot ends all pauses.
 
     Returns:
         None if there is no copy of this boot.
 
     Raises:
-        WatchdogError: there are copies, and none can be read or trusted.
+        WatchdogError: copies exist, but none can be read or trusted.
     """
     copies: list[_Copy] = []
     damaged = ""
@@ -172,7 +172,7 @@ def write(folder: str, content: bytes) -> None:
         content: from `encode_file`.
 
     Raises:
-        OSError: it cannot be written; the old copy stays.
+        OSError: the copy cannot be written; the old one stays.
     """
     make_folders(folder, 0o700)
     write_atomic(os.path.join(folder, FILE), content, 0o600, durable=False)
@@ -180,11 +180,11 @@ def write(folder: str, content: bytes) -> None:
 
 def encode_file(boot: str, pauses: Iterable[Pause]) -> bytes:
     """
-    Return the content of a copy that is newer than all before.
+    The content of a copy that is newer than all before.
 
     Args:
         boot: id of this boot.
-        pauses: all that stand.
+        pauses: all pauses in force.
     """
     value = codec.encode(_Copy(_VERSION, boot, time.monotonic_ns(), tuple(pauses)))
     return json.dumps(value, separators=(",", ":")).encode("ascii")
@@ -193,7 +193,7 @@ def encode_file(boot: str, pauses: Iterable[Pause]) -> bytes:
 def _read_content(path: str) -> bytes:
     with open(path, "rb", opener=open_nonblocking) as file:
         found = os.fstat(file.fileno())
-        # It names the processes to signal: no other user may have written it.
+        # The file names the processes to signal: no other user may have written it.
         if not stat.S_ISREG(found.st_mode) or paths.is_foreign(found):
             raise ValueError("it is not a file of this user alone")
         return file.read(_MAX_BYTES)
@@ -201,15 +201,15 @@ def _read_content(path: str) -> bytes:
 
 class Pauses:
     """
-    The pauses that stand, and their file.
+    The pauses in force, and their file.
 
     Args:
         where: see `folders`.
         boot: id of this boot.
-        faults: takes that a copy cannot be written.
-        state_of: one letter as in /proc; None when that process is gone.
-        wake: ends the wait of the loop: `collect` has something to do.
-        log: of the daemon.
+        faults: gets a fault if a copy cannot be written.
+        state_of: one letter as in /proc; None: the process has ended.
+        wake: ends the wait of the loop, as `collect` has something to do.
+        log: the daemon's log.
     """
 
     def __init__(
@@ -228,9 +228,9 @@ class Pauses:
         self._state_of = state_of
         self._log = log
         self._pauses: dict[ProcessKey, Pause] = {}
-        self._intents: dict[ProcessKey, Pause] = {}  # tasks that are being stopped
-        self._not_seen_stopped: set[ProcessKey] = set()  # not seen stopped yet
-        self._recovered: list[Pause] = []  # of an earlier daemon, and not reported
+        self._intents: dict[ProcessKey, Pause] = {}  # pauses of tasks that are being stopped
+        self._not_seen_stopped: set[ProcessKey] = set()  # tasks whose stop has not taken effect yet
+        self._recovered: list[Pause] = []  # pauses of an earlier daemon, not yet reported
         self._failures: dict[str, str] = {}  # by folder: why its copy is older
         self._content = b""
         self._state_writer = Worker(wake)  # a state folder that hangs delays no pause
@@ -239,16 +239,16 @@ class Pauses:
         self, task: Task, family: Iterable[tuple[ProcessKey, bool]], reason: str, timeout_s: float
     ) -> bool:
         """
-        Write that a task is about to be stopped. Then: `add` or `cancel`.
+        Record that a task is about to be stopped. Call `add` or `cancel` afterwards.
 
         Args:
-            task: what is to be paused.
-            family: its processes, and whether each is stopped already, by somebody else.
-            reason: why.
-            timeout_s: to wait for the state folder if the runtime folder cannot be written.
+            task: the task to pause.
+            family: its processes, and whether others have stopped each already.
+            reason: the reason.
+            timeout_s: longest wait for the state folder if the runtime folder is not writable.
 
         Returns:
-            False if it could be written nowhere in time.
+            False if no copy could be written in time.
         """
         found = list(family)
         before = self._pauses.get(task.key) or Pause(task.key, task.name, reason)
@@ -268,7 +268,7 @@ class Pauses:
             self._write()
 
     def add(self, pause: Pause) -> Pause:
-        """Add a pause; return all of it. A second pause of a task adds the processes it stopped."""
+        """Add a pause and return it. A second pause of a task is merged with the first."""
         before = self._pauses.get(pause.task)
         if before is not None:
             keys = tuple(dict.fromkeys((*before.paused.keys, *pause.paused.keys)))
@@ -288,15 +288,15 @@ class Pauses:
             self._write()
 
     def get(self, task: ProcessKey) -> Pause | None:
-        """The pause of a task, None when we did not pause it."""
+        """The pause of a task; None: watchdog has not paused it."""
         return self._pauses.get(task)
 
     def has(self, task: ProcessKey) -> bool:
-        """Return whether we have paused a task."""
+        """Whether watchdog has paused a task."""
         return task in self._pauses
 
     def all(self) -> list[Pause]:
-        """Every pause that stands."""
+        """Every pause in force."""
         return list(self._pauses.values())
 
     def recover(self) -> None:
@@ -319,10 +319,10 @@ class Pauses:
 
     def take_unreported(self, held: Container[ProcessKey]) -> list[Pause]:
         """
-        Return recovered pauses that neither engine nor people know, each once.
+        Recovered pauses that neither the engine nor people know, each once.
 
-        The engine resumes what it has paused when there is room. It does not know a pause that the
-        end of the daemon cut short, nor any pause if its state was lost.
+        The engine resumes its own pauses when memory is free again. It does not know a pause that
+        the end of the daemon interrupted. If its state was lost, it knows no pause.
 
         Args:
             held: tasks that the engine has paused.
@@ -340,11 +340,11 @@ class Pauses:
         found = []
         for pause in list(self._pauses.values()):
             states = {self._state_of(key) for key in pause.paused.keys}
-            if states & {"T", "t"}:  # t: a debugger looks at it, which ends no pause
+            if states & {"T", "t"}:  # t: stopped by a debugger, which does not end the pause
                 self._not_seen_stopped.discard(pause.task)
                 continue
-            # SIGSTOP takes effect when a system call returns: of a dead network disk after hours.
-            # One that had stopped shows like that, too, while its guard is frozen (cgroup v1).
+            # SIGSTOP takes effect when a system call returns: on a dead network disk, hours later.
+            # A stopped process reports D, too, while its guard is frozen (cgroup v1).
             if "D" in states and (pause.task in self._not_seen_stopped or not states & {"R", "S"}):
                 continue
             self._log.info("a paused task runs again or is gone", pid=pause.task.pid)
@@ -363,17 +363,18 @@ class Pauses:
         self._state_writer.collect()
 
     def close(self, timeout_s: float) -> None:
-        """Finish the copies, if that takes no longer than `timeout_s`."""
+        """Finish writing the copies, within `timeout_s`."""
         self._state_writer.close(timeout_s)
 
     def _write(self) -> threading.Event:
-        """Write the runtime copy now; return what is set when the state copy was tried."""
+        """Write the runtime copy now; return an event that is set after trying the state copy."""
         self._content = encode_file(self._boot, {**self._pauses, **self._intents}.values())
         self._write_copy(self._runtime, self._content)
         copied = threading.Event()
 
         def copy() -> None:
-            self._write_copy(self._state, self._content)  # the newest: an older one may have waited
+            # the newest: an older copy may have waited
+            self._write_copy(self._state, self._content)
             copied.set()
 
         self._state_writer.submit(copy, lambda _, __: self._report_failures())

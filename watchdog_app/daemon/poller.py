@@ -1,8 +1,8 @@
 """
-Waiting for whatever comes first: sockets, ended processes, signals, pressure.
+Waits for the first event of sockets, ended processes, signals and pressure triggers.
 
-Thin over select.epoll where there is one, because pressure triggers are told
-by EPOLLPRI, which the selectors module has no word for; select.poll elsewhere.
+A thin layer over select.epoll, because pressure triggers report by EPOLLPRI, which the selectors
+module does not support. Uses select.poll on systems without epoll.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from watchdog_app.base.linux.files import max_pidfds
 from watchdog_app.base.linux.process import open_pidfd
 from watchdog_app.core.model.machine import ProcessKey
 
-_MOST_HANDLES = 500  # handles of processes
+_MOST_HANDLES = 500  # pidfds
 READ = select.POLLIN
 WRITE = select.POLLOUT
 
@@ -26,7 +26,7 @@ Callback = Callable[[int], None]
 
 class Poller:
     """
-    Calls back with the events of each descriptor that is ready.
+    Calls back with the events of each ready descriptor.
 
     Args:
         failed: called with an exception of a callback; the other callbacks still run.
@@ -43,32 +43,34 @@ class Poller:
         Call `callback(events)` whenever `fd` has one of `events`, an error or a hang-up.
 
         Args:
-            fd: is watched until `remove`.
+            fd: the descriptor, watched until `remove`.
             events: READ, WRITE, or those of epoll(7).
-            callback: called with the events that came.
+            callback: called with the occurred events.
         """
         self._poll.register(fd, events)
         self._callbacks[fd] = callback
 
     def change(self, fd: int, events: int) -> None:
         """
-        Other events from now on.
+        Wait for other events of `fd` from now on.
 
         Args:
-            fd: that is watched.
-            events: as of `add`.
+            fd: a watched descriptor.
+            events: see `add`.
         """
         self._poll.modify(fd, events)
 
     def remove(self, fd: int) -> None:
-        """Stop watching `fd`; to be called before it is closed."""
+        """Stop watching `fd`; call this before closing it."""
         if self._callbacks.pop(fd, None) is None:
             return
         with suppress(OSError, KeyError):
             self._poll.unregister(fd)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait at most `timeout_s`, then call back for all that is ready; whether anything was."""
+        """
+        Wait at most `timeout_s`, then call back for all ready descriptors; whether there were any.
+        """
         timeout_s = max(0.0, timeout_s)
         # epoll takes seconds, poll milliseconds
         events = self._poll.poll(timeout_s if self._is_epoll else timeout_s * 1000)
@@ -82,7 +84,7 @@ class Poller:
         return bool(events)
 
     def close(self) -> None:
-        """Stop waiting for anything."""
+        """Stop watching all descriptors."""
         self._callbacks.clear()
         if self._is_epoll:
             self._poll.close()
@@ -100,12 +102,12 @@ class Waker:
 
     @property
     def fd(self) -> int:
-        """For signal.set_wakeup_fd."""
+        """Descriptor for signal.set_wakeup_fd."""
         return self._write
 
     def wake(self) -> None:
-        """End the current wait, or else the next one at once."""
-        with suppress(OSError):  # full: it will wake anyhow
+        """End the current wait; without one, the next wait returns at once."""
+        with suppress(OSError):  # full pipe: the wait ends anyway
             os.write(self._write, b"\0")
 
     def close(self) -> None:
@@ -122,16 +124,16 @@ class Waker:
 
 class PidFds:
     """
-    Handles of the processes that are followed.
+    Pidfds of the followed processes.
 
     Args:
-        ended: called once with each that has ended; its handle is still open then.
+        ended: called once for each process that has ended; its pidfd is still open then.
     """
 
     def __init__(self, poller: Poller, ended: Callable[[ProcessKey], None]) -> None:
         self._poller = poller
         self._ended = ended
-        self._handles: dict[ProcessKey, int | None] = {}  # None: it cannot be had, or has ended
+        self._handles: dict[ProcessKey, int | None] = {}  # None: no pidfd available, or ended
 
     def follow(self, keys: Collection[ProcessKey]) -> None:
         """Follow these processes and no others."""
@@ -142,7 +144,7 @@ class PidFds:
             self.add(key)
 
     def add(self, key: ProcessKey) -> None:
-        """Follow this one, too."""
+        """Follow one more process."""
         self.release(key)
         handle = open_pidfd(key.pid) if len(self._handles) < max_pidfds(_MOST_HANDLES) else None
         self._handles[key] = handle
@@ -150,18 +152,18 @@ class PidFds:
             self._poller.add(handle, READ, lambda _: self._end(key))
 
     def fd(self, key: ProcessKey) -> int | None:
-        """The handle of a process; None: there is none."""
+        """The pidfd of a process; None: there is none."""
         return self._handles.get(key)
 
     def release(self, key: ProcessKey) -> None:
-        """Follow a process no more."""
+        """Stop following a process."""
         handle = self._handles.pop(key, None)
         if handle is not None:
             self._poller.remove(handle)
             os.close(handle)
 
     def close(self) -> None:
-        """Close all handles."""
+        """Close all pidfds."""
         self.follow(())
 
     def _end(self, key: ProcessKey) -> None:
@@ -169,4 +171,4 @@ class PidFds:
             self._ended(key)
         finally:
             self.release(key)
-            self._handles[key] = None  # until it is followed no more
+            self._handles[key] = None  # until `follow` or `release` drops it

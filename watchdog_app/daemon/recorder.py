@@ -1,6 +1,4 @@
-"""
-What the journal keeps: points and incidents of each look, and the state for the next daemon.
-"""
+"""Data for the journal: points and incidents of each sample, and the state for the next daemon."""
 
 from __future__ import annotations
 
@@ -20,12 +18,12 @@ from watchdog_app.history.series import Downsampler, Pace, Point, SeriesPoints
 from watchdog_app.history.writer import JournalWriter
 
 _ENGINE, _KERNELS = "engine", "kernels"
-_REWRITE_AFTER_S = 1200.0  # a state is of use to the next daemon for an hour
+_REWRITE_AFTER_S = 1200.0  # the next daemon accepts a state for an hour
 _MIN_INTERVAL_S = 0.9  # at rest no series needs more than a sample a second
 
 
 class Recorder:
-    """Turns each look into what the journal should keep of it."""
+    """Selects the data of each sample that the journal stores."""
 
     def __init__(self, boot: str) -> None:
         self._boot = boot
@@ -34,7 +32,7 @@ class Recorder:
         self._incidents: dict[str, tuple[Stage, bool]] = {}
 
     def points(self, look: status.Look) -> list[SeriesPoints]:
-        """New points worth keeping."""
+        """The new points to store."""
         paces = {key: _pace(each) for key, each in look.result.assessments.items()}
         alarm = Pace.ALARM in paces.values()
         if not alarm and look.snapshot.mono_s - self._sampled_mono_s < _MIN_INTERVAL_S:
@@ -118,10 +116,10 @@ class StateStore:
     Saves the state of the engine, of kernels and of other parts in the journal.
 
     Args:
-        observer: has the engine and the kernels.
-        journal: of the daemon.
-        boot: of this start of the machine: pids and monotonic times of an earlier one say nothing.
-        log: of the daemon.
+        observer: provides the engine and the kernels.
+        journal: the daemon's journal.
+        boot: id of this boot: pids and monotonic times of another boot are meaningless.
+        log: the daemon's log.
     """
 
     def __init__(self, observer: Observer, journal: JournalWriter, boot: str, log: Log) -> None:
@@ -129,12 +127,12 @@ class StateStore:
         self._journal = journal
         self._boot = boot
         self._log = log
-        self._engine: dict[str, Any] | None = None  # as it was written down last
+        self._engine: dict[str, Any] | None = None  # the last saved state
         self._engine_mono_s = 0.0
-        self._kernels = 0  # the revision that was written down last
+        self._kernels = 0  # the last saved revision
 
     def put(self, key: str, **data: Any) -> None:
-        """Save a state; it replaces the one of this key."""
+        """Save a state; it replaces an earlier one with this key."""
         state = {"boot": self._boot, **data}
         self._journal.submit(partial(Journal.save_state, key=key, data=state))
 
@@ -145,9 +143,9 @@ class StateStore:
         Restore a state that an earlier daemon saved.
 
         Args:
-            journal: as that daemon left it; None: it cannot be read.
-            key: of the state.
-            load: gets it, and whether it is of this boot. It may raise anything.
+            journal: the journal of that daemon; None: it cannot be read.
+            key: name of the state.
+            load: called with the state, and whether it is of this boot. May raise any exception.
         """
         if journal is None:
             return
@@ -155,7 +153,7 @@ class StateStore:
             state = journal.load_state(key)
             if state is not None:
                 load(state, state.get("boot") == self._boot)
-        except Exception as error:  # what is on the disk may be anything
+        except Exception as error:  # the data on disk may be damaged in any way
             self._log.error("what was known before is lost", of=key, error=repr(error))
 
     def recover(self, journal: Journal | None) -> None:
@@ -177,7 +175,7 @@ class StateStore:
         Save the state of the engine.
 
         Args:
-            if_new: skip a state that equals the one saved some minutes ago, but for the clocks.
+            if_new: skip a state that differs from a recent one only in its times.
         """
         dump = self._observer.call_engine(lambda engine: engine.dump())
         if dump is None:

@@ -1,6 +1,4 @@
-"""
-Kernels that Jupyter restarts: snoozes and records move from the old process to the new one.
-"""
+"""Kernels that Jupyter restarts: snoozes and records move from the old process to the new one."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from watchdog_app.history.journal import Entry
 T = TypeVar("T")
 
 _MOST_REMEMBERED = 100
-# Jupyter's restarter looks every 3 s and starts at once; a loaded machine takes its time.
+# Jupyter's restarter checks every 3 s and restarts at once; a loaded machine takes longer.
 _RESTART_WITHIN_S = 120.0
 
 
@@ -30,20 +28,20 @@ class _KernelEnd:
     """The end of a kernel."""
 
     task: Task
-    notified: Decision | None  # the notification; None: people were not notified
+    notified: Decision | None  # None: people were not notified
     mono_s: float
 
 
-Notified = tuple[Decision, Task]  # a notification, and the old task as it was last seen
+Notified = tuple[Decision, Task]  # a notification, and the old task as last seen
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRestart:
-    """A kernel that goes on in another process."""
+    """A kernel that continues in another process."""
 
     before: ProcessKey
     now: ProcessKey
-    entry: Entry  # of the journal
+    entry: Entry  # for the journal
     notified: Notified | None  # None: people are not notified
 
 
@@ -52,13 +50,14 @@ class Restarts:
     Follows kernels by their ids.
 
     Args:
-        kernels: takes the tasks of each sample, and says which process came after which.
+        kernels: maps the tasks of each sample to kernels and finds restarts.
     """
 
     def __init__(self, kernels: KernelRegistry) -> None:
         self._kernels = kernels
         self._ends: dict[ProcessKey, _KernelEnd] = {}
-        self._restarts: dict[ProcessKey, tuple[Restart, float]] = {}  # whose end is not known yet
+        # kernels whose end is not known yet
+        self._restarts: dict[ProcessKey, tuple[Restart, float]] = {}
 
     def task_ended(
         self, task: Task | None, notified: Decision | None, mono_s: float | None = None
@@ -67,24 +66,24 @@ class Restarts:
         Record the end of a task.
 
         Args:
-            task: None: it never was in a look.
-            notified: the notification of it; None: people were not notified.
-            mono_s: when it ended; None: now.
+            task: the task; None: no sample contained it.
+            notified: the notification about the end; None: people were not notified.
+            mono_s: time of the end; None: now.
 
         Returns:
             The notification of a restart that was seen before the end was known, if there is one.
         """
         if task is None or task.info.kernel_id is None:
-            return None  # nobody starts it again under the same name
+            return None  # only kernels are restarted under the same name
         end = _KernelEnd(task, notified, time.monotonic() if mono_s is None else mono_s)
         restarted = self._restarts.pop(task.key, None)
-        if restarted is not None:  # its cause was waited for meanwhile
+        if restarted is not None:  # the restart came while the diagnosis waited
             return _restart_notification(*restarted, end)
         _remember(self._ends, task.key, end)
         return None
 
     def update(self, tasks: Sequence[Task]) -> list[KernelRestart]:
-        """Return the restarts that one more look shows."""
+        """The restarts that a new sample shows."""
         found = []
         for restart in self._kernels.update(tasks):
             end = self._ends.pop(restart.before, None)

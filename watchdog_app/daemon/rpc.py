@@ -1,8 +1,8 @@
 """
-The socket of the daemon: admission, turns, replies and subscriptions. Nothing here blocks.
+The daemon's socket: admission, turns, replies and subscriptions. Nothing here blocks.
 
-A client that sends nonsense is answered with an error. One that sends without end, does not
-read, or never greets is dropped. `methods` knows what a request means.
+Invalid messages are answered with an error. A client that sends without end, does not read, or
+never greets is dropped. `methods` implements the requests.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.poller import READ, WRITE, Poller
 
 MAX_CONNECTIONS = 500
-MAX_UNANSWERED = 8  # requests of one client that wait for their answers
+MAX_UNANSWERED = 8  # requests of one client without an answer yet
 BURST = 2000.0  # requests that a client may send at once
-RATE_PER_S = 200.0  # requests a second that a client may send for ever; an agent sends four at most
-GREETING_S = 10.0  # a connection without a hello by then is closed
+RATE_PER_S = 200.0  # sustained limit for a client; an agent sends four a second at most
+GREETING_S = 10.0  # a connection without a hello is closed after this time
 
 _ACCEPT_AT_ONCE = 32
-_ACCEPT_AGAIN_S = 1.0  # after the descriptors ran out
-_CHUNK_BYTES = 16384  # lines of two bytes in it take a fraction of a turn
-_TURN_S = 0.005  # for requests, before the loop does everything else
+_ACCEPT_AGAIN_S = 1.0  # after descriptors ran out
+_CHUNK_BYTES = 16384  # parsing a chunk of two-byte lines takes a fraction of a turn
+_TURN_S = 0.005  # for requests, before the rest of the loop
 _SERVE_AT_ONCE = 4
-_MIN_PAUSE_S = 0.05  # of a client that asks faster than it may
-_LINE_OVERHEAD_BYTES = 64  # of a line that waits: the object and its place
-_MAX_UNREAD_BYTES = 4 * 1024 * 1024  # waiting for one client before it is dropped
-_MAX_HELD_BYTES = 32 * 1024 * 1024  # unread answers and unserved lines of all clients together
-_CHECK_HELD_BYTES = 64 * 1024  # of one client, from which on the sum is checked
-_SKIP_UNREAD_BYTES = 64 * 1024  # no status is added on top of this much
+_MIN_PAUSE_S = 0.05  # least pause of a client that exceeds the rate
+_LINE_OVERHEAD_BYTES = 64  # of a waiting line: its object and its place
+_MAX_UNREAD_BYTES = 4 * 1024 * 1024  # most output waiting for one client before it is dropped
+_MAX_HELD_BYTES = 32 * 1024 * 1024  # unread answers and unserved lines of all clients
+_CHECK_HELD_BYTES = 64 * 1024  # size of one client above which the sum is checked
+_SKIP_UNREAD_BYTES = 64 * 1024  # with this much unread, no status is added
 
 _ENCODE_ERRORS = (ProtocolError, TypeError, ValueError, RecursionError)
 
@@ -56,10 +56,10 @@ Fit = Callable[[dict[str, Any]], dict[str, Any]]
 
 class Connection:
     """
-    One client, agent or tray: lines that came and wait, bytes that go and were not read.
+    A connected client, agent or tray, with its unserved lines and unread output.
 
-    `queued`: nothing is read from it until its next turn. It waits in the queue for that, or until
-    `paused_until_mono_s`, as it asked more than it may.
+    `queued`: the daemon reads nothing from it until its next turn. It waits in the queue, or until
+    `paused_until_mono_s` if it exceeded its rate.
     """
 
     def __init__(self, connection: socket.socket, peer: transport.Peer, now_mono_s: float) -> None:
@@ -76,7 +76,7 @@ class Connection:
         self.role = ""
         self.topics: frozenset[str] = frozenset()
         self.waiting: deque[bytes] = deque()
-        self.unanswered = 0  # requests whose answers come later
+        self.unanswered = 0  # requests to be answered later
         self._waiting_bytes = 0
         self._tokens = BURST
         self._tokens_mono_s = now_mono_s
@@ -84,14 +84,14 @@ class Connection:
 
     def add_lines(self, lines: list[bytes], blank: int = 0) -> None:
         """
-        Queue lines that came. Each of the `blank` lines among them counts as a request.
+        Queue received lines. Each blank line counts as a request, too.
 
         Args:
             lines: without their ends.
-            blank: how many blank ones were among them.
+            blank: number of blank lines received with them.
         """
         self.waiting.extend(lines)
-        if blank:  # at most some seconds of pause
+        if blank:  # a pause of some seconds at most
             self._tokens = max(self._tokens - blank, min(self._tokens, -BURST))
         self._waiting_bytes += sum(map(len, lines)) + _LINE_OVERHEAD_BYTES * len(lines)
 
@@ -103,7 +103,7 @@ class Connection:
         return line
 
     def pause_s(self, now_mono_s: float) -> float:
-        """Return the seconds until it may send its next request; 0 means now."""
+        """Seconds until the client may send its next request; 0: now."""
         gained = (now_mono_s - self._tokens_mono_s) * RATE_PER_S
         self._tokens = min(BURST, self._tokens + gained)
         self._tokens_mono_s = now_mono_s
@@ -111,21 +111,21 @@ class Connection:
 
     @property
     def held_bytes(self) -> int:
-        """Memory that this client takes of the daemon."""
+        """Memory in the daemon that this client takes."""
         return len(self._out) + self._waiting_bytes + self.decoder.pending_bytes
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes for the client that it has not read yet."""
+        """Bytes of output that the client has not read yet."""
         return len(self._out)
 
     def write(self, line: bytes) -> bool:
-        """Send a line; False means that the client must be dropped."""
+        """Send a line; False: the client must be dropped."""
         self._out += line
         return self.flush()
 
     def flush(self) -> bool:
-        """Send as much as the socket takes; False means that the client must be dropped."""
+        """Send as much as the socket takes; False: the client must be dropped."""
         while self._out:
             try:
                 sent = self.socket.send(self._out)
@@ -138,7 +138,7 @@ class Connection:
 
 
 class Reply:
-    """The answer to one request, given now or later. The first answer counts."""
+    """The answer to one request, given now or later. Only the first answer counts."""
 
     __slots__ = ("_connection", "_id", "_server")
 
@@ -149,7 +149,7 @@ class Reply:
         connection.unanswered += id_ is not None
 
     def __del__(self) -> None:
-        """A reply that was forgotten takes no place either."""
+        """Release the place of a reply that was never used."""
         if self._id is not None:
             self._connection.unanswered -= 1
 
@@ -160,11 +160,11 @@ class Reply:
 
     def result(self, value: Any, fit: Fit | None = None) -> None:
         """
-        Answer with a result. `fit` shortens it if it does not fit into a message.
+        Answer with a result.
 
         Args:
-            value: what JSON can hold.
-            fit: shortens it; None: it fits.
+            value: a value that JSON can represent.
+            fit: shortens the value if it is too long for a message; None: it always fits.
         """
         if self._id is not None:
             self._send(jsonrpc.result(self._id, value), fit)
@@ -174,9 +174,9 @@ class Reply:
         Answer with an error.
 
         Args:
-            code: of JSON-RPC, or one of ours.
-            message: for people.
-            data: what a program can use.
+            code: a JSON-RPC error code, or one of ours.
+            message: the reason, for people.
+            data: the reason, for programs.
         """
         if self._id is not None:
             self._send(jsonrpc.error(self._id, code, message, data))
@@ -188,7 +188,7 @@ class Reply:
 
 
 class Handler(Protocol):
-    """Whoever knows what requests mean."""
+    """Implements the requests."""
 
     def handle(
         self, connection: Connection, method: str, params: dict[str, Any], reply: Reply
@@ -197,17 +197,17 @@ class Handler(Protocol):
         Carry out a request or notification, now or later.
 
         Args:
-            connection: who asks.
-            method: as in docs/protocol.md.
-            params: of the method, unchecked.
-            reply: answers it.
+            connection: the client.
+            method: a method of docs/protocol.md.
+            params: the parameters, unchecked.
+            reply: answers the request.
         """
 
     def ready(self, connection: Connection) -> bool:
-        """Whether the next request of a client can be answered now; else it is asked again."""
+        """Whether a client's next request can be answered now; if not, the server asks again."""
 
     def connection_ended(self, connection: Connection) -> None:
-        """A connection ended, however it ended. Called once."""
+        """Handle the end of a connection, for whatever reason. Called once."""
 
 
 class RpcServer:
@@ -215,10 +215,10 @@ class RpcServer:
     Listens at a path and serves clients in turn.
 
     Args:
-        path: of the socket.
+        path: the file of the socket.
     """
 
-    _handler: Handler  # from `open` on, and before that there is no connection
+    _handler: Handler  # set by `open`; before that there is no connection
 
     def __init__(self, poller: Poller, path: str, log: Log) -> None:
         self._poller = poller
@@ -229,20 +229,20 @@ class RpcServer:
         self._accept_again_mono_s: float | None = None
         self._max_connections = MAX_CONNECTIONS
         self._connections: dict[int, Connection] = {}
-        self._queue: deque[Connection] = deque()  # served in turn
-        self._spent_s = 0.0  # on requests, since the last turn
+        self._queue: deque[Connection] = deque()  # clients to serve in turn
+        self._spent_s = 0.0  # time spent on requests since the last turn
 
     # Listening and admission
 
     def open(self, handler: Handler) -> None:
         """
-        Begin to listen.
+        Start listening.
 
         Args:
-            handler: of all requests from now on.
+            handler: handles all requests from now on.
 
         Raises:
-            OSError: the folder cannot be written.
+            OSError: the folder is not writable.
         """
         self._handler = handler
         self._listen()
@@ -258,17 +258,17 @@ class RpcServer:
         """Listen again if the file of the socket was removed or replaced."""
         if self._listener is None or _inode(self._path) == self._inode:
             return
-        private_folder(os.path.dirname(self._path))  # it may be another one by now
+        private_folder(os.path.dirname(self._path))  # the folder may have been replaced, too
         self._log.warning("the socket was removed; it is made again", path=self._path)
         self._stop_listening(self._listener)
         self._listen()
 
     def close(self) -> None:
-        """Send what can be sent now, then end everything."""
+        """Send as much output as possible now, then end all connections."""
         if self._listener is not None:
             self._stop_listening(self._listener)
             self._listener = None
-            if _inode(self._path) == self._inode:  # not one that the next daemon made
+            if _inode(self._path) == self._inode:  # else the next daemon created the file
                 with suppress(OSError):
                     os.unlink(self._path)
         for connection in list(self._connections.values()):
@@ -290,7 +290,7 @@ class RpcServer:
                 return
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
-                    # A client that is not accepted would wake the loop again and again.
+                    # Otherwise the waiting client would wake the loop again and again.
                     self._poller.remove(self._listener.fileno())
                     self._accept_again_mono_s = time.monotonic() + _ACCEPT_AGAIN_S
                 else:
@@ -299,7 +299,7 @@ class RpcServer:
             self._admit(connection)
 
     def _admit(self, connection: socket.socket) -> None:
-        """Take a client of this user, unless its process would leave no room for others."""
+        """Accept a client of this user, unless its process would leave no room for others."""
         try:
             peer = transport.peer(connection)
         except OSError:
@@ -321,7 +321,7 @@ class RpcServer:
 
     def _refusal(self, peer: transport.Peer) -> str | None:
         """
-        Return why this process gets no further connection; None means that it gets one.
+        Why this process gets no further connection; None: it gets one.
 
         A process may hold as many connections as it leaves free, so there is always room for
         another process.
@@ -346,11 +346,11 @@ class RpcServer:
 
     def send(self, connection: Connection, message: dict[str, Any], fit: Fit | None = None) -> None:
         """
-        Send a message to one client; one that does not read is dropped.
+        Send a message to one client; a client that does not read is dropped.
 
         Args:
-            connection: who gets it.
-            message: to be sent.
+            connection: the recipient.
+            message: the message.
             fit: shortens its result if it is too long.
         """
         if connection.closed:
@@ -368,12 +368,12 @@ class RpcServer:
         self, topic: str, method: str, params: dict[str, Any], fit: Fit | None = None
     ) -> int:
         """
-        Send a notification to the subscribers of a topic; return how many got it.
+        Send a notification to the subscribers of a topic; return the number of recipients.
 
         Args:
-            topic: that they have subscribed to.
-            method: as in docs/protocol.md.
-            params: of the method.
+            topic: the topic.
+            method: a method of docs/protocol.md.
+            params: the parameters of the method.
             fit: shortens them if they are too long.
         """
         subscribers = [c for c in self._connections.values() if topic in c.topics]
@@ -397,8 +397,8 @@ class RpcServer:
         Whether a client, or one of this role, has subscribed to the topic.
 
         Args:
-            topic: of the subscription.
-            role: of the client; None: any.
+            topic: the topic of the subscription.
+            role: the role of the client; None: any.
         """
         return any(topic in c.topics and role in (None, c.role) for c in self._connections.values())
 
@@ -426,18 +426,18 @@ class RpcServer:
 
     @property
     def busy(self) -> bool:
-        """Whether clients wait for their turn: `serve` has something to do."""
+        """Whether clients wait for their turn, so that `serve` has something to do."""
         return bool(self._queue)
 
     def next_deadline_mono_s(self) -> float | None:
-        """When a paused client is served again, a silent one is dropped, or clients accepted."""
+        """When to serve a paused client again, drop a silent one, or accept clients again."""
         clients = self._connections.values()
         due = [self._accept_again_mono_s, *(each.paused_until_mono_s for each in clients)]
         due += [each.opened_mono_s + GREETING_S for each in clients if not each.greeted]
         return min((each for each in due if each is not None), default=None)
 
     def serve(self) -> None:
-        """Serve clients that sent much at once, each in turn, for a short while."""
+        """Serve clients with many requests, each in turn, for a short time."""
         now = time.monotonic()
         self._spent_s = 0.0
         end = now + _TURN_S
@@ -475,20 +475,21 @@ class RpcServer:
         if not events & ~WRITE:
             return
         if connection.queued:
-            if connection.paused_until_mono_s is not None:  # not listened to, so it has hung up
+            # not watched for input, so it has hung up
+            if connection.paused_until_mono_s is not None:
                 self.drop(connection)
         elif self._spent_s >= _TURN_S:
-            # Many that come at once are one turn, too. Later ones are read in the next, before
-            # those who come then: the poller names them in the same order each time.
+            # Many clients at once share one turn. The rest is read in the next turn, before new
+            # clients: the poller reports them in the same order each time.
             self._queue.append(connection)
             self._pause_reading(connection)
-        else:  # also after an error or a hang-up: reading shows which
+        else:  # includes an error or a hang-up, which reading shows
             began = time.monotonic()
             self._read(connection, _SERVE_AT_ONCE)
             self._spent_s += time.monotonic() - began
 
     def _read(self, connection: Connection, most: int) -> None:
-        """Read what a client sent, and serve at most `most` of its requests."""
+        """Read from a client, and serve at most `most` of its requests."""
         try:
             data = connection.socket.recv(_CHUNK_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -512,7 +513,7 @@ class RpcServer:
         self._serve(connection, most)
 
     def _serve(self, connection: Connection, most: int) -> None:
-        """Serve at most `most` requests; nothing more is read while some are left."""
+        """Serve at most `most` requests; stop reading while some are left."""
         now = time.monotonic()
         pause_s = connection.pause_s(now)
         if pause_s:
@@ -540,7 +541,7 @@ class RpcServer:
             self.send(connection, jsonrpc.error(None, error.code, str(error)))
             return
         if "method" not in message:
-            return  # a response, and the daemon sends no requests
+            return  # a response, although the daemon sends no requests
         reply = Reply(self, connection, message.get("id"))
         if reply.wanted and connection.unanswered > MAX_UNANSWERED:
             reply.error(

@@ -1,9 +1,8 @@
 """
-The status as clients read it, made of the last sample, and `fit`, which makes it fit one message.
-Pure.
+The status for clients, built from the last sample, and `fit`, which makes it fit one message. Pure.
 
-Names and paths are what other programs say of themselves. No limit on each of them bounds their
-sum without cutting what is true, so the whole is shortened only when it did not fit.
+Names and paths come from other programs. A limit on each could not bound their sum without cutting
+ordinary ones. So the status is shortened only if it does not fit.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ from watchdog_app.core.policy.engine import TickResult
 _SEVERITIES = ("ok", "note", "warning", "critical")
 _LEVELS = dict(zip(_SEVERITIES, Level, strict=False))
 
-_ENVELOPE_BYTES = 16 * 1024  # the message around it, and the sentence about what is left out
-_LARGE_ENTRY_BYTES = 8 * 1024  # an ordinary task has a tenth of it
+_ENVELOPE_BYTES = 16 * 1024  # for the message around it, and the sentence about omissions
+_LARGE_ENTRY_BYTES = 8 * 1024  # an ordinary task takes a tenth of it
 _LARGE_PART_BYTES = 64 * 1024
-_MOST_ITEMS = 16  # in a list of what was too large
+_MOST_ITEMS = 16  # in a list of an entry that is too large
 _MOST_CHARS = 200
-_MOST_FOREIGN_CHARS = 40  # each can take twelve bytes
+_MOST_FOREIGN_CHARS = 40  # non-ASCII; each can take twelve bytes
 _STAGES = ("ok", "watch", "warn", "save", "pause")
 
 Entry = Mapping[str, Any]
 Rank = Callable[[Entry], tuple[Any, ...]]
-# The share of the message that each list may take at most, what comes first in it, and its noun.
-# What one of them leaves free is free for those after it.
+# Largest share of the message for each list, the order of its entries, and its noun. Lists further
+# down may use what earlier ones leave free.
 _LISTS: dict[str, tuple[float, Rank, str]] = {
     "problems": (1 / 16, lambda _: (), "problems"),
     "incidents": (
@@ -49,7 +48,7 @@ _LISTS: dict[str, tuple[float, Rank, str]] = {
         lambda each: (each["closed_unix_s"] is not None, _stage_order(each)),
         "incidents",
     ),
-    # Those of one process each are many, that of the machine is one.
+    # Resources of single processes are many; the machine has one of each.
     "resources": (
         3 / 16,
         lambda each: (_stage_order(each), each["kind"] == "rlimit_as", -(each["ratio"] or 0)),
@@ -70,7 +69,7 @@ _LISTS: dict[str, tuple[float, Rank, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One sample and what the engine made of it."""
+    """One sample and the engine's result for it."""
 
     snapshot: machine.Snapshot
     tasks: tuple[machine.Task, ...]
@@ -94,12 +93,12 @@ def status(
 
     Args:
         look: the last sample; None before the first: only the daemon and the faults are known.
-        daemon: this one.
-        host_name: of the machine.
+        daemon: the record of this daemon.
+        host_name: the name of the machine.
         paused: tasks that watchdog has paused.
-        guards: by task.
-        faults: what is not watched.
-        now_unix_s: the time that counts before the first sample.
+        guards: guards by task.
+        faults: faults in force.
+        now_unix_s: the current time, used before the first sample.
     """
     problems = [records.Problem.from_object(each) for each in faults]
     if look is None:
@@ -132,7 +131,7 @@ def status(
         paused=ours,
         held={key: _limit_arguments(guard) for key, guard in guards.items() if guard.stopped},
     )
-    # Only now: the headline names what fills up, and not its GPU.
+    # Only after the overview: its headline names the exhausted resource, not the GPU that has it.
     raise_levels(gpus, resources, incidents)
     on_gpus = devices.devices_by_task(look.snapshot.hardware, look.tasks)
     return records.Status(
@@ -155,7 +154,7 @@ def status(
 
 
 def incident(each: decisions.Incident) -> records.Incident:
-    """An incident as clients and the journal know it."""
+    """An incident as clients and the journal see it."""
     is_fault = resource.is_condition(each.resource)
     is_gpu_fault = each.resource.kind is ResourceKind.GPU_HEALTH
     severity = _SEVERITIES[min(each.stage, len(_SEVERITIES) - 1)]
@@ -163,7 +162,7 @@ def incident(each: decisions.Incident) -> records.Incident:
         records.Contributor(
             pid=contributor.task.pid,
             name=contributor.name,
-            # Who computed on a broken GPU has not filled anything.
+            # A task that used a broken GPU has not filled anything.
             slope_bytes_per_s=None if is_fault else contributor.slope_bytes_per_s,
             share=None if is_fault else contributor.share,
         )
@@ -184,7 +183,7 @@ def incident(each: decisions.Incident) -> records.Incident:
 
 
 def kind_name(key: ResourceKey) -> str:
-    """What clients call the kind of a resource."""
+    """The name of a resource's kind for clients."""
     if key == resource.UNPLUGGED:
         return "unplugged"
     if key.kind is ResourceKind.GPU_HEALTH:
@@ -292,7 +291,7 @@ def _task(
         start_time=task.key.start_time,
         name=task.name,
         kind=task.kind.value,
-        # A pause of a moment ago is not in the sample yet; one that ended is gone from `ours`.
+        # A recent pause is not in the sample yet; an ended one is not in `ours` any more.
         state="paused" if is_ours else "stopped" if guard and guard.stopped else task_state(task),
         paused_by_watchdog=is_ours,
         children=len(task.members) - 1,
@@ -358,7 +357,7 @@ def _gpu(gpu: hardware.Gpu, look: Look, owners: Mapping[int, machine.Task]) -> r
 
 
 def _partition(gpu_id: str) -> str:
-    """`0000:65:00.0/gi3.ci0` to `GI 3 / CI 0`, as nvidia-smi names it."""
+    """`0000:65:00.0/gi3.ci0` as `GI 3 / CI 0`, the form of nvidia-smi."""
     parts = gpu_id.partition("/")[2].split(".")
     return " / ".join(f"{each[:2].upper()} {each[2:]}" for each in parts)
 
@@ -374,11 +373,11 @@ def _gpu_process(
 
 def gpu_health(gpu: hardware.Gpu, incidents: Collection[decisions.Incident]) -> records.Health:
     """
-    How a GPU is: by its state, or by an open incident of it or its driver that is worse.
+    The health of a GPU: from its state, or from a worse open incident of it or its driver.
 
     Args:
         gpu: as last read.
-        incidents: those that are open.
+        incidents: the open incidents.
     """
     fault = gpu_faults.STATES.get(gpu.state)
     worst = 0 if fault is None else int(fault.stage)
@@ -391,7 +390,8 @@ def gpu_health(gpu: hardware.Gpu, incidents: Collection[decisions.Incident]) -> 
         if each.resource.kind is not ResourceKind.GPU_HEALTH or each.resource.subject not in (
             gpu.id,
             gpu.parent_id,
-            None if each.device_works else "driver",  # beside an updated driver its GPUs work on
+            # with an updated driver, its GPUs keep working
+            None if each.device_works else "driver",
         ):
             continue
         reached = min(int(each.stage), len(_SEVERITIES) - 1)
@@ -417,7 +417,7 @@ def _hardware(snapshot: machine.Snapshot) -> records.Hardware:
 
 
 def _limit_arguments(guard: records.Guard) -> str:
-    """What `watchdog limit` is to be given, to let a stopped guard go on."""
+    """Arguments of `watchdog limit` that let a stopped guard continue."""
     return f"{guard.pid} {size_above(max(guard.limit_bytes or 0, guard.used_bytes or 0))}"
 
 
@@ -427,14 +427,14 @@ def _whole_bytes(value: float, unit: str) -> float:
 
 def fit(status: dict[str, Any], most_bytes: int = MAX_LINE_BYTES) -> dict[str, Any]:
     """
-    The same status with so many tasks, resources and incidents as one message holds.
+    The same status with as many tasks, resources and incidents as one message holds.
 
-    Those that are in danger or paused come first, then the largest. Long texts and lists of what
-    is too large alone are cut. `problems` says how many are left out.
+    Tasks that are in danger or paused come first, then the largest. Long texts and lists of too
+    large entries are cut. `problems` says how many entries are left out.
 
     Args:
         status: as `core.model.status.Status` encodes it.
-        most_bytes: of the message.
+        most_bytes: size of the message.
     """
     found = dict(status)
     for name in ("host", "daemon", "hardware"):
@@ -459,7 +459,7 @@ def fit(status: dict[str, Any], most_bytes: int = MAX_LINE_BYTES) -> dict[str, A
 
 
 def _fit_entries(entries: list[Entry], room: int, rank: Rank) -> tuple[list[Entry], int]:
-    """What has room, the first by rank, in the order in which it was; and its bytes."""
+    """The entries that fit, chosen by rank and kept in their order; and their size in bytes."""
     chosen: dict[int, Entry] = {}
     used = 0
     for index in sorted(range(len(entries)), key=lambda index: rank(entries[index])):

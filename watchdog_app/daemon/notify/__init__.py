@@ -1,7 +1,7 @@
 """
-Showing notifications to people: what a channel is, and the table of channels.
+Channels that show notifications to people: their interface, and the table of channels.
 
-A new channel is a module with a `Channel`, a row of CHANNELS and its setting in `[notify]`.
+To add one, write a module with a `Channel` and add a row of CHANNELS and its setting in `[notify]`.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ _ACTION_KEYS = frozenset(("save", "pause", "resume"))
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What became of a notification in one channel."""
+    """The result of a notification in one channel."""
 
     delivered: bool
-    detail: str = ""  # where it was not delivered: why, and what to do
+    detail: str = ""  # if not delivered: the reason and advice
 
 
 class Channel(Protocol):
     """One way to show a notification. Its class is called with its setting of `[notify]`."""
 
     name: str
-    beside_tray: bool  # also where a tray has shown it
-    needed: bool  # its failure is a fault; else a machine that lacks it lacks nothing
+    beside_tray: bool  # used even if a tray has shown the notification
+    needed: bool  # its failure is a fault; False: a machine may lack it
 
     def send(self, notification: Notification) -> Delivery:
         """
-        Show it, and say whether that worked.
+        Show the notification and report whether that worked.
 
-        It is called in a thread of the channel's own, blocks some seconds at most, never raises.
+        Runs in the channel's own thread, blocks some seconds at most, never raises.
         """
 
 
-# Setting of `[notify]` that switches it on, module and class; loaded when it is on.
+# Setting of `[notify]` that turns it on: module and class, imported when on.
 CHANNELS = {
     "desktop": "desktop:DesktopChannel",
     "terminal": "terminal:TerminalChannel",
@@ -49,7 +49,7 @@ CHANNELS = {
 
 
 def open_channels(settings: NotifySettings) -> Sequence[Channel]:
-    """The channels that are switched on."""
+    """The channels that are turned on."""
     found = []
     for name, place in CHANNELS.items():
         setting = getattr(settings, name)
@@ -64,7 +64,7 @@ def action_commands(notification: Notification) -> list[str]:
     """
     The commands of a notification's buttons, for channels that show no buttons.
 
-    Commands that its text names already, or that only show more, are left out.
+    Leaves out commands that the text already names, and commands that only show more.
     """
     return [
         each.command

@@ -1,9 +1,9 @@
 """
-Notifications by a command of the user's own: a mail, a message to a phone, a light.
+Notifications by a user's own command: a mail, a message to a phone, a light.
 
-The command is a list of arguments and never goes through a shell: what a file
-is called can be no command. It gets the notification as one JSON object on standard
-input, and the same in variables named WATCHDOG_*.
+The command is a list of arguments and never goes through a shell, so that a file name cannot become
+a command. It gets the notification as one JSON object on standard input, and the same in variables
+named WATCHDOG_*.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from watchdog_app.core.model.decisions import Notification
 from watchdog_app.daemon.notify import Delivery
 
 TIMEOUT_S = 10.0
-_MOST_OUTPUT_CHARS = 300  # characters of what a failed command wrote
+_MOST_OUTPUT_CHARS = 300  # of the output of a failed command
 
 
 class CommandChannel:
@@ -30,7 +30,7 @@ class CommandChannel:
 
     Args:
         argv: program and arguments; a `~` at the start of the program is the home folder.
-        timeout_s: after that it is ended, with everything that it started.
+        timeout_s: time limit, after which the command and all its children are killed.
     """
 
     name = "command"
@@ -41,10 +41,10 @@ class CommandChannel:
         self._timeout_s = timeout_s
 
     def send(self, notification: Notification) -> Delivery:
-        """Run it; delivered when it ends with status 0 in time."""
-        # A file and not a pipe: what a program left running in the background still holds a pipe
-        # open, and reading it would wait for that program.
-        import tempfile  # 1 MB, and few configure a command
+        """Run the command; delivered if it ends with status 0 in time."""
+        # A file instead of a pipe: a background process that the command started keeps a pipe open,
+        # and reading would wait for that process.
+        import tempfile  # takes 1 MB, and few users configure a command
 
         with tempfile.TemporaryFile() as output:
             try:
@@ -77,7 +77,7 @@ class CommandChannel:
 
 
 def variables(notification: Notification) -> dict[str, str]:
-    """The notification as environment variables; a NUL, which none can hold, is left out."""
+    """The notification as environment variables, without NUL characters, which they cannot hold."""
     values = {
         "WATCHDOG_NOTIFICATION": notification.id,
         "WATCHDOG_INCIDENT": notification.incident,
@@ -94,7 +94,8 @@ def variables(notification: Notification) -> dict[str, str]:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End it and all of its session that did not leave the group."""
-    with suppress(ProcessLookupError, PermissionError):  # it has just ended, or is somebody else's
+    """Kill the command and all of its session that did not leave the process group."""
+    # it has just ended, or belongs to another user
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

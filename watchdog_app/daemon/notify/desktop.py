@@ -1,12 +1,12 @@
 """
-Notifications on the desktop, by a child that lives for one of them.
+Notifications on the desktop, by a helper process for each.
 
-The libraries that speak to a desktop cost the daemon 12 MB and could hang or
-crash in it. So a helper is started for each notification, reads it as JSON on
-standard input, and answers with one line of JSON whether it was shown.
+The desktop libraries would cost the daemon 12 MB and could hang or crash it. So a helper is started
+for each notification. It reads the notification as JSON on standard input and answers with one line
+of JSON whether it was shown.
 
-It has ended when a button would be pressed: so there are none, and the text
-says what to type instead.
+The helper has ended before a user could press a button. So there are no buttons, and the text names
+the commands instead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from watchdog_app.core.model.decisions import Notification
 from watchdog_app.daemon.notify import Delivery, action_commands
 
 DEADLINE_S = 8.0
-# GNOME refuses more than about one a second (ExcessNotificationGeneration).
+# GNOME refuses more than about one notification a second (ExcessNotificationGeneration).
 _LEAST_GAP_S = 1.0
 _MOST_REMEMBERED = 64
 
@@ -30,10 +30,10 @@ class DesktopChannel:
     """
     Shows notifications on the desktop of this user's session.
 
-    A later one of the same incident and task takes the place of the earlier one on the screen.
+    A notification replaces an earlier one of the same incident and task on the screen.
 
     Args:
-        deadline_s: a helper that takes longer is ended, and the notification counts as not shown.
+        deadline_s: time limit of the helper, after which the notification counts as not shown.
         env: environment of the helper; None: that of this process.
         helper: command line of the helper.
     """
@@ -60,7 +60,9 @@ class DesktopChannel:
         self._shown: dict[tuple[str, int | None], int] = {}
 
     def send(self, notification: Notification) -> Delivery:
-        """Show it; blocks up to the deadline, and a second more right after another one."""
+        """
+        Show the notification; blocks up to the deadline, and a second more right after another one.
+        """
         if self._last_mono_s is not None:
             self._sleep(max(0.0, _LEAST_GAP_S - (self._clock() - self._last_mono_s)))
         place = (notification.incident, notification.task)
@@ -77,7 +79,7 @@ class DesktopChannel:
         return Delivery(answer.get("delivered") is True, str(answer.get("detail", "")))
 
     def _run_helper(self, request: Mapping[str, object]) -> dict[str, object]:
-        """The helper's answer; a helper that gives none is an answer too."""
+        """The helper's answer, or a description of its failure."""
         try:
             done = subprocess.run(
                 self._helper,

@@ -1,9 +1,9 @@
 """
 The helper that shows one notification on the desktop, run with `python -m`.
 
-Reads the notification as JSON on standard input; writes
-{"delivered": bool, "detail": str, "number": int} as the last line of standard
-output. `number` is the server's id of what is shown, 0 where there is none.
+Reads the notification as JSON on standard input. Writes {"delivered": bool, "detail": str,
+"number": int} as the last line of standard output. `number` is the server's id of the shown
+notification, 0 if there is none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HAS_DBUS: bool = sys.platform != "darwin"
 
 
 def main() -> int:
-    """Show the notification that stands on standard input."""
+    """Show the notification from standard input."""
     # Libraries write to standard output too; the answer must stay the last line of ours.
     answer_fd = os.dup(1)
     os.dup2(2, 1)
@@ -34,7 +34,7 @@ def main() -> int:
 
 
 def show(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Show a notification in the best way that this system has."""
+    """Show a notification by D-Bus, or by plyer on macOS."""
     return _show_by_dbus(request) if _HAS_DBUS else _show_by_plyer(request)
 
 
@@ -69,7 +69,7 @@ def _show_by_plyer(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _not_an_option(text: str) -> str:
-    """Prefix a space, so that programs that plyer starts take the text for no option."""
+    """Prefix a space, so that the programs that plyer starts do not take the text for an option."""
     return f" {text}" if text.startswith("-") else text
 
 

@@ -1,12 +1,12 @@
 """
-Which notifications go out, and their way to people: the tray shows them, or the channels do.
+Filters notifications and delivers them: trays show them, or the channels do.
 
-People switch protection off for a while, or snooze notifications. Wall clocks are set and machines
-are suspended. So what ends after a time ends when the wall clock or the running time comes to it,
-whichever is first: the mistake to avoid is to stay quiet for longer than was asked for.
+People turn protection off for a while, or snooze notifications. Wall clocks can be set and machines
+suspended. So such a period ends when either the wall clock or the running time reaches its end:
+staying quiet for longer than requested is the worse mistake.
 
-The daemon itself never talks to a desktop: that takes libraries larger than
-the daemon, and a bus that hangs would hang it. Each channel has a thread of its own.
+The daemon itself never talks to a desktop: that takes libraries larger than the daemon, and a
+hanging bus would block it. Each channel has a thread of its own.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notify import Channel, Delivery, open_channels
 from watchdog_app.daemon.rpc import RpcServer
 
-_ACKNOWLEDGE_TIMEOUT_S = 2.0  # a tray is given this long to acknowledge
+_ACKNOWLEDGE_TIMEOUT_S = 2.0  # for a tray to acknowledge
 _LINGER_S = 1.0
 
 OnOutcome = Callable[[bool, str], None]  # delivered, detail
 
 _MOST_SNOOZES = 64
 _MOST_REMEMBERED = 256
-# Topics that are sent also while protection is off: they report events, not forecasts.
+# Topics that are sent even while protection is off: they report events, not forecasts.
 _ALWAYS_SENT = frozenset(
     (
         "exited",
@@ -61,18 +61,18 @@ class Until:
 
     def has_passed(self, mono_s: float, unix_s: float) -> bool:
         """
-        Whether either clock has come to it.
+        Whether either clock has reached the deadline.
 
         Args:
             mono_s: running time.
-            unix_s: seconds of the epoch.
+            unix_s: seconds since 1970.
         """
         return mono_s >= self.mono_s or unix_s >= self.unix_s
 
 
 @dataclass(frozen=True, slots=True)
 class Snooze:
-    """Notifications that are suppressed: of one incident, of one task, or with neither all."""
+    """Suppressed notifications: of one incident, of one task, or with neither all."""
 
     incident: str | None
     task: int | None  # pid of its root
@@ -90,7 +90,7 @@ class Snooze:
 class _SavedState:
     """The saved state for the next daemon."""
 
-    mono_s: float  # when it was written down
+    mono_s: float  # running time when it was saved
     protecting: bool
     until: Until | None
     snoozes: tuple[Snooze, ...]
@@ -99,15 +99,15 @@ class _SavedState:
 
 class NotificationFilter:
     """
-    Whether anything is done at all, and which notifications go out.
+    Decides whether watchdog acts at all, and which notifications are sent.
 
-    `suppressed` counts those that did not; `pending` are their incidents, whose danger is told anew
-    when the quiet is over.
+    `suppressed` counts the others. `pending` has their incidents, which are reported again when the
+    quiet time ends.
 
     Args:
-        settings: with the quiet hours.
+        settings: the settings, which have the quiet hours.
         mono: running time in seconds.
-        wall: seconds of the epoch.
+        wall: seconds since 1970.
     """
 
     def __init__(
@@ -121,11 +121,11 @@ class NotificationFilter:
         self.protecting = True
         self.suppressed = 0
         self.pending: set[str] = set()
-        self._until: Until | None = None  # when protection comes on by itself
+        self._until: Until | None = None  # when protection turns on again
         self._snoozes: list[Snooze] = []
         self._notified: deque[str] = deque(maxlen=_MOST_REMEMBERED)  # incidents
         self._was_quiet = False
-        self._ended = False  # somebody wants to be told again
+        self._ended = False  # a snooze ended: report pending incidents again
         self.apply(settings)
 
     def apply(self, settings: Settings) -> None:
@@ -134,11 +134,11 @@ class NotificationFilter:
 
     def protect(self, on: bool, for_s: float | None = None) -> None:
         """
-        Switch protection on, or off for so many seconds, or off until it is switched on.
+        Turn protection on, or off for some seconds, or off until a user turns it on.
 
         Args:
-            on: whether watchdog acts.
-            for_s: how long it does not; None: until it is switched on.
+            on: True: watchdog acts.
+            for_s: seconds until it turns on again; None: until a user turns it on.
         """
         self.protecting = on
         self._until = None if on or for_s is None else self._until_after(for_s)
@@ -147,13 +147,13 @@ class NotificationFilter:
         self, incident: str | None, task: int | None, name: str | None, for_s: float
     ) -> Snooze | None:
         """
-        Hold these notifications back from now on; 0 s: no longer. Replaces an earlier one.
+        Suppress these notifications from now on; 0 s ends that. Replaces an earlier snooze.
 
         Args:
-            incident: the id of one; None: of any.
-            task: pid of the root of one; None: of any.
-            name: of the task, for people.
-            for_s: how long; 0: no longer.
+            incident: id of an incident; None: any.
+            task: pid of a task's root; None: any.
+            name: name of the task, for people.
+            for_s: duration; 0: end it.
         """
         meant = (incident, task)
         self._snoozes = [
@@ -168,11 +168,11 @@ class NotificationFilter:
 
     def move_snoozes(self, before: int, now: int) -> bool:
         """
-        Move the snoozes of a task to another pid; whether there are any.
+        Move the snoozes of a task to another pid; return whether there are any.
 
         Args:
-            before: pid of the root until now.
-            now: pid of the root from now on.
+            before: the earlier pid of the root.
+            now: the new pid of the root.
         """
         found = [snooze for snooze in self._snoozes if snooze.task == before]
         self._snoozes = [
@@ -182,9 +182,10 @@ class NotificationFilter:
 
     def reason(self, notification: Notification) -> str | None:
         """
-        Why this notification is suppressed now; None: it goes out.
+        Why this notification is suppressed now; None: it is sent.
 
-        What is critical comes through everything but protection that is switched off.
+        Protection that is off suppresses critical ones, too, unless their topic is in
+        `_ALWAYS_SENT`. Snoozes and quiet hours never suppress critical ones.
         """
         why = self._suppression_reason(notification)
         if why is not None:
@@ -196,10 +197,10 @@ class NotificationFilter:
 
     def expire(self) -> tuple[bool, frozenset[str]]:
         """
-        End what has passed since the last call.
+        End protection pauses and snoozes whose time has passed since the last call.
 
         Returns:
-            Whether protection has come on by itself, and incidents to be told anew.
+            Whether protection has turned on again, and the incidents to report again.
         """
         back_on = self._until is not None and self._until.has_passed(*self._clock_times())
         if back_on:
@@ -215,22 +216,22 @@ class NotificationFilter:
         return back_on, frozenset(due)
 
     def quiet_hours(self) -> str | None:
-        """The quiet hours that it is now; None: none."""
+        """The quiet hours that apply now; None: no quiet hours."""
         if not self._hours:
             return None
-        time.tzset()  # a laptop travels
+        time.tzset()  # a laptop travels across time zones
         now = time.localtime(self._wall())
         return quiet_span_at(self._hours, now.tm_hour, now.tm_min)
 
     @property
     def protection(self) -> records.Protection:
-        """As the status object has it."""
+        """The protection as a record of the status."""
         until_unix_s = None if self._until is None else self._until.unix_s
         return records.Protection(on=self.protecting, until_unix_s=until_unix_s)
 
     @property
     def snoozed(self) -> tuple[records.Snooze, ...]:
-        """As the status object has it."""
+        """The snoozes as records of the status."""
         standing = (
             snooze for snooze in self._snoozes if not snooze.until.has_passed(*self._clock_times())
         )
@@ -247,22 +248,22 @@ class NotificationFilter:
         )
 
     def knows_incident(self, incident: str) -> bool:
-        """Whether a notification of this incident went out or was suppressed, lately."""
+        """Whether a notification of this incident was sent or suppressed recently."""
         return incident in self.pending or incident in self._notified
 
     def load(self, value: Any, same_boot: bool) -> None:
         """
-        Restore the state of `dump`; what has ended meanwhile is dropped.
+        Restore the state of `dump`, without snoozes that no longer apply.
 
         Args:
             value: from `dump`.
-            same_boot: the machine has not been started anew: its tasks and incidents are the same.
+            same_boot: the machine has not been rebooted, so its tasks and incidents are the same.
 
         Raises:
-            ValueError: these are not its values. Nothing was changed.
+            ValueError: the value is not from `dump`. Nothing was changed.
         """
         kept: _SavedState = codec.decode(_SavedState, value)
-        # The running time goes on from what was left: the wall clock may have been set since.
+        # Continue on the running time: the wall clock may have been set since.
         shift_s = self._mono() - kept.mono_s
 
         def later(until: Until) -> Until:
@@ -311,12 +312,12 @@ class NotificationFilter:
 
 def quiet_span_at(spans: Sequence[str], hour: int, minute: int) -> str | None:
     """
-    The first of these hours that this time of day falls into; None: it is not quiet.
+    The first of these quiet spans that includes a time of day; None: no span does.
 
-    Local time: where clocks change for daylight saving, that night is an hour shorter or longer.
+    Local time: in a night in which daylight saving changes, a span is an hour shorter or longer.
 
     Args:
-        spans: such as "22:00-07:00"; the begin is included, the end is not.
+        spans: such as "22:00-07:00"; the start is included, the end is not.
         hour: local, 0 to 23.
         minute: 0 to 59.
     """
@@ -330,25 +331,25 @@ def quiet_span_at(spans: Sequence[str], hour: int, minute: int) -> str | None:
 
 @dataclass(slots=True)
 class _Unacknowledged:
-    """A notification that trays have and have not acknowledged."""
+    """A notification that trays have received and not yet acknowledged."""
 
     notification: Notification
     on_outcome: OnOutcome
     until_mono_s: float
-    trays: int  # that have not said that they could not show it
-    written: str = ""  # by a follower in a terminal, which counts where nothing else works
+    trays: int  # trays that may still show it
+    written: str = ""  # detail of a follower in a terminal, which counts if nothing else works
 
 
 class Dispatcher:
     """
-    Brings each notification to somebody, and says whether that worked.
+    Delivers each notification to people, and reports whether that worked.
 
     Args:
-        server: whose clients may show it.
-        settings: which channels there are.
-        wake: ends the loop's wait: `poll` has something to do.
-        log: of the daemon.
-        opened: makes the channels.
+        server: its clients may show notifications.
+        settings: the configured channels.
+        wake: ends the loop's wait, as `poll` has something to do.
+        log: the daemon's log.
+        opened: creates the channels.
         clock: monotonic seconds.
     """
 
@@ -365,7 +366,7 @@ class Dispatcher:
         self.shown = 0
         self.undelivered = 0
         self.last_failure: str | None = None
-        self.fault: Fault | None = None  # one of several ways does not work
+        self.fault: Fault | None = None  # set while one of several channels does not work
         self._server = server
         self._wake = wake
         self._log = log
@@ -383,10 +384,10 @@ class Dispatcher:
         self, notification: Notification, on_outcome: OnOutcome, task: Task | None = None
     ) -> None:
         """
-        Bring a notification to somebody; `on_outcome` is called once, now or later.
+        Deliver a notification; `on_outcome` is called once, now or later.
 
         Args:
-            task: whom it concerns; None: nobody, or it has ended.
+            task: the task that it concerns; None: no task, or the task has ended.
         """
         record = records.Notification.from_object(
             notification,
@@ -407,11 +408,11 @@ class Dispatcher:
         Record the answer of a tray; of several trays the first that showed it counts.
 
         Args:
-            id_: of the notification.
-            delivered: it was shown.
-            detail: how, or why not.
-            follower: not a tray on a desktop but lines in a terminal, which nobody may be
-                looking at: the other ways are tried as well.
+            id_: the notification.
+            delivered: whether it was shown.
+            detail: the way, or the reason for the failure.
+            follower: the client prints lines in a terminal, which its user may not see. So the
+                other channels are tried as well.
         """
         waiting = self._waiting.get(id_)
         if waiting is None:
@@ -425,7 +426,7 @@ class Dispatcher:
             return
         del self._waiting[id_]
         detail = detail or "shown by the tray"
-        # A page to a phone is sent all the same, and it is written down if that fails.
+        # Still send it by the other channels, such as to a phone, and record if that fails.
         others = [channel for channel in self._channels if channel.beside_tray]
         if others:
             self._send(others, waiting.notification, waiting.on_outcome, detail)
@@ -433,7 +434,9 @@ class Dispatcher:
             self._report_outcome(waiting.on_outcome, True, detail)
 
     def poll(self, now_mono_s: float) -> None:
-        """Collect results of channels; send by other channels what no tray has acknowledged."""
+        """
+        Collect results of channels; use the channels for notifications that no tray acknowledged.
+        """
         for worker in self._workers.values():
             worker.collect()
         for id_, waiting in list(self._waiting.items()):
@@ -441,11 +444,11 @@ class Dispatcher:
                 self._send_unacknowledged(id_)
 
     def next_deadline_mono_s(self) -> float | None:
-        """When `poll` has something to do."""
+        """The time at which `poll` must be called next; None: no notification waits."""
         return min((waiting.until_mono_s for waiting in self._waiting.values()), default=None)
 
     def close(self, timeout_s: float) -> None:
-        """Show what is waiting, as far as that takes no longer than `timeout_s`."""
+        """Send the waiting notifications, within `timeout_s`."""
         end_mono_s = self._clock() + timeout_s
         for id_ in list(self._waiting):
             self._send_unacknowledged(id_)
@@ -464,13 +467,13 @@ class Dispatcher:
         written: str = "",
     ) -> None:
         """
-        Send it by these channels at once; it is shown when one of them worked.
+        Send a notification by these channels at once; it counts as shown when one has worked.
 
         Args:
-            channels: all that it goes by.
-            notification: what is sent.
-            on_outcome: called once all have answered.
-            written: how it was shown already; "": not at all.
+            channels: the channels.
+            notification: the notification.
+            on_outcome: called once, when all have answered.
+            written: how it was already shown; "": not at all.
         """
         if not channels:
             detail = "Notifications are switched off: see [notify] in the configuration."
@@ -496,7 +499,7 @@ class Dispatcher:
         on_outcome: OnOutcome,
         written: str,
     ) -> None:
-        """All channels have answered."""
+        """Report the outcome after all channels have answered."""
         worked = [channel.name for channel in channels if found[channel.name].delivered]
         broken = [channel for channel in channels if not found[channel.name].delivered]
         failures = "; ".join(f"{each.name}: {found[each.name].detail}" for each in broken)

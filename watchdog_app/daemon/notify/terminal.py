@@ -23,7 +23,7 @@ class TerminalChannel:
         self._stream = sys.stderr if stream is None else stream
 
     def send(self, notification: Notification) -> Delivery:
-        """Write it."""
+        """Write the notification."""
         at = time.strftime("%H:%M:%S", time.localtime(notification.unix_s))
         lines = [f"[{at}] watchdog: {clean(notification.title, _LINE)}"]
         lines += [f"           {clean(line, _LINE)}" for line in notification.body.splitlines()]
