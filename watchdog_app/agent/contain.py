@@ -1,11 +1,11 @@
 """
-The border between the agent and the training: an error of ours stays ours.
+Error boundary between the agent and the training: errors of the agent never reach the training.
 
-Everything that the training calls goes through a `Guard`. It catches
-`Exception` and nothing else: Ctrl-C, `sys.exit` and the kernel's signals are
-the user's, and so is what a signal handler of the program raises while code of
-ours happens to run (PyTorch's: a worker of a DataLoader was killed). With
-WATCHDOG_AGENT_STRICT=1 (our own tests) it catches nothing.
+Every call from the training into the agent goes through a `Guard`. It catches `Exception` and
+nothing else. Ctrl-C, `sys.exit` and the kernel's signals belong to the user. So do errors that a
+signal handler of the program raises while agent code runs. PyTorch has such a handler: it raises
+when a DataLoader worker was killed. With WATCHDOG_AGENT_STRICT=1 (set by our own tests) the guard
+catches nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Guard:
         with guard:
             work()
 
-    May be used by several threads and within itself.
+    Thread-safe and reentrant.
     """
 
     def __init__(self, part: str = "the rescue agent") -> None:
@@ -41,7 +41,7 @@ class Guard:
         Print the first error.
 
         Raises:
-            Exception: `error` again, where tests asked for that or it is none of ours.
+            Exception: `error` again, if the tests asked for it or a signal handler raised it.
         """
         if os.environ.get(STRICT) == "1" or _is_from_signal_handler(error):
             raise error
@@ -56,7 +56,7 @@ class Guard:
         )
 
     def print_once(self, message: str) -> None:
-        """Print a message that is no error of ours, the first time that it occurs."""
+        """Print a message that does not report an agent error, the first time it occurs."""
         if message not in self._printed:
             self._printed.add(message)
             print_message(message)
@@ -74,7 +74,7 @@ class Guard:
 
 
 def _is_from_signal_handler(error: BaseException) -> bool:
-    """Whether a signal handler raised it, which the interpreter had put between ours."""
+    """Whether a signal handler of the program raised the error during agent code."""
     seen = []
     step = error.__traceback__
     while step is not None:
@@ -84,7 +84,7 @@ def _is_from_signal_handler(error: BaseException) -> bool:
 
 
 def _handler_code(handler: Any) -> CodeType | None:
-    """Of a function, a method, a partial, or an object that can be called."""
+    """The code of a function, a method, a partial or a callable object."""
     while isinstance(handler, functools.partial):
         handler = handler.func
     call = getattr(type(handler), "__call__", None)  # noqa: B004 - for its code

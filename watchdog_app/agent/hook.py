@@ -1,12 +1,12 @@
 """
-The agent switched on without a word in the program: it waits until a framework is imported.
+Switch the agent on without a change to the program: it waits until a framework is imported.
 
     from watchdog_app.agent import hook
     hook.switch_on()
 
-One finder on `sys.meta_path` looks at the name of each module that is imported, and does nothing
-until one of those in `WATCHED_MODULES` is. It imports nothing of a framework, and nothing that
-starts slowly: this runs at the start of every kernel and every script.
+One finder on `sys.meta_path` reads the name of each imported module. It does nothing until the
+program imports one of `WATCHED_MODULES`. The finder imports no framework and nothing that starts
+slowly, because it runs at the start of every kernel and every script.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-# A framework's module: what it has once it is complete, and the module of ours that is then
-# given it: `attach(module)`, once a module, and `detach()`, which undoes all of them.
+# Framework module -> (an attribute that exists once the import is complete, the agent module that
+# gets `attach(module)` then). `attach` is called once per module; `detach()` undoes all of them.
 WATCHED_MODULES = {
-    # Keras 3 alone has it. Each fit of every backend comes by here.
+    # Only Keras 3 has this module. Every fit of every backend uses it.
     "keras.src.callbacks.callback_list": ("CallbackList", "watchdog_app.agent.found.fits"),
-    # What a loop over Keras 3's `train_on_batch` comes by.
+    # A loop over Keras 3's `train_on_batch` uses it.
     "keras.src.trainers.trainer": ("model_supports_jit", "watchdog_app.agent.found.fits"),
-    # Keras 2, where a program still uses it.
+    # Keras 2, for programs that still use it.
     "tf_keras.src.callbacks": ("UpdateEmbeddingCallback", "watchdog_app.agent.found.fits"),
-    # Every optimizer of Keras 3 steps through it, in a fit and in loops of the user's own.
+    # Every optimizer of Keras 3 steps through it, in a fit and in the user's own loops.
     "keras.src.optimizers.base_optimizer": (
         "BaseOptimizer",
         "watchdog_app.agent.found.tensorflow_signals",
     ),
-    # PyTorch tells of each step of each optimizer; its loaders, of each pass over data.
+    # PyTorch reports each step of each optimizer; its loaders report each pass over the data.
     "torch.optim.optimizer": ("Optimizer", "watchdog_app.agent.found.torch_signals"),
     "torch.utils.data.dataloader": (
         "_MultiProcessingDataLoaderIter",
@@ -43,32 +43,33 @@ WATCHED_MODULES = {
 }
 
 
-# Under a guard: what it refuses is an error that does not name it.
+# Set by the memory guard. An allocation that the guard refuses raises an error that does not name
+# the guard.
 _GUARD_VARIABLES = ("WATCHDOG_GUARD", "WATCHDOG_GUARD_LIMIT")
 
-# What computes imports one of these: from then on the end of the process is noted. Before that
-# not even our module for it is loaded.
+# Programs that compute import one of these. From then on the agent records how the process ends.
+# Before that the agent does not even load its module for it.
 _COMPUTING_LIBRARIES = frozenset(("numpy", "torch", "tensorflow", "keras", "jax"))
 
 
 class _Finder:
-    """Lets others find the module, and has a look at it when it is made."""
+    """Leaves the search to the other finders and wraps the loader of a watched module."""
 
     def __init__(self) -> None:
-        self._asked: set[tuple[int, str]] = set()  # thread and module that is being looked for
+        self._asked: set[tuple[int, str]] = set()  # (thread, module) pairs being searched for
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """The module's spec with a loader of ours around its own; None for any other module."""
+        """The module's spec with our loader around its own; None for any other module."""
         if name not in WATCHED_MODULES:
             if name in _COMPUTING_LIBRARIES:
                 _install_crash_report()
             return None
         asked = (get_ident(), name)
         if asked in self._asked:
-            return None  # by another finder that asks everybody, as we do
+            return None  # called by another finder that asks every finder, as this one does
         self._asked.add(asked)
         try:
-            # It stays in the list: TensorFlow asks for specs of what it does not import.
+            # The finder stays in the list: TensorFlow asks for specs of modules it does not import.
             for finder in list(sys.meta_path):
                 find = getattr(finder, "find_spec", None)
                 spec = None if finder is self or find is None else find(name, path, target)
@@ -82,7 +83,7 @@ class _Finder:
 
 
 class _Loader:
-    """The module's own loader, and `_attach` behind it."""
+    """The module's own loader, followed by `_attach`."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -91,7 +92,7 @@ class _Loader:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        # As if we had never been there: inspect and pickle ask these.
+        # Restore the loader first: inspect and pickle read these attributes.
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
@@ -107,10 +108,10 @@ _finder = _Finder()
 
 def switch_on() -> bool:
     """
-    From now on trainings that name no Rescue get one. Never raises.
+    Attach a Rescue to later trainings that name none. Never raises.
 
     Returns:
-        False where it was on already.
+        False if the agent was already on.
     """
     if is_on():
         return False
@@ -121,7 +122,7 @@ def switch_on() -> bool:
         _install_crash_report()
     for name, (last, _) in WATCHED_MODULES.items():
         module = sys.modules.get(name)
-        # While it is being imported by another thread it is not complete: that import is let be.
+        # A module that another thread is importing is incomplete: leave it to that import.
         if module is not None and hasattr(module, last):
             _attach(module)
     return True
@@ -129,10 +130,10 @@ def switch_on() -> bool:
 
 def switch_off() -> bool:
     """
-    Everything as it was before; a fit under way keeps what it has.
+    Undo `switch_on`; a running fit keeps its Rescue.
 
     Returns:
-        False where it was not on.
+        False if the agent was not on.
     """
     if not is_on():
         return False
@@ -157,7 +158,7 @@ def _install_crash_report() -> None:
         from watchdog_app.agent.runtime.crash_report import install
 
         install()
-    except Exception:  # noqa: S110 - an end that nobody explains is no reason to fail at the start
+    except Exception:  # noqa: S110 - a missing crash report must not break the start of the program
         pass
 
 
@@ -167,7 +168,7 @@ def _explain_refusals() -> None:
 
         WATCHED_MODULES.update(refused.WATCHED_MODULES)
         refused.install()
-    except Exception:  # noqa: S110 - an error that is not explained is no reason to fail either
+    except Exception:  # noqa: S110 - without the explanation the program still starts
         pass
 
 
@@ -176,7 +177,7 @@ def _attach(module: ModuleType) -> None:
         from importlib import import_module
 
         import_module(WATCHED_MODULES[module.__name__][1]).attach(module)
-    except Exception as error:  # the program imports its framework, with us or without
+    except Exception as error:  # the program must be able to import its framework without the agent
         from watchdog_app.agent.contain import describe, print_message
 
         framework = module.__name__.partition(".")[0]

@@ -1,8 +1,9 @@
 """
 The private names of frameworks that the agent relies on, and what a user loses without each.
 
-Public names cover all else. A test checks every row on the installed versions and refuses
-private names that have no row; `watchdog doctor` checks the rows in the user's environments.
+The agent uses public names for everything else. A test checks every row on the installed versions
+and refuses private names without a row. `watchdog doctor` checks the rows in the user's
+environments.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from pathlib import Path
 class Internal:
     """Names that one part of a framework does not promise to keep."""
 
-    files: str  # where they are defined, below site-packages or Python's library; `*` is allowed
+    files: str  # defining files, below site-packages or Python's library; `*` is allowed
     names: tuple[str, ...]
-    lost: str  # what a user does without, as the end of a sentence
+    lost: str  # what a user loses without the names, as the end of a sentence
 
     @property
     def package(self) -> str:
-        """The framework, e.g. "keras"; a module of Python's own library otherwise."""
+        """The framework, e.g. "keras", or a module of Python's own library."""
         return self.files.partition("/")[0].removesuffix(".py")
 
 
@@ -53,7 +54,7 @@ DATA_HANDLER = Internal(
 )
 
 INTERNALS: tuple[Internal, ...] = (
-    # Keras 3: where a fit stands.
+    # Keras 3: the position of a fit.
     EPOCH_ITERATOR,
     Internal("keras/src/trainers/trainer.py", ("_distribute_strategy",), _ARRAYS),
     Internal(
@@ -119,7 +120,7 @@ INTERNALS: tuple[Internal, ...] = (
     ),
     Internal("keras/src/layers/layer.py", ("_losses",), _PARTS),
     Internal("keras/src/backend/common/masking.py", ("_keras_mask",), _PARTS),
-    # Keras 3: which training it is.
+    # Keras 3: the identity of the training.
     Internal("keras/src/ops/operation.py", ("_inbound_nodes",), _IDENTITY),
     Internal("keras/src/trainers/trainer.py", ("_compile_loss",), _IDENTITY),
     Internal("keras/src/trainers/compile_utils.py", ("_user_loss_weights",), _IDENTITY),
@@ -254,14 +255,14 @@ def absent(thing: object, row: Internal) -> list[str]:
 
 def missing(package: str, folder: Path) -> Iterator[tuple[Internal, list[str]]]:
     """
-    What an installed version does not have.
+    Rows with names that an installed version does not have.
 
     Args:
         package: framework, e.g. "keras".
-        folder: that the package lies in; its files are read and nothing is imported.
+        folder: the folder that contains the package; its files are read, nothing is imported.
 
     Yields:
-        Rows, each with the names that are gone.
+        Rows, each with the missing names.
     """
     for row in INTERNALS:
         if row.package == package:

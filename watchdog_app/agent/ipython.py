@@ -1,8 +1,8 @@
 """
-The agent in a kernel: `%load_ext watchdog_app.agent`, and what the startup file calls.
+The agent in a kernel: `%load_ext watchdog_app.agent`, and the calls of the startup file.
 
-Switched on, it gives the notebook the name `watchdog`, notes which cells fail, and says in one
-line when the kernel before this one died in the middle of a training.
+Once on, the agent defines the name `watchdog` in the notebook and records which cells fail. If the
+previous kernel died in the middle of a training, the agent says so in one line.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def load() -> None:
 
 
 def unload() -> None:
-    """Everything as it was before."""
+    """Undo `load`."""
     hook.switch_off()
     import watchdog_app
 
@@ -41,7 +41,11 @@ def unload() -> None:
 
 
 def kernel_starts() -> None:
-    """From the startup file: nothing is said before there is a cell to say it under."""
+    """
+    Start with the first cell; the startup file calls this.
+
+    Output has no cell to appear under before that.
+    """
     from watchdog_app.rescue.identity.notebook import ipython_shell
 
     events = getattr(ipython_shell(), "events", None)
@@ -67,7 +71,7 @@ def _start(*, quiet: bool = False) -> None:
     _report_notebook()
     with Guard("the look for a training that was left"):
         kernel_cells.record_failed_cells()
-        # A variable of the user's is not touched; a later `import watchdog` takes the name.
+        # Do not touch a variable of the user's; a later `import watchdog` takes the name.
         if _user_namespace().setdefault(_NAME, watchdog_app) is watchdog_app:
             ipython_shell().user_ns_hidden[_NAME] = watchdog_app  # %who lists the user's own
         if quiet or _offered:
@@ -83,9 +87,9 @@ def _start(*, quiet: bool = False) -> None:
 
 def _report_notebook() -> None:
     """
-    The daemon learns which notebook this is, where nobody else can tell it: in VS Code.
+    Send the daemon the path of this notebook, if only this kernel knows it: in VS Code.
 
-    One message from a thread of its own; a daemon that comes later hears it from the training.
+    A separate thread sends one message. A daemon that starts later gets the path from the training.
     """
     from watchdog_app.rescue.identity.notebook import read_vscode_notebook
 
@@ -109,7 +113,7 @@ def _report_notebook() -> None:
 
     try:
         threading.Thread(target=send, name="watchdog-notebook", daemon=True).start()
-    except RuntimeError:  # none can be started
+    except RuntimeError:  # no more threads can be started
         pass
 
 

@@ -5,10 +5,10 @@ Resuming from a rescue with Lightning.
 
     trainer.fit(model, **resumed("rescues/train.py", loader))
 
-The agent that is switched on saves a Lightning training as a rescue, without a second copy in
-memory. Lightning resumes from a checkpoint of its own, which this makes of a rescue; the random
-numbers and the place in the data, which such a checkpoint leaves out, come back as the loader is
-read.
+An agent that is on saves a Lightning training as a rescue, without a second copy in memory.
+Lightning resumes from its own checkpoints, so this module converts the rescue to one. Such a
+checkpoint lacks the random numbers and the position in the data. They are restored while the loader
+is read.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ __all__ = ["resumed"]
 
 def resumed(directory: str | os.PathLike[str], loader: Iterable[Any]) -> dict[str, Any]:
     """
-    Arguments for `trainer.fit`: the loader, and what to resume from.
+    Arguments for `trainer.fit`: the loader and the checkpoint to resume from.
 
     Args:
         directory: the folder of rescues, as the watchdog named it.
         loader: the training's DataLoader.
 
     Returns:
-        `train_dataloaders`, and `ckpt_path` where a rescue waits.
+        `train_dataloaders`, and `ckpt_path` if a rescue waits.
 
     Raises:
-        RescueMismatch: the rescue is not one of a Lightning training with one module.
-        RescueError: it cannot be read.
+        RescueMismatch: the rescue is not of a Lightning training with one module.
+        RescueError: the rescue cannot be read.
     """
     rescue = libraries.newest_unfinished(directory, LIGHTNING)
     if rescue is None:
@@ -74,7 +74,7 @@ def resumed(directory: str | os.PathLike[str], loader: Iterable[Any]) -> dict[st
 
 
 class _Resumed:
-    """The loader, of which the first pass goes on where the rescue stood."""
+    """The loader; its first pass continues at the position of the rescue."""
 
     def __init__(self, loader: Any, rescue: LibraryRescue) -> None:
         self._loader = loader

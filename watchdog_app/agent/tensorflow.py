@@ -1,5 +1,5 @@
 """
-Rescues for training loops of your own in TensorFlow or Keras.
+Rescues for your own training loops in TensorFlow or Keras.
 
     from watchdog_app.agent.tensorflow import Rescue
 
@@ -9,9 +9,8 @@ Rescues for training loops of your own in TensorFlow or Keras.
             train_step(batch)
             rescue.step()
 
-Saves when the watchdog daemon asks, at the next `step()`. The next run of the
-same program goes on after that step, with the same data in the same order. See
-docs/agent.md.
+Saves when the watchdog daemon asks, at the next `step()`. The next run of the same program
+continues after that step, with the same data in the same order. See docs/agent.md.
 """
 
 from __future__ import annotations
@@ -34,19 +33,19 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
     """
     Saves a training loop when memory runs out, and resumes it bit for bit.
 
-    Takes by name models, optimizers, metrics, variables, random generators, arrays, dicts and
-    lists of plain values, and objects with `state_dict` and `load_state_dict`; `data()` takes a
-    tf.data.Dataset or any iterable.
+    Takes these objects by name: models, optimizers, metrics, variables, random generators, arrays,
+    dicts and lists of plain values, and objects with `state_dict` and `load_state_dict`. `data()`
+    takes a tf.data.Dataset or any iterable.
 
-    May be used as a context manager: leaving it without an error ends the training well, like
-    `finish()`. For use in the one thread that trains.
+    May be used as a context manager: leaving it without an error marks the training as finished,
+    like `finish()`. Use it only in the thread that trains.
     """
 
     framework = "tensorflow"
     _passes_class = Passes
     _compares_library = True
 
-    _announced = False  # by the program: it knows better
+    _announced = False  # whether the program announced its growth; its figure beats our estimate
     _for_parts: on_tensorflow.LoopRecord | None = None
 
     def gradients(
@@ -59,19 +58,19 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
         weight: Callable[..., Any] | None = None,
     ) -> tuple[Any, list[Any]]:
         """
-        The loss of one batch and its gradients: `optimizer.apply_gradients` comes next, as ever.
+        The loss of one batch and its gradients, for `optimizer.apply_gradients`.
 
-        With on_oom="shrink" a batch that does not fit goes through in halves, quarters and so on,
-        with gradients added up to those of the whole, and later batches as what fitted.
+        With on_oom="shrink" a batch that does not fit is split into halves, quarters and so on. The
+        gradients add up to those of the whole batch. Later batches use the size that fitted.
 
         Args:
             batch: a tensor, or tuples, lists and dicts of tensors of one length.
-            loss_of: its loss; called with the members of a tuple or list, else with the batch. A
-                `tf.function` is as fast as a whole step in one.
-            variables: that are trained.
-            reduction: what the loss is over the samples, "mean" or "sum".
-            weight: what a mean divides by where that is not the number of samples, called like
-                `loss_of`: the tokens that are no padding, for instance.
+            loss_of: computes the loss of a batch. It gets the members of a tuple or list as
+                arguments, else the batch. A `tf.function` is as fast as a whole step in one.
+            variables: the variables to train.
+            reduction: how the loss combines the samples, "mean" or "sum".
+            weight: the divisor of a mean that is not the number of samples, for example the number
+                of tokens without padding. Called like `loss_of`.
         """
         if self._for_parts is None:
             self._for_parts = on_tensorflow.LoopRecord(self._state)
@@ -89,7 +88,7 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
         )
 
     def expect(self, bytes_: int, what: str) -> None:
-        """As `LoopRescue.expect`."""
+        """See `LoopRescue.expect`."""
         self._announced = True
         super().expect(bytes_, what)
 
@@ -115,7 +114,7 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
             self._buffer_forecast.mark_filled()
 
     def _foresee(self, dataset: Any) -> None:
-        """Announce what the buffers of a data set are about to take."""
+        """Announce how much memory the buffers of a data set will take."""
         if self._session is None or self._announced:
             return
         with self._guard:

@@ -23,7 +23,7 @@ from watchdog_app.agent.adapters.keras.rescue import FitRescue, LastCallback
 
 __all__ = ["Rescue"]
 
-_READ_LOSS_EVERY_S = 0.25  # at the loss, which may still be computed on a GPU
+_READ_LOSS_EVERY_S = 0.25  # reading the loss may wait for the GPU
 
 
 class _LastCallback(LastCallback, tf_keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
@@ -36,11 +36,12 @@ class Rescue(FitRescue, tf_keras.callbacks.Callback):  # type: ignore[misc]  # K
     """
     Saves a `fit` when memory runs out, and resumes it bit for bit.
 
-    Use one folder a training, and give the callback to every `fit` that should
-    be saved. Without a watchdog daemon it does nothing but wait for one.
+    Use one folder per training, and give the callback to every `fit` that should be saved. Without
+    a watchdog daemon the callback only waits for one.
     """
 
-    _supports_tf_logs = True  # else Keras would wait for each batch to make numbers of its tensors
+    # else Keras would wait for each batch to convert its tensors to numbers
+    _supports_tf_logs = True
     _last_callback_class = _LastCallback
     _backend = OnKeras2
     _find_iterator = staticmethod(find_handler)

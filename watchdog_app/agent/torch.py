@@ -9,9 +9,8 @@ Rescues for training loops in PyTorch.
             train_step(batch)
             rescue.step()
 
-Saves when the watchdog daemon asks, at the next `step()`. The next run of the
-same program goes on after that step, with the same data in the same order. See
-docs/agent.md.
+Saves when the watchdog daemon asks, at the next `step()`. The next run of the same program
+continues after that step, with the same data in the same order. See docs/agent.md.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ class Rescue(LoopRescue[TorchState, SavedTorch, LoaderPasses]):
     """
     Saves a PyTorch training loop when memory runs out, and resumes it bit for bit.
 
-    Takes by name modules, optimizers, schedulers, gradient scalers, averaged models, tensors,
-    random generators, arrays, dicts and lists of plain values, and objects with `state_dict` and
-    `load_state_dict`; `data()` takes a DataLoader or any iterable.
+    Takes these objects by name: modules, optimizers, schedulers, gradient scalers, averaged models,
+    tensors, random generators, arrays, dicts and lists of plain values, and objects with
+    `state_dict` and `load_state_dict`. `data()` takes a DataLoader or any iterable.
 
-    May be used as a context manager: leaving it without an error ends the training well, like
-    `finish()`. For use in the one thread that trains.
+    May be used as a context manager: leaving it without an error marks the training as finished,
+    like `finish()`. Use it only in the thread that trains.
     """
 
     framework = "torch"
@@ -53,19 +52,20 @@ class Rescue(LoopRescue[TorchState, SavedTorch, LoaderPasses]):
         weight: Callable[..., Any] | None = None,
     ) -> Any:
         """
-        The forward and backward pass of one batch: `optimizer.step()` comes next, as ever.
+        Run the forward and backward pass of one batch; call `optimizer.step()` next.
 
-        With on_oom="shrink" a batch that does not fit goes through in halves, quarters and so on,
-        with gradients added up to those of the whole, and later batches as what fitted. Without
-        it, and where all fits, this is `loss_of(*batch).backward()`.
+        With on_oom="shrink" a batch that does not fit is split into halves, quarters and so on. The
+        gradients add up to those of the whole batch. Later batches use the size that fitted. If
+        every batch fits, or without "shrink", this is `loss_of(*batch).backward()`.
 
         Args:
             batch: a tensor, or tuples, lists and dicts of tensors of one length.
-            loss_of: its loss; called with the members of a tuple or list, else with the batch.
-            scaler: a GradScaler that the loss is to be scaled by.
-            reduction: what the loss is over the samples, "mean" or "sum".
-            weight: what a mean divides by where that is not the number of samples, called like
-                `loss_of`: the tokens that are no padding, for instance.
+            loss_of: computes the loss of a batch. It gets the members of a tuple or list as
+                arguments, else the batch.
+            scaler: a GradScaler that scales the loss.
+            reduction: how the loss combines the samples, "mean" or "sum".
+            weight: the divisor of a mean that is not the number of samples, for example the number
+                of tokens without padding. Called like `loss_of`.
 
         Returns:
             The loss of the whole batch, detached.
@@ -85,8 +85,9 @@ class Rescue(LoopRescue[TorchState, SavedTorch, LoaderPasses]):
 
     def step(self, loss: Any = None) -> None:
         """
-        As `LoopRescue.step`. After a resume the graphs of the first losses are compared with those
-        of the rescue.
+        Count a step, see `LoopRescue.step`.
+
+        After a resume this compares the graphs of the first losses with those of the rescue.
 
         Raises:
             RescueMismatch: the first three steps compute something else. Nothing on disk changed.

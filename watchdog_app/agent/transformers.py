@@ -5,8 +5,8 @@ Resuming from a rescue with the Trainer of Hugging Face.
 
     trainer.train(resume_from_checkpoint=checkpoint("rescues/train.py"))
 
-The agent that is switched on saves a Trainer's training as a rescue, without a second copy in
-memory. Trainer resumes from folders of its own: this makes one of a rescue.
+An agent that is on saves a Trainer's training as a rescue, without a second copy in memory. Trainer
+resumes from its own checkpoint folders, so this module converts the rescue to one.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def checkpoint(directory: str | os.PathLike[str]) -> str | None:
         directory: the folder of rescues, as the watchdog named it.
 
     Returns:
-        The folder, beside the rescue; None where no rescue waits: training starts over.
+        The folder, next to the rescue. None if no rescue waits: training starts over.
 
     Raises:
-        RescueMismatch: the rescue is not one of a Trainer with one model and one optimizer.
-        RescueError: it cannot be read.
+        RescueMismatch: the rescue is not of a Trainer with one model and one optimizer.
+        RescueError: the rescue cannot be read.
     """
     rescue = libraries.newest_unfinished(directory, TRANSFORMERS)
     if rescue is None:
@@ -69,7 +69,7 @@ def checkpoint(directory: str | os.PathLike[str]) -> str | None:
 
 
 def _rng_state(rescue: LibraryRescue) -> dict[str, Any]:
-    """What Trainer keeps of random numbers."""
+    """The random state in the form that Trainer saves."""
     state = rescue.meta["random"]
     version, words, gauss = state["python"]
     found: dict[str, Any] = {

@@ -1,1 +1,1 @@
-"""What a training computes, gathered from a running program for `rescue.identity`."""
+"""Facts about what a training computes, read from the running program for `rescue.identity`."""

@@ -1,8 +1,8 @@
 """
 Plain attributes of the program's own modules, models and data sets that training changes.
 
-`self.calls += 1` in a forward pass and `model.temperature *= 0.97` in a loop decide what is
-computed next, and no state_dict holds them.
+`self.calls += 1` in a forward pass and `model.temperature *= 0.97` in a loop change what the
+program computes next. No state_dict contains them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 
 from watchdog_app.agent.identity import code
 
-KEY = "attributes"  # of a rescue's description
-Values = dict[str, dict[str, Any]]  # label of an object: name: value
+KEY = "attributes"  # in a rescue's metadata
+Values = dict[str, dict[str, Any]]  # label of an object -> attribute name -> value
 _LONGEST_WORD = 64
 _MOST_ITEMS = 1000
-_DEEPEST = 4  # lists in dictionaries
-# Of Keras and PyTorch, or set anew by each program.
+_DEEPEST = 4  # levels of lists and dictionaries
+# attributes of Keras and PyTorch, or attributes that each program sets again
 _NOT_OURS = frozenset(
     (
         *("training", "trainable", "built", "compiled", "stop_training", "run_eagerly", "name"),
@@ -32,13 +32,14 @@ _NOT_OURS = frozenset(
 
 
 class Attributes:
-    """Of some objects, as they were at first and as they are now."""
+    """Attributes of some objects: their first and their current values."""
 
     def __init__(self, objects: Iterable[tuple[str, Any]], *, begins: bool = True) -> None:
         """
         Args:
-            objects: what a person calls them, and they themselves.
-            begins: the training does; else those count that the program's text sets.
+            objects: pairs of a label for messages and the object.
+            begins: whether the training starts now. If not, only attributes count that the
+                program's text sets.
         """
         self._objects: list[tuple[str, Any, frozenset[str]]] = []
         known: dict[type, frozenset[str]] = {}
@@ -53,7 +54,7 @@ class Attributes:
         self._first_items = self._items() if begins else {}
 
     def changed_values(self) -> Values:
-        """Those that are not as they were at first."""
+        """The attributes whose values differ from the first values."""
         found: Values = {}
         for label, values in self._current_values().items():
             first = self._first.get(label, {})
@@ -67,7 +68,11 @@ class Attributes:
         return found
 
     def lost(self) -> list[str]:
-        """What a resume will not bring back: lists and the like of other things, that changed."""
+        """
+        Names of attributes that changed but that a resume will not restore.
+
+        These are containers of values that JSON cannot hold.
+        """
         first = self._first_items
         return [
             f"{label}.{name}, which training changes (make it a buffer, or name it)"
@@ -76,22 +81,26 @@ class Attributes:
         ]
 
     def identity(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """An identity as JSON that says which of them have moved."""
+        """Add the names of the changed attributes to an identity in JSON form."""
         moved = {name for values in self.changed_values().values() for name in values}
         return {**found, "moved": sorted(moved)}
 
     def restore(self, saved: object) -> None:
-        """Set them to what `changed_values` gave; what this program does not have is left out."""
+        """Set the values of `changed_values`; skip attributes that this program does not have."""
         told = saved if isinstance(saved, Mapping) else {}
         for label, thing, names in self._objects:
             values = told.get(label)
             for name, value in values.items() if isinstance(values, Mapping) else ():
                 if name in names and _is_json_value(value):
-                    with suppress(Exception):  # a property of the program's own
+                    with suppress(Exception):  # a property of the program may raise
                         _assign(thing, name, value)
 
     def _items(self) -> dict[tuple[str, str], tuple[int, ...] | None]:
-        """By list or the like: which objects are in it; None: it comes back, or is too long."""
+        """
+        The ids of the items of each container.
+
+        None: the container is restored, or it is too long to track.
+        """
         return {
             (label, name): None
             if (value and _is_json_value(value)) or len(value) > _MOST_ITEMS
@@ -114,7 +123,7 @@ class Attributes:
 
 
 def _assign(thing: object, name: str, value: Any) -> None:
-    """In place where it can be: others may hold the same list."""
+    """Set an attribute, in place if possible: other objects may hold the same list."""
     now = getattr(thing, name, None)
     if type(now) is list and type(value) is list:
         now[:] = value
@@ -126,7 +135,7 @@ def _assign(thing: object, name: str, value: Any) -> None:
 
 
 def _is_json_value(value: object, depth: int = 0) -> bool:
-    """Whether JSON can hold it and give it back as it was."""
+    """Whether a round trip through JSON returns an equal value."""
     kind = type(value)
     if isinstance(value, str):
         return kind is str and len(value) <= _LONGEST_WORD

@@ -1,9 +1,9 @@
 """
-What a resume of a loop will not bring back, read off the text of the loop at its first step.
+What a resume of a loop will not restore, read from the source of the loop at its first step.
 
-Only what is sure is reported: a counter of `enumerate`, variables that an iteration leaves to the
-next one, containers that it changes, and unnamed objects with a state that it advances. What is
-only printed or logged does not count.
+The audit reports only sure cases: a counter of `enumerate`, variables that an iteration leaves to
+the next one, containers that it changes, and unnamed objects whose state it advances. Values that
+are only printed or logged do not count.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from typing import Any
 from watchdog_app.agent.identity import code
 from watchdog_app.agent.telemetry.stacks import frame_locals
 
-_MOST_FRAMES = 8  # of the program
-_DEPTH = 3  # of functions that the loop calls
-_MOST_NAMES = 8  # in one sentence
+_MOST_FRAMES = 8  # frames of the program to read
+_DEPTH = 3  # the audit follows eight times as many functions that the loop calls
+_MOST_NAMES = 8  # names in one sentence
 _CONTAINERS = (list, deque, bytearray, MutableMapping, MutableSet)
-# Methods by which an object with a state of its own advances it.
+# methods with which an object advances its own state
 _ADVANCING_METHODS = frozenset(
     (
         *("step", "update", "update_parameters", "load_state_dict", "update_state"),
         *("assign", "assign_add", "assign_sub", "apply_gradients", "minimize"),
     )
 )
-_POSITION_ATTRIBUTES = frozenset(("step_number", "epoch"))  # of a Rescue: where the training stands
+# attributes of a Rescue that give the position of the training
+_POSITION_ATTRIBUTES = frozenset(("step_number", "epoch"))
 _Loop = ast.For | ast.AsyncFor | ast.While
 
 
 class Audit:
-    """What was found in the loops around one `rescue.step()`."""
+    """What the audit finds in the loops around one `rescue.step()`."""
 
     def __init__(
         self,
@@ -46,13 +47,13 @@ class Audit:
     ) -> None:
         """
         Args:
-            frame: that calls `rescue.step()`, or one that it called.
-            rescue: whose `data` gives the batches.
-            named: the objects that were given to it.
-            unused: look also for variables that decide nothing, such as a list of losses.
+            frame: the frame that calls `rescue.step()`, or one that it called.
+            rescue: the Rescue whose `data` gives the batches.
+            named: the objects given to the Rescue, by name.
+            unused: also report variables that influence nothing, such as a list of losses.
         """
         self._unused = unused
-        self.reads_position = False  # by rescue.step_number or rescue.epoch
+        self.reads_position = False  # through rescue.step_number or rescue.epoch
         self._rescue = rescue
         self._named = named
         self._known = set(ids_within(named.values()))
@@ -63,11 +64,11 @@ class Audit:
 
     @property
     def names(self) -> list[str]:
-        """Variables and objects that a resume will not bring back, the first few."""
+        """The first few variables and objects that a resume will not restore."""
         return [*self._counters, *self._names][:_MOST_NAMES]
 
     def lost(self) -> list[str]:
-        """In words, as `not_restored` of a rescue has them; empty when nothing was found."""
+        """The findings as sentences for `not_restored` of a rescue; empty if there are none."""
         found = [
             f"the counter {name} of enumerate(), which counts from 0 again (use rescue.enumerate() "
             "in its place)"
@@ -104,7 +105,7 @@ class Audit:
             self._find_stateful_objects(loops[0], values, set())
 
     def _find_enumerate_counter(self, loop: ast.AST, values: Mapping[str, Any]) -> None:
-        """`for i, batch in enumerate(rescue.data(...))`, where `i` decides something."""
+        """Find `for i, batch in enumerate(rescue.data(...))` whose body uses `i`."""
         if not isinstance(loop, ast.For | ast.AsyncFor):
             return
         counted = [
@@ -131,7 +132,7 @@ class Audit:
     def _find_stateful_objects(
         self, text: ast.AST, values: Mapping[str, Any], seen: set[int]
     ) -> None:
-        """Unnamed objects whose state the loop, or a function that it calls, advances."""
+        """Find unnamed objects whose state the loop, or a function that it calls, advances."""
         for each in ast.walk(text):
             if not isinstance(each, ast.Call):
                 continue
@@ -148,7 +149,7 @@ class Audit:
             if inner is None:
                 continue
             known = code.outer_values(plain)
-            # What it is given is named by its caller.
+            # Only the caller knows the names of the arguments.
             for name in plain.__code__.co_varnames:
                 known.pop(name, None)
             if isinstance(called, MethodType) and plain.__code__.co_argcount:
@@ -156,7 +157,7 @@ class Audit:
             self._find_stateful_objects(inner, known, seen)
 
     def _names_set_from_rescue(self, whole: ast.AST, values: Mapping[str, Any]) -> set[str]:
-        """Variables that were set by what the Rescue says."""
+        """Variables whose values come from the Rescue."""
         found: set[str] = set()
         for each in ast.walk(whole):
             if isinstance(each, ast.Assign):
@@ -178,7 +179,7 @@ class Audit:
 def frames_with_source(
     frame: FrameType | None,
 ) -> Iterator[tuple[FrameType, ast.AST, dict[str, Any]]]:
-    """The frames of the program whose text is known, from `frame` outwards, with their names."""
+    """The frames of the program with known source, from `frame` outwards, and their variables."""
     for each in code.program_frames(frame, _MOST_FRAMES):
         text = code.source_tree(each.f_code)
         if text is not None:
@@ -189,12 +190,12 @@ def frames_with_source(
 
 
 def loops_around(text: ast.AST, line: int) -> list[ast.AST]:
-    """The loops of a text that a line of it lies in, outer ones first."""
+    """The loops of a text that contain a line, outer ones first."""
     return [each for each in own_nodes(text) if _is_loop_around(each, line)]
 
 
 def own_nodes(text: ast.AST) -> Iterator[ast.AST]:
-    """All of a text but its inner functions and classes, outer ones first."""
+    """All nodes of a text except inner functions and classes, outer ones first."""
     waiting = deque(ast.iter_child_nodes(text))
     while waiting:
         each = waiting.popleft()
@@ -222,7 +223,7 @@ def _read_first(events: Iterable[tuple[str, bool]]) -> Iterator[str]:
 
 
 def _changed_containers(loop: ast.AST, values: Mapping[str, Any]) -> Iterator[str]:
-    """Containers, arrays and tensors that iterations change in place and none makes anew."""
+    """Containers, arrays and tensors that iterations change in place and never create again."""
     stored = {name for name, is_load in _body_events(loop) if not is_load}
     found: list[str | None] = []
     for each in own_nodes(loop):
@@ -249,7 +250,7 @@ def _name_events_of(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, bool]]:
 
 
 def _name_events(node: ast.AST) -> Iterator[tuple[str, bool]]:
-    """Names in the order in which they are read (True) and set (False), roughly."""
+    """Names in rough execution order: True for a read, False for an assignment."""
     if isinstance(node, ast.Name):
         yield node.id, isinstance(node.ctx, ast.Load)
     elif isinstance(node, ast.AugAssign):
@@ -264,7 +265,7 @@ def _name_events(node: ast.AST) -> Iterator[tuple[str, bool]]:
     elif isinstance(node, ast.If):
         yield from _name_events(node.test)
         branches = [list(_name_events_of(branch)) for branch in (node.body, node.orelse)]
-        # What one branch sets, the other may still read as the last iteration left it.
+        # If one branch sets a name, the other may still read the value of the last iteration.
         yield from ((name, True) for branch in branches for name in _read_first(branch))
         yield from (event for branch in branches for event in branch)
     elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
@@ -276,7 +277,7 @@ def _name_events(node: ast.AST) -> Iterator[tuple[str, bool]]:
 
 
 def _is_used(name: str, whole: ast.AST) -> bool:
-    """Whether a variable decides anything but its own next value."""
+    """Whether a variable influences anything except its own next value."""
 
     def uses(node: ast.AST) -> bool:
         if isinstance(node, ast.Assign | ast.AugAssign):
@@ -305,7 +306,7 @@ def _base_name(node: ast.AST) -> str | None:
 
 
 def value_of(node: ast.AST, values: Mapping[str, Any]) -> Any:
-    """What `name` or `name.attribute` stands for, without running code of the program."""
+    """The value of `name` or `name.attribute`, without running code of the program."""
     if isinstance(node, ast.Name):
         return values.get(node.id)
     if isinstance(node, ast.Attribute):
@@ -320,17 +321,17 @@ def value_of(node: ast.AST, values: Mapping[str, Any]) -> Any:
 
 
 def _has_state(thing: object) -> bool:
-    """A state that is saved by `state_dict`, or variables of TensorFlow and Keras."""
+    """Whether `state_dict` saves a state of it, or it has variables of TensorFlow or Keras."""
     try:
         if callable(getattr(thing, "load_state_dict", None)):
             return bool(thing.state_dict())  # type: ignore[attr-defined]
         return bool(getattr(thing, "variables", None)) or hasattr(thing, "assign_add")
-    except Exception:  # of an object of the program's own
+    except Exception:  # an object of the program may raise
         return False
 
 
 def ids_within(things: Iterable[Any]) -> Iterator[int]:
-    """Of the objects that were named, and of those that belong to them."""
+    """The ids of the named objects and of the objects that belong to them."""
     for thing in things:
         found = [thing]
         try:
@@ -341,6 +342,6 @@ def ids_within(things: Iterable[Any]) -> Iterator[int]:
             for name in ("metrics", "variables", "optimizer"):
                 each = getattr(thing, name, None)
                 found += each if isinstance(each, list) else [each]
-        except Exception:  # noqa: S110 - of an object of the program's own
+        except Exception:  # noqa: S110 - an object of the program may raise
             pass
         yield from (id(each) for each in found if not code.is_plain(each))

@@ -1,13 +1,12 @@
 """
 A fingerprint of what a function of the program computes.
 
-It leaves out what changes no number: comments, formatting, docstrings, annotations, prints, log
-lines, assertions, timing, names of local variables. Functions of the program that it calls are
-followed, and plain constants of its module count with their values.
+The fingerprint ignores what changes no number: comments, formatting, docstrings, annotations,
+prints, log lines, assertions, timing, names of local variables. It follows calls to functions of
+the program. Plain constants of the function's module count with their values.
 
-The source is used only while it is what runs: a file that was edited after its import no longer
-is. Then, and where there is no source, the bytecode counts, which one version of Python alone
-repeats.
+The source counts only if it matches the running code: a file edited after its import does not.
+Without matching source the bytecode counts, which only one version of Python reproduces.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ from typing import Any
 
 from watchdog_app.rescue.identity import arguments
 
-# Of the function, then of those that it calls: name, hash of what it computes, file (from the
-# folder of the program where it lies in it), hash of its text alone.
+# One entry per function, the fingerprinted one first, then those it calls: name, hash of what it
+# computes, file (relative to the program's folder if it is inside), hash of its text alone.
 Fingerprint = list[list[str]]
 
 BYTECODE = "bytecode"
-_MOST_FUNCTIONS = 64  # of one fingerprint; a program that calls more is compared by these
-_MOST_BYTES = 2_000_000  # of a source file; whatever is longer was generated
+_MOST_FUNCTIONS = 64  # functions of one fingerprint; of a larger program only these are compared
+_MOST_BYTES = 2_000_000  # size of a source file; longer files are generated
 _HASH_DIGITS = 16
 _WRAPPER_ATTRIBUTES = ("__wrapped__", "python_function", "_torchdynamo_orig_callable")
-# Calls whose result is not used change no number.
+# calls that change no number if their result is unused
 _LOGGING_CALLS = frozenset(
     (
         *("print", "pprint", "display", "warn", "warning", "info", "debug", "error", "exception"),
@@ -48,7 +47,7 @@ _LOGGING_CALLS = frozenset(
         *("breakpoint", "set_trace", "record_function", "range_push", "range_pop"),
     )
 )
-# Calls whose result is only shown, once no line is left that uses it.
+# Calls that only read values. A line with only such calls is removed once no line uses its result.
 _READING_CALLS = _LOGGING_CALLS | frozenset(
     (
         *("time", "perf_counter", "monotonic", "process_time", "perf_counter_ns", "time_ns"),
@@ -59,19 +58,19 @@ _READING_CALLS = _LOGGING_CALLS | frozenset(
         *("any", "all", "isnan", "isinf", "isfinite", "exp"),
     )
 )
-# Methods of a list, a set or a dictionary that change it.
+# Methods that change a list, a set or a dictionary.
 _CHANGE_CONTAINER = frozenset(
     (
         *("append", "appendleft", "extend", "insert", "pop", "popleft", "popitem", "remove"),
         *("add", "discard", "clear", "update", "setdefault", "sort", "reverse"),
     )
 )
-# The only decorators that change what is computed.
+# The only decorators that change the computation.
 _COMPUTING = frozenset(("no_grad", "inference_mode", "enable_grad", "custom_gradient"))
 _LONGEST_WORD = 64
-# pytest, accelerate, jupyter: what installed packages are started by.
+# Start scripts of installed packages: pytest, accelerate, jupyter.
 _COMMANDS = sysconfig.get_path("scripts") or ""
-# Attributes and constants that say how or how far a program trains, and not what.
+# Attributes and constants that say how or how long a program trains, not what it trains.
 _RUN_SETTINGS = frozenset(
     (
         *("training", "built", "compiled", "epoch", "step", "global_step", "random_state"),
@@ -82,23 +81,21 @@ _RUN_SETTINGS = frozenset(
 
 def fingerprint(function: object) -> Fingerprint | None:
     """
-    What a function computes; None where it is not the program's own.
+    What a function computes; None if it is not the program's own. Never raises.
 
     Args:
-        function: a function, method, `functools.partial`, or what tf.function, torch.compile or
-            `functools.wraps` made of one.
-
-    Never raises.
+        function: a function, method, `functools.partial`, or a wrapper made by tf.function,
+            torch.compile or `functools.wraps`.
     """
     try:
         plain, _ = unwrapped(function)
         return None if plain is None else _Fingerprinter().fingerprint(plain)
-    except Exception:  # whatever the program's own objects do when they are looked at
+    except Exception:  # objects of the program may raise on access
         return None
 
 
 def source_tree(code: CodeType) -> ast.AST | None:
-    """The text that a function or module was compiled from; None where that is not known."""
+    """The source that a function or module was compiled from; None if unknown."""
     if code.co_name != "<module>":
         written = _written_function(code)
         return None if written is None else written[0]
@@ -107,7 +104,7 @@ def source_tree(code: CodeType) -> ast.AST | None:
 
 
 def without_logging(node: ast.AST) -> ast.AST:
-    """A copy of a text without docstrings, lines that only say something, and what these need."""
+    """A copy of a text without docstrings, logging lines, and the values that only these use."""
     found: ast.AST = _LoggingRemover(whatever_is_said=True).visit(copy.deepcopy(node))
     while _without_unused(found):
         pass
@@ -115,12 +112,12 @@ def without_logging(node: ast.AST) -> ast.AST:
 
 
 def outer_values(function: FunctionType) -> dict[str, object]:
-    """What the names of a function that are not its own stand for."""
+    """The values of the non-local names of a function."""
     return {**function.__globals__, **_closure(function)}
 
 
 def is_own(thing: object) -> bool:
-    """Whether a function or class is written in the program itself, and in no library."""
+    """Whether a function or class belongs to the program itself, not to a library."""
     if isinstance(thing, FunctionType):
         return is_own_file(thing.__code__.co_filename)
     if not isinstance(thing, type):
@@ -130,12 +127,12 @@ def is_own(thing: object) -> bool:
         return False
     path = getattr(module, "__file__", None)
     if path is None:
-        return thing.__module__ == "__main__"  # a notebook, a prompt
+        return thing.__module__ == "__main__"  # a notebook or a prompt
     return is_own_file(str(path))
 
 
 def is_program(code: CodeType) -> bool:
-    """Whether code is the program's own: a script, a cell, a module of its folder."""
+    """Whether code belongs to the program: a script, a cell, or a module of its folder."""
     file = code.co_filename
     command = os.path.dirname(file) == _COMMANDS and not file.endswith(".py")
     return not command and is_own_file(file)
@@ -151,7 +148,7 @@ def program_frames(frame: FrameType | None, most: int) -> Iterator[FrameType]:
 
 
 def location(function: object) -> str:
-    """File and line of a function as a person is shown it; empty where there is none."""
+    """File and line of a function for messages; empty if it has none."""
     plain, _ = unwrapped(function)
     if plain is None or plain.__code__.co_filename.startswith("<"):
         return ""
@@ -159,13 +156,13 @@ def location(function: object) -> str:
 
 
 def name(function: object) -> str:
-    """Its qualified name, without the functions that it was made in."""
+    """The qualified name of a function, without the functions that enclose it."""
     plain, _ = unwrapped(function)
     return "" if plain is None else plain.__qualname__.rpartition("<locals>.")[2]
 
 
 def unwrapped(function: object) -> tuple[FunctionType | None, Mapping[str, object]]:
-    """The program's own function within, and the values that a partial gives it."""
+    """The program's own function inside the wrappers, and the values that a partial binds."""
     given: dict[str, object] = {}
     for _ in range(16):
         if isinstance(function, functools.partial):
@@ -193,14 +190,15 @@ def unwrapped(function: object) -> tuple[FunctionType | None, Mapping[str, objec
 
 def plain_attributes(thing: object, *, begins: bool = True) -> dict[str, Any]:
     """
-    Numbers and words that an object of the program's own holds, for they decide what it computes.
+    The numbers and words in an object of the program; they influence what it computes.
 
-    Left out: what options that make no other training say (`batch_size`, `log_dir`), seeds,
-    names, and what is another in each run, such as a time stamp.
+    Omitted: settings that do not change the training (`batch_size`, `log_dir`), seeds, names, and
+    values that differ in each run, such as a time stamp.
 
     Args:
         thing: a layer, module or loss.
-        begins: the training does; else what the program's text sets may have moved by now.
+        begins: whether the training starts now. If not, attributes are omitted that the program's
+            text sets, since they may have changed by now.
     """
     found = {}
     moving = frozenset() if begins else attributes_set(type(thing))
@@ -212,7 +210,7 @@ def plain_attributes(thing: object, *, begins: bool = True) -> dict[str, Any]:
 
 
 def attributes_named(kind: type) -> frozenset[str]:
-    """The attributes that methods of a class of the program's own name."""
+    """The attributes that methods of a class use; counts only methods that the program defines."""
     found: set[str] = set()
     for each in kind.__mro__:
         for member in vars(each).values() if is_own(each) else ():
@@ -227,7 +225,7 @@ def attributes_set(kind: type) -> frozenset[str]:
     """
     The attributes that the text of a class and of the program changes outside of `__init__`.
 
-    It sets them, or changes what they hold: `self.bank.append(x)`, `self.seen[key] = x`.
+    The text sets them or changes their contents: `self.bank.append(x)`, `self.seen[key] = x`.
     """
     found: set[str] = set()
     for name in {kind.__module__, "__main__"}:
@@ -238,7 +236,7 @@ def attributes_set(kind: type) -> frozenset[str]:
 
 
 def is_plain(value: object) -> bool:
-    """Whether a value is the same in every run: a number, a word, or a few of them."""
+    """Whether a value is the same in every run: a number, a word, or a short tuple of them."""
     if value is None or isinstance(value, bool):
         return True
     if isinstance(value, int | float):
@@ -250,9 +248,9 @@ def is_plain(value: object) -> bool:
 
 def statements(path: str | None) -> list[tuple[str, int, int]]:
     """
-    The top-level statements of a program's text: hash, first and last line.
+    The top-level statements of a program's source: hash, first line, last line.
 
-    Empty where it cannot be read. Comments and formatting do not count.
+    Empty if the source cannot be read. Comments and formatting do not count.
     """
     try:
         source = _source(path or "")
@@ -265,13 +263,13 @@ def statements(path: str | None) -> list[tuple[str, int, int]]:
 
 
 def function_hashes(path: str) -> set[str]:
-    """The text hashes of a `Fingerprint` of each function in a file; empty: it cannot be read."""
+    """The text hashes (see `Fingerprint`) of all functions in a file; empty if it is unreadable."""
     file = _file(path)
     return {_normalized_hash(each) for each in file.nodes} if file is not None else set()
 
 
 class _Fingerprinter:
-    """One function and those that it calls, in the order in which it names them."""
+    """Fingerprints one function and its callees, in the order in which it names them."""
 
     def __init__(self) -> None:
         self._known: dict[CodeType, int] = {}
@@ -282,7 +280,7 @@ class _Fingerprinter:
         return self._found
 
     def number(self, function: FunctionType, owner: type | None) -> int | None:
-        """The place of a function in the fingerprint; None: it is left out."""
+        """The index of a function in the fingerprint; None if it is left out."""
         code = function.__code__
         if code in self._known:
             return self._known[code]
@@ -305,15 +303,15 @@ class _Fingerprinter:
 
 def _written_function(code: CodeType) -> tuple[ast.AST, frozenset[str]] | None:
     """
-    The text of a function, and the globals that functions of its file set.
+    The source of a function, and the globals that functions of its file assign.
 
-    None where there is no text, or the text is not what runs.
+    None if there is no source, or the source does not match the running code.
     """
     file = _file(code.co_filename)
     if file is None or not file.runs(code):
         return None
     found = [each for each in file.nodes if _is_definition_of(each, code)]
-    if len(found) > 1:  # several lambdas in one line
+    if len(found) > 1:  # several lambdas on one line
         found = [each for each in found if _is_lambda_of(each, code)]
     return (found[0], file.changed) if len(found) == 1 else None
 
@@ -324,16 +322,16 @@ class _File:
     nodes: tuple[ast.AST, ...]  # functions and lambdas
     codes: Mapping[tuple[str, int], list[tuple[Any, ...]]]
     changed: frozenset[str]
-    attributes: frozenset[str]  # that are set or changed outside of `__init__`
+    attributes: frozenset[str]  # attributes set or changed outside of `__init__`
 
     def runs(self, code: CodeType) -> bool:
-        """Whether a function that runs was compiled from this text."""
+        """Whether running code was compiled from this source."""
         there = self.codes.get((code.co_name, code.co_firstlineno), ())
         return _code_key(code) in there
 
 
 def _file(filename: str) -> _File | None:
-    """What is known of a file by its text; None where it cannot be read."""
+    """The parsed source of a file; None if it cannot be read."""
     source = _source(filename)
     return _parsed(filename, source) if source else None
 
@@ -375,7 +373,7 @@ def changed_container(node: ast.AST) -> ast.AST | None:
     """
     The container behind `node.append(...)`, `node["a"].append(...)` and `node["a"] = ...`.
 
-    None where the text is none of these.
+    None for any other text.
     """
     found: ast.AST
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -399,11 +397,11 @@ def _nested_codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _code_key(code: CodeType) -> tuple[Any, ...]:
-    """What two compilations of one text have in common."""
+    """The parts of a code object that two compilations of one text share."""
     constants = tuple(
         _code_key(each) if isinstance(each, CodeType) else repr(each)
         for each in code.co_consts
-        if not isinstance(each, frozenset)  # printed in any order
+        if not isinstance(each, frozenset)  # the print order of a frozenset varies
     )
     return code.co_code, code.co_names, code.co_varnames, constants
 
@@ -428,7 +426,7 @@ def _is_lambda_of(node: ast.AST, code: CodeType) -> bool:
 
 
 class _Names:
-    """What the names in one function stand for."""
+    """The meaning of the names in one function."""
 
     def __init__(
         self,
@@ -444,7 +442,7 @@ class _Names:
         self._values = outer_values(function)
 
     def meaning(self, written: str) -> str | None:
-        """One text for a name that is not local; None: it stays as it is written."""
+        """A text for the value of a non-local name; None: keep the name as written."""
         if written not in self._values:
             return None
         value = self._values[written]
@@ -459,10 +457,11 @@ class _Names:
             return None
         if is_plain(value):
             return None if _is_irrelevant_setting(written, value) else f"value {value!r}"
-        return f"a {type(value).__qualname__}"  # a loss, a layer: renamed, it computes the same
+        # a loss or a layer: the computation does not depend on its name
+        return f"a {type(value).__qualname__}"
 
     def method(self, written: str) -> str | None:
-        """One text for an attribute of `self` that is a function of the program."""
+        """A text for an attribute of `self` that is a function of the program."""
         found = inspect.getattr_static(self._owner, written, None) if self._owner else None
         if isinstance(found, staticmethod | classmethod):
             found = found.__func__
@@ -472,11 +471,11 @@ class _Names:
 
 
 class _Normalizer(ast.NodeTransformer):
-    """The tree of a function without what changes no number; changes a copy of it."""
+    """The tree of a function without parts that change no number; works on a copy."""
 
     def __init__(self, node: ast.AST, names: _Names | None) -> None:
         self._names = names
-        root: Any = ast.parse(ast.unparse(node)).body[0]  # a copy
+        root: Any = ast.parse(ast.unparse(node)).body[0]  # ast.parse returns a copy
         root = root.value if isinstance(root, ast.Expr) else root
         self._self = next((each.arg for each in (*root.args.posonlyargs, *root.args.args)), "")
         quiet = _LoggingRemover()
@@ -489,7 +488,7 @@ class _Normalizer(ast.NodeTransformer):
         self.tree: ast.AST = self.visit(root)
 
     def visit_FunctionDef(self, node: Any) -> Any:
-        """A function of any name, with those decorators alone that compute."""
+        """Rename the function and keep only decorators that change the computation."""
         node.name = self._new(node.name) if node.name in self._local else "f"
         node.returns = None
         node.decorator_list = [
@@ -500,18 +499,18 @@ class _Normalizer(ast.NodeTransformer):
     visit_AsyncFunctionDef = visit_FunctionDef
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
-        """Parameters are local names."""
+        """Treat a parameter as a local name."""
         node.annotation = None
         node.arg = self._new(node.arg)
         return node
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:
-        """The name of an error is local."""
+        """Treat the name of an error as a local name."""
         node.name = None if node.name is None else self._new(node.name)
         return self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> ast.Name:
-        """Local names by their order, others by what they stand for."""
+        """Replace local names by their order, others by their meaning."""
         if node.id in self._local:
             node.id = self._new(node.id)
         elif node.id in self._imported:
@@ -521,7 +520,7 @@ class _Normalizer(ast.NodeTransformer):
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        """A method of the program may be called otherwise."""
+        """Replace a method of the program by its index: its name may change."""
         of_self = isinstance(node.value, ast.Name) and node.value.id == self._self
         if of_self and self._names is not None:
             node.attr = self._names.method(node.attr) or node.attr
@@ -532,25 +531,26 @@ class _Normalizer(ast.NodeTransformer):
 
 
 class _LoggingRemover(ast.NodeTransformer):
-    """Takes out docstrings, lines that only say something, assertions, annotations, imports."""
+    """Removes docstrings, logging lines, assertions, annotations and imports."""
 
     def __init__(self, *, whatever_is_said: bool = False) -> None:
-        self._drop_any_call = whatever_is_said  # else calls in it may change something
-        self.imported: dict[str, str] = {}  # name in the function: what it is imported from
+        # if not, calls inside the line may change something and stay
+        self._drop_any_call = whatever_is_said
+        self.imported: dict[str, str] = {}  # name in the function -> imported name
 
     def visit_Import(self, node: ast.Import) -> None:
-        """The names that it gives say where they are from."""
+        """Record the origin of the imported names, then remove the import."""
         for each in node.names:
             top = each.name.partition(".")[0]
             self.imported[each.asname or top] = each.name if each.asname else top
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        """As `visit_Import`."""
+        """See `visit_Import`."""
         for each in node.names:
             self.imported[each.asname or each.name] = f"{node.module}.{each.name}"
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
-        """A text by itself, or a call that says something."""
+        """Remove a bare string, or a call that only logs."""
         value = node.value.value if isinstance(node.value, ast.Await) else node.value
         if isinstance(value, ast.Constant):
             return None
@@ -560,23 +560,23 @@ class _LoggingRemover(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Assert(self, _node: ast.Assert) -> None:
-        """It holds, or nothing is trained."""
+        """Remove an assertion: if it fails, the program does not train."""
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
-        """The same without its annotation."""
+        """Replace an annotated assignment by a plain one."""
         if node.value is None:
             return None
         return self.generic_visit(ast.Assign([node.target], node.value))
 
     def visit_If(self, node: ast.If) -> ast.AST | None:
-        """Nothing is left of it when all it did was to say something."""
+        """Remove an `if` whose body only logged."""
         self.generic_visit(node)
         if not node.body and not node.orelse and _only_reads(node.test):
             return None
         return node
 
     def visit_With(self, node: ast.With) -> ast.AST | list[ast.stmt]:
-        """`with record_function(...)`: what stands within."""
+        """Replace `with record_function(...)` by its body."""
         self.generic_visit(node)
         if all(_last_name(each.context_expr) in _LOGGING_CALLS for each in node.items):
             return node.body
@@ -584,7 +584,7 @@ class _LoggingRemover(ast.NodeTransformer):
 
 
 def _without_unused(root: ast.AST) -> bool:
-    """Take out values that are looked at and then used by no line; whether there were any."""
+    """Remove values that no line uses; return whether any were removed."""
     used = {each.id for each in ast.walk(root) if isinstance(each, ast.Name) and not _is_set(each)}
     found = False
     for block in (each for each in ast.walk(root) if isinstance(getattr(each, "body", None), list)):
@@ -607,7 +607,7 @@ def _is_unused(line: ast.stmt, used: set[str]) -> bool:
 
 
 def _only_reads(value: ast.AST) -> bool:
-    """Whether an expression does nothing but look at values."""
+    """Whether an expression only reads values."""
     return all(
         _last_name(each) in _READING_CALLS for each in ast.walk(value) if isinstance(each, ast.Call)
     ) and not any(isinstance(each, ast.NamedExpr | ast.Yield) for each in ast.walk(value))
@@ -651,10 +651,10 @@ def _closure(function: FunctionType) -> dict[str, object]:
 
 
 def _defining_class(function: FunctionType) -> type | None:
-    """The class that a method is defined in."""
+    """The class that defines a method."""
     found: object = sys.modules.get(function.__module__)
     path = function.__qualname__.split(".")[:-1]
-    if "<locals>" in path:  # `__class__` of a method that uses super()
+    if "<locals>" in path:  # a method that uses super() has the closure variable `__class__`
         found = _closure(function).get("__class__")
         return found if isinstance(found, type) else None
     for each in path:
@@ -681,7 +681,7 @@ def _attributes_of(thing: object) -> dict[str, object]:
 def _attribute(thing: object, key: str) -> object:
     try:
         return getattr(thing, key, None)
-    except Exception:  # of an object of the program's own
+    except Exception:  # an object of the program may raise
         return None
 
 
@@ -703,7 +703,7 @@ def _bytecode_hash(code: CodeType) -> str:
 
 
 def text_hash(text: str) -> str:
-    """Some digits of a hash of a text."""
+    """The first digits of the hash of a text."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_DIGITS]
 
 
@@ -719,7 +719,7 @@ def _source(filename: str) -> str | None:
 
 @functools.lru_cache(maxsize=1024)
 def is_own_file(filename: str) -> bool:
-    """Whether a file, or a cell or prompt, is the program's own and of no library."""
+    """Whether a file, cell or prompt belongs to the program, not to a library."""
     if filename.startswith("<"):
         return not filename.startswith(("<frozen", "<__array_function__"))
     path = os.path.realpath(filename)
@@ -730,7 +730,7 @@ def is_own_file(filename: str) -> bool:
 
 @functools.cache
 def _libraries() -> tuple[str, ...]:
-    """Folders of what the program did not write: the standard library, packages, and us."""
+    """Folders outside the program: the standard library, packages, and watchdog itself."""
     paths = [sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")]
     paths += [*site.getsitepackages(), site.getusersitepackages()]
     paths.append(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))

@@ -1,4 +1,4 @@
-"""Batches of a data set: how many, how large, of how many rows; and a sample among others."""
+"""Size, number and rows of the batches of a data set, and a signature to recognize a batch."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Steps of a tf.data pipeline that leave the number and the order of its batches as they are.
+# Steps of a tf.data pipeline that keep the number and the order of its batches.
 _KEEPS_BATCHES = ("Prefetch", "Map", "Options", "Cache", "Model", "Assert")
 
 
-_SAMPLED = 1024  # values of each tensor of a batch
+_SAMPLED = 1024  # values taken from each tensor of a batch
 
 FIRST_BATCH = (
     "the first batch of this epoch is not the one it was: the data, its order or its augmentation "
@@ -21,15 +21,15 @@ FIRST_BATCH = (
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Each None where nobody knows it."""
+    """Counts of a data set; each is None if unknown."""
 
-    count: int | None = None  # of a whole pass
-    size: int | None = None  # rows of each
-    rows: int | None = None  # of a whole pass, in an order that batches do not change
+    count: int | None = None  # batches per pass
+    size: int | None = None  # rows per batch
+    rows: int | None = None  # rows per pass, in an order that does not depend on the batch size
 
 
 def batches(dataset: Any) -> Batches:
-    """What is known of a DataLoader, a tf.data pipeline or any iterable. Never raises."""
+    """The counts of a DataLoader, a tf.data pipeline or any iterable. Never raises."""
     return Batches(_length(dataset), *_size_and_rows(dataset))
 
 
@@ -41,21 +41,21 @@ def batch_signature(batch: Any) -> tuple[list[str], str] | None:
         checksum = 0
         for each in found:
             checksum = zlib.crc32(_sample_bytes(each), checksum)
-    except Exception:  # of another kind than it looks
+    except Exception:  # the batch is of an unsupported kind
         return None
     return (kinds, f"{checksum:08x}") if found else None
 
 
 def position_at_size(drawn: int, before: int, size: int) -> tuple[int, str]:
     """
-    Where a pass stands in batches of another size.
+    Where a pass continues after the batch size changed.
 
     Args:
-        drawn: batches of it that are trained.
+        drawn: trained batches of the pass.
         before, size: rows of a batch then and now.
 
     Returns:
-        Whole batches of the new size that are trained, and what is to be said.
+        The number of trained batches of the new size, and a message.
     """
     rows = drawn * before
     now = rows // size
@@ -65,7 +65,7 @@ def position_at_size(drawn: int, before: int, size: int) -> tuple[int, str]:
 
 
 def first_batch_text(before: int, size: int) -> str:
-    """What is said where the same sample cannot be found."""
+    """The message for a data set in which the same sample cannot be found."""
     return f"{_resized(before, size)}: begins at the first batch."
 
 
@@ -80,7 +80,7 @@ def _tensors(batch: Any) -> Iterator[Any]:
 
 
 def flatten(value: Any) -> Iterator[Any]:
-    """What dicts, lists and tuples hold, in a steady order."""
+    """The leaves of nested dicts, lists and tuples, in a stable order."""
     if isinstance(value, Mapping):
         for key in sorted(value, key=str):
             yield from flatten(value[key])
@@ -96,7 +96,7 @@ def _name_of(dtype: Any) -> str:
 
 
 def _sample_bytes(tensor: Any) -> bytes:
-    """Some of its values and its shape, as bytes."""
+    """Some values and the shape of a tensor, as bytes."""
     flat = tensor.reshape(-1) if hasattr(tensor, "reshape") else _flat(tensor)
     size = len(flat)
     some = flat[:: max(1, size // _SAMPLED)][:_SAMPLED]
@@ -106,7 +106,7 @@ def _sample_bytes(tensor: Any) -> bytes:
 
 
 def _flat(tensor: Any) -> Any:
-    import tensorflow as tf  # whose tensor it is
+    import tensorflow as tf  # loaded already: the tensor is TensorFlow's
 
     return tf.reshape(tensor, [-1])
 
@@ -114,7 +114,7 @@ def _flat(tensor: Any) -> Any:
 def _length(dataset: Any) -> int | None:
     try:
         return len(dataset)
-    except Exception:  # the user's own classes raise what they like
+    except Exception:  # a class of the user may raise any exception
         return None
 
 
@@ -125,12 +125,12 @@ def _size_and_rows(dataset: Any) -> tuple[int | None, int | None]:
         size = getattr(dataset, "batch_size", None)
         rows = _length(getattr(dataset, "dataset", None))
         return (size, rows) if isinstance(size, int) else (None, rows)
-    except Exception:  # as above
+    except Exception:  # see `_length`
         return None, None
 
 
 def _pipeline_size_and_rows(dataset: Any) -> tuple[int | None, int | None]:
-    """Nothing is known where its end is no plain batch()."""
+    """Rows per batch and per pass; None if the pipeline does not end in a plain batch()."""
     while True:
         kind, inputs = type(dataset).__name__, dataset._inputs()
         if len(inputs) != 1:

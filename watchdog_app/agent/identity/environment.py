@@ -1,9 +1,9 @@
 """
-What decides whether a resumed training repeats its numbers: recorded, compared.
+Record and compare the settings that decide whether a resumed training repeats its numbers.
 
-A rescue carries this record. Nothing here stops a resume: another thread count
-or library version changes the last bits of the results, not their meaning, so
-the differences are said and the training continues.
+A rescue contains this record. A difference does not stop a resume: another thread count or library
+version changes the last bits of the results, not their meaning. The agent reports the differences
+and the training continues.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-# Variables that choose other kernels or another order of additions.
+# Variables that select other kernels or another order of additions.
 _VARIABLES = (
     "TF_ENABLE_ONEDNN_OPTS",
     "TF_DETERMINISTIC_OPS",
@@ -42,10 +42,9 @@ _MEANING = {
 
 def record() -> dict[str, Any]:
     """
-    This process as it would compute: versions, threads, flags, devices, seed.
+    The numerical environment of this process: versions, threads, flags, devices, seed.
 
-    Plain JSON values; absent keys are unknown. Libraries that are not loaded
-    are not imported for this.
+    Plain JSON values; absent keys are unknown. This imports no library that is not loaded.
     """
     found: dict[str, Any] = {
         "python": platform.python_version(),
@@ -67,9 +66,9 @@ def record() -> dict[str, Any]:
 
 def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """
-    What changed since the rescue, one plain phrase each; empty when nothing did.
+    One phrase for each change since the rescue; empty if nothing changed.
 
-    Keys that one side does not know are left out.
+    Keys that one side does not have are ignored.
     """
     changed = []
     for key, before in saved.items():

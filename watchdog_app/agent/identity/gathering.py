@@ -1,4 +1,4 @@
-"""Facts of a training that begins, put together; none of them can keep it from beginning."""
+"""Collect the identity of a training that starts; a failure must not stop the training."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from watchdog_app.rescue.identity.run import RunIdentity
 
 def gather(framework: str, version: str, **looks: Callable[[], Any]) -> RunIdentity:
     """
-    The identity of a training. Never raises: what cannot be looked at is left out.
+    The identity of a training. Never raises: a part that cannot be read is omitted.
 
     Args:
-        framework: as a person is told.
-        version: of it.
-        looks: how each of the other parts of `RunIdentity` is found.
+        framework: its name in messages.
+        version: the framework's version.
+        looks: a function for each of the other fields of `RunIdentity`.
     """
     found = {}
     for name, look in looks.items():
         try:
             found[name] = look()
-        except Exception:  # noqa: S112 - objects of the program's own, other versions
+        except Exception:  # noqa: S112 - objects of the program or other versions may raise
             continue
     statements = code.statements(_program())
     return RunIdentity(
@@ -36,6 +36,6 @@ def gather(framework: str, version: str, **looks: Callable[[], Any]) -> RunIdent
 
 
 def _program() -> str | None:
-    """The text of the program; None in a notebook or at a prompt."""
+    """The path of the program's source; None in a notebook or at a prompt."""
     path = getattr(sys.modules.get("__main__"), "__file__", None)
     return path if isinstance(path, str) else None

@@ -1,9 +1,9 @@
 """
 What a Keras model computes: layers and wiring, loss, optimizers, and the program's own code in it.
 
-Recorded is what is the same in every run of an unchanged program: plain numbers and words; no
-names (Keras numbers them), no tables of data, no initializers, and nothing that a resume gives
-back anyway.
+The record contains what is the same in every run of an unchanged program: plain numbers and words.
+It omits names (Keras numbers them), tables of data, initializers, and values that a resume restores
+anyway.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ _DEPTH = 6
 _ITEMS = 16
 _UNSTABLE = object()
 COMPUTE = ("call", "train_step", "compute_loss", "forward", "__call__")
-# Made of methods that make variables, and of steps; the loss has a part of its own.
+# Methods that create variables, and compiled steps; the loss has its own entry.
 _SKIPPED_ATTRIBUTES = frozenset(
     ("build", "quantize", "train_function", "test_function", "predict_function", "loss")
 )
 _WIRED = ("Functional", "Sequential")
 LEARNING_RATE = "learning_rate"
-_LAYER = "layer"  # itself, while a model is described
+_LAYER = "layer"  # key of the layer object while a model is described
 
 
 @contextmanager
 def no_tensorflow_import() -> Iterator[None]:
     """
-    Within it Keras does not import TensorFlow merely to see whether a setting is one of its types.
+    Keep Keras from importing TensorFlow only to compare a setting with TensorFlow's types.
 
-    That takes seconds and hundreds of MB where Keras runs on another backend.
+    The import takes seconds and hundreds of MB if Keras runs on another backend.
     """
     asked: Any = getattr(sys.modules.get("keras.src.utils.module_utils"), "tensorflow", None)
     if "tensorflow" in sys.modules or getattr(asked, "_available", True) is not None:
@@ -66,12 +66,12 @@ def no_tensorflow_import() -> Iterator[None]:
 
 def layers(model: Any, *, begins: bool = True) -> Layers:
     """
-    Each layer of a model in order, as `rescue.identity.run` has it.
+    Each layer of a model in order, in the form of `rescue.identity.run`.
 
-    Never raises: what cannot be looked at is left out.
+    Never raises: a part that cannot be read is omitted.
 
     Args:
-        model: or a layer.
+        model: a model or a layer.
         begins: see `code.plain_attributes`.
     """
     found: Layers = []
@@ -113,7 +113,7 @@ def functions(things: Sequence[Any], losses: Any = None) -> Functions:
 
 
 def object_functions(thing: Any, methods: Sequence[str] = COMPUTE) -> Functions:
-    """The methods that an object of the program's own computes with, and functions given to it."""
+    """The methods that an object of the program computes with, and functions given to it."""
     found: Functions = []
     kind = type(thing)
     for method in methods:
@@ -126,7 +126,7 @@ def object_functions(thing: Any, methods: Sequence[str] = COMPUTE) -> Functions:
 
 
 def function_entry(function: Any, name: str) -> Functions:
-    """One function of the program's own; nothing where it is of a library."""
+    """An entry for a function of the program; empty for a function of a library."""
     found = code.fingerprint(function)
     if found is None:
         return []
@@ -142,12 +142,12 @@ def loss_settings(model: Any) -> dict[str, Any]:
 
 
 def optimizer_classes(optimizers: Mapping[str, Any]) -> dict[str, str]:
-    """Name to class."""
+    """The class name of each optimizer."""
     return {name: class_of(each) for name, each in optimizers.items()}
 
 
 def settings_of(optimizers: Mapping[str, Any]) -> dict[str, Any]:
-    """Learning rate, momentum and so on of each, as they are now."""
+    """Current learning rate, momentum and so on of each optimizer."""
     found: dict[str, Any] = {}
     for name, optimizer in optimizers.items():
         with no_tensorflow_import():
@@ -161,7 +161,7 @@ def settings_of(optimizers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def recorded_settings(optimizers: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that no variable of a rescue holds."""
+    """The settings that no variable of a rescue contains."""
     return {
         key: value for key, value in settings_of(optimizers).items() if not _is_rate(key, value)
     }
@@ -171,12 +171,15 @@ def merge(
     optimizers: Mapping[str, Any], meta: Mapping[str, Any], mine: Mapping[str, Any]
 ) -> tuple[str, ...]:
     """
-    Once the variables of a rescue are loaded: set what the program changed on purpose. In words.
+    Apply settings that the program changed on purpose, after the rescue's variables are loaded.
 
     Args:
         optimizers: of the program.
-        meta: of the rescue.
-        mine: as `settings_of` gave it before anything was loaded.
+        meta: the metadata of the rescue.
+        mine: `settings_of` before anything was loaded.
+
+    Returns:
+        One sentence for each applied change.
     """
     loaded = settings_of(optimizers)
     rates = {key: value for key, value in loaded.items() if _is_rate(key, value)}
@@ -202,7 +205,7 @@ def _format_rate(value: Any) -> str:
 
 
 def _is_rate(key: str, value: Any) -> bool:
-    """Whether a setting is a learning rate that lies in a variable, and is no schedule."""
+    """Whether a setting is a learning rate in a variable, not a schedule."""
     return key.endswith(LEARNING_RATE) and isinstance(value, float)
 
 
@@ -211,7 +214,7 @@ def _optimizer_prefix(name: str, optimizers: Mapping[str, Any]) -> str:
 
 
 def named_optimizers(model: Any) -> dict[str, Any]:
-    """The compiled optimizer first, then others that the model holds."""
+    """The compiled optimizer first, then other optimizers of the model."""
     found = _or_none(lambda: optimizers_of(model)) or []
     return {
         "the optimizer" if index == 0 else f"optimizer {index + 1}": each
@@ -220,7 +223,9 @@ def named_optimizers(model: Any) -> dict[str, Any]:
 
 
 def class_of(thing: Any) -> str:
-    """Its class; of one of the program's own the library's class that it is made of."""
+    """
+    The class name of an object; for a class of the program the name of its library base class.
+    """
     for kind in type(thing).__mro__:
         if not code.is_own(kind):
             return str(kind.__name__)
@@ -228,13 +233,13 @@ def class_of(thing: Any) -> str:
 
 
 def describe(thing: Any) -> str:
-    """A loss or another object without variables, with its configuration."""
+    """The class and configuration of a loss or another object without variables."""
     config = _or_none(thing.get_config) if hasattr(thing, "get_config") else None
     return f"{class_of(thing)} {sorted(_plain_settings(config or {}).items(), key=str)}"
 
 
 def _add_layers(layer: Any, config: Mapping[str, Any] | None, inputs: Any, found: Layers) -> None:
-    """A layer, and those within it."""
+    """Add a layer and its inner layers to `found`."""
     config = config if config is not None else _or_none(layer.get_config)
     wired = is_keras_instance(layer, *_WIRED)
     settings = {} if config is None or wired else _plain_settings(config)
@@ -251,12 +256,12 @@ def _add_layers(layer: Any, config: Mapping[str, Any] | None, inputs: Any, found
     for entry in config["layers"]:
         sequential = "inbound_nodes" not in entry
         if sequential and entry["class_name"] == "InputLayer":
-            continue  # given, or made with the first batch
+            continue  # given by the program, or made with the first batch
         inputs = None if sequential else _wiring(entry["inbound_nodes"], names)
         within = inner.get(_name_of(entry))
         if within is not None:
             _add_layers(within, entry["config"], inputs, found)
-        else:  # an operation that is no layer
+        else:  # an operation, not a layer
             operation = str(entry["class_name"])
             found.append(
                 _layer_entry(operation, operation, inputs, _plain_settings(entry["config"]))
@@ -272,7 +277,7 @@ def _name_of(entry: Mapping[str, Any]) -> str:
 
 
 def _input_layers(layer: Any, places: Mapping[str, int]) -> Any:
-    """The layers that a layer is fed by, where its model has no configuration."""
+    """The layers that feed a layer whose model has no configuration."""
     return _or_none(
         lambda: [
             [places.get(parent.operation.name, -1) for parent in node.parent_nodes]
@@ -282,7 +287,7 @@ def _input_layers(layer: Any, places: Mapping[str, int]) -> Any:
 
 
 def _wiring(value: Any, names: Mapping[str, int]) -> Any:
-    """Whose outputs are given, as JSON: layers by their place, and plain values."""
+    """The inputs of a layer as JSON: layers by their index, and plain values."""
     if isinstance(value, Mapping):
         history = value.get("config", {}) if value.get("class_name") == "__keras_tensor__" else {}
         if "keras_history" in history:
@@ -316,13 +321,13 @@ def _loss_settings(loss: Any) -> Any:
         own = code.plain_attributes(loss) if code.is_own(type(loss)) else {}
         return [class_of(loss), {**config, **own}]
     if code.unwrapped(loss)[0] is not None:
-        return "a function of the program"  # its code tells it apart
+        return "a function of the program"  # its code identifies it
     name = getattr(loss, "__name__", None)
     return name if isinstance(name, str) and name.isidentifier() else type(loss).__name__
 
 
 def _stable_value(value: Any, depth: int = 0) -> Any:
-    """`value` as far as it is the same in every run, or `_UNSTABLE`."""
+    """The part of `value` that is the same in every run, or `_UNSTABLE`."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, str):
@@ -334,7 +339,7 @@ def _stable_value(value: Any, depth: int = 0) -> Any:
         return list(value) if numbers and len(value) <= _ITEMS else _UNSTABLE
     if isinstance(value, dict) and isinstance(value.get("class_name"), str):
         if value["class_name"] in ("function", "__lambda__"):
-            return "a function of the program"  # its code tells it apart
+            return "a function of the program"  # its code identifies it
         config = value.get("config")
         plain = {
             key: inner
@@ -362,5 +367,5 @@ def _variables(thing: Any) -> dict[str, Any]:
 def _or_none(look: Callable[[], Any]) -> Any:
     try:
         return look()
-    except Exception:  # the program's own classes, and Keras's older and newer ones
+    except Exception:  # classes of the program, or other versions of Keras, may raise
         return None

@@ -1,9 +1,9 @@
 """
-The functions of the program that a loop computes its losses with, read off its text.
+The functions of the program that a loop computes its losses with, read from its source.
 
-`objective(model, batch)` belongs to no object that could be named. Those functions count that are
-given a model, or what one has computed, and whose value reaches a backward pass: augmentation,
-validation, metrics and logging do not.
+`objective(model, batch)` belongs to no named object. A function counts if it gets a model, or a
+value that a model computed, and if its value reaches a backward pass. Augmentation, validation,
+metrics and logging do not count.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from watchdog_app.agent.identity import audit, code, keras_facts
 
-_DEPTH = 3  # of functions that the loop calls
+_DEPTH = 3  # levels of functions that the loop calls
 _MAX_FUNCTIONS = 64
 _Scope = Mapping[str, Any]
 
@@ -24,13 +24,17 @@ def functions(
     frame: FrameType | None, rescue: object, named: Mapping[str, Any], *, of_library: bool
 ) -> keras_facts.Functions | None:
     """
-    Those of the loop around `rescue.step()`, in order; None where no backward pass is seen.
+    The loss functions of the loop around `rescue.step()`, in order.
 
     Args:
-        frame: that calls it, or one that it called.
-        rescue: itself.
-        named: the objects that were given to it.
-        of_library: note the functions and losses of libraries, too: no autograd graph tells them.
+        frame: the frame that calls `rescue.step()`, or one that it called.
+        rescue: the Rescue.
+        named: the objects given to the Rescue, by name.
+        of_library: also record the functions and losses of libraries, for frameworks without an
+            autograd graph that shows them.
+
+    Returns:
+        None if no backward pass is found.
     """
     for each, text, values in audit.frames_with_source(frame):
         loops = audit.loops_around(text, each.f_lineno)
@@ -43,7 +47,7 @@ def functions(
 
 
 class _LossFunctions:
-    """What reaches the backward passes of one loop."""
+    """The functions that reach the backward passes of one loop."""
 
     def __init__(self, rescue: object, named: Mapping[str, Any], *, of_library: bool) -> None:
         self.functions: keras_facts.Functions = []
@@ -53,7 +57,7 @@ class _LossFunctions:
         self._of_library = of_library
 
     def follow(self, text: ast.AST, values: _Scope, depth: int) -> None:
-        """Follow a text, and the functions that it calls, to backward passes."""
+        """Search a text, and the functions that it calls, for backward passes."""
         calls = [each for each in audit.own_nodes(text) if isinstance(each, ast.Call)]
         for call in sorted(calls, key=lambda each: (each.lineno, each.col_offset)):
             losses = self._losses(call, values)
@@ -69,7 +73,7 @@ class _LossFunctions:
                 )
 
     def _losses(self, call: ast.Call, values: _Scope) -> list[ast.expr]:
-        """What a call computes gradients of."""
+        """The expressions whose gradients a call computes."""
         if not isinstance(call.func, ast.Attribute):
             return []
         whose, method = call.func.value, call.func.attr
@@ -101,7 +105,9 @@ class _LossFunctions:
                     self.functions.append({"name": shown, "at": "", "functions": [[shown, told]]})
 
     def _add_model_methods(self, call: ast.Call, called: Any, values: _Scope) -> None:
-        """Those of models that a function is given, which its own text does not tell apart."""
+        """
+        Add the methods of models that a function calls; the function's text does not identify them.
+        """
         inside = _body_and_scope(called)
         if inside is None:
             return
@@ -125,7 +131,7 @@ class _LossFunctions:
 
 
 def _assignments(text: ast.AST) -> dict[str, list[ast.expr]]:
-    """The values that the variables of a text are given in it."""
+    """The values that a text assigns to its variables."""
     found: dict[str, list[ast.expr]] = {}
     for each in audit.own_nodes(text):
         targets = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
@@ -140,7 +146,7 @@ def _assignments(text: ast.AST) -> dict[str, list[ast.expr]]:
 def _source_nodes(
     values: list[ast.expr], assigned: Mapping[str, list[ast.expr]]
 ) -> Iterator[ast.AST]:
-    """All nodes that values are made of, those of the variables in them too."""
+    """All nodes that the values are computed from, through the variables in them."""
     waiting, seen = list(values), set()
     while waiting:
         for node in ast.walk(waiting.pop()):
@@ -158,7 +164,7 @@ def _source_calls(values: list[ast.expr], assigned: Mapping[str, list[ast.expr]]
 
 
 def _body_and_scope(called: Any) -> tuple[ast.AST, dict[str, Any]] | None:
-    """Text and outer names of a function of the program."""
+    """Source and non-local names of a function of the program."""
     plain = code.unwrapped(called)[0]
     text = None if plain is None else code.source_tree(plain.__code__)
     if plain is None or text is None:
@@ -170,7 +176,7 @@ def _body_and_scope(called: Any) -> tuple[ast.AST, dict[str, Any]] | None:
 
 
 def _bound_arguments(call: ast.Call, called: Any, values: _Scope) -> dict[str, Any]:
-    """The parameters of a function as far as a call says what they stand for."""
+    """The parameters of a function, as far as a call shows their values."""
     plain = code.unwrapped(called)[0]
     names = [] if plain is None else list(plain.__code__.co_varnames[: plain.__code__.co_argcount])
     found = {names[0]: called.__self__} if names and isinstance(called, MethodType) else {}

@@ -19,8 +19,8 @@ def gather(objects: Mapping[str, Any], *, begins: bool) -> RunIdentity:
     The identity of a loop.
 
     Args:
-        objects: as the program named them.
-        begins: the training does; else it is under way, and its beginning is not known.
+        objects: by the names that the program gave them.
+        begins: whether the training starts now. If not, its initial values are unknown.
     """
     models = [each for each in objects.values() if isinstance(each, keras.Layer)]
     others = [each for each in objects.values() if isinstance(each, tf.Module | keras.Layer)]
@@ -41,7 +41,7 @@ def gather(objects: Mapping[str, Any], *, begins: bool) -> RunIdentity:
 
 
 def _modules(objects: Mapping[str, Any], begins: bool) -> Iterator[dict[str, Any]]:
-    """Modules of the program's own that are no layers of Keras."""
+    """Modules of the program that are not Keras layers."""
     for name, thing in objects.items():
         own = code.is_own(type(thing)) and isinstance(thing, tf.Module)
         if own and not isinstance(thing, keras.Layer):
@@ -51,7 +51,7 @@ def _modules(objects: Mapping[str, Any], begins: bool) -> Iterator[dict[str, Any
 
 
 def holders_of(objects: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What may hold attributes of the program's own, and what a person calls it."""
+    """Objects that may have attributes of the program's own, with labels for messages."""
     for name, thing in objects.items():
         if isinstance(thing, keras.Layer):
             for index, layer in enumerate(thing._flatten_layers()):
@@ -61,7 +61,7 @@ def holders_of(objects: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def optimizers_of(objects: Mapping[str, Any]) -> dict[str, Any]:
-    """Keras's, those that a model was compiled with too, by what a person calls them."""
+    """Keras optimizers, including those of compiled models, by labels for messages."""
     found: dict[str, Any] = {}
     for name, thing in objects.items():
         if isinstance(thing, keras.optimizers.Optimizer):

@@ -1,4 +1,4 @@
-"""What a PyTorch loop computes: modules as they are configured, optimizers, the program's code."""
+"""What a PyTorch loop computes: module configuration, optimizers, the program's code."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FRAMEWORK = "a PyTorch loop"
 _METHODS = ("forward", "__call__", "training_step", "step", "closure")
 _IN_PLACE = re.compile(r"(, )?inplace=\w+")
 _TORCH_LAYERS = "torch.nn."
-# What a schedule starts from: it follows the learning rate of its optimizer.
+# Start values of a schedule: they follow the learning rate of its optimizer.
 _BEGINNINGS = ("initial_lr", "base_lrs")
-# Of an optimizer: with them it keeps more for each parameter.
+# Optimizer settings that make it keep more state for each parameter.
 _WITH_SLOTS = ("momentum", "amsgrad", "centered")
-_PLACES = frozenset(("last_epoch",))  # of a schedule: given, and moved on with each step
+_PLACES = frozenset(("last_epoch",))  # constructor arguments of a schedule that each step changes
 
 
 def gather(objects: Mapping[str, Any], *, begins: bool) -> RunIdentity:
@@ -29,8 +29,8 @@ def gather(objects: Mapping[str, Any], *, begins: bool) -> RunIdentity:
     The identity of a loop.
 
     Args:
-        objects: as the program named them.
-        begins: the training does; else it is under way, and its beginning is not known.
+        objects: by the names that the program gave them.
+        begins: whether the training starts now. If not, its initial values are unknown.
     """
     return gathering.gather(
         FRAMEWORK,
@@ -48,7 +48,7 @@ def gather(objects: Mapping[str, Any], *, begins: bool) -> RunIdentity:
 
 
 def settings_of(objects: Mapping[str, Any]) -> dict[str, Any]:
-    """What groups of optimizers and schedules are set to, as they are now."""
+    """Current settings of optimizer groups and schedules."""
     found: dict[str, Any] = {}
     for label, holder in _settings_holders(objects):
         values = torch_tensors.settings(holder)
@@ -57,7 +57,7 @@ def settings_of(objects: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def apply_settings(objects: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Set those of `settings_of` that differ."""
+    """Set the values of `settings_of` that differ."""
     for label, holder in _settings_holders(objects):
         for key, now in torch_tensors.settings(holder).items():
             value = values.get(f"{label}'s {key}", now)
@@ -70,12 +70,12 @@ def without_new_slots(
     objects: Mapping[str, Any], theirs: Mapping[str, Any], mine: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
     """
-    The program's settings, but for those that need slots which the rescue does not hold.
+    The program's settings, except those that need slots which the rescue does not contain.
 
     Returns:
-        The settings, and what is to be said of those that stay as they are in the rescue.
+        The settings, and messages about those that keep the rescue's value.
     """
-    # This one makes them as it steps.
+    # SGD creates its slots as it steps.
     others = {n: each for n, each in objects.items() if not isinstance(each, torch.optim.SGD)}
     kept = {
         f"{label}'s {key}"
@@ -92,7 +92,7 @@ def without_new_slots(
 
 
 def is_schedule_base(key: str) -> bool:
-    """Whether a setting is what a schedule starts from."""
+    """Whether a setting is a start value of a schedule."""
     return key.endswith(_BEGINNINGS)
 
 
@@ -102,7 +102,7 @@ def is_rate(key: str) -> bool:
 
 
 def _settings_holders(objects: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The dicts that hold settings, and what a person calls them."""
+    """The dicts that contain settings, with labels for messages."""
     for name, thing in objects.items():
         if isinstance(thing, torch.optim.Optimizer):
             many = len(thing.param_groups) > 1
@@ -112,13 +112,13 @@ def _settings_holders(objects: Mapping[str, Any]) -> Iterator[tuple[str, dict[st
                     _Settings(group, group.keys() - {"params"}),
                 )
         elif isinstance(thing, torch.optim.lr_scheduler.LRScheduler):
-            # What a schedule has come to is no setting: what its constructor was given is one.
+            # The progress of a schedule is not a setting; its constructor arguments are.
             given = inspect.signature(type(thing)).parameters.keys() - _PLACES
             yield name, _Settings(vars(thing), {*given, "base_lrs"})
 
 
 class _Settings(dict[str, Any]):
-    """Some of the values of a dict; what is set here is set there."""
+    """Some of the values of a dict; an assignment here also changes that dict."""
 
     def __init__(self, values: dict[str, Any], keys: Set[str]) -> None:
         super().__init__({key: value for key, value in values.items() if key in keys})
@@ -129,7 +129,7 @@ class _Settings(dict[str, Any]):
 
 
 def modules_of(objects: Mapping[str, Any]) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Each module within the objects, and what a person calls it."""
+    """Each module in the objects, with a label for messages."""
     for name, thing in objects.items():
         if isinstance(thing, torch.nn.Module):
             for key, module in thing.named_modules():
@@ -139,7 +139,7 @@ def modules_of(objects: Mapping[str, Any]) -> Iterator[tuple[str, torch.nn.Modul
 def _modules(objects: Mapping[str, Any], begins: bool) -> Iterator[dict[str, Any]]:
     for label, module in modules_of(objects):
         settings: dict[str, Any] = {}
-        # Those of others may name addresses.
+        # The extra_repr of other modules may contain addresses.
         if type(module).__module__.startswith(_TORCH_LAYERS):
             settings["configuration"] = _IN_PLACE.sub("", module.extra_repr())
         found = {

@@ -1,10 +1,13 @@
 """
-What the first steps of a PyTorch loop compute, read off the autograd graph of their loss.
+What the first steps of a PyTorch loop compute, read from the autograd graph of their loss.
 
-The loop itself is not compared otherwise: its loss, and what it does to the outputs of modules.
-A graph is a text: a hash of its operations in order and of the parameters that they end in, and
-the operations with their numbers. A training may have several (a GAN, layers that are thawed).
-Nothing of a graph is kept alive. Batch size, precision and values of constants are not seen.
+The rest of the identity does not compare the loop itself: its loss, and its operations on the
+outputs of modules.
+
+A graph is recorded as a text. The text starts with a hash of the operations in order and of the
+parameters at the leaves; the count of each operation follows. A training may have several graphs (a
+GAN, layers that are unfrozen). The text keeps no graph alive. Batch size, precision and values of
+constants do not show in it.
 """
 
 from __future__ import annotations
@@ -20,19 +23,20 @@ import torch
 
 from watchdog_app.rescue.identity.compare import describe_graph_difference
 
-FIRST_STEPS = 3  # are compared; all of them must be foreign for a refusal
-_MOST_GRAPHS = 8  # of one training; more are made anew by each batch, such as of texts
+FIRST_STEPS = 3  # steps to compare; a refusal needs a difference in all of them
+# graphs of one training; more come from graphs that depend on the batch, such as of texts
+_MOST_GRAPHS = 8
 _MOST_NODES = 50_000
-_SHARE = 1 / 400  # of the time that may go into looks after the first steps
-_REST_S = 0.5  # between two looks as a state is taken
+_SHARE = 1 / 400  # share of time to spend on graphs after the first steps
+_REST_S = 0.5  # pause between two graph reads while a state is taken
 _PRECISION = frozenset(("ToCopyBackward0", "CloneBackward0"))
-# Behind these the operations cannot be seen.
+# operations that hide the graph behind them
 _HIDDEN = ("CompiledFunction", "CheckpointFunction")
 _HASH_DIGITS = 16
 
 
 class Graphs:
-    """The graphs that a training was seen to have, and those of the rescue that it resumes from."""
+    """The graphs seen in a training, and those of the rescue that it resumes from."""
 
     def __init__(self, modules: Mapping[str, torch.nn.Module]) -> None:
         self._names = {
@@ -44,22 +48,22 @@ class Graphs:
         self._saved: Sequence[str] = ()
         self._foreign = 0
         self._steps = 0
-        self._looked_at = 0  # the step of the last look
+        self._looked_at = 0  # step of the last graph read
         self._last_look_s = self._next_look_s = 0.0
         self._comparable = True
-        self._loss: Callable[[], Any] = lambda: None  # of the last step, as long as it is there
+        self._loss: Callable[[], Any] = lambda: None  # loss of the last step, while it exists
 
     def set_saved(self, saved: object) -> None:
-        """The training resumes from a rescue with these graphs; None: they are not known."""
+        """Set the graphs of the rescue that the training resumes from; None: unknown."""
         told = isinstance(saved, list) and all(isinstance(each, str) for each in saved)
         self._saved = saved if told and isinstance(saved, list) else ()
 
     def compare_step(self, loss: Any) -> str | None:
         """
-        A step with this loss has ended.
+        Record the end of a step with this loss.
 
         Returns:
-            What differs from the rescue, in words, once that is sure.
+            The difference from the rescue as a message, once it is sure.
         """
         self._steps += 1
         self._loss = lambda: None
@@ -78,9 +82,9 @@ class Graphs:
         )
 
     def to_json(self) -> list[str] | None:
-        """Those seen so far, for a rescue; None where the one of the last step is not known."""
+        """All graphs seen so far, for a rescue; None if that of the last step is unknown."""
         loss = self._loss()
-        # Near a limit each step is shown to the watcher: no look at each of them.
+        # Near a limit `to_json` runs at each step: do not read each graph.
         rested = time.monotonic() >= self._last_look_s + _REST_S
         if self._comparable and self._looked_at != self._steps and rested and loss is not None:
             self._record_graph(loss)
@@ -104,11 +108,11 @@ class Graphs:
 
 def signature(loss: torch.Tensor, names: Mapping[int, str]) -> str | None:
     """
-    The graph behind a loss as a text; None where it cannot be seen.
+    The graph of a loss as a text; None if the graph cannot be read.
 
     Args:
-        loss: with a graph, also after its backward pass.
-        names: of parameters, by their ids.
+        loss: a loss with a graph, also after its backward pass.
+        names: names of parameters, by their ids.
     """
     places: dict[Any, int] = {}
     lines: list[str] = []

@@ -1,1 +1,1 @@
-"""`watchdog.resume()`: a notebook's or program's lines that resume from a rescue."""
+"""`watchdog.resume()`: resume a notebook or a program from a rescue."""

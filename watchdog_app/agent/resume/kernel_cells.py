@@ -1,8 +1,8 @@
 """
-Which cells of a notebook have run, noted in each rescue; and their text when that is wanted.
+Record in each rescue which cells of a notebook have run; read their text back for a resume.
 
-A rescue holds numbers and no text: cells may hold secrets. The text stays where IPython keeps it
-anyway, in its history database, or is taken from the notebook where that has no history.
+A rescue contains numbers and no text, because cells may contain secrets. IPython keeps the text in
+its history database. Without a history the text comes from the notebook file.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 
 from watchdog_app.rescue.identity.notebook import ipython_shell, running_cell_number
 
-KEY = "cells"  # of a rescue's description
-_MAX_CELLS = 10_000  # cells; a loop that runs cells by itself is no notebook
+KEY = "cells"  # in a rescue's metadata
+_MAX_CELLS = 10_000  # cells; a loop that runs cells automatically is not a notebook
 _KERNEL_ID = re.compile(r"kernel-(.+)\.json")
 
 _failed: set[int] = set()  # cells of this process that ended with an error
@@ -28,20 +28,20 @@ _listening = False
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """What a rescue says of its notebook's session."""
+    """What a rescue records about the session of its notebook."""
 
-    session: int  # of IPython's history database
-    history: str  # that database's file; "" where history is off
-    kernel: str | None  # Jupyter's id, which outlives a restart
+    session: int  # session number in IPython's history database
+    history: str  # file of that database; "" if the history is off
+    kernel: str | None  # Jupyter's kernel id, which survives a restart
     running: int  # number of the cell that trained
     failed: tuple[int, ...]
     check: int | None = None  # CRC-32 of the text of the cell that trained
-    # Sixteen bits of that of each cell: enough to know it again, too few to guess a secret by.
+    # Sixteen bits of each cell's CRC-32: enough to recognize the cell, too few to guess a secret.
     checks: Mapping[int, int] = field(default_factory=dict)
 
 
 def kernel_id() -> str | None:
-    """Jupyter's id of this kernel, as its connection file is named; None where there is none."""
+    """Jupyter's id of this kernel, from the name of its connection file; None if it has none."""
     app = getattr(sys.modules.get("ipykernel.kernelapp"), "IPKernelApp", None)
     file = app.instance().connection_file if app is not None and app.initialized() else ""
     found = _KERNEL_ID.fullmatch(os.path.basename(str(file)))
@@ -49,7 +49,7 @@ def kernel_id() -> str | None:
 
 
 def record_failed_cells() -> None:
-    """From now on note which cells end with an error."""
+    """Start recording which cells end with an error."""
     global _listening
     events = getattr(ipython_shell(), "events", None)
     if not _listening and events is not None:
@@ -76,12 +76,12 @@ def record() -> dict[str, Any] | None:
             "check": text_checksum(text) if isinstance(text, str) else None,
             "checks": [_short_checksum(here.user_ns.get(f"_i{n}")) for n in range(1, running + 1)],
         }
-    except Exception:  # whatever a shell of somebody's own is made of
+    except Exception:  # a custom shell may lack any of these attributes
         return None
 
 
 def read(meta: Mapping[str, Any]) -> Cells | None:
-    """What `record` wrote into a rescue; None where it is no notebook's."""
+    """The session that `record` wrote into a rescue; None if the rescue is not of a notebook."""
     try:
         told = meta[KEY]
         kernel = told["kernel"]
@@ -106,23 +106,23 @@ def read(meta: Mapping[str, Any]) -> Cells | None:
 
 def cell_texts(cells: Cells, notebook: str | None) -> dict[int, str]:
     """
-    The text of each cell that had run, by its number, as far as it is still known.
+    The text of each cell that had run, by its number, if it is still available.
 
     Args:
-        cells: of the rescue.
-        notebook: path of the .ipynb, for cells that the history does not have.
+        cells: the session in the rescue.
+        notebook: path of the .ipynb, for cells that the history lacks.
     """
     found = {}
     for number, text in _from_notebook(notebook) if notebook is not None else ():
-        # A saved notebook holds cells of earlier sessions as well, with the numbers of those.
+        # A saved notebook also contains cells of earlier sessions, with the numbers of those
+        # sessions.
         if number <= cells.running and cells.checks.get(number) == _short_checksum(text):
             found[number] = text
     if not _has_running_cell(found, cells):
         found = {}  # the notebook was run or changed since
     kept = _from_history(cells)
-    if _has_running_cell(
-        kept, cells
-    ):  # else the database was started over, and this is another session
+    # otherwise the database was recreated, and this session number means another session
+    if _has_running_cell(kept, cells):
         for number, text in kept.items():
             if cells.checks.get(number) in (None, _short_checksum(text)):
                 found[number] = text
@@ -134,7 +134,7 @@ def _short_checksum(text: object) -> int | None:
 
 
 def text_checksum(text: str) -> int:
-    """What tells whether a text is the one that ran."""
+    """CRC-32 of a text; identifies the text that ran."""
     return zlib.crc32(text.rstrip("\n").encode("utf-8", "surrogatepass"))
 
 
@@ -148,7 +148,7 @@ def _from_history(cells: Cells) -> dict[int, str]:
         return {}
     import sqlite3
 
-    # A database that another kernel writes to at this moment is waited for.
+    # Wait for a database that another kernel is writing.
     where = f"file:{_quoted(cells.history)}?mode=ro"
     with suppress(sqlite3.Error), closing(sqlite3.connect(where, uri=True, timeout=5)) as database:
         rows = database.execute(
@@ -160,7 +160,7 @@ def _from_history(cells: Cells) -> dict[int, str]:
 
 
 def _from_notebook(path: str) -> list[tuple[int, str]]:
-    """Cells as they were saved, with the number that they were last run with."""
+    """The cells of a saved notebook, with the execution number of their last run."""
     import json
 
     try:
@@ -188,7 +188,7 @@ def _on_cell_end(result: Any = None) -> None:
 
 
 def format_ranges(numbers: Sequence[int]) -> str:
-    """`1-4, 7`: numbers as a person writes them."""
+    """Numbers as ranges: `1-4, 7`."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and runs[-1][1] == number - 1:

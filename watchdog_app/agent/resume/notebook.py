@@ -1,8 +1,8 @@
 """
-`watchdog.resume()`: a notebook that was killed and restarted goes on where it was saved.
+`watchdog.resume()`: a killed and restarted notebook continues where it was saved.
 
-The cells that had run are run again, in order, up to and with the one that trained; its fit or
-Rescue then resumes from the rescue by itself. Nothing is ever run that was not asked for.
+It runs the earlier cells again, in order, up to and including the cell that trained. The fit or
+Rescue in that cell then resumes from the rescue. It runs nothing that the user did not ask for.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.identity import notebook
 
 _CHOICES = ("training", "all", None)
-_MOST_FOLDERS = 2000  # below the notebook's own, when it was asked; at a start `rescues` alone
-_WIDTH = 60  # of a cell's first line, as it is listed
+# below the notebook's folder, after a call of resume(); at a start only `rescues` is searched
+_MOST_FOLDERS = 2000
+_WIDTH = 60  # characters of a cell's first line in the list
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +40,21 @@ class Unfinished:
     step: int
     epoch: int | None  # counted from 0
     created_unix_s: float
-    cells: Cells | None  # None where it was saved by an older version, or outside a notebook
-    found: LoopRecord | None  # a found loop: lines of code resume it
+    cells: Cells | None  # None if an older version saved it, or outside a notebook
+    found: LoopRecord | None  # set for a found loop, which needs lines of code to resume
 
 
 def resume(run: str | None = "training", *, skip: Collection[int] = ()) -> None:
     """
-    Run the cells of the session that died, up to and with the one that trained.
+    Run the cells of the session that died, up to and including the one that trained.
 
     Args:
-        run: "training": without cells that had failed and without shell commands; "all": those
-            too; None: list them, and run nothing.
-        skip: numbers of cells that are to be left out.
+        run: "training": skip failed cells and shell commands; "all": run those too; None: list the
+            cells and run nothing.
+        skip: numbers of cells to leave out.
 
     Raises:
-        ValueError: `run` is none of the three.
+        ValueError: `run` is not one of the three.
     """
     if run not in _CHOICES:
         raise ValueError(f'run must be "training", "all" or None, not {run!r}')
@@ -90,14 +91,15 @@ def resume(run: str | None = "training", *, skip: Collection[int] = ()) -> None:
 
 def unfinished(searched: list[str] | None = None, *, thorough: bool = False) -> Unfinished | None:
     """
-    The newest rescue of this notebook or kernel whose training was left by a process that ended.
+    The newest rescue of this notebook or kernel with an unfinished training and an ended process.
 
     Args:
-        searched: is filled with the folders that were looked into.
-        thorough: look below the notebook's folder as well, not only into `rescues` there.
+        searched: receives the folders that were searched.
+        thorough: search everything below the notebook's folder, not only its `rescues` folder.
     """
     program, kernel = notebook.program_path(), kernel_cells.kernel_id()
-    left: dict[str, Unfinished] = {}  # by run: an older rescue of it may lie in a copied folder
+    # by run: a copied folder may contain an older rescue of the same run
+    left: dict[str, Unfinished] = {}
     finished: set[str | None] = set()
     search = inventory.Search(most_folders=_MOST_FOLDERS)
     for root in _roots(program, thorough=thorough):
@@ -110,7 +112,9 @@ def unfinished(searched: list[str] | None = None, *, thorough: bool = False) -> 
                 if one.training != "unfinished" or one.condition != "complete":
                     continue
                 if run_choice.is_of_this_process(one.path) or inventory.foreign_content(one.path):
-                    continue  # newer in memory; or another user's, whose word we do not take
+                    # this process has a newer state in memory; or another user owns the rescue: do
+                    # not trust it
+                    continue
                 with suppress(RescueError, OSError), LoadedRescue(one.path) as loaded:
                     cells = kernel_cells.read(loaded.meta)
                     same = cells is not None and kernel is not None and cells.kernel == kernel
@@ -127,7 +131,7 @@ def unfinished(searched: list[str] | None = None, *, thorough: bool = False) -> 
 
 
 def offer_text(what: Unfinished) -> str:
-    """One line: what died, when it was saved, and how to go on."""
+    """One line: what died, when it was saved, and how to continue."""
     name = os.path.basename(notebook.program_path() or "this notebook")
     return (
         f"a training of {name} was left when its kernel ended; {_saved_text(what)}. "
@@ -164,7 +168,7 @@ def _steps(
         return None
     cells = what.cells
     if not _is_ipython_history(cells.history, shell):
-        cells = replace(cells, history="")  # a rescue may come from anywhere
+        cells = replace(cells, history="")  # a rescue may come from an untrusted place
     texts = kernel_cells.cell_texts(cells, notebook.notebook_path())
     running = what.cells.running
     if running not in texts:
@@ -182,7 +186,7 @@ def _steps(
 
 
 def _is_ipython_history(history: str, shell: Any) -> bool:
-    """Whether a history database is one that IPython itself writes for this user."""
+    """Whether IPython itself writes this history database for this user."""
     path = os.path.realpath(history)
     if path == os.path.realpath(str(shell.history_manager.hist_file)):
         return True
@@ -212,12 +216,13 @@ def _run_cells(what: Unfinished, shell: Any, steps: Sequence[Step]) -> None:
     root = os.path.dirname(what.path)
     hook.switch_on()
     if os.path.basename(root).startswith("unnamed-"):
-        folders.resume_in(root)  # no notebook is known: each kernel has a folder of its own
+        folders.resume_in(root)  # the notebook is unknown: each kernel has its own folder
     for step in steps:
         if step.run is None or (step.trains and what.found is not None):
             continue
         if notebook.running_cell_number(shell) == shell.execution_count:
-            shell.execution_count += 1  # an older IPython: this cell holds the number until it ends
+            # in an older IPython this cell keeps the number until it ends
+            shell.execution_count += 1
         with run_choice.allow_resume_from(what.path):
             result = shell.run_cell(step.run, store_history=True)
         if not result.success:

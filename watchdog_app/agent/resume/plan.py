@@ -1,9 +1,9 @@
 """
-What a cell does besides Python: shell commands, questions, a resume of its own.
+What a cell does in addition to Python: shell commands, questions, its own resume call.
 
-IPython turns a cell into Python first, so that a line with `!` in the middle of a text is no
-shell command. What starts one is left out unless it is asked for: it was done once already, and
-nobody knows what a second time would do.
+IPython first turns a cell into Python, so a line with `!` inside a string is not taken for a shell
+command. A resume skips shell commands unless the user asks for them. They ran once already, and a
+second run may do harm.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-# Magics that run other programs, or write over files of the user's.
+# Magics that run other programs or overwrite the user's files.
 _OUTSIDE_CELLS = frozenset(
     {
         *("bash", "sh", "script", "cmd", "perl", "ruby", "system", "sx", "!"),
@@ -36,10 +36,10 @@ _SHELL = 'left out: shell commands (run="all" runs them)'
 class Step:
     """One cell of a resume."""
 
-    number: int  # that it had in the session that died
-    text: str  # as it was
-    run: str | None  # as it is run; None: it is left out
-    why: str | None  # in words: left out, or what of it
+    number: int  # its number in the session that died
+    text: str  # original text
+    run: str | None  # text to run; None: the cell is left out
+    why: str | None  # message: why the cell, or a part of it, is left out
     trains: bool = False
 
 
@@ -54,16 +54,16 @@ def plan(
     aliases: Collection[str] = (),
 ) -> list[Step]:
     """
-    What is done with each cell.
+    Decide what to do with each cell.
 
     Args:
         texts: number and text of the cells that had run, in order.
         running: the number of the cell that trained.
-        failed: numbers of those that ended with an error.
-        everything: leave nothing out but what was asked for.
-        skip: numbers that are to be left out.
-        transform: a cell as Python, as IPython's `transform_cell` makes it.
-        aliases: magics that are programs: `rm`, `mv`, ...
+        failed: numbers of the cells that ended with an error.
+        everything: leave out only the cells in `skip`.
+        skip: numbers of cells to leave out.
+        transform: turns a cell into Python, like IPython's `transform_cell`.
+        aliases: magics that run programs: `rm`, `mv`, ...
     """
     reader = _Reader(transform, frozenset(aliases) | _OUTSIDE_LINES)
     found = []
@@ -85,24 +85,24 @@ def plan(
 
 
 class _Reader:
-    """Cells as Python, with what starts a program in them found."""
+    """Turns cells into Python and finds the commands in them."""
 
     def __init__(self, transform: Callable[[str], str], outside: Collection[str]) -> None:
         self._transform = transform
         self._outside = outside
 
     def read(self, text: str, *, everything: bool) -> tuple[str | None, str | None]:
-        """A cell as it is run, and what is to be said of it; None: nothing of it is run."""
+        """The text to run and a message about it; text None: run nothing of the cell."""
         tree = self._tree(text)
         if tree is None:
-            return text, None  # it shows its error as it did
+            return text, None  # it fails with the same error as before
         if any(_is_resume_call(node) for node in ast.walk(tree)):
             return None, "left out: it was a resume itself"
         if everything:
             return text, None
         if not _has_cell_magic(tree):
             return self._drop_commands(text, tree)
-        first, _, body = text.lstrip().partition("\n")  # `%%time`, and what it times
+        first, _, body = text.lstrip().partition("\n")  # `%%time`, and the code that it times
         if self._is_command_line(first.removeprefix("%%").partition(" ")[2]):
             return None, _SHELL
         kept, why = self.read(body, everything=False)
@@ -113,7 +113,7 @@ class _Reader:
     def _tree(self, text: str) -> ast.Module | None:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # they are told as the cell is run
+                warnings.simplefilter("ignore")  # IPython shows them when the cell runs
                 return ast.parse(self._transform(text))
         except (SyntaxError, ValueError, RecursionError):
             return None
@@ -132,7 +132,7 @@ class _Reader:
             for line in lines
         ]
         kept = self._tree("\n".join(lines))
-        # A part of a longer line or of a text, or a command of several lines.
+        # A command that is part of a longer line or of a text, or that spans several lines.
         others = len(taken) != commands or any(each.endswith("\\") for each in taken)
         if kept is None or others:
             return None, 'left out: it needs what a shell command prints (run="all" runs it)'
@@ -141,7 +141,7 @@ class _Reader:
         return "\n".join(lines), 'without its shell commands (run="all" runs them)'
 
     def _starts_command(self, node: ast.AST) -> bool:
-        """`get_ipython().system(...)`, `getoutput`, or a magic that does such a thing."""
+        """`get_ipython().system(...)`, `getoutput`, or a magic with the same effect."""
         call = _magic_call(node)
         if call is None:
             return False
@@ -153,16 +153,16 @@ class _Reader:
         return magic in self._outside or self._is_command_line(rest)
 
     def _is_command_line(self, rest: str) -> bool:
-        """`!rm x` or `%rm x` after a magic, as in `%time !rm x`."""
+        """Whether the text after a magic is `!rm x` or `%rm x`, as in `%time !rm x`."""
         text = rest.strip()
-        while text.startswith("-"):  # its options
+        while text.startswith("-"):  # options of the magic
             text = text.partition(" ")[2].strip()
         tree = self._tree(text) if text[:1] in ("!", "%") else None
         return tree is not None and any(self._starts_command(node) for node in ast.walk(tree))
 
 
 def _magic_call(node: ast.AST) -> tuple[str, str, str] | None:
-    """Method of `get_ipython()`, magic, and the line behind it; None: it is no such call."""
+    """The `get_ipython()` method, the magic and the line after it; None: not such a call."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return None
     if _called_name(node.func.value) != "get_ipython":
@@ -176,7 +176,7 @@ def _magic_call(node: ast.AST) -> tuple[str, str, str] | None:
 
 
 def _has_cell_magic(tree: ast.Module) -> bool:
-    """Whether a magic is for the whole cell, which may be Python: `%%time`, `%%capture`."""
+    """Whether a cell magic applies to Python code: `%%time`, `%%capture`."""
     if len(tree.body) != 1 or not isinstance(tree.body[0], ast.Expr):
         return False
     call = _magic_call(tree.body[0].value)
@@ -184,7 +184,7 @@ def _has_cell_magic(tree: ast.Module) -> bool:
 
 
 def _is_resume_call(node: ast.AST) -> bool:
-    """`watchdog.resume(...)`"""
+    """Whether a node is `watchdog.resume(...)`."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
     owner = node.func.value
@@ -192,7 +192,7 @@ def _is_resume_call(node: ast.AST) -> bool:
 
 
 def _called_name(node: ast.AST) -> str | None:
-    """The name of the function that a call names, `getpass.getpass` as well."""
+    """The function name in a call; `getpass` for `getpass.getpass` as well."""
     if not isinstance(node, ast.Call):
         return None
     if isinstance(node.func, ast.Name):

@@ -1,1 +1,1 @@
-"""What happens at a step boundary, and the line to the daemon."""
+"""The code at a step boundary, and the connection to the daemon."""

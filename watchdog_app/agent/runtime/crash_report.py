@@ -1,10 +1,10 @@
 """
-Records where Python was when it crashed, or which uncaught exception ended the program.
+Record where Python crashed, or which uncaught exception ended the program.
 
-Python's own handler (faulthandler) writes the stack into a small file in the state folder; where
-the program has switched it on itself, it is left alone. An exception is recorded by type, first
-line and place, and passed to the previous excepthook. The daemon reads the file after the end,
-shows it with the cause of death, and removes it; a process that ends well removes its own.
+Python's faulthandler writes the stack into a small file in the state folder. If the program has
+enabled faulthandler itself, the agent does not touch it. For an exception the report contains type,
+first line and place; the previous excepthook runs too. The daemon reads the file after the end,
+shows it with the cause of death, and removes it. A process that ends well removes its file.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import sys
 from watchdog_app.base import paths
 from watchdog_app.base.linux import process
 
-# This runs at the start of every kernel and script: nothing is imported that starts slowly.
+# This runs at the start of every kernel and script: do not import anything that starts slowly.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
 FOLDER = "crash-reports"
-_MOST_FILES = 200  # of processes that no daemon has asked after
+_MOST_FILES = 200  # reports that no daemon has read
 _OLD_S = 7 * 86400.0
 _MOST_FRAMES = 4
 _LONGEST = 200
@@ -32,10 +32,10 @@ _INSTALLED = ("/lib/python3", "/lib64/python3", "/site-packages/", "/dist-packag
 
 _file: int | None = None
 _path: str | None = None
-_enabled_faulthandler = False  # the handler of faulthandler
+_enabled_faulthandler = False  # whether we enabled faulthandler
 _previous_excepthook: Any = None  # sys.excepthook before ours
 _exit_handlers_registered = False
-_failed = False  # an exception that nobody caught came by
+_failed = False  # an uncaught exception occurred
 
 
 def install() -> bool:
@@ -43,12 +43,12 @@ def install() -> bool:
     Install the handlers that record how this process ends. Never raises; may be called again.
 
     Returns:
-        Whether it is on.
+        Whether the handlers are installed.
     """
     global _file, _path, _enabled_faulthandler, _previous_excepthook, _exit_handlers_registered
     if _file is not None:
         return True
-    start = process.start_time("self")  # not Linux: nobody reads it there either
+    start = process.start_time("self")  # None outside Linux, where no daemon reads the report
     if start is None:
         return False
     folder = os.path.join(paths.state_dir(), FOLDER)
@@ -63,7 +63,7 @@ def install() -> bool:
             return False
         _file = file
     except OSError:
-        return False  # a full disk, a read-only home: an end is explained without it
+        return False  # full disk or read-only home: continue without a report
     _path = path
     if not faulthandler.is_enabled():
         faulthandler.enable(_file)
@@ -78,13 +78,17 @@ def install() -> bool:
 
 
 def _is_foreign_file(found: os.stat_result) -> bool:
-    """A file that somebody else has laid there, or a second name of one that matters."""
-    regular = found.st_mode & 0o170000 == 0o100000  # S_ISREG; stat is not imported at a start
+    """
+    Whether the file is not a plain file of this user with a single name.
+
+    Another user may have put it there, or it may be a hard link to an important file.
+    """
+    regular = found.st_mode & 0o170000 == 0o100000  # S_ISREG; do not import stat at the start
     return not regular or found.st_nlink != 1 or paths.is_foreign(found)
 
 
 def uninstall() -> None:
-    """Restore the handlers of before; keep a written report for the daemon, remove an empty one."""
+    """Restore the previous handlers. Keep a written report for the daemon, remove an empty one."""
     file, path = _file, _path
     if file is None:
         return
@@ -99,9 +103,9 @@ def uninstall() -> None:
 
 def failed() -> bool:
     """
-    Whether an exception that nobody caught is ending the program: asked when Python exits.
+    Whether an uncaught exception is ending the program; for use while Python exits.
 
-    In IPython, errors of cells end nothing, and pass by elsewhere.
+    In IPython, errors of cells end nothing and do not reach `sys.excepthook`.
     """
     if _failed or "IPython" in sys.modules:
         return _failed
@@ -122,7 +126,7 @@ def _restore_handlers() -> None:
 
 
 def _close_in_child() -> None:
-    """In a forked child: restore the handlers, and close the parent's file."""
+    """In a forked child: restore the handlers and close the parent's file."""
     file = _file
     if file is None:
         return
@@ -136,16 +140,16 @@ def _close_in_child() -> None:
 def _excepthook(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Replaces `sys.excepthook`: records what ends the program, and calls the previous hook."""
+    """Replacement of `sys.excepthook`: record the final exception and call the previous hook."""
     global _failed
-    # Programs call it by themselves too, to print an error, and go on; a prompt goes on as well.
+    # Programs also call the hook to print an error and then continue; a prompt continues too.
     ends = getattr(sys, "last_value", None) is error and not hasattr(sys, "ps1")
     if ends and issubclass(kind, Exception):
         _failed = True
     if ends and _file is not None and issubclass(kind, Exception):
         try:
             os.write(_file, _format_exception(kind, error, trace))
-        except Exception:  # noqa: S110 - nothing of ours may come between a program and its error
+        except Exception:  # noqa: S110 - the program must see its own error
             pass
     (_previous_excepthook or sys.__excepthook__)(kind, error, trace)
 
@@ -153,14 +157,14 @@ def _excepthook(
 def _format_exception(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> bytes:
-    """Type, first line of the text, and the innermost places; no values of variables."""
+    """Type, first line of the message, and the innermost frames; no values of variables."""
     try:
         message = str(error).strip().partition("\n")[0][:_LONGEST]
     except Exception:
         message = ""
     lines = [f"Uncaught {kind.__name__[:_LONGEST]}: {message}"]
     frames: list[str] = []
-    own: str | None = None  # the innermost place that is no library's: often far from the error
+    own: str | None = None  # the innermost frame outside libraries; often far from the error
     while trace is not None:
         code = trace.tb_frame.f_code
         frames.append(f'  File "{code.co_filename}", line {trace.tb_lineno} in {code.co_name}')

@@ -1,9 +1,9 @@
 """
 The agent's connection to the daemon, kept by a background thread.
 
-The training thread reads one attribute, `Link.pending_request`, and puts messages
-into a bounded queue. The background thread connects, sends, waits and retries.
-Without a daemon it sleeps and retries, at least every ten seconds.
+The training thread reads one attribute, `Link.pending_request`, and puts messages into a bounded
+queue. The background thread connects, sends, waits and retries. Without a daemon it sleeps and
+retries, at least every ten seconds.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Link:
     """
     One training's connection to the daemon. Every method returns at once and raises no error.
 
-    `pending_request` is the request that waits for the next step boundary, or None: a
-    plain attribute, so that reading it costs a training nothing.
+    `pending_request` is the request that waits for the next step boundary, or None. It is a plain
+    attribute, so reading it costs a training nothing.
     """
 
     def __init__(
@@ -50,23 +50,24 @@ class Link:
         by_lines: bool = False,
     ) -> None:
         """
-        Nothing happens before `start`.
+        Create a link; it does nothing before `start`.
 
         Args:
             framework: "keras", "tensorflow", ...
-            directory: where rescues go, as an absolute path.
-            notebook: path of the notebook, where known.
-            socket_path: None: where this user's daemon listens.
-            by_lines: the program does not resume from a rescue by itself.
+            directory: folder for rescues, an absolute path.
+            notebook: path of the notebook, if known.
+            socket_path: socket of the daemon; None: that of this user's daemon.
+            by_lines: the program needs added lines of code to resume from a rescue.
         """
         self.pending_request: CheckpointRequest | None = None
         self.step: int | None = None  # completed steps; sent with the next report
-        # Whether the program has left its loop, where the loop does not report its own end.
+        # Whether the program has left its loop; for loops that do not report their own end.
         self.loop_has_ended: Callable[[], bool] | None = None
-        self.segment_path: str | None = None  # the file that we publish to; None: none
-        self.acknowledges = False  # this daemon acknowledges announcements ...
-        self.acknowledged_number: int | None = None  # ... this one last
-        # The background thread reads these. `fields` is replaced as a whole, never changed.
+        self.segment_path: str | None = None  # segment file that the agent publishes to; None: none
+        self.acknowledges = False  # whether this daemon acknowledges announcements
+        self.acknowledged_number: int | None = None  # the last announcement that it acknowledged
+        # The background thread reads these. `fields` is replaced as a whole, never changed in
+        # place.
         self.registration: dict[str, Any] = {
             "framework": framework,
             "directory": directory,
@@ -76,13 +77,13 @@ class Link:
         self.fields: dict[str, Any] = {}
         self.latest_progress: dict[str, Any] | None = None
         self.last_saved: dict[str, Any] | None = None
-        self.training_thread_id: int | None = None  # `get_ident()` of it
+        self.training_thread_id: int | None = None  # `get_ident()` of the training thread
         self._socket_path = socket_path
         self._thread: LinkThread | None = None
 
     @property
     def connected(self) -> bool:
-        """Whether the daemon is listening to us now."""
+        """Whether the daemon has registered this training and is connected."""
         return self._thread is not None and self._thread.connected
 
     def start(self) -> None:
@@ -92,7 +93,7 @@ class Link:
         line = LinkThread(self, self._socket_path)
         try:
             line.start()
-        except RuntimeError:  # no thread can be started, or the interpreter is about to exit
+        except RuntimeError:  # no more threads can be started, or the interpreter is exiting
             return
         self._thread = line
         _open_links.add(self)
@@ -105,17 +106,17 @@ class Link:
         self.training_thread_id = _thread.get_ident()
 
     def report_soon(self, **fields: Any) -> None:
-        """As `report`, sent within a quarter of a second: a new phase, announced growth."""
+        """Like `report`, but sent within a quarter of a second: a new phase, announced growth."""
         self.report(**fields)
         if self._thread is not None:
             self._thread.send_soon()
 
     def accepted(self, request: str | int) -> None:
-        """The save that `request` asks for is about to begin."""
+        """Report that the save for `request` starts."""
         self._post("agent.progress", request=request, state="accepted")
 
     def progress(self, request: str | int, bytes_done: int, bytes_total: int) -> None:
-        """Report how far the save is; only the newest of such messages is sent."""
+        """Report the progress of a save; the thread sends only the newest such message."""
         self.latest_progress = {
             "request": request,
             "state": "saving",
@@ -132,7 +133,7 @@ class Link:
         seconds: float,
         **extra: Any,
     ) -> None:
-        """A rescue is complete; `request` is None when nobody asked for it."""
+        """Report a complete rescue; `request` is None if the daemon did not ask for it."""
         told = {"path": path, "step": step, "bytes": bytes_, "seconds": seconds, **extra}
         told["saved_unix_s"] = time.time()
         self.last_saved = told
@@ -150,20 +151,20 @@ class Link:
             }
 
     def failed(self, request: str | int | None, error: str, remedy: str | None) -> None:
-        """The save did not happen; the training continues."""
+        """Report that the save failed; the training continues."""
         self._post("agent.failed", request=request, error=error, remedy=remedy)
 
     def close(
         self, wait_s: float = _CLOSE_WAIT_S, *, finished: bool = True, failed: bool = False
     ) -> None:
         """
-        Tell the daemon that the training is over, and end the thread.
+        Report the end of the training to the daemon, and end the thread.
 
         Args:
-            wait_s: for the thread, at most.
-            finished: the training has ended well; otherwise it ends with the interpreter, and the
-                daemon keeps what it knows of it until the process is gone.
-            failed: it ends by an exception.
+            wait_s: longest wait for the thread.
+            finished: whether the training ended well. If not, it ends with the interpreter, and the
+                daemon keeps its record of the training until the process has ended.
+            failed: whether an exception ends the training.
         """
         line = self._detach_thread()
         if line is None:
@@ -224,7 +225,7 @@ def _close_all() -> None:
         link.close(finished=False, failed=failed)
 
 
-# Locked while a socket is being opened: a child forked at that moment would keep the parent's
+# Held while a socket is being opened. A child forked at that moment would keep the parent's
 # connection open, and the daemon would not notice the parent's death.
 _fork_state = threading.local()
 _FORK_LOCK_WAIT_S = 0.05
@@ -253,15 +254,14 @@ _PROGRESS_EVERY_S = 0.25
 _FIRST_RETRY_S = 0.5
 _LAST_RETRY_S = 10.0
 _ANSWER_S = 5.0
-_STALE_S = 3.0  # growth that was announced longer before the daemon came has begun without it
+_STALE_S = 3.0  # growth announced longer before the connection has already begun
 
 # Sent to a daemon that starts later; all other messages are dropped at a reconnect.
 _SENT_AFTER_RECONNECT = frozenset({"agent.saved", "agent.failed", "agent.bye"})
 
 
-_JSON_FIELDS = frozenset(
-    {"allocators", "memory", "not_restored"}
-)  # made of JSON's values where they are read
+# These fields contain only JSON values already.
+_JSON_FIELDS = frozenset({"allocators", "memory", "not_restored"})
 
 _guard = Guard("the agent's line to the daemon")
 
@@ -272,7 +272,8 @@ class LinkThread:
     connect_lock: ClassVar[threading.Lock] = threading.Lock()  # held while a socket is being opened
 
     def __init__(self, link: Link, socket_path: str | None) -> None:
-        # The thread must not keep the link alive: a training that was given up ends its line.
+        # A weak reference: if the program drops the training, its link must be freed and the thread
+        # end.
         self._link = weakref.ref(link)
         self._socket_path = socket_path
         self._waiting: deque[tuple[str, Mapping[str, Any]]] = deque(maxlen=_MOST_WAITING)
@@ -288,12 +289,12 @@ class LinkThread:
         self._next_report_mono_s = 0.0
         self._saving = False
         self._send_is_urgent = False
-        self._ended_lock = threading.Lock()  # opened when the thread has ended
+        self._ended_lock = threading.Lock()  # released when the thread has ended
         self._ended_lock.acquire()
 
     @property
     def connected(self) -> bool:
-        """Whether the daemon has registered us."""
+        """Whether the daemon has registered the training."""
         return self._client is not None
 
     def start(self) -> None:
@@ -301,10 +302,10 @@ class LinkThread:
         Start the thread.
 
         Raises:
-            RuntimeError: none can be started.
+            RuntimeError: the thread cannot be started.
         """
         try:
-            # Not threading.Thread: Ctrl-C while that starts becomes a RuntimeError (Python 3.11).
+            # Not threading.Thread: Ctrl-C during its start becomes a RuntimeError (Python 3.11).
             _thread.start_new_thread(self._run, ())
         except RuntimeError:
             self._close_pipe()
@@ -322,19 +323,19 @@ class LinkThread:
             self._wake()
 
     def stop(self) -> None:
-        """Make the thread end after it has sent the queue, if that can be sent at once."""
+        """End the thread after it has sent the queue, if it can send the queue at once."""
         self._stopping = True
         self._wake()
 
     def join(self, wait_s: float) -> None:
-        """Wait for the thread's end, no longer than `wait_s`."""
+        """Wait for the end of the thread, at most `wait_s`."""
         self._ended_lock.acquire(timeout=wait_s)
 
     def close_in_child(self) -> None:
         """In a forked child: close our copies of the parent's files and send nothing."""
         self._stopping = True
         self._disconnect()
-        self._pipe_lock = threading.Lock()  # another thread may have held it
+        self._pipe_lock = threading.Lock()  # another thread may have held it at the fork
         self._close_pipe()
 
     def _run(self) -> None:
@@ -345,10 +346,10 @@ class LinkThread:
                     self._connect()
                     retry_s = _FIRST_RETRY_S
                     self._serve()
-                except RequestError as error:  # it will refuse us again, so a person must know
+                except RequestError as error:  # it will refuse again: tell the user
                     _guard.print_once(f"the daemon does not take this training: {error}")
                 except (WatchdogError, OSError):
-                    pass  # no daemon, one that ended, or one that answers wrongly: retry later
+                    pass  # no daemon, an ended daemon, or a wrong answer: retry later
                 except Exception as error:
                     _guard.caught(error)
                 finally:
@@ -366,7 +367,7 @@ class LinkThread:
             try:
                 me = this_process()
                 link = self._get_link()
-                # `rescue`: a daemon that came later learns of the one that it did not see.
+                # `rescue`: a daemon that started later learns of a rescue that it did not see.
                 answer = client.call(
                     "agent.register",
                     pid=me.pid,
@@ -379,7 +380,7 @@ class LinkThread:
             except BaseException:
                 client.close()
                 raise
-            for _ in range(len(self._waiting)):  # one by one: others may be posting
+            for _ in range(len(self._waiting)):  # one by one: other threads may be posting
                 message = self._waiting.popleft()
                 if message[0] in _SENT_AFTER_RECONNECT:
                     self._waiting.append(message)
@@ -391,7 +392,7 @@ class LinkThread:
         client = self._client
         assert client is not None  # noqa: S101 - _connect() made it
         self._next_report_mono_s = 0.0
-        self._receive_messages(client)  # what came together with the answer to our registration
+        self._receive_messages(client)  # messages that arrived with the answer to the registration
         while True:
             self._send_waiting(client)
             if self._stopping:
@@ -403,10 +404,10 @@ class LinkThread:
 
     def _get_link(self) -> Link:
         """
-        The link, for as long as the caller runs.
+        The link, kept alive while the caller uses it.
 
         Raises:
-            WatchdogError: it is gone.
+            WatchdogError: the program has dropped the link.
         """
         link = self._link()
         if link is None:
@@ -414,7 +415,7 @@ class LinkThread:
         return link
 
     def _send_report(self, client: Client, link: Link) -> None:
-        """Send progress and fields, where they are due."""
+        """Send progress and fields if they are due."""
         progress, link.latest_progress = link.latest_progress, None
         if progress is not None:
             client.notify("agent.progress", **progress)
@@ -423,10 +424,12 @@ class LinkThread:
         if self._send_is_urgent:
             due -= _REPORT_EVERY_S - _URGENT_REPORT_EVERY_S
             if now >= due:
-                self._send_is_urgent = False  # before the fields are read: later ones hurry anew
+                # clear it before reading the fields: later fields set it again
+                self._send_is_urgent = False
         fields: Mapping[str, Any] = link.fields
         if link.loop_has_ended is not None and fields.get("training") and link.loop_has_ended():
-            fields = {**fields, "training": False}  # and no stall, if no step follows
+            # no more steps follow: the daemon must not report a stall
+            fields = {**fields, "training": False}
         fields = self._with_current_step(fields, link)
         if fields is self._sent_fields or now < due:
             return
@@ -438,7 +441,7 @@ class LinkThread:
         self._sent_fields = fields
 
     def _without_stale_announcement(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields without an announcement whose growth the daemon did not see begin."""
+        """The fields without a stale announcement: its growth began before the daemon connected."""
         announced_s = fields.get("expected_mono_s")
         stale = announced_s is not None and self._connected_s - announced_s > _STALE_S
         return {
@@ -454,14 +457,14 @@ class LinkThread:
             self._saving = method == "agent.progress"
             link = self._link()
             if link is not None and not self._saving:
-                link.latest_progress = None  # of a save that has ended
+                link.latest_progress = None  # the progress belongs to a save that has ended
             try:
                 client.notify(method, **params)
             except BaseException:
                 self._waiting.appendleft(message)
                 raise
             if method == "agent.bye":
-                self._stopping = True  # send nothing after it, however late `stop` is called
+                self._stopping = True  # send nothing after it, even if `stop` is called late
 
     def _receive_messages(self, client: Client) -> None:
         for message in client.notifications(0):
@@ -481,7 +484,7 @@ class LinkThread:
                 )
 
     def _with_current_step(self, fields: Mapping[str, Any], link: Link) -> Mapping[str, Any]:
-        # A training reports its fields once a second and sets its step at each step. When it stops
+        # A training reports its fields once a second but sets its step at each step. If it stops
         # between two reports, the daemon still gets the step at which it stopped.
         step = _current_step_of_link(link)
         seen, self._last_step = self._last_step, step
@@ -520,12 +523,12 @@ class LinkThread:
             client.close()
 
     def _wake(self) -> None:
-        # Under a lock: after the pipe is closed its number may be another file's.
+        # Under a lock: after the pipe is closed, another file may get its number.
         with self._pipe_lock:
             if self._wake_write >= 0:
                 try:
                     os.write(self._wake_write, b"x")
-                except BlockingIOError:  # full: it will wake anyway
+                except BlockingIOError:  # the pipe is full: the thread wakes anyway
                     pass
 
     def _close_pipe(self) -> None:
@@ -548,7 +551,8 @@ def _json_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
         if value is None or isinstance(value, bool | int | float | str) or key in _JSON_FIELDS:
             found[key] = value
             continue
-        for number in (operator.index, float):  # NumPy's integers are no floats, nor is a tensor
+        # NumPy's integers and tensors are not Python numbers
+        for number in (operator.index, float):
             try:
                 found[key] = number(value)
             except (TypeError, ValueError):
@@ -559,20 +563,21 @@ def _json_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest:
-    """Save at the next step boundary."""
+    """A request to save at the next step boundary."""
 
     id: str | int  # returned with every answer
-    reason: str  # for people: what is running out
+    reason: str  # shown to the user: what is running out
     received_mono_s: float
-    deadline_s: float | None = None  # after which it is too late to matter; None: no deadline
+    # seconds after receipt when the save is too late; None: no deadline
+    deadline_s: float | None = None
 
     def expired(self, now_mono_s: float) -> bool:
-        """Whether its deadline has passed."""
+        """Whether the deadline has passed."""
         return self.deadline_s is not None and now_mono_s > self.received_mono_s + self.deadline_s
 
     @classmethod
     def read(cls, params: Any, now_mono_s: float) -> CheckpointRequest | None:
-        """The request in the parameters of `agent.checkpoint`; None when they hold none."""
+        """The request in the parameters of `agent.checkpoint`; None if they contain none."""
         if not isinstance(params, dict):
             return None
         id_ = params.get("request")

@@ -1,12 +1,12 @@
 """
-Which rescue a training resumes from, decided as it begins.
+Decide which rescue a training resumes from, when the training begins.
 
-A program may train several times in one folder of rescues, and several programs may share one.
-Each training is a run, whose id is in the names of its rescues. Which of them are this training's
-own is told by their key (`program_key`): those of another program or training, and those whose
-owner lives, are left alone and named. A training that ends well marks its rescues as finished;
-they stay on disk and are not resumed. Neither is a rescue that this very process wrote or went on
-from already, as what it holds in memory is newer.
+A program may train several times in one folder of rescues, and several programs may share one. Each
+training is a run; the names of its rescues contain the run's id. The key of a run (`program_key`)
+shows whether it belongs to this training. A training does not touch runs of another program or
+training, or runs whose owner lives; it names them in a message. A training that ends well marks its
+rescues as finished. They stay on disk and are not resumed. A process also does not resume a rescue
+that it has written or already resumed from, because its memory has a newer state.
 """
 
 from __future__ import annotations
@@ -40,26 +40,27 @@ if TYPE_CHECKING:
     from watchdog_app.agent.runtime.link import Link
 
 _CHOICES = ("newest", "force")
-_MOST_NAMED = 3  # of the rescues that are left alone, one line each
+_MOST_NAMED = 3  # runs left alone that get a line each
 _LONGEST_NAME = 100
-_MOST_BESIDE = 20  # runs in other folders that are looked at for one to be named
+_MOST_BESIDE = 20  # runs in other folders to check for one to name in a message
 _FURTHER = re.compile(r"-\d{1,2}$")
-_BESIDE_NS = 7 * 86400 * 10**9  # and how old they may be
+_BESIDE_NS = 7 * 86400 * 10**9  # maximum age of these runs
 RESUME = "WATCHDOG_AGENT_RESUME"
 _FORCE = f'If it is the same training: Rescue(..., resume="force") or {RESUME}=force.'
 _APART = 'To keep trainings apart for good, give each a folder or a name: Rescue(..., name="...").'
 
 _guard = Guard("choosing the rescue to resume from")
 _lock = threading.Lock()
-_finished_counts: dict[str, int] = {}  # trainings that this process is through with, by folder
-_open_trainings: dict[str, object] = {}  # where a training began that has not ended well, by folder
+_finished_counts: dict[str, int] = {}  # trainings that this process has finished, by folder
+# cell of a training that began and has not ended well, by folder
+_open_trainings: dict[str, object] = {}
 _TurnKey = tuple[str, str | CallSite | None, str | None]  # folder, name or call site, thread
 _turns: dict[_TurnKey, tuple[object, int]] = {}  # cell, count
-_held_runs: dict[tuple[str, str], Run] = {}  # that this process holds, by folder and id
+_held_runs: dict[tuple[str, str], Run] = {}  # runs that this process holds, by folder and id
 _resumed: set[str] = set()  # rescues that this process resumed from
-_last_begun: dict[int, Beginning] = {}  # that began last, by thread
-_allowed_run: str | None = None  # the run that `watchdog.resume()` goes on with
-_adopted: dict[str, Run] = {}  # that a library was given a rescue of, by folder
+_last_begun: dict[int, Beginning] = {}  # the last `begin` of each thread
+_allowed_run: str | None = None  # the run that `watchdog.resume()` continues
+_adopted: dict[str, Run] = {}  # runs whose rescue was given to a library, by folder
 _owner: str | None = None
 _warned_no_locks = False
 
@@ -67,9 +68,9 @@ _warned_no_locks = False
 @dataclass(slots=True)
 class Beginning:
     """
-    A training that begins: where its rescues go, its run, and what it may resume from.
+    A training that begins: its folder of rescues, its run, and what it may resume from.
 
-    `why`: what is left alone, a line each. `notes`: to be said once it was resumed.
+    `why`: messages about runs that are left alone. `notes`: messages to print after the resume.
     """
 
     directory: str  # as the user gave it, made absolute
@@ -78,16 +79,15 @@ class Beginning:
     waiting: list[RescueName] = field(default_factory=list)  # in `directory`, old to new
     why: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    turn_key: _TurnKey | None = None  # as what, in `_turns`
+    turn_key: _TurnKey | None = None  # its key in `_turns`
 
 
 def check_arguments(resume: object, name: object = None) -> None:
     """
-    Refuse what `begin` does not know.
+    Check the arguments of `begin`.
 
     Raises:
-        ValueError: `resume` is neither True nor False nor "newest" nor "force"; or `name` is no
-            short text.
+        ValueError: `resume` is not True, False, "newest" or "force"; or `name` is not a short text.
     """
     if not isinstance(resume, bool) and resume not in _CHOICES:
         raise ValueError(f'resume must be True, False, "newest" or "force", not {resume!r}')
@@ -107,14 +107,15 @@ def begin(
     """
     Decide which run the training that begins now is, and hold its lock.
 
+    Never raises: if the run cannot be determined, the training starts over.
+
     Args:
         directory: as the user gave it to `Rescue`.
-        resume: True for an unfinished run of this training whose owner has ended; "newest" for
-            one that may be finished; "force" for any whose owner has ended; False for none.
+        resume: which runs are allowed. True: an unfinished run of this training whose owner has
+            ended; "newest": also a finished one; "force": any run whose owner has ended; False:
+            none.
         name: as the user gave it.
-        found: it was found while it trains, and resumes from nothing.
-
-    Never raises: where it cannot be told, the training starts over.
+        found: the agent found the training while it runs; it resumes from nothing.
     """
     root, resume = _canonical_folder(directory), _resume_choice(resume)
     site = None if found else call_site(sys._getframe(1))
@@ -136,15 +137,15 @@ def begin(
 
 def choose(beginning: Beginning, store: RescueStore) -> LoadedRescue | None:
     """
-    The rescue that a training resumes from, if any.
+    The rescue that a training resumes from, or None.
 
     Args:
-        beginning: of it.
-        store: over its folder.
+        beginning: of the training.
+        store: of the training's folder.
 
     Raises:
-        RescueError: "newest" was asked for and there is no rescue; or the newest may be whole,
-            but is of a newer format or cannot be read.
+        RescueError: "newest" was given and there is no rescue. Or the newest rescue may be
+            complete, but has a newer format or cannot be read.
     """
     if beginning.resume == "newest" and not names.complete_rescues(beginning.directory):
         raise RescueError(
@@ -158,16 +159,16 @@ def resume(
     beginning: Beginning, store: RescueStore, link: Link, restore: Callable[[LoadedRescue], None]
 ) -> None:
     """
-    Restore the rescue that a training resumes from, if any, and say what is left alone.
+    Restore the rescue that a training resumes from, if any, and report the runs left alone.
 
     Args:
         beginning: of the training.
-        store: over its folder.
-        link: of the training; learns which rescue stands.
-        restore: gives it back to the program, and says so.
+        store: of the training's folder.
+        link: of the training; receives the restored rescue.
+        restore: restores the state in the program, and reports that.
 
     Raises:
-        RescueError: as `choose`; or it could not be restored.
+        RescueError: see `choose`; or the rescue could not be restored.
     """
     found = choose(beginning, store)
     for line in beginning.why:
@@ -197,7 +198,7 @@ def may_resume(directory: str, resume: bool | str, *, name: str | None = None) -
 
 
 def waiting_run(directory: str) -> SavedRun | None:
-    """The run of this program that waits in a folder to be resumed from, or None."""
+    """The unfinished run of this program in a folder that can be resumed, or None."""
     root = _canonical_folder(directory)
     with _guard:
         program = program_key.program()
@@ -219,16 +220,17 @@ def waiting_run(directory: str) -> SavedRun | None:
 
 def run_beside_message(directory: str, *, include_own: bool = False) -> str | None:
     """
-    What this program or another one left in a folder beside this one: one line.
+    One line about a run in a folder next to this one, of this or another program.
 
     Args:
         directory: as the user gave it.
-        include_own: in this one as well.
+        include_own: also check this folder itself.
     """
     own = _canonical_folder(directory)
     above = os.path.dirname(own)
     since_ns = time.time_ns() - _BESIDE_NS
-    with _guard, suppress(OSError):  # no such folder yet, or it is being changed
+    # the folder does not exist yet, or another process is changing it
+    with _guard, suppress(OSError):
         program = program_key.program(skip_cells=True)
         folders = [os.path.join(above, name) for name in os.listdir(above)]
         lefts = [
@@ -241,7 +243,7 @@ def run_beside_message(directory: str, *, include_own: bool = False) -> str | No
         lefts.sort(key=lambda left: left.newest_ns)
         for left in lefts[: -_MOST_BESIDE - 1 : -1]:
             why = other_training_reason(left, program, None)
-            # Folders with a number are of further trainings of one program.
+            # Folders with a number belong to further trainings of one program.
             is_further = _FURTHER.sub("", left.directory) == _FURTHER.sub("", own)
             if (
                 why is None and (is_further or left.key.get("site") is not None)
@@ -258,11 +260,11 @@ def run_beside_message(directory: str, *, include_own: bool = False) -> str | No
 
 def adopt(directory: str, path: str) -> None:
     """
-    A library resumes from the rescue at `path`: what it trains next in this folder is that run.
+    Continue a run in a library: its next training in this folder is the run of `path`.
 
     Args:
         directory: as the user gave it.
-        path: of the rescue.
+        path: of the rescue that the library resumes from.
     """
     mark_resumed(path)
     name = RescueName.parse(os.path.basename(path))
@@ -279,7 +281,7 @@ def adopt(directory: str, path: str) -> None:
 
 @contextmanager
 def allow_resume_from(path: str) -> Iterator[None]:
-    """Within it trainings may resume from the rescue at `path` even if its cell was rewritten."""
+    """Inside the block, trainings may resume from the rescue even if its cell was rewritten."""
     global _allowed_run
     name = RescueName.parse(os.path.basename(path))
     _allowed_run = None if name is None else name.run
@@ -298,10 +300,10 @@ def mark_resumed(path: str) -> None:
 @contextmanager
 def restoring(path: str) -> Iterator[None]:
     """
-    Whatever fails within, as an error that names the rescue and the way out.
+    Turn any failure inside the block into an error that names the rescue and the remedy.
 
-    Not contained like other errors of ours: to starts over in silence would be worse. A training
-    that could not be restored has not begun: the next one takes its place.
+    The agent does not contain this error like its other errors: a silent start over would be worse.
+    A training that could not be restored has not begun, so the next one takes its place.
 
     Raises:
         RescueError: with the failure as its cause.
@@ -321,10 +323,10 @@ def restoring(path: str) -> Iterator[None]:
 
 def finish(beginning: Beginning) -> None:
     """
-    The training ended well: neither its rescues nor those that it resumed from are resumed again.
+    Mark a training as ended well: no run resumes its rescues, or those it resumed from, again.
     """
     folder, run = beginning.directory, beginning.run
-    run.after_fork()  # a child does not finish what its parent trains
+    run.after_fork()  # a child does not finish its parent's training
     with _lock:
         _reset_after_fork()
         _finished_counts[folder] = _finished_counts.get(folder, 0) + 1
@@ -334,7 +336,7 @@ def finish(beginning: Beginning) -> None:
     for name in names.complete_rescues(folder):
         path = os.path.join(folder, str(name))
         if name.run == run.id or path in resumed:
-            with suppress(FileNotFoundError):  # it was pruned just now
+            with suppress(FileNotFoundError):  # another process has just pruned it
                 names.mark_finished(path)
     run.release(remove=True)
 
@@ -344,12 +346,13 @@ class _FolderRuns:
     """The runs in a folder, classified for a training that begins."""
 
     candidates: list[SavedRun] = field(default_factory=list)  # the newest last
-    own_run: SavedRun | None = None  # begun by this process before ...
-    own_run_matches: bool = False  # ... as this very training
+    own_run: SavedRun | None = None  # a run that this process began before
+    own_run_matches: bool = False  # whether `own_run` is this same training
     same_finished: list[SavedRun] = field(default_factory=list)
-    others: list[tuple[SavedRun, str]] = field(default_factory=list)  # left alone, and why in words
+    # runs left alone, with the reason as a message
+    others: list[tuple[SavedRun, str]] = field(default_factory=list)
     salt: bytes | None = None
-    notes: dict[str, str] = field(default_factory=dict)  # to be said of a candidate, by its path
+    notes: dict[str, str] = field(default_factory=dict)  # messages about candidates, by their paths
 
 
 def _begin(
@@ -373,7 +376,8 @@ def _begin(
     mine = seen.own_run if seen.own_run_matches or not seen.candidates else None
     if mine is not None and mine.run is not None:
         held = _held_runs.get((mine.directory, mine.run))
-        held = held or runs.take_over(mine, key, same)  # what did not fit before
+        # `_undo_begin` has released a run whose restore failed
+        held = held or runs.take_over(mine, key, same)
         if held is not None:
             held.finished_runs = same
             begun = Beginning(root, held, resume, why=why)
@@ -449,9 +453,8 @@ def _classify_runs(
                 seen.own_run, seen.own_run_matches = left, True
             elif resume in _CHOICES and other_training_reason(left, program, None) is None:
                 if not seen.own_run_matches:
-                    seen.own_run = (
-                        left  # what this process began before, and goes back to on purpose
-                    )
+                    # this process began it before, and the user goes back to it on purpose
+                    seen.own_run = left
             elif left.run is None:
                 seen.others.append((left, _OF_THIS_PROCESS))
             continue
@@ -479,7 +482,7 @@ def _classify_runs(
 
 
 def _by_preference(lefts: list[SavedRun], program: program_key.Program) -> list[SavedRun]:
-    """Runs of this program, the one to resume from last: unfinished with equal options, newest."""
+    """Runs of this program, best last: unfinished with equal options, then the newest."""
 
     def preference(left: SavedRun) -> bool:
         return not left.finished and not program_key.describe_changes(left.key, program)
@@ -493,7 +496,7 @@ _OF_THIS_PROCESS = "is of this process"
 def other_training_reason(
     left: SavedRun, program: program_key.Program, training: program_key.Training | None
 ) -> str | None:
-    """Why a run is of another training, in words; None: it is this one."""
+    """Why a run belongs to another training, as a message; None: it is this one."""
     if left.run is None:
         return "was saved by an earlier watchdog, which noted no program"
     if left.run_record.get("id") != left.run:
@@ -506,7 +509,7 @@ def other_training_reason(
 
 
 def moved_from(left: SavedRun, program: program_key.Program) -> str | None:
-    """Where the program lay, if it was moved together with its rescues since; else None."""
+    """The old path of the program if it was moved together with its rescues; else None."""
     before, now = left.key.get("path"), program.path
     directory = left.run_record.get("directory")
     if not isinstance(before, str) or not isinstance(directory, str) or now in (None, before):
@@ -516,7 +519,7 @@ def moved_from(left: SavedRun, program: program_key.Program) -> str | None:
 
 
 def _salts(lefts: list[SavedRun]) -> Iterator[bytes]:
-    """Of the keys that lie in a folder: one salt for all needs one hash of each argument."""
+    """The salts of the keys in a folder. With one salt for all, each argument needs one hash."""
     for left in lefts:
         with suppress(KeyError, TypeError, ValueError):
             salt = bytes.fromhex(left.key["arguments"]["salt"])
@@ -565,7 +568,7 @@ def _left_alone_messages(seen: _FolderRuns, resume: bool | str) -> list[str]:
 
 
 def _other_run_messages(seen: _FolderRuns, *, starts_over: bool = True) -> list[tuple[str, bool]]:
-    """A message for each run left alone, the newest first; whether it is always printed."""
+    """A message per run left alone, the newest first, and whether to print it always."""
     over = " and this training starts over" if starts_over else ""
     lines = []
     for left, why in reversed(seen.others):
@@ -575,7 +578,7 @@ def _other_run_messages(seen: _FolderRuns, *, starts_over: bool = True) -> list[
                 f"first. {_APART}"
             )
             lines.append((text, True))
-        elif why == _FOREIGN_USER:  # whom nothing believes, not even "force"
+        elif why == _FOREIGN_USER:  # never trusted, not even with "force"
             lines.append((f"{left.path} {why}: to resume from it, copy it yourself.", True))
         elif why == _LINK:
             text = f"{left.path} {why}: it is left alone. To resume from it, move its folder here."
@@ -614,12 +617,12 @@ def _open_training(root: str, name: str | None, site: CallSite | None) -> progra
 
 
 def _turn_key(root: str, name: str | None, site: CallSite | None) -> _TurnKey:
-    """The key under which a training is counted: threads start theirs in any order."""
+    """The key for counting trainings: threads may start theirs in any order."""
     return root, name or site, program_key.thread_key()[0]
 
 
 def _training(root: str, name: str | None, site: CallSite | None) -> program_key.Training:
-    """The one that begins next."""
+    """The training that begins next."""
     cell, turn = _turns.get(_turn_key(root, name, site), (None, 0))
     # A cell that is run again begins the same trainings again.
     turn = 0 if _is_interactive() and cell != _cell_number() else turn
@@ -644,8 +647,8 @@ def _previous_trainings(root: str) -> int:
     behind = _finished_counts.get(root, 0)
     if root not in _open_trainings:
         return behind
-    # Begun and not ended well: a script went on to its next training. A person may have run
-    # the same cell again, and two trainings of one cell are told apart by its number.
+    # A training began and did not end well: a script moved on to its next training. A person may
+    # have run the same cell again. The cell's number distinguishes the two trainings of one cell.
     again = _is_interactive() and (
         _open_trainings[root] is None or _open_trainings[root] != _cell_number()
     )
@@ -657,7 +660,7 @@ def _is_interactive() -> bool:
 
 
 def _cell_number() -> object:
-    """The number of the cell that runs, which differs each time it is run; None outside IPython."""
+    """The number of the running cell, which differs in each run; None outside IPython."""
     return getattr(ipython_shell(), "execution_count", None)
 
 
@@ -674,7 +677,7 @@ def is_of_this_process(path: str) -> bool:
 
 
 def _reset_lock_in_child() -> None:
-    # A child that was forked while another thread held it would wait without an end.
+    # Another thread may hold the lock at the fork, and the child would wait for ever.
     global _lock
     _lock = threading.Lock()
 
@@ -683,7 +686,12 @@ os.register_at_fork(after_in_child=_reset_lock_in_child)
 
 
 def _reset_after_fork() -> None:
-    """A forked child counts its own trainings; what its parent resumed is newer there as well."""
+    """
+    Reset the state in a forked child, which counts its own trainings.
+
+    It keeps `_resumed`: the child's memory, too, is newer than a rescue that the parent resumed
+    from.
+    """
     global _owner
     if _owner != str(this_process()):
         _owner = str(this_process())

@@ -1,9 +1,9 @@
 """
-One watched training: what happens at a step boundary, for every framework.
+One watched training: the work at a step boundary, for every framework.
 
-The framework's adapter calls `boundary` in the training thread between two
-steps, when the state is consistent, and passes a function that captures that
-state. This module measures step times, reports, and saves.
+The framework's adapter calls `boundary` in the training thread between two steps, when the state is
+consistent, and passes a function that captures that state. This module measures step times,
+reports, and saves.
 """
 
 from __future__ import annotations
@@ -36,35 +36,35 @@ if TYPE_CHECKING:
     from watchdog_app.agent.snapshot.change_marker import ChangeMarker
     from watchdog_app.agent.snapshot.publisher import Publisher
 
-_REPORT_EVERY_S = 0.5  # the link sends at most one a second; half of that keeps it fresh
-_REARM_AFTER_S = 10.0  # a process that lives on after a save may hold its reserve again
-_MAX_PHASE_CHARS = 40  # the daemon takes no longer ones
-_LONGEST_TEXT, _MOST_TEXTS = 300, 16  # likewise, of what a resume will not bring back
-_SMOOTHING = 0.1  # of the step time: about the last ten steps
+_REPORT_EVERY_S = 0.5  # the link sends at most once a second; half of that keeps the report fresh
+_REARM_AFTER_S = 10.0  # a process that survives a save may hold its reserve again
+_MAX_PHASE_CHARS = 40  # the daemon refuses longer names
+# the daemon's limits for texts about what a resume will not restore
+_LONGEST_TEXT, _MOST_TEXTS = 300, 16
+_SMOOTHING = 0.1  # for the step time: about the last ten steps
 _LONGEST_RATIO = 4.0  # a gap longer than this many steps is a validation or a pause, not a step
 
-_CALLBACK_PHASE = (
-    "epoch_end"  # the phase in which callbacks of the program may change what is trained
-)
+# In this phase, callbacks of the program may change the trained state.
+_CALLBACK_PHASE = "epoch_end"
 
-_GUARD = "WATCHDOG_GUARD"  # as `rescue.segment.segment` has it
+_GUARD = "WATCHDOG_GUARD"  # same name as in `rescue.segment.segment`
 _REMEDY = "The training continues; the watchdog will ask again."
 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """The state of a training between two steps, without copying it."""
+    """The state of a training between two steps, without a copy of it."""
 
     entries: Sequence[TensorEntry]
-    meta: Mapping[str, Any] = field(default_factory=dict)  # as JSON; the step is added
+    meta: Mapping[str, Any] = field(default_factory=dict)  # JSON values; the step is added
 
 
 class Session:
     """
-    Saves when asked, reports once a second, costs under a microsecond a step otherwise.
+    Saves when asked, reports once a second, otherwise costs under a microsecond per step.
 
-    All methods belong to the training thread. `boundary` and `save_now` never
-    raise `Exception`: errors of ours are printed once and contained.
+    All methods belong to the training thread. `boundary` and `save_now` never raise `Exception`:
+    the agent's own errors are printed once and contained.
     """
 
     def __init__(
@@ -85,31 +85,32 @@ class Session:
         self._tensors = 0
         self._capture = capture
         self._clock = clock
-        # From one boundary to the next, lately; own saves and long pauses left out.
+        # Recent time between boundaries, without our own saves and long pauses.
         self.step_s: float | None = None
-        self._last: float | None = None  # the boundary before, None after a gap
+        self._last: float | None = None  # time of the previous boundary; None after a gap
         self._next_report = 0.0
         self._rearm_at: float | None = None
         self._phase: str | None = None
-        self._position: Mapping[str, Any] = {}  # as reported last
+        self._position: Mapping[str, Any] = {}  # last reported position
         self._allocators = Allocators(clock)
         self.breakdown = Breakdown(clock)
         self._announcements = Announcements(link, self.breakdown, self.guard, clock)
-        # Publishes to a segment outside the process, which is saved when we can no longer save.
+        # Publishes to a segment outside the process. The guard or the daemon saves the segment when
+        # the process itself can no longer save.
         self.publisher: Publisher | None = None
         self._make_marker = marker
         self._marker: ChangeMarker | None = None  # shows when a step begins
 
     @property
     def save_s(self) -> float | None:
-        """Seconds that the next save is expected to take; None before the state is known."""
+        """Expected seconds of the next save; None before the size of the state is known."""
         return None if self.state_bytes is None else self.cost.predict(self.state_bytes)
 
     def prepare(self) -> None:
         """
         Start the link and rehearse a save on the disk; call once, before the first step.
 
-        Prints at once, rather than hours later, that a folder cannot be written.
+        If the folder cannot be written, this says so at once, not hours later.
         """
         with self.guard:
             self.breakdown.start()
@@ -126,11 +127,11 @@ class Session:
 
     def boundary(self, step: int, **position: Any) -> SavedRescue | None:
         """
-        A step has ended and the next has not begun.
+        Handle the end of a step, before the next one begins.
 
         Args:
             step: steps completed since the training began, over restarts.
-            position: what else is known: `epoch`, `batch`, `loss` are reported.
+            position: `epoch`, `batch` and `loss`, if known; they are reported.
 
         Returns:
             The rescue that was saved here, or None.
@@ -141,14 +142,14 @@ class Session:
         """
         Record how long the step took; the first half of `boundary`.
 
-        In a step of milliseconds the model empties the caches, and each function and dict that is
-        touched after it costs ten times what it does in a tight loop: here there are few.
+        In a step of milliseconds the model empties the CPU caches. Each function and dict used
+        after it then costs ten times as much as in a tight loop, so this method uses few of them.
 
         Args:
             step: steps completed since the training began, over restarts.
 
         Returns:
-            Whether the other half, `process_boundary`, is to be called.
+            Whether the caller must call the other half, `process_boundary`.
         """
         self.link.step = step
         now = self._clock()
@@ -160,7 +161,7 @@ class Session:
             if typical is None:
                 self.step_s = spent
             else:
-                if spent > typical * _LONGEST_RATIO:  # noqa: PLR1730 - a call less
+                if spent > typical * _LONGEST_RATIO:  # noqa: PLR1730 - saves a call
                     spent = typical * _LONGEST_RATIO
                 self.step_s = typical + _SMOOTHING * (spent - typical)
         return (
@@ -171,7 +172,7 @@ class Session:
 
     @property
     def due(self) -> bool:
-        """Whether the next boundary is reported, published or saved."""
+        """Whether the next boundary will report, publish or save."""
         publisher = self.publisher
         return (
             self.link.pending_request is not None
@@ -180,9 +181,9 @@ class Session:
         )
 
     def process_boundary(self, step: int, **position: Any) -> SavedRescue | None:
-        """Publish, save and report where it is due; the second half of `boundary`."""
+        """Publish, save and report if due; the second half of `boundary`."""
         try:
-            now = self._clock() if self._last is None else self._last  # the step's end
+            now = self._clock() if self._last is None else self._last  # end of the step
             self.publish(step, **position)
             if self.link.pending_request is None and now < self._next_report:
                 return None
@@ -192,24 +193,25 @@ class Session:
             return None
 
     def publish(self, step: int, **position: Any) -> None:
-        """Publish the state between two steps, before the program learns that one has ended."""
+        """Publish the state between two steps, before the program learns that a step has ended."""
         if self.publisher is not None:
             self._position = position
             self.publisher.boundary(step)
 
     def save_now(self, reason: str, step: int) -> SavedRescue | None:
         """
-        Save without having been asked; between two steps, like `boundary`.
+        Save without a request; call between two steps, like `boundary`.
 
         Returns:
-            The rescue; None when it failed, which is then printed and reported to the daemon.
+            The rescue. None if the save failed; the failure is then printed and reported to the
+            daemon.
         """
         with self.guard:
             return self._save(None, reason, step)
         return None
 
     def step_begins(self) -> None:
-        """Mark what is published as outdated: until the next boundary the state may change."""
+        """Mark the published state as outdated: until the next boundary the state may change."""
         if self.publisher is not None:
             self.publisher.step_begins()
 
@@ -229,17 +231,18 @@ class Session:
                     self.link.report(allocators=allocators)
 
     def reset_step_timer(self) -> None:
-        """Leave the time up to the next boundary out of the step time (validation, new epoch)."""
+        """Exclude the time up to the next boundary from the step time (validation, new epoch)."""
         self._last = None
 
     def phase(self, name: str, epoch: int | None = None, **position: Any) -> None:
         """
-        Report that another part of an epoch begins, so that the daemon learns what each needs.
+        Report the start of another part of an epoch, so that the daemon learns what each part
+        needs.
 
         Args:
-            name: "train", "validate", "save", "epoch_end", or a word of the program's own.
-            epoch: counted from 0; None: as reported last.
-            position: what has changed with it: `step`, `batch`.
+            name: "train", "validate", "save", "epoch_end", or a word of the program.
+            epoch: counted from 0; None: as last reported.
+            position: what changed with the phase: `step`, `batch`.
         """
         name = name[:_MAX_PHASE_CHARS]
         if name == self._phase:
@@ -254,12 +257,12 @@ class Session:
             self.link.report_soon(**fields)
 
     def expect(self, bytes_: int, what: str, *, at_most: bool = False) -> None:
-        """Announce memory that the program is about to allocate: see `Announcements.expect`."""
+        """Announce memory that the program is about to allocate; see `Announcements.expect`."""
         self._announcements.expect(bytes_, what, at_most=at_most)
 
     def save_before_growth(self, bytes_: int, step: int, **position: Any) -> SavedRescue | None:
         """
-        Save before the announced growth begins, if the daemon finds that it will not fit.
+        Save before the announced growth begins, if the daemon expects that it will not fit.
 
         No step ends until the growth is over, so this is the last boundary before it.
 
@@ -267,7 +270,7 @@ class Session:
             The rescue that was saved here, or None.
         """
         refused = step > 0 and self._announcements.wait_for_save_request(bytes_)
-        self.reset_step_timer()  # the wait is no part of a step
+        self.reset_step_timer()  # the wait is not part of a step
         return self.boundary(step, **position) if refused else None
 
     def end(self, *, well: bool = True) -> None:
@@ -275,11 +278,11 @@ class Session:
         Report the end of the training, and release memory and threads.
 
         Args:
-            well: it was not an exception that ended it.
+            well: whether the training ended without an exception.
         """
         with self.guard:
             failed = not well and crash_report.failed()
-            if not failed:  # else the program is ending by an exception, still inside the training
+            if not failed:  # on failure the program ends by an exception, still inside the training
                 self.link.report(training=False)
             publisher, self.publisher = self.publisher, None
             marker, self._marker = self._marker, None
@@ -292,7 +295,7 @@ class Session:
                 self.store.run.release_if_unused()
 
     def measure(self) -> None:
-        """Capture the state once, so that its size and the cost of a save are known."""
+        """Capture the state once, to learn its size and the cost of a save."""
         with self.guard:
             self._record_state_size(self._capture())
             self._hold_reserve(self._clock())
@@ -331,7 +334,7 @@ class Session:
         return self._save(request.id, request.reason, step)
 
     def _save(self, request: str | int | None, reason: str, step: int) -> SavedRescue | None:
-        self.store.release_reserve()  # before anything that may take a page
+        self.store.release_reserve()  # first: later calls may allocate memory
         if request is not None:
             self.link.accepted(request)
         try:
@@ -347,7 +350,7 @@ class Session:
             raise
         finally:
             now = self._clock()
-            self._last = now  # a save is no part of a step
+            self._last = now  # a save is not part of a step
             self._rearm_at = now + _REARM_AFTER_S
         self.saved = saved
         self.cost.add_save(saved.bytes, saved.seconds)
@@ -387,13 +390,14 @@ class Session:
         """
         Start publishing to the segment that `watchdog exec` or the daemon has made.
 
-        Without one nothing is imported and no memory is held. The daemon may start later.
+        Without a segment this imports nothing and holds no memory. The daemon may start later.
         """
         if self.publisher is not None or self._make_marker is None:
             return
         path, guarded = self.link.segment_path, _GUARD in os.environ
         if self._marker is None:
-            # Where a daemon seems to run: what TensorFlow traces now counts, or never will.
+            # If a daemon seems to run, prepare the marker now: it can only mark functions that
+            # TensorFlow traces from now on.
             if path is None and not guarded and not os.path.exists(paths.socket_path()):
                 return
             self._marker = self._make_marker()
@@ -403,7 +407,7 @@ class Session:
         from watchdog_app.agent.snapshot.publisher import open_publisher
 
         self.publisher = open_publisher(
-            None if guarded else path,  # whoever holds our memory looks there
+            None if guarded else path,  # the guard that owns our memory expects the segment there
             partial(self._capture_with_meta, ""),
             {"directory": self.store.directory, "keep": self.store.keep},
             self._marker,
@@ -416,7 +420,7 @@ class Session:
 
     def _report(self, step: int, position: Mapping[str, Any]) -> None:
         self._next_report = self._clock() + _REPORT_EVERY_S
-        self._open_segment()  # the daemon may have come
+        self._open_segment()  # a daemon may have started
         allocators = self._allocators.read()
         self.link.report(
             training=True,
@@ -433,22 +437,22 @@ class Session:
 
 
 def _finite_float(value: Any) -> float | None:
-    """A loss as a float, also from a tensor of one element; None where it is no finite number."""
+    """A loss as a float, also from a tensor of one element; None if it is not a finite number."""
     try:
         number = None if value is None else float(value)
-    except Exception:  # whatever a program calls its loss must not cost it the rescue
+    except Exception:  # a strange loss must not prevent the rescue
         return None
     return number if number is not None and math.isfinite(number) else None
 
 
-_LONGEST_PURPOSE = 100  # the daemon takes no longer ones
+_LONGEST_PURPOSE = 100  # the daemon refuses longer texts
 
 _WORTH_WAITING_BYTES = 256 * 2**20
-_LONGEST_WAIT_S = 3.0  # a machine that is busy; else some tenths
+_LONGEST_WAIT_S = 3.0  # on a busy machine; usually some tenths of a second
 _SILENT_WAIT_S = 1.0  # for a daemon that sends no acknowledgements
 _WAIT_S = 0.01
 
-_numbers = itertools.count(1)  # of the process: the next training's are new ones too
+_numbers = itertools.count(1)  # unique in the process, also in its next training
 
 
 class Announcements:
@@ -457,8 +461,8 @@ class Announcements:
 
     Args:
         link: to the daemon.
-        breakdown: of what the training holds, which counts what was announced as that.
-        guard: contains errors of ours.
+        breakdown: memory breakdown of the training; counts announced memory as buffers.
+        guard: contains errors of the agent.
         clock: monotonic seconds.
     """
 
@@ -469,20 +473,20 @@ class Announcements:
         self._breakdown = breakdown
         self._guard = guard
         self._clock = clock
-        self._number = 0  # of what was announced last
+        self._number = 0  # number of the last announcement
         self._patient = True  # while the daemon answers
 
     def expect(self, bytes_: int, what: str, *, at_most: bool) -> None:
         """
-        Announce that the program is about to allocate so much more memory.
+        Announce that the program is about to allocate more memory.
 
         Args:
-            bytes_: so much more than now.
-            what: as a person would call it.
-            at_most: it may be less.
+            bytes_: additional bytes.
+            what: the purpose, for messages.
+            at_most: the program may need less.
 
         Raises:
-            ValueError: `bytes_` is negative or no number.
+            ValueError: `bytes_` is negative or not a number.
         """
         count = int(bytes_)
         if count < 0:
@@ -500,10 +504,10 @@ class Announcements:
 
     def wait_for_save_request(self, bytes_: int) -> bool:
         """
-        Whether the daemon asks for a save after so many bytes were announced.
+        Whether the daemon asks for a save after an announcement of `bytes_`.
 
-        Waits for its answer, some tenths of a second as a rule, and only for growth that takes
-        longer than that.
+        Waits for its answer, usually some tenths of a second, and only for growth that takes
+        longer.
         """
         link = self._link
         if bytes_ < _WORTH_WAITING_BYTES:
@@ -516,7 +520,7 @@ class Announcements:
         ):
             patient = link.acknowledges and self._patient
             if time.monotonic() - began >= (_LONGEST_WAIT_S if patient else _SILENT_WAIT_S):
-                self._patient = False  # a daemon that hangs delays a training once
+                self._patient = False  # a daemon that hangs delays a training only once
                 break
             time.sleep(_WAIT_S)
         else:
@@ -524,45 +528,45 @@ class Announcements:
         return link.pending_request is not None
 
 
-# A save that nobody has measured: a slow disk of a laptop, and opening, syncing and renaming.
+# Defaults before any measurement: a laptop's slow disk, plus opening, syncing and renaming.
 _DEFAULT_BYTES_PER_S = 100e6
 _DEFAULT_FIXED_S = 0.1
 
 _RECENT = 3
-# The fastest that a saved byte is believed to be: a write cache that took a few MiB in no time
-# says nothing about gigabytes.
+# The highest write speed to believe: a write cache that took a few MiB in no time says nothing
+# about gigabytes.
 _FASTEST_BYTES_PER_S = 1e9
 
 
 class SaveCost:
-    """Seconds that a save of so many bytes takes, never less than the recent ones took."""
+    """Predicts the seconds that a save takes, never less than the recent saves took."""
 
     def __init__(self) -> None:
         self._rehearsal: tuple[int, float] | None = None
         self._recent: deque[tuple[int, float]] = deque(maxlen=_RECENT)
 
     def add_rehearsal(self, nbytes: int, seconds: float) -> None:
-        """A few bytes were written the way a save writes."""
+        """Record a test write of a few bytes that used the steps of a save."""
         self._rehearsal = (nbytes, seconds)
 
     def add_save(self, nbytes: int, seconds: float) -> None:
-        """A save took this long."""
+        """Record the duration of a save."""
         self._recent.append((nbytes, seconds))
 
     def predict(self, nbytes: int) -> float:
-        """Seconds for `nbytes`: the worst that the recent saves, or the rehearsal, promise."""
+        """Seconds for `nbytes`: the longest estimate from the recent saves or the rehearsal."""
         if self._recent:
             return max(_scaled_seconds(nbytes, size, seconds) for size, seconds in self._recent)
         guess = _DEFAULT_FIXED_S + nbytes / _DEFAULT_BYTES_PER_S
         if self._rehearsal is not None:
             size, seconds = self._rehearsal
-            # The rehearsal is mostly fixed cost: it can make the guess worse, hardly better.
+            # The rehearsal is mostly fixed cost: it can raise the guess, hardly lower it.
             guess = max(guess, seconds + (nbytes - size) / _DEFAULT_BYTES_PER_S)
         return guess
 
 
 def _scaled_seconds(nbytes: int, size: int, seconds: float) -> float:
-    """What `seconds` for `size` bytes means for `nbytes`: never less, more by the measured rate."""
+    """Scale `seconds` for `size` bytes to `nbytes`: never less, more at the measured rate."""
     more = nbytes - size
     if more <= 0:
         return seconds

@@ -1,8 +1,9 @@
 """
-What `watchdog exec` puts before a program: switches the agent on, then steps out of the way.
+Switches the agent on before a program of `watchdog exec`, then runs the program's sitecustomize.
 
-Python imports a module of this name at its start. The program's own, if there is one, is
-imported in our place, and our folder leaves its sys.path. Runs in any Python, old ones too.
+Python imports a module of this name at its start. This one imports the program's own module in its
+place, if there is one, and removes its folder from sys.path. It runs in any Python, old versions
+too.
 """
 
 import os
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class _PackageFinder:
-    """Finds the package of this very installation, whatever lies on sys.path under its name."""
+    """Finds the package of this installation, even if sys.path has another one of the same name."""
 
     def __init__(self, spec: "ModuleSpec") -> None:
         self._spec = spec
@@ -27,12 +28,12 @@ def _switch_on(root: str) -> None:
     from importlib.machinery import PathFinder  # importlib.util would take 5 ms
 
     spec = PathFinder.find_spec("watchdog_app", [root])
-    if spec is None or spec.origin is None:  # it is gone, in whole or in part
+    if spec is None or spec.origin is None:  # it was removed, in whole or in part
         return
     finder = _PackageFinder(spec)
     sys.meta_path.insert(0, finder)
     try:
-        import watchdog_app  # noqa: F401 - its parts are found by its own path from here on
+        import watchdog_app  # noqa: F401 - later imports find its parts through its own path
     finally:
         sys.meta_path.remove(finder)
     from watchdog_app.agent.hook import switch_on
@@ -43,10 +44,10 @@ def _switch_on(root: str) -> None:
 def _run_program_sitecustomize() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [each for each in sys.path if os.path.abspath(each) != here]
-    if sys.version_info >= (3, 11):  # noqa: UP036 - whatever Python a script is run by
+    if sys.version_info >= (3, 11):  # noqa: UP036 - any Python may run a script
         try:
             _switch_on(os.path.dirname(os.path.dirname(os.path.dirname(here))))
-        except Exception:  # noqa: S110 - the program runs, with us or without
+        except Exception:  # noqa: S110 - the program must run without the agent
             pass
     ours = sys.modules.pop(__name__)
     try:

@@ -1,1 +1,1 @@
-"""Tensors, values and random numbers of a training, as a rescue holds them."""
+"""Tensors, values and random numbers of a training, in the form in which a rescue stores them."""

@@ -1,8 +1,8 @@
 """
-Whether the tensors of a rescue fit the variables of a program, and which belongs to which.
+Whether the tensors of a rescue fit the variables of a program, and which tensor fits which.
 
-Names alone do not tell: Keras numbers them over the life of a process, and puts
-into them the scopes in which a variable happened to be made.
+Names alone do not tell: Keras numbers them over the life of a process. It also puts into them the
+scopes in which a variable was made.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from watchdog_app.rescue.identity.compare import mismatch as does_not_fit
 
 RESCUE_ONLY = "is in the rescue only"
 
-# Keras numbers automatic names over the life of a process ("dense_3"), so the same
-# program has other numbers in a notebook cell that ran before.
+# Keras numbers automatic names over the life of a process ("dense_3"). The same program gets other
+# numbers in a notebook in which other cells ran before.
 _NUMBER = re.compile(r"_\d+(?=[/_:]|$)")
 
 
 def differences(saved: Sequence[Row], current: Sequence[NamedVariable]) -> list[str]:
-    """What keeps a rescue from fitting: one plain phrase a variable, empty when it fits."""
+    """Why a rescue does not fit: one phrase per variable, empty if it fits."""
     saved, current = _without_rates(saved, current)
     now = [item.row for item in current]
     if _pairs(saved, now) is not None:
@@ -48,8 +48,8 @@ def differences(saved: Sequence[Row], current: Sequence[NamedVariable]) -> list[
 
 
 def mismatch(rescue: str, found: Sequence[str]) -> RescueMismatch:
-    """The error that names the differences and the way out."""
-    # Slots follow the weights they belong to: of a wider layer, the layer is what a person changed.
+    """The error that names the differences and the remedy."""
+    # Slots follow their weights. If a layer became wider, the user changed the layer.
     found = [text for text in found if not text.startswith(f"{OPTIMIZER}/")] or found
     return does_not_fit(rescue, found, may_be_forced=False)
 
@@ -63,12 +63,12 @@ def load(
     Set the variables from a rescue that fits, one at a time.
 
     Args:
-        saved: name, dtype and shape of each tensor in the rescue, in its order.
+        saved: name, dtype and shape of each tensor in the rescue, in the rescue's order.
         current: the variables to set.
-        read: saved name to array.
+        read: returns the array for a saved name.
 
     Raises:
-        ValueError: it does not fit; `differences` says why.
+        ValueError: the rescue does not fit; `differences` says why.
     """
     saved, current = _without_rates(saved, current)
     pairs = _pairs(saved, [item.row for item in current])
@@ -83,7 +83,7 @@ def load_matching(
     current: Sequence[NamedVariable],
     read: Callable[[str], np.ndarray[Any, Any]],
 ) -> list[str]:
-    """As `load`, of those alone that are on both sides; returns the names of the others."""
+    """Like `load`, but only for variables on both sides; returns the names of the others."""
     if _pairs(saved, [item.row for item in current]) is not None:
         load(saved, current, read)
         return []
@@ -102,7 +102,7 @@ def load_matching(
 def _without_rates(
     saved: Sequence[Row], current: Sequence[NamedVariable]
 ) -> tuple[Sequence[Row], Sequence[NamedVariable]]:
-    """Leave learning rates out where one side has a schedule in place of a variable."""
+    """Omit learning rates if one side has a schedule instead of a variable."""
     rates = [row[0] for row in saved if _is_rate(row[0])]
     if len(rates) == sum(_is_rate(item.name) for item in current):
         return saved, current
@@ -117,7 +117,7 @@ def _is_rate(name: str) -> bool:
 
 
 def _pairs(saved: Sequence[Row], now: Sequence[Row]) -> list[str] | None:
-    """The saved name for each variable there is now; None when they do not fit one to one."""
+    """The saved name for each current variable; None if they do not fit one to one."""
     for key_of in (_plain_path, _last_part, _last_word):
         before, after = _group_rows(saved, key_of), _group_rows(now, key_of)
         if before.keys() != after.keys():
@@ -131,7 +131,7 @@ def _pairs(saved: Sequence[Row], now: Sequence[Row]) -> list[str] | None:
 
 
 def _group_rows(rows: Iterable[Row], key_of: Callable[[str], str]) -> dict[str, list[Row]]:
-    """The rows whose names are one when reduced, in their order."""
+    """Group rows whose reduced names are equal, in their order."""
     groups: dict[str, list[Row]] = {}
     for name, dtype, shape in rows:
         groups.setdefault(key_of(name), []).append((name, dtype, tuple(shape)))
@@ -139,9 +139,9 @@ def _group_rows(rows: Iterable[Row], key_of: Callable[[str], str]) -> dict[str, 
 
 
 def _pair_group(before: Sequence[Row], after: Sequence[Row]) -> dict[str, str]:
-    """The name in the program to the name in the rescue; empty when they do not fit."""
-    # Numbers that a person gave ("tower_1", "tower_2") say more than the order: there is no need
-    # to build the two in the same order again.
+    """Program name -> rescue name; empty if the rows do not fit."""
+    # The user's own numbers ("tower_1", "tower_2") say more than the order. The program may build
+    # the two in another order.
     if {row[0] for row in before} == {row[0] for row in after}:
         before, after = sorted(before), sorted(after)
     if [row[1:] for row in before] != [row[1:] for row in after]:
@@ -160,7 +160,7 @@ def _rows_by_key(rows: Iterable[Row], key_of: Callable[[str], str]) -> Iterator[
 
 
 def _plain_path(name: str) -> str:
-    """The name without the numbers that Keras gives automatically."""
+    """The name without the numbers that Keras adds automatically."""
     return _NUMBER.sub("", name.partition("~")[0])
 
 
@@ -168,8 +168,8 @@ def _last_part(name: str) -> str:
     """
     Group and last part of the name.
 
-    The parts between tell the scopes in which a variable was made, and these differ between a
-    layer or optimizer that was built by its first step and one that was built beforehand.
+    The parts between are the scopes in which a variable was made. They differ between a layer or
+    optimizer that its first step built and one that was built beforehand.
     """
     first, _, last = _plain_path(name).rpartition("/")
     return f"{first.partition('/')[0]}/{last}"
@@ -179,7 +179,7 @@ def _last_word(name: str) -> str:
     """
     Group and last word of the name: `optimizer/momentum`.
 
-    Layers that a person has renamed are in the names of their slots.
+    The names of slots contain the names of layers, which a user may have renamed.
     """
     group, _, rest = _last_part(name).partition("/")
     return f"{group}/{rest.rpartition('_')[2]}"

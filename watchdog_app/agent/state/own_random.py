@@ -1,13 +1,13 @@
 """
-Finds, captures and restores the random generators that a source of data holds.
+Find, capture and restore the random generators that a source of data holds.
 
-A generator function draws its order from `rng` in its closure, a `PyDataset`
-from `self.rng`, a `map` from a layer's seeds. The program does not name them, but their state
-at the start of a pass is enough to repeat that pass. They are searched for in what
-the program wrote: attributes, closures, and the globals that its functions name.
-Orders that a source shuffles in place are captured, too.
+A generator function draws its order from `rng` in its closure, a `PyDataset` from `self.rng`, a
+`map` from a layer's seeds. The program does not name them, but their state at the start of a pass
+is enough to repeat that pass. The search covers what the program wrote: attributes, closures, and
+the globals that its functions name. Arrays of row numbers that a source shuffles in place are
+captured, too.
 
-Those of each framework that the program has loaded are known; none is imported.
+Generators of every framework that the program has loaded are supported; none is imported.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import numpy as np
 
-States = list[list[Any]]  # of each generator: its kind, and its state as JSON
-Orders = dict[str, list[int]]  # by attribute
+States = list[list[Any]]  # per generator: its kind, and its state as JSON
+Orders = dict[str, list[int]]  # attribute name -> order
 
 CHANGED = (
     "the data draws from other random generators than when the rescue was saved: its order "
@@ -35,13 +35,13 @@ CHANGED = (
 )
 _OF_TORCH = "torch.Generator"
 _OF_KERAS, _OF_TENSORFLOW = "SeedGenerator", "tf.random.Generator"
-_WITH_VARIABLE = (_OF_KERAS, _OF_TENSORFLOW)  # whose state is one
+_WITH_VARIABLE = (_OF_KERAS, _OF_TENSORFLOW)  # generators whose state is a variable
 _DATALOADER = ("torch", "utils", "data", "DataLoader")
 _PLAIN = frozenset({int, float, complex, bool, str, bytes, type(None), type})
 _MOST_THINGS = 3000
-_MOST_ITEMS = 64  # of a list or dict; longer ones are data
+_MOST_ITEMS = 64  # items of a list or dict; longer ones are data
 _MOST_FOUND = 32
-_MOST_ROWS = 200_000  # of an order that goes into a rescue
+_MOST_ROWS = 200_000  # rows of an order that goes into a rescue
 _LIBRARIES = frozenset(
     {"tensorflow", "keras", "torch", "torchvision", "torchaudio", "numpy", "pandas", "PIL"}
     | {"watchdog_app", "random", "builtins", "threading", "_thread", "multiprocessing"}
@@ -56,14 +56,14 @@ _HOLDERS = (
 
 def find_generators(source: Any) -> list[Any]:
     """
-    The generators within reach of a data set or loader, in an order that the same program repeats.
+    The generators that a data set or loader uses, in an order that the same program repeats.
 
-    NumPy's and Python's, Keras's seed generators, TensorFlow's and PyTorch's. Never the global
-    ones.
+    Includes generators of NumPy, Python, TensorFlow and PyTorch, and Keras's seed generators. Never
+    includes the global ones.
     """
     found: list[Any] = []
     waiting: list[Any] = [source]
-    seen: dict[int, Any] = {}  # keeps what was seen alive: another thing may not get its id
+    seen: dict[int, Any] = {}  # keeps visited objects alive, so that no other object gets their id
     while waiting and len(seen) < _MOST_THINGS and len(found) < _MOST_FOUND:
         thing = waiting.pop()
         if type(thing) in _PLAIN or id(thing) in seen:
@@ -75,7 +75,7 @@ def find_generators(source: Any) -> list[Any]:
             continue
         try:
             waiting.extend(reversed(list(_children(thing))))
-        except Exception:  # noqa: S112 - a thing that does not let itself be looked into
+        except Exception:  # noqa: S112 - the object does not allow inspection
             continue
     return found
 
@@ -86,12 +86,12 @@ def is_generator(thing: Any) -> bool:
 
 
 def capture_all(generators: Sequence[Any]) -> States:
-    """The states as they are now, as JSON."""
+    """The current states, as JSON."""
     return [capture(each) for each in generators]
 
 
 def restore_all(generators: Sequence[Any], states: Sequence[Sequence[Any]]) -> bool:
-    """Restore the generators; False, and nothing set, where they are of other kinds."""
+    """Restore the generators. If their kinds differ, set nothing and return False."""
     if [_generator_kind(each) for each in generators] != [state[0] for state in states]:
         return False
     for each, state in zip(generators, states, strict=True):
@@ -116,7 +116,7 @@ def capture(generator: Any) -> list[Any]:
 
 
 def restore(generator: Any, state: Sequence[Any]) -> None:
-    """Set one generator, of the same kind, to what `capture` returned."""
+    """Set a generator of the same kind to the state that `capture` returned."""
     kind, held = state
     if kind == "Random":
         generator.setstate(randomness.random_from_json(held))
@@ -133,12 +133,12 @@ def restore(generator: Any, state: Sequence[Any]) -> None:
 
 
 def order_checksums(source: Any) -> dict[str, int]:
-    """Checksums of the orders (vectors of whole numbers) that an object of the program keeps."""
+    """Checksums of the orders (vectors of integers) that an object of the program keeps."""
     return {name: zlib.crc32(order.tobytes()) for name, order in _orders(source)}
 
 
 def changed_orders(source: Any, before: dict[str, int]) -> Orders:
-    """The orders that are not as they were when `before` was sketched."""
+    """The orders that changed since `order_checksums` returned `before`."""
     return {
         name: order.tolist()
         for name, order in _orders(source)
@@ -147,7 +147,7 @@ def changed_orders(source: Any, before: dict[str, int]) -> Orders:
 
 
 def restore_orders(source: Any, orders: Orders) -> None:
-    """Set the orders that `changed_orders` returned, where the object still keeps such."""
+    """Set the orders that `changed_orders` returned, if the object still has them."""
     for name, order in _orders(source):
         rows = orders.get(name)
         if rows is not None and len(rows) == len(order):
@@ -185,7 +185,7 @@ def _generator_kind(thing: Any) -> str | None:
 
 
 def _loaded_module(name: str) -> Any:
-    """A module that the program has loaded; None where it has not."""
+    """A module that the program has loaded; None if it has not."""
     return sys.modules.get(name)
 
 
@@ -194,7 +194,7 @@ def _numpy() -> Any:
 
 
 def _loaded_class(module: str, *path: str) -> Any:
-    """A class of a framework where that is loaded; else what nothing is an instance of."""
+    """A class of a loaded framework; otherwise an empty tuple, of which nothing is an instance."""
     found = _loaded_module(module)
     for name in path:
         found = getattr(found, name, None)
@@ -212,7 +212,7 @@ def is_global(thing: Any) -> bool:
 
 
 def _json_state(value: Any) -> Any:
-    """A generator's state, whatever it is made of, in JSON's types."""
+    """A generator's state in JSON's types."""
     if isinstance(value, dict):
         return {str(key): _json_state(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -258,7 +258,7 @@ def _function_children(function: types.FunctionType) -> Iterator[Any]:
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
-        except ValueError:  # not filled yet
+        except ValueError:  # not set yet
             continue
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
@@ -267,7 +267,7 @@ def _function_children(function: types.FunctionType) -> Iterator[Any]:
 
 
 def _globals(code: types.CodeType, known: dict[str, Any]) -> Iterator[Any]:
-    """The globals that a function of the program names, those of its inner functions as well."""
+    """The globals that a function of the program and its inner functions name."""
     if _is_library(known.get("__name__", "")):
         return
     for name in code.co_names:

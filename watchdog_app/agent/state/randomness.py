@@ -1,9 +1,10 @@
 """
-Captures and restores the global random generators of Python, NumPy, TensorFlow and PyTorch.
+Capture and restore the global random generators of Python, NumPy, TensorFlow and PyTorch.
 
-A framework's generators are captured where the program has loaded it; none is imported. The seed
-generators of a Keras model are variables and are saved with it; `own_random` captures those that
-data holds. The global ones belong to no object: a resumed process must restore them.
+A framework's generators are captured if the program has loaded it; none is imported. The seed
+generators of a Keras model are variables and are saved with it. `own_random` captures the
+generators that data holds. The global generators belong to no object, so a resumed process must
+restore them.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from collections.abc import Iterator
 from typing import Any
 
 State = dict[str, Any]
-# Of Python, NumPy and PyTorch (on the CPU); None: it is not loaded.
+# States of Python, NumPy and PyTorch (on the CPU); None: not loaded.
 Snapshot = tuple[tuple[Any, ...], tuple[Any, ...] | None, bytes | None]
 
 
 def snapshot() -> Snapshot:
-    """The states of the global generators, to be compared later; takes 50 microseconds."""
+    """The states of the global generators, for a later comparison; takes 50 microseconds."""
     numpy, torch = sys.modules.get("numpy"), _torch()
     of_torch = None if torch is None else torch.get_rng_state().numpy().tobytes()
     if numpy is None:
@@ -30,7 +31,7 @@ def snapshot() -> Snapshot:
 
 
 def state_of_snapshot(seen: Snapshot) -> State:
-    """What `snapshot` saw, as `capture` has it."""
+    """The states of a `snapshot` in the form of `capture`."""
     python, numpy, torch = seen
     state: State = {"python": _random_to_json(python)}
     if numpy is not None:
@@ -43,10 +44,10 @@ def state_of_snapshot(seen: Snapshot) -> State:
 
 def capture() -> State:
     """
-    The global generators as they are now, as plain JSON values.
+    The current states of the global generators, as plain JSON values.
 
     Keys: `python`, and `numpy`, `torch`, `devices`, `tensorflow_seed`, `tensorflow_rng`,
-    `tensorflow_generator` where those libraries are loaded and have one.
+    `tensorflow_generator` if those libraries are loaded and have one.
     """
     state = state_of_snapshot(snapshot())
     if "torch" in state:
@@ -54,7 +55,7 @@ def capture() -> State:
     context = _eager_context()
     if context is not None:
         state["tensorflow_seed"] = context._seed
-        # Draws the seeds of operations that name none, e.g. a tf.random.normal run eagerly.
+        # Draws the seeds of operations without a seed, e.g. a tf.random.normal run eagerly.
         if getattr(context, "_rng", None) is not None:
             state["tensorflow_rng"] = _random_to_json(context._rng.getstate())
     generator = _tensorflow_generator()
@@ -65,10 +66,10 @@ def capture() -> State:
 
 def restore(state: State, *, python_and_numpy: bool = True) -> None:
     """
-    Set the global generators to what `capture` returned; devices that are not here are left out.
+    Set the global generators to what `capture` returned; skip devices that do not exist here.
 
-    `python_and_numpy=False` leaves those two alone: a data pipeline written in
-    Python draws from them in the background, ahead of the training.
+    `python_and_numpy=False` leaves those two alone: a data pipeline written in Python draws from
+    them in the background, ahead of the training.
     """
     if python_and_numpy:
         restore_python(state["python"])
@@ -88,7 +89,7 @@ def restore(state: State, *, python_and_numpy: bool = True) -> None:
 
 
 def capture_python() -> list[Any]:
-    """Python's `random` alone: what Keras shuffles the batches of a PyDataset with."""
+    """The state of Python's `random`, with which Keras shuffles the batches of a PyDataset."""
     return _random_to_json(random.getstate())
 
 
@@ -98,7 +99,7 @@ def restore_python(state: list[Any]) -> None:
 
 
 def torch_state(text: str) -> Any:
-    """The state of a generator of PyTorch, a tensor of bytes, of the text that `capture` made."""
+    """The state of a PyTorch generator, a tensor of bytes, from a text of `capture`."""
     torch = sys.modules["torch"]
     return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
 
@@ -109,23 +110,23 @@ def _random_to_json(state: tuple[Any, ...]) -> list[Any]:
 
 
 def random_from_json(state: list[Any]) -> tuple[Any, ...]:
-    """A state of Python's generator, as `setstate` takes it."""
+    """A state of Python's generator, in the form that `setstate` takes."""
     version, words, gauss = state
     return version, tuple(words), gauss
 
 
 def _torch() -> Any:
-    """PyTorch where the program has it; half of it is there while another thread imports it."""
+    """PyTorch, if the program has imported it completely."""
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, "get_rng_state") else None
 
 
 def _devices() -> Iterator[tuple[str, list[str]]]:
-    """By kind of device: the states of each."""
+    """Kind of device -> state of each device."""
     torch = _torch()
     for kind in ("cuda", "xpu"):
         module = getattr(torch, kind, None)
-        # Before a program uses a device, asking for its random numbers would initialise it.
+        # Reading the random state of an unused device would initialise the device.
         if module is not None and module.is_initialized():
             yield (
                 kind,
@@ -156,12 +157,12 @@ def _has_mps(torch: Any) -> bool:
 
 
 def torch_text(state: Any) -> str:
-    """The text that `torch_state` takes."""
+    """The text that `torch_state` reads."""
     return base64.b64encode(state.cpu().numpy().tobytes()).decode("ascii")
 
 
 def _eager_context() -> Any:
-    """TensorFlow's eager context where TensorFlow is loaded and it looks as expected."""
+    """TensorFlow's eager context, if TensorFlow is loaded and has the expected attributes."""
     module = sys.modules.get("tensorflow.python.eager.context")
     if module is None:
         return None
@@ -170,6 +171,6 @@ def _eager_context() -> Any:
 
 
 def _tensorflow_generator() -> Any:
-    """The global tf.random.Generator if the program made one; asking TensorFlow would make it."""
+    """The global tf.random.Generator, if the program made one; asking TensorFlow would make it."""
     module = sys.modules.get("tensorflow.python.ops.stateful_random_ops")
     return getattr(module, "global_generator", None)

@@ -1,7 +1,7 @@
 """
-How a rescue speaks of a variable, whatever framework it belongs to: name, element type, shape.
+The description of a variable in a rescue, for every framework: name, element type, shape.
 
-Nothing of a framework is imported here.
+This module imports no framework.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ METRIC = "metric"
 OPTIMIZER = "optimizer"
 OTHER = "other"
 
-Row = format.Row  # its element type by NumPy's name
+Row = format.Row  # its element type is NumPy's name
 
 
 class NamedVariable(Protocol):
-    """One tensor of a training's state, in whatever framework."""
+    """One tensor of a training's state, in any framework."""
 
     @property
     def name(self) -> str:
@@ -36,25 +36,25 @@ class NamedVariable(Protocol):
 
     @property
     def holder(self) -> Any:
-        """The framework's or Keras's variable."""
+        """The variable of the framework or of Keras."""
 
     @property
     def row(self) -> Row:
-        """What a rescue says of it, to be compared at the resume."""
+        """The row of the variable, which a resume compares."""
 
     @property
     def nbytes(self) -> int:
         """Size of the raw elements."""
 
     def array(self) -> np.ndarray[Any, Any]:
-        """The elements as they are now; without a copy where they lie in this machine's memory."""
+        """The current elements; no copy if they are in this machine's memory."""
 
     def assign(self, value: np.ndarray[Any, Any]) -> None:
         """Set the elements."""
 
 
 def entry(row: Row, nbytes: int, array: Callable[[], np.ndarray[Any, Any]]) -> TensorEntry:
-    """A tensor for the rescue's file; `array` is called when its bytes are wanted."""
+    """A tensor for the rescue's file; `array` is called when its bytes are needed."""
     return format.tensor_entry(
         row, nbytes, lambda: np.ascontiguousarray(array()).reshape(-1).view(np.uint8).data
     )
@@ -68,10 +68,10 @@ def from_bytes(row: Row, raw: Any) -> np.ndarray[Any, Any]:
 
 def numpy_type(name: str) -> Any:
     """
-    NumPy's type for a name; those that NumPy lacks come from ml_dtypes, as in every framework.
+    NumPy's type for a name; ml_dtypes adds the types that NumPy lacks, as in every framework.
 
     Raises:
-        TypeError: nobody knows the name.
+        TypeError: the name is unknown.
     """
     try:
         return np.dtype(name)

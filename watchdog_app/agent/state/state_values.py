@@ -1,4 +1,6 @@
-"""Values that a program keeps beside Keras or TensorFlow, as JSON and arrays; see `values`."""
+"""
+Values that a TensorFlow program keeps besides its variables, as JSON and arrays; see `values`.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,16 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 def encode(value: Any, name: str, arrays: Arrays, *, tensors_as_arrays: bool = False) -> Any:
     """
-    The value in JSON's types, as `values.encode`.
+    The value in JSON's types, see `values.encode`.
 
     Args:
-        value: may hold arrays and tensors.
-        name: of the value, for the names of its arrays.
-        arrays: receives the arrays by name, themselves and not copies.
-        tensors_as_arrays: take tensors and variables, and give them back as arrays.
+        value: may contain arrays and tensors.
+        name: name of the value, for the names of its arrays.
+        arrays: receives the arrays by name, without copies.
+        tensors_as_arrays: accept tensors and variables; `decode` returns them as arrays.
 
     Raises:
-        TypeError: it holds something else.
+        TypeError: the value contains something else.
     """
 
     def leaf(item: Any, place: str) -> Any:
@@ -48,16 +50,16 @@ def encode(value: Any, name: str, arrays: Arrays, *, tensors_as_arrays: bool = F
 
 def decode(value: Any, read: Callable[[str], np.ndarray[Any, Any]]) -> Any:
     """
-    The value that `encode` was given.
+    The value that was given to `encode`.
 
     Args:
-        value: what `encode` returned, after JSON.
-        read: name to array.
+        value: the result of `encode`, after JSON.
+        read: returns the array for a name.
     """
 
     def unleaf(tag: str, held: Any) -> Any:
         if tag == values.TENSOR:
-            import tensorflow as tf  # the program had a tensor of it
+            import tensorflow as tf  # loaded already: the value had a TensorFlow tensor
 
             return tf.constant(read(held))
         return np.array(read(held))
@@ -67,7 +69,7 @@ def decode(value: Any, read: Callable[[str], np.ndarray[Any, Any]]) -> Any:
 
 def _add_array(array: np.ndarray[Any, Any], name: str, arrays: Arrays) -> str:
     usual = array.dtype.kind in "biuf" and array.dtype.itemsize <= 8
-    # TensorFlow's own types have no kind of NumPy's.
+    # TensorFlow's own types have no NumPy kind.
     if not usual and array.dtype.name not in ("bfloat16", "complex64"):
         raise TypeError(f"{name} is an array of {array.dtype}, which a rescue cannot hold")
     if not array.dtype.isnative:

@@ -1,9 +1,9 @@
 """
 PyTorch's tensors in a rescue: by name, each piece of memory once, and as parts of other values.
 
-On a CPU a tensor that lies in one piece is written from where it is. From a
-device, and where its elements are strewn, one tensor is copied when it is its
-turn and let go of before the next. Nothing is pickled.
+A contiguous tensor on the CPU is written from its own memory. A tensor on a device, or with
+scattered elements, is copied when its turn comes, and the copy is freed before the next one.
+Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PLAIN_DISPATCH = torch.Tensor.__torch_dispatch__
 
 
 def obstacle(tensor: torch.Tensor) -> str | None:
-    """Why the elements of a tensor cannot be written as bytes; None when they can."""
+    """Why the elements of a tensor cannot be written as bytes; None if they can."""
     if torch.nn.parameter.is_lazy(tensor):
         return "has no shape yet: run one batch through the model before Rescue(...)"
     if hasattr(tensor, "_local_tensor"):
@@ -48,7 +48,7 @@ def type_name(tensor: torch.Tensor) -> str:
 
 
 def row(name: str, tensor: torch.Tensor) -> Row:
-    """What a rescue says of a tensor."""
+    """The row of a tensor in a rescue."""
     return name, type_name(tensor), tuple(tensor.shape)
 
 
@@ -58,7 +58,7 @@ def format_tensor(type_: str, shape: Any) -> str:
 
 
 def memory_key(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Equal for two tensors that are the same elements of the same memory."""
+    """A key that is equal for two tensors with the same elements of the same memory."""
     return (
         tensor.device,
         tensor.data_ptr(),
@@ -71,25 +71,27 @@ def memory_key(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def entry(name: str, tensor: torch.Tensor) -> TensorEntry:
-    """A tensor for the rescue's file; its memory is looked at when its bytes are wanted."""
+    """A tensor for the rescue's file; its memory is read when its bytes are needed."""
     nbytes = tensor.numel() * tensor.element_size()
     return format.tensor_entry(row(name, tensor), nbytes, lambda: _raw_bytes(tensor))
 
 
 def from_bytes(type_: str, shape: Any, raw: Any) -> torch.Tensor:
-    """A tensor of its own with the elements that `entry` wrote, on the CPU."""
+    """A new CPU tensor with the elements that `entry` wrote."""
     dtype = getattr(torch, type_)
-    # torch.tensor copies, unlike from_numpy: the file is mapped for reading only.
+    # torch.tensor copies, unlike from_numpy: the file is mapped read-only.
     data = torch.tensor(np.frombuffer(raw, np.uint8))
     return data.view(dtype).reshape(tuple(shape))
 
 
 def join_gradient(pieces: Any, read: Callable[[str], torch.Tensor], device: Any) -> torch.Tensor:
-    """The gradient that `Tensors.add_gradient` noted: one tensor, or the pieces of a sparse one."""
+    """
+    The gradient that `Tensors.add_gradient` recorded: one tensor, or the parts of a sparse one.
+    """
     if isinstance(pieces, str):
         return read(pieces).to(device)
     indices, values = (read(pieces[each]).to(device) for each in ("indices", "values"))
-    # Not coalesced: which of its doubles are added up first decides the last bits.
+    # Not coalesced: the order in which duplicate entries are added decides the last bits.
     return torch.sparse_coo_tensor(
         indices,
         values,
@@ -100,7 +102,7 @@ def join_gradient(pieces: Any, read: Callable[[str], torch.Tensor], device: Any)
 
 
 def synchronize_devices() -> None:
-    """Wait for what the devices still compute: a copy would wait for one stream of them only."""
+    """Wait for all work on the devices: a copy would wait only for one stream."""
     for kind in ("cuda", "xpu"):
         module = getattr(torch, kind, None)
         if module is not None and module.is_initialized():
@@ -119,13 +121,13 @@ def copy_into(tensor: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def _raw_bytes(tensor: torch.Tensor) -> memoryview:
-    # Detached, nothing of this is recorded. Not under `no_grad`: a signal handler of the program
-    # that raises while that is being left would leave the training without gradients.
+    # detach() keeps this out of the autograd graph. Do not use `no_grad`: if a signal handler of
+    # the program raised while leaving it, the training would continue without gradients.
     plain = tensor.detach().resolve_conj().resolve_neg()
     if plain.device.type != "cpu":
         plain = plain.cpu()
     flat = plain.contiguous().reshape(-1)
-    # NumPy has no bfloat16: its bytes need no name. The array keeps the tensor alive.
+    # NumPy has no bfloat16, so view the bytes. The array keeps the tensor alive.
     view: memoryview = flat.view(torch.uint8).numpy().data
     return view
 
@@ -138,15 +140,16 @@ class Tensors:
         self.rows: list[Row] = []
         self._names: set[str] = set()
         self._known: dict[tuple[Any, ...], str] = {}
-        self._held: list[Any] = []  # as long as they live, no other gets their address
+        # keeps the tensors alive, so that no other tensor gets their address
+        self._held: list[Any] = []
 
     def any_trained(self) -> bool:
-        """Whether one of them is a weight, or was computed from one."""
+        """Whether one of the tensors is a weight, or was computed from one."""
         return any(tensor.requires_grad for tensor in self._held)
 
     def add(self, name: str, tensor: torch.Tensor) -> str:
         """
-        Note a tensor; the name that it has in the rescue.
+        Add a tensor; return its name in the rescue.
 
         Raises:
             TypeError: its bytes cannot be written.
@@ -168,7 +171,7 @@ class Tensors:
 
     def add_gradient(self, name: str, gradient: torch.Tensor) -> Any:
         """
-        Note a gradient, of an embedding with `sparse=True` too; for `join_gradient`.
+        Add a gradient, also of an embedding with `sparse=True`; return it for `join_gradient`.
 
         Raises:
             TypeError: its bytes cannot be written.
@@ -185,15 +188,15 @@ class Tensors:
 
 def encode(value: Any, name: str, tensors: Tensors) -> Any:
     """
-    The value in JSON's types, as `values.encode`.
+    The value in JSON's types, see `values.encode`.
 
     Args:
-        value: may hold tensors and arrays.
-        name: of the value, for the names of its tensors.
+        value: may contain tensors and arrays.
+        name: name of the value, for the names of its tensors.
         tensors: receives its tensors and arrays.
 
     Raises:
-        TypeError: it holds something else; the message says where.
+        TypeError: the value contains something else; the message says where.
     """
 
     def leaf(item: Any, place: str) -> dict[str, Any] | None:
@@ -210,11 +213,11 @@ def encode(value: Any, name: str, tensors: Tensors) -> Any:
 
 def decode(value: Any, read: Callable[[str], torch.Tensor]) -> Any:
     """
-    The value that `encode` was given; tensors are on the device that they were on.
+    The value that was given to `encode`; tensors are on their original device.
 
     Args:
-        value: what `encode` returned, after JSON.
-        read: name to a tensor of its own.
+        value: the result of `encode`, after JSON.
+        read: returns a new tensor for a name.
     """
 
     def unleaf(tag: str, held: Any) -> Any:
@@ -230,13 +233,13 @@ def decode(value: Any, read: Callable[[str], torch.Tensor]) -> Any:
 
 
 def tensor_name(value: Any) -> str:
-    """Of what `encode` returned for a tensor: its name in the rescue."""
+    """The name in the rescue of a tensor that `encode` returned."""
     name: str = value[values.TENSOR][0]
     return name
 
 
 def tensor_names(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Of what `encode` returned: place of each tensor within, and its name in the rescue."""
+    """Path and name in the rescue of each tensor in the result of `encode`."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             yield from tensor_names(item, f"{path}/{index}")
@@ -249,7 +252,7 @@ def tensor_names(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def settings(holder: Mapping[str, Any]) -> dict[str, Any]:
-    """The plain numbers and words at the top of a dict, and tuples of them as lists."""
+    """The plain numbers and words at the top of a dict; tuples of them as lists."""
 
     def is_plain(item: Any) -> bool:
         return type(item) in values.PLAIN or (type(item) is float and math.isfinite(item))
@@ -276,5 +279,5 @@ def _to_device(tensor: torch.Tensor, device: str) -> torch.Tensor:
         return tensor
     try:
         return tensor.to(device)
-    except (RuntimeError, AssertionError):  # no such device here: who takes it moves it
+    except (RuntimeError, AssertionError):  # no such device here: the caller moves the tensor
         return tensor

@@ -1,9 +1,10 @@
 """
-Values of a program as JSON, such that they come back with the types they had.
+Convert values of a program to JSON and back with their original types.
 
-No pickle: a rescue must be readable when a class has moved, and must not run code when it is read.
-Numbers, words and the usual containers go into JSON, with floats that keep every bit. What JSON has
-no word for is an object of one tagged key. Tensors and arrays are the framework's: see `Leaf`.
+It uses no pickle: a rescue must be readable after a class has moved, and must not run code when it
+is read. Numbers, words and the usual containers go into JSON, with floats that keep every bit.
+Other types become an object with one tagged key. Tensors and arrays are left to the framework: see
+`Leaf`.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-# The JSON of a framework's value of this name, with a tag of LEAVES; None: it is no such value.
+# (value, name) -> the JSON of a framework's value, with a tag of LEAVES; None: another value.
 Leaf = Callable[[Any, str], "dict[str, Any] | None"]
-Unleaf = Callable[[str, Any], Any]  # of such a tag and what stands behind it: the value
+Unleaf = Callable[[str, Any], Any]  # (tag, content) -> the value
 
 TENSOR, ARRAY, TORCH, SIZE = "__tensor__", "__array__", "__torch__", "__size__"
 LEAVES = frozenset({TENSOR, ARRAY, TORCH, SIZE})
@@ -43,12 +44,12 @@ def encode(value: Any, name: str, leaf: Leaf) -> Any:
     The value in JSON's types.
 
     Args:
-        value: of numbers, strings, None, bytes, containers, arrays and tensors.
-        name: of the value, for the names of its tensors.
-        leaf: of the framework.
+        value: numbers, strings, None, bytes, containers, arrays and tensors.
+        name: name of the value, for the names of its tensors.
+        leaf: encodes the values of the framework.
 
     Raises:
-        TypeError: it holds something else; the message says where.
+        TypeError: the value contains something else; the message says where.
     """
 
     def inner(item: Any, place: Any) -> Any:
@@ -91,7 +92,7 @@ def encode(value: Any, name: str, leaf: Leaf) -> Any:
 
 
 def decode(value: Any, unleaf: Unleaf) -> Any:
-    """The value that `encode` was given, of what it returned, after JSON."""
+    """The value that was given to `encode`, from the result of `encode` after JSON."""
     if isinstance(value, list):
         return [decode(item, unleaf) for item in value]
     if not isinstance(value, dict):

@@ -1,10 +1,10 @@
 """
-Which variables make up a training, how to look at their bytes, how to put them back.
+The variables of a training, and access to their bytes.
 
-A Keras model keeps its state in four places: `variables` (weights, statistics
-and random seeds), `metrics_variables`, those of every optimizer, and plain
-TensorFlow variables hung on it. All four are needed for a resume that repeats
-the uninterrupted run bit for bit; every stock save leaves some of them out.
+A Keras model keeps its state in four places: `variables` (weights, statistics and random seeds),
+`metrics_variables`, the variables of every optimizer, and plain TensorFlow variables attached to
+it. A resume needs all four to repeat the uninterrupted run bit for bit. Every save method of Keras
+omits some of them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class StateVariable:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Dimensions as they are now."""
+        """Current dimensions."""
         if self.holder.shape.is_fully_defined():
             return tuple(self.holder.shape)
         return tuple(int(size) for size in tf.shape(self.holder))
@@ -53,16 +53,16 @@ class StateVariable:
 
     def array(self) -> np.ndarray[Any, Any]:
         """
-        The elements as they are now: the variable's own memory on a CPU, a copy from a GPU.
+        The current elements: the variable's own memory on a CPU, a copy from a GPU.
 
-        TensorFlow writes to a new buffer while this array lives, so it never
-        changes later; hold it no longer than needed.
+        TensorFlow writes to a new buffer while this array lives, so the array never changes. Keep
+        it no longer than needed.
         """
         return np.asarray(self.holder.read_value())
 
     @property
     def row(self) -> Row:
-        """What a rescue says of this variable, to be compared at the resume."""
+        """The row of this variable in a rescue, which a resume compares."""
         return self.name, self.dtype, self.shape
 
     def assign(self, value: np.ndarray[Any, Any]) -> None:
@@ -74,7 +74,9 @@ def model_variables(model: Any, extra: Iterable[Any] = ()) -> list[StateVariable
     """
     Every variable of a compiled or bare Keras model, in an order that its program repeats.
 
-    `extra`: TensorFlow variables beyond Keras's own lists, see `plain_variables`.
+    Args:
+        model: a Keras model.
+        extra: TensorFlow variables outside Keras's own lists, see `plain_variables`.
     """
     optimizers = [(OPTIMIZER, each.variables) for each in optimizers_of(model)]
     metrics = (METRIC, model.metrics_variables)
@@ -82,7 +84,7 @@ def model_variables(model: Any, extra: Iterable[Any] = ()) -> list[StateVariable
 
 
 def _refuse_other_backend(objects: Mapping[str, Any], backend: str) -> None:
-    """Keras's own things are no TensorFlow variables on another backend."""
+    """Refuse Keras objects of another backend: their variables are not TensorFlow variables."""
     of_keras = [name for name, thing in objects.items() if is_keras_instance(thing, *_OF_KERAS)]
     if of_keras:
         raise RescueError(
@@ -136,24 +138,24 @@ def object_variables(objects: Mapping[str, Any]) -> list[StateVariable]:
 
 
 def plain_variables(root: Any) -> list[Any]:
-    """TensorFlow variables that are reached from a trackable object, in a repeatable order."""
+    """TensorFlow variables reachable from a trackable object, in a repeatable order."""
     if is_variable(root) or not hasattr(root, "_trackable_children"):
         return []
     return [thing for thing in tf.train.TrackableView(root).descendants() if is_variable(thing)]
 
 
 def is_variable(thing: Any) -> bool:
-    """A variable of TensorFlow or Keras."""
+    """Whether this is a variable of TensorFlow or Keras."""
     return isinstance(thing, tf.Variable) or _is_keras_variable(thing)
 
 
 def _is_keras_variable(thing: Any) -> bool:
-    # Before Keras 3.6 `keras.Variable` is a subclass of what layers make, so isinstance fails.
+    # Before Keras 3.6 layers make a base class of `keras.Variable`, so isinstance fails.
     return type(thing).__name__ == "Variable" and hasattr(thing, "value") and hasattr(thing, "path")
 
 
 class _Collector:
-    """Gathers variables once each, under unique names."""
+    """Collects variables once each, under unique names."""
 
     def __init__(self) -> None:
         self.variables: list[StateVariable] = []
@@ -161,7 +163,7 @@ class _Collector:
         self._names: dict[str, int] = {}
 
     def add(self, prefix: str, variables: Iterable[Any], group: str | None = None) -> None:
-        """Append those not seen before; strings and handles have no raw bytes and are left out."""
+        """Append variables not seen before; skip strings and handles, which have no raw bytes."""
         for variable in variables:
             holder = variable.value if _is_keras_variable(variable) else variable
             path = getattr(variable, "path", None) or holder.name.removesuffix(":0")
@@ -180,11 +182,11 @@ class _Collector:
 
 def _replica_parts(holder: Any) -> Sequence[Any]:
     """
-    What has to be saved of a variable: itself, or every replica's part.
+    The parts of a variable to save: the variable itself, or every replica's part.
 
-    A mirrored variable is the same everywhere and is set everywhere by one
-    assignment. One that is synchronised when read (metrics, statistics under a
-    distribution strategy) differs by replica, and its sum cannot be taken apart.
+    A mirrored variable is the same in every replica, and one assignment sets all. A variable that
+    is synchronised when read (metrics, statistics under a distribution strategy) differs by
+    replica. Its sum cannot be split again.
     """
     if (
         isinstance(holder, tf.distribute.DistributedValues)

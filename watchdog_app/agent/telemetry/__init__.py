@@ -1,1 +1,1 @@
-"""What is told about a training's memory and threads."""
+"""Reports about a training's memory and threads."""

@@ -1,10 +1,9 @@
 """
-What the framework's own allocator says of each GPU: figures that no driver knows.
+Memory figures of the framework's own GPU allocators, which no driver knows.
 
-TensorFlow takes nearly all of a card at its start and never gives it back, and
-PyTorch keeps what it freed, so that the driver's figure says nothing about when
-the next tensor will not fit. Only figures that exist already are read: nothing
-is imported, no device is initialised, and where there is no GPU nothing happens.
+TensorFlow takes nearly all of a card at its start and never gives it back. PyTorch keeps freed
+memory. So the driver's figure does not show when the next tensor will not fit. This module only
+reads existing figures: it imports nothing and initialises no device. Without a GPU it does nothing.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from typing import Any
 
 Figures = dict[str, Any]
 
-MOST_DEVICES = 64  # the daemon takes no more
+MOST_DEVICES = 64  # the daemon refuses more
 _EVERY_S = 1.0
 
 
 class Allocators:
-    """The allocators of this process. For use in the thread that trains."""
+    """The allocators of this process. Use it only in the thread that trains."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -35,12 +34,12 @@ class Allocators:
 
     def read(self) -> list[Figures]:
         """
-        The figures of every GPU that this process computes on; a look at most once a second.
+        The figures of every GPU that this process computes on, updated at most once a second.
 
         Returns:
-            One dict a device, as in `agent.report`: `device`, `used_bytes`, `limit_bytes`, and
-            where they are known `gpu_uuid`, `peak_bytes`, `retries`, `ooms`. Empty without a GPU,
-            and where an allocator keeps no figures.
+            One dict per device, see `agent.report`: `device`, `used_bytes`, `limit_bytes`, and if
+            known `gpu_uuid`, `peak_bytes`, `retries`, `ooms`. Empty without a GPU, or if an
+            allocator keeps no figures.
         """
         now = self._clock()
         if now < self._next_s:
@@ -52,10 +51,10 @@ class Allocators:
 
 
 class _TensorFlow:
-    """Devices are what TensorFlow calls logical ones: a card can hold several."""
+    """Logical devices of TensorFlow: a card can have several."""
 
     def __init__(self) -> None:
-        self._devices: list[Device] | None = None  # None: not looked yet
+        self._devices: list[Device] | None = None  # None: not read yet
 
     def read(self) -> list[Figures]:
         if self._devices is None:
@@ -64,14 +63,14 @@ class _TensorFlow:
                 return []
             try:
                 self._devices = devices(sys.modules["tensorflow"], context)
-            except Exception:  # this TensorFlow keeps its devices elsewhere
+            except Exception:  # another version of TensorFlow keeps its devices elsewhere
                 self._devices = []
         found = []
         for device in list(self._devices):
             try:
                 info = sys.modules["tensorflow"].config.experimental.get_memory_info(device.name)
                 used, peak = int(info["current"]), int(info["peak"])
-            except Exception:  # cuda_malloc_async keeps no figures; it will not begin to
+            except Exception:  # cuda_malloc_async never keeps figures
                 self._devices.remove(device)
                 continue
             found.append(
@@ -94,7 +93,7 @@ class _Torch:
         torch = sys.modules.get("torch")
         try:
             cuda = getattr(torch, "cuda", None)
-            # Whatever is asked for before would initialise CUDA: hundreds of MB on the card.
+            # Any other call before that would initialise CUDA: hundreds of MB on the card.
             if cuda is None or not cuda.is_initialized():
                 return []
             return list(self._devices(cuda))
@@ -105,7 +104,7 @@ class _Torch:
         for index in range(min(int(cuda.device_count()), MOST_DEVICES)):
             stats = cuda.memory_stats(index)
             reserved = int(stats.get("reserved_bytes.all.current", 0))
-            # On a device without memory of ours the next question would make a context.
+            # The next call would create a context on a device that this process does not use.
             if reserved <= 0:
                 continue
             free, total = (int(value) for value in cuda.mem_get_info(index))
@@ -113,7 +112,7 @@ class _Torch:
             fraction = getattr(cuda, "get_per_process_memory_fraction", None)
             if fraction is not None:
                 limit = min(limit, int(float(fraction(index)) * total))
-            # A split block's free part serves no larger request, and no other one gets it.
+            # The free part of a split block serves no larger request, and no other process gets it.
             split = int(stats.get("inactive_split_bytes.all.current", 0))
             yield {
                 "device": f"cuda:{index}",
@@ -133,7 +132,7 @@ class _Torch:
 
 
 def _tensorflow_context() -> Any:
-    """TensorFlow's eager context where TensorFlow has made its devices already."""
+    """TensorFlow's eager context, if TensorFlow has made its devices already."""
     module = sys.modules.get("tensorflow.python.eager.context")
     if "tensorflow" not in sys.modules or module is None:
         return None
@@ -142,7 +141,7 @@ def _tensorflow_context() -> Any:
 
 
 def _with_gpu_prefix(uuid: str) -> str:
-    """As the driver writes it."""
+    """The UUID in the form that the driver writes."""
     return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
 
 
@@ -151,7 +150,7 @@ def _optional_int(value: Any) -> int | None:
 
 
 _LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")
-_NO_LIMIT = 2**53  # what is larger is no figure
+_NO_LIMIT = 2**53  # larger values do not mean a limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +164,7 @@ class Device:
 
 def devices(tf: Any, context: Any) -> list[Device]:
     """
-    The GPUs of a TensorFlow that has made its devices, those alone whose limit is known.
+    The GPUs of an initialised TensorFlow, only those whose limit is known.
 
     Args:
         tf: the module.
@@ -180,7 +179,7 @@ def devices(tf: Any, context: Any) -> list[Device]:
     found = []
     for index, device in enumerate(logical):
         name = _short_name(device.name)
-        # With one part for each device they are in the same order; else it is not known which.
+        # With one part per device both lists have the same order; otherwise the pairs are unknown.
         ordinal, limit = parts[index] if len(parts) == len(logical) else (None, None)
         if limit is None:
             limit = measured.get(name)
@@ -192,9 +191,9 @@ def devices(tf: Any, context: Any) -> list[Device]:
 
 def memory_limits(tf: Any, context: Any) -> dict[str, int]:
     """
-    Memory of TensorFlow's devices as their attributes have it, by name ("GPU:0"), in bytes.
+    Memory of TensorFlow's devices from their attributes, by name ("GPU:0"), in bytes.
 
-    Empty where this TensorFlow does not tell. (That of "CPU:0" means nothing.)
+    Empty if this TensorFlow does not report it. (The value of "CPU:0" means nothing.)
     """
     folder = os.path.dirname(str(getattr(tf, "__file__", "")))
     for name in _LIBRARIES:
@@ -202,25 +201,25 @@ def memory_limits(tf: Any, context: Any) -> dict[str, int]:
         if library is not None and hasattr(library, "TF_DeviceListMemoryBytes"):
             try:
                 return dict(_read_memory_limits(library, context._context_handle))
-            except (AttributeError, ValueError, TypeError):  # no capsule, or one of another kind
+            except (AttributeError, ValueError, TypeError):  # not a capsule, or one of another kind
                 return {}
     return {}
 
 
 def uuid_of(cuda: Any, ordinal: int) -> str | None:
     """
-    The identity of a card as the driver writes it ("GPU-..." or "MIG-...").
+    The UUID of a card in the form that the driver writes ("GPU-..." or "MIG-...").
 
     Args:
-        cuda: CUDA's driver library, initialised by whoever loaded it.
-        ordinal: of the device among those that CUDA_VISIBLE_DEVICES leaves.
+        cuda: CUDA's driver library, already initialised.
+        ordinal: index of the device among those that CUDA_VISIBLE_DEVICES leaves.
     """
     device = ctypes.c_int()
     if cuda.cuDeviceGet(ctypes.byref(device), ctypes.c_int(ordinal)) != 0:
         return None
     card = _uuid(cuda, "cuDeviceGetUuid", device)
     part = _uuid(cuda, "cuDeviceGetUuid_v2", device)
-    if part is not None and part != card:  # the second knows a part of a card by its own name
+    if part is not None and part != card:  # only the second call returns the UUID of a MIG instance
         return f"MIG-{part}" if card is not None else f"GPU-{part}"
     return None if card is None else f"GPU-{card}"
 
@@ -234,7 +233,7 @@ def _uuid(cuda: Any, function: str, device: ctypes.c_int) -> str | None:
 
 
 def _logical_devices(tf: Any) -> Iterator[tuple[int, int | None]]:
-    """Of each logical GPU: ordinal among CUDA's devices, and the limit where the program set it."""
+    """Per logical GPU: CUDA ordinal, and the limit in bytes if the program set one."""
     for physical in tf.config.get_visible_devices("GPU"):
         ordinal = int(physical.name.rpartition(":")[2])
         for part in tf.config.get_logical_device_configuration(physical) or [None]:
@@ -243,7 +242,7 @@ def _logical_devices(tf: Any) -> Iterator[tuple[int, int | None]]:
 
 
 def _read_memory_limits(library: Any, handle: Any) -> Iterator[tuple[str, int]]:
-    # Raises when it is no such capsule.
+    # Raises if it is not such a capsule.
     pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
     context = pointer(("PyCapsule_GetPointer", ctypes.pythonapi))(handle, None)
     address, whole = ctypes.c_void_p, ctypes.c_int
@@ -275,12 +274,12 @@ def _read_memory_limits(library: Any, handle: Any) -> Iterator[tuple[str, int]]:
 
 
 def _c_function(library: Any, name: str, result: Any, *arguments: Any) -> Any:
-    # A prototype of our own: attributes of the library's functions are shared with others.
+    # Use our own prototype: other code shares the attributes of the library's functions.
     return ctypes.CFUNCTYPE(result, *arguments)((name, library))
 
 
 def _loaded_library(path: str) -> Any:
-    """A library that this process has loaded; None when it has not."""
+    """A library that this process has loaded; None if it has not."""
     already = getattr(os, "RTLD_NOLOAD", None)
     if already is None:
         return None
@@ -291,5 +290,7 @@ def _loaded_library(path: str) -> Any:
 
 
 def _short_name(name: str) -> str:
-    """Its short form: "GPU:0" for "/job:localhost/replica:0/task:0/device:GPU:0"."""
+    """
+    The short form of a device name: "GPU:0" for "/job:localhost/replica:0/task:0/device:GPU:0".
+    """
     return ":".join(name.rsplit(":", 2)[-2:])

@@ -1,11 +1,10 @@
 """
-What the buffers of a tf.data pipeline will hold once they are full, read from its structure.
+The memory that the buffers of a tf.data pipeline will take when full, read from its structure.
 
-A shuffle buffer that fills looks like a leak until it stops, and one that does
-not fit dies before the first step. Both are known beforehand: so many elements,
-of so many bytes each. Nothing is iterated over and no data is looked at; a
-pipeline whose elements have no known size (strings, ragged shapes) foretells
-nothing. What the functions of a pipeline make inside themselves is not seen.
+A shuffle buffer that fills looks like a leak until it stops. If it does not fit, the training dies
+before the first step. Both are known beforehand: the number of elements and the bytes of each. This
+module does not iterate and reads no data. A pipeline whose elements have no known size (strings,
+ragged shapes) gives no forecast. Memory that functions of a pipeline allocate is not counted.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-# Measured with TensorFlow 2.21: each tensor is an allocation with a head of its own.
+# Measured with TensorFlow 2.21: each tensor is an allocation with its own header.
 _OVERHEAD_BYTES = 180
-_MOST_PARTS = 500  # of a pipeline: no more are looked at
+_MOST_PARTS = 500  # parts of a pipeline to visit
 _INFINITE = -1
 _MOST_BYTES = 2**52
-_LEAST_BYTES = 32 * 2**20  # smaller growth decides nothing
+_LEAST_BYTES = 32 * 2**20  # smaller growth does not matter
 
-_filled_bytes = 0  # by the pipelines of an earlier training of this process, at most
+_filled_bytes = 0  # filled by the pipelines of an earlier training of this process; the maximum
 
-# These hand on the tensors that they were given, so that two buffers hold one copy.
+# Steps that pass on their input tensors, so that two buffers share one copy.
 _SHARING = frozenset(
     {
         "CacheDataset",
@@ -38,15 +37,15 @@ _SHARING = frozenset(
         "_TakeDataset",
     }
 )
-# These may end before what they read has been read to its end.
+# Steps that may end before their input ends.
 _CUTTING = frozenset({"_DirectedInterleaveDataset", "_ShardDataset", "_TakeDataset", "_ZipDataset"})
 _BATCHING = frozenset({"_BatchDataset", "_PaddedBatchDataset", "_ParallelBatchDataset"})
-# The first dimension is what it was.
+# Steps that keep the first dimension.
 _ROW_FOR_ROW = frozenset({"_MapDataset", "_ParallelMapDataset", "_IgnoreErrorsDataset"}) | _SHARING
 
 
 class Growth(NamedTuple):
-    """Memory that a pipeline or a buffer of it will take; `at_most`: or less, nobody knows."""
+    """Memory that a pipeline or one of its buffers will take; `at_most`: it may be less."""
 
     bytes: int
     what: str
@@ -55,18 +54,19 @@ class Growth(NamedTuple):
 
 class BufferForecast:
     """
-    The growth that the pipelines of one training will bring, as they begin.
+    The growth that the pipelines of one training will cause when they begin.
 
-    Memory that an earlier pipeline of this process gave back is used again without the process
-    growing: of a later one what goes beyond that is announced, where it is the larger part, and
-    else the whole as the most that it can be.
+    A pipeline reuses memory that an earlier pipeline of this process freed, and the process does
+    not grow. If most of a later pipeline's memory exceeds the freed memory, only that excess is
+    announced. Otherwise the whole is announced as an upper bound.
     """
 
     def __init__(self) -> None:
-        self.waiting: list[Growth] = []  # of pipelines that began since the last `mark_filled`
+        # growth of pipelines that began since the last `mark_filled`
+        self.waiting: list[Growth] = []
 
     def add_dataset(self, dataset: Any) -> Growth | None:
-        """What to announce now that `dataset` begins too; None: nothing new."""
+        """The growth to announce now that `dataset` also begins; None: nothing new."""
         found = growth(dataset)
         if found is None:
             return None
@@ -81,7 +81,7 @@ class BufferForecast:
         return Growth(beyond, largest.what, False)
 
     def mark_filled(self) -> None:
-        """The first step is done, or the training: what was waiting is there."""
+        """Count the waiting growth as filled: the first step, or the training, has ended."""
         global _filled_bytes
         total = sum(each.bytes for each in self.waiting)
         if total >= _LEAST_BYTES:
@@ -91,16 +91,16 @@ class BufferForecast:
 
 def growth(dataset: Any) -> Growth | None:
     """
-    What the buffers of `dataset` will take; None where that is nothing, or not known.
+    The memory that the buffers of `dataset` will take; None if none or unknown.
 
     Args:
-        dataset: a tf.data.Dataset that is not iterated over yet.
+        dataset: a tf.data.Dataset before its first iteration.
     """
     if not hasattr(dataset, "_inputs"):
         return None
     held = sorted(_walk(dataset), key=lambda each: each.bytes, reverse=True)
     sure = [each for each in held if not each.at_most]
-    # What is certain counts, unless it is the smaller part.
+    # Count only the certain growth, unless it is the smaller part.
     certain = sum(each.bytes for each in sure)
     counted = sure if 2 * certain >= sum(each.bytes for each in held) else held
     total = sum(each.bytes for each in counted)
@@ -113,12 +113,12 @@ def growth(dataset: Any) -> Growth | None:
 
 
 def batch_size(dataset: Any) -> int | None:
-    """Examples in each element of a tf.data pipeline; None: not batches of a known size."""
+    """Examples per element of a tf.data pipeline; None: not batches of a known size."""
     return _batch_rows(dataset)
 
 
 def _walk(dataset: Any) -> Iterator[Growth]:
-    """All that is held, in the order of the pipeline from its end."""
+    """The growth of every buffer, from the end of the pipeline to its start."""
     waiting = [(dataset, 0, False, False)]
     for _ in range(_MOST_PARTS):
         if not waiting:
@@ -133,7 +133,7 @@ def _walk(dataset: Any) -> Iterator[Growth]:
             above = max(above, own.bytes)
         passed = above if name in _SHARING else 0
         cut = cut or name in _CUTTING
-        # One source after the other: the first one's buffers are empty when the next one's fill.
+        # One source after another: the first one's buffers are empty when the next one's fill.
         in_turn = in_turn or name == "_ConcatenateDataset"
         waiting.extend((source, passed, cut, in_turn) for source in sources)
 
@@ -153,7 +153,7 @@ def _buffer_of(part: Any, source: Any, cut: bool) -> Growth | None:
             return None
         return Growth(available * each, f"the cache in memory of {available:,} {unit}", cut)
     count = _tensor_setting(part, "_buffer_size")
-    if not isinstance(count, int) or count < 0:  # chosen by TensorFlow, or all there is
+    if not isinstance(count, int) or count < 0:  # chosen by TensorFlow, or the whole data set
         count = available if name == "_ShuffleDataset" else 0
     if available >= 0:
         count = min(count, available)
@@ -164,7 +164,7 @@ def _buffer_of(part: Any, source: Any, cut: bool) -> Growth | None:
 
 
 def _element_bytes(dataset: Any) -> int | None:
-    """Bytes of one element with its overhead; None where its specification does not tell."""
+    """Bytes of one element with its overhead; None if its specification has no size."""
     total = 0
     rows = _batch_rows(dataset)
     for spec in tf.nest.flatten(dataset.element_spec):
@@ -180,7 +180,7 @@ def _element_bytes(dataset: Any) -> int | None:
 
 
 def _batch_rows(dataset: Any) -> int | None:
-    """Examples in each element, where the elements are batches of a known size."""
+    """Examples per element, if the elements are batches of a known size."""
     for _ in range(_MOST_PARTS):
         name = type(dataset).__name__
         if name in _BATCHING:
@@ -194,7 +194,7 @@ def _batch_rows(dataset: Any) -> int | None:
 
 
 def _tensor_setting(part: Any, name: str) -> Any:
-    """A setting of a part of a pipeline that was given as a tensor; None where there is none."""
+    """A setting of a pipeline step that was given as a tensor; None if it has none."""
     held = getattr(part, name, None)
     if held is None or not hasattr(held, "numpy"):
         return None

@@ -1,10 +1,10 @@
 """
-Which lines of the program hold what grows, and of which tensors there are more and more.
+Find the lines of the program whose memory grows, and the tensors whose number grows.
 
-Two ways to look, as neither sees all: `tracemalloc` knows the line of every object of Python's,
-and nothing of the memory of a tensor; the garbage collector knows the tensors that live, and not
-who made them. Both cost, so both are switched on for some seconds alone, on request or when a
-warning is due, and off again. A program that traces itself is left as it is.
+It uses two methods, because neither sees everything. `tracemalloc` knows the line of every Python
+object, but not the memory of a tensor. The garbage collector knows the live tensors, but not which
+line made them. Both cost time, so they run only for some seconds, on request or when a warning is
+due. If the program uses tracemalloc itself, the agent does not touch it.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from watchdog_app.base.linux.files import read_or_empty
 from watchdog_app.base.linux.process import status_bytes
 
 LEAST_S, MOST_S = 1.0, 120.0
-_SETTLE_SHARE = 0.2  # of the time, before what grows is told from what is made anew each step
-_FIRST_SHARE = 0.4  # of the time, when a first answer is told: who grows may not live for longer
+# share of the time before the first sample: objects of single steps must exist by then
+_SETTLE_SHARE = 0.2
+_FIRST_SHARE = 0.4  # share of the time before a first answer: a growing process may not live longer
 _LOOK_EVERY_S = 0.2
-# A trace takes 60 bytes, and one in a snapshot twice as much again: of two snapshots 50 MB in all.
+# A trace takes 60 bytes, and twice as much again in a snapshot: 50 MB in all for two snapshots.
 _MOST_TRACES_BYTES = 8 * 2**20
-_BUDGET_S = 0.25  # of processor time, for a look at the live objects
-_EVERY = 16384  # objects between two looks at the clock
-# A look at the live objects copies what forked workers share: this much at most is no harm.
+_BUDGET_S = 0.25  # processor time for a pass over the live objects
+_EVERY = 16384  # objects between two checks of the clock
+# A pass over the live objects copies pages shared with forked workers: this much does no harm.
 _MOST_COPIED_BYTES = 8 * 2**20
 _MOST_LINES = 5
 _MOST_KINDS = 3
 _LEAST_MORE = 3  # tensors
 _LEAST_BYTES = 2048
 _LEAST_OWN_BYTES = 256
-_LEAST_SHARE = 0.001  # of the largest growth: below it is noise
-_FRAMES = 6  # from an array of NumPy's to the line of the program that asked for it
+_LEAST_SHARE = 0.001  # of the largest growth; smaller growth is noise
+_FRAMES = 6  # from a NumPy array to the line of the program that requested it
 _MOST_OWN = 3
 _PATH_CHARS = 250
 _TENSORS = frozenset(
@@ -57,20 +58,20 @@ def trace(
     first: Callable[[Json], None] = lambda _: None,
 ) -> Json:
     """
-    Look for what grows, which takes `seconds`; as in `agent.leaked`.
+    Search for growing memory for `seconds`; see `agent.leaked`.
 
     Args:
-        seconds: 1 to 120; what grows only now and then needs longer.
-        step: the step that the training is at; None: not known.
-        first: is told what was found after a part of the time, as a process that runs out of
-            memory may be killed before all of it has passed.
+        seconds: 1 to 120. Slow growth needs longer.
+        step: returns the current step of the training; None: unknown.
+        first: gets the result for a part of the time. A process that runs out of memory may be
+            killed before all of it has passed.
 
     Returns:
-        `seconds`, `steps` (null: not known), `refused` (null, or why lines are not known),
+        `seconds`, `steps` (null: unknown), `refused` (null, or why lines are unknown),
         `lines`: `{file, line, own, bytes, bytes_per_step}`, the largest growth first,
         `tensors`: `{type, shape, more}`, `complete`: whether all objects were seen,
-        `tensors_counted`: false where forked workers share their memory,
-        `cut_short`: whether it ended before its time, as the traces took too much memory.
+        `tensors_counted`: false if forked workers share their memory,
+        `cut_short`: whether it ended early because the traces took too much memory.
     """
     import tracemalloc
 
@@ -97,7 +98,7 @@ def trace(
 
 
 class _Sample:
-    """What lives at one moment."""
+    """The live objects at one moment."""
 
     def __init__(self, refused: str | None, step: Callable[[], int | None]) -> None:
         import tracemalloc
@@ -111,7 +112,7 @@ class _Sample:
         self.step, self.mono_s = step(), time.monotonic()
 
     def growth_until(self, later: _Sample) -> Json:
-        """What has grown up to a later look."""
+        """The growth up to a later sample."""
         first, last = self.step, later.step
         steps = None if first is None or last is None or last <= first else last - first
         unlooked = self.tensors_skipped or later.tensors_skipped
@@ -132,9 +133,9 @@ class _Sample:
 
 def _wait(seconds: float) -> bool:
     """
-    Sleep; whether it was for less time than that.
+    Sleep; return whether the sleep ended early.
 
-    So it is where the traces take much memory, which is short when this is asked for.
+    It ends early if the traces take much memory, because memory is short during such a search.
     """
     import tracemalloc
 
@@ -146,7 +147,7 @@ def _wait(seconds: float) -> bool:
     return False
 
 
-_is_tracing = [False]  # tracing is ours, and is on
+_is_tracing = [False]  # whether tracing is on and was started here
 
 
 def _stop_in_child() -> None:
@@ -157,19 +158,21 @@ def _stop_in_child() -> None:
         tracemalloc.stop()
 
 
-# A worker that is forked meanwhile must not be traced for all its life.
+# A worker that is forked during the trace must not be traced for its whole life.
 os.register_at_fork(after_in_child=_stop_in_child)
 
 
 def tensors(budget_s: float = _BUDGET_S) -> tuple[Counter[Kind], bool]:
     """
-    The live tensors by type and shape, and whether all objects were seen within the budget, which
-    is processor time of this thread.
+    The live tensors by type and shape, and whether all objects were seen within the budget.
 
-    The youngest objects are looked at first: what has grown is among them. Arrays of NumPy are not
-    known to the garbage collector.
+    The budget is processor time of this thread. The youngest objects come first, because growing
+    objects are among them. The garbage collector does not know NumPy arrays.
+
+    Args:
+        budget_s: processor seconds.
     """
-    # By the clock, a training that holds the interpreter would use the budget up.
+    # With wall time, a training that holds the GIL would use the budget up.
     end = time.thread_time() + budget_s
     found: Counter[Kind] = Counter()
     wanted: set[type] = set()
@@ -180,7 +183,7 @@ def tensors(budget_s: float = _BUDGET_S) -> tuple[Counter[Kind], bool]:
             if time.thread_time() > end:
                 return found, False
             part = objects[max(0, last - _EVERY) : last]
-            # In C, thirty nanoseconds an object.
+            # in C, thirty nanoseconds per object
             kinds = set(map(type, part))
             wanted.update(filter(_is_tensor, kinds - seen))
             seen |= kinds
@@ -229,13 +232,13 @@ def _grown_lines(before: Any, after: Any, steps: int | None) -> list[Json]:
     changes = after.filter_traces(others).compare_to(before.filter_traces(others), "traceback")
     grown: Counter[tuple[str, int]] = Counter()
     for each in changes:
-        # What is made and dropped with each step is there in both: what is left has grown.
+        # Objects that each step makes and drops are in both samples: the difference has grown.
         if each.size_diff:
             grown[_program_line(each.traceback)] += each.size_diff
     found = [
         (place, size) for place, size in grown.most_common() if size >= _min_growth_bytes(place[0])
     ]
-    # Beside the largest, each kind for itself: a line that keeps tensors grows by little.
+    # Compare with the largest growth of each kind: a line that keeps tensors grows by little.
     noise = {
         own: _LEAST_SHARE
         * max((size for place, size in found if stacks.is_program_file(place[0]) is own), default=0)
@@ -244,7 +247,7 @@ def _grown_lines(before: Any, after: Any, steps: int | None) -> list[Json]:
     found = [
         (place, size) for place, size in found if size >= noise[stacks.is_program_file(place[0])]
     ]
-    # A list that keeps tensors grows by eight bytes each: the program's own lines tell the most.
+    # A list that keeps tensors grows by eight bytes each: the program's own lines say the most.
     own = [place for place, _ in found if stacks.is_program_file(place[0])]
     told = {*own[:_MOST_OWN], *(place for place, _ in found[:_MOST_LINES])}
     return [
@@ -261,7 +264,7 @@ def _grown_lines(before: Any, after: Any, steps: int | None) -> list[Json]:
 
 
 def _program_line(traceback: Any) -> tuple[str, int]:
-    """The program's own line that led to an object; the line that made it where none did."""
+    """The program's own line that led to an object; else the line that made it."""
     for frame in reversed(traceback):  # the innermost is the last
         if stacks.is_program_file(frame.filename):
             return frame.filename, frame.lineno
@@ -277,21 +280,23 @@ _OWN = "/proc/self/smaps_rollup"
 
 def shared_bytes(path: str = _OWN) -> int | None:
     """
-    Memory of this process that a write would copy, at most; walks the page tables (6 us a MiB).
+    Upper bound of this process's memory that a write would copy.
+
+    Walks the page tables, 6 us per MiB.
 
     Args:
         path: /proc/PID/smaps_rollup.
 
     Returns:
-        Bytes; None where the system does not say (not Linux, before 4.14).
+        Bytes; None if the kernel does not report them (not Linux, or before 4.14).
     """
     data = read_or_empty(path)
     anonymous = status_bytes(data, b"Anonymous")
     dirty = status_bytes(data, b"Shared_Dirty")
     if anonymous is None or dirty is None:
         return None
-    # What was written since the fork is this process's own; the rest of its anonymous pages were
-    # written before. Pages of shared memory can be dirty as well: they make this an upper bound.
+    # Pages written since the fork belong to this process alone; the rest of its anonymous pages
+    # were written before. Pages of shared memory can be dirty too, which makes this an upper bound.
     return min(anonymous, dirty)
 
 
@@ -300,7 +305,7 @@ _Version = tuple[int, int, int]
 
 def crash_risk(version: _Version = sys.version_info[:3]) -> str | None:
     """
-    Why a trace could end this program; None: it cannot, as far as that is known.
+    Why a trace could crash this program; None: no known risk.
 
     Args:
         version: of Python.
@@ -317,11 +322,11 @@ def crash_risk(version: _Version = sys.version_info[:3]) -> str | None:
 
 
 def _native_caller() -> str | None:
-    """A framework whose native threads come into Python here; None: none that is known."""
+    """A framework whose native threads call Python here; None: no known one."""
     scripts: Any = sys.modules.get("tensorflow.python.ops.script_ops")
     if scripts is not None:
         try:
-            # Functions of Python's in a graph: numpy_function, py_function, from_generator.
+            # Python functions in a graph: numpy_function, py_function, from_generator.
             registered = int(scripts._py_funcs.size())
         except Exception:  # another version keeps them elsewhere
             registered = 1
@@ -331,14 +336,14 @@ def _native_caller() -> str | None:
     cuda: Any = getattr(torch, "cuda", None)
     try:
         if cuda is not None and cuda.is_initialized():
-            return "PyTorch"  # the backward pass of a card runs in a thread of its own
+            return "PyTorch"  # a GPU's backward pass runs in a separate thread
     except Exception:
         return "PyTorch"
     return "JAX" if _jax_is_initialized() else None
 
 
 def _jax_is_initialized() -> bool:
-    """Whether JAX has a device at work: Keras imports it beside every other backend."""
+    """Whether JAX uses a device: Keras imports JAX with every other backend, too."""
     if "jax" not in sys.modules:
         return False
     bridge: Any = sys.modules.get("jax._src.xla_bridge")
@@ -350,9 +355,9 @@ def _jax_is_initialized() -> bool:
 
 Post = Callable[[str, Mapping[str, Any]], None]
 
-_LONGEST = 200  # name of a request
+_LONGEST = 200  # length of a request's name
 _guard = Guard("the agent's search for what grows")
-_tracing = _thread.allocate_lock()  # one at a time in a process
+_tracing = _thread.allocate_lock()  # one trace at a time per process
 
 
 def handle_message(
@@ -362,13 +367,13 @@ def handle_message(
     step: Callable[[], int | None] = lambda: None,
 ) -> None:
     """
-    Answer a message that asks for something that we know; all others are left alone.
+    Answer a message that asks for stacks or growing memory; ignore all others.
 
     Args:
-        message: of the daemon.
+        message: from the daemon.
         post: sends a notification back, now or later, from any thread.
         trainer: identity of the thread that makes the steps.
-        step: the step that the training is at; None: not known.
+        step: returns the current step of the training; None: unknown.
     """
     params = message.get("params")
     request = params.get("request") if isinstance(params, dict) else None
@@ -379,7 +384,7 @@ def handle_message(
     elif message.get("method") == "agent.leaks":
         seconds = params.get("seconds")
         if isinstance(seconds, int | float) and not isinstance(seconds, bool):
-            # In a thread of its own: the line has to listen for a request to save meanwhile.
+            # In a separate thread: the link must still receive a request to save.
             _thread.start_new_thread(_trace, (request, float(seconds), post, step))
 
 

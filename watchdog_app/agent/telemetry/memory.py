@@ -1,9 +1,9 @@
 """
-What the memory of this training is for: weights, gradients, optimizer, activations, buffers.
+The memory of this training by purpose: weights, gradients, optimizer, activations, buffers.
 
-Weights and the optimizer's state are counted from the objects themselves. Activations are
-measured: the peak of the process while it trains, less what was there before and what is known of
-the rest. Nothing of a framework is imported, no device is initialised, and no value is looked at.
+Weights and the optimizer's state are counted from the objects themselves. Activations are measured:
+the peak of the process while it trains, minus the memory before the training and the other known
+parts. This module imports no framework, initialises no device and reads no values.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from watchdog_app.base.linux.process import status_bytes
 Figures = dict[str, Any]
 
 _EVERY_S = 1.0
-_COUNT_EVERY_S = 10.0  # objects of Python's: 40 us
-# Weights and their optimizer's state: measured 5.6 ms for 400 weights with Adam.
+_COUNT_EVERY_S = 10.0  # counting Python objects takes 40 us
+# Weights and optimizer state: measured 5.6 ms for 400 weights with Adam.
 _PARTS_EVERY_S = 60.0
-# The first step of a framework brings kernels, threads and traces of its own: measured 40 to
-# 120 MB on a CPU. Less than this is not told from it.
+# The first step of a framework adds kernels, threads and traces: measured 40 to 120 MB on a CPU.
+# Smaller activations cannot be distinguished from it.
 _LEAST_BYTES = 64 * 2**20
-_MEASURED_STEPS = 20  # from then on what grows is no activation
+_MEASURED_STEPS = 20  # growth after these steps does not come from activations
 _MEASURED_S = 60.0
 _MOST_BUFFERS = 8
 _TEXT = 100
@@ -35,7 +35,7 @@ Memory = Callable[[], tuple[int, int] | None]
 
 
 def resident() -> tuple[int, int] | None:
-    """Resident bytes of this process, and the most they have been; None: not told here."""
+    """Resident bytes of this process now and at most so far; None: not available here."""
     status = read_or_empty("/proc/self/status")
     now, most = status_bytes(status, b"VmRSS"), status_bytes(status, b"VmHWM")
     return None if now is None or most is None else (now, most)
@@ -43,11 +43,11 @@ def resident() -> tuple[int, int] | None:
 
 class Breakdown:
     """
-    The parts of one training. For use in the thread that trains.
+    The memory parts of one training. Use it only in the thread that trains.
 
     Args:
         clock: monotonic seconds.
-        memory: `resident`, or in tests another.
+        memory: `resident`, or a replacement in tests.
     """
 
     def __init__(self, clock: Callable[[], float], memory: Memory = resident) -> None:
@@ -68,27 +68,27 @@ class Breakdown:
         self._next_s = self._next_count_s = self._next_parts_s = 0.0
 
     def set_objects(self, things: Iterable[Any]) -> None:
-        """What is trained: models or modules, and optimizers; all else among it is passed over."""
-        # Weakly: what the program lets go of is to be freed.
+        """Set the trained objects: models or modules, and optimizers; ignore all others."""
+        # Weak references: objects that the program drops must be freed.
         self._things = [ref for ref in map(_weak_reference, things) if ref is not None]
         self._next_parts_s = 0.0
 
     def set_dataset(self, dataset: Any) -> None:
-        """The data that is trained on: how many examples make a step."""
+        """Set the training data, which gives the number of examples per step."""
         try:
             size = _batch_size(dataset)
-        except Exception:  # data of the program's own may do anything when it is looked at
+        except Exception:  # data of the program may raise on any access
             return
         if isinstance(size, int) and not isinstance(size, bool) and size > 0:
             self._batch = size
 
     def add_buffer(self, bytes_: int, what: str) -> None:
-        """A buffer is about to fill."""
+        """Add a buffer that is about to fill."""
         self._buffers = self._buffers[1 - _MOST_BUFFERS :]
         self._buffers.append({"what": what[:_TEXT], "bytes": bytes_})
 
     def start(self) -> None:
-        """The first step is about to be made."""
+        """Record the memory before the first step."""
         now = self._memory()
         if now is not None:
             self._base, self._base_peak = now
@@ -96,11 +96,11 @@ class Breakdown:
 
     def read(self, step: int, allocators: Iterable[Figures] = ()) -> Figures:
         """
-        The figures, as in `agent.report`; a look at most once a second.
+        The figures of `agent.report`, updated at most once a second.
 
         Args:
-            step: that has just ended.
-            allocators: of the GPUs, as they are reported.
+            step: the step that has just ended.
+            allocators: the reported figures of the GPUs.
         """
         now_s = self._clock()
         if now_s < self._next_s:
@@ -115,7 +115,7 @@ class Breakdown:
             self._next_parts_s = now_s + _PARTS_EVERY_S
             try:
                 self._parts = self._count()
-            except Exception:  # a model of the program's own may do anything, and would again
+            except Exception:  # a model of the program may raise, and would do so again
                 self._parts, self._things = None, []
         memory = self._memory()
         self._measure(step, now_s, memory, allocators)
@@ -164,7 +164,7 @@ class Breakdown:
         if memory is None or self._base is None:
             return
         if step - first > _MEASURED_STEPS or now_s - self._began_s > _MEASURED_S:
-            return  # from here on a leak would be taken for activations
+            return  # later, growth from a leak would count as activations
         peak = max(memory[0], memory[1] if memory[1] > self._base_peak else 0)
         rest = peak - self._base - sum(each["bytes"] for each in self._buffers)
         if self._parts is not None:
@@ -173,7 +173,7 @@ class Breakdown:
             self._activations = max(rest, self._activations or 0)
 
     def _python_objects(self, step: int) -> Figures:
-        """Small Python objects, and how many more there are with each step."""
+        """The number of small Python objects, and their growth per step."""
         blocks = sys.getallocatedblocks()
         before, self._blocks = self._blocks, (step, blocks)
         rate = None
@@ -183,30 +183,29 @@ class Breakdown:
 
 
 def _batch_size(dataset: Any) -> Any:
-    """What a loader or a pipeline says of itself."""
+    """The batch size that a loader or a pipeline reports."""
     size = getattr(dataset, "batch_size", None)
-    # What Keras wraps around a pipeline of tf.data does not say it.
+    # Keras's wrapper of a tf.data pipeline does not report it.
     pipeline = getattr(dataset, "_dataset", dataset)
     if not isinstance(size, int) and hasattr(pipeline, "_inputs") and "tensorflow" in sys.modules:
-        from watchdog_app.agent.telemetry import (
-            dataset_buffers,  # imports TensorFlow, which is there
-        )
+        # imports TensorFlow, which is loaded already
+        from watchdog_app.agent.telemetry import dataset_buffers
 
         size = dataset_buffers.batch_size(pipeline)
     return size
 
 
 def _weak_reference(thing: Any) -> weakref.ref[Any] | None:
-    """A thing that is counted; None for any other."""
+    """A weak reference to an object that is counted; None for any other object."""
     try:
         known = _is_model(thing) or _is_module(thing) or _is_keras_optimizer(thing)
         return weakref.ref(thing) if known or hasattr(thing, "param_groups") else None
-    except Exception:  # no weak reference is to be had, or a property of it fails
+    except Exception:  # no weak reference is possible, or a property raises
         return None
 
 
 def _is_model(thing: Any) -> bool:
-    """A Keras model or layer, of any version and backend."""
+    """Whether this is a Keras model or layer, of any version and backend."""
     return (
         hasattr(thing, "trainable_variables")
         and hasattr(thing, "variables")
@@ -219,7 +218,7 @@ def _is_keras_optimizer(thing: Any) -> bool:
 
 
 def _is_module(thing: Any) -> bool:
-    """A module of PyTorch."""
+    """Whether this is a PyTorch module."""
     return callable(getattr(thing, "named_parameters", None)) and callable(
         getattr(thing, "buffers", None)
     )

@@ -1,10 +1,10 @@
 """
-What a model holds, counted from its own tensors: weights, gradients, optimizer state.
+The memory of a model, counted from its own tensors: weights, gradients, optimizer state.
 
-Nothing is traced, nothing is computed and no framework is imported: the objects that are handed in
-say their own shapes. Cheap enough (a millisecond for hundreds of tensors) for the middle of a
-running training. What an optimizer that has not stepped yet is going to hold is known from its
-kind, see `agent.telemetry.slots`.
+This module traces nothing, computes nothing and imports no framework: it reads the shapes of the
+given objects. It takes a millisecond for hundreds of tensors, cheap enough during a training. For
+an optimizer before its first step, its kind gives the size of its state: see
+`agent.telemetry.slots`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 from watchdog_app.agent.telemetry import slots
 
-_MOST_DEPTH = 8  # of containers in an optimizer's state
+_MOST_DEPTH = 8  # levels of containers in an optimizer's state
 
-# Bytes of an element by the frameworks' names of its type.
+# Bytes per element, by the frameworks' type names.
 _TYPE_BYTES = {
     "bool": 1, "int8": 1, "uint8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
     "float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2,
@@ -30,10 +30,10 @@ _TYPE_BYTES = {
 @dataclass(frozen=True, slots=True)
 class Parts:
     """
-    Bytes of a training by what they are for; None: not known here, never a zero.
+    Bytes of a training by purpose; None: unknown, never zero.
 
-    `gradients_bytes` is one of each trained weight. Whether all of them are held at once is
-    another question: PyTorch holds them all, a TensorFlow graph uses each as soon as it is there.
+    `gradients_bytes` counts one gradient per trained weight. Whether all of them exist at once
+    depends: PyTorch keeps them all, a TensorFlow graph uses each one as soon as it exists.
     """
 
     weights_bytes: int  # trained or not, statistics and seeds included
@@ -47,11 +47,11 @@ def parts_of_keras(model: Any, *, optimizer: Any = None) -> Parts:
     The parts of a Keras model, on any backend; tf_keras too.
 
     Args:
-        model: built; what is not built yet has no weights and counts as none.
+        model: built; parts that are not built yet have no weights and do not count.
         optimizer: None: the one that the model was compiled with.
     """
     weights = _distinct(list(model.variables))
-    # A model in the middle of a fit has its metrics' variables too: a few scalars.
+    # During a fit a model also has its metrics' variables: a few scalars.
     trained = _distinct(list(model.trainable_variables))
     chosen = getattr(model, "optimizer", None) if optimizer is None else optimizer
     return Parts(
@@ -67,8 +67,8 @@ def parts_of_torch(modules: Any, optimizers: Any = ()) -> Parts:
     The parts of one or several PyTorch modules and their optimizers.
 
     Args:
-        modules: a module or several; parameters that they share count once.
-        optimizers: an optimizer or several. Without any the state is not known.
+        modules: a module or several; shared parameters count once.
+        optimizers: an optimizer or several. Without any, the optimizer's state is unknown.
     """
     every = list(modules) if isinstance(modules, list | tuple | set) else [modules]
     chosen = list(optimizers) if isinstance(optimizers, list | tuple | set) else [optimizers]
@@ -92,9 +92,9 @@ def parts_of_torch(modules: Any, optimizers: Any = ()) -> Parts:
 
 def keras_optimizer_bytes(optimizer: Any, trained: Iterable[Any]) -> int | None:
     """
-    What an optimizer of Keras holds, or is going to hold when it trains these variables.
+    Bytes that a Keras optimizer keeps, or will keep when it trains these variables.
 
-    None: there is none, or it is not built and of a kind that is not known.
+    None: there is no optimizer, or it is not built and of an unknown kind.
     """
     if optimizer is None or isinstance(optimizer, str):
         return None
@@ -112,10 +112,10 @@ def keras_optimizer_bytes(optimizer: Any, trained: Iterable[Any]) -> int | None:
 
 def torch_optimizer_bytes(optimizer: Any) -> int | None:
     """
-    What an optimizer of PyTorch holds, or is going to hold after its first step.
+    Bytes that a PyTorch optimizer keeps, or will keep after its first step.
 
-    Weights that have a state count as they are, the others by the optimizer's kind; None where
-    that is not known.
+    Weights that have a state count with its size, the others by the optimizer's kind. None if the
+    kind is unknown.
     """
     total = 0
     state = optimizer.state
@@ -138,7 +138,7 @@ def tensor_bytes(tensor: Any) -> int:
 
 
 def shape_of(tensor: Any) -> tuple[int, ...]:
-    """Dimensions; one that is not known counts as nothing."""
+    """Dimensions; an unknown one counts as 0."""
     shape = tensor.shape
     if hasattr(shape, "as_list"):
         shape = shape.as_list() if shape.rank is not None else (0,)
@@ -155,7 +155,7 @@ def type_bytes(tensor: Any) -> int:
 
 
 def _tensors(held: Any, depth: int = 0) -> Iterator[Any]:
-    """The tensors in an optimizer's state, in whatever containers."""
+    """The tensors in an optimizer's state, in nested containers."""
     if depth > _MOST_DEPTH:
         return
     if hasattr(held, "dtype") and hasattr(held, "shape"):
@@ -169,5 +169,5 @@ def _tensors(held: Any, depth: int = 0) -> Iterator[Any]:
 
 
 def _distinct(things: list[Any]) -> list[Any]:
-    """Each object once: a weight that two layers share is one."""
+    """Each object once: a weight that two layers share counts once."""
     return list({id(each): each for each in things}.values())

@@ -1,10 +1,10 @@
 """
-What each kind of optimizer keeps for a weight, before it has made it.
+The memory that each kind of optimizer keeps per weight, known before the optimizer makes it.
 
-Kinds go by the names of their classes and of what those inherit from, so that a subclass of Adam
-counts as one. Read from Keras 3.15, tf_keras 2.21 and PyTorch 2.13, and compared with what their
-optimizers really made (tests/agent/test_model_parts.py). Nothing is guessed: a kind that is
-not known is None.
+A kind is found by the name of the class or of a base class, so a subclass of Adam counts as Adam.
+The rules were read from Keras 3.15, tf_keras 2.21 and PyTorch 2.13. A test compares them with what
+their optimizers make (tests/agent/test_model_parts.py). Nothing is guessed: an unknown kind gives
+None.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
-_COUNTER_BYTES = 4  # PyTorch's counter of steps, a float of its own for every weight
+_COUNTER_BYTES = 4  # PyTorch's step counter, a separate float for every weight
 
 Shape = tuple[int, ...]
 
 
 def optimizer_kind(optimizer: Any) -> str | None:
-    """`Adam`, `SGD with momentum`, `LossScaleOptimizer over AdamW`; None where there is none."""
+    """`Adam`, `SGD with momentum`, `LossScaleOptimizer over AdamW`; None without an optimizer."""
     if optimizer is None:
         return None
     name = type(optimizer).__name__
@@ -37,12 +37,12 @@ def optimizer_kind(optimizer: Any) -> str | None:
 
 def keras_slot_bytes(optimizer: Any, shape: Shape, type_bytes: int) -> int | None:
     """
-    Bytes that an optimizer of Keras keeps for one weight that it is going to train.
+    Bytes that a Keras optimizer will keep for one weight that it trains.
 
     Args:
         optimizer: not built yet.
-        shape: of the weight.
-        type_bytes: of one of its elements.
+        shape: shape of the weight.
+        type_bytes: bytes per element.
     """
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None:  # the scale itself is two scalars
@@ -51,7 +51,7 @@ def keras_slot_bytes(optimizer: Any, shape: Shape, type_bytes: int) -> int | Non
     if rule is None:
         return None
     elements = rule(lambda name: getattr(optimizer, name, None) or 0, shape)
-    # Two more that any kind may keep.
+    # two more options that any kind may have
     extra = int(bool(getattr(optimizer, "use_ema", False)))
     extra += int((getattr(optimizer, "gradient_accumulation_steps", None) or 1) > 1)
     return (elements + extra * prod(shape)) * type_bytes
@@ -61,13 +61,13 @@ def torch_slot_bytes(
     optimizer: Any, group: Mapping[str, Any], shape: Shape, type_bytes: int
 ) -> int | None:
     """
-    Bytes that an optimizer of PyTorch is going to keep for one weight.
+    Bytes that a PyTorch optimizer will keep for one weight.
 
     Args:
-        optimizer: that holds the weight.
-        group: the group of parameters with its settings.
-        shape: of the weight.
-        type_bytes: of one of its elements.
+        optimizer: the optimizer of the weight.
+        group: the parameter group with its settings.
+        shape: shape of the weight.
+        type_bytes: bytes per element.
     """
     rule = _rule(optimizer, _TORCH)
     if rule is None:
@@ -76,7 +76,7 @@ def torch_slot_bytes(
     return rule(lambda name: group.get(name) or 0, shape) * type_bytes + counters * _COUNTER_BYTES
 
 
-_Settings = Callable[[str], Any]  # a setting by its name; 0 where there is no such
+_Settings = Callable[[str], Any]  # setting name -> value; 0 if the setting does not exist
 _Rule = Callable[[_Settings, Shape], int]  # elements kept for a weight of that shape
 
 
@@ -104,14 +104,14 @@ def _rmsprop(settings: _Settings, shape: Shape) -> int:
 
 
 def _keras_adafactor(_: _Settings, shape: Shape) -> int:
-    """Rows and columns of the last two dimensions, and a full second moment beside them."""
+    """Rows and columns of the last two dimensions, and a full second moment in addition."""
     if len(shape) < 2:
         return prod(shape) + 2
     return prod(shape[:-1]) + prod(shape[:-2]) * shape[-1] + prod(shape)
 
 
 def _keras_muon(_: _Settings, shape: Shape) -> int:
-    """Matrices have a momentum; the others are left to Adam."""
+    """Matrices have a momentum; Adam handles the others."""
     return (1 if len(shape) == 2 else 2) * prod(shape)
 
 
@@ -122,7 +122,7 @@ def _torch_adafactor(_: _Settings, shape: Shape) -> int:
 
 
 def _torch_lbfgs(settings: _Settings, shape: Shape) -> int:
-    # Steps and differences of gradients as far back as it looks, direction, last gradient.
+    # Steps and gradient differences for `history_size` steps, direction, last gradient.
     return (2 * int(settings("history_size") or 100) + 2) * prod(shape)
 
 
@@ -160,7 +160,7 @@ _TORCH: dict[str, _Rule] = {
     "Muon": _copies_of_weight(1),
     "Lion": _copies_of_weight(1),  # of several packages; not PyTorch's own
 }
-# Scalars for every weight, where that is not one.
+# Scalars per weight, if not one.
 _TORCH_COUNTERS = {
     "SGD": 0, "LBFGS": 0, "Muon": 0, "Lion": 0, "SparseAdam": 0, "NAdam": 2, "ASGD": 3,
 }  # fmt: skip

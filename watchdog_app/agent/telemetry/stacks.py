@@ -1,18 +1,18 @@
 """
-What each thread of this program does: its Python stack, and never the value of a variable.
+The Python stack of each thread of this program, without the values of variables.
 
-Told by the agent's own thread, which runs whenever the interpreter's lock (GIL) is free: a
-training that hangs in a lock, a queue or a system call leaves it free. One that is inside a C
-call which keeps it cannot be asked. Of such a one the daemon knows what the kernel says, and
-`current_line`: where it was when it last let go, told with every report.
+The agent's own thread reads the stacks. It runs whenever the interpreter's lock (GIL) is free; a
+training that hangs in a lock, a queue or a system call leaves the GIL free. A training inside a C
+call that keeps the GIL cannot be read. For it the daemon has the kernel's facts and `current_line`:
+the place where it last released the GIL, sent with every report.
 
-Two ways around the lock were measured and left. `faulthandler.dump_traceback_later` needs no
-lock, but there is one of it in a process, which may be the program's own (pytest sets it) and
-cannot be asked about; each re-arming starts a thread (62 us); and it reads stacks that change
-while it reads: it ended a program of four busy threads with a segmentation fault within seconds.
-A pause makes it late, so it would strike right when a paused training is resumed.
-`faulthandler.register` needs a signal: both free ones are used (Slurm, Lightning, torchrun), each
-interrupts the system calls of libraries, and one that comes too late kills.
+Two methods that need no GIL were measured and rejected. `faulthandler.dump_traceback_later` exists
+once per process, and the program may use it itself (pytest does); nothing tells whether it is set.
+Each call starts a thread (62 us). It also reads stacks that change meanwhile: it crashed a program
+of four busy threads with a segmentation fault within seconds. After a pause its timer is late, so
+it would fire right when a paused training is resumed. `faulthandler.register` needs a signal. Both
+free ones are used (Slurm, Lightning, torchrun), each interrupts the system calls of libraries, and
+a signal that arrives too late kills the process.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from typing import Any
 from watchdog_app.rescue.identity.call_site import LIBRARY_FOLDERS
 
 _MOST_THREADS = 64
-_MOST_FRAMES = 40  # of one thread: the innermost ones
-_MOST_CHARS = 60_000  # of all: a message has a size, and JSON makes six bytes of some of them
+_MOST_FRAMES = 40  # innermost frames of one thread
+# of all threads: messages have a size limit, and JSON needs six bytes for some characters
+_MOST_CHARS = 60_000
 _PATH_CHARS = 250
 _NAME_CHARS = 100
 
 _PACKAGE = os.path.abspath(f"{__file__}/../../..")
-# What of watchdog is loaded into a training; `watchdog_app.demo.train` is a program of its own.
+# The parts of watchdog that run inside a training; `watchdog_app.demo.train` is a program.
 AGENT_FOLDERS = tuple(
     os.path.join(_PACKAGE, folder, "")
     for folder in ("agent", "guard", "base", "client", "install", "rescue")
@@ -45,15 +46,15 @@ Json = dict[str, Any]
 
 def collect(trainer: int | None) -> Json:
     """
-    The stacks of every thread of the program, as in `agent.stacked`: threads of the agent are not.
+    The stacks of every thread of the program except the agent's, see `agent.stacked`.
 
     Args:
-        trainer: identity (`threading.get_ident`) of the thread that makes the steps; None: not
-            known.
+        trainer: identity (`threading.get_ident`) of the thread that makes the steps; None: unknown.
 
     Returns:
-        `threads`: that one first; each with `name`, `native_id` (null: not known), `trains`,
-        `frames` (`file`, `line`, `function`; innermost first); `more`: those that were left out.
+        `threads`: the trainer's thread first; each with `name`, `native_id` (null: unknown),
+        `trains`, `frames` (`file`, `line`, `function`; innermost first).
+        `more`: number of threads left out.
     """
     frames = current_frames()
     mine = threading.get_ident()
@@ -87,10 +88,10 @@ def collect(trainer: int | None) -> Json:
 
 def current_line(trainer: int | None) -> Json | None:
     """
-    Where in the program the training is now: `file`, `line`, `function`.
+    The current line of the training in the program: `file`, `line`, `function`.
 
-    The innermost line that is the program's own; of a program without one the innermost at all.
-    None where that thread is not known or has ended. Takes 1 to 5 us.
+    It is the innermost line of the program's own code; without one, the innermost line of all. None
+    if the thread is unknown or has ended. Takes 1 to 5 us.
     """
     if trainer is None:
         return None
@@ -122,14 +123,16 @@ def _line(frame: FrameType) -> Json:
 
 
 def _is_agent_thread(frame: FrameType) -> bool:
-    """Whether the agent has started it: the outermost frame, but for `threading`, is ours."""
+    """
+    Whether the agent started the thread: its outermost frame, except `threading`, is the agent's.
+    """
     while frame.f_back is not None and frame.f_back.f_code.co_filename != threading.__file__:
         frame = frame.f_back
     return frame.f_code.co_filename.startswith(AGENT_FOLDERS)
 
 
 def display_name(file: str) -> str:
-    """A file as people know it: "Cell In[2]" for a cell of a notebook, as in its tracebacks."""
+    """A file name for people: "Cell In[2]" for a cell of a notebook, as in its tracebacks."""
     of_shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
     compiler = getattr(of_shell(), "compile", None)
     name = getattr(compiler, "format_code_name", lambda _: None)(file)  # since IPython 8
@@ -137,18 +140,20 @@ def display_name(file: str) -> str:
 
 
 def is_program_file(file: str) -> bool:
-    """Whether a file is the program's own: of no library, not frozen, not ours."""
+    """Whether a file is the program's own: not of a library, not frozen, not ours."""
     return not file.startswith((*LIBRARY_FOLDERS, *AGENT_FOLDERS, "<frozen"))
 
 
 def current_frames() -> dict[int, FrameType]:
     """
-    As `sys._current_frames`: the innermost frame of each thread, by `threading.get_ident`.
+    Like `sys._current_frames`: the innermost frame of each thread, by `threading.get_ident`.
 
-    Up to Python 3.11 that function makes objects while it holds a lock of the interpreter's. If
-    one of them begins a garbage collection, finalizers run and may let go of the GIL; a thread
-    that ends just then takes the GIL and waits for that lock, and nothing runs any more, for
-    ever. So no collection begins in there (CPython issue 106883).
+    Up to Python 3.11 that function creates objects while it holds a lock of the interpreter. If
+    that starts a garbage collection, finalizers run and may release the GIL. A thread that ends
+    just then takes the GIL and waits for that lock: a deadlock. So the garbage collector is off
+    during the call.
+
+    Source: CPython issue 106883.
     """
     if sys.version_info >= (3, 12) or not gc.isenabled():
         return sys._current_frames()
@@ -161,14 +166,15 @@ def current_frames() -> dict[int, FrameType]:
 
 def frame_locals(frame: FrameType) -> dict[str, Any]:
     """
-    The variables of a function that runs.
+    The variables of a running function.
 
-    Before Python 3.13 the look leaves a dict behind that keeps alive what the function holds,
-    also after it deleted it: it is emptied, unless the program has called `locals()` and has it.
+    Before Python 3.13, `f_locals` leaves a dict behind. That dict keeps alive what the function
+    holds, even after the function deletes it. So the dict is emptied, unless the program called
+    `locals()` and uses the dict.
     """
     found = frame.f_locals
     names = dict(found)
-    # The frame, `found` and the argument: nobody else.
+    # only the frame, `found` and the argument refer to it
     if sys.version_info < (3, 13) and sys.getrefcount(found) <= 3:
         found.clear()
     return names
