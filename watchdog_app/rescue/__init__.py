@@ -1,1 +1,1 @@
-"""What lies on disk: whose it is and whether it fits, without a framework."""
+"""Rescues on disk: their owner, and whether they fit a program. Imports no framework."""

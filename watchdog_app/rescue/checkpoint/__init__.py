@@ -1,1 +1,1 @@
-"""Rescues on disk: their format, how one is written and read, whose it is."""
+"""Rescues on disk: their format, writing, reading, and owners."""

@@ -10,13 +10,13 @@ from watchdog_app.rescue.checkpoint import names
 
 
 class SaveFailed(RescueError):
-    """A rescue was not written, nothing of it was left behind, and the training continues."""
+    """A rescue was not written, no part of it was left behind, and the training continues."""
 
     def __init__(self, problem: str, remedy: str, no_space: bool = False) -> None:
         super().__init__(f"{problem} {remedy}")
         self.problem = problem
         self.remedy = remedy
-        self.no_space = no_space  # another try may work once something is deleted
+        self.no_space = no_space  # another try may work after a deletion
 
 
 # errno: (what happened, what to do); {folder} is filled in.
@@ -75,9 +75,9 @@ _ALIASES = {
 
 
 def translate(error: OSError, folder: str) -> SaveFailed:
-    """The message and remedy for `error`, which came while writing below `folder`."""
+    """The message and remedy for `error`, which occurred while writing below `folder`."""
     above, name = os.path.split(folder)
-    if names.is_partial(name):  # nobody has given Rescue such a folder
+    if names.is_partial(name):  # the user did not choose such a folder
         folder = above
     code = error.errno or 0
     message = _MESSAGES.get(_ALIASES.get(code, code))

@@ -1,18 +1,18 @@
 """
-The two files of a rescue: `state.safetensors` with the tensors, `rescue.json` with everything else.
+The two files of a rescue: `state.safetensors` with the tensors, `rescue.json` with the rest.
 
 state.safetensors: an 8-byte little-endian length, a JSON header padded with spaces, and the raw
 bytes of the tensors without holes. The padding puts the first byte of data on a multiple of 4096,
-so that a file can be mapped and written directly. Tensors are laid out by falling element size,
-so that each one is aligned to its own elements although holes are forbidden.
+so that a file can be mapped and written directly. Tensors are in order of falling element size. So
+each one is aligned to its own elements although holes are forbidden.
 
-rescue.json is under a checksum of its own:
+rescue.json has its own checksum:
 
     {"crc32": "0f3a...", "rescue":
     { ... }}
 
-The checksum is of the bytes between `"rescue":` and the last brace, so that a flipped bit in an
-epoch number is found as surely as one in a weight. Any JSON reader can read the file.
+The checksum covers the bytes between `"rescue":` and the last brace. It finds a flipped bit in an
+epoch number as surely as one in a weight. Any JSON reader can read the file.
 
 Source: the safetensors format specification (0.4 and later readers).
 """
@@ -32,14 +32,14 @@ from watchdog_app.base.durable import open_nonblocking
 from watchdog_app.base.errors import RescueDamaged, RescueError
 
 FORMAT_VERSION = 2
-# zlib's CRC-32 runs at 6 GB/s here, three times a SHA and faster than any disk; it finds what a
-# disk or a cut-off write does. It is no guard against somebody who wants to deceive.
+# zlib's CRC-32 runs at 6 GB/s here, three times a SHA and faster than any disk. It finds the errors
+# of disks and truncated writes. It does not protect against forgery.
 CHECKSUM = "crc32"
 _READ_VERSIONS = (1, FORMAT_VERSION)
 # Fields of every rescue: outside of `meta` on disk, inside of it in memory.
 _TOP_LEVEL_FIELDS = ("reason", "run", "identity", "position")
 _NOT_RESTORED = "not_restored"
-MOST_BYTES = 256 * 1024 * 1024  # a million tensors; whatever is longer is no rescue.json
+MOST_BYTES = 256 * 1024 * 1024  # a million tensors; a longer file is not a rescue.json
 STATE_FILE = "state.safetensors"
 MANIFEST_FILE = "rescue.json"
 
@@ -49,13 +49,13 @@ _TAIL = b"}\n"
 _FORMAT = re.compile(rb'\{"crc32": "[0-9a-f]{8}", "rescue":\n\{"format": (\d+),')
 _PARSE_ERRORS = (
     *(ValueError, KeyError, TypeError, AttributeError, RecursionError),
-    OverflowError,  # a number without end where a whole one belongs
+    OverflowError,  # an infinite number instead of an integer
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The contents of a rescue.json that is whole."""
+    """The contents of an undamaged rescue.json."""
 
     format: int
     created_unix_s: float
@@ -82,7 +82,7 @@ def build_manifest(
     The bytes of rescue.json.
 
     Raises:
-        RescueError: `meta` holds something that JSON has no form for.
+        RescueError: `meta` contains a value that JSON cannot represent.
     """
     missing = list(meta.get(_NOT_RESTORED) or ())
     body = {
@@ -130,8 +130,8 @@ def read_manifest(data: bytes) -> Manifest:
     The manifest in the bytes of a rescue.json.
 
     Raises:
-        RescueDamaged: any byte of it is not as it was written.
-        RescueError: it was written by a newer version of watchdog.
+        RescueDamaged: a byte has changed.
+        RescueError: a newer version of watchdog wrote it.
     """
     text = data[_HEAD_BYTES : -len(_TAIL)]
     if data != b"".join((_HEAD % zlib.crc32(text), text, _TAIL)):
@@ -171,7 +171,7 @@ def is_newer_or_unreadable(path: str) -> bool:
     """
     Whether a rescue has a newer format, or cannot be read now: it may be complete.
 
-    Reads a few bytes only.
+    Reads only a few bytes.
     """
     try:
         for name in (STATE_FILE, MANIFEST_FILE):
@@ -185,7 +185,7 @@ def is_newer_or_unreadable(path: str) -> bool:
     return found is not None and int(found[1]) > FORMAT_VERSION
 
 
-# Types of elements: the framework's name, the format's, and bytes. Others are kept as raw bytes.
+# Element types: the framework's name, the format's name, bytes. Others are stored as raw bytes.
 _TYPES = (
     ("float64", "F64", 8),
     ("float32", "F32", 4),
@@ -216,13 +216,12 @@ _METADATA = "__metadata__"
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
     """
-    One tensor to be saved.
+    One tensor to save.
 
-    `view()` is called once, when it is this tensor's turn, and the view is
-    released before the next tensor's is taken: a zero-copy look at `nbytes`
-    bytes, C-contiguous. It is not called for an empty tensor.
-    `fill(place, offset)` fills a place with the bytes that begin at an offset, where no view can
-    reach them; `view` is not called then.
+    `view()` returns a zero-copy view of `nbytes` bytes, C-contiguous. It is called once, when the
+    tensor is written, and the view is released before the next one is taken. It is not called for
+    an empty tensor. `fill(place, offset)` copies the bytes from an offset into a place, for tensors
+    without a view; `view` is not called then.
     """
 
     name: str
@@ -234,13 +233,13 @@ class TensorEntry:
 
     @classmethod
     def of_bytes(cls, name: str, data: bytes) -> TensorEntry:
-        """Bytes that are held in memory, such as a header."""
+        """An entry for bytes in memory, such as a header."""
         return cls(name, "U8", (len(data),), len(data), lambda: memoryview(data))
 
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor of a file: what it is and where its bytes are, counted from the file's start."""
+    """One tensor of a file: its type, and the position of its bytes from the file's start."""
 
     name: str
     dtype: str
@@ -256,9 +255,9 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A file as it will be written: the header, then `entries` in this order."""
+    """The file to write: the header, then `entries` in this order."""
 
-    header: bytes  # with its length in front and its padding behind
+    header: bytes  # with its length in front and its padding at the end
     entries: tuple[TensorEntry, ...]
     data_bytes: int
 
@@ -270,7 +269,7 @@ class Layout:
 
 def plan_layout(entries: Iterable[TensorEntry]) -> Layout:
     """
-    The header and the order in which tensors are to be written.
+    The header, and the order in which to write the tensors.
 
     Args:
         entries: names must differ; `nbytes` must fit dtype and shape.
@@ -278,7 +277,7 @@ def plan_layout(entries: Iterable[TensorEntry]) -> Layout:
     Raises:
         RescueError: an entry cannot be laid out; the message names it.
     """
-    # sorted() is stable: within one element size the caller's order is kept.
+    # sorted() is stable: entries of one element size keep the caller's order.
     ordered = tuple(sorted(entries, key=lambda entry: -ITEM_BYTES.get(entry.dtype, 0)))
     table: dict[str, object] = {}
     offset = 0
@@ -322,7 +321,7 @@ def header_bytes(prefix: bytes, file_bytes: int) -> int:
     Length of the whole header, prefix included, from a file's first eight bytes.
 
     Raises:
-        RescueDamaged: the file is shorter than it says, or says nonsense.
+        RescueDamaged: the file is shorter than its header says, or the length is invalid.
     """
     if len(prefix) < _PREFIX_BYTES:
         raise RescueDamaged(f"the file ends after {len(prefix)} bytes")
@@ -343,7 +342,7 @@ def parse_header(header: bytes, file_bytes: int) -> dict[str, TensorInfo]:
         file_bytes: size of the whole file.
 
     Raises:
-        RescueDamaged: the header is not what this layout allows, or the file is too short or long.
+        RescueDamaged: the header breaks the rules of this layout, or the file is too short or long.
     """
     try:
         table = json.loads(
@@ -379,7 +378,7 @@ def _tensor_info(name: str, body: object, base: int) -> TensorInfo:
     try:
         dtype, shape, (begin, end) = body["dtype"], body["shape"], body["data_offsets"]  # type: ignore[index]
         numbers = [begin, end, *shape]
-        # Bounded before they are multiplied: a stranger's file must not cost hours.
+        # Check the limits before the multiplication: an untrusted file must not cost hours.
         fits = len(numbers) <= _MOST_DIMENSIONS + 2
         fits = fits and all(type(number) is int and 0 <= number < 2**63 for number in numbers)
         fits = fits and end - begin == ITEM_BYTES[dtype] * math.prod(shape)
@@ -394,7 +393,7 @@ Row = tuple[str, str, tuple[int, ...]]  # name, the framework's name of the elem
 
 
 def tensor_entry(row: Row, nbytes: int, view: Callable[[], Any]) -> TensorEntry:
-    """A tensor for the rescue's file; `view` is called when its bytes are wanted."""
+    """A tensor for the rescue's file; `view` is called when its bytes are needed."""
     name, type_, shape = row
     known = _FORMAT_NAMES.get(type_)
     return TensorEntry(

@@ -1,8 +1,8 @@
 """
-Lists the rescues in a folder, and which of them may be removed; needs no framework.
+List the rescues in a folder, and which of them may be removed; needs no framework.
 
-Nothing here is believed for its name alone: a folder counts as a rescue when it is named like
-one, is no link, and holds nothing but what a rescue holds.
+A name alone proves nothing. A folder counts as a rescue if it is named like one, is not a link, and
+contains only the files of a rescue.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from watchdog_app.rescue.checkpoint.names import FINISHED_FILE, RescueName
 from watchdog_app.rescue.checkpoint.owner import Owner
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
-MOST_FOLDERS = 20_000  # that one search looks into: somebody may name their home folder
-_DEPTH = 4  # FOLDER/rescues/NAME/rescue-... below the folder that was named
+MOST_FOLDERS = 20_000  # folders of one search: a user may name their home folder
+_DEPTH = 4  # FOLDER/rescues/NAME/rescue-... below the given folder
 _removals = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One rescue on disk. What could not be read is None."""
+    """One rescue on disk. Unreadable values are None."""
 
     path: str
     name: RescueName
     condition: str  # "complete", "damaged", "unreadable"
-    problem: str | None  # why it is not complete, in words
-    training: str  # "finished", "unfinished", "running" where its process still lives
+    problem: str | None  # message: why it is not complete
+    training: str  # "finished", "unfinished", or "running" if its process still lives
     created_unix_s: float | None
     bytes: int | None  # on disk, both files
     epoch: int | None  # counted from 0
     batch: int | None  # finished batches of that epoch
     loss: float | None
     program: str | None  # path of the notebook or script
-    key: Mapping[str, Any] | None = None  # of its program and training, as it tells them
+    key: Mapping[str, Any] | None = None  # key of its program and training in the rescue
 
 
 @dataclass(slots=True)
 class Search:
-    """What a search came across besides rescues."""
+    """What a search found besides rescues."""
 
     most_folders: int = MOST_FOLDERS
     folders: int = 0
@@ -59,10 +59,11 @@ class Search:
 
 def find_rescue_folders(root: str, search: Search) -> Iterator[str]:
     """
-    Folders that hold rescues, from `root` down; links are not followed.
+    Folders that contain rescues, from `root` down; does not follow links.
 
     Args:
-        search: is filled in on the way.
+        root: the folder to start from.
+        search: updated during the search.
     """
     waiting = [(os.path.abspath(root), 0)]
     while waiting:
@@ -82,14 +83,14 @@ def find_rescue_folders(root: str, search: Search) -> Iterator[str]:
                     elif depth < _DEPTH and not entry.name.startswith("."):
                         waiting.append((entry.path, depth + 1))
         except OSError as error:
-            if os.path.lexists(folder):  # else it vanished under our eyes
+            if os.path.lexists(folder):  # otherwise it was deleted meanwhile
                 search.unreadable.append(f"{folder} ({error.strerror or error})")
         if holds:
             yield folder
 
 
 def rescues_in(folder: str, search: Search | None = None) -> list[Found]:
-    """The rescues in one folder, old to new; what vanishes meanwhile is left out."""
+    """The rescues in one folder, old to new; omits those that are deleted meanwhile."""
     found = []
     for name in names.complete_rescues(folder):
         path = os.path.join(folder, str(name))
@@ -107,7 +108,7 @@ def rescues_in(folder: str, search: Search | None = None) -> list[Found]:
 
 
 def examine(path: str, name: RescueName) -> Found | None:
-    """Read one rescue without its tensors; None when it no longer exists."""
+    """Read one rescue without its tensors; None if it no longer exists."""
     condition, problem = "complete", None
     loaded: LoadedRescue | None = None
     try:
@@ -154,7 +155,7 @@ def read_progress(meta: Any) -> tuple[int | None, int | None, float | None]:
 
 
 def disk_usage_bytes(path: str) -> int | None:
-    """Bytes of the files in a rescue; None when they cannot be read."""
+    """Bytes of the files in a rescue; None if they cannot be read."""
     total = 0
     try:
         with os.scandir(path) as entries:
@@ -170,8 +171,8 @@ def verify(path: str, progress: Callable[[int, int], None] | None = None) -> Non
     Read every byte of a rescue and compare it with its checksums.
 
     Raises:
-        RescueDamaged: a byte is not as it was written; the message names the file or tensor.
-        RescueError: it cannot be read, or is of a newer version.
+        RescueDamaged: a byte has changed; the message names the file or tensor.
+        RescueError: it cannot be read, or a newer version wrote it.
     """
     with LoadedRescue(path) as loaded:
         loaded.verify(progress)
@@ -183,13 +184,14 @@ def to_prune(
     """
     Select the rescues of one folder to remove, and say why others are kept.
 
-    The newest `keep` complete ones of each training stay: a training is a run, and of rescues of
-    earlier versions a process.
+    The newest `keep` complete ones of each training stay. A training is a run; for rescues of
+    earlier versions it is a process.
 
     Args:
-        found: as `rescues_in` gives them, old to new.
+        found: the result of `rescues_in`, old to new.
         keep: at least 1.
-        older_than_s: only those that are older go, too; None: age does not matter.
+        older_than_s: remove only older ones; None: age does not matter.
+        now_unix_s: the current time.
     """
     go: list[Found] = []
     stay: list[tuple[Found, str]] = []
@@ -218,10 +220,10 @@ def remove(path: str) -> bool:
     Remove a complete or unfinished rescue; a reader never sees half of it.
 
     Returns:
-        False where it no longer exists, or came into use meanwhile.
+        False if it no longer exists, or is in use now.
 
     Raises:
-        OSError: it may not be removed; it is whole.
+        OSError: it may not be removed; it is unchanged.
     """
     folder, text = os.path.split(path)
     name = RescueName.parse(text)
@@ -237,7 +239,7 @@ def remove(path: str) -> bool:
 
 
 def foreign_content(path: str) -> str | None:
-    """Why a folder is not only this user's rescue, in words; None when it is."""
+    """Why a folder is not only this user's rescue, as a message; None if it is."""
     try:
         there = os.lstat(path)
         if there.st_uid != os.getuid():

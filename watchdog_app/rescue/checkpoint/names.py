@@ -6,8 +6,8 @@ Names inside a rescue folder, and which of them may be removed.
 
 RUN is the id of the training, over all its resumes; earlier versions wrote none.
 
-The sequence orders rescues: steps start again at zero and clocks are set
-back, but each save looks for the highest sequence there is and takes the next.
+The sequence orders rescues. Steps may start again at zero and clocks may be set back, so each save
+takes the highest existing sequence plus one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from watchdog_app.base.durable import sync_folder
 from watchdog_app.rescue.checkpoint import run_lock
 from watchdog_app.rescue.checkpoint.owner import Owner, is_trusted, this_process
 
-# Digits are bounded: a number that somebody has made up must not make the next name too long.
+# The number of digits is limited: a forged number must not make the next name too long.
 _COMPLETE = re.compile(
     r"rescue-(\d{10,19})-(\d{6,12})-(\d{1,10}\.\d{1,20}\.[0-9a-f]{8})(?:-([0-9a-f]{12}))?",
     re.ASCII,
@@ -33,14 +33,14 @@ _MOST_SEQUENCE = 10**9
 FINISHED_FILE = "finished"  # in the folder of a rescue whose training ended well
 _PARTIAL = re.compile(r"\.partial-(\d+\.\d+\.[0-9a-f]{8})-\d+")
 
-# A writer in another container cannot be asked whether it lives. A live save touches its files
-# all the time.
+# It is unknown whether a writer in another container lives. A running save touches its files all
+# the time.
 _PARTIAL_ABANDONED_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class RescueName:
-    """A folder that holds a complete rescue, as its name tells."""
+    """The name of a folder with a complete rescue."""
 
     sequence: int
     step: int
@@ -62,7 +62,8 @@ def is_other_users(directory: str, name: RescueName) -> bool:
     """
     Whether another user wrote a rescue: not this user, root or the owner of the folder.
 
-    The owner of the folder counts where a container or network disk shows one owner for all files.
+    The owner of the folder counts because a container or network disk may show one owner for all
+    files.
     """
     path = os.path.join(directory, str(name))
     try:
@@ -70,16 +71,16 @@ def is_other_users(directory: str, name: RescueName) -> bool:
         inside = [os.path.join(path, each) for each in os.listdir(path) if each != FINISHED_FILE]
         found = [os.lstat(each) for each in (path, *inside)]
     except OSError:
-        return False  # gone, or not whole: that is told when it is read
+        return False  # missing or incomplete: reading it reports that
     return any(paths.is_foreign(each) and each.st_uid != owner for each in found)
 
 
 def mark_finished(path: str) -> None:
     """
-    Note in a rescue that its training ended well, so that it is not resumed from by itself.
+    Mark in a rescue that its training ended well, so that it is not resumed automatically.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the mark cannot be written.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
     os.close(os.open(os.path.join(path, FINISHED_FILE), flags, 0o600))
@@ -87,7 +88,7 @@ def mark_finished(path: str) -> None:
 
 
 def is_finished(path: str) -> bool:
-    """Whether the training of the rescue at `path` ended well, as this user has noted."""
+    """Whether the training of the rescue at `path` ended well, by a mark of this user."""
     try:
         found = os.lstat(os.path.join(path, FINISHED_FILE))
     except OSError:
@@ -96,7 +97,7 @@ def is_finished(path: str) -> bool:
 
 
 def next_sequence(directory: str) -> int:
-    """The number of the next rescue in a folder."""
+    """The sequence number of the next rescue in a folder."""
     highest = 0
     for name in complete_rescues(directory):
         if highest < name.sequence < _MOST_SEQUENCE:
@@ -107,7 +108,7 @@ def next_sequence(directory: str) -> int:
 
 
 def linked_rescues(directory: str) -> list[RescueName]:
-    """Unfinished rescues in `directory` that are links, which nothing here follows."""
+    """Unfinished rescues in `directory` that are links; this package does not follow links."""
     found = []
     for name in complete_rescues(directory):
         path = os.path.join(directory, str(name))
@@ -122,20 +123,20 @@ def partial_name(number: int) -> str:
 
 
 def is_partial(text: str) -> bool:
-    """Whether a folder of this name is one that is being written or removed."""
+    """Whether a folder of this name is being written or removed."""
     return _PARTIAL.fullmatch(text) is not None
 
 
 def partials(directory: str) -> list[str]:
-    """Names of folders in `directory` that are being written, or were when their writer ended."""
+    """Names of partial folders in `directory`: in progress, or left when their writer ended."""
     return sorted(filter(is_partial, _listdir(directory)))
 
 
 def complete_rescues(directory: str) -> list[RescueName]:
-    """Rescues in `directory`, old to new; none when the folder cannot be read."""
+    """Rescues in `directory`, old to new; empty if the folder cannot be read."""
 
     def age(name: RescueName) -> tuple[int, int]:
-        # Two processes that save at the same moment take the same number: the clock decides.
+        # Two processes that save at the same moment get the same number: the clock decides.
         try:
             return name.sequence, os.stat(os.path.join(directory, str(name))).st_mtime_ns
         except OSError:
@@ -145,12 +146,12 @@ def complete_rescues(directory: str) -> list[RescueName]:
 
 
 def is_in_use(directory: str, name: RescueName) -> bool:
-    """Whether another process that wrote it still trains, as far as this process can see."""
+    """Whether another process that wrote the rescue still trains, as far as this process sees."""
     return not _is_ours(directory, name) and _owner_life(directory, name) == "alive"
 
 
 def is_prunable(directory: str, name: RescueName) -> bool:
-    """Whether this process may remove it: it wrote it, or the writer has ended."""
+    """Whether this process may remove a rescue: it wrote it, or the writer has ended."""
     ours = name.owner_text == str(this_process()) or _is_ours(directory, name)
     return ours or _owner_life(directory, name) != "alive"
 
@@ -161,7 +162,8 @@ def _is_ours(directory: str, name: RescueName) -> bool:
 
 def _owner_life(directory: str, name: RescueName) -> str:
     path = os.path.join(directory, str(name))
-    if is_finished(path):  # its process may not be visible here, and does not need it any more
+    # its process may be invisible here, and does not need the rescue any more
+    if is_finished(path):
         return "dead"
     age_s = _age_s(path)
     owner = Owner.parse(name.owner_text)
@@ -170,7 +172,7 @@ def _owner_life(directory: str, name: RescueName) -> str:
 
 
 def abandoned_partials(directory: str) -> list[str]:
-    """Names of unfinished folders whose writer has ended. This process's own are not among them."""
+    """Names of unfinished folders of other processes that have ended."""
     found = []
     for text in _listdir(directory):
         match = _PARTIAL.fullmatch(text)
@@ -185,7 +187,7 @@ def abandoned_partials(directory: str) -> list[str]:
 
 
 def _age_s(folder: str) -> float | None:
-    """Seconds since anything in `folder` was last written; None when it is gone."""
+    """Seconds since the last write in `folder`; None if it does not exist."""
     try:
         newest = os.stat(folder).st_mtime
         for text in os.listdir(folder):

@@ -1,9 +1,9 @@
 """
-Which process this is, and whether another one still lives.
+The identity of this process, and whether another one still lives.
 
-A process is (pid, start time): a pid alone is given out again. Processes that
-share a folder over containers or machines cannot see each other's pids, so an
-owner's name also holds a mark of the pid namespace it was written in.
+A process is (pid, start time), because the kernel reuses pids. Processes in different containers or
+machines may share a folder, but cannot see each other's pids. So an owner's name also contains a
+mark of its pid namespace.
 """
 
 from __future__ import annotations
@@ -32,19 +32,20 @@ _TEXT = re.compile(r"(\d+)\.(\d+)\.([0-9a-f]{8})")
 @dataclass(frozen=True, slots=True)
 class Owner:
     """
-    The process that wrote a file. As text: `pid.start_time.namespace`, which tells it from others.
+    The process that wrote a file.
 
-    The rest tells other machines and jobs where it runs; `parse` leaves it empty.
+    As text: `pid.start_time.namespace`, which identifies it. The other fields tell other machines
+    and jobs where it runs; `parse` leaves them empty.
     """
 
     pid: int
     start_time: int
-    namespace: str  # 8 hex digits: equal where pids mean the same
+    namespace: str  # 8 hex digits, equal if pids have the same meaning
     host: str = field(default="", compare=False)
     machine: str = field(default="", compare=False)
     boot: str = field(default="", compare=False)
-    job: str | None = field(default=None, compare=False)  # of SLURM
-    restart: int = field(default=0, compare=False)  # of that job
+    job: str | None = field(default=None, compare=False)  # SLURM job id
+    restart: int = field(default=0, compare=False)  # restart count of that job
 
     def __str__(self) -> str:
         return f"{self.pid}.{self.start_time}.{self.namespace}"
@@ -56,12 +57,12 @@ class Owner:
         return cls(int(found[1]), int(found[2]), found[3]) if found else None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """The owner as JSON values."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
     def read(cls, values: Any) -> Owner | None:
-        """What `to_json` wrote; None where it is something else."""
+        """The owner that `to_json` wrote; None for anything else."""
         try:
             found = codec.decode(cls, values)
         except ValueError:
@@ -71,14 +72,14 @@ class Owner:
 
     @property
     def alive(self) -> bool | None:
-        """Whether it still runs; None where its pid means nothing here."""
+        """Whether the process still runs; None if its pid has no meaning here."""
         if self.namespace != this_process().namespace or not _shows_own_processes():
             return None
         return start_time(self.pid) == self.start_time
 
 
 def _shows_own_processes() -> bool:
-    """Whether /proc is of this PID namespace: `unshare --pid` alone leaves the one outside."""
+    """Whether /proc is of this PID namespace: `unshare --pid` alone leaves the outer /proc."""
     if not _LINUX:
         return True
     try:
@@ -89,9 +90,10 @@ def _shows_own_processes() -> bool:
 
 def start_time(pid: int) -> int | None:
     """
-    When `pid` began, for comparing only; None when there is no such process.
+    When `pid` began, for comparisons only; None if there is no such process.
 
     Clock ticks since boot on Linux, microseconds of the epoch elsewhere.
+
     Source: proc(5), field 22 of /proc/PID/stat.
     """
     if _LINUX:
@@ -105,7 +107,7 @@ def start_time(pid: int) -> int | None:
 
 
 def this_process() -> Owner:
-    """This process, or the one that `acting_for` names."""
+    """This process, or the one of `acting_for`."""
     return _acting_for or _identify(os.getpid())  # by pid: a forked child is another process
 
 
@@ -115,9 +117,9 @@ _acting_for: Owner | None = None
 @contextmanager
 def acting_for(owner: Owner) -> Iterator[None]:
     """
-    Within it `this_process` returns `owner`, a frozen process whose rescues this one writes.
+    Inside the block `this_process` returns `owner`, a frozen process; this one writes its rescues.
 
-    For the whole process: not for one that has rescues of its own.
+    It applies to the whole process, so do not use it in a process that has rescues of its own.
     """
     global _acting_for
     before, _acting_for = _acting_for, owner
@@ -157,8 +159,8 @@ def is_trusted(found: os.stat_result, directory: str) -> bool:
     """
     Whether this user or root owns a file in `directory`, and others cannot write it.
 
-    Some network disks show one owner and mode for all files: a new file of this user then gives
-    the expected ones.
+    Some network disks show one owner and mode for all files. A new file of this user shows these
+    values.
     """
     strange = paths.is_foreign(found)
     open_to_all = bool(found.st_mode & stat.S_IWOTH)

@@ -21,16 +21,15 @@ class LoadedRescue:
     """
     One complete rescue: `meta`, `tensors` by name, `read(name)`.
 
-    The tensors lie in a mapping of the file, which stays valid when the
-    rescue is pruned meanwhile.
+    The tensors are in a mapping of the file, which stays valid if the rescue is pruned meanwhile.
     """
 
     def __init__(self, path: str) -> None:
         """
-        Open the rescue in folder `path`; contents of tensors are not looked at yet.
+        Open the rescue in folder `path`; does not read the contents of tensors yet.
 
         Raises:
-            RescueDamaged: a file is missing, cut off, or not what its manifest says.
+            RescueDamaged: a file is missing, truncated, or does not match its manifest.
             RescueError: written by a newer version, or not readable by this user.
         """
         self.path = path
@@ -42,7 +41,7 @@ class LoadedRescue:
                 manifest_data = file.read(format.MOST_BYTES)
             manifest = self._manifest = format.read_manifest(manifest_data)
             self.format = manifest.format  # version 1 does not identify its program
-            self.step = manifest.step  # that it was saved after
+            self.step = manifest.step  # saved after this step
             self.created_unix_s = manifest.created_unix_s
             self.meta = manifest.meta
             self.bytes = manifest.file_bytes + len(manifest_data)  # of both files
@@ -73,9 +72,9 @@ class LoadedRescue:
 
         Raises:
             RescueDamaged: one does not match; the message names it.
-            RescueError: the file cannot be read, now at least.
+            RescueError: the file cannot be read, at least for now.
         """
-        # Read rather than mapped: a bad sector is then an error, not a signal that kills.
+        # Read, not mapped: a bad sector then raises an error instead of a fatal signal.
         whole = self._manifest.file_bytes
         buffer = memoryview(bytearray(min(_READ_BYTES, whole)))
         try:

@@ -1,13 +1,13 @@
 """
-A training's lock: `run-ID.lock` beside its rescues, held as long as it lives and is unfinished.
+A training's lock: `run-ID.lock` next to its rescues, held while it lives and is unfinished.
 
     {"host": "gpu3", "machine": "...", "boot": "...", "pid": 4711, "start_time": 815,
      "namespace": "1a2b3c4d", "job": "77", "restart": 0}
 
-Held with flock(2) by the process that trains: the kernel lets go of it however that process ends,
-and whoever asks is told, in any PID namespace and container of this kernel. The file is never
-renamed and only unlinked while it is held; who got a lock looks whether the file of that name is
-still the one that it locked. Its modification time is touched every 30 s for other machines.
+The training process holds it with flock(2). The kernel releases it however the process ends. Any
+process on this kernel can test it, in any PID namespace and container. The file is never renamed,
+and only unlinked while locked. After locking, a process checks that the name still refers to the
+file that it locked. The holder updates the modification time every 30 s, for other machines.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ID = re.compile(r"[0-9a-f]{12}")
 _NAME = re.compile(r"run-([0-9a-f]{12})\.lock")
 _HEARTBEAT_S = 30.0
 SILENT_S = 15 * 60.0  # a machine that has not touched the file for so long has left the training
-_ACQUIRE_TIMEOUT_S = 0.5  # who only asks holds the lock for microseconds
+_ACQUIRE_TIMEOUT_S = 0.5  # a mere test holds the lock for microseconds
 _POLL_S = 0.02
 _MOST_BYTES = 4096
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.EIO)
@@ -45,18 +45,18 @@ class Verdict:
     """
     Whether the process that trains a run still lives.
 
-    `life`: "alive"; "dead"; "left": another machine has not been heard of for long.
-    `is_lock_foreign`: it counts as alive for its lock alone, which is no file of this user.
+    `life`: "alive"; "dead"; "left": another machine has been silent for long. `is_lock_foreign`: it
+    counts as alive only because its lock is not a file of this user.
     """
 
     life: Life
     owner: Owner | None
-    silent_s: float | None = None  # since another machine was heard of
+    silent_s: float | None = None  # since the last sign of another machine
     is_lock_foreign: bool = False
 
     @property
     def owner_label(self) -> str:
-        """`process 4711`, or where it runs."""
+        """The owner for messages: `process 4711`, or the place where it runs."""
         owner = self.owner
         if owner is None:
             return "another process"
@@ -75,8 +75,8 @@ class RunLock:
         self, path: str, fd: int | None, place: tuple[int, int], *, locked: bool = False
     ) -> None:
         self.path = path
-        self.locked = locked  # else the file system knows no locks
-        self._fd = fd  # None: it could not be had, and nobody else could have it
+        self.locked = locked  # False: the file system does not support locks
+        self._fd = fd  # None: the file cannot be opened here, and no other process can lock it
         self._place = place
         self._pid = os.getpid()
         if fd is not None:
@@ -85,11 +85,11 @@ class RunLock:
 
     @property
     def held(self) -> bool:
-        """Whether this very process holds it."""
+        """Whether this process holds it, not its parent."""
         return self._fd is not None and self._pid == os.getpid()
 
     def heartbeat(self) -> None:
-        """Touch the file, for other machines; lock a new file where it was replaced."""
+        """Touch the file, for other machines; lock a new file if it was replaced."""
         if self._fd is None:
             return
         with suppress(OSError):
@@ -100,19 +100,19 @@ class RunLock:
             fd = _open_lock_file(self.path, os.O_RDWR | os.O_CREAT)
             found = os.fstat(fd)
             if not _try_lock(fd, exclusive=True):
-                os.close(fd)  # somebody else has begun to train there
+                os.close(fd)  # another process has begun to train there
                 return
             _write_owner(fd)
-            os.dup2(fd, self._fd, inheritable=False)  # which gives up the file that is gone
+            os.dup2(fd, self._fd, inheritable=False)  # this closes the file that was removed
             os.close(fd)
             self._place = found.st_dev, found.st_ino
 
     def release(self, *, remove: bool) -> None:
         """
-        Release it. May be called twice.
+        Release the lock. May be called twice.
 
         Args:
-            remove: also delete the file: the training has ended, or has saved nothing.
+            remove: also delete the file, because the training has ended or has saved nothing.
         """
         with _held_guard:
             _held.discard(self)
@@ -133,7 +133,7 @@ class RunLock:
                 os.close(fd)
 
     def _is_our_file(self, fd: int) -> bool:
-        # A program may have closed all files (a daemon does) and opened others of that number.
+        # A program may close all files (a daemon does), and others may get the same numbers.
         try:
             found = os.fstat(fd)
         except OSError:
@@ -146,7 +146,8 @@ class Busy(OSError):
 
 
 _held: set[RunLock] = set()
-_acquired: set[str] = set()  # runs, by this interpreter: it may be started anew in its process
+# Runs whose lock this interpreter tried to acquire. exec may restart an interpreter in its process.
+_acquired: set[str] = set()
 _held_guard = threading.Lock()
 _next_heartbeat_mono_s = 0.0
 
@@ -160,16 +161,16 @@ def acquire(directory: str, run: str, *, new: bool = False) -> RunLock:
     """
     Acquire the lock of a run.
 
-    Where the file system knows no locks, or cannot be written, nothing is held.
+    If the file system has no locks or is read-only, the result holds no lock.
 
     Args:
         directory: of its rescues.
         run: its id.
-        new: the file must not be there.
+        new: the file must not exist.
 
     Raises:
         Busy: another process, or another training of this one, holds it.
-        OSError: the file is none of ours.
+        OSError: the file does not belong to this user.
     """
     path = lock_path(directory, run)
     _acquired.add(run)
@@ -181,9 +182,9 @@ def acquire(directory: str, run: str, *, new: bool = False) -> RunLock:
             if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
                 raise
             try:
-                fd = _open_lock_file(path, os.O_RDONLY)  # nothing can be written there
+                fd = _open_lock_file(path, os.O_RDONLY)  # the folder is not writable
             except FileNotFoundError:
-                return RunLock(path, None, (0, 0), locked=True)  # a disk of old things
+                return RunLock(path, None, (0, 0), locked=True)  # a read-only copy of old rescues
         try:
             found = os.fstat(fd)
             place = found.st_dev, found.st_ino
@@ -193,7 +194,7 @@ def acquire(directory: str, run: str, *, new: bool = False) -> RunLock:
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
                     raise
-                got, locked = True, False  # judged by process and heartbeat alone
+                got, locked = True, False  # judged only by process and heartbeat
             if got and _is_same_file(path, place):
                 _write_owner(fd)
                 return RunLock(path, fd, place, locked=locked)
@@ -215,7 +216,7 @@ def check_owner(
     Args:
         directory: of its rescues.
         run: its id.
-        named: whose it is, by its newest rescue; its lock knows better.
+        named: owner in its newest rescue; the owner in the lock takes precedence.
         newest_unix_s: when its newest rescue was written.
     """
     heartbeat = newest_unix_s
@@ -224,10 +225,11 @@ def check_owner(
     try:
         fd = _open_lock_file(lock_path(directory, run), os.O_RDONLY)
     except FileNotFoundError:
-        pass  # removed by a person, or copied without it
+        pass  # a user removed the lock, or copied the rescues without it
     except OSError:
         ended = owner is not None and owner.alive is False
-        return Verdict("alive", owner, is_lock_foreign=ended)  # nobody of ours can tell
+        # the lock cannot be tested: assume that the owner lives
+        return Verdict("alive", owner, is_lock_foreign=ended)
     else:
         try:
             found = os.fstat(fd)
@@ -240,7 +242,7 @@ def check_owner(
             except OSError:
                 pass
         finally:
-            os.close(fd)  # and lets go
+            os.close(fd)  # also releases the lock
     return _decide(owner, heartbeat, directory, locks=locks)
 
 
@@ -257,7 +259,7 @@ def was_acquired_here(run: str) -> bool:
 
 
 def heartbeat() -> None:
-    """Touch the locks that this process holds, every 30 s; called from a thread of ours."""
+    """Touch the locks that this process holds, every 30 s; runs in a thread of the agent."""
     global _next_heartbeat_mono_s
     now = time.monotonic()
     if now >= _next_heartbeat_mono_s:
@@ -277,7 +279,7 @@ def remove_unused(directory: str, used: set[str]) -> None:
         if run in used or is_held_here(directory, run):
             continue
         verdict = check_owner(directory, run, None, None)
-        # Without an owner it is being made at this moment, or was not made by us.
+        # A file without an owner is just being made, or another program made it.
         if verdict.owner is None or verdict.life == "alive":
             continue
         with suppress(OSError):
@@ -290,7 +292,7 @@ def _decide(
     here = this_process()
     if owner is not None:
         if owner.namespace == here.namespace:
-            # A lock file may be removed, replaced or copied: the process is asked, too.
+            # A lock file may be removed, replaced or copied: check the process, too.
             alive = False if owner == here else owner.alive
             if alive is not None:
                 return Verdict("alive" if alive else "dead", owner)
@@ -328,14 +330,14 @@ def _open_lock_file(path: str, flags: int) -> int:
     Open a lock file of this user.
 
     Raises:
-        OSError: there is none, or it is a link, a pipe, or another user's.
+        OSError: it does not exist, or is a link, a pipe, or another user's file.
     """
-    # O_NONBLOCK: a pipe of that name would be waited for.
+    # O_NONBLOCK: opening a pipe of that name would wait.
     fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     try:
         found = os.fstat(fd)
         regular = stat.S_ISREG(found.st_mode)
-        # Whatever its mode (`chmod -R 777`): the kernel holds the lock, not the file's text.
+        # The mode does not matter (`chmod -R 777`): the kernel holds the lock, not the file's text.
         ours = regular and (not paths.is_foreign(found) or is_trusted(found, os.path.dirname(path)))
     except BaseException:
         os.close(fd)
@@ -348,7 +350,7 @@ def _open_lock_file(path: str, flags: int) -> int:
 
 def _try_lock(fd: int, *, exclusive: bool) -> bool:
     """
-    Try to lock a file; whether it succeeded.
+    Try to lock a file; return whether it succeeded.
 
     Raises:
         OSError: the file system has no locks.
@@ -361,7 +363,7 @@ def _try_lock(fd: int, *, exclusive: bool) -> bool:
 
 
 def _write_owner(fd: int) -> None:
-    """Write this process into the lock file, unless that has a second hard link (a backup)."""
+    """Write this process into the lock file, unless it has a second hard link (a backup)."""
     with suppress(OSError):
         if os.fstat(fd).st_nlink > 1:
             return
@@ -389,7 +391,7 @@ def _is_same_file(path: str, place: tuple[int, int]) -> bool:
 
 def _close_parents_locks() -> None:
     global _held_guard
-    _held_guard = threading.Lock()  # another thread may have held it
+    _held_guard = threading.Lock()  # another thread may have held it at the fork
     for each in list(_held):
         each.close_in_child()
     _held.clear()

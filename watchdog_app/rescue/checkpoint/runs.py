@@ -1,8 +1,8 @@
 """
-The runs in a folder of rescues: which program each belongs to, and whether that still runs.
+The runs in a folder of rescues: their programs, and whether their owners still run.
 
-A run is one training from its first start over all its resumes. Its rescues carry its id in their
-names and its key in their description; its lock says whether its owner lives (`run_lock`).
+A run is one training from its first start over all its resumes. The names of its rescues contain
+its id, and their metadata its key. Its lock shows whether its owner lives (`run_lock`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from watchdog_app.rescue.checkpoint.owner import Owner, this_process
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.checkpoint.run_lock import RunLock, Verdict
 
-KEY = "run"  # of a rescue's description
+KEY = "run"  # in a rescue's metadata
 
 
 class Run:
@@ -41,8 +41,9 @@ class Run:
         Args:
             run: its id.
             directory: of its rescues.
-            key: as `program_key.record`; None: written from outside, its description has it.
-            lock: held by this process; None: it could not be had, or another process's.
+            key: the result of `program_key.record`; None: another process writes the rescues, and
+                their metadata has the key.
+            lock: held by this process; None: not available, or held by another process.
             finished_runs: finished runs of the same training, whose rescues it may prune.
         """
         self.id = run
@@ -64,7 +65,7 @@ class Run:
         return same and not names.is_other_users(self.directory, name)
 
     def after_fork(self) -> None:
-        """A forked child that trains on has a run of its own, unless its parent has ended."""
+        """Start a new run in a forked child that trains, unless its parent has ended."""
         if self._key is None or self._pid == os.getpid():
             return
         self._pid = os.getpid()
@@ -73,18 +74,18 @@ class Run:
             self.lock = run_lock.acquire(self.directory, self.id)
             return
         self.id = secrets.token_hex(6)
-        # Nobody can tell which child of a later start would be the same: none resumes from it.
+        # A later start cannot tell which child is the same: none resumes from it.
         self._key = {**self._key, "rank": f"{self._key.get('rank')}, forked"}
         with suppress(OSError):
             self.lock = run_lock.acquire(self.directory, self.id, new=True)
 
     def release_if_unused(self) -> None:
-        """The training has ended: remove its lock where it has no rescue."""
+        """Remove the lock of an ended training that has no rescue."""
         if not any(name.run == self.id for name in names.complete_rescues(self.directory)):
             self.release(remove=True)
 
     def release(self, *, remove: bool) -> None:
-        """Release its lock; `remove`: it is finished, or has saved nothing."""
+        """Release its lock; `remove`: the run is finished, or has saved nothing."""
         lock, self.lock = self.lock, None
         if lock is not None:
             lock.release(remove=remove)
@@ -92,10 +93,10 @@ class Run:
 
 @dataclass(slots=True)
 class SavedRun:
-    """The rescues of one run that lie in a folder."""
+    """The rescues of one run in a folder."""
 
     directory: str
-    run: str | None  # None: of earlier versions, which told runs apart by process
+    run: str | None  # None: of earlier versions, which distinguished runs by process
     names: list[RescueName] = field(default_factory=list)  # old to new
     finished: bool = False
     newest_ns: int = 0
@@ -105,12 +106,12 @@ class SavedRun:
 
     @property
     def path(self) -> str:
-        """Of its newest rescue."""
+        """Path of its newest rescue."""
         return os.path.join(self.directory, str(self.names[-1]))
 
     @property
     def key(self) -> Mapping[str, Any]:
-        """Its program and training, as `program_key.record`; empty where it is unknown."""
+        """Its program and training, see `program_key.record`; empty if unknown."""
         key = self.run_record.get("key")
         return key if isinstance(key, dict) else {}
 
@@ -129,7 +130,7 @@ class SavedRun:
 
     @property
     def run_record(self) -> Mapping[str, Any]:
-        """`Run.record` of its newest readable rescue; empty where there is none."""
+        """`Run.record` of its newest readable rescue; empty if none is readable."""
         if self._run_record is None:
             self._run_record = {}
             for name in reversed(self.names):
@@ -151,7 +152,7 @@ class SavedRun:
 
 
 def saved_runs(directory: str) -> list[SavedRun]:
-    """The runs that have rescues in a folder, the one that saved last at the end; never raises."""
+    """The runs with rescues in a folder, the last saved at the end. Never raises."""
     found: dict[tuple[str | None, str, bool], SavedRun] = {}
     for name in names.complete_rescues(directory):
         path = os.path.join(directory, str(name))
@@ -162,7 +163,7 @@ def saved_runs(directory: str) -> list[SavedRun]:
         if not stat.S_ISDIR(there.st_mode):
             continue
         owner = name.owner_text if name.run is None else ""
-        strangers = names.is_other_users(directory, name)  # whatever run its name claims
+        strangers = names.is_other_users(directory, name)  # regardless of the run in its name
         saved = found.setdefault((name.run, owner, strangers), SavedRun(directory, name.run))
         saved.names.append(name)
         saved.newest_ns = max(saved.newest_ns, there.st_mtime_ns)
@@ -174,23 +175,23 @@ def saved_runs(directory: str) -> list[SavedRun]:
         ]
         saved.finished = not unfinished
         saved.names = unfinished or saved.names
-    # By number first: a copy or `touch` changes times. Two that save at once may share a number.
+    # By number first: a copy or `touch` changes times. Two simultaneous saves may share a number.
     return sorted(found.values(), key=lambda saved: (saved.names[-1].sequence, saved.newest_ns))
 
 
 def start_run(directory: str, key: Mapping[str, Any], same: frozenset[str] = frozenset()) -> Run:
-    """A new run; without a lock where none can be acquired."""
+    """A new run; without a lock if none can be acquired."""
     run = secrets.token_hex(6)
     try:
         make_folders(directory, 0o700, mode_above=0o700)
         lock = run_lock.acquire(directory, run, new=True)
-    except OSError:  # the folder cannot be written: a save says so
+    except OSError:  # the folder is not writable: a save reports that
         return Run(run, directory, key, None, same)
     return Run(run, directory, key, lock, same)
 
 
 def take_over(saved: SavedRun, key: Mapping[str, Any], same: frozenset[str]) -> Run | None:
-    """Continue a run whose owner has ended; None where another process was faster."""
+    """Continue a run whose owner has ended; None if another process was faster."""
     if saved.run is None:
         return start_run(saved.directory, key, same)
     try:

@@ -1,10 +1,9 @@
 """
 A file that is written past the page cache.
 
-The page cache counts against the memory group of whoever writes: 500 MB
-written the ordinary way need 500 MB of a limit that has none left. O_DIRECT
-needs none. Where a file system refuses it, each window is pushed out and
-dropped from the cache before the next one is written.
+The kernel charges the page cache to the writer's memory group: a normal write of 500 MB needs 500
+MB of a limit that is used up. O_DIRECT needs none. If a file system refuses it, each window is
+written back and dropped from the cache before the next one.
 
 Sources: open(2) on O_DIRECT, sync_file_range(2), posix_fadvise(2).
 """
@@ -19,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 BLOCK_BYTES = 4096
-_WINDOW_BYTES = 2 * 1024 * 1024  # dirty page cache at most, beside the window being written
+_WINDOW_BYTES = 2 * 1024 * 1024  # maximum of dirty page cache, in addition to the current window
 
 _RANGE_WRITE = 2
 _RANGE_ALL = 7  # wait before, write, wait after
@@ -42,18 +41,22 @@ def load_sync_file_range() -> None:
 
 
 class Sink:
-    """A new file at `path`, written front to back. `direct` tells whether O_DIRECT still holds."""
+    """
+    A new file, written front to back.
+
+    `direct` says whether O_DIRECT is still in use.
+    """
 
     def __init__(self, path: str) -> None:
         """
-        Open it.
+        Create the file.
 
         Raises:
-            OSError: FileExistsError when there is one already.
+            OSError: FileExistsError if it exists already.
         """
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self._at = 0  # where the next window begins
-        self._bytes = 0  # of the file, without padding
+        self._at = 0  # start of the next window
+        self._bytes = 0  # size of the file, without padding
         self._pending: list[tuple[int, int]] = []  # windows whose write-back has begun
         self.direct = self._set_direct(True)
 
@@ -61,8 +64,8 @@ class Sink:
         """
         Append the first `nbytes` of `buffer`.
 
-        `buffer` begins on a page and is a multiple of 4096 long; only the last
-        write of a file may be of another `nbytes`.
+        `buffer` begins on a page and its length is a multiple of 4096. Only the last write of a
+        file may have an `nbytes` that is not a multiple of 4096.
 
         Raises:
             OSError: the disk did not take all of it.
@@ -80,7 +83,7 @@ class Sink:
         self._at += length
 
     def finish(self) -> int:
-        """Make it durable and close it, whatever happens; its size in bytes."""
+        """Make the file durable and close it in any case; return its size in bytes."""
         try:
             if self._at != self._bytes:
                 os.ftruncate(self._fd, self._bytes)
@@ -91,7 +94,7 @@ class Sink:
         return self._bytes
 
     def close(self) -> None:
-        """Close it as it is; may be called twice."""
+        """Close the file as it is; may be called twice."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -100,7 +103,7 @@ class Sink:
         try:
             written = os.write(self._fd, rest)
         except OSError as error:
-            # Some file systems take the flag and refuse the write, or want bigger blocks.
+            # Some file systems accept the flag but refuse the write, or need bigger blocks.
             if error.errno != errno.EINVAL or not self.direct:
                 raise
             self._set_direct(False)
@@ -126,11 +129,10 @@ class Sink:
         return on
 
     def _start_writeback(self, begin: int, length: int) -> None:
-        # Also when direct: some file systems take O_DIRECT and use the cache all the same
-        # (ext4 data=journal, btrfs with checksums). Where nothing is cached this is two calls
-        # of microseconds.
+        # Also with O_DIRECT: some file systems accept it but use the cache (ext4 data=journal,
+        # btrfs with checksums). Without cached pages this costs two calls of microseconds.
         if _sync_range is None:
-            return  # not Linux: the cache counts against nobody
+            return  # not Linux: the cache is charged to no group
         _sync_range(self._fd, begin, length, _RANGE_WRITE)
         self._pending.append((begin, length))
         while sum(size for _, size in self._pending[:-1]) >= _WINDOW_BYTES // 2:
@@ -144,17 +146,17 @@ class Sink:
                 os.posix_fadvise(self._fd, begin, length, os.POSIX_FADV_DONTNEED)
 
 
-# madvise(2), Linux 4.14: a forked child finds zeros. Without it a data loader's fork would share
-# these pages, and writing them, or giving them back, would cost new ones when none can be had.
+# madvise(2), Linux 4.14: a forked child gets zeros. Without it the fork of a data loader would
+# share these pages. Writing or releasing them would then need new pages when memory is used up.
 _MADV_WIPEONFORK = 18
 
 
 def private_memory(size_bytes: int) -> mmap.mmap:
-    """Zeroed, page-aligned memory of this process alone, every page already there."""
+    """Zeroed, page-aligned memory of this process alone; every page is allocated."""
     # mmap's default is MAP_SHARED: parent and forked child would write into one buffer.
     memory = mmap.mmap(-1, size_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if sys.platform == "linux":
-        with suppress(OSError):  # an older kernel: a fork then costs what forks cost
+        with suppress(OSError):  # older kernel: a fork then shares the pages
             memory.madvise(_MADV_WIPEONFORK)
     for at in range(0, size_bytes, mmap.PAGESIZE):
         memory[at] = 0
@@ -162,23 +164,23 @@ def private_memory(size_bytes: int) -> mmap.mmap:
 
 
 class Reserve:
-    """Pages held so that they can be given back when none can be had."""
+    """Pages held in reserve, to release when memory is used up."""
 
     def __init__(self) -> None:
         self._memory: mmap.mmap | None = None
 
     @property
     def bytes(self) -> int:
-        """Held now."""
+        """Bytes held now."""
         return len(self._memory) if self._memory is not None else 0
 
     def hold(self, size_bytes: int) -> bool:
         """
-        Hold at least this much; more than that stays as it is.
+        Hold at least this much; a larger reserve stays as it is.
 
         Returns:
-            Whether that much is held: under a limit of the address space it may not be had just
-            now, and whatever was held stays.
+            Whether that much is held. A limit on the address space may forbid it; the old reserve
+            then stays.
         """
         if self.bytes < size_bytes:
             try:

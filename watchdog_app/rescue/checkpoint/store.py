@@ -1,11 +1,10 @@
 """
-A folder of rescues: saves new ones so that a complete one is always there, finds the newest.
+A folder of rescues: saves new ones so that a complete one always exists, finds the newest.
 
-Life of a save: a folder under a temporary name, the tensors streamed past the
-page cache, rescue.json, fsync of files and folder, rename, fsync of the parent;
-only then the older ones are pruned. A kill at any moment leaves the rescues
-that were complete before, and at most one unfinished folder, which the next
-process removes.
+Steps of a save: make a folder under a temporary name, stream the tensors past the page cache, write
+rescue.json, fsync files and folder, rename, fsync the parent. Only then are older ones pruned. A
+kill at any moment leaves the rescues that were complete before, and at most one unfinished folder.
+The next process removes that folder.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.rescue.checkpoint.runs import Run
 
-_SLACK_BYTES = 4 * MIB  # what a file system takes for folders and lists of blocks
+_SLACK_BYTES = 4 * MIB  # for folders and block lists of the file system
 _REHEARSAL_BYTES = 4 * MIB
 
-# Given back at the moment of a save. Measured at a hard limit with 1,000 tensors: the save takes
-# 1.5 MiB, most of it for lists of names and checksums; the rest is for the framework's part.
+# Released at the start of a save. Measured at a hard limit with 1,000 tensors: the save takes 1.5
+# MiB, most of it for lists of names and checksums. The rest is for the framework's part.
 _RESERVE_BYTES = 2 * MIB
 _RESERVE_PER_TENSOR = 1536
 
 
-_partials = itertools.count(1)  # one for all stores of this process: they may share a folder
+_partials = itertools.count(1)  # shared by all stores of this process: they may share a folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +72,8 @@ class RescueStore:
     """
     The rescues in one folder.
 
-    Several processes may use one folder: each removes only rescues of its own run. Not for two
-    threads at a time.
+    Several processes may use one folder: each removes only rescues of its own run. A store is not
+    thread-safe.
     """
 
     def __init__(
@@ -85,14 +84,15 @@ class RescueStore:
         run: Run | None = None,
     ) -> None:
         """
-        Nothing is made on disk before `prepare` or `save`.
+        Create a store; nothing is written to disk before `prepare` or `save`.
 
         Args:
-            directory: where rescues go; `~` is the home folder.
-            keep: complete rescues that stay, at least 1.
-            report: told in one sentence what a person should know, such as a damaged rescue; None:
-                nobody is told.
-            run: whose rescues are saved here; it removes no others. None: of this process alone.
+            directory: folder for rescues; `~` is the home folder.
+            keep: number of complete rescues to keep, at least 1.
+            report: called with one sentence for the user, such as about a damaged rescue. None:
+                nothing is reported.
+            run: run of the rescues saved here; the store removes only its rescues. None: only those
+                of this process.
         """
         if keep < 1:
             raise ValueError(f"keep must be at least 1, not {keep}")
@@ -108,15 +108,15 @@ class RescueStore:
         """
         Allocate and test what a save needs, before memory gets short.
 
-        Allocates the buffers and the reserve, removes what dead processes left, and writes
-        a few MiB in the way a save does, which shows early that the folder can be written.
+        Allocates the buffers and the reserve, and removes the leftovers of dead processes. Writes a
+        few MiB with the steps of a save, which shows early whether the folder can be written.
 
         Args:
-            tensors: how many a save will hold; the reserve is sized by it.
-            rehearse: False writes nothing; the result is then None.
+            tensors: number of tensors of a save; it determines the size of the reserve.
+            rehearse: False writes nothing and returns None.
 
         Raises:
-            RescueError: no rescue can be written here; the message says why and what to do.
+            RescueError: no rescue can be written here; the message has the reason and the remedy.
         """
         self._make_directory()
         self._streamer.prepare()
@@ -144,11 +144,13 @@ class RescueStore:
             shutil.rmtree(folder, ignore_errors=True)
 
     def release_reserve(self) -> None:
-        """Give the reserve back to the kernel; the first thing that `save` does."""
+        """Release the reserve to the kernel; `save` does this first."""
         self._reserve.release()
 
     def hold_reserve(self, tensors: int) -> bool:
-        """Hold the memory that `save` gives back when it begins; whether it can be had now."""
+        """
+        Hold the memory that `save` releases when it begins; return whether it is available now.
+        """
         return self._reserve.hold(_RESERVE_BYTES + tensors * _RESERVE_PER_TENSOR)
 
     def save(
@@ -160,22 +162,24 @@ class RescueStore:
         step: int | None = None,
     ) -> SavedRescue:
         """
-        A new complete rescue. Older ones are pruned after it is durable, in a thread of ours.
+        Write a new complete rescue.
+
+        Once it is durable, a background thread prunes older ones.
 
         Args:
             entries: the tensors; names differ.
-            meta: whatever else a restore needs, as JSON.
+            meta: other data for a restore, as JSON.
             progress: called in this thread with (bytes done, bytes in all).
             step: of the training; None: `meta["step"]`.
 
         Raises:
-            RescueError: it could not be written (`SaveFailed` when the disk is why); nothing of
-                it was left behind and the older rescues stand.
-            Exception: whatever an entry's `view` raised; as above.
+            RescueError: it could not be written (`SaveFailed` for a disk error). No part of it is
+                left behind, and the older rescues remain.
+            Exception: any error of an entry's `view`; as above.
         """
         began = time.perf_counter()
         self.release_reserve()
-        self._streamer.wait_idle()  # an earlier save may still be pruned after
+        self._streamer.wait_idle()  # the thread may still prune after an earlier save
         at = int(meta["step"] if step is None else step)
         if at < 0:
             raise RescueError(f"A step cannot be {at}. Nothing was saved.")
@@ -185,14 +189,13 @@ class RescueStore:
         try:
             path = self._save(plan, at, meta, progress)
         except SaveFailed as error:
-            # A quota is only seen when it is met.
+            # A quota only shows when it is reached.
             if not error.no_space or not self._prune_one():
                 raise
             path = self._save(plan, at, meta, progress)
-        self._streamer.submit(
-            self._prune_and_clean
-        )  # deleting takes as long as a tenth of the save
-        # What it takes on the disk, as whoever lists the folder sees it.
+        # in the background: a deletion can take a tenth of the time of a save
+        self._streamer.submit(self._prune_and_clean)
+        # Its size on the disk, as a listing of the folder shows it.
         size = plan.file_bytes
         with suppress(OSError):
             size += os.stat(os.path.join(path, MANIFEST_FILE)).st_size
@@ -202,15 +205,15 @@ class RescueStore:
         self, verify: bool = True, among: Sequence[RescueName] | None = None
     ) -> LoadedRescue | None:
         """
-        The newest rescue that is whole, or None; damaged ones are reported and passed over.
+        The newest undamaged rescue, or None; reports and skips damaged ones.
 
         Args:
             verify: False leaves the checksums of the tensors to `LoadedRescue.verify`.
-            among: the ones to look at, old to new; None: all.
+            among: the rescues to consider, old to new; None: all.
 
         Raises:
-            RescueError: the newest may be whole, but is of a newer format or cannot be read: going
-                on from an older one, or anew, is for a person to decide.
+            RescueError: the newest may be complete, but has a newer format or cannot be read. The
+                user must decide whether to resume from an older one or to start over.
         """
         if among is None:
             among = names.complete_rescues(self.directory)
@@ -227,7 +230,7 @@ class RescueStore:
                 if verify:
                     loaded.verify()
             except RescueDamaged as error:
-                # Gone: another process pruned it between the listing and now.
+                # Missing: another process pruned it after the listing.
                 if os.path.lexists(path):
                     self._report_once(f"The rescue {path} was passed over: {error}.")
                 continue
@@ -279,7 +282,7 @@ class RescueStore:
             progress,
             total_bytes=plan.file_bytes,
         )
-        # While the writing thread syncs the one, this thread writes and syncs the other.
+        # The writing thread syncs one file while this thread writes and syncs the other.
         text = format.build_manifest(
             plan.entries,
             checksums,
@@ -294,7 +297,7 @@ class RescueStore:
         self._streamer.wait_idle()
 
     def _rename_complete(self, folder: str, step: int) -> str:
-        """Rename a filled folder to its final name: from then on the rescue is complete."""
+        """Rename a filled folder to its final name; this makes the rescue complete."""
         sequence = names.next_sequence(self.directory)
         run = None if self.run is None else self.run.id
         while True:
@@ -309,8 +312,8 @@ class RescueStore:
                 sequence += 1
             else:
                 break
-        # Until both are on the disk a power cut may leave a rescue that lacks a file: it is
-        # passed over then, and the one before it, which is still there, is used.
+        # Until both are on the disk, a power cut may leave a rescue that lacks a file. A reader
+        # then skips it and uses the previous one, which still exists.
         self._streamer.submit(partial(sync_folder, path))
         sync_folder(self.directory)
         self._streamer.wait_idle()
@@ -345,7 +348,7 @@ class RescueStore:
                 )
 
     def _prune_one(self) -> bool:
-        """Remove the oldest rescue if a newer one is whole; whether one was removed."""
+        """Remove the oldest rescue if a newer one is undamaged; return whether one was removed."""
         ours = self._prunable()
         for place, name in enumerate(ours[:-1]):
             if any(self._is_readable(newer) for newer in ours[place + 1 :]):
@@ -357,7 +360,7 @@ class RescueStore:
             for name in self._prunable()[: -self.keep]:
                 self._remove(str(name))
             self._remove_abandoned()
-        except Exception as error:  # the rescue that was saved just now is good all the same
+        except Exception as error:  # the new rescue is valid anyway
             self._report_once(f"Old rescues in {self.directory} were not pruned: {error}")
 
     def _remove_abandoned(self) -> None:
@@ -365,7 +368,7 @@ class RescueStore:
             shutil.rmtree(os.path.join(self.directory, text), ignore_errors=True)
 
     def _prunable(self) -> list[RescueName]:
-        """Old to new: those of this run; without one, of this process."""
+        """Rescues of this run, or without a run of this process; old to new."""
         if self.run is not None:
             return list(filter(self.run.may_prune, names.complete_rescues(self.directory)))
         mine = (None, str(this_process()))
@@ -380,11 +383,11 @@ class RescueStore:
         return True
 
     def _remove(self, text: str) -> bool:
-        """Rename a rescue, then remove it, so that no reader finds half of it."""
+        """Rename a rescue, then remove it, so that no reader sees half of it."""
         condemned = os.path.join(self.directory, names.partial_name(next(_partials)))
         try:
             os.rename(os.path.join(self.directory, text), condemned)
-        except OSError:  # another process was faster, or the folder is not ours to change
+        except OSError:  # another process was faster, or this user may not change the folder
             return False
         shutil.rmtree(condemned, ignore_errors=True)
         return True
@@ -397,11 +400,11 @@ class RescueStore:
 
 
 def _free_bytes(directory: str) -> int | None:
-    """Bytes that this user may still write to the disk of `directory`; None where unknown."""
+    """Bytes that this user may still write to the disk of `directory`; None if unknown."""
     try:
         disk = os.statvfs(directory)
     except (OSError, AttributeError):
         return None
-    if disk.f_blocks == 0:  # some network and FUSE file systems count nothing
+    if disk.f_blocks == 0:  # some network and FUSE file systems report no counts
         return None
     return (disk.f_bfree if os.geteuid() == 0 else disk.f_bavail) * disk.f_frsize

@@ -1,10 +1,10 @@
 """
-Writes tensors to a file without a second copy of them anywhere.
+Write tensors to a file without a second copy of them.
 
-Two page-aligned buffers of 1 MiB are allocated beforehand. The calling thread
-copies the next bytes into one and sums them up while a thread of ours writes
-the other: measured on ext4 on NVMe with 100 MB, 45 ms against 66 ms with one
-buffer and 55 ms for a plain write with fsync of the same bytes.
+Two page-aligned buffers of 1 MiB are allocated beforehand. The calling thread copies the next bytes
+into one buffer and computes their checksum; a background thread writes the other. Measured on ext4
+on NVMe with 100 MB: 45 ms, against 66 ms with one buffer and 55 ms for a plain write with fsync of
+the same bytes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from watchdog_app.rescue.checkpoint.sink import private_memory
 
 CHUNK_BYTES = 1024 * 1024
 
-# While a save runs, threads hand over the interpreter this often instead of every 5 ms. With a
-# busy Python thread beside it (a data generator) 100 MB took 0.07 s instead of 0.9 s.
+# During a save, threads switch this often instead of every 5 ms. With another busy Python thread (a
+# data generator), 100 MB took 0.07 s instead of 0.9 s.
 _SWITCH_INTERVAL_S = 0.0001
 
 Progress = Callable[[int, int], None]
@@ -35,10 +35,10 @@ Progress = Callable[[int, int], None]
 
 class Streamer:
     """
-    Writes files, one at a time, with buffers that it holds all its life.
+    Writes files, one at a time, with buffers that it keeps for its whole life.
 
-    Extra memory: 2 MiB and one idle thread, from `prepare` on. After a fork
-    the child's copy starts a thread of its own when it first writes.
+    Extra memory: 2 MiB and one idle thread, from `prepare` on. After a fork the child's copy starts
+    its own thread at its first write.
     """
 
     def __init__(self, chunk_bytes: int = CHUNK_BYTES) -> None:
@@ -51,7 +51,7 @@ class Streamer:
         _streamers.add(self)
 
     def prepare(self) -> None:
-        """Allocate and touch everything that `write` needs. Cheap when nothing is missing."""
+        """Allocate and touch everything that `write` needs. Cheap if nothing is missing."""
         sinks.load_sync_file_range()
         if self._buffers is None:
             memory = memoryview(private_memory(2 * self._chunk_bytes))
@@ -69,13 +69,13 @@ class Streamer:
         total_bytes: int = 0,
     ) -> dict[str, int]:
         """
-        A new file at `path` that holds the parts one after the other.
+        Write a new file at `path` with the parts one after the other.
 
-        Returns when the last byte is handed over: the file is durable, and its failure known, after
-        `wait_idle`.
+        Returns after the last byte is handed over. After `wait_idle` the file is durable, or its
+        error is known.
 
         Args:
-            path: must not exist; removed again when anything fails.
+            path: must not exist; removed again on any failure.
             parts: written in this order.
             progress: called in this thread with (bytes done, `total_bytes`).
             total_bytes: passed on to `progress`.
@@ -84,9 +84,9 @@ class Streamer:
             The CRC-32 of each part, by name.
 
         Raises:
-            RescueError: the disk refused, in words, with a remedy (`SaveFailed`); or a part's
-                view is not what the part says.
-            Exception: whatever a part's `view` raised.
+            RescueError: the disk refused, with a message and a remedy (`SaveFailed`); or a part's
+                view does not match its description.
+            Exception: any error of a part's `view`.
         """
         with self._new_file(path) as (worker, sink):
             checksums = self._fill(worker, sink, parts, progress, total_bytes)
@@ -96,7 +96,7 @@ class Streamer:
 
     def write_small(self, path: str, data: bytes) -> None:
         """
-        A new durable file, written in this thread while the other one may be busy.
+        Write a new durable file in this thread, while the background thread may be busy.
 
         Raises:
             SaveFailed: the disk refused.
@@ -122,20 +122,20 @@ class Streamer:
 
         Raises:
             SaveFailed: the disk refused.
-            BaseException: what a job raised.
+            BaseException: any error of a job.
         """
         if self._worker is not None and self._worker.alive:
             with self._exclusive_worker("") as worker:
                 worker.wait_idle()
 
     def close(self) -> None:
-        """End the thread after what it is doing now; the next write starts another."""
+        """End the thread after its current job; the next write starts another one."""
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.end()
 
     def release(self) -> None:
-        """End the thread and give the buffers back; the next write allocates them again."""
+        """End the thread and free the buffers; the next write allocates them again."""
         self.close()
         buffers, self._buffers = self._buffers, None
         for each in buffers or ():
@@ -143,7 +143,7 @@ class Streamer:
 
     @contextmanager
     def _exclusive_worker(self, path: str) -> Iterator[Worker]:
-        """The worker, for one caller at a time; errors of the disk become `SaveFailed`."""
+        """The worker, for one caller at a time; disk errors become `SaveFailed`."""
         if self._busy.locked():
             raise RescueError("Another save of this training is still running; this one was left.")
         interval_s = sys.getswitchinterval()
@@ -163,16 +163,16 @@ class Streamer:
 
     @contextmanager
     def _new_file(self, path: str) -> Iterator[tuple[Worker, sinks.Sink]]:
-        """A new file, removed again when anything fails, and the worker that writes to it."""
+        """A new file, removed again on any failure, and the worker that writes to it."""
         with self._exclusive_worker(path) as worker:
             sink = sinks.Sink(path)
             try:
                 yield worker, sink
             except BaseException:
-                # The thread must be out of the file before its number can be given to another.
+                # The thread must stop using the descriptor before another file can get its number.
                 self.close()
                 for step in (sink.close, partial(os.unlink, path)):
-                    with suppress(OSError):  # the folder is removed as a whole later
+                    with suppress(OSError):  # the whole folder is removed later
                         step()
                 raise
 
@@ -188,7 +188,7 @@ class Streamer:
         progress: Progress | None,
         total_bytes: int,
     ) -> dict[str, int]:
-        """Hand the parts to the worker, buffer by buffer; their checksums."""
+        """Pass the parts to the worker, buffer by buffer; return their checksums."""
         checksums: dict[str, int] = {}
         chunk = self._chunk_bytes
         used = done = 0
@@ -202,7 +202,7 @@ class Streamer:
                         take = min(chunk - used, part.nbytes - at)
                         with buffer[used : used + take] as place:
                             fill(place, at)
-                            # Of the copy: what is summed is what is written.
+                            # Compute it from the copy, so that it matches the written bytes.
                             checksum = zlib.crc32(place, checksum)
                         at += take
                         used += take
@@ -224,7 +224,7 @@ class Streamer:
         return checksums
 
     def _reset_after_fork(self) -> None:
-        """In a forked child: there is no thread, and locks may be held."""
+        """In a forked child: the thread does not exist, and locks may be held."""
         self._worker = None
         self._busy = _thread.allocate_lock()
 
@@ -269,27 +269,29 @@ Job = Callable[[], object]
 
 class Worker:
     """
-    Used by one thread at a time. A job that fails makes the next call raise its error.
+    A thread with two job slots. A job that fails makes the next call raise its error.
 
-    Order of calls: `acquire_slot` waits for a free slot and returns its number; then `submit`
-    puts a job into it, or `release_slot` frees it.
+    Only one thread may use a worker at a time. Order of calls: `acquire_slot` waits for a free slot
+    and returns its number. Then `submit` puts a job into it, or `release_slot` frees it.
     """
 
     def __init__(self) -> None:
         self._state = _WorkerState()
         self._slot_number = 0
-        # Not threading.Thread: Ctrl-C while it starts or is joined comes out of its conditions as
-        # "release unlocked lock" (Python 3.11). A raw thread is as good and waits for nothing.
+        # Not threading.Thread: Ctrl-C while it starts or is joined raises "release unlocked lock"
+        # from its conditions (Python 3.11). A raw thread is good enough and waits for nothing.
         _thread.start_new_thread(self._state.run, ())
 
     @property
     def alive(self) -> bool:
-        """Whether the thread still runs. Not to be asked in a forked child, which has none."""
+        """Whether the thread still runs. Not valid in a forked child, which has no such thread."""
         return not self._state.ended
 
     @property
     def stop(self) -> Callable[[], None]:
-        """Lets the thread end after the job that it is at; holds no reference to the worker."""
+        """
+        A function that ends the thread after its current job; it holds no reference to the worker.
+        """
         return self._state.stop
 
     def acquire_slot(self) -> int:
@@ -297,7 +299,7 @@ class Worker:
         Wait for the next slot, 0 or 1, and hold it.
 
         Raises:
-            BaseException: what an earlier job raised.
+            BaseException: any error of an earlier job.
         """
         self._state.free[self._slot_number].acquire()
         if self._state.error is not None:
@@ -316,10 +318,10 @@ class Worker:
 
     def wait_idle(self) -> None:
         """
-        Wait until everything is done.
+        Wait until every job is done.
 
         Raises:
-            BaseException: what a job raised.
+            BaseException: any error of a job.
         """
         for gate in self._state.free:
             gate.acquire()
@@ -328,7 +330,7 @@ class Worker:
             raise self._state.error
 
     def end(self) -> None:
-        """Wait for the thread's end, whatever state it is in; Ctrl-C is put off until then."""
+        """Wait for the thread's end in any state; Ctrl-C is delayed until then."""
         interrupted: KeyboardInterrupt | None = None
         while not self._state.ended:
             try:
@@ -341,17 +343,17 @@ class Worker:
 
 
 class _WorkerState:
-    """What the thread refers to: not the worker, which can thus be collected."""
+    """The state that the thread refers to. It is not the worker, so the worker can be collected."""
 
     def __init__(self) -> None:
         self.jobs: list[Job | None] = [None, None]
-        # Locks as gates. Open `free`: may be filled; open `full`: there is a job.
+        # Locks as gates. Open `free`: the slot may be filled; open `full`: it contains a job.
         self.free = (_thread.allocate_lock(), _thread.allocate_lock())
         self.full = (_thread.allocate_lock(), _thread.allocate_lock())
         for gate in self.full:
             gate.acquire()
         self.ended = False
-        self.end = _thread.allocate_lock()  # opened when the thread has ended
+        self.end = _thread.allocate_lock()  # released when the thread has ended
         self.end.acquire()
         self.error: BaseException | None = None
         self.stopped = False
@@ -373,7 +375,7 @@ class _WorkerState:
             if job is not None and self.error is None:
                 try:
                     job()
-                except BaseException as error:  # told to the thread that gives the jobs
+                except BaseException as error:  # raised in the thread that submits the jobs
                     self.error = error
             del job
             self.free[turn].release()
@@ -385,5 +387,5 @@ class _WorkerState:
             if gate.locked():
                 try:
                     gate.release()
-                except RuntimeError:  # a job was given just now
+                except RuntimeError:  # another thread has just submitted a job
                     pass

@@ -1,9 +1,9 @@
 """
-The arguments of a program, as options with values: which make another training, and which do not.
+The arguments of a program as options with values; tells options that change the training.
 
-More epochs or another log folder is the same training; another fold, seed or data set is another
-one. Values of the first kind are plain numbers and paths and are kept in clear. All others may be
-secrets: of them a salted scrypt hash is kept, which can be compared and no more.
+More epochs or another log folder make the same training; another fold, seed or data set makes
+another one. Values of the first kind are plain numbers and paths and are stored in clear. All
+others may be secrets, so only a salted scrypt hash is stored, for comparison.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# What does not make another training: names in lower case with underscores, and their values.
+# Options that do not change the training: names in lower case with underscores, and values.
 _COUNT = r"[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?"
 _SWITCH = r"true|false|yes|no|on|off|none|auto"
 _PLAIN_PATH = r"(?!-)[^\0\n=]*"
@@ -39,16 +39,20 @@ _OUTPUT = (
 
 @dataclass(frozen=True, slots=True)
 class _Benign:
-    """Options that do not make another training."""
+    """Options that do not change the training."""
 
     names: re.Pattern[str]
     values: re.Pattern[str]
-    # Whatever else follows is an argument by itself: `--verbose mnist`, `--resume 3`.
+    # Any other following word is a separate argument: `--verbose mnist`, `--resume 3`.
     following: re.Pattern[str]
 
 
 def _benign(names: str, values: str, *, following: str | None = None) -> _Benign:
-    """`following`: values behind a space, for options that may be switches without a value."""
+    """
+    Compile a row.
+
+    `following`: values after a space, for options that may be switches without a value.
+    """
     after = values if following is None else following
     return _Benign(
         re.compile(names), re.compile(values, re.IGNORECASE), re.compile(after, re.IGNORECASE)
@@ -60,14 +64,14 @@ _RATES = _benign(
     r"|lr0|learn_rate",
     _COUNT,
 )
-# How far a training goes.
+# How far a training runs.
 _LENGTHS = (
     _benign(
         r"((max|num|n|nb|no|total|train|training|num_train|n_train|max_train|train_num)_)?epochs?"
         r"|(max|num|n|total)epochs",
         _COUNT,
     ),
-    _benign(r"(start|initial|first|last|resume)_epoch", _COUNT),  # a way to rerun by hand
+    _benign(r"(start|initial|first|last|resume)_epoch", _COUNT),  # for a rerun by hand
     _benign(
         r"((max|num|n|nb|total|train|training|num_train|num_training|max_train)_)?"
         r"(steps|iters|iterations|updates)|(max_|num_|n_?)iters?",
@@ -122,10 +126,10 @@ _BENIGN_OPTIONS = (
         _CHECKPOINT,
     ),
 )
-# A file with weights to begin from, where it is there before the training begins.
+# A file with start weights, if it exists before the training begins.
 _WEIGHTS = re.compile(r"(load_)?(checkpoint|ckpt)s?")
 _HYDRA = re.compile(r"hydra\.((run|sweep)\.(sub)?dir|output_subdir|verbose)")
-# Parts of a name before the last dot behind which a word means what it means alone.
+# Prefixes before the last dot that do not change the meaning of the last word.
 _SECTIONS = frozenset(
     (
         *("args", "cfg", "conf", "config", "data", "dataloader", "datamodule", "dataset"),
@@ -133,9 +137,9 @@ _SECTIONS = frozenset(
         *("solver", "train", "trainer", "training", "training_args", "settings"),
     )
 )
-# `lr=0.1`, `+data.fold=3`; a value padded with `=` (base64) may be a secret and is none.
+# `lr=0.1`, `+data.fold=3`. A value padded with `=` (base64) may be a secret: it does not match.
 _ASSIGNMENT = re.compile(r"[+]{0,2}(~?[A-Za-z_]\w*(?:[./@-]\w+)*)=(?!=)(.+)", re.DOTALL)
-# Behind these come assignments; behind any other option its value.
+# After these options come assignments; after any other option comes its value.
 _BEFORE_ASSIGNMENTS = frozenset(
     ("multirun", "m", "cfg_options", "options", "opts", "overrides", "override", "set")
 )
@@ -143,15 +147,16 @@ _NUMBER = re.compile(rf"({_COUNT})")
 _QUANTITY = re.compile(r"[+-]?((0|[1-9]\d*)?\.(0|\d*[1-9])|(0|[1-9]\d*)\.?)([eE][+-]?\d+)?")
 # The first part of a path: a prefix (`tmp`, `pytorch-errorfile-`), random characters, a suffix.
 _RANDOM = re.compile(r"^(tmp|[^/]*[-_])[a-z0-9_]{8}(?=[./]|$)")
-# An address (of a webhook, or with a user's name and word), and what is called a secret.
+# A URL (of a webhook, or with a user's name and password), or a value named like a secret.
 _SECRET_PATH = re.compile(r"[@?]|://|(pass|token|secret|key|auth|signature)\w*=", re.IGNORECASE)
-RESCUE_ARGUMENTS = frozenset(("resume", "keep", "on_oom"))  # its arguments that decide of one run
+# arguments of Rescue that concern one run only
+RESCUE_ARGUMENTS = frozenset(("resume", "keep", "on_oom"))
 _LONGEST_CLEAR = 300
 _MOST_POSITIONAL = 8  # more, such as a glob of files, are compared as one value
-_MOST_TOKENS = 5000  # a glob may have become more; they are then one value
-_NO_VALUE = "given"  # the value of an option without one
+_MOST_TOKENS = 5000  # an expanded glob may give more; they become one value
+_NO_VALUE = "given"  # stands for the value of an option without one
 
-# A guess at a short value takes about 5 ms; 2 MiB of memory.
+# Each guess at a short value costs about 5 ms and 2 MiB of memory.
 _SCRYPT = {"n": 2**11, "r": 8, "p": 1}
 SALT_BYTES = 16
 
@@ -159,13 +164,13 @@ SALT_BYTES = 16
 @dataclass(frozen=True, slots=True)
 class Arguments:
     """
-    Options by name, whatever the order they were given in.
+    Options by name, in any order.
 
     Attributes:
-        clear: of options that do not make another training.
-        others: of all others, positional arguments included; never to be stored.
-        written: each name as it was given, to be shown.
-        paths: real paths of those of `others` that name something which exists.
+        clear: values of options that do not change the training.
+        others: values of all others, positional arguments included. Never store them.
+        written: each name as the user wrote it, for messages.
+        paths: real paths of values in `others` that name an existing file.
     """
 
     clear: Mapping[str, str]
@@ -175,7 +180,7 @@ class Arguments:
 
 
 def parse(tokens: Sequence[str]) -> Arguments:
-    """What a command line says; of an option that is benign and given twice the last counts."""
+    """Parse a command line. If a benign option is given twice, the last value counts."""
     clear: dict[str, str] = {}
     others: dict[str, list[str]] = {}
     written: dict[str, str] = {}
@@ -195,7 +200,7 @@ def parse(tokens: Sequence[str]) -> Arguments:
 
 
 def parse_values(values: Iterable[tuple[str, str]]) -> Arguments:
-    """The same of names and values of variables and functions' arguments: `fold`, `train.fold`."""
+    """Like `parse`, for variables and functions' arguments: `fold`, `train.fold`."""
     clear: dict[str, str] = {}
     others: dict[str, list[str]] = {}
     for name, value in values:
@@ -208,27 +213,27 @@ def parse_values(values: Iterable[tuple[str, str]]) -> Arguments:
 
 def strip_temporary_path(value: str) -> str:
     """
-    A text that stays the same in another run: a path in the temporary folder relative to it.
+    A text that is the same in another run: paths become relative to the temporary folder.
 
-    The eight random characters that `tempfile` gives a name there are left out.
+    Removes the eight random characters that `tempfile` adds to names there.
     """
     folder = os.path.join(tempfile.gettempdir(), "")
     return _RANDOM.sub(r"\1", value.removeprefix(folder)) if value.startswith(folder) else value
 
 
 def is_benign_variable(name: str, value: str) -> bool:
-    """Whether a variable with this value makes no other training."""
+    """Whether a variable with this value does not change the training."""
     last = name.rpartition(".")[2]
     return last in RESCUE_ARGUMENTS or is_benign(last, value)
 
 
 def is_length(name: str) -> bool:
-    """Whether a variable says how far a training goes, such as `epoch`."""
+    """Whether a variable says how far a training runs, such as `epoch`."""
     return any(kind.names.fullmatch(name.lower()) for kind in _LENGTHS)
 
 
 def record(found: Arguments, salt: bytes) -> dict[str, Any]:
-    """As JSON values, without a value that may be a secret."""
+    """The arguments as JSON values, without a value that may be a secret."""
     return {
         "salt": salt.hex(),
         "clear": dict(found.clear),
@@ -241,15 +246,15 @@ def differing_options(
     saved: Mapping[str, Any], now: Arguments, *, common: bool = False
 ) -> list[str]:
     """
-    Options that make this another training than the saved one, as a person writes them.
+    Options that make this another training than the saved one, as the user writes them.
 
     Args:
-        saved: as `record` made it.
+        saved: the result of `record`.
         now: of this process.
-        common: compare those alone that both have.
+        common: compare only options that both have.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: `saved` is not what `record` made.
+        ValueError, KeyError, TypeError, AttributeError: `saved` is not a result of `record`.
     """
     hashed = {str(name): str(value) for name, value in saved["hashed"].items()}
     paths = {str(name): str(value) for name, value in saved["paths"].items()}
@@ -273,7 +278,7 @@ def differing_options(
 
 
 def changed_options(saved: Mapping[str, Any], now: Arguments) -> list[str]:
-    """Benign options that are given otherwise than in the saved run: `--epochs 20 (was 10)`."""
+    """Benign options that differ from the saved run: `--epochs 20 (was 10)`."""
     before = {str(name): str(value) for name, value in saved["clear"].items()}
     found = []
     for name in sorted(before.keys() | now.clear.keys()):
@@ -292,14 +297,14 @@ def changed_options(saved: Mapping[str, Any], now: Arguments) -> list[str]:
 
 
 def option_text(name: str, value: str | None = None) -> str:
-    """An option as a person writes it, of the name and value that `record` keeps."""
+    """An option as a user writes it, from the name and value that `record` stores."""
     shown = name if name.startswith(("argument", "-")) or "." in name else f"--{name}"
     shown = shown.replace("_", "-") if shown.startswith("--") else shown
     return shown if value in (None, _NO_VALUE) else f"{shown} {value}"
 
 
 def _options(tokens: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Each option as it was written, and its value; positional arguments are numbered."""
+    """Each option as written, and its value; positional arguments are numbered."""
     position = 0
     place = 0
     only_positional = False
@@ -337,10 +342,10 @@ def _options(tokens: Sequence[str]) -> Iterator[tuple[str, str | None]]:
             continue
         kind = _benign_kind(name)
         if kind is not None and not kind.following.fullmatch(following):
-            yield name, None  # a switch, and what follows is an argument by itself
+            yield name, None  # a switch; the next word is a separate argument
             continue
         if _last_part(name) in _BEFORE_ASSIGNMENTS and _ASSIGNMENT.fullmatch(following):
-            yield name, None  # `--multirun lr=0.1`: what follows has a name of its own
+            yield name, None  # `--multirun lr=0.1`: the next word has its own name
             continue
         place += 1
         yield name, following
@@ -366,11 +371,11 @@ def _last_part(name: str) -> str:
 
 
 def _benign_kind(shown: str) -> _Benign | None:
-    """What kind of benign option this is; None: it makes another training."""
+    """The kind of benign option; None: it may change the training."""
     name = shown.lstrip("-").replace("-", "_")
     sections, _, last = name.rpartition(".")
     if len(name) == 1 and shown.startswith("-") and name != name.lower():
-        return None  # -J, -V, -O: nobody knows
+        return None  # -J, -V, -O: meaning unknown
     known = all(each.lower() in _SECTIONS for each in sections.split(".")) if sections else True
     for kind in _BENIGN_OPTIONS:
         if not kind.names.fullmatch(last.lower()):
@@ -383,7 +388,7 @@ def _benign_kind(shown: str) -> _Benign | None:
 
 
 def is_benign(shown: str, value: str) -> bool:
-    """Whether an option with this value makes no other training."""
+    """Whether an option with this value does not change the training."""
     if shown.startswith("argument ") or len(value) > _LONGEST_CLEAR or _SECRET_PATH.search(value):
         return False
     if _HYDRA.fullmatch(shown):
@@ -406,7 +411,7 @@ def _build_arguments(
 
 def _normalise_number(value: str) -> str:
     """
-    A number as one text however it is written: `1e-4` and `0.0001`, `1.0` and `1`.
+    One text for all spellings of a number: `1e-4` and `0.0001`, `1.0` and `1`.
 
     `1.10` and `1.1`, `1_1` and `11`, `007` and `7` stay different: they may be versions or names.
     """

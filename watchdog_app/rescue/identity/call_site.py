@@ -1,4 +1,4 @@
-"""Where in the program a training begins: the function, and the plain values that it was given."""
+"""Where in the program a training begins: the function, and the plain values passed to it."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class CallSite:
     A function of the program that begins a training.
 
     Attributes:
-        function: its qualified name, with `#2` where the second `fit(...)` of its text trains;
-            behind it those of its callers whose text calls it a second time or later.
-        given: names and plain values that it and its callers were given, those of one name from
-            it to its callers; never to be stored or shown.
+        function: its qualified name, with `#2` if the second `fit(...)` in its text trains. The
+            names of callers follow whose text calls it a second time or later.
+        given: names and plain values passed to it and its callers. For one name, its own value
+            comes first, then those of its callers. Never store or show them.
     """
 
     function: str
@@ -49,9 +49,9 @@ class CallSite:
 
 def call_site(frame: FrameType | None) -> CallSite | None:
     """
-    The function of the program that `frame` was called from, outside of any library.
+    The program's function that called `frame`, outside of any library.
 
-    Its callers count up to the script itself: a debugger may have started that.
+    Its callers count up to the script itself, which a debugger may have started.
     """
     functions: list[str] = []
     given: dict[tuple[str, str], None] = {}
@@ -72,7 +72,7 @@ def call_site(frame: FrameType | None) -> CallSite | None:
 
 
 def _program_module(frame: FrameType) -> str | None:
-    """Name of the module that a frame runs; None: of a library."""
+    """Name of the module that a frame runs; None for a library."""
     name = str(frame.f_globals.get("__name__", ""))
     library = frame.f_code.co_filename.startswith(LIBRARY_FOLDERS) and name != "__main__"
     if library or name.partition(".")[0] in _LIBRARIES:
@@ -82,9 +82,9 @@ def _program_module(frame: FrameType) -> str | None:
 
 def _plain_values(frame: FrameType) -> list[tuple[str, str]]:
     """
-    Arguments of a frame's function, and variables of the loops around the line that it runs.
+    Arguments of a frame's function, and variables of the loops around its current line.
 
-    Without those that make no other training, such as `epochs`. Never raises.
+    Omits values that do not change the training, such as `epochs`. Never raises.
     """
     found = []
     for name, value in dict(_given_values(frame)).items():
@@ -96,14 +96,14 @@ def _plain_values(frame: FrameType) -> list[tuple[str, str]]:
         text = _value_text(values[name]) if name in values and name != "_" else None
         if text is None or arguments.is_length(name):
             continue
-        # `for lr in (0.1, 0.01)` begins a training for each, which `lr` as an argument does not.
+        # `for lr in (0.1, 0.01)` begins a training per value; `lr` as an argument does not.
         benign = arguments.is_benign_variable(name, text)
         found.append((f"loop variable {name}" if benign else name, text))
     return list(dict.fromkeys(found))
 
 
 def _given_values(frame: FrameType) -> list[tuple[str, Any]]:
-    """What a frame's function was given, by name: those of `**cfg` as `cfg.fold`."""
+    """The arguments passed to a frame's function, by name; those of `**cfg` as `cfg.fold`."""
     code = frame.f_code
     values = frame.f_locals
     count = code.co_argcount + code.co_kwonlyargcount
@@ -120,7 +120,7 @@ def _given_values(frame: FrameType) -> list[tuple[str, Any]]:
 
 
 def _value_text(value: Any) -> str | None:
-    """A plain value or a function, the same in another run, as text; None: it is neither."""
+    """A plain value or a function as a text that is the same in another run; None: neither."""
     try:
         if value is None or isinstance(value, bool):
             return str(value)
@@ -132,41 +132,42 @@ def _value_text(value: Any) -> str | None:
             return f"{value.__module__}.{value.__qualname__}"
         if isinstance(value, str) and len(value) <= _LONGEST_TEXT:
             return arguments.strip_temporary_path(str(value))
-    except Exception:  # whatever a program's values are made of
+    except Exception:  # objects of the program may raise
         return None
     return None
 
 
 def _loop_variables(frame: FrameType) -> list[str]:
-    """Variables that the loops around the line which a frame runs set. Never raises."""
+    """Variables that are set by the loops around a frame's current line. Never raises."""
     line = frame.f_lineno or 0
     try:
         source = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
         loops = _find_loops(source)
-    except Exception:  # no Python in it, or a loader of somebody's own
+    except Exception:  # not Python, or a custom loader
         return []
     return [name for first, last, names in loops for name in names if first <= line <= last]
 
 
 def _call_ordinal(frame: FrameType) -> str:
     """
-    `#2` at the second call of one name in a function's text, "" at the first. Never raises.
+    `#2` for the second call of one name in a function's text, "" for the first. Never raises.
 
-    Lines may come and go around it, and a rerun may skip the first.
+    It does not depend on line numbers, which edits change, nor on executed calls: a rerun may skip
+    the first.
     """
     code = frame.f_code
     try:
         positions = next(itertools.islice(code.co_positions(), frame.f_lasti // 2, None))
         source = "".join(linecache.getlines(code.co_filename, frame.f_globals))
         number = _count_calls(source).get((positions[1], positions[3]), 1)
-    except Exception:  # no Python in it, or a loader of somebody's own
+    except Exception:  # not Python, or a custom loader
         return ""
     return f"#{number}" if number > 1 else ""
 
 
 @functools.lru_cache(maxsize=16)
 def _count_calls(source: str) -> dict[tuple[int | None, int | None], int]:
-    """Of each call, by the end of its text: the how manieth of its name in its function."""
+    """End position of each call -> its ordinal among the calls of that name in its function."""
     found: dict[tuple[int | None, int | None], int] = {}
     functions: list[ast.AST] = [ast.parse(source)]
     while functions:

@@ -1,4 +1,6 @@
-"""What the text of a cell or command says of its training: the text itself, and its constants."""
+"""
+The parts of a cell's or command's text that identify its training: the text and its constants.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ _UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 def normalise(source: str) -> str:
     """
-    The text of a cell or command without what does not make it another training.
+    The text of a cell or command without parts that do not change the training.
 
-    Comments, blank lines and prints, numbers of epochs and the like, and what `Rescue` is told of
-    resuming.
+    Removes comments, blank lines, prints, numbers of epochs and the like, and the arguments of
+    `Rescue` about resuming.
     """
     try:
         tree = _Normaliser().visit(ast.parse(source))
@@ -26,9 +28,9 @@ def normalise(source: str) -> str:
 
 def constants(source: str) -> list[tuple[str, str]]:
     """
-    Names that a cell gives plain values: `FOLD = 3`, also in a class.
+    Names that a cell assigns plain values: `FOLD = 3`, also in a class.
 
-    Defaults of functions too: `def train(fold=3)` gives `train.fold`.
+    Includes defaults of functions: `def train(fold=3)` gives `train.fold`.
     """
     try:
         body = ast.parse(source).body
@@ -40,7 +42,7 @@ def constants(source: str) -> list[tuple[str, str]]:
             value = ast.literal_eval(node)
         except (TypeError, *_UNREADABLE):
             continue
-        if value not in ([], {}, ()) and value is not None:  # to be filled by training
+        if value not in ([], {}, ()) and value is not None:  # training fills these
             found.append((name, str(value)))
     return found
 
@@ -63,7 +65,7 @@ def _read_assignments(body: Sequence[ast.stmt], within: str = "") -> Iterator[tu
 
 
 def _unpack_assignment(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    """`A, B = 1, 2` as two."""
+    """Split `A, B = 1, 2` into two pairs."""
     if isinstance(target, ast.Name):
         yield target.id, value
     elif isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List):
@@ -83,7 +85,7 @@ def _read_defaults(given: ast.arguments) -> Iterator[tuple[str, ast.expr]]:
 
 
 class _Normaliser(ast.NodeTransformer):
-    """Takes out what does not make another training."""
+    """Removes code that does not change the training."""
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         call = node.value

@@ -1,8 +1,8 @@
 """
 Whether a rescue fits the program that would resume from it: one table of rules.
 
-Whose rescue it is comes first and is told elsewhere; so are names, shapes and types of tensors,
-which fit or do not whatever a person says.
+Other modules check first whose rescue it is. They also check names, shapes and types of tensors,
+where a user cannot override a mismatch.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ _BYTECODE = "bytecode-"
 
 
 class Decision(Enum):
-    """What becomes of a resume when something differs."""
+    """What a difference does to a resume."""
 
-    NEVER = "never"  # not even resume="force" goes on
+    NEVER = "never"  # not even resume="force" resumes
     REFUSE = "refuse"
     SAY = "say"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One thing that may differ: how that is found and put into words, and what is decided."""
+    """One property to compare: how to find and describe differences, and the decision."""
 
     key: str
     decision: Decision
-    differences: Callable[[RunIdentity, RunIdentity], Iterator[str]]  # rescue, program
+    differences: Callable[[RunIdentity, RunIdentity], Iterator[str]]  # arguments: rescue, program
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One that was found."""
+    """One difference."""
 
     key: str
     decision: Decision
@@ -58,11 +58,11 @@ class Verdict:
     found: tuple[Difference, ...] = ()
 
     def keys(self) -> set[str]:
-        """Of the rules whose subject differs."""
+        """The keys of the rules that found a difference."""
         return {each.key for each in self.found}
 
     def texts(self, decision: Decision) -> list[str]:
-        """Those of one decision, in words."""
+        """The messages with one decision."""
         return [each.text for each in self.found if each.decision is decision]
 
 
@@ -70,16 +70,16 @@ class Verdict:
 class Merged:
     """Settings after a three-way merge."""
 
-    values: Mapping[str, Json]  # what each is from here on
+    values: Mapping[str, Json]  # value of each setting after the resume
     said: tuple[str, ...] = ()
 
 
 def compare(saved: object, now: RunIdentity) -> Verdict:
     """
-    What differs between the program that saved and this one.
+    The differences between the program that saved and this one.
 
     Args:
-        saved: as `RunIdentity.to_json` gave it, from a file that may hold anything.
+        saved: the result of `RunIdentity.to_json`, from an untrusted file.
         now: of this program.
     """
     try:
@@ -100,8 +100,8 @@ def check_verdict(verdict: Verdict, rescue: str, *, forced: bool) -> list[str]:
     Refuse a rescue that does not fit, or return the lines to report at the resume.
 
     Args:
-        verdict: of `compare`.
-        rescue: as `describe_rescue` returns it.
+        verdict: the result of `compare`.
+        rescue: the result of `describe_rescue`.
         forced: `resume="force"` was given.
 
     Raises:
@@ -123,9 +123,9 @@ def mismatch(rescue: str, found: Sequence[str], *, may_be_forced: bool = True) -
     The error to raise.
 
     Args:
-        rescue: its folder, or as `describe_rescue` returns it.
-        found: what differs, a plain phrase each; the first few are shown.
-        may_be_forced: whether `resume="force"` resumes all the same.
+        rescue: its folder, or the result of `describe_rescue`.
+        found: the differences, one phrase each; the message shows the first few.
+        may_be_forced: whether `resume="force"` resumes anyway.
     """
     force = 'To resume all the same: Rescue(..., resume="force"); to' if may_be_forced else "To"
     return RescueMismatch(
@@ -144,10 +144,10 @@ def describe_rescue(path: str, step: int, created_unix_s: float) -> str:
 
 def describe_graph_difference(saved: Sequence[str], now: str) -> str:
     """
-    What the first steps compute otherwise, in words.
+    A message about the first steps, which compute something else.
 
     Args:
-        saved: the graphs of the rescue: a hash, and operations with their numbers.
+        saved: the graphs of the rescue: a hash, and operations with their counts.
         now: the graph of this program.
     """
 
@@ -164,7 +164,7 @@ def describe_graph_difference(saved: Sequence[str], now: str) -> str:
 
 
 def changed_statements(saved: object, now: Sequence[str]) -> list[int]:
-    """Which of a program's statements are not among those of a rescue, by their places."""
+    """The indices of statements of a program that a rescue does not have."""
     left = list(saved) if isinstance(saved, list) else []
     new = []
     for place, statement in enumerate(now):
@@ -176,7 +176,7 @@ def changed_statements(saved: object, now: Sequence[str]) -> list[int]:
 
 
 def format_lines(lines: Sequence[tuple[int, int]]) -> str:
-    """`12, 41-43`, the first few."""
+    """Line ranges as a text, `12, 41-43`; only the first few."""
     shown = ", ".join(
         str(first) if first == last else f"{first}-{last}"
         for first, last in lines[:_SHOWN_DIFFERENCES]
@@ -188,11 +188,11 @@ def merge_settings(
     base: Mapping[str, Json], theirs: Mapping[str, Json], mine: Mapping[str, Json]
 ) -> Merged:
     """
-    Settings as git merges lines: changed by the program on purpose, or moved by the training.
+    Merge settings like git merges lines: the program or the training may have changed each.
 
     Args:
         base: as the program set them when the saved run began.
-        theirs: as they were when it was saved.
+        theirs: as they were at the save.
         mine: as this program sets them.
     """
     values: dict[str, Json] = {}
@@ -261,7 +261,11 @@ def _layer(
 def _attributes(
     saved: Mapping[str, Any], now: Mapping[str, Any], moved: Sequence[str]
 ) -> Iterator[str]:
-    """What uses an attribute that one side lacks is other code, which has a rule of its own."""
+    """
+    Compare attributes that both sides have.
+
+    If one side lacks an attribute, its code differs, which another rule reports.
+    """
     after = now.get("attributes", {})
     before = {
         key: value
@@ -276,7 +280,7 @@ def _settings(
     whose: str, saved: Mapping[str, Json], now: Mapping[str, Json], same_version: bool
 ) -> Iterator[str]:
     for key in dict.fromkeys((*saved, *now)):
-        # What one side lacks may be the wording of another version.
+        # If one side lacks a key, another version may only name it differently.
         if not same_version and (key not in saved or key not in now):
             continue
         before, after = saved.get(key), now.get(key)
@@ -291,10 +295,10 @@ def changed_functions(
     saved: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
     """
-    Which functions compute something else, in words.
+    Messages about functions that compute something else.
 
     Args:
-        saved, now: as `code` of a `RunIdentity`.
+        saved, now: `code` of a `RunIdentity`.
     """
     before, after = list(saved), list(now)
     if len(before) != len(after):
@@ -316,7 +320,7 @@ def changed_functions(
         changed = _changed_function(then["functions"], each["functions"])
         if changed is None:
             continue
-        if not each["at"] and then["name"] != each["name"]:  # of a library
+        if not each["at"] and then["name"] != each["name"]:  # a function of a library
             yield f"{each['name']} is used in the program, {then['name']} in the rescue"
             continue
         inner = f" ({changed}, which it calls)" if changed != each["name"] else ""
@@ -332,7 +336,7 @@ def _changed_function(saved: list[Any], now: list[Any]) -> str | None:
     for then, each in zip(saved, now, strict=False):
         before, after = str(then[1]), str(each[1])
         kinds = before.partition(":")[0], after.partition(":")[0]
-        # The bytecode of one version of Python says nothing of another's.
+        # Bytecode of different Python versions cannot be compared.
         if any(kind.startswith(_BYTECODE) for kind in kinds) and kinds[0] != kinds[1]:
             return None
         if before != after:
@@ -354,7 +358,7 @@ def _optimizers(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
 
 
 def _data_difference(key: str, saved: RunIdentity, now: RunIdentity) -> tuple[Json, Json] | None:
-    """What both sides know of their data and know otherwise."""
+    """The values of a data key if both sides know it and they differ."""
     before, after = saved.data.get(key), now.data.get(key)
     return None if before is None or after is None or before == after else (before, after)
 
@@ -435,7 +439,7 @@ def _is_json_equal(before: Json, after: Json) -> bool:
 
 
 def join_differences(found: Sequence[str]) -> str:
-    """Differences in one phrase, the first few."""
+    """Differences as one phrase; only the first few."""
     shown = "; ".join(found[:_SHOWN_DIFFERENCES])
     more = len(found) - _SHOWN_DIFFERENCES
     return f"{shown}; and {more} more" if more > 0 else shown

@@ -1,4 +1,4 @@
-"""Which notebook this kernel runs, as far as the process itself can tell."""
+"""The notebook that this kernel runs, as far as the process itself knows."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 from watchdog_app.base.jupyter import VSCODE_SUFFIX, notebook_arguments
 
-# Programs that start a kernel for the notebook that they are told to run.
+# Programs that start a kernel to run a notebook given as an argument.
 _RUNNERS = frozenset(("jupyter-execute", "jupyter-nbconvert", "nbconvert", "papermill"))
 
 
 def notebook_path(env: Mapping[str, str] = os.environ) -> str | None:
     """
-    Path of the notebook of this kernel, or None.
+    Path of this kernel's notebook, or None.
 
-    A script that a notebook has started inherits its variables and is no notebook.
+    A script that a notebook has started inherits its variables but is not a notebook.
 
-    Sources: VS Code sets `__vsc_ipynb_file__` in the kernel; Jupyter Server 2 sets
-    JPY_SESSION_NAME for the kernels that it starts; `jupyter execute` and its kin name the
-    notebook on their command line.
+    Sources: VS Code sets `__vsc_ipynb_file__` in the kernel. Jupyter Server 2 sets JPY_SESSION_NAME
+    for the kernels that it starts. `jupyter execute` and similar programs have the notebook on
+    their command line.
     """
     here = ipython_shell()
     if here is None and _script_path() is not None:
@@ -36,7 +36,7 @@ def notebook_path(env: Mapping[str, str] = os.environ) -> str | None:
 
 
 def read_vscode_notebook() -> str | None:
-    """What VS Code has said of the notebook in this kernel's variables, and nowhere else."""
+    """The notebook's path from VS Code, which is only in this kernel's variables."""
     told = getattr(ipython_shell(), "user_ns", {}).get("__vsc_ipynb_file__")
     return told if isinstance(told, str) and told else None
 
@@ -51,7 +51,7 @@ def program_path(env: Mapping[str, str] = os.environ) -> str | None:
 
 
 def _read_executed_notebook(pid: int) -> str | None:
-    """The one notebook that the program `pid` was told to run; None where there are several."""
+    """The only notebook on the command line of `pid`; None if it has several."""
     from watchdog_app.base.linux.process import read_argv
 
     words = read_argv(pid)
@@ -75,16 +75,17 @@ def _script_path() -> str | None:
 
 
 def ipython_shell() -> Any:
-    """IPython's shell in this process; None: no prompt and no notebook."""
+    """IPython's shell in this process; None outside a prompt or notebook."""
     get = getattr(sys.modules.get("IPython"), "get_ipython", None)
     return get() if get else None
 
 
 def running_cell_number(shell: Any) -> int:
     """
-    The number of the cell that runs.
+    The number of the running cell.
 
-    IPython 9 counts on as a cell begins, those before it as it ends; both leave `_iN` first.
+    IPython 9 increments the counter when a cell begins, earlier versions when it ends. Both set
+    `_iN` first.
     """
     count = int(shell.execution_count)
     return count if f"_i{count}" in shell.user_ns else count - 1

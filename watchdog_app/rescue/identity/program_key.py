@@ -1,10 +1,10 @@
 """
-Which program this process runs, and which of its trainings begins: what a resume depends on.
+The program of this process, and which of its trainings begins: the key for a resume.
 
-A program is a script, module, notebook or command with its arguments; a training of it is told
-from others by `name=`, or by the function that begins it, the plain values which that was given
-(`call_site`) and how often it has begun one with them; in a notebook by the text of its cell too.
-See `arguments` for what is compared of arguments and values.
+A program is a script, module, notebook or command with its arguments. Its trainings differ by
+`name=`, or by three properties. These are the function that begins the training, the plain values
+passed to it (`call_site`), and how often it has begun one with them. In a notebook the text of the
+cell counts too. `arguments` defines how arguments and values are compared.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _TASKS = (
     *("SLURM_ARRAY_TASK_ID", "SGE_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAYID", "LSB_JOBINDEX"),
     *("JOB_COMPLETION_INDEX", "AWS_BATCH_JOB_ARRAY_INDEX", "CLOUD_RUN_TASK_INDEX"),
 )
-_NO_TASK = ("", "undefined")  # SGE says the second of a job that is no array
+_NO_TASK = ("", "undefined")  # SGE sets "undefined" for a job that is not an array
 _SIMPLE = (bool, int, float, str, bytes, type(None))
 _TRANSPARENT = frozenset(("multiprocessing", "threading", "_thread", "queue", "_multiprocessing"))
 SALT_BYTES = arguments.SALT_BYTES
-# Kept among the arguments.
+# Stored among the arguments.
 _CELL, _COMMAND, _PROCESS, _THREAD = "cell", "command", "process", "thread"
 _LABELS = {
     _CELL: "the text of the cell",
@@ -49,37 +49,38 @@ _LABELS = {
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What this process runs."""
+    """The program of this process."""
 
     kind: str  # "script", "module", "notebook", "command", "prompt"
     path: str | None  # real path of script, module or notebook
     arguments: Arguments
-    pooled: bool  # a worker that is given one task after another, nobody knows which
+    pooled: bool  # a worker that gets one task after another from a pool, in unknown order
 
     @property
     def shown(self) -> str:
-        """As a person calls it."""
+        """The program's name in messages."""
         return _program_label(self.kind, self.path)
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Which of a program's trainings."""
+    """One training of a program."""
 
     name: str | None  # as given by the user
-    site: CallSite | None  # that begins it; None: it was found while it ran
-    turn: int  # how many that call site, or this name, has begun with this one
-    place: int  # the same of the whole process
+    site: CallSite | None  # where it begins; None: the agent found it while it ran
+    # number of trainings that this call site, or this name, has begun, including this one
+    turn: int
+    place: int  # the same count for the whole process
     rank: str = "0"
     task: str | None = None  # of a job array
 
 
 def program(*, skip_cells: bool = False) -> Program:
     """
-    This process's program, as it is now. Never raises.
+    This process's current program. Never raises.
 
     Args:
-        skip_cells: leave the text of cells out, which takes a look at each.
+        skip_cells: omit the text of cells, which takes time per cell.
     """
     shell = notebook.ipython_shell()
     if shell is not None and not _runs_script(shell):
@@ -117,14 +118,14 @@ def training(
     place: int,
     env: Mapping[str, str] = os.environ,
 ) -> Training:
-    """The training that begins now; ranks and tasks as launchers tell them."""
+    """The training that begins now; launchers set the variables for rank and task."""
     rank = next((env[each] for each in _RANKS if env.get(each)), "0")
     task = next((env[each] for each in _TASKS if env.get(each, "") not in _NO_TASK), None)
     return Training(name, site, turn, place, rank, task)
 
 
 def record(program: Program, training: Training, salt: bytes) -> dict[str, Any]:
-    """Both as JSON values, for a rescue; no argument's value that may be a secret."""
+    """Program and training as JSON values, for a rescue; without values that may be secrets."""
     return {
         "kind": program.kind,
         "path": program.path,
@@ -147,9 +148,9 @@ def mismatch_reason(
     Why the saved training is not this one, as a phrase; None: it is this one.
 
     Args:
-        saved: as `record` made it, from a file that may hold anything.
-        program: this process's.
-        training: that begins now; None: whichever of this program.
+        saved: the result of `record`, from an untrusted file.
+        program: of this process.
+        training: that begins now; None: any training of this program.
     """
     try:
         return _mismatch_reason(saved, program, training)
@@ -158,7 +159,7 @@ def mismatch_reason(
 
 
 def relocate(saved: Mapping[str, Any], program: Program) -> dict[str, Any]:
-    """The key of a saved run, for the path that its program has now."""
+    """The key of a saved run with the current path of its program."""
     told = {
         name: {**saved[name], "paths": {}}
         for name in ("arguments", "given")
@@ -228,7 +229,7 @@ def _mismatch_reason(
 
 
 def _is_renamed(saved: Mapping[str, Any], now: str) -> bool:
-    """Whether the function that began a training is gone, and this one is new in the program."""
+    """Whether the function that began a training no longer exists, and this one is new."""
     before, functions = saved["site"], saved.get("functions")
     if not isinstance(functions, list) or " < " in before or " < " in now:
         return False
@@ -241,7 +242,7 @@ def _is_renamed(saved: Mapping[str, Any], now: str) -> bool:
 
 
 def _defined_functions() -> list[str]:
-    """The names of the program's functions and classes, as far as they are defined by now."""
+    """The names of the program's functions and classes that are defined by now."""
     main = vars(sys.modules["__main__"]) if "__main__" in sys.modules else {}
     return sorted(
         name
@@ -257,7 +258,9 @@ def _join_names(differing: list[str]) -> str:
 
 
 def _call_arguments(training: Training) -> Arguments:
-    """The plain values that it was begun with; a name tells it alone."""
+    """
+    The plain values passed to the training; empty if it has a name, which identifies it alone.
+    """
     if training.site is None or training.name is not None:
         return Arguments({}, {}, {})
     return arguments.parse_values(training.site.given)
@@ -270,15 +273,15 @@ def _program_label(kind: str, path: object) -> str:
 
 
 def _read_started_program() -> tuple[str, str | None, Sequence[str]]:
-    """Kind, real path and arguments, as the process was started."""
+    """Kind, real path and arguments with which the process was started."""
     main = sys.modules.get("__main__")
     file = getattr(main, "__file__", None)
-    named = isinstance(file, str) and not file.startswith("<")  # of a pipe: <stdin>
+    named = isinstance(file, str) and not file.startswith("<")  # a pipe gives <stdin>
     path = os.path.realpath(str(file)) if named else None
     spec = getattr(getattr(main, "__spec__", None), "name", None)
     kind, given, tokens = _command_line(list(getattr(sys, "orig_argv", ())))
     module = isinstance(spec, str)
-    # A debugger, a launcher or a fork may have put another program in the place of the first.
+    # A debugger, a launcher or a fork may have replaced the first program.
     if path is None:
         return (kind if kind == "command" else "prompt"), None, tokens
     if kind == "module" and module:
@@ -292,7 +295,7 @@ def _read_started_program() -> tuple[str, str | None, Sequence[str]]:
 
 
 def _command_line(words: list[str]) -> tuple[str, str, list[str]]:
-    """Kind, what was given for it, and the arguments behind; of an interpreter's command line."""
+    """Kind, its value, and the remaining arguments of an interpreter's command line."""
     place = 1
     while place < len(words):
         word = words[place]
@@ -319,7 +322,7 @@ def _runs_script(shell: Any) -> bool:
     """Whether IPython was started for a script, and no cell has run in it."""
     try:
         cells = "_i1" in shell.user_ns or int(shell.execution_count) > 1
-    except Exception:  # whatever a shell of somebody's own is made of
+    except Exception:  # a custom shell may lack these attributes
         return False
     argv = list(getattr(sys, "argv", None) or ())
     if cells or not argv or getattr(shell, "kernel", None) is not None:
@@ -328,7 +331,7 @@ def _runs_script(shell: Any) -> bool:
 
 
 def _read_stdin_program() -> str:
-    """The text of a program that is read from a pipe; at a prompt no two sessions are the same."""
+    """The text of a program read from a pipe; at a prompt a text that no other session has."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_back is not None:
         frame = frame.f_back
@@ -338,7 +341,7 @@ def _read_stdin_program() -> str:
 
 
 def _process_key() -> tuple[str | None, bool]:
-    """What a process of multiprocessing was given to do; whether it takes tasks from a pool."""
+    """What a multiprocessing process was given to do; whether it takes tasks from a pool."""
     module = sys.modules.get("multiprocessing.process")
     process = module.current_process() if module is not None else None
     if process is None or getattr(process, "name", "MainProcess") == "MainProcess":
@@ -353,13 +356,13 @@ def _process_key() -> tuple[str | None, bool]:
     own = {name: value for name, value in vars(process).items() if not name.startswith("_")}
     try:
         return f"{type(process).__qualname__} {_to_comparable((given, own))!r}", False
-    except TypeError:  # nothing tells it from its siblings: it goes on by `name=` alone
+    except TypeError:  # nothing distinguishes it from its siblings: only `name=` allows a resume
         return "", True
 
 
 def thread_key() -> tuple[str | None, bool]:
     """
-    What this thread of the program was given to do, and whether nobody can tell. Never raises.
+    What this thread of the program was given to do, and whether it is unknown. Never raises.
 
     None in the main thread.
     """
@@ -369,16 +372,16 @@ def thread_key() -> tuple[str | None, bool]:
     given = [getattr(thread, f"_{name}", None) for name in ("target", "args", "kwargs")]
     try:
         return repr(_to_comparable(given)), False
-    except TypeError:  # of a pool, or given objects that look alike
+    except TypeError:  # a pool thread, or arguments that look the same
         return type(thread).__qualname__, True
 
 
 def _to_comparable(value: Any, depth: int = 0) -> Any:
     """
-    `value` as far as it is the same in another run.
+    The parts of `value` that are the same in another run.
 
     Raises:
-        TypeError: it holds something that cannot be compared.
+        TypeError: it contains something that cannot be compared.
     """
     if isinstance(value, str):
         return arguments.strip_temporary_path(value)
@@ -392,7 +395,7 @@ def _to_comparable(value: Any, depth: int = 0) -> Any:
     if isinstance(value, FunctionType | BuiltinFunctionType | type):
         return f"{value.__module__}.{value.__qualname__}"
     if kind.__module__.partition(".")[0] in _TRANSPARENT:
-        return kind.__qualname__  # queues, locks, pipes: they hold no settings
+        return kind.__qualname__  # queues, locks, pipes: they contain no settings
     if depth < 6 and hasattr(kind, "__dataclass_fields__"):
         return [kind.__qualname__, _to_comparable(dict(vars(value)), depth + 1)]
     raise TypeError(kind.__qualname__)
@@ -400,17 +403,17 @@ def _to_comparable(value: Any, depth: int = 0) -> Any:
 
 def _read_cells(shell: Any, *, whole: bool) -> Arguments:
     """
-    Of a notebook: the cell that trains, and the constants that its cells have set.
+    Arguments of a notebook: the cell that trains, and the constants that its cells set.
 
     Args:
         shell: IPython's.
-        whole: all cells make the program, as nobody knows which notebook this is.
+        whole: use all cells as the program, because the notebook is unknown.
     """
     try:
         running = notebook.running_cell_number(shell)
         inputs = [shell.user_ns.get(f"_i{number}") for number in range(1, running + 1)]
         texts = [_to_python(shell, each) if isinstance(each, str) else "" for each in inputs]
-    except Exception:  # whatever a shell of somebody's own is made of
+    except Exception:  # a custom shell may lack these attributes
         return Arguments({}, {}, {})
     # The last value counts.
     values = dict(pair for text in texts for pair in cells.constants(text))
@@ -423,5 +426,5 @@ def _read_cells(shell: Any, *, whole: bool) -> Arguments:
 def _to_python(shell: Any, text: str) -> str:
     try:
         return str(shell.transform_cell(text))
-    except Exception:  # no Python in it, such as a cell of HTML
+    except Exception:  # not Python, such as a cell of HTML
         return text

@@ -1,4 +1,4 @@
-"""What is known of a training before its first step, to tell later whether a rescue fits it."""
+"""Facts about a training before its first step, for a later check that a rescue fits it."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ def _json_field(kind: str) -> Any:
 @dataclass(frozen=True, slots=True)
 class RunIdentity:
     """
-    Gathered facts, all of them JSON values.
+    Facts about a training, all of them JSON values.
 
     Attributes:
-        framework: who trains, with its backend: "a Keras fit on torch".
-        version: of the framework; another one may word a configuration otherwise.
-        model: for each layer or module in order `label`, `class`, `inputs` (which outputs it is
-            given), `settings`, and `attributes` of one of the program's own.
+        framework: what trains, with its backend: "a Keras fit on torch".
+        version: of the framework; another one may name settings differently.
+        model: per layer or module in order: `label`, `class`, `inputs` (the outputs that it reads),
+            `settings`, and `attributes` for a class of the program.
         moved: names of attributes that training has changed since.
-        code: for each function of the program that computes `name`, `at` (file and line) and
-            `functions` (name and hash of it and of those that it calls).
+        code: per function of the program that computes: `name`, `at` (file and line) and
+            `functions` (name and hash of the function and of its callees).
         loss: its class, configuration and weights.
         optimizers: name to class.
-        settings: what training may change and a program may set anew: learning rate, momentum.
+        settings: values that training may change and a program may set again: learning rate,
+            momentum.
         data: `kind`, `rows`, `batch_size`, `batches`, `elements` (types and shapes of a row) and
-            `sample` (a checksum of a few rows), as far as they are known.
+            `sample` (a checksum of a few rows), if known.
         seeds: of the global random generators.
         statements: a hash of each top-level statement of the program.
-        lines: first and last line of each of them, not saved.
+        lines: first and last line of each statement; not saved.
     """
 
     framework: str
@@ -53,7 +54,7 @@ class RunIdentity:
     lines: Sequence[tuple[int, int]] = ()
 
     def to_json(self) -> dict[str, Json]:
-        """For rescue.json."""
+        """The facts for rescue.json."""
         told = {each.name: getattr(self, each.name) for each in fields(self)}
         del told["lines"]
         return told
@@ -61,13 +62,13 @@ class RunIdentity:
     @classmethod
     def read(cls, saved: object) -> RunIdentity:
         """
-        From what lies in a rescue.json.
+        Read the facts in a rescue.json.
 
         Raises:
-            ValueError: it is not what `to_json` gave.
+            ValueError: it is not a result of `to_json`.
         """
         if not isinstance(saved, dict) or not isinstance(saved.get("framework"), str):
-            raise ValueError("no identity")  # noqa: TRY004 - of a file, not of a caller
+            raise ValueError("no identity")  # noqa: TRY004 - from a file, not from a caller
         found: dict[str, Json] = {"framework": saved["framework"]}
         for each in fields(cls):
             kind = each.metadata.get("kind")
@@ -75,6 +76,6 @@ class RunIdentity:
                 continue
             value = saved.get(each.name)
             if not isinstance(value, list if kind == LIST else dict):
-                raise ValueError(f"no {each.name}")  # noqa: TRY004 - of a file, not of a caller
+                raise ValueError(f"no {each.name}")  # noqa: TRY004 - from a file, not from a caller
             found[each.name] = value
         return cls(**found, version=str(saved.get("version", "")))

@@ -1,1 +1,1 @@
-"""What a training shows of itself, so that it can be copied from outside while it stands still."""
+"""The state that a training publishes, so that another process can copy it while it is stopped."""

@@ -1,9 +1,9 @@
 """
-Reads another process's memory, which may be frozen or short of memory.
+Read the memory of another process, which may be frozen or short of memory.
 
-Source: proc(5) on /proc/PID/mem. It asks the permission that process_vm_readv(2) does, and was as
-fast: the same user, and where Yama restricts it (ptrace_scope 1) that process's own word, see
-prctl(2) on PR_SET_PTRACER.
+Source: proc(5) on /proc/PID/mem. The kernel checks the same permission as for process_vm_readv(2),
+and the speed was the same. It requires the same user. With Yama's ptrace_scope 1 the process must
+also permit the reader, see prctl(2) on PR_SET_PTRACER.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class ProcessMemory:
 
     def __init__(self, pid: int) -> None:
         """
-        Nothing is read yet.
+        Open the memory; nothing is read yet.
 
         Raises:
-            OSError: there is no such process, or this one may not read it.
+            OSError: the process does not exist, or this one may not read it.
         """
-        # Opened at once: the permission is asked now, and the number may be another's later.
+        # Open now: the kernel checks the permission here, and may reuse the pid later.
         self._fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """May be called twice."""
+        """Close the memory; may be called twice."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -51,10 +51,10 @@ class ProcessMemory:
 
     def read_into(self, place: memoryview, address: int) -> None:
         """
-        Fill `place`, which can be written to, with what lies at `address`.
+        Fill the writable `place` with the bytes at `address`.
 
         Raises:
-            OSError: it does not lie there, or may not be read.
+            OSError: the address is not mapped, or not readable.
         """
         done = 0
         while done < len(place):
@@ -72,7 +72,7 @@ class ProcessMemory:
             pieces: address and length of each.
 
         Raises:
-            OSError: as `read_into`.
+            OSError: see `read_into`.
         """
         found = bytearray(sum(length for _, length in pieces))
         with memoryview(found) as whole:
@@ -86,10 +86,10 @@ class ProcessMemory:
 
 class Gathering:
     """
-    Pieces of this process's own memory, copied together by one call as often as wanted.
+    Pieces of this process's own memory, which one call copies as often as needed.
 
-    By pwritev(2) into a file in memory: of hundreds of small pieces that takes a tenth of the time
-    that process_vm_readv(2) does, which looks for the pages of each.
+    It uses pwritev(2) into a file in memory. For hundreds of small pieces that takes a tenth of the
+    time of process_vm_readv(2), which looks up the pages of each.
     """
 
     def __init__(self, pieces: Sequence[tuple[int, int]]) -> None:
@@ -98,7 +98,7 @@ class Gathering:
             pieces: address and length of each.
 
         Raises:
-            OSError: there is no room, or nothing of the kind on this system.
+            OSError: not enough memory, or this system does not support it.
         """
         total = sum(length for _, length in pieces)
         self._fd = os.memfd_create("watchdog-gathering")
@@ -115,7 +115,7 @@ class Gathering:
         self._call = _pwritev()
 
     def move(self, addresses: Iterable[int]) -> None:
-        """The pieces lie elsewhere now, and are as long as they were."""
+        """Set new addresses of the pieces; their lengths stay the same."""
         new = iter(addresses)
         for _length, _at, places, _count in self._calls:
             for place in places:
@@ -123,10 +123,10 @@ class Gathering:
 
     def take(self) -> memoryview:
         """
-        The pieces as they are now, one after the other; the next call writes over them.
+        The current bytes of the pieces, one after the other; the next call overwrites them.
 
         Raises:
-            OSError: one of them is not there.
+            OSError: a piece is not mapped.
         """
         for length, at, places, count in self._calls:
             if self._call(self._fd, places, count, at) != length:
@@ -136,7 +136,7 @@ class Gathering:
 
 def _allocate(fd: int, size: int) -> bool:
     if size:
-        os.posix_fallocate(fd, 0, size)  # now rather than when memory is short
+        os.posix_fallocate(fd, 0, size)  # allocate now, not when memory is short
     return size > 0
 
 

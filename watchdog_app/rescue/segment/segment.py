@@ -1,11 +1,11 @@
 """
-The segment that a training publishes itself in: read from outside while the training stands still.
+The segment in which a training publishes itself, for a reader while the training is stopped.
 
-A file in memory that the watchdog makes, sizes and touches, so that it is charged to nobody in
-the training's group. The agent maps it and writes; whoever watches maps it too. Everything that
-the agent writes is in place before it counts: there are two areas for the snapshot, and the number
-of the one that is valid, and then the sequence number, are set last. A kill or a freeze between
-any two instructions leaves the old snapshot or the new one.
+It is a file in memory. The watcher (daemon or guard) makes it, sets its size and touches its pages,
+so that they are not charged to the training's group. The agent and the watcher both map it. The
+agent writes a new snapshot into one of two areas. Only after that it sets the number of the valid
+area, and then the sequence number. A kill or a freeze between any two instructions leaves the old
+snapshot or the new one.
 
     slot (of 8 bytes, little-endian)     written by
     0  magic                             the watcher
@@ -16,15 +16,15 @@ any two instructions leaves the old snapshot or the new one.
     6  which area is valid               the agent
     7  step at this sequence             the agent
     8  publish after every batch         the watcher
-    9  pid that will read               the watcher
+    9  pid that will read                the watcher
     10 pid that was permitted to read    the agent
     11 (not used)
-    12 bytes of the reason               the agent, where there is no snapshot
-    13 publish for more than is free     the watcher, where nothing refuses a jump
+    12 bytes of the reason               the agent, if there is no snapshot
+    13 spend more time on publishing     the watcher, if nothing refuses a jump
     16 area 0: stamp, length, CRC-32, step, bytes of the state
     24 area 1: the same
 
-The reason, as text, begins at byte 256. The areas share what is behind byte 4096.
+The reason, as text, begins at byte 256. The areas share the bytes from 4096 on.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 
 SEGMENT_BYTES = 4 * 1024 * 1024
 MOST_BYTES = 256 * 1024 * 1024
-ENVIRONMENT = "WATCHDOG_GUARD"  # a folder: there a task that `watchdog exec` started finds its own
+ENVIRONMENT = "WATCHDOG_GUARD"  # a folder with the segments of tasks that `watchdog exec` started
 
 MAGIC = int.from_bytes(b"WDSEGMNT", "little")
 VERSION = 4
 BASE = 4096
 REASON_AT, REASON_BYTES = 256, 1024
-STRIDE = 64 * 4096  # of a new segment
+STRIDE = 64 * 4096  # bytes per write of a new segment
 SPARE = "spare"
 
 (MAGIC_AT, VERSION_AT, BYTES_AT, PID, START, SEQUENCE, WHICH, STEP) = range(8)
@@ -61,11 +61,11 @@ STAMP, LENGTH, CRC, AT_STEP, STATE = range(5)
 
 
 class SegmentDamaged(WatchdogError):
-    """What is in a segment is not what this layout allows. The message says what."""
+    """A segment has contents that this layout does not allow. The message says which."""
 
 
 class RawSnapshot:
-    """A snapshot as it lies in a segment: whole, by its checksum."""
+    """A snapshot in a segment; its checksum is correct."""
 
     __slots__ = ("body", "sequence", "state_bytes", "step")
 
@@ -77,15 +77,15 @@ class RawSnapshot:
 
 
 class Segment:
-    """A segment, mapped. Whoever watches uses the first half of the methods, the agent the rest."""
+    """A mapped segment. The watcher uses the first half of the methods, the agent the rest."""
 
     def __init__(self, path: str) -> None:
         """
         Map the segment at `path`.
 
         Raises:
-            OSError: there is none, or it belongs to somebody else.
-            SegmentDamaged: it is no segment of this layout.
+            OSError: it does not exist, or belongs to another user.
+            SegmentDamaged: it is not a segment of this layout.
         """
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
@@ -107,7 +107,7 @@ class Segment:
             raise SegmentDamaged(f"{path} is no segment, or one of another version of watchdog")
 
     def close(self) -> None:
-        """Let go of the mapping; may be called twice."""
+        """Unmap the segment; may be called twice."""
         self._slots.release()
         self._bytes.release()
         self._memory.close()
@@ -118,14 +118,14 @@ class Segment:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # For whoever watches. --------------------------------------------------------------
+    # For the watcher. -----------------------------------------------------------------
 
     def ask_every_batch(self, on: bool) -> None:
-        """A limit is near: publish after every batch, not only as often as is free."""
+        """Ask the agent to publish after every batch, because a limit is near."""
         self._slots[ASK] = int(on)
 
     def ask_eagerly(self, on: bool) -> None:
-        """A jump can come at any time: snapshots are worth more than is free."""
+        """Ask the agent to spend more time on publishing, because memory can jump at any time."""
         self._slots[EAGER] = int(on)
 
     def permit(self, pid: int) -> None:
@@ -134,12 +134,12 @@ class Segment:
 
     @property
     def permitted(self) -> int | None:
-        """The process that the agent has permitted, None before it has."""
+        """The process that the agent has permitted; None before that."""
         return self._slots[PERMITTED] or None
 
     @property
     def owner(self) -> tuple[int, int] | None:
-        """pid and start time of the agent that has mapped it; None before one has."""
+        """pid and start time of the agent that has mapped the segment; None before that."""
         return (self._slots[PID], self._slots[START]) if self._slots[PID] else None
 
     @property
@@ -162,7 +162,7 @@ class Segment:
 
     def newest(self) -> RawSnapshot | None:
         """
-        The newest whole snapshot, which may be stale: compare its sequence with `sequence`.
+        The newest complete snapshot, which may be stale: compare its sequence with `sequence`.
 
         Raises:
             SegmentDamaged: lengths or checksum are wrong.
@@ -184,7 +184,7 @@ class Segment:
 
     @property
     def fresh(self) -> bool:
-        """Whether what is published is of this boundary, as far as one sees without reading it."""
+        """Whether the snapshot belongs to this boundary; does not check the snapshot itself."""
         sequence, which = self.sequence, self._slots[WHICH]
         if sequence % 2 or which > 1:
             return False
@@ -192,7 +192,7 @@ class Segment:
 
     @property
     def state_bytes(self) -> int:
-        """What a save would write, by the word of the newest snapshot; 0: there is none."""
+        """Bytes that a save would write, from the newest snapshot; 0: there is none."""
         which = self._slots[WHICH]
         at = AREAS[which & 1]
         return int(self._slots[at + STATE]) if self._slots[at + STAMP] else 0
@@ -201,38 +201,38 @@ class Segment:
 
     @property
     def asked(self) -> bool:
-        """Whether the snapshot is wanted after every batch."""
+        """Whether the watcher wants a snapshot after every batch."""
         return bool(self._slots[ASK])
 
     @property
     def eager(self) -> bool:
-        """Whether snapshots are worth more than is free."""
+        """Whether the agent must spend more time on publishing, see `ask_eagerly`."""
         return bool(self._slots[EAGER])
 
     @property
     def reader(self) -> int | None:
-        """The process that will read, and has not been permitted yet."""
+        """The process that will read, if the agent has not permitted it yet."""
         pid = self._slots[READER]
         return None if pid in (0, self._slots[PERMITTED]) else int(pid)
 
     def set_permitted(self, pid: int) -> None:
-        """The process `pid` may read now."""
+        """Record that the process `pid` may read now."""
         self._slots[PERMITTED] = pid
 
     def begin(self, pid: int, start_time: int) -> None:
-        """This process publishes here from now on; nothing is published yet."""
+        """Start publishing for this process; nothing is published yet."""
         slots = self._slots
         slots[SEQUENCE] = slots[SEQUENCE] // 2 * 2 + 3  # odd, and no snapshot has it
         slots[PID], slots[START] = pid, start_time
         self.set_reason(None)
 
     def step_begins(self) -> None:
-        """Something large is about to be changed: until the next boundary nothing counts."""
+        """Mark the start of a large change: until the next boundary no snapshot is valid."""
         slots = self._slots
         slots[SEQUENCE] |= 1
 
     def boundary(self, step: int) -> None:
-        """A boundary without a snapshot: one that was published before is stale now."""
+        """Mark a boundary without a snapshot; an earlier snapshot becomes stale."""
         slots = self._slots
         slots[SEQUENCE] |= 1
         slots[STEP] = max(0, step)
@@ -242,16 +242,16 @@ class Segment:
         self, step: int, state_bytes: int, length: int, write: Callable[[memoryview], int]
     ) -> bool:
         """
-        A boundary with a snapshot.
+        Mark a boundary with a snapshot.
 
         Args:
-            step: steps that are complete.
-            state_bytes: of the tensors that the snapshot tells of.
+            step: complete steps.
+            state_bytes: of the tensors in the snapshot.
             length: of the snapshot.
-            write: fills a view of that length and gives its CRC-32.
+            write: fills a view of that length and returns its CRC-32.
 
         Returns:
-            False where the snapshot is too long: the boundary is then one without a snapshot.
+            False if the snapshot is too long: the boundary is then one without a snapshot.
         """
         slots = self._slots
         slots[SEQUENCE] |= 1

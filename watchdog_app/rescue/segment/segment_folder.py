@@ -1,4 +1,4 @@
-"""Where the segments of this user's trainings are, and how one comes to be there."""
+"""The folder with the segments of this user's trainings, and how a segment gets there."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ _SHARED = "/dev/shm"  # noqa: S108
 
 def folder(env: Mapping[str, str] = os.environ) -> str:
     """
-    Where this user's segments are: beside the daemon's socket, if that is in memory.
+    The folder of this user's segments: next to the daemon's socket, if that is in memory.
 
-    A segment on a disk would be written to it all the time, and read from it when memory is short.
+    A segment on a disk would be written to the disk all the time, and read from it when memory is
+    short.
     """
     runtime = paths.runtime_dir(env)
     if not sys.platform.startswith("linux") or is_in_memory(
         _nearest_existing(os.path.abspath(runtime))
     ):
         return os.path.join(runtime, _FOLDER)
-    # One for each runtime folder: so many daemons a user may have.
+    # One for each runtime folder: a user may run one daemon per folder.
     shared = f"{_SHARED}/watchdog-{os.getuid()}-{zlib.crc32(runtime.encode()):08x}"
     return os.path.join(shared if os.path.isdir(_SHARED) else runtime, _FOLDER)
 
@@ -55,8 +56,8 @@ def remove_ended(where: str) -> None:
 
 
 def remove_unused(where: str) -> None:
-    """Remove segments of ended processes, and the folder where it is empty then."""
-    with suppress(OSError):  # segments that trainings still publish in are kept for the next
+    """Remove segments of ended processes, and the folder if it is empty then."""
+    with suppress(OSError):  # a later daemon uses segments that trainings still publish in
         remove_ended(where)
         os.rmdir(where)
         if os.path.dirname(os.path.dirname(where)) == _SHARED:
@@ -68,7 +69,7 @@ def make_folder(where: str) -> None:
     Make the folder for segments.
 
     Raises:
-        OSError: it cannot be made, or is somebody else's.
+        OSError: it cannot be made, or belongs to another user.
     """
     for each in (os.path.dirname(where), where):
         os.makedirs(each, mode=0o700, exist_ok=True)
@@ -84,10 +85,10 @@ def segment_path(where: str, pid: int, start_time: int) -> str:
 
 def make_segment(path: str, size_bytes: int = SEGMENT_BYTES) -> None:
     """
-    A new segment at `path`, every byte of it there: charged to this process's group.
+    Make a new segment at `path` with every page allocated, charged to this process's group.
 
     Raises:
-        OSError: there is one already, or there is no room.
+        OSError: one exists already, or memory is short.
     """
     new = f"{path}.new-{os.getpid()}"
     fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -99,18 +100,18 @@ def make_segment(path: str, size_bytes: int = SEGMENT_BYTES) -> None:
             os.pwrite(fd, b"".join(each.to_bytes(8, "little") for each in head), 0)
         finally:
             os.close(fd)
-        os.link(new, path)  # whole, or not there
+        os.link(new, path)  # the segment appears complete or not at all
     finally:
         os.unlink(new)
 
 
 def ask(path: str, on: bool) -> None:
-    """`Segment.ask_every_batch` by somebody who keeps no segment mapped. Raises OSError."""
+    """`Segment.ask_every_batch` for a process that does not map the segment. Raises OSError."""
     _write_slot(path, ASK, int(on))
 
 
 def permit(path: str, pid: int) -> None:
-    """`Segment.permit` likewise. Raises OSError."""
+    """`Segment.permit` for a process that does not map the segment. Raises OSError."""
     _write_slot(path, READER, pid)
 
 
@@ -124,10 +125,10 @@ def _write_slot(path: str, slot: int, value: int) -> None:
 
 def make_spare(where: str, size_bytes: int = SEGMENT_BYTES) -> bool:
     """
-    Have a segment ready for the next process that begins to publish; whether one was made.
+    Make a spare segment for the next process that begins to publish; return whether one was made.
 
     Raises:
-        OSError: there is no room.
+        OSError: memory is short.
     """
     path = os.path.join(where, SPARE)
     if os.path.lexists(path):
@@ -138,10 +139,10 @@ def make_spare(where: str, size_bytes: int = SEGMENT_BYTES) -> bool:
 
 def claim(where: str, pid: int, start_time: int) -> str:
     """
-    The segment of this process: its own where there is one, else the spare one, else a new one.
+    The segment of this process: its own if it exists, else the spare one, else a new one.
 
     Raises:
-        OSError: none can be had.
+        OSError: none is available.
     """
     path = segment_path(where, pid, start_time)
     if os.path.exists(path):
@@ -154,7 +155,7 @@ def claim(where: str, pid: int, start_time: int) -> str:
 
 
 def _nearest_existing(path: str) -> str:
-    """The folder, or the nearest one above it that is there."""
+    """The folder, or its nearest existing parent."""
     while not os.path.exists(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)
     return path

@@ -1,14 +1,15 @@
 """
-What a training publishes at a boundary: everything that a rescue would hold, or where it lies.
+What a training publishes at a boundary: the contents of a rescue, or their addresses.
 
-Large tensors are told by address; small ones, which a step moves before it touches the large, are
-in the snapshot with their bytes. The rest is the JSON of a rescue: what hardly ever changes in one
-text, what changes with each step in another, which wins. Of each large tensor a few elements are
-noted as well: whoever copies compares them, and sees what was changed without the agent's knowing.
+For large tensors the snapshot has the address. Small tensors are in it with their bytes, because a
+step changes them before it touches the large ones. The rest is the JSON of a rescue in two texts.
+One has the values that hardly ever change; the other has those that change with each step, and
+takes precedence. Of each large tensor a few elements are recorded as well. The copier compares
+them, and so detects changes that the agent did not see.
 
     head | static JSON | changing JSON | addresses | noted elements | bytes of small tensors
 
-A snapshot that is read was written by somebody else's process: nothing in it is believed.
+The reader must not trust a snapshot: another process wrote it.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from typing import Any
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.rescue.checkpoint.format import ITEM_BYTES
 
-News = tuple[Sequence[str | int], Any]  # where in the meta, and what is there now
+News = tuple[Sequence[str | int], Any]  # path in the meta, and its new value
 
 SAMPLE_BYTES = 16
-_SAMPLES = 4  # of each large tensor: its first and last elements, and two between
+_SAMPLES = 4  # per large tensor: its first and last elements, and two between
 _HEAD = struct.Struct("<4s5I")
 _MARK = b"WDT1"
 _OWNER = re.compile(r"\d{1,10}\.\d{1,20}\.[0-9a-f]{8}")
@@ -38,12 +39,12 @@ _LONGEST_PATH = 4096
 
 
 class SnapshotDamaged(WatchdogError):
-    """A snapshot says what none can say. The message says what."""
+    """A snapshot has invalid contents. The message says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor of the state, as the rescue's file will have it."""
+    """One tensor of the state, in the form of the rescue's file."""
 
     name: str
     dtype: str
@@ -55,7 +56,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A number in the training's memory that is this one as long as no large tensor was changed."""
+    """A number in the training's memory that keeps this value while no large tensor changes."""
 
     address: int
     value: int
@@ -63,7 +64,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot that is whole, and whose numbers fit together."""
+    """A complete snapshot whose numbers are consistent."""
 
     owner: str  # pid.start_time.namespace
     directory: str
@@ -76,7 +77,7 @@ class Snapshot:
 
 
 def sample_places(nbytes: int) -> list[int]:
-    """Offsets of the noted elements of a large tensor."""
+    """Offsets of the recorded elements of a large tensor."""
     last = nbytes - SAMPLE_BYTES
     return [last * each // (_SAMPLES - 1) // 8 * 8 for each in range(_SAMPLES - 1)] + [last]
 
@@ -93,15 +94,15 @@ def static_text(
     The part that hardly ever changes.
 
     Args:
-        owner: as rescues name their process.
-        directory: where its rescues go.
-        keep: complete ones that stay.
+        owner: the process, as in names of rescues.
+        directory: folder of its rescues.
+        keep: number of complete rescues to keep.
         tensors: name, format's element type, shape, bytes, and the offset of its value among the
-            bytes of small tensors or None for one that is told by address.
+            bytes of small tensors. The offset is None for a tensor with an address.
         meta: all keys of a rescue's meta, in their order.
 
     Raises:
-        TypeError: `meta` holds what JSON has no form for.
+        TypeError: `meta` contains a value that JSON cannot represent.
     """
     said = {"owner": owner, "directory": directory, "keep": keep}
     return json.dumps({**said, "tensors": list(tensors), "meta": meta}).encode("ascii")
@@ -112,26 +113,26 @@ def changing_text(step: int, markers: Iterable[Marker], news: Sequence[News]) ->
     The part that changes with each step.
 
     Args:
-        step: that is complete.
+        step: the last complete step.
         markers: at most eight.
-        news: what in the static part's `meta` is another value by now.
+        news: values of the static part's `meta` that have changed.
     """
     marked = [[each.address, each.value] for each in markers]
     return json.dumps({"step": step, "markers": marked, "news": news}).encode("ascii")
 
 
 def snapshot_bytes(parts: Sequence[bytes | bytearray | memoryview]) -> int:
-    """Of the snapshot that `write` makes of the five parts."""
+    """Size of the snapshot that `write` makes of the five parts."""
     return _HEAD.size + sum(map(len, parts))
 
 
 def write(view: memoryview, parts: Sequence[bytes | bytearray | memoryview]) -> int:
     """
-    Put a snapshot into `view`, which is of the right length; its CRC-32.
+    Write a snapshot into `view`; return its CRC-32.
 
     Args:
         view: of `snapshot_bytes(parts)` bytes.
-        parts: the five behind the head, in their order.
+        parts: the five parts after the head, in their order.
     """
     head = _HEAD.pack(_MARK, *map(len, parts))
     view[: len(head)] = head
@@ -150,10 +151,10 @@ def read(body: bytes, *, most_bytes: int) -> Snapshot:
 
     Args:
         body: as published.
-        most_bytes: no state of this training can be larger, by the size of its process.
+        most_bytes: upper limit of the state, from the size of the training's process.
 
     Raises:
-        SnapshotDamaged: anything in it is not as this module writes it.
+        SnapshotDamaged: any part is not as this module writes it.
     """
     try:
         static, changing, addresses, samples, values = _split(body)
@@ -235,10 +236,10 @@ def _read_markers(listed: Any) -> Iterable[Marker]:
 
 def set_value(meta: Any, path: Any, value: Any) -> None:
     """
-    Put a value into a place of the meta that is there.
+    Set a value at an existing place of the meta.
 
     Raises:
-        SnapshotDamaged, LookupError, TypeError: there is no such place.
+        SnapshotDamaged, LookupError, TypeError: the place does not exist.
     """
     place = meta
     for key in path[:-1]:
@@ -250,7 +251,7 @@ def set_value(meta: Any, path: Any, value: Any) -> None:
 
 def checked_int(value: Any, least: int, most: int) -> int:
     """
-    The same number, if it is one within these bounds.
+    `value`, if it is an integer within these bounds.
 
     Raises:
         SnapshotDamaged: it is not.
