@@ -1,1 +1,1 @@
-"""A memory group with a reserve, in which a task is stopped at its limit instead of killed."""
+"""A memory group with a reserve: at its limit a task is stopped, not killed."""

@@ -1,5 +1,5 @@
 """
-Which kind of memory group a program gets: cgroup v1, a scope of systemd, or cgroup v2.
+Choose the kind of memory group for a program: cgroup v1, a scope of systemd, or cgroup v2.
 
     group = create(guard_group_name(pid, start_time), limit_bytes)
     group.enter(pid)
@@ -26,20 +26,20 @@ _SPARE_BYTES = 1 << 20
 
 def create(name: str, limit_bytes: int, swap_bytes: int = 0, root: str = ROOT) -> Cgroup:
     """
-    A new group; nobody is in it, and at its limit the kernel kills.
+    Make a new, empty group; at its limit the kernel still kills.
 
     Args:
         name: folder or unit name; must be new.
-        limit_bytes: RAM that the group may hold, page cache included.
-        swap_bytes: swap that it may hold besides; 0: none.
+        limit_bytes: RAM that the group may use, page cache included.
+        swap_bytes: additional swap that it may use; 0: none.
         root: where the cgroup file systems are mounted.
 
     Raises:
-        ActionError: no kind is open to this user; nothing was left behind.
+        ActionError: this user can make no kind of group; nothing was left behind.
     """
     kinds: list[type[CgroupV1 | CgroupV2]] = []
     if sys.platform == "linux":
-        # Where systemd writes the tree of v2, a group of ours is made by it and not beside it.
+        # If systemd manages the v2 tree, systemd must make the group.
         scopes = [Scope] if os.path.isdir("/run/systemd/system") else []
         kinds = [CgroupV1, *scopes, CgroupV2]
     for kind in kinds:
@@ -63,14 +63,14 @@ def open_existing(
 
 def release_orphan(path: str, limit_bytes: int | None = None) -> None:
     """
-    Let everyone run in a group that has no supervisor; remove it where it is empty.
+    Resume all processes in a group that has no supervisor; remove the group if it is empty.
 
     Args:
-        path: of a guard's group; others are left alone.
-        limit_bytes: at which the kernel kills from now on; None: where it was.
+        path: of a guard's group; other groups are left alone.
+        limit_bytes: the new limit, at which the kernel kills; None: keep the limit.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the group's files cannot be written.
     """
     if PREFIX not in path:
         return
@@ -81,7 +81,7 @@ def release_orphan(path: str, limit_bytes: int | None = None) -> None:
     group = open_existing(path, freezer=freezer)
     group.lift_limit()
     if limit_bytes is not None:
-        # In version 2 a limit below what is used kills at once.
+        # In version 2 the kernel kills at once if the limit is below the usage.
         group.set_limit(max(limit_bytes, group.usage().used_bytes + _SPARE_BYTES))
     group.resume(everyone=True)
     group.remove()
@@ -95,7 +95,7 @@ def remove_empty_groups() -> None:
             folder = f"{ROOT}/{name}{base}"
             with suppress(OSError):
                 for each in [one for one in os.listdir(folder) if _is_orphaned(folder, one)]:
-                    with suppress(OSError):  # it holds a process, and it stays
+                    with suppress(OSError):  # a group with a process stays
                         os.rmdir(f"{folder}/{each}")
 
 
@@ -103,6 +103,6 @@ def _is_orphaned(folder: str, name: str) -> bool:
     pid, _, began = name.removeprefix(PREFIX).removesuffix(".scope").partition("-")
     if not (name.startswith(PREFIX) and pid.isdecimal() and began.isdecimal()):
         return False
-    # A new one may be of another PID namespace, whose program has not entered it yet.
+    # A new group may belong to another PID namespace, and its program may not have entered it yet.
     new = time.time() - os.stat(f"{folder}/{name}").st_mtime < _MIN_AGE_S
     return not new and start_time(int(pid)) != int(began)

@@ -1,8 +1,8 @@
 """
-A memory group of one program's own: what both versions of control groups share.
+A memory group for one program: the common part of both versions of control groups.
 
 The kernel kills at its limit, as in any group, until `enforce_limit`. From then on a process that
-reaches the limit waits, and every process can be frozen for a copy, or stopped as Ctrl-Z does it.
+reaches the limit waits. Every process can be frozen for a copy, or stopped like Ctrl-Z does.
 
 Sources: kernel, Documentation/admin-guide/cgroup-v1/memory.rst (10. OOM control),
 cgroup-v1/freezer-subsystem.rst, cgroup-v2.rst (memory interface files, cgroup.freeze).
@@ -28,23 +28,24 @@ from watchdog_app.base.linux.process import all_halted, read_stat
 
 PREFIX = "watchdog-guard-"
 LEAST_LIMIT_BYTES = 32 << 20  # below this a Python does not even start
-_STOP_TIMEOUT_S = 3.0  # a throttled task (cgroup v2) sleeps up to 2 s before it takes a signal
-_SIGNAL_ROOM_BYTES = 4 << 20  # who waits at the limit takes no signal before it has its page
+_STOP_TIMEOUT_S = 3.0  # a throttled task (cgroup v2) sleeps up to 2 s before it handles a signal
+# a process that waits at the limit handles a signal only after it gets its page
+_SIGNAL_ROOM_BYTES = 4 << 20
 _POLL_S = 0.002
 _CLOSE_TIMEOUT_S = 2.0
-_EXITING_WAITS = (b"do_exit",)  # the kernel function that such a thread waits in
+_EXITING_WAITS = (b"do_exit",)  # kernel function in which an exiting thread waits
 # The launcher enters the group and then becomes the command: same pid, nothing charged before.
 _ENTER_SCRIPT = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
 
 
 class Cgroup:
     """
-    A group that exists. Its methods raise OSError where the kernel refuses.
+    A group that exists. Its methods raise OSError if the kernel refuses.
 
     Attributes:
-        kind: "cgroup v1", "cgroup v2" or "systemd scope", for people.
-        path: folder in the memory hierarchy; empty: a scope before its first process.
-        freezer: folder in the freezer hierarchy of version 1, where there is one.
+        kind: "cgroup v1", "cgroup v2" or "systemd scope", for messages.
+        path: folder in the memory hierarchy; empty for a scope before its first process.
+        freezer: folder in the freezer hierarchy of version 1, if there is one.
     """
 
     kind = ""
@@ -57,21 +58,23 @@ class Cgroup:
         self.swap_bytes = swap_bytes
         self._event: int | None = None  # signals the limit
         self._stopped = self._frozen = False
-        self._stopped_before: set[int] | None = None  # by somebody else: they stay so
-        self._parents: list[tuple[int, int]] = []  # (pid, start ticks), that may stop, too
+        # stopped by another program: they stay stopped
+        self._stopped_before: set[int] | None = None
+        # (pid, start ticks) of parents that may stop, too
+        self._parents: list[tuple[int, int]] = []
 
     def enter(self, pid: int) -> None:
-        """Move a process into the group; what it starts from now on is in it as well."""
+        """Move a process into the group; its later children are in the group as well."""
         self._write("cgroup.procs", pid)
 
     def leave(self, pid: int) -> None:
-        """Move a process to where the group itself lies."""
+        """Move a process to the parent of the group."""
         for folder in filter(None, (self.path, self.freezer)):
             with suppress(OSError):  # not every group of version 2 may hold processes
                 write_bytes(f"{os.path.dirname(folder)}/cgroup.procs", b"%d" % pid)
 
     def set_limit(self, limit_bytes: int) -> None:
-        """Another limit, at once."""
+        """Set another limit, effective at once."""
         raise NotImplementedError
 
     def enforce_limit(self) -> None:
@@ -103,25 +106,27 @@ class Cgroup:
         return self._freeze()
 
     def usage(self) -> Usage:
-        """What the group holds now."""
+        """The current usage of the group."""
         return read_usage(self.path, self.version)
 
     def pids(self) -> list[int]:
-        """Everyone in the group and below it."""
+        """All processes in the group and below it."""
         return list(Group(self.path, self.version).pids(strict=False))
 
     def stop(self, again: bool = False) -> bool:
         """
-        Stop everyone as Ctrl-Z does, so that a shell shows its prompt and `kill` works.
+        Stop all processes like Ctrl-Z does, so that a shell shows its prompt and `kill` works.
 
-        Whoever waits at the limit is given a little room, as it takes no signal before; the caller
-        sets the limit anew. Who was stopped before stays stopped at `resume`, unless `again`.
+        A process that waits at the limit handles no signal before it gets memory. So this raises
+        the limit a little, and the caller must set the limit again. Processes that were stopped
+        before stay stopped at `resume`, unless `again`.
 
-        sudo, su and runuser stop when their command does: `resume` continues them, too.
+        sudo, su and runuser stop when their command does; `resume` continues them, too.
 
         Returns:
-            False: somebody takes no SIGSTOP (PID 1 of a namespace, another user's process), or a
-            parent could not be continued as it is another user's; then everyone is frozen instead.
+            False if SIGSTOP cannot stop a process (PID 1 of a namespace, another user's process).
+            Also False if a parent of another user could not be continued. All processes are then
+            frozen instead.
         """
         if again:
             self._stopped_before = set()
@@ -147,7 +152,7 @@ class Cgroup:
         return True
 
     def resume(self, everyone: bool = False) -> None:
-        """Resume what `stop` or `freeze` has stopped; with `everyone` all processes."""
+        """Resume the processes of `stop` or `freeze`; with `everyone` all processes."""
         self._unfreeze()
         before, self._stopped_before = self._stopped_before or set(), None
         if self._stopped or everyone:
@@ -160,7 +165,7 @@ class Cgroup:
         return all_halted(self.pids(), waits=_EXITING_WAITS)
 
     def was_continued(self) -> bool:
-        """Whether another program has resumed what `stop` has stopped."""
+        """Whether another program has resumed the processes of `stop`."""
         return self._stopped and not self._frozen and not self.is_stopped()
 
     def remove(self) -> bool:
@@ -178,25 +183,25 @@ class Cgroup:
                     return False
         return True
 
-    # For a program that is started in a group which kills.
+    # For a program that is started in a group in which the kernel kills.
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """The same command, to be started so that it runs inside the group."""
+        """The same command with a launcher that moves it into the group."""
         return ["/bin/sh", "-c", _ENTER_SCRIPT, self.path, *argv]
 
     def oom_kills(self) -> int | None:
-        """Processes of the group that the kernel has killed for memory; None: not known."""
+        """Number of processes of the group that the kernel killed for memory; None: unknown."""
         return group_oom_kills(self.path)
 
     def close(self) -> None:
-        """Kill whatever still runs in the group and remove it."""
+        """Kill all processes in the group and remove it."""
         end_mono_s = time.monotonic() + _CLOSE_TIMEOUT_S
         while not self.remove() and time.monotonic() < end_mono_s:
             self._signal(signal.SIGKILL)
             time.sleep(0.02)  # killed processes leave the group when they are reaped
 
     def _record_stopped(self) -> None:
-        """Record who is stopped before a freeze: a stopped thread looks asleep after it."""
+        """Record the stopped processes before a freeze: after it a stopped thread looks asleep."""
         if self._stopped_before is None:
             stats = (read_stat(pid) for pid in self.pids())
             self._stopped_before = {each.pid for each in stats if each and each.state in "Tt"}
@@ -260,12 +265,12 @@ def guard_group_name(pid: int, start_time: int) -> str:
 
 
 def guard_of_process(pid: int, proc: str = "/proc") -> str | None:
-    """The name of the guard that a process is in; None: it is in none. It can wait for a lock."""
+    """The name of the guard that a process is in, or None. May wait for a kernel lock."""
     return next(filter(None, map(guard_in_path, memberships(pid, proc).values())), None)
 
 
 def guard_in_path(path: str) -> str | None:
-    """The name of the guard in the path of a group; None: it leads through none."""
+    """The name of the guard in the path of a group, or None."""
     for part in path.split("/"):
         if part.startswith(PREFIX):
             return part.removesuffix(".scope")

@@ -1,8 +1,8 @@
 """
-A memory group in cgroup v1: `memory.oom_control` set to 1 holds, the freezer hierarchy freezes.
+A memory group in cgroup v1: `memory.oom_control` 1 makes processes wait, the freezer freezes.
 
-With it set, a process that meets the limit in a page fault sleeps until the limit is raised or
-memory is given back; a system call that needs memory fails with ENOMEM.
+With that setting, a process that reaches the limit in a page fault sleeps until the limit rises or
+memory is freed. A system call that needs memory fails with ENOMEM.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from watchdog_app.guard.cgroup import Cgroup, enclosing_path
 
 _FREEZE_DEADLINE_S = 2.0
 _POLL_S = 0.002
-_FULL_SHARE = 0.995  # of the limit: charges come in batches of 64 pages a processor
+_FULL_SHARE = 0.995  # of the limit: the kernel charges memory in batches of 64 pages per processor
 
 
 class CgroupV1(Cgroup):
-    """A folder in the memory hierarchy, and one of the same name in the freezer's."""
+    """A folder in the memory hierarchy, and one of the same name in the freezer hierarchy."""
 
     kind = "cgroup v1"
     version = 1
@@ -34,7 +34,7 @@ class CgroupV1(Cgroup):
         self, path: str, limit_bytes: int, swap_bytes: int = 0, freezer: str | None = None
     ) -> None:
         super().__init__(path, limit_bytes, swap_bytes)
-        self.freezer = freezer  # None: signals have to do
+        self.freezer = freezer  # None: SIGSTOP replaces the freezer
 
     @classmethod
     def create(cls, root: str, name: str, limit_bytes: int, swap_bytes: int) -> CgroupV1 | None:
@@ -54,18 +54,19 @@ class CgroupV1(Cgroup):
         return None
 
     def enter(self, pid: int) -> None:
-        """As `Cgroup.enter`."""
+        """See `Cgroup.enter`."""
         if self.freezer is not None:
             write_bytes(f"{self.freezer}/cgroup.procs", b"%d" % pid)
         super().enter(pid)
 
     def set_limit(self, limit_bytes: int) -> None:
-        """As `Cgroup.set_limit`; memory and swap together where the kernel counts swap."""
+        """See `Cgroup.set_limit`; limits memory plus swap if the kernel counts swap."""
         both = "memory.memsw.limit_in_bytes"
         limits = [("memory.limit_in_bytes", limit_bytes)]
         if os.path.exists(f"{self.path}/{both}"):
             limits.append((both, limit_bytes + self.swap_bytes))
-            # Never the first above the second, not even in between: that is refused (EINVAL).
+            # The kernel refuses a memory limit above the limit of memory plus swap (EINVAL), even
+            # in between.
             if limit_bytes > int(self._read(both) or 0):
                 limits.reverse()
         for name, value in limits:
@@ -74,16 +75,16 @@ class CgroupV1(Cgroup):
         self.limit_bytes = limit_bytes
 
     def enforce_limit(self) -> None:
-        """As `Cgroup.enforce_limit`."""
+        """See `Cgroup.enforce_limit`."""
         self._write("memory.oom_control", 1)
 
     def lift_limit(self) -> None:
-        """As `Cgroup.lift_limit`."""
+        """See `Cgroup.lift_limit`."""
         with suppress(OSError):
             self._write("memory.oom_control", 0)
 
     def open_event(self) -> tuple[int, int]:
-        """As `Cgroup.open_event`."""
+        """See `Cgroup.open_event`."""
         if sys.platform != "linux":
             raise OSError("no events")
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -95,15 +96,15 @@ class CgroupV1(Cgroup):
         return self._event, select.POLLIN
 
     def clear_event(self) -> None:
-        """As `Cgroup.clear_event`."""
+        """See `Cgroup.clear_event`."""
         with suppress(BlockingIOError):
             os.read(self._event or -1, 8)
 
     def at_limit(self) -> bool:
-        """As `Cgroup.at_limit`."""
+        """See `Cgroup.at_limit`."""
         if "under_oom 1" not in self._read("memory.oom_control"):
             return False
-        # An enclosing group that has met its own limit makes this true as well: not our business.
+        # An enclosing group at its own limit also sets this flag; that limit is not ours.
         return self.usage().used_bytes >= self.limit_bytes * _FULL_SHARE
 
     def _freeze(self) -> bool:

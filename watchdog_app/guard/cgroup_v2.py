@@ -1,10 +1,10 @@
 """
 A memory group in cgroup v2: `memory.high` slows down at the limit, `cgroup.freeze` freezes.
 
-There is no way to switch killing off, so the limit that holds is `memory.high`, and `memory.max`
-lies above it by as much as is never filled before the freeze: above `memory.high` a process is put
-to sleep on its way out of each page fault that took memory. A `memory.max` below what is used kills
-at once, whoever is frozen too, so it is never set there.
+Version 2 cannot switch killing off, so the enforced limit is `memory.high`. Above `memory.high` the
+kernel puts a process to sleep at the end of each page fault that took memory. `memory.max` is
+higher by a margin that is never filled before the freeze. A `memory.max` below the usage kills at
+once, even frozen processes, so it is never set there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _FREEZE_DEADLINE_S = 5.0  # a throttled task sleeps up to 2 s before it can be frozen
 _FULL_SHARE = 0.98
 _LEAST_MARGIN_BYTES = 64 << 20
-_MARGIN_SHARE = 16  # of the limit: what may be taken between the event and the freeze
+_MARGIN_SHARE = 16  # of the limit: memory that may be taken between the event and the freeze
 _MANAGER = (
     "org.freedesktop.systemd1",
     "/org/freedesktop/systemd1",
@@ -36,14 +36,14 @@ _POLL_S = 0.01
 
 
 class CgroupV2(Cgroup):
-    """A folder of the one hierarchy that we may write."""
+    """A writable folder in the unified hierarchy."""
 
     kind = "cgroup v2"
     version = 2
 
     def __init__(self, path: str, limit_bytes: int, swap_bytes: int = 0) -> None:
         super().__init__(path, limit_bytes, swap_bytes)
-        self._high = ""  # what memory.high says since we last wrote it; empty: the limit kills
+        self._high = ""  # memory.high as last written; empty: the kernel kills at the limit
 
     @classmethod
     def create(cls, root: str, name: str, limit_bytes: int, swap_bytes: int) -> Self | None:
@@ -72,7 +72,7 @@ class CgroupV2(Cgroup):
         return False
 
     def set_limit(self, limit_bytes: int) -> None:
-        """As `Cgroup.set_limit`."""
+        """See `Cgroup.set_limit`."""
         self.limit_bytes = limit_bytes
         if self._high:
             self.enforce_limit()
@@ -81,11 +81,11 @@ class CgroupV2(Cgroup):
             self._limit_swap()
 
     def enforce_limit(self) -> None:
-        """As `Cgroup.enforce_limit`."""
-        # The reserve that is taken back may have been used; a user may want less than there is.
+        """See `Cgroup.enforce_limit`."""
+        # A reserve that is taken back may be in use; a user may choose a limit below the usage.
         filled = max(self.limit_bytes, int(self._read("memory.current") or 0))
         most = filled + max(_LEAST_MARGIN_BYTES, filled // _MARGIN_SHARE)
-        # Raised from above, lowered from below: the one that kills is never the lower one.
+        # Choose the order in which memory.max, which kills, is never below memory.high.
         now = self._read("memory.max").strip()
         steps = [("memory.high", self.limit_bytes), ("memory.max", most)]
         if now != "max" and int(now or 0) < most:
@@ -96,31 +96,31 @@ class CgroupV2(Cgroup):
         self._high = self._read("memory.high")
 
     def rewrite_limit(self) -> None:
-        """As `Cgroup.rewrite_limit`: systemd removes the limits when it is reloaded."""
+        """See `Cgroup.rewrite_limit`: systemd removes the limits when it is reloaded."""
         if self._high and self._read("memory.high") not in ("", self._high):
             with suppress(OSError):
                 self.enforce_limit()
 
     def lift_limit(self) -> None:
-        """As `Cgroup.lift_limit`: what lies beyond the limit kills again, nothing slows down."""
+        """See `Cgroup.lift_limit`: `memory.max` kills again, and nothing slows down."""
         self._high = ""
         with suppress(OSError):
             self._write("memory.high", "max")
 
     def open_event(self) -> tuple[int, int]:
-        """As `Cgroup.open_event`."""
+        """See `Cgroup.open_event`."""
         self._event = os.open(f"{self.path}/memory.events", os.O_RDONLY | os.O_CLOEXEC)
         self.clear_event()
         return self._event, select.POLLPRI
 
     def clear_event(self) -> None:
-        """As `Cgroup.clear_event`: reading is what arms it."""
+        """See `Cgroup.clear_event`: a read re-arms the event."""
         with suppress(OSError):
             os.pread(self._event or -1, 4096, 0)
 
     def at_limit(self) -> bool:
-        """As `Cgroup.at_limit`."""
-        # The event comes for page cache as well, which the kernel then gives back by itself.
+        """See `Cgroup.at_limit`."""
+        # Page cache also causes the event; the kernel reclaims it without our help.
         return self.usage().held_bytes >= self.limit_bytes * _FULL_SHARE
 
     def _freeze(self) -> bool:
@@ -138,8 +138,8 @@ class Scope(CgroupV2):
     """
     A transient scope of the user's systemd, which does not exist before the first process enters.
 
-    systemd moves that process into the scope, so that the program that it becomes keeps its pid and
-    its terminal, and hands the folder over (Delegate=yes): limits are then written as files.
+    systemd moves that process into the scope. So the program that the process becomes keeps its pid
+    and terminal. systemd also delegates the folder (Delegate=yes), so limits are written as files.
 
     Source: systemd, org.freedesktop.systemd1(5), StartTransientUnit; CGROUP_DELEGATION.md.
     """
@@ -160,7 +160,7 @@ class Scope(CgroupV2):
         return None
 
     def enter(self, pid: int) -> None:
-        """As `Cgroup.enter`; the first to enter must be a process that may ask systemd for it."""
+        """See `Cgroup.enter`; the first process must be one that may ask systemd for a scope."""
         import time
 
         if self.path:
@@ -183,7 +183,7 @@ class Scope(CgroupV2):
         end_mono_s = time.monotonic() + _SYSTEMD_TIMEOUT_S
         while time.monotonic() < end_mono_s:
             path = memberships(pid).get("", "")
-            if path.endswith(f"/{self._unit}"):  # until then it may be in another guard's
+            if path.endswith(f"/{self._unit}"):  # before that it may be in another guard's scope
                 if not os.path.exists(f"{self._root}{path}/memory.high"):
                     raise OSError("systemd hands this user groups without limits on memory")
                 self.path = f"{self._root}{path}"
@@ -193,7 +193,7 @@ class Scope(CgroupV2):
         raise OSError("systemd made no scope in time")
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """As `Cgroup.command`: systemd-run makes the scope and then becomes the command."""
+        """See `Cgroup.command`: systemd-run makes the scope and then becomes the command."""
         return [
             *("systemd-run", *_user_option(), "--scope", "--quiet", f"--unit={self._unit}"),
             f"--property=MemoryMax={self.limit_bytes}",
@@ -202,11 +202,11 @@ class Scope(CgroupV2):
         ]
 
     def oom_kills(self) -> int | None:
-        """Not known: the folder is gone as soon as its last process is."""
+        """Unknown: the folder disappears with its last process."""
         return None
 
     def close(self) -> None:
-        """As `Cgroup.close`; systemd removes it."""
+        """See `Cgroup.close`; systemd removes the scope."""
         with suppress(OSError):
             _run_command(["systemctl", *_user_option(), "kill", "--signal=KILL", self._unit])
 
@@ -221,15 +221,15 @@ def _busctl(*words: str) -> subprocess.CompletedProcess[str]:
 
 def _run_command(argv: list[str]) -> subprocess.CompletedProcess[str]:
     """
-    Ask this user's systemd, root's being the machine's.
+    Run a command for this user's systemd; for root it is the system instance.
 
     Raises:
-        OSError: there is none, or it does not answer.
+        OSError: there is no systemd, or it does not answer.
     """
-    import subprocess  # large, and who has a folder needs none of it
+    import subprocess  # slow to import, and only needed for systemd
 
     env, uid = dict(os.environ), os.getuid()
-    # Below a service (JupyterHub), cron or su nobody has said where it is, or said another user's.
+    # Below a service (JupyterHub), cron or su the variable is missing or another user's.
     if uid and os.path.exists(f"/run/user/{uid}/bus"):
         env["DBUS_SESSION_BUS_ADDRESS"] = f"unix:path=/run/user/{uid}/bus"
     try:

@@ -1,5 +1,5 @@
 """
-What people want of a guard, from `watchdog limit` or the daemon: a request, and an answer.
+Requests to a guard from `watchdog limit` or the daemon, and their answers.
 
     {"limit_bytes": 17179869184} | {"end": true} | {"go_on": true}  ->  {"ok": true, "text": "..."}
 """
@@ -25,8 +25,8 @@ def send_request(path: str, request: dict[str, Any]) -> str:
     Send a request to the supervisor that listens at `path`; return its answer.
 
     Raises:
-        TargetGone: nobody listens: the guard, or its supervisor, is gone.
-        ActionError: the supervisor refused, and says why; or it did not answer.
+        TargetGone: no process listens: the guard or its supervisor has ended.
+        ActionError: the supervisor refused, with its reason; or it did not answer.
     """
     try:
         with transport.connect(path, _ANSWER_TIMEOUT_S) as connection:
@@ -52,7 +52,7 @@ class Listener:
     """
     Receives the requests to a supervisor.
 
-    Nothing here waits for a client: one that connects and sends nothing delays no other.
+    It never waits for a client: a client that connects and sends nothing delays no other.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class Listener:
         Listen at `path`.
 
         Args:
-            path: of the socket; its folder is the user's own.
+            path: of the socket; its folder belongs to the user.
             handle: carries out a request and returns what was done; raises ActionError to refuse.
-            watch, forget: of the loop that tells when somebody connects or says something.
+            watch, forget: of the loop that reports connections and data.
 
         Raises:
             OSError: the folder cannot be written.
@@ -77,11 +77,11 @@ class Listener:
         self._handle = handle
         self._watch = watch
         self._forget = forget
-        self._received: dict[socket.socket, bytes] = {}  # the first to come first
+        self._received: dict[socket.socket, bytes] = {}  # in order of arrival
         watch(self._socket.fileno(), self._accept)
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         for connection in list(self._received):
             self._drop(connection)
         self._forget(self._socket.fileno())
@@ -112,7 +112,7 @@ class Listener:
         if more and not found.endswith(b"\n") and len(found) < _MOST_BYTES:
             return
         with suppress(OSError):
-            # Far less than what a socket takes that nothing was written to: it never waits.
+            # Never waits: the answer is far smaller than the send buffer of an unused socket.
             connection.sendall(json.dumps(self._answer(found)).encode() + b"\n")
         self._drop(connection)
 

@@ -1,14 +1,15 @@
 """
-A rescue copied from outside: of a training that stands still and can do nothing for itself.
+Copy a rescue from outside, of a training that is stopped and cannot save itself.
 
     python -m watchdog_app.guard.copier PID START_TIME SEGMENT DIRECTORY DEADLINE_S REASON
 
-That says one line of JSON: `path`, `step`, `bytes` and `seconds` of the rescue, or `error`.
+The command prints one line of JSON: `path`, `step`, `bytes` and `seconds` of the rescue, or
+`error`.
 
-`check` says whether that is possible now, `copy` does it. The process should be stopped or frozen
-meanwhile; that nothing moved is checked before the rescue begins to count in any case. What is
-written is what the agent would have written at the boundary that it published, byte for byte but
-for the times.
+`check` says whether a copy is possible now, `copy` makes it. The process should be stopped or
+frozen meanwhile. In any case the copier checks that the state did not change, before the rescue
+becomes valid. The result is what the agent would have written at the boundary that it published,
+byte for byte except the times.
 """
 
 from __future__ import annotations
@@ -48,24 +49,24 @@ class CopyError(WatchdogError):
 @dataclass(frozen=True, slots=True)
 class CopyCheck:
     """
-    Whether a training can be copied as it stands.
+    Whether a training can be copied in its current state.
 
     `state`: "ready": yes. "in_step": large tensors are being changed. "stale": the snapshot is of
-    an earlier boundary. "none": nothing is published. "damaged": what is published is wrong, or
+    an earlier boundary. "none": nothing is published. "damaged": the published data is wrong, or
     this process may not read the training's memory.
     """
 
     state: State
     sequence: int = 0
-    why: str | None = None  # in words, where it is not ready
-    directory: str | None = None  # where the rescue would go
+    why: str | None = None  # message, if not ready
+    directory: str | None = None  # folder for the rescue
 
 
 def check(pid: int, start_time: int, segment: str) -> CopyCheck:
     """
     Whether process `pid` can be copied now, according to its segment.
 
-    Costs a millisecond, and never raises of what is in the segment.
+    Takes a millisecond. Never raises because of the segment's contents.
     """
     try:
         with Segment(segment) as found:
@@ -76,7 +77,7 @@ def check(pid: int, start_time: int, segment: str) -> CopyCheck:
         return CopyCheck("damaged", why=str(error))
 
 
-def copy(  # noqa: PLR0917 - as the words of the command line
+def copy(  # noqa: PLR0917 - same order as the command line
     pid: int,
     start_time: int,
     segment: str,
@@ -88,15 +89,16 @@ def copy(  # noqa: PLR0917 - as the words of the command line
     Copy the state of process `pid` into a rescue among its own.
 
     Args:
-        pid: should be frozen or stopped; if it moves meanwhile, nothing is saved.
-        start_time: of it, so that no other process of that number is meant.
+        pid: should be frozen or stopped; if it runs meanwhile, nothing is saved.
+        start_time: of the process, to exclude another process with that pid.
         segment: path of its segment.
-        directory: that its agent has registered; a segment that names another is not believed.
+        directory: the folder that its agent has registered; a segment with another folder is
+            refused.
         deadline_s: from now.
-        reason: as the rescue tells it.
+        reason: recorded in the rescue.
 
     Raises:
-        CopyError: it cannot be copied as it stands, the disk is full, or time is up.
+        CopyError: it cannot be copied in its current state, the disk is full, or time is up.
     """
     end_mono_s = time.monotonic() + deadline_s
     try:
@@ -115,7 +117,7 @@ def copy(  # noqa: PLR0917 - as the words of the command line
             def progress(done: int, total: int) -> None:
                 if time.monotonic() > end_mono_s:
                     raise CopyError(f"the time was up with {done} of {total} bytes written")
-                if done >= total:  # all is read, and nothing counts yet
+                if done >= total:  # everything is read, and the rescue is not valid yet
                     check_unchanged()
 
             return _write_rescue(snapshot, memory, progress, reason)
@@ -162,17 +164,17 @@ def _check_segment(
 
 def _read_snapshot(pid: int, raw: RawSnapshot) -> Snapshot:
     """
-    The snapshot, with no more bytes than the process can have.
+    The snapshot; its tensors cannot exceed the size of the process.
 
     Raises:
-        SnapshotDamaged: what is published is wrong.
+        SnapshotDamaged: the published data is wrong.
     """
     statm = read_statm(pid)  # no state can be larger than the address space
     return snapshots.read(raw.body, most_bytes=0 if statm is None else statm.size_bytes)
 
 
 def _detect_change(snapshot: Snapshot, memory: ProcessMemory) -> str | None:
-    """Why the large tensors differ from what was published; None if they do not."""
+    """Why the large tensors differ from the published ones; None if they do not."""
     for marker in snapshot.markers:
         if int.from_bytes(memory.read([(marker.address, 8)]), "little") != marker.value:
             return "its step has begun to change the weights"
@@ -242,7 +244,7 @@ def _write_rescue(
     snapshot: Snapshot, memory: ProcessMemory, progress: Callable[[int, int], None], reason: str
 ) -> SavedRescue:
     """
-    Into the folder that the snapshot names, under its owner's name; older rescues are pruned.
+    Write the rescue into the snapshot's folder under its owner's name; prune older rescues.
 
     Raises:
         RescueError: the disk refused.
@@ -286,7 +288,7 @@ def _no_local_data() -> memoryview:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Copy what `arguments` name; 0 where a rescue was saved."""
+    """Copy the process in `arguments`; return 0 if a rescue was saved."""
     pid, start_time, segment, directory, deadline_s, reason = arguments
     try:
         saved = copy(int(pid), int(start_time), segment, directory, float(deadline_s), reason)

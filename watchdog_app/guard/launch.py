@@ -1,9 +1,9 @@
 """
-Entering a guard: what `watchdog exec` does before it becomes the program.
+Enter a guard: what `watchdog exec` does before it becomes the program.
 
-The supervisor is started first, so that it is outside; then this process enters the guard,
-the supervisor makes the limit hold, and only then the program begins. Whatever of it cannot be had,
-the program runs all the same, and one line says what it runs in.
+It starts the supervisor first, so that the supervisor is outside the guard. Then this process
+enters the guard, the supervisor enforces the limit, and the program begins. If a part of this
+fails, the program still runs, and one line says under which limit.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from watchdog_app.guard.cgroup import Cgroup
 from watchdog_app.guard.record import GuardRecord, make_folder
 from watchdog_app.rescue.segment.segment import ENVIRONMENT
 
-_LIMIT_VARIABLE = "WATCHDOG_GUARD_LIMIT"  # as `agent.oom.refused` has it
+_LIMIT_VARIABLE = "WATCHDOG_GUARD_LIMIT"  # same name as in `agent.oom.refused`
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a command line asks for. None: what is sensible here."""
+    """What a command line asks for. None: use the default of this machine."""
 
     limit_bytes: int | None = None
     reserve_bytes: int | None = None
@@ -43,7 +43,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """The result: a line for people, and variables for the program's environment."""
+    """The result: a line for the user, and variables for the program's environment."""
 
     line: str
     environment: dict[str, str]
@@ -51,10 +51,10 @@ class Entered:
 
 def enter(options: Options) -> Entered:
     """
-    Put this process, and all that it will start, under a guard.
+    Put this process, and everything that it will start, under a guard.
 
     Raises:
-        UsageError: the sizes are ones that no program can run in, or that are not there.
+        UsageError: no program can run with these sizes, or the machine does not have them.
     """
     from watchdog_app.base.linux.process import start_time
 
@@ -132,7 +132,7 @@ def _enter_group(group: Cgroup, record: GuardRecord) -> Entered:
 
 @contextmanager
 def _closing_fds(*fds: int) -> Iterator[None]:
-    """Close these at the end of a block, whatever comes of it."""
+    """Close the descriptors at the end of a block, also after an error."""
     try:
         yield
     finally:
@@ -142,10 +142,10 @@ def _closing_fds(*fds: int) -> Iterator[None]:
 
 def check_sizes(limit_bytes: int | None, reserve_bytes: int | None, swap_bytes: int) -> None:
     """
-    Refuse sizes for later starts that can never be had here.
+    Refuse sizes for later starts that this machine can never provide.
 
     Raises:
-        UsageError: which, and why.
+        UsageError: which size, and why.
     """
     total = _available_room().total_bytes
     limits.check_sizes(limit_bytes, reserve_bytes, swap_bytes, AvailableMemory(total, total))
@@ -160,7 +160,7 @@ def _available_room() -> AvailableMemory:
 
 
 def _limit_reservations(options: Options, why: str) -> Entered:
-    """Without a group: limit what this process and each of its children may reserve."""
+    """Without a group: limit how much this process and each of its children may reserve."""
     limit = options.limit_bytes
     if limit is None and sys.platform == "linux":
         limit = limits.default_limit(0, _available_room())
@@ -193,12 +193,12 @@ def is_notebook(words: Sequence[str]) -> bool:
 
 def display_name(words: Sequence[str], env: Mapping[str, str], folder: str) -> str:
     """
-    What people would call a command: its script or notebook, else its program.
+    A short name for a command: its script or notebook, else its program.
 
     Args:
         words: the command.
-        env: its environment. Jupyter Server 2 names a kernel's notebook in JPY_SESSION_NAME.
-        folder: where it starts, which names a kernel whose notebook nobody knows.
+        env: its environment. Jupyter Server 2 puts a kernel's notebook into JPY_SESSION_NAME.
+        folder: where it starts; it names a kernel whose notebook is unknown.
     """
     if any(os.path.basename(word).startswith("ipykernel") for word in words[:4]):
         notebook = os.path.basename(env.get("JPY_SESSION_NAME", ""))

@@ -1,9 +1,10 @@
 """
-How much a guard may hold: sizes that make sense, the reserve, and shares of what is free.
+How much a guard may use: valid sizes, the reserve, and shares of the free memory.
 
-A guard without a limit of its own may hold what it holds and its share of what is still free, less
-a margin for everything else and the reserves of all such guards. Nobody can starve another: whoever
-grows takes from the free memory alone. Who has least to lose by being stopped gets a smaller share.
+A guard without a limit from the user may use its current usage plus its share of the free memory.
+The free memory counts minus a margin for everything else and minus the reserves of all such guards.
+No guard can starve another one, because growth takes only free memory. The guard that would lose
+least by a stop gets a smaller share.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from watchdog_app.guard.cgroup import LEAST_LIMIT_BYTES
 from watchdog_app.guard.record import GuardRecord
 
 _MIB = 1 << 20
-LEAST_DEFAULT_BYTES = 256 * _MIB  # where the machine is full: something has to be tried
+LEAST_DEFAULT_BYTES = 256 * _MIB  # on a full machine, to try at least something
 LEAST_RESERVE_BYTES = 256 * _MIB
 _MOST_RESERVE_BYTES = 2048 * _MIB
 _RESERVE_SHARE = 4  # of the state that has to be saved
-_MARGIN_SHARE = 16  # of the machine or the group around: for desktop, page cache, the kernel
+_MARGIN_SHARE = 16  # of the machine or the enclosing group: for desktop, page cache, kernel
 _LEAST_MARGIN_BYTES, _MOST_MARGIN_BYTES = 24 * _MIB, 2048 * _MIB
-_PROTECTED, _UNPROTECTED = 3, 1  # shares of what is free
-_MOST_BYTES = 1 << 53  # as the protocol has it; more than any machine
+_PROTECTED, _UNPROTECTED = 3, 1  # shares of the free memory
+_MOST_BYTES = 1 << 53  # limit of the protocol; more than any machine
 
 
 def room_around(group: str | None) -> AvailableMemory:
-    """What the machine has left, or the tightest limited group around a guard's group."""
+    """The memory left on the machine, or in the tightest limited group around a guard's group."""
     return available_memory(os.path.dirname(group) if group else None)
 
 
@@ -40,36 +41,38 @@ def margin_bytes(free: AvailableMemory) -> int:
 
 
 def reserve_for(state_bytes: int) -> int:
-    """The reserve of a guard whose agents have so much to save."""
+    """The reserve of a guard whose agents must save `state_bytes`."""
     return min(max(LEAST_RESERVE_BYTES, state_bytes // _RESERVE_SHARE), _MOST_RESERVE_BYTES)
 
 
 def default_limit(reserve_bytes: int, free: AvailableMemory) -> int:
-    """The limit to begin with where none was given."""
+    """The initial limit if the user gave none."""
     return max(free.free_bytes - margin_bytes(free) - reserve_bytes, LEAST_DEFAULT_BYTES)
 
 
 def share_of(own: GuardRecord, others: Sequence[GuardRecord], free: AvailableMemory) -> int:
     """
-    The limit of one of the guards that share what is free: at least what it holds.
+    The limit of one of the guards that share the free memory: at least its usage.
 
     Args:
-        own: whose.
-        others: all others that follow the machine.
-        free: now.
+        own: the guard.
+        others: all other guards whose limit follows the machine.
+        free: current memory.
     """
     if others and all(each.stopped for each in others):
-        # If this one is stopped too nothing will be given back: the one that would lose most runs,
-        # and may use of the margin what would otherwise keep everybody waiting. It keeps that as it
-        # runs: taken back, it would be stopped again, and so each in turn until nothing is left.
+        # If this guard is stopped too, no guard will free memory. Then the guard that would lose
+        # most runs. It may use half of the margin, because otherwise all guards would wait. It
+        # keeps that memory while it runs. If the memory was taken back, the guard would stop again,
+        # and then each in turn until nothing is left.
         kept = max(margin_bytes(free) // 2, own.reserve_bytes if own.agents else 0)
         runs = not own.stopped or max([own, *others], key=_priority) is own
         return own.used_bytes + (max(0, free.free_bytes - kept) if runs else 0)
-    # Who stands still needs no reserve any more, and leaves what is free to those who run.
+    # A stopped guard needs no reserve any more, and leaves the free memory to running guards.
     spare = free.free_bytes - margin_bytes(free)
     spare -= sum(each.reserve_bytes for each in (own, *others) if not each.stopped)
     sharing = [own, *(each for each in others if not each.stopped)]
-    # Without an agent before with; then the oldest rescue, or none; then the largest.
+    # The smaller share goes to a guard without an agent, else to the one with the oldest rescue or
+    # none, else to the largest.
     first = min(sharing, key=_priority) if len(sharing) > 1 else None
     weights = [_UNPROTECTED if each is first else _PROTECTED for each in sharing]
     return own.used_bytes + max(0, spare) * weights[0] // sum(weights)
@@ -81,14 +84,14 @@ def _priority(guard: GuardRecord) -> tuple[bool, float, int, int]:
 
 def check_sizes(limit: int | None, reserve: int | None, swap: int, free: AvailableMemory) -> None:
     """
-    Refuse sizes that hold no program, or that the machine does not have.
+    Refuse sizes that fit no program, or that the machine does not have.
 
     Args:
-        limit, reserve, swap: bytes as somebody asked for; None: not asked for.
-        free: what the machine, or the container around, has now.
+        limit, reserve, swap: bytes that the user asked for; None: not given.
+        free: current memory of the machine, or of the enclosing container.
 
     Raises:
-        UsageError: which of them, why, and what to give instead.
+        UsageError: which size, why, and what to give instead.
     """
     for option, size in (("--limit", limit), ("--reserve", reserve), ("--swap", swap)):
         if size is not None and size > _MOST_BYTES:
@@ -117,7 +120,7 @@ def check_sizes(limit: int | None, reserve: int | None, swap: int, free: Availab
 
 
 def warning(limit: int, reserve: int, free_bytes: int) -> str:
-    """A line for people where a limit that they gave is beyond what is free now; else empty."""
+    """A line for a user whose limit exceeds the free memory; else empty."""
     if limit > free_bytes:
         return (
             f"only {format_bytes(free_bytes)} are free: if it needs more, the machine's own limit "

@@ -1,6 +1,4 @@
-"""
-What a guard says on the terminal of the program in it: what happened, what it means, what to do.
-"""
+"""Messages of a guard on its program's terminal: what happened, what it means, what to do."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from watchdog_app.guard.policy import ASKED_BY_PERSON
 from watchdog_app.guard.record import GuardRecord
 
 _WRITE_WAIT_MS = 200
-_MOST_BYTES = 4000  # at once into a pipe: less than its smallest buffer
+_MOST_BYTES = 4000  # per write into a pipe: less than its smallest buffer
 _NEAR_SHARE = 0.9  # of the limit
 _PIDFD_GETFD = 438  # the same number on every architecture
 
@@ -67,7 +65,7 @@ def report(record: GuardRecord) -> str:
 
 
 def choices(record: GuardRecord) -> str:
-    """The commands that resume or end a stopped guard, one a line."""
+    """The commands that resume or end a stopped guard, one per line."""
     lines = [
         f"Resume it:     watchdog limit {record.pid} {next_limit(record)}",
         f"With no limit: watchdog limit {record.pid} --go-on   (the kernel may kill it then)",
@@ -90,16 +88,16 @@ def cause_of_end(record: GuardRecord) -> str | None:
 
 
 def was_full(record: GuardRecord) -> bool:
-    """Whether the guard ended at its limit; a person may have ended it far below."""
+    """Whether the guard ended at its limit; a user may have ended it far below."""
     near = record.used_bytes >= _NEAR_SHARE * record.limit_bytes
-    # What it uses is read again while it ends, and may be little by then.
+    # The usage is read again while the program ends, and may be small by then.
     kinds = [each.kind for each in record.events]
     before = [kind for kind in kinds if kind in ("stopped", "running", "unlimited")]
     return near or before[-1:] == ["stopped"] or record.because != ASKED_BY_PERSON
 
 
 def _end_reason(record: GuardRecord) -> str:
-    """At which limit and why it is ended."""
+    """The limit at which the guard ends its program, and the reason."""
     limit = (
         f" at its memory limit of {format_bytes(record.limit_bytes)}" if was_full(record) else ""
     )
@@ -171,7 +169,7 @@ def _rescue_text(record: GuardRecord) -> str:
     if not record.agents:
         return f"Nothing of it was saved: no training was seen in it.{lost}"
     reasons = dict.fromkeys(_plain(each) for each in (record.because, record.trouble) if each)
-    if record.state == "ending":  # the reason is in the text already
+    if record.state == "ending":  # the text contains the reason already
         reasons.pop(_plain(record.because), None)
     because = "; ".join(reasons)
     return f"Its work could not be saved{': ' if because else ''}{because}.{old}{lost}"
@@ -185,7 +183,7 @@ def _restart_command(record: GuardRecord) -> str:
 
 
 def next_limit(record: GuardRecord) -> str:
-    """The limit with which it can resume: above the present one, and above what it holds."""
+    """The limit with which it can resume: above the present one, and above its usage."""
     return size_above(max(record.limit_bytes, record.used_bytes))
 
 
@@ -196,7 +194,7 @@ def _plain(text: str) -> str:
 
 
 def write_to_terminal(pid: int, text: str) -> None:
-    """Write lines where the program writes its errors; never waits for a reader."""
+    """Write lines to the program's stderr; never waits for a reader."""
     lines = "".join(f"watchdog: {line}\n" for line in text.split("\n"))
     data = lines.encode("utf-8", "replace")[:_MOST_BYTES]
     fd = _error_stream(pid)
@@ -211,7 +209,7 @@ def write_to_terminal(pid: int, text: str) -> None:
 
 
 def _error_stream(pid: int) -> int | None:
-    """The program's own stderr: the same open file where the kernel gives it, else its name."""
+    """The program's own stderr: its open file if the kernel gives access, else its path."""
     if sys.platform == "linux":
         with suppress(OSError, ImportError, AttributeError):
             import ctypes

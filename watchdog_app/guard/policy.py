@@ -1,13 +1,14 @@
 """
-What is done for a program at the limit of its guard: events in, actions out. Pure.
+What to do for a program at the limit of its guard: events in, actions out. Pure.
 
     running -> copying -> stopped | refusing | unlimited | ending
                 |   ^        |
                 v   |        v
              finishing    exiting
 
-While `copying` everyone is frozen, while `stopped` everyone is stopped. The reserve is given in two
-parts: most of it to come to a boundary where the state can be saved, all of it to come to an end.
+In `copying` all processes are frozen, in `stopped` all are stopped. The reserve is given in two
+parts. Most of it lets a step reach a boundary where the state can be saved. All of it lets the
+program end.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ from enum import Enum
 
 
 class AtLimit(Enum):
-    """What a user can choose for the time after the rescue."""
+    """The user's choice for the time after the rescue."""
 
-    AUTO = "auto"  # stop a notebook and what could not be saved; refuse in a script, then end it
-    GO_ON = "go-on"  # take the limit away: the machine's own is the next
-    REFUSE = "refuse"  # further memory is refused; where it is needed all the same, end
-    HOLD = "hold"  # stay stopped until somebody decides
+    AUTO = "auto"  # stop a notebook or an unsaved program; refuse memory to a script, then end it
+    GO_ON = "go-on"  # remove the limit: the machine's own limit is the next
+    REFUSE = "refuse"  # refuse further memory; if the program needs it anyway, end it
+    HOLD = "hold"  # keep it stopped until the user decides
     END = "end"
 
 
 class State(Enum):
-    """Where a guard stands."""
+    """The state of a guard."""
 
     RUNNING = "running"
     COPYING = "copying"
-    FINISHING = "finishing"  # its step, with the reserve
+    FINISHING = "finishing"  # the current step, with the reserve
     STOPPED = "stopped"
     REFUSING = "refusing"
-    EXITING = "exiting"  # somebody has interrupted it: it has the reserve to end
+    EXITING = "exiting"  # a signal has interrupted it: it has the reserve to end
     UNLIMITED = "unlimited"
     ENDING = "ending"
 
@@ -61,12 +62,13 @@ Actions = tuple[Action, ...]
 
 MOST_OF_RESERVE = 0.75
 ASKED_BY_PERSON = "somebody asked for that"
-_ROOM_AGAIN = 0.95  # of the limit: below it the program simply runs
-_SAVE_DEADLINE_S = 60.0  # a step, and the save after it
-_MAX_SAVE_REQUESTS = 3  # in that time
+_ROOM_AGAIN = 0.95  # of the limit: below it a stopped or refused program runs again
+_SAVE_DEADLINE_S = 60.0  # for a step, and the save after it
+_MAX_SAVE_REQUESTS = 3  # within that time
 _EXIT_DEADLINE_S = 30.0
-_EXITED_S = 5.0  # it has room again, and most often ends right away
-# What a user can choose, after the copy. What saves nothing and may end the work needs a save.
+_EXITED_S = 5.0  # with room again it usually ends right away
+# Actions after the copy, per choice. `_choose_after_copy` holds an unsaved program instead of
+# refusing it memory.
 AFTER_SAVE = {
     AtLimit.GO_ON: (
         State.UNLIMITED,
@@ -84,10 +86,10 @@ AFTER_SAVE = {
 @dataclass(frozen=True, slots=True)
 class CopyResults:
     """
-    What came of copying every agent in the guard.
+    The results of copying every agent in the guard.
 
-    `agents`: processes that publish, or could be asked. `in_step`: those that were not saved, and
-    can be at their next boundary. `why` they were not.
+    `agents`: processes that publish, or could be asked. `in_step`: agents that were not saved but
+    can be saved at their next boundary. `why`: the reason why some were not saved.
     """
 
     agents: int
@@ -97,18 +99,20 @@ class CopyResults:
 
     @property
     def complete(self) -> bool:
-        """Everything that can be saved is."""
+        """Whether everything that can be saved is saved."""
         return self.agents > 0 and self.saved == self.agents
 
 
 class Policy:
     """
-    One guard. `state`, `since_mono_s`, `copies`: where it stands, since when, what was saved.
+    The decisions for one guard.
+
+    `state` and `since_mono_s`: its state and when that began. `copies`: what was saved.
 
     Args:
-        at_limit: what the user has chosen.
-        notebook: somebody sits in front of it.
-        hold_s: what is stopped is ended after so long; None: it waits for somebody.
+        at_limit: the user's choice.
+        notebook: a person uses it.
+        hold_s: a stopped program is ended after this time; None: it waits for a decision.
     """
 
     def __init__(
@@ -123,15 +127,14 @@ class Policy:
         self.state = State.RUNNING
         self.since_mono_s = 0.0
         self.copies = CopyResults(0, 0, 0)
-        self.because = ""  # why it is stopped or ended, for people
-        self._reserve_spent = (
-            False  # the reserve for a boundary was given, and no more waiting helps
-        )
+        self.because = ""  # why it is stopped or ended, for the user
+        # the reserve for a boundary was given; more waiting does not help
+        self._reserve_spent = False
         self._finishing_since = 0.0
-        self._save_requests = 0  # since the limit was met
-        self._early_from: State | None = None  # copied beforehand; where it goes on after that
-        self._refused = False  # what was refused was needed all the same
-        self._end_wanted = False  # it is saved first
+        self._save_requests = 0  # since it reached the limit
+        self._early_from: State | None = None  # state before an early copy, to return to after it
+        self._refused = False  # the program needed refused memory anyway
+        self._end_wanted = False  # save before the end
 
     @property
     def is_halted(self) -> bool:
@@ -151,16 +154,16 @@ class Policy:
     def limit_met(self, now: float) -> Actions:
         """A process waits for memory that the group does not have."""
         state = self.state
-        if state is State.FINISHING:  # what is there is copied, or nothing is
+        if state is State.FINISHING:  # copy the published state, or nothing
             return self._copy(now, True, "the reserve was used up before its step ended")
         if state in (State.RUNNING, State.UNLIMITED):
             return self._copy(now, False)
         if state is State.REFUSING:
-            # Steps were made since the rescue: the last of them is copied, too, if it can be.
+            # The program made steps since the rescue: copy the last one too, if possible.
             self._refused = True
             return self._copy(now, True, "it needed more memory than was left")
         if state is State.EXITING and self.notebook:
-            # What was interrupted is a cell: the kernel, and its variables, are to live on.
+            # The user interrupted a cell: keep the kernel and its variables alive.
             return self._copy(now, True, "it was interrupted, and needed still more memory")
         if state is State.EXITING:
             return (Action.FREEZE, *self._end(now, "it needed more memory to end than was left"))
@@ -180,7 +183,7 @@ class Policy:
             self.copies = copies
         if not copies.in_step or self._reserve_spent:
             return self._choose_after_copy(now)
-        # Again where it left the boundary before it stood still, or its agent could not save then.
+        # Try again after a stop outside a boundary, or if an agent could not save then.
         give = (Action.GIVE_MOST,) if self._save_requests == 0 else ()
         ask = (Action.REQUEST_SAVE,) if self._save_requests < _MAX_SAVE_REQUESTS else ()
         self._save_requests += 1
@@ -190,10 +193,10 @@ class Policy:
 
     def copy_early(self, now: float) -> Actions:
         """
-        The limit is near, and what is published is fresh: a copy beforehand, at once.
+        Start a copy in advance: the limit is near, and the published state is current.
 
-        Also of what is refused more memory and makes steps all the same: a library may end it at
-        any allocation that fails, without a word.
+        It also applies to a program that is refused memory but still makes steps: at any failed
+        allocation a library may end it without a message.
         """
         if self.state not in (State.RUNNING, State.REFUSING):
             return ()
@@ -202,7 +205,7 @@ class Policy:
         return (Action.FREEZE, Action.COPY)
 
     def boundary(self, now: float) -> Actions:
-        """While finishing: an agent has come to where its state can be copied."""
+        """While finishing: an agent has reached a boundary where its state can be copied."""
         return self._copy(now, False) if self.state is State.FINISHING else ()
 
     def saved(self, now: float, agents: int) -> Actions:
@@ -217,7 +220,8 @@ class Policy:
         Time has passed.
 
         Args:
-            held_bytes: what the group holds and cannot give back.
+            now: monotonic seconds.
+            held_bytes: usage that the kernel cannot reclaim.
             limit_bytes: the limit without any reserve.
         """
         state, passed_s = self.state, now - self.since_mono_s
@@ -227,13 +231,14 @@ class Policy:
         if state is State.STOPPED and room:
             return self._run(now)
         if state is State.REFUSING and room:
-            return self._run(now, quiet=True)  # never stopped; it most often has room as it ends
+            # it was never stopped; it usually has room because it is ending
+            return self._run(now, quiet=True)
         if state is State.STOPPED and self.hold_s is not None and passed_s > self.hold_s:
             return self._end(now, "no decision came within the time of --hold-for")
         if state is State.EXITING and room and (self.notebook or passed_s > _EXITED_S):
             return self._run(now, quiet=True)
         if state is State.EXITING and passed_s > _EXIT_DEADLINE_S:
-            return self._copy(now, True, "it did not end")  # as if the limit was met anew
+            return self._copy(now, True, "it did not end")  # as if the limit was reached again
         return ()
 
     def signal_waits(self, now: float) -> Actions:
@@ -244,17 +249,19 @@ class Policy:
         return (Action.GIVE_ALL, Action.RESUME)
 
     def continued(self, now: float) -> Actions:
-        """Somebody let it run (fg, kill -CONT): it is met at its limit again, if it needs more."""
+        """Another program resumed it (fg, kill -CONT); it is stopped again if it needs more."""
         return self._run(now, quiet=True) if self.state is State.STOPPED else ()
 
     def limit_raised(self, now: float) -> Actions:
-        """Somebody has raised the limit, or memory became free elsewhere."""
+        """The user has raised the limit, or memory became free elsewhere."""
         if self.state in (State.RUNNING, State.ENDING, State.COPYING):
             return ()
         return self._run(now)
 
     def end_wanted(self, now: float) -> Actions:
-        """Somebody wants it ended: what runs is saved first; asked twice, it ends at once."""
+        """
+        The user wants it ended: a running program is saved first; a second request ends it at once.
+        """
         running = (State.RUNNING, State.UNLIMITED, State.REFUSING)
         if self.state is State.ENDING:
             return ()
@@ -264,7 +271,7 @@ class Policy:
         return self._end(now, ASKED_BY_PERSON)
 
     def no_limit_wanted(self, now: float) -> Actions:
-        """Somebody wants it to have whatever the machine has."""
+        """The user wants it to run without its own limit."""
         return () if self.state is State.ENDING else self._choose(now, AtLimit.GO_ON, "")
 
     def _copy(self, now: float, spent: bool, why: str = "") -> Actions:
@@ -288,7 +295,7 @@ class Policy:
         if choice is AtLimit.AUTO:
             choice = AtLimit.HOLD if self.notebook or not saved else AtLimit.REFUSE
         if choice is AtLimit.REFUSE and self.copies.agents and not saved:
-            # A refusal can abort a program from within a library: only what is saved may risk it.
+            # A refusal can abort a program from within a library: only a saved program may risk it.
             choice = AtLimit.HOLD
         why = {
             AtLimit.HOLD: self.copies.why,
@@ -317,22 +324,22 @@ class Policy:
         self.since_mono_s = now
 
 
-_NEAR_SHARE = 0.85  # of the limit: one copy beforehand
+_NEAR_SHARE = 0.85  # of the limit: one copy in advance
 _COPY_AGAIN_S = 120.0
-_MOST_TRIES = 25  # that come to nothing, until it has been away from its limit
-_RETRY_S = 0.1  # longer with each that came to nothing: a disk that is full
+_MOST_TRIES = 25  # failed copies in advance, until the usage is away from the limit
+_RETRY_S = 0.1  # wait per failed copy: the disk may be full
 _LEAST_INTERVAL_S = 0.25
 _COPY_COST_FACTOR = 4.0  # times the duration of a copy, which stops every process
-_ELAPSED_SHARE = 0.1  # of the time since it is refused memory
+_ELAPSED_SHARE = 0.1  # of the time since memory is refused
 
 
 class CopySchedule:
     """
-    When a rescue is copied although the limit was not reached.
+    When to copy a rescue although the limit was not reached.
 
-    Once near the limit, as the guard has no forecast. And again while memory is refused: a failed
-    allocation can end the program from within a library, without a message. What is lost then is a
-    tenth of the time since, a quarter of a second, or four times the duration of a copy.
+    Once near the limit, because the guard has no forecast. And again while memory is refused: a
+    failed allocation can end the program from within a library, without a message. The loss is then
+    at most a tenth of the time since, a quarter of a second, or four times the duration of a copy.
     """
 
     def __init__(self) -> None:
@@ -343,13 +350,13 @@ class CopySchedule:
 
     def due(self, now: float, share: float, state: State, agents: int) -> bool:
         """
-        Whether everyone is to be copied at a boundary.
+        Whether to copy all trainings at a boundary.
 
         Args:
             now: monotonic seconds.
-            share: of its limit that it holds.
+            share: usage as a share of the limit.
             state: of the policy.
-            agents: that publish themselves.
+            agents: number of processes that publish.
         """
         if state is State.REFUSING:
             if self._refusing_since is None:
@@ -371,12 +378,12 @@ class CopySchedule:
         return now - self._copied_mono_s > _COPY_AGAIN_S and waited_s >= _RETRY_S * self._tries
 
     def tried(self, now: float) -> None:
-        """A copy begins; it may come to nothing."""
+        """Record the start of a copy, which may fail."""
         self._tries += 1
         self._tried_mono_s = now
 
     def ended(self, now: float, began: float, complete: bool) -> None:
-        """A copy has ended; `complete`: every training was copied."""
+        """Record the end of a copy; `complete`: every training was copied."""
         self._renewed_mono_s, self._copy_duration_s = now, now - began
         if complete:
             self._copied_mono_s = now

@@ -2,11 +2,11 @@
 The supervisor and its standby: one kind of process, `python -I -S process.py ROLE FOLDER [FD...]`.
 
     begin FOLDER RECORD ANSWER   for a program that `watchdog exec` is about to become
-    adopt FOLDER ANSWER          for a guard whose supervisor and standby were killed at one blow
+    adopt FOLDER ANSWER          for a guard whose supervisor and standby were both killed
     standby FOLDER               started by each supervisor
 
-Who holds the lock in the guard's folder supervises. The standby waits for that lock, and has
-imported next to nothing; when it gets it, it takes over and starts the next standby.
+The process that holds the lock in the guard's folder supervises. The standby waits for that lock,
+and has imported next to nothing. When it gets the lock, it takes over and starts the next standby.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import sys
 import time
 from contextlib import suppress
 
-if not __package__:  # run by its path: nothing of the user's is on sys.path, nor is the package
+if not __package__:  # run by its path: sys.path has neither the user's modules nor the package
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    import watchdog_app  # noqa: F401 - its parts are found by its own path from here on
+    import watchdog_app  # noqa: F401 - later imports find its parts through its own path
 
-    del sys.path[0]  # what lies beside the package must not hide modules of the standard library
+    del sys.path[0]  # files next to the package must not hide modules of the standard library
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 READY = b"ready"
 ALREADY_SUPERVISED = "another supervisor keeps it"
 _NO_ANSWER = b"its supervisor did not answer"
-_READY_TIMEOUT_S = 20.0  # a machine that swaps takes its time
+_READY_TIMEOUT_S = 20.0  # a machine that swaps is slow
 _ADOPTION_TIMEOUT_S = 5.0
 _MODULE = "watchdog_app.guard.process"
 _LOCK = "supervisor.lock"
 _MOST_RESTARTS, _WITHIN_S = 5, 60.0
 
 
-# For who wants a supervisor ----------------------------------------------------------------
+# For callers that need a supervisor --------------------------------------------------------
 
 
 def start_supervisor(folder: str, record: int, answer: int) -> None:
@@ -51,21 +51,22 @@ def start_supervisor(folder: str, record: int, answer: int) -> None:
 
     Args:
         folder: of its record.
-        record: to read that record from, once the group is entered; closed without a word: nothing
-            came of it, and the supervisor ends.
-        answer: where the supervisor writes READY, or why there is none.
+        record: descriptor to read the record from, after the program has entered the group. If it
+            closes without data, the launch failed and the supervisor ends.
+        answer: where the supervisor writes READY, or the reason of its failure.
 
     Raises:
         OSError: no process can be started.
     """
-    os.waitpid(_spawn("begin", folder, record, answer), 0)  # it is nobody's child then
+    # Reap the process that forks the supervisor and ends at once; init adopts the supervisor.
+    os.waitpid(_spawn("begin", folder, record, answer), 0)
 
 
 def adopt(folder: str, timeout_s: float = _READY_TIMEOUT_S) -> bool:
     """
     Start a supervisor for a guard that has lost its own; False: none can be started.
 
-    One that is not ready in time may still come, on a machine that is too busy.
+    On a busy machine a supervisor that is not ready in time may still start.
     """
     fds: list[int] = []
     try:
@@ -114,7 +115,7 @@ def _is_supervised(record: GuardRecord) -> bool:
     """Whether the supervisor or its standby runs."""
     from watchdog_app.base.linux.process import read_stat
 
-    # A zombie does not count: one that is never collected would keep a guard for ever.
+    # A zombie does not count: one that is never reaped would keep a guard for ever.
     stats = [read_stat(pid or 0) for pid in (record.supervisor_pid, record.standby_pid)]
     return any(
         stat is not None and stat.comm.startswith(b"watchdog-") and not stat.has_ended
@@ -140,7 +141,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     role, folder, *rest = arguments
     fds = [int(each) for each in rest]
     if role != "standby" and os.fork():
-        os._exit(0)  # whoever started it has no child of its own by us
+        os._exit(0)  # the caller must not have a child process
     os.setsid()
     os.umask(0o077)
     _detach(*fds)
@@ -165,10 +166,10 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 def _acquire_lock(folder: str, wait: bool) -> None:
     """
-    Hold the guard's lock as long as this process lives; children of it do not.
+    Hold the guard's lock as long as this process lives; its children do not hold it.
 
     Raises:
-        OSError: another one holds it.
+        OSError: another process holds it.
     """
     import fcntl
 
@@ -185,7 +186,7 @@ def _create_supervisor(folder: str, role: str, fds: list[int]) -> Supervisor | N
     Create a supervisor and enforce the limit; None: the guard has ended.
 
     Raises:
-        OSError: why there is none.
+        OSError: why it failed.
     """
     from watchdog_app.base import own_process
 
@@ -195,14 +196,14 @@ def _create_supervisor(folder: str, role: str, fds: list[int]) -> Supervisor | N
     outside = _leave_own_guard()
     if role == "begin":
         with open(fds[0], "rb") as pipe:
-            found = record.parse(pipe.read(), folder)  # nothing: its process has given up
+            found = record.parse(pipe.read(), folder)  # empty: the launching process has given up
     else:
         found = record.read(folder)
         if role == "standby" and (found is None or not record.group_exists(found)):
             return None
         if not outside:
             raise OSError("its supervisor cannot leave the guard that it was started in")
-    # A record is a file: only the group of that very program is ever written to.
+    # A record is only a file: never write to any group except that of the same program.
     name = os.path.basename((found.group or "") if found is not None else "")
     if found is None or name.removesuffix(".scope") != cgroup.guard_group_name(
         found.pid, found.start_time
@@ -222,7 +223,7 @@ def _create_supervisor(folder: str, role: str, fds: list[int]) -> Supervisor | N
             group.resume(everyone=found.stopped)
             return None
         created.take_over(policy.State(found.state))
-    _start_standby(created)  # first: what `open` writes names it
+    _start_standby(created)  # first: `open` writes its pid
     created.open()
     own_process.lower_oom_score()
     own_process.freeze_garbage()
@@ -266,7 +267,7 @@ def _start_standby(supervisor: Supervisor, restarts: int = 0) -> None:
 
 
 def _name_process(name: str) -> None:
-    """As tools that list processes show it; prctl(2) PR_SET_NAME."""
+    """Set the name in process lists; prctl(2) PR_SET_NAME."""
     with suppress(OSError), open("/proc/self/comm", "w") as file:
         file.write(name[:15])
 
@@ -288,7 +289,7 @@ def _detach(*keep: int) -> None:
 
 
 def _leave_own_guard() -> bool:
-    """Move this process out of the guard that it was started in; whether that worked."""
+    """Move this process out of the guard that it was started in; return whether that worked."""
     from watchdog_app.base.linux.files import write_bytes
     from watchdog_app.guard import cgroup
 

@@ -1,12 +1,12 @@
 """
-What is known of a guard, in a file: for `status`, `limit`, `history` and the daemon.
+The state of a guard in a file: for `status`, `limit`, `history` and the daemon.
 
-A file and no message: a daemon that is stopped or slow can then hold no supervisor up, and a daemon
-that starts later knows every guard at once. The folder is the user's own.
+It is a file, not a message. So a stopped or slow daemon cannot block a supervisor, and a daemon
+that starts later knows every guard at once. The folder belongs to the user.
 
     RUNTIME/guard/PID.START/guard.json        what this module reads and writes
     RUNTIME/guard/PID.START/supervisor.sock   where the supervisor takes requests
-    STATE/guards/PID.START.json               the last fifty that are over
+    STATE/guards/PID.START.json               the last fifty guards that have ended
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class CopiedRescue:
     pid: int
     path: str
     step: int
-    bytes: int = 0  # 0: not known
+    bytes: int = 0  # 0: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class GuardEvent:
-    """Something that has happened to a guard."""
+    """An event in the life of a guard."""
 
     unix_s: float
     kind: str
@@ -51,26 +51,26 @@ class GuardEvent:
 
 @dataclass(kw_only=True, slots=True)
 class GuardRecord:
-    """One guard. Bytes, and seconds since 1970."""
+    """One guard. Sizes in bytes, times in seconds since 1970."""
 
     pid: int  # of the program that was started in it
     start_time: int
     name: str
-    kind: str  # of its group, for people
-    group: str | None  # folder in the memory hierarchy; None: limits on reservations alone
+    kind: str  # of its group, for messages
+    group: str | None  # folder in the memory hierarchy; None: only reservations are limited
     limit_bytes: int  # without any reserve
     reserve_bytes: int
     supervisor_pid: int = 0
     standby_pid: int = 0
-    follows_machine: bool = False  # the limit is what the machine can give
-    follows_state: bool = False  # the reserve grows with what there is to save
+    follows_machine: bool = False  # whether the limit follows the free memory of the machine
+    follows_state: bool = False  # whether the reserve grows with the state to save
     swap_bytes: int = 0
-    freezer: str | None = None  # folder in that hierarchy, where it is one of its own
-    refuse: bool = True  # reservations that cannot fit are refused beforehand
+    freezer: str | None = None  # folder in the freezer hierarchy, if it has its own
+    refuse: bool = True  # whether reservations that cannot fit are refused beforehand
     notebook: bool = False
     at_limit: str = "auto"
     hold_s: float | None = None
-    state: str = "running"  # as `policy.State` has it
+    state: str = "running"  # value of `policy.State`
     since_unix_s: float = 0.0
     used_bytes: int = 0
     because: str = ""
@@ -80,21 +80,21 @@ class GuardRecord:
     saved_unix_s: float | None = None
     rescues: list[CopiedRescue] = field(default_factory=list)
     events: list[GuardEvent] = field(default_factory=list)  # newest last
-    ended_unix_s: float | None = None  # where it is over
+    ended_unix_s: float | None = None  # set once the guard has ended
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, by name."""
+        """All fields, by name."""
         found: dict[str, Any] = codec.encode(self)
         return found
 
     @property
     def stopped(self) -> bool:
-        """Everyone in it stands still."""
+        """Whether all processes in it are frozen or stopped."""
         return self.state in ("stopped", "copying")
 
     @property
     def folder(self) -> str:
-        """Where its file and socket are."""
+        """Folder of its file and socket."""
         return folder_of(self.pid, self.start_time)
 
     @property
@@ -104,7 +104,7 @@ class GuardRecord:
 
     @property
     def segments(self) -> str:
-        """Where the trainings in it show themselves."""
+        """Folder with the segments of its trainings."""
         from watchdog_app.rescue.segment import segment_folder
 
         return os.path.join(segment_folder.folder(), os.path.basename(self.folder))
@@ -128,7 +128,7 @@ class GuardRecord:
     def remove(self) -> None:
         """Remove the folder; save the last record among those of ended guards."""
         if self.supervisor_pid:
-            with suppress(OSError):  # a full disk loses no more than that
+            with suppress(OSError):  # on a full disk only the record is lost
                 self._save_past()
         with suppress(OSError):
             for name in sorted(os.listdir(self.folder)):  # the record first, the lock last
@@ -167,7 +167,7 @@ def folder_of(pid: int, start_time: int) -> str:
 
 
 def folders() -> list[str]:
-    """The folders of this user's guards, whatever is in them."""
+    """The folders of this user's guards, with any contents."""
     try:
         return [
             os.path.join(guards_folder(), name)
@@ -178,7 +178,7 @@ def folders() -> list[str]:
 
 
 def read_all() -> list[GuardRecord]:
-    """Every guard that has a file, by pid; what cannot be read is left out."""
+    """Every guard that has a file, by pid; unreadable ones are omitted."""
     found = [read(folder) for folder in folders()]
     return [record for record in found if record is not None and group_exists(record)]
 
@@ -196,11 +196,12 @@ def read_past() -> list[GuardRecord]:
 
 def find(pid: int, start_time: int, group: str | None = None) -> GuardRecord | None:
     """
-    Find the guard of a process that has just ended; None: none is known.
+    Find the guard of a process that has just ended, or None.
 
     Args:
         pid, start_time: of the process.
-        group: folder of its memory group, which names the guard for what was started in one later.
+        group: folder of its memory group; its name identifies the guard for a process started in it
+            later.
     """
     name = f"{pid}.{start_time}"
     base = os.path.basename((group or "").rstrip("/")).removesuffix(".scope")
@@ -216,12 +217,12 @@ def group_exists(record: GuardRecord) -> bool:
 
 
 def read(folder: str) -> GuardRecord | None:
-    """The guard of a folder; None where there is none, or what is there is no record."""
+    """The guard of a folder; None without a valid record."""
     return read_file(os.path.join(folder, _FILE), folder)
 
 
 def read_file(path: str, folder: str | None = None) -> GuardRecord | None:
-    """The guard in a file that is called NAME.json, or as a folder is; None: it holds no record."""
+    """The guard in a file NAME.json, or in a folder's file; None if it is not a record."""
     try:
         # O_NONBLOCK: do not wait for the writer if the path is a pipe.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -235,7 +236,7 @@ def read_file(path: str, folder: str | None = None) -> GuardRecord | None:
 
 
 def parse(text: bytes, folder: str) -> GuardRecord | None:
-    """The guard record in a text from `to_json`; None if it is no record of this folder."""
+    """The guard record in a text from `to_json`; None if it is not a record of this folder."""
     try:
         record: GuardRecord = codec.decode(GuardRecord, json.loads(text))
     except (ValueError, RecursionError):
@@ -248,7 +249,7 @@ def make_folder(pid: int, start_time: int) -> None:
     Make the folder of a guard.
 
     Raises:
-        OSError: it cannot be made, or is somebody else's.
+        OSError: it cannot be made, or belongs to another user.
     """
     os.makedirs(os.path.dirname(guards_folder()), mode=0o700, exist_ok=True)
     for each in (guards_folder(), folder_of(pid, start_time)):

@@ -1,10 +1,11 @@
 """
-Refusing memory before it is touched: RLIMIT_DATA of every process under a guard, set from outside.
+Refuse memory before it is touched: set RLIMIT_DATA of every process under a guard, from outside.
 
-An array of three times the limit is reserved in an instant and filled for seconds. While it is
-being filled nobody can refuse it any more; while it is being reserved the kernel can, and the
-program gets a MemoryError that it can live with. So each process may reserve what it has, what
-its guard has left, and some slack for what is reserved and never touched (stacks of threads).
+A program reserves an array of three times the limit in an instant and fills it for seconds. While
+it fills the array, the kernel cannot refuse memory any more. While it reserves the array, the
+kernel can, and the program gets a MemoryError that it can handle. So each process may reserve its
+current size, the guard's room, and some slack. The slack is for memory that is reserved but never
+touched (stacks of threads).
 
 Sources: getrlimit(2) RLIMIT_DATA (since Linux 4.7 private writable mappings too), prlimit(2),
 proc(5) statm.
@@ -20,15 +21,15 @@ from contextlib import suppress
 from watchdog_app.base.linux.process import read_statm, start_time
 from watchdog_app.guard.policy import MOST_OF_RESERVE
 
-_MOST_PROCESSES = 500  # at a time; a storm of forks is held, not refused
+_MOST_PROCESSES = 500  # at a time; a fork storm is stopped at the limit, not refused
 _LEAST_SLACK_BYTES = 64 << 20
 _MOST_SLACK_BYTES = 1 << 30
 _SLACK_SHARE = 16
-# Libraries make a thread for each processor in their first instant: one of OpenBLAS reserves
-# 40 MiB as NumPy is imported, any other its stack of 8 MiB.
+# Libraries make a thread per processor when they start. Each thread of OpenBLAS reserves 40 MiB
+# when NumPy is imported; any other thread reserves its stack of 8 MiB.
 _PROCESSOR_BYTES = 48 << 20
 _MOST_LIMIT_SHARE = 2  # three times the limit is refused on any machine
-_FROZEN_SLACK_BYTES = 4 << 20  # when everything further is refused: small objects still fit
+_FROZEN_SLACK_BYTES = 4 << 20  # while everything further is refused: small objects still fit
 _UNLIMITED_BYTES = 1 << 46
 
 
@@ -36,36 +37,39 @@ class ReservationLimit:
     """
     The limits on what the processes of one guard may reserve.
 
-    Limits that a program had, or gives itself, are never widened; what we set is taken back.
+    It never widens limits that a program inherited or set itself, and it restores what it changed.
     """
 
     def __init__(self) -> None:
-        self._applied: dict[int, tuple[int, int, int]] = {}  # by pid: start time, ours, soft before
+        # pid -> start time, our limit, soft limit before
+        self._applied: dict[int, tuple[int, int, int]] = {}
         self._frozen = False
 
     def update(
         self, pids: Iterable[int], room_bytes: int, limit_bytes: int, reserve_bytes: int
     ) -> None:
         """
-        Let each of them reserve what the guard has left, and what of the reserve it could be given
-        to end a step, or else some slack. What fits so is better held and saved than refused.
+        Limit the reservations of each process to the guard's room plus slack.
+
+        The slack includes the part of the reserve that may be given to end a step. If a request
+        fits into that, stopping and saving the program is better than refusing.
 
         Args:
-            pids: everyone in the guard.
-            room_bytes: what the guard can still hold.
+            pids: all processes in the guard.
+            room_bytes: memory that the guard can still take.
             limit_bytes: of the guard.
-            reserve_bytes: above it.
+            reserve_bytes: above the limit.
         """
         if not self._frozen:
             self._apply(pids, max(0, room_bytes) + slack_bytes(limit_bytes, reserve_bytes))
 
     def freeze(self, pids: Iterable[int]) -> None:
-        """Refuse whatever is more than they have now, until `update` after `unfreeze`."""
+        """Refuse any growth of these processes, until `update` after `unfreeze`."""
         self._frozen = True
         self._apply(pids, _FROZEN_SLACK_BYTES)
 
     def unfreeze(self) -> None:
-        """The next `update` widens the limits again."""
+        """Let the next `update` widen the limits again."""
         self._frozen = False
 
     def lift(self, pids: Iterable[int]) -> None:
@@ -91,7 +95,7 @@ class ReservationLimit:
 
 
 def slack_bytes(limit_bytes: int, reserve_bytes: int) -> int:
-    """What may be reserved beyond the room that is left: the reserve carries it, if it is used."""
+    """Bytes that may be reserved beyond the room; if they are used, the reserve covers them."""
     slack = min(max(limit_bytes // _SLACK_SHARE, _LEAST_SLACK_BYTES), _MOST_SLACK_BYTES)
     threads = min((os.cpu_count() or 1) * _PROCESSOR_BYTES, limit_bytes * _MOST_LIMIT_SHARE)
     return max(slack, threads, int(reserve_bytes * MOST_OF_RESERVE))
@@ -125,9 +129,10 @@ def _limit_process(
         if known is not None and known[0] == began and known[1] == soft:
             before = known[2]
         elif known is not None and known[0] == began:
-            return known  # the program has set one of its own since: that one stands
+            return known  # the program has set its own limit since: keep it
         else:
-            # A child has inherited what we had set its parent, which began with our exec's own.
+            # A child has inherited the limit that we set for its parent. The parent began with the
+            # limit of `watchdog exec`.
             own = resource.getrlimit(resource.RLIMIT_DATA)[0]
             before = own if own == resource.RLIM_INFINITY else min(own, soft)
         wanted = statm.data_bytes + more_bytes
@@ -136,5 +141,5 @@ def _limit_process(
                 wanted = min(wanted, most)
         resource.prlimit(pid, resource.RLIMIT_DATA, (wanted, hard))
     except (OSError, ValueError):
-        return None  # gone, or another user's by set-uid
+        return None  # it has ended, or belongs to another user by set-uid
     return began, wanted, before

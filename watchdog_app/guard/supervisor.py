@@ -2,9 +2,9 @@
 The supervisor of a guard: a small process outside of it that waits, and decides at the limit.
 
 It ends when the last process has left the group. Its standby waits for its end and starts another
-one (`process`); so nobody stays stopped for want of one.
+one (`process`), so that no process stays stopped without a supervisor.
 
-Small, as there is one for each program: 13 MB, a Python that does nothing has 8.
+There is one supervisor per program, so it is small: 13 MB. A Python that does nothing has 8.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from watchdog_app.guard.record import GuardRecord
 from watchdog_app.guard.reservation import ReservationLimit
 from watchdog_app.guard.trainings import Trainings
 
-_NEAR_SHARE = 0.8  # of the limit: from here on agents publish after every batch
+_NEAR_SHARE = 0.8  # of the limit: above it agents publish after every batch
 _WRITE_EVERY_S = 5.0
-_CHANGED_SHARE = 0.02  # of the limit: less is no news
+_CHANGED_SHARE = 0.02  # of the limit: ignore smaller changes
 _ROOM_AGAIN_BYTES = 16 << 20
 _TERM_TIMEOUT_S = 5.0  # after SIGTERM, before SIGKILL
-_CHARGE_BATCH_BYTES = 1 << 20  # what processors have charged beforehand
-_FILL_BYTES_PER_S = 2e9  # as fast as one process fills memory
+_CHARGE_BATCH_BYTES = 1 << 20  # memory that the processors have charged in advance
+_FILL_BYTES_PER_S = 2e9  # speed at which one process fills memory
 _FASTEST_S, _SLOWEST_S = 0.1, 1.0
-# Seconds between two ticks, by state; while it runs `_wait_s` computes them.
+# Seconds between two ticks, by state; in other states `_wait_s` computes them.
 _WAIT_S = {
     State.COPYING: 0.02,
     State.FINISHING: 0.02,
@@ -51,11 +51,11 @@ _MOST_CHECKED = 100  # with more processes only the program itself is checked
 
 class Supervisor:
     """
-    One guard's.
+    The supervisor of one guard.
 
     Args:
-        group: made, and entered by the program.
-        record: what is known of it, and wanted at its limit; written by the supervisor from now on.
+        group: already made, and entered by the program.
+        record: the guard's state and the user's choices; only the supervisor writes it from now on.
     """
 
     def __init__(self, group: Cgroup, record: GuardRecord) -> None:
@@ -90,9 +90,9 @@ class Supervisor:
         }
 
     def take_over(self, state: State) -> None:
-        """Continue in the state of an earlier supervisor; to be called before `open`."""
+        """Continue in the state of an earlier supervisor; call before `open`."""
         record, policy = self.record, self.policy
-        # What the group may hold now: with the reserve, where that was given.
+        # Current limit of the group, including the reserve if it was given.
         spent = state in (State.REFUSING, State.ENDING)
         self.group.limit_bytes = record.limit_bytes + (record.reserve_bytes if spent else 0)
         policy.since_mono_s = time.monotonic()
@@ -104,7 +104,7 @@ class Supervisor:
             elif state is State.REFUSING:
                 self._freeze_reservations(True)
         elif not self.group.at_limit():
-            # Whoever is at the limit is met there again, and copied.
+            # A process at the limit reaches it again, and is then copied.
             self.group.resume(everyone=state is State.COPYING)
 
     def open(self) -> None:
@@ -124,7 +124,7 @@ class Supervisor:
             )
         with suppress(OSError):
             handle = os.pidfd_open(self.record.pid)
-            self.watch(handle, lambda: self.forget(handle))  # wakes us once
+            self.watch(handle, lambda: self.forget(handle))  # wakes the loop once
         self._trainings.open()
         self._write(always=True)
 
@@ -147,11 +147,11 @@ class Supervisor:
             try:
                 if not self.tick(time.monotonic()):
                     return
-            except FileNotFoundError:  # the group is gone
+            except FileNotFoundError:  # the group no longer exists
                 return
 
     def tick(self, now: float) -> bool:
-        """Read usage, act on it, write the record; False when the group is empty."""
+        """Read usage, act on it, write the record; False if the group is empty."""
         self.group.rewrite_limit()
         self._held_bytes = self.group.usage().held_bytes
         pids = self.group.pids()
@@ -190,7 +190,7 @@ class Supervisor:
         if self.group.remove():
             self.record.remove()
 
-    # What the policy wants
+    # Actions of the policy
 
     def _execute(self, actions: tuple[Action, ...]) -> None:
         for each in actions:
@@ -205,13 +205,13 @@ class Supervisor:
         if not policy.is_early_copy:
             self.record.since_unix_s = time.time()
             self.record.note("limit", policy.because or "Its limit was met.")
-        elif not policy.is_renewing:  # of which there may be hundreds
+        elif not policy.is_renewing:  # there may be hundreds of renewing copies
             self.record.note("copy", "Its limit is near.")
         self._write(always=True)
         self._trainings.copy(self.group.pids())
 
     def _request_save(self) -> None:
-        self._write()  # the daemon asks nobody whose guard is said to have stopped it
+        self._write()  # the daemon asks no program whose record says that its guard has stopped it
         self._trainings.request_save()
 
     def _set_limit_with_reserve(self, share: float) -> None:
@@ -222,12 +222,12 @@ class Supervisor:
         with suppress(OSError):
             try:
                 self.group.set_limit(limit_bytes)
-            except OSError:  # v1 refuses a limit below what is used: then exactly that
+            except OSError:  # v1 refuses a limit below the usage: then set it to the usage
                 self.group.set_limit(self.group.usage().used_bytes + _CHARGE_BATCH_BYTES)
 
     def _lift_limit(self) -> None:
-        """Give the program all memory of the machine; there the kernel kills."""
-        # First: without its limit it runs at once, and would be refused what it asks for.
+        """Give the program all memory of the machine; at the machine's limit the kernel kills."""
+        # First: without its limit the program runs at once, and its requests would be refused.
         if self._reservations is not None:
             self._reservations.lift(self.group.pids())
         free = limits.room_around(self.group.path)
@@ -258,7 +258,7 @@ class Supervisor:
         for pid in self.group.pids():
             with suppress(OSError):
                 os.kill(pid, number)
-        self.group.resume(everyone=True)  # nobody dies while stopped
+        self.group.resume(everyone=True)  # a stopped process does not die
 
     def _report(self) -> None:
         record = self.record
@@ -282,7 +282,7 @@ class Supervisor:
             record.rescues = trainings.rescues[-10:]
             record.saved_unix_s = trainings.saved_unix_s
 
-    # What happens
+    # Events
 
     def _collect_copies(self, now: float) -> None:
         copies = self._trainings.finished(now)
@@ -342,10 +342,10 @@ class Supervisor:
         return f"{answer}."
 
     def _requested_limit(self, request: dict[str, Any], held: int) -> int:
-        """The limit that was asked for. Raises ActionError: no number, too low, or too high."""
+        """The requested limit. Raises ActionError if it is not a number, too low, or too high."""
         free = limits.room_around(self.group.path).free_bytes
         wanted = request.get("limit_bytes")
-        if request.get("more") is True:  # a button: the amount of the report, or all that is free
+        if request.get("more") is True:  # a button: as in the report, or all free memory
             more = parse_bytes(size_above(max(self.record.limit_bytes, held)))
             wanted = min(more, held + free)
         if isinstance(wanted, bool) or not isinstance(wanted, int):
@@ -365,9 +365,9 @@ class Supervisor:
     def _set_limit(self, limit_bytes: int) -> None:
         self.record.limit_bytes = limit_bytes
         self._set_limit_with_reserve(0.0)
-        self._follow_reservations(self.group.pids())  # before anybody runs again
+        self._follow_reservations(self.group.pids())  # before any process runs again
 
-    # What goes on all the time
+    # Work at every tick
 
     def _update_limits(self, now: float, pids: list[int]) -> None:
         record = self.record
@@ -416,7 +416,7 @@ class Supervisor:
         """Seconds to wait for an event of the kernel before the next tick."""
         if self.policy.state in _WAIT_S:
             return _WAIT_S[self.policy.state]
-        if self._copy_is_due(time.monotonic()):  # at the next boundary
+        if self._copy_is_due(time.monotonic()):  # copy at the next boundary
             return _WAIT_S[State.COPYING]
         room = max(0, self.record.limit_bytes - self._held_bytes)
         return min(_SLOWEST_S, max(_FASTEST_S, room / _FILL_BYTES_PER_S))

@@ -1,9 +1,9 @@
 """
-The trainings in a guard that can be saved, and the saving of them.
+Save the trainings in a guard that can be saved.
 
-What takes time is done in children: each is a fork with a deadline that writes one line into a
-pipe. What it needs is imported in it: the supervisor itself stays small, and does not die of what
-a segment may hold.
+Slow work runs in children. Each child is a fork with a deadline that writes one line into a pipe.
+It imports what the work needs. So the supervisor itself stays small, and bad contents of a segment
+cannot kill it.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ Watch = Callable[[int, Callable[[], None]], None]
 
 _IN_STEP = frozenset(("in_step", "stale"))
 _ASKABLE = frozenset(("none", "damaged", "failed"))
-_SAVED = ("path", "step", "bytes")  # what is told of a rescue
+_SAVED = ("path", "step", "bytes")  # fields of a rescue to report
 _MOST_SEGMENTS = 64
 _RATE_WINDOW_S = 2.0
 _SLOW_STEP_S = 0.2  # a snapshot takes a millisecond at most
 _MOST_BYTES = 16384  # of a result
 _COPY_DEADLINE_S = 120.0
 _SAVE_DEADLINE_S = 60.0
-_LATE_ANSWER_TIMEOUT_S = 2.0  # of a training that was asked to save and has been stopped since
+_LATE_ANSWER_TIMEOUT_S = 2.0  # for a training that was asked to save and has been stopped since
 
 
 class Trainings:
     """
-    Those of one guard.
+    The trainings of one guard.
 
-    `copies`: what came of the last attempt; `rescues`: what was saved.
+    `copies`: results of the last attempt; `rescues`: the rescues saved so far.
     """
 
     def __init__(
@@ -50,8 +50,8 @@ class Trainings:
         """
         Args:
             folder: of their segments.
-            watch, forget: of whoever polls for us.
-            eager: nothing refuses what cannot fit, so that every step may be the last.
+            watch, forget: of the polling loop.
+            eager: nothing refuses memory that cannot fit, so any step may be the last.
         """
         self.copies = CopyResults(0, 0, 0)
         self.rescues: list[CopiedRescue] = []
@@ -63,8 +63,8 @@ class Trainings:
         self._segments: dict[str, Segment] = {}  # by name
         self._children: list[_Child] = []
         self._results: dict[int, Result] = {}
-        self._asked: list[int] = []  # pids, since the last copy
-        self._step_rates: dict[str, tuple[int, float, bool]] = {}  # sequence, when, slow
+        self._asked: list[int] = []  # pids asked since the last copy
+        self._step_rates: dict[str, tuple[int, float, bool]] = {}  # name -> sequence, time, slow
 
     @property
     def agents(self) -> int:
@@ -72,17 +72,19 @@ class Trainings:
         return len(self._owned_segments())
 
     def state_bytes(self) -> int:
-        """What a save of all of them would write, as they have published; 0: nothing yet."""
+        """
+        Bytes that a save of all trainings would write, as published; 0: nothing published yet.
+        """
         return sum(each.state_bytes for each in self._segments.values())
 
     def open(self) -> None:
-        """Have a segment ready for the first agent."""
+        """Make a segment ready for the first agent."""
         with suppress(OSError):
             segment_folder.make_folder(self._folder)
             segment_folder.make_spare(self._folder)
 
     def update(self, pids: list[int], every_batch: bool) -> None:
-        """Open new segments, remove ended ones, set how often they are written and who reads."""
+        """Open new segments, remove ended ones, set how often agents publish and who may read."""
         try:
             names = [name for name in os.listdir(self._folder) if name.count(".") == 1]
         except OSError:
@@ -107,9 +109,9 @@ class Trainings:
 
     def copy(self, pids: list[int]) -> None:
         """
-        Begin to copy every training in the guard, which stands still.
+        Start to copy every training in the guard, which is frozen or stopped.
 
-        One that was asked to save may have done so before it was stopped: its answer counts.
+        A training that was asked to save may have saved before it was stopped: its answer counts.
         """
         if not self._asked:
             self._drop_children()
@@ -126,7 +128,7 @@ class Trainings:
                 self._start_child(pid, partial(_copy, pid, start_time, path), _COPY_DEADLINE_S)
 
     def request_save(self) -> None:
-        """Have the daemon ask those that cannot be copied at any boundary."""
+        """Have the daemon ask the trainings that cannot be copied at any boundary."""
         self._asked = [pid for pid in self._results if self._copy_state(pid) in _ASKABLE]
         for pid in self._asked:
             del self._results[pid]
@@ -144,7 +146,7 @@ class Trainings:
         return bool(self._segments) and all(each.fresh for each in self._segments.values())
 
     def at_boundary(self, now: float) -> bool:
-        """Every training that can be copied at a boundary is at one; those asked have answered."""
+        """Whether all copyable trainings are at a boundary, and those asked have answered."""
         if not self._all_ended(now):
             return False
         waiting = [
@@ -173,9 +175,9 @@ class Trainings:
 
     def _is_slow(self, name: str, sequence: int, now: float) -> bool:
         """
-        Its steps are so long that a snapshot after each costs nothing that could be measured.
+        Whether steps are so long that a snapshot after each has no measurable cost.
 
-        So a jump from rest, which nobody sees coming, finds a fresh one.
+        A sudden jump of memory, which no forecast predicts, then finds a current snapshot.
         """
         before, at, slow = self._step_rates.get(name, (sequence, now, False))
         if now - at >= _RATE_WINDOW_S:
@@ -204,7 +206,7 @@ class Trainings:
             self._results[pid] = {"ok": False, "state": "failed", "why": f"no process: {error}"}
             return
         self._children.append(child)
-        self._watch(child.fd, lambda: None)  # to wake the loop; `has_ended` reads it
+        self._watch(child.fd, lambda: None)  # only wakes the loop; `has_ended` reads the pipe
 
     def _all_ended(self, now: float) -> bool:
         for child in [each for each in self._children if each.has_ended(now)]:
@@ -246,13 +248,13 @@ class _Child:
         forget: Callable[[int], None],
     ) -> None:
         """
-        Begin.
+        Start the child.
 
         Args:
-            pid: of the training that it is about.
-            work: done in the child; what it returns is `result` there and here.
+            pid: of the training that the work is for.
+            work: runs in the child; its return value becomes `result`.
             deadline_s: after it the child is killed.
-            forget: told the descriptor when the child has ended.
+            forget: called with the descriptor when the child has ended.
 
         Raises:
             OSError: no process can be started.
@@ -279,7 +281,7 @@ class _Child:
         self._end_mono_s = min(self._end_mono_s, mono_s)
 
     def has_ended(self, now: float) -> bool:
-        """Whether it has ended, by itself or by its deadline; `result` is then set."""
+        """Whether it has ended or its deadline has passed; `result` is then set."""
         if self.result is not None:
             return True
         if now > self._end_mono_s:
@@ -327,7 +329,7 @@ def _run_child(read: int, write: int, work: Callable[[], Result]) -> None:
 
 def _copy(pid: int, start_time: int, path: str) -> Result:
     """
-    Copy one training that stands still.
+    Copy one training that is frozen or stopped.
 
     Returns:
         {"ok", "path", "step", "bytes"} or {"ok", "state", "why"}.
@@ -345,7 +347,7 @@ def _copy(pid: int, start_time: int, path: str) -> Result:
 
 
 def _request_save(pid: int) -> Result:
-    """Have the daemon ask one training to save: as `_copy`."""
+    """Have the daemon ask one training to save; returns the same as `_copy`."""
     from watchdog_app.base.errors import WatchdogError
     from watchdog_app.client.client import Client
 
