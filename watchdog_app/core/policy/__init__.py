@@ -1,1 +1,3 @@
-"""What shall be done now: pure, and so replayable. The face is `engine.Engine`."""
+"""
+Decisions from readings: pure, so a replay gives the same result. Entry point: `engine.Engine`.
+"""

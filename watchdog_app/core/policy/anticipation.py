@@ -1,10 +1,11 @@
 """
-What one series cannot show: phases that recur, growth that was announced, thrashing.
+Predict needs that the trend misses: recurring phases, announced growth, thrashing.
 
-A training says which phase it is in and how much it is about to take; what a
-phase needed in one epoch predicts the next. Two things follow. Growth that
-was announced and fits is no news; a phase that will not fit is, before it
-begins. Without agents and swap nothing changes.
+An agent reports the phase of its training and the memory that the training announced. The memory
+that a phase took in one epoch predicts the next epoch.
+
+Announced growth that fits needs no warning. A phase that will not fit gets a warning before it
+begins. Without agents and without swap this module changes nothing.
 """
 
 from __future__ import annotations
@@ -22,24 +23,28 @@ from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, Resour
 from watchdog_app.core.policy.phases import Phases
 from watchdog_app.core.policy.tracker import Tracker
 
-_MARGIN = 0.02  # of the limit: what has to stay free for growth to count as fitting
-_EXPLAINED = 0.8  # of the resource's growth
-_SUSTAINED_S = 2.0  # too little room for what comes, for so long
-_OUTLIVES_S = 20.0  # a trend shows growth for some seconds after it has ended
+_MARGIN = 0.02  # share of the limit that must stay free for growth to count as fitting
+_EXPLAINED = 0.8  # share of the resource's growth
+_SUSTAINED_S = 2.0  # how long a predicted need must exceed the free room before it counts
+_OUTLIVES_S = 20.0  # a trend still shows growth for some seconds after the growth has ended
 _THRASH_S = 5.0
-_THRASH_FULL_PERCENT = 10.0  # of the time nothing at all can run for want of memory
-_ROOMY = 0.25  # of RAM is there for the taking: it is not the machine that swaps
+# percent of the time in which no process can run because it waits for memory
+_THRASH_FULL_PERCENT = 10.0
+_ROOMY = 0.25  # with this share of RAM available, the machine itself is not short of memory
 
 
 class Predictor(Protocol):
-    """Foresees a need that the trend of a resource does not show."""
+    """Predict a need that the trend of a resource does not show."""
 
     def update(self, look: Observation, tracker: Tracker) -> None:
-        """Take one look; `tracker` has it already."""
+        """Process one sample that `tracker` already contains."""
         ...
 
     def predict(self, reading: Reading) -> Expected | None:
-        """What is coming that this resource has no room for; None: nothing that is known."""
+        """
+        Return the expected need that exceeds this resource's free room. None: no such need is
+        known.
+        """
         ...
 
 
@@ -48,18 +53,18 @@ class TrainingPhases:
 
     def __init__(self) -> None:
         self._tasks: dict[ProcessKey, Phases] = {}
-        self._last_seen_mono_s: dict[ProcessKey, float] = {}  # its agent, last
+        self._last_seen_mono_s: dict[ProcessKey, float] = {}  # when the task last had an agent
         self._names: dict[ProcessKey, str] = {}
         self._short_since: dict[ResourceKey, float] = {}
         self._now = 0.0
 
     def update(self, look: Observation, tracker: Tracker) -> None:
         """
-        Take one look.
+        Process one sample.
 
         Args:
-            look: at the machine.
-            tracker: with the memory of each task, up to date.
+            look: one sample of the machine.
+            tracker: memory of each task, including this sample.
         """
         usage, agents = tracker.usage, look.agents
         self._now = now_mono_s = look.snapshot.mono_s
@@ -67,7 +72,7 @@ class TrainingPhases:
         self._short_since = {key: at for key, at in self._short_since.items() if key in keys}
         self._names = {key: look.tasks[key].name for key in agents}
         for key in self._tasks.keys() - agents.keys():
-            # Its trend lasts for some seconds more, and so does what explains it.
+            # The trend shows the growth for some seconds more, so keep its explanation as long.
             if key in look.tasks and now_mono_s - self._last_seen_mono_s[key] <= _OUTLIVES_S:
                 last = usage[key].memory.last or 0.0
                 self._tasks[key].observe(now_mono_s, last, AgentState(key, "", ""))
@@ -77,13 +82,16 @@ class TrainingPhases:
             level = usage[key].memory.last if key in usage else None
             if level is None:
                 continue
-            # One that says nothing of the kind must not hide another in the same task.
+            # A silent agent must not hide another agent in the same task.
             view = max(views, key=lambda v: (v.training, v.phase is not None, v.step or 0))
             self._last_seen_mono_s[key] = now_mono_s
             self._tasks.setdefault(key, Phases()).observe(now_mono_s, level, view)
 
     def predict(self, reading: Reading) -> Expected | None:
-        """What is coming that this resource has no room for; None: nothing that is known."""
+        """
+        Return the expected need that exceeds this resource's free room. None: no such need is
+        known.
+        """
         if not SPECS[reading.key.kind].of_ram or not reading.fatal or reading.limit <= 0:
             return None
         found = self._find_shortage(reading, max(0.0, reading.limit - reading.used))
@@ -99,16 +107,16 @@ class TrainingPhases:
         Whether the growth of this resource was expected, fits, and will end.
 
         Args:
-            reading: the resource now.
-            attribution: whose growth it is.
-            under: the tasks that this resource can hit.
+            reading: current reading of the resource.
+            attribution: tasks that cause the growth.
+            under: tasks that this resource can affect.
         """
         if not SPECS[reading.key.kind].of_ram:
             return False
         margin = _MARGIN * reading.limit
         room = reading.limit - reading.used - margin
-        # What one program says of itself must not silence the warning that its neighbours need.
-        # A server has no training that a limit could end.
+        # An announcement by one program must not silence the warning that other programs in the
+        # same group need. A server does not count: it has no training that the limit could end.
         shared = SPECS[reading.key.kind].of_group and (
             sum(task.kind is not TaskKind.SERVER for task in under) > 1
             or (reading.unwatched or 0.0) > margin
@@ -122,12 +130,12 @@ class TrainingPhases:
         return explained >= _EXPLAINED
 
     def filling(self) -> Mapping[ProcessKey, Filling]:
-        """By task: the buffer that it announced and that is not full yet."""
+        """Return, by task, the announced buffer that is not full yet."""
         found = ((key, phases.filling(self._now)) for key, phases in self._tasks.items())
         return {key: each for key, each in found if each is not None}
 
     def _find_shortage(self, reading: Reading, room: float) -> tuple[Expected, bool] | None:
-        """What will need more than there is room for, and whether that is sure at once."""
+        """Find a need that exceeds the room, and whether it is certain at once."""
         for key in reading.tasks:
             phases = self._tasks.get(key)
             if phases is None:
@@ -152,15 +160,15 @@ class TrainingPhases:
 
 
 class Thrashing:
-    """The machine moves the same pages out to swap and back in, and next to nothing runs."""
+    """The kernel moves the same pages to swap and back, and programs hardly run."""
 
     def __init__(self) -> None:
         self._since_mono_s: float | None = None
         self._expected: Expected | None = None
-        self._roomy = False  # the machine has RAM to spare: what thrashes is a group at its limit
+        self._roomy = False  # the machine has free RAM, so a group at its limit is thrashing
 
     def update(self, look: Observation, tracker: Tracker) -> None:
-        """Take one look; `tracker` has it already."""
+        """Process one sample that `tracker` already contains."""
         host, now, swap = look.snapshot.host, look.snapshot.mono_s, tracker.swap
         self._roomy = host.available_bytes > _ROOMY * host.total_bytes
         self._expected = None
@@ -179,7 +187,7 @@ class Thrashing:
             self._expected = Expected(why, Stage.WARN, None)
 
     def predict(self, reading: Reading) -> Expected | None:
-        """That it thrashes, where this resource is what is too small."""
+        """Return that the machine thrashes, if this resource is the one that is too small."""
         if reading.key.kind is ResourceKind.RAM and not reading.fatal:
             return None if self._roomy else self._expected
         swaps = SPECS[reading.key.kind].of_ram and reading.fatal and reading.limit > 0
@@ -187,7 +195,9 @@ class Thrashing:
 
 
 def with_expected_task(attribution: Attribution, expected: Expected | None) -> Attribution:
-    """The task to name: the one that grows, otherwise the one whose next phase does not fit."""
+    """
+    Return the task to name: the one that grows, otherwise the one whose next phase will not fit.
+    """
     if expected is None or expected.contributor is None:
         return attribution
     if attribution.window_s is not None:

@@ -1,4 +1,4 @@
-"""Whose growth leads towards a resource: tasks ranked by their share of it."""
+"""Rank the tasks under a resource by their share of its growth."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from watchdog_app.core.model.history import History
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import SPECS, Blame, Reading, ResourceKind
 
-# The shortest window that shows the present growth is asked first: a warm-up that ended half a
-# minute ago must not be blamed for the leak of now. Longer ones are for leaks that come in steps.
+# Use the shortest window that shows the current growth. A warm-up that ended half a minute ago must
+# not be blamed for a leak that happens now. The longer windows find leaks that grow in steps.
 _WINDOWS_S = (2.0, 5.0, 20.0, 60.0, 240.0)
-_NOISE_BYTES = 4 * 1024**2  # an idle interpreter moves by less
-_NOISE_RATIO = 0.002  # of the limit
-_UNWATCHED_LATE_S = 5.0  # a look at them can be that old
-_LISTED = 0.05  # smaller shares are not worth a line
-_WORKS_PERCENT = 5.0  # of a core: below it a task that is on a card only waits there
+_NOISE_BYTES = 4 * 1024**2  # an idle interpreter varies by less than this
+_NOISE_RATIO = 0.002  # share of the limit
+_UNWATCHED_LATE_S = 5.0  # the last sample of unwatched processes can be this old
+_LISTED = 0.05  # smaller shares are not listed
+_WORKS_PERCENT = 5.0  # percent of a core; a task on a GPU that uses less is only waiting
 
 
 def attribute(
@@ -34,14 +34,15 @@ def attribute(
     Rank the tasks under a resource by their share of its growth.
 
     Args:
-        reading: the resource now.
-        slope_per_s: its trend, 0 when flat.
+        reading: current reading of the resource.
+        slope_per_s: trend of the resource; 0 when flat.
         resource: history of `reading.used`.
-        tasks: those under it, `reading.tasks`.
-        growths: history of RAM and swap by task; of a card's memory, for that.
-        cpu_percent: by task, for what comes of work: heat, and what a battery gives.
-        unwatched: history of what processes hold under it that are not watched; None: they were
-            not looked at, and all that no task explains is taken for theirs.
+        tasks: the tasks of `reading.tasks`.
+        growths: by task, history of its RAM and swap. For GPU memory, history of its memory on that
+            GPU.
+        cpu_percent: by task; used for heat and battery, which depend on work.
+        unwatched: history of the memory of processes that are not watched. None: these processes
+            were not sampled. They then get all growth that no task explains.
     """
     blame = SPECS[reading.key.kind].blame
     if blame is Blame.WORK:
@@ -55,7 +56,7 @@ def attribute(
     if span is None:
         return NOBODY
     if reading.key.kind is ResourceKind.GPU_MEMORY and not held and tasks:
-        # A driver that does not say who holds what: whoever is on the card may be the one.
+        # The driver does not report memory by process, so every task on this GPU may be the cause.
         share = 1.0 / len(tasks)
         rate = span.grown / span.seconds * share
         alike = tuple(Contributor(task.key, task.name, rate, share) for task in tasks)
@@ -64,7 +65,7 @@ def attribute(
 
 
 def _attribute_to_owner(task: Task, slope_per_s: float, resource: History) -> Attribution:
-    """The task that has all of it, while it grows."""
+    """Attribute the growth to the only task that owns the resource."""
     window_s = _WINDOWS_S[1]
     grown, seconds = resource.growth(window_s)
     if grown <= 0 and slope_per_s <= 0:
@@ -79,7 +80,7 @@ def _attribute_by_growth(
     held: Mapping[ProcessKey, History],
     unwatched: History | None,
 ) -> Attribution:
-    """By what each task holds more than at the beginning of the span."""
+    """Attribute the growth by the change of each task's memory since the span began."""
     grown = span.grown
     by_task = {
         key: (growth.last or 0.0) - growth.point_at(span.begin_mono_s)[1]
@@ -91,14 +92,15 @@ def _attribute_by_growth(
     others: float | None = None
     if unwatched is not None:
         missing = grown - sum(part for part in by_task.values() if part > 0)
-        # They are looked at every few seconds.
+        # Unwatched processes are sampled only every few seconds.
         most, seconds = unwatched.growth(span.window_s + _UNWATCHED_LATE_S)
-        if seconds < span.window_s:  # they were not looked at before: it may all be new
+        if seconds < span.window_s:  # not sampled that early, so all of it may be new
             most = unwatched.last or 0.0
         others = min(max(0.0, missing), max(0.0, most))
         _add_copied_pages(by_task, missing - others, tasks)
     known = sum(part for part in by_task.values() if part > 0)
-    # Pages that were shared, swapped or counted twice can make the tasks' growth the larger one.
+    # Shared or swapped pages, and pages counted twice, can make the tasks' growth exceed the
+    # resource's growth.
     total = max(grown, known)
     names = {task.key: task.name for task in tasks}
     contributors = tuple(
@@ -118,9 +120,9 @@ def _add_new_tasks(
     begin_mono_s: float,
 ) -> None:
     """
-    Attribute unexplained growth to tasks first seen since then, up to all that they hold.
+    Attribute unexplained growth to tasks first seen since then, up to all their memory.
 
-    No more than that: a program can also be new to us alone, and have held it for long.
+    The limit matters: a program may be new only to watchdog, and may have held its memory for long.
     """
     whole = {
         key: growth.point_at(growth.first_mono_s)[1]
@@ -136,8 +138,9 @@ def _add_copied_pages(
     """
     Attribute unexplained growth to forked workers, up to the pages that they could have copied.
 
-    An interpreter that walks through its objects copies pages without becoming larger. How many
-    are shared still is measured now and then (`cow_bytes`), and this is what came after.
+    An interpreter that iterates over its objects copies pages but its size stays the same. The
+    number of pages still shared (`cow_bytes`) is measured only now and then. This growth came after
+    the last measurement.
     """
     shared = {
         task.key: float(sum(member.cow_bytes or 0 for member in task.members))
@@ -150,7 +153,7 @@ def _add_copied_pages(
 def _spread(
     by_task: dict[ProcessKey, float], missing: float, most: Mapping[ProcessKey, float]
 ) -> None:
-    """Attribute unexplained growth in proportion to the most that each task can have of it."""
+    """Distribute unexplained growth in proportion to the most that each task can have caused."""
     total = sum(most.values())
     if missing > 0 and total > 0:
         for key, size in most.items():
@@ -160,7 +163,7 @@ def _spread(
 def _attribute_by_cpu(
     tasks: Sequence[Task], cpu_percent: Mapping[ProcessKey, float | None]
 ) -> Attribution:
-    """Those that work, by the processor time they take: a card is fed by somebody."""
+    """Attribute heat or battery drain by CPU time: a busy GPU needs a process that feeds it."""
     busy = {task.key: cpu_percent.get(task.key) or 0.0 for task in tasks}
     total = sum(part for part in busy.values() if part >= _WORKS_PERCENT)
     if not total:
@@ -178,12 +181,12 @@ def _attribute_by_cpu(
 
 
 class _Span(NamedTuple):
-    """The stretch of time that is looked at."""
+    """Time span over which the growth is measured."""
 
-    window_s: float  # of `_WINDOWS_S`
+    window_s: float  # one of `_WINDOWS_S`
     begin_mono_s: float
-    seen_mono_s: float  # the resource's own point at the beginning
-    grown: float  # of the resource
+    seen_mono_s: float  # time of the resource's own sample at the beginning
+    grown: float  # growth of the resource
     seconds: float
 
 
@@ -191,10 +194,10 @@ def _find_span(
     reading: Reading, slope_per_s: float, resource: History, held: Collection[History]
 ) -> _Span | None:
     """
-    The shortest window in which the resource has grown as its trend says, and beyond noise.
+    Return the shortest window in which the resource grew as its trend says, and beyond noise.
 
-    It ends when the holders were listed last, and begins with one of their lists: growth of the
-    resource over two seconds says nothing about holders that are listed every five.
+    The span ends at the last list of the processes that hold the memory, and begins at an earlier
+    list. The lists come every five seconds, so two seconds of growth say nothing about a process.
     """
     noise = max(_NOISE_BYTES, _NOISE_RATIO * reading.limit)
     best = None

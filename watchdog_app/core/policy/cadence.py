@@ -1,4 +1,4 @@
-"""When the next sample of the machine is due."""
+"""When to take the next sample of the machine."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from watchdog_app.core.model.machine import Snapshot
 from watchdog_app.core.model.resource import SPECS, Reading, Scope
 from watchdog_app.core.policy.engine import TickResult
 
-LONGEST_S = 2.0  # a process that was moved to another group is seen within this time
-# Several threads that write to fresh pages fill no more in a second. Before the next sample at
-# most this share of the free room can be gone.
+LONGEST_S = 2.0  # watchdog sees within this time that a process moved to another group
+# Several threads that write to fresh pages do not fill memory faster than this. At most this share
+# of the free room can be gone before the next sample.
 _FASTEST_BYTES_PER_S = 4 << 30
 _ROOM_SHARE = 2 / 3
-_MOVE_SHARE = 1 / 200  # of the free room
+_MOVE_SHARE = 1 / 200  # share of the free room
 _LEAST_MOVE_BYTES = 256 << 10
-_YOUNG_S = 10.0  # a Python sets limits, changes its title, becomes another program by exec
-_WARM_SHARE = 0.75  # of the limit
+_YOUNG_S = 10.0  # a young Python process sets limits, changes its title, or calls exec
+_WARM_SHARE = 0.75  # share of the limit
 
 
 def interval_s(
@@ -31,19 +31,19 @@ def interval_s(
     usual_s: float,
 ) -> float:
     """
-    Seconds to the next sample.
+    Return the seconds to the next sample.
 
     Args:
-        result: of this sample, as `snapshot` and `readings`.
-        snapshot: the machine.
-        readings: the resources.
-        before: the readings of the sample before.
-        agents: that are connected.
-        usual_s: the configured interval.
+        result: result of the same sample as `snapshot` and `readings`.
+        snapshot: sample of the machine.
+        readings: readings of the resources.
+        before: readings of the previous sample.
+        agents: connected agents.
+        usual_s: configured interval.
 
     Returns:
-        Less than `usual_s` near an end, `usual_s` while anything moves or trains, else up to
-        `LONGEST_S`.
+        Less than `usual_s` near exhaustion. `usual_s` while a training runs or memory changes.
+        Otherwise up to `LONGEST_S`.
     """
     if result.next_sample_s < usual_s:
         return result.next_sample_s
@@ -60,7 +60,7 @@ def _is_active(
     readings: Collection[Reading],
     agents: Collection[AgentState],
 ) -> bool:
-    """Whether something is near, begins or works."""
+    """Whether a process started, a training or GPU works, or a resource is near its limit."""
     if result.incidents or result.decisions or result.stalled:
         return True
     if any(each.stage is not Stage.OK for each in result.assessments.values()):
@@ -79,7 +79,7 @@ def _is_active(
 
 
 def _has_moved(readings: Collection[Reading], before: Collection[Reading]) -> bool:
-    """Whether memory has moved since the sample before, or a limit."""
+    """Whether memory use or a limit has changed since the previous sample."""
     earlier = {each.key: each for each in before}
     for reading in readings:
         spec = SPECS[reading.key.kind]

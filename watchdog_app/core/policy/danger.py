@@ -1,7 +1,8 @@
 """
-One resource in danger, everyone under it, what saving them costs, and its stage.
+One resource in danger: its tasks, what it costs to save them, and its stage.
 
-The forecast gives the first stage (`core.forecast.stages`), `with_final_stage` the one that counts.
+The forecast gives the first stage (`core.forecast.stages`). `with_final_stage` returns the final
+one.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ from watchdog_app.core.policy.rules import NO_ACTIONS, allowed_actions, rule_pri
 from watchdog_app.core.policy.schedule import CheckpointSchedule, save_s, step_s
 
 _SAVE_ORDER = (Priority.HIGH, Priority.NORMAL, Priority.LOW)
-_CAREFUL = 0.8  # of the time left by the present pace: it may quicken
+_CAREFUL = 0.8  # share of the time left at the current pace, because the pace may increase
 PACE_WINDOW_S = 2.0
-_NEAR = 0.8  # of the limit: below it even fast growth leaves time for better evidence
-_TRAINS_STEPS = 20  # from here on it trains: tracing, slots and caches of the first steps are made
-_CHEAP = 0.1  # of `save_floor_s`
+_NEAR = 0.8  # share of the limit; below it even fast growth leaves time for better evidence
+_TRAINS_STEPS = 20  # after these steps tracing, optimizer state and caches are allocated
+_CHEAP = 0.1  # share of `save_floor_s`
 AT_THE_LIMIT = 0.97
-_NO_TIME_S = 0.6  # some samples and one step
+_NO_TIME_S = 0.6  # time for some samples and one step
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """What all decisions of one tick share."""
+    """Values that all decisions of one tick share."""
 
     mono_s: float
     unix_s: float
@@ -52,21 +53,22 @@ class Tick:
     own_uid: int
     runtime_dir: str | None
     can_pause: bool
-    protecting: bool  # False: watch and foresee, and decide nothing
+    protecting: bool  # False: sample and forecast only, decide nothing
     schedules: Mapping[ProcessKey, CheckpointSchedule]  # by agent
-    held: frozenset[ProcessKey]  # tasks that are paused on account of any resource
+    held: frozenset[ProcessKey]  # tasks that any incident has paused
     new_id: Callable[[], str]
 
     def permits(
         self, task: Task | None, kind: ResourceKind, *, when_off: bool = False
     ) -> ActionSettings:
         """
-        The switches for a task under a kind of resource; all are off while protection is off.
+        Return the switches for a task under a kind of resource. All are off while protection is
+        off.
 
         Args:
-            task: None: the machine.
-            kind: of the resource.
-            when_off: whether they count also while protection is off.
+            task: the task; None: the machine.
+            kind: kind of the resource.
+            when_off: whether the configured switches count even while protection is off.
         """
         settings = self.settings
         if not (self.protecting or when_off):
@@ -84,15 +86,15 @@ class Tick:
         deadline_s: float | None = None,
     ) -> Decision:
         """
-        A decision because of an incident.
+        Build a decision for an incident.
 
         Args:
             kind: what to do.
-            incident: the cause.
-            task: whom it is about; None for the machine.
-            reason: in a clause.
-            evidence: the figures that it rests on.
-            deadline_s: for the answer.
+            incident: cause of the decision.
+            task: task that the decision concerns; None: the machine.
+            reason: one clause for people.
+            evidence: figures behind the decision.
+            deadline_s: seconds to wait for the answer.
         """
         return Decision(
             id=self.new_id(),
@@ -111,40 +113,40 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Danger:
-    """One resource with an open incident, and everyone under it."""
+    """One resource with an open incident, and the tasks under it."""
 
     tick: Tick
     reading: Reading
     assessment: Assessment
     incident: OpenIncident
-    tasks: Mapping[ProcessKey, Task]  # under this resource
+    tasks: Mapping[ProcessKey, Task]  # tasks under this resource
     agents: Mapping[ProcessKey, Sequence[AgentState]]  # by task
 
     @property
     def spec(self) -> ResourceSpec:
-        """What is particular to this kind of resource."""
+        """Properties of this kind of resource."""
         return SPECS[self.reading.key.kind]
 
     @property
     def is_certain(self) -> bool:
-        """The strict tier: evidence enough to tell a person, or the very end."""
+        """Whether the evidence suffices to notify a person, or the resource is about to run out."""
         return self.assessment.notify or self.assessment.stage >= Stage.PAUSE
 
     @property
     def left_s(self) -> float:
-        """Time to exhaustion while the training runs, on the careful side."""
+        """Seconds to exhaustion while the training runs; a cautious estimate."""
         return _CAREFUL * time_left_s(self.reading, self.incident.pace_per_s)
 
     def permits(self, task: Task | None) -> ActionSettings:
-        """The switches for this task under this resource."""
+        """Return the switches for this task under this resource."""
         return self.tick.permits(task, self.reading.key.kind)
 
     def is_stopped(self, task: Task) -> bool:
-        """Whether it is stopped, or was paused and is still on its way to that."""
+        """Whether the task is stopped, or was paused and will stop soon."""
         return is_suspended(task, task.key in self.tick.held)
 
     def save_order(self, task: Task) -> int:
-        """When this task is saved, where others are as well; it is paused in the reverse order."""
+        """Return the task's position in the order of saves. Pauses use the reverse order."""
         return _SAVE_ORDER.index(
             rule_priority(self.tick.settings.rules, task, self.reading.key.kind)
         )
@@ -158,14 +160,14 @@ class Danger:
         deadline_s: float | None = None,
     ) -> Decision:
         """
-        A decision about this resource, with the figures that it rests on.
+        Build a decision about this resource, with the figures behind it.
 
         Args:
             kind: what to do.
-            task: whom it is about; None for the machine.
-            reason: in a clause.
+            task: task that the decision concerns; None: the machine.
+            reason: one clause for people.
             more: further figures.
-            deadline_s: for the answer.
+            deadline_s: seconds to wait for the answer.
         """
         key = None if task is None else task.key
         evidence = {**self._base_evidence(task), **(more or {})}
@@ -185,7 +187,7 @@ class Danger:
             "regime": assessment.regime.value,
             "slope_per_s": assessment.slope_per_s,
             "eta_s": None if forecast is None else forecast.eta_s,
-            # Infinity is no JSON: an end that may never come is an unknown one.
+            # JSON has no infinity, so a time that may be infinite becomes unknown.
             "low_s": None if forecast is None else _finite_or_none(forecast.low_s),
             "high_s": None if forecast is None else _finite_or_none(forecast.high_s),
             "pace_per_s": self.incident.pace_per_s,
@@ -219,10 +221,10 @@ def agents_by_task(
     tasks: Sequence[Task], agents: Mapping[ProcessKey, AgentState]
 ) -> dict[ProcessKey, list[AgentState]]:
     """
-    Agents by the task that has their process as a member.
+    Group agents by the task that has their process as a member.
 
     Args:
-        tasks: of one sample.
+        tasks: tasks of one sample.
         agents: by process.
     """
     found: dict[ProcessKey, list[AgentState]] = {}
@@ -235,7 +237,7 @@ def agents_by_task(
 
 
 def longest_save_cost(agents: Mapping[ProcessKey, Sequence[AgentState]]) -> SaveCost:
-    """The longest save and the longest step under a resource; None if not known."""
+    """Return the longest save and the longest step under a resource. None: not known."""
     training = [agent for each in agents.values() for agent in each if agent.training]
     saves = [agent.save_s for agent in training if agent.save_s is not None]
     steps = [agent.step_s for agent in training if agent.step_s is not None]
@@ -250,26 +252,26 @@ def update_advice(
     growth: Mapping[ProcessKey, MemoryGrowth],
 ) -> None:
     """
-    Keep with the incident what people can do about it.
+    Update the incident's advice for people.
 
     Args:
         danger: one resource.
-        hardware: of the same sample.
-        swap: traffic of the machine.
-        filling: announced growth that goes on, by task.
-        growth: what agents saw growing, by task.
+        hardware: hardware of the same sample.
+        swap: swap traffic of the machine.
+        filling: announced growth in progress, by task.
+        growth: growth that agents reported, by task.
     """
     incident, assessment, first = danger.incident, danger.assessment, danger.incident.main_task
     if first is not None and first in danger.agents:
         incident.trained.add(first)
-    # Who has ended, or trains no more, keeps the advice of before.
+    # Keep the earlier advice once the main task has ended or no longer trains.
     over = first is not None and (
         first not in danger.tasks or first in incident.trained - danger.agents.keys()
     )
     if incident.advice and (over or assessment.stage < Stage.WARN):
         return
     watts_of = {gpu.id: gpu.power_limit_w for gpu in hardware.gpus}
-    # Where it rests now, what counts is how it grew.
+    # If the resource no longer grows, the advice depends on how it grew before.
     rests = assessment.forecast is None
     incident.advice = advice.build_advice(
         advice.Shortage(
@@ -287,18 +289,19 @@ def update_advice(
     )
 
 
-_RELIEVED = 1.25  # headroom since the decision, as a multiple: the danger is over
+_RELIEVED = 1.25  # the danger is over if the headroom grew by this factor since the decision
 _NOISE_BYTES = 4 * 1024**2
-_NOISE_RATIO = 0.002  # of the limit
-_NOISE_OTHER = 0.01  # the same of what is not bytes
+_NOISE_RATIO = 0.002  # share of the limit
+_NOISE_OTHER = 0.01  # the same for resources that are not measured in bytes
 
 
 def is_still_valid(decision: Decision, readings: Sequence[Reading]) -> bool:
     """
-    Whether a decision holds in the light of new readings.
+    Whether a decision is still right after a new measurement.
 
-    A save, a pause or a warning is off when its resource is gone or has clearly more headroom than
-    it had; a resume when it has less. Word of what has already happened is always true.
+    A save, a pause or a warning is dropped if its resource disappeared or has clearly more
+    headroom. A resume is dropped if there is less headroom. Reports of past events always stay
+    valid.
 
     Args:
         decision: made some milliseconds ago.
@@ -311,7 +314,7 @@ def is_still_valid(decision: Decision, readings: Sequence[Reading]) -> bool:
     used, limit = decision.evidence.get("used"), decision.evidence.get("limit")
     if reading is None or not isinstance(used, int | float) or not isinstance(limit, int | float):
         return False
-    # A limit can be lowered below what is used: no headroom is the least there is.
+    # A limit can drop below the used amount. The headroom is then 0, never negative.
     then, now = max(0.0, limit - used), max(0.0, reading.limit - reading.used)
     slack = max(_NOISE_BYTES, _NOISE_RATIO * limit)
     if reading.unit != "bytes":
@@ -331,18 +334,18 @@ def with_final_stage(
     pace_per_s: float = 0.0,
 ) -> Assessment:
     """
-    The assessment with the stage that follows from all that is known, and not from the trend alone.
+    Return the assessment with its final stage, which depends on more than the trend.
 
-    In this order: a save that takes next to no time, a stall at the limit, a need that no trend
-    shows, and the pace of the training.
+    Checked in this order: a very cheap save, a stall at the limit, a need that no trend shows, the
+    pace of the training.
 
     Args:
-        assessment: by the forecast alone.
-        reading: of the resource.
-        agents: under the resource, by task.
+        assessment: assessment by the forecast alone.
+        reading: reading of the resource.
+        agents: agents under the resource, by task.
         stages: settings.
-        expected: a need that is foreseen.
-        pace_per_s: at which the resource fills while no save holds the training up.
+        expected: a predicted need.
+        pace_per_s: how fast the resource fills while no save delays the training.
     """
     spec, ends = SPECS[reading.key.kind], reading.fatal or reading.throttles
     stage, why = assessment.stage, assessment.why
@@ -350,8 +353,9 @@ def with_final_stage(
     if not rescue and ends and _cheap_save_is_due(assessment, agents, stages):
         stage, rescue = max(stage, Stage.SAVE), True
     if reading.stalled:
-        # Nothing grows any more there, so no trend shows it, and whoever kills for pressure comes
-        # next. RAM alone is told of, not saved for, while there is swap.
+        # A stalled resource no longer grows, so no trend shows the danger. The next event is a kill
+        # by a service that reacts to memory pressure. While there is swap, full RAM alone only gets
+        # a warning.
         stage = max(stage, Stage.SAVE if ends else Stage.WARN)
         notify, rescue = notify or assessment.ratio >= _NEAR, rescue or ends
         words = "its programs stall" if reading.throttles else "next to nothing is left"
@@ -361,7 +365,8 @@ def with_final_stage(
         stage, why = max(stage, expected.stage), f"{expected.why}; {why}"
         notify, rescue = True, rescue or expected.stage >= Stage.SAVE
     if not reading.fatal:
-        # A pause is for what kills; here the worst is that the machine gets slow.
+        # Pauses are only for resources whose exhaustion kills. Here the worst case is a slow
+        # machine.
         stage = min(stage, Stage.SAVE)
     elif certain and _is_at_the_end(reading, pace_per_s, max(stages.pause_s, spec.pause_s)):
         stage = Stage.PAUSE
@@ -375,10 +380,10 @@ def _cheap_save_is_due(
     stages: StageSettings,
 ) -> bool:
     """
-    Whether a doubtful forecast is enough, for a training whose save takes tenths of a second.
+    Whether a doubtful forecast justifies a save that takes only tenths of a second.
 
-    The forecast does not know which task grows, so growth has to last before it counts. A task that
-    trains has its imports behind it.
+    The forecast does not know which task grows, so the growth must last before it counts. A task
+    that trains has finished its imports, so its imports cannot be the growth.
     """
     forecast = assessment.forecast
     if forecast is None or assessment.ratio < _NEAR:
@@ -398,10 +403,11 @@ def _cheap_save_is_due(
 
 def _is_at_the_end(reading: Reading, pace_per_s: float, pause_s: float) -> bool:
     """
-    The very end by the pace of the training, where saves slow down what the trend can see.
+    Whether the resource is about to run out at the pace of the training.
 
-    A training that is saved after every step grows a tenth as fast as it would: the trend says
-    ten seconds, and the next three steps kill it.
+    Saves slow down the growth that the trend sees. A training that is saved after every step can
+    grow at a tenth of its real pace. The trend then says ten seconds, but the next three steps kill
+    the training.
     """
     near = reading.limit > 0 and reading.used >= AT_THE_LIMIT * reading.limit
     return time_left_s(reading, pace_per_s) <= (pause_s if near else min(pause_s, _NO_TIME_S))

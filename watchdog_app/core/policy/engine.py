@@ -1,8 +1,8 @@
 """
-One tick: from what was read to what shall be done. Pure; a replay drives the same object.
+Turn the readings of one sample into decisions. Pure: a replay uses the same object.
 
-Time comes in with the snapshots alone. Memory is bounded: what is gone from
-the readings is forgotten.
+The snapshots are the only clock. Memory is bounded: the engine forgets tasks and resources that
+disappear from the readings.
 """
 
 from __future__ import annotations
@@ -69,16 +69,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.core.diagnosis.stall_reasons import StallReason
 
-GAP_S = 30.0  # nothing is known of what happened in a longer gap, and it is no trend
-_MOST_OPEN = 512  # decisions without an outcome
-_VERSION = 4  # of what is kept for the next daemon
-_RETURN_S = 30.0  # agents connect anew within some seconds; till then their saves are remembered
-_STALE_S = 3600.0  # the machine of an hour ago says nothing about this one
+GAP_S = 30.0  # after a longer gap the old samples say nothing about the trend
+_MOST_OPEN = 512  # most decisions without an outcome
+_VERSION = 4  # version of the state that the next daemon restores
+_RETURN_S = 30.0  # agents reconnect within some seconds; their saves are remembered until then
+_STALE_S = 3600.0  # after an hour the saved state says nothing about the machine
 
 
 @dataclass(frozen=True, slots=True)
 class _SavedState:
-    """What outlives the daemon. An unanswered request does not: its connection ends with us."""
+    """State that the next daemon restores. Unanswered requests end with their connections."""
 
     version: int
     mono_s: float
@@ -90,35 +90,36 @@ class _SavedState:
 
 @dataclass(frozen=True, slots=True)
 class TickResult:
-    """What a tick made of its snapshot."""
+    """Result of one tick."""
 
     assessments: Mapping[ResourceKey, Assessment]
     decisions: tuple[Decision, ...]  # in the order in which to carry them out
-    incidents: tuple[Incident, ...]  # open ones, oldest first
-    closed: tuple[Incident, ...]  # those that ended with this tick
+    incidents: tuple[Incident, ...]  # open incidents, oldest first
+    closed: tuple[Incident, ...]  # incidents that ended with this tick
     tasks: Mapping[ProcessKey, TaskOutlook]
     swap: SwapTraffic
     next_sample_s: float
-    # Tasks that a card's fault has hit lately, and what it was: why they may end.
+    # Tasks that a GPU fault hit recently, and the fault: a possible reason for their exit.
     card_faults: Mapping[ProcessKey, str] = field(default_factory=dict)
     # Stalled tasks whose threads the caller should dump now (`Engine.add_thread_dump`).
     stalled: tuple[ProcessKey, ...] = ()
-    # Why each stalled task makes no progress, where its threads were seen.
+    # Why each stalled task makes no progress, if its threads were dumped.
     stall_reasons: Mapping[ProcessKey, tuple[StallReason, ...]] = field(default_factory=dict)
     growth: Mapping[ProcessKey, MemoryGrowth] = field(
         default_factory=dict
-    )  # what agents saw growing
+    )  # growth that agents reported
 
 
 class Engine:
     """
-    The series, forecasts, incidents and requests of one machine.
+    The histories, forecasts, incidents and requests of one machine.
 
     Args:
-        settings: may be replaced at any time by assigning to `settings`; histories are kept.
-        own_uid: whose tasks may be paused.
+        settings: assign to `settings` to replace them at any time; histories are kept.
+        own_uid: user whose tasks watchdog may pause.
         can_pause: whether this system can pause processes at all.
-        runtime_dir: of this daemon; tasks that name another are left to that one. None: any.
+        runtime_dir: runtime folder of this daemon. Tasks that name another folder are left to that
+            daemon. None: handle every task.
     """
 
     def __init__(
@@ -137,18 +138,18 @@ class Engine:
         self._incidents = Incidents()
         self._reporting = Reporting()
         self._saving = Saving()
-        self._open: dict[str, Decision] = {}  # decisions without an outcome, oldest first
+        self._open: dict[str, Decision] = {}  # decisions that have no outcome yet, oldest first
         self._problems = Problems()
-        self._growth: dict[ProcessKey, MemoryGrowth] = {}  # what agents have seen growing
-        self._clock: tuple[float, float] | None = None  # mono, unix of the last tick
-        self._passed_s = 0.0  # since the tick before
+        self._growth: dict[ProcessKey, MemoryGrowth] = {}  # growth that agents reported
+        self._clock: tuple[float, float] | None = None  # monotonic and Unix time of the last tick
+        self._passed_s = 0.0  # seconds since the previous tick
         self._issued = 0
         self.wants_tick = False
-        self.protecting = True  # False: watch and foresee, and decide nothing
+        self.protecting = True  # False: sample and forecast only, decide nothing
 
     @property
     def settings(self) -> Settings:
-        """Those in force."""
+        """The settings in force."""
         return self._tracker.settings
 
     @settings.setter
@@ -163,13 +164,13 @@ class Engine:
         agents: Mapping[ProcessKey, AgentState],
     ) -> TickResult:
         """
-        Take one look at the machine and say what it means and what to do.
+        Process one sample of the machine and decide what to do.
 
         Args:
             snapshot: gives the time and the machine's counters.
-            tasks: of this snapshot.
+            tasks: tasks of this snapshot.
             readings: every resource of this snapshot.
-            agents: by the process that holds the agent; it belongs to the task that has this
+            agents: by the process that runs the agent. The agent belongs to the task that has this
                 process as a member.
         """
         now = snapshot.mono_s
@@ -216,22 +217,23 @@ class Engine:
 
     def reset_trends(self) -> None:
         """
-        Forget how everything moved; incidents and what was done stay.
+        Forget all trends; keep incidents and requests.
 
-        For a machine that slept: its clock shows no gap, and its battery has been drained.
+        Call it after the machine slept: the monotonic clock shows no gap, and the battery has
+        drained.
         """
         self._tracker.reset_trends()
 
     def record(self, outcome: Outcome) -> None:
         """
-        Learn what became of a decision; call it as soon as it is known.
+        Record the outcome of a decision. Call it as soon as the outcome is known.
 
-        A save that is done makes the next decision due (the next save, or the pause that waited
-        for it): `wants_tick` is true then, and the sooner the next tick comes, the better.
+        A completed save makes the next decision due: the next save, or the pause that waited for
+        it. `wants_tick` is then true, and the caller should tick as soon as possible.
         """
         if self._clock is None:
             return
-        # Never by wall times: in a suspend that clock runs on by hours, and people set it.
+        # Never use wall-clock time: it continues for hours during a suspend, and people set it.
         now = self._clock[0] if outcome.at_mono_s is None else outcome.at_mono_s
         now = max(now, self._clock[0])
         decision = self._open.pop(outcome.decision, None)
@@ -246,19 +248,19 @@ class Engine:
         if topic is not None:
             self._reporting.queue.append((topic, decision, outcome.detail, outcome.evidence))
 
-    is_still_valid = staticmethod(is_still_valid)  # of a decision, in a second measurement
+    is_still_valid = staticmethod(is_still_valid)  # checks a decision against a second measurement
 
     def task_ended(
         self, task: Task, agent: AgentState | None, cause: Cause, snapshot: Snapshot
     ) -> tuple[Decision, ...]:
         """
-        The notification that a task has died, where it is news and may be told.
+        Return the notification that a task has died, if it is news and notifications are allowed.
 
         Args:
-            task: as it was last seen.
-            agent: the one that it held.
-            cause: from `core.diagnosis.causes.diagnose`.
-            snapshot: for the time.
+            task: the task's last state.
+            agent: the last state of its agent.
+            cause: result of `core.diagnosis.causes.diagnose`.
+            snapshot: gives the time.
         """
         settings, incident = self.settings, self._incidents.find_by_task(task.key)
         kind = ResourceKind.RAM if incident is None else incident.resource.kind
@@ -274,29 +276,29 @@ class Engine:
 
     def add_thread_dump(self, task: Task, dump: ThreadDump) -> None:
         """
-        Learn what the threads of a stalled task do: one of `TickResult.stalled`.
+        Add a thread dump of a stalled task, one of `TickResult.stalled`.
 
         Args:
-            task: as it is now.
-            dump: of its threads.
+            task: current state of the task.
+            dump: dump of its threads.
         """
         card_fault = self._problems.devices.faults.get(task.key)
         self._problems.stalls.add_thread_dump(task, dump, self._tracker.swap, card_fault)
-        self.wants_tick = True  # the notification has waited for it
+        self.wants_tick = True  # the notification waits for the dump
 
     def add_memory_growth(self, task: ProcessKey, growth: MemoryGrowth) -> None:
         """
-        Learn what grows in a task: it becomes the advice of its incidents.
+        Add the growth that an agent found in its task. It becomes advice of the task's incidents.
 
         Args:
-            task: by its key.
-            growth: as its agent reported it.
+            task: key of the task.
+            growth: the agent's report.
         """
         self._growth[task] = growth
 
     def report_again(self, incidents: Collection[str]) -> None:
         """
-        Report these incidents again if they are still a danger: the notification was not
+        Report these incidents again if they are still a danger, because the notification was not
         delivered.
         """
         for incident in self._incidents.values():
@@ -304,7 +306,7 @@ class Engine:
                 self._reporting.forget(incident)
 
     def dump(self) -> dict[str, Any]:
-        """The state for the next daemon as plain values: incidents, cool-downs, saves."""
+        """Return the state for the next daemon as plain values: incidents, cool-downs, saves."""
         incidents = tuple(self._incidents.values())
         reports, saves = self._reporting.reports, self._saving.schedules
         kept = _SavedState(_VERSION, *(self._clock or (0.0, 0.0)), incidents, reports, saves)
@@ -312,19 +314,20 @@ class Engine:
 
     def load(self, value: Mapping[str, Any], mono_s: float, unix_s: float) -> None:
         """
-        Restore the state that `dump` returned. Call it before the first tick with the current
-        clocks. The state must be of the same boot.
+        Restore the state that `dump` returned.
+
+        Call it before the first tick, with the current clocks. The state must be of the same boot.
 
         Raises:
-            ValueError: the values are damaged, of another version, or older than an hour.
-                Nothing was changed: the engine starts afresh.
+            ValueError: the values are damaged, of another version, or older than an hour. The
+                engine is unchanged and starts without the old state.
         """
         unusable = "the state of an earlier daemon cannot be used"
         try:
             kept: _SavedState = codec.decode(_SavedState, value)
         except ValueError as error:
             raise ValueError(f"{unusable}: {error}") from error
-        # By the monotonic clock alone: the other one may have been set in between.
+        # Use only the monotonic clock: somebody may have set the wall clock in between.
         age_s = mono_s - kept.mono_s
         if kept.version != _VERSION or not 0 <= age_s <= _STALE_S:
             raise ValueError(f"{unusable}: version {kept.version}, written {age_s:.0f} s ago")
@@ -336,13 +339,13 @@ class Engine:
 
     @property
     def paused_tasks(self) -> frozenset[ProcessKey]:
-        """Tasks that watchdog paused and that were not resumed since."""
+        """Tasks that watchdog paused and that are not resumed yet."""
         return frozenset(key for each in self._incidents.values() for key in each.paused)
 
-    # One tick, in parts
+    # Parts of one tick
 
     def _observe(self, look: Observation, agents: Mapping[ProcessKey, AgentState]) -> None:
-        """Append one look to all that is remembered; forget what is gone."""
+        """Add one sample to all histories; forget tasks and resources that disappeared."""
         if self._passed_s > GAP_S:
             self._tracker.reset_trends()
         self._tracker.update(look)
@@ -373,7 +376,7 @@ class Engine:
     def _assess(
         self, tick: Tick, look: Observation, reading: Reading
     ) -> tuple[Assessment, Attribution, Danger | None]:
-        """One resource: its stage, whose growth it is, and its incident."""
+        """Return the resource's assessment, the tasks that cause its growth, and its danger."""
         tasks = {key: look.tasks[key] for key in reading.tasks if key in look.tasks}
         agents = {key: look.agents[key] for key in tasks if key in look.agents}
         forecast = self._tracker.assess(reading, agents)
@@ -415,7 +418,7 @@ class Engine:
         return assessment, attribution, danger
 
     def _decide(self, dangers: Sequence[Danger]) -> list[Decision]:
-        """All decisions of a tick, in the order in which they are to be carried out."""
+        """Return all decisions of a tick, in the order in which to carry them out."""
         decisions: list[Decision] = []
         for danger in sorted(dangers, key=lambda danger: (-danger.assessment.stage, danger.left_s)):
             decisions += self._decide_resource(danger)
@@ -427,7 +430,7 @@ class Engine:
         return decisions
 
     def _decide_resource(self, danger: Danger) -> Iterator[Decision]:
-        """The gentlest first: resume, report, save, pause."""
+        """Yield the gentlest decisions first: resume, notify, save, pause."""
         yield from pausing.update_paused(danger)
         saves = list(self._saving.due(danger))
         pause = None
@@ -440,7 +443,7 @@ class Engine:
             elif first[1].pending is None and not first[0].saving:
                 why = "is saved once more before it is paused"
                 saves.append(self._saving.request_save(danger, target, first[0], why, final=True))
-        # What becomes of a pause is a notification of its own.
+        # The outcome of a pause gets a notification of its own.
         incident = danger.incident
         will_pause = target is not None or bool(incident.pausing or incident.unpausable)
         warning = self._reporting.warning(danger, will_pause)
@@ -453,7 +456,9 @@ class Engine:
     def _close_incidents(
         self, dangers: Sequence[Danger], look: Observation
     ) -> tuple[list[Incident], list[Decision]]:
-        """Close incidents of resources after a calm; report it if the danger was reported."""
+        """
+        Close the incidents of resources that stayed calm. Report it if the danger was reported.
+        """
         closed: list[Incident] = []
         decisions: list[Decision] = []
         by_resource = {danger.reading.key: danger for danger in dangers}
@@ -468,8 +473,8 @@ class Engine:
                 over = self._reporting.resolved(danger)
                 decisions += [] if over is None else [over]
             elif pausing.has_stopped_task(incident, look.tasks, now):
-                continue  # who is paused on its account must not be forgotten
-            # Without a danger the resource itself is gone, its group or its task with it.
+                continue  # keep the incident while a task that it paused is still paused
+            # Without a danger the resource itself has disappeared, with its group or its task.
             closed.append(incident.to_incident(look.snapshot.unix_s))
             del self._incidents[key]
         return closed, decisions
@@ -486,6 +491,6 @@ class Engine:
         return min(slow, max(fast, self._tracker.next_sample_s))
 
     def _new_id(self, unix_s: float) -> str:
-        # The time keeps ids of different daemons apart, the number those of one tick.
+        # The time separates the ids of different daemons, the number the ids of one tick.
         self._issued += 1
         return f"{int(unix_s * 1000):x}-{self._issued}"

@@ -1,9 +1,9 @@
 """
-One resource's crossing from its first stage to its end, with all that the policy remembers of it.
+One open incident of a resource, with all state that the policy keeps for it.
 
-The daemon and its clients see the frozen `model.decisions.Incident`; this is what
-stands behind it. `base.codec` writes it down and reads it back, so that neither an
-open incident nor a cool-down is lost when the daemon is replaced.
+The daemon and its clients see the frozen `model.decisions.Incident`, which is built from this
+state. `base.codec` saves and restores the state. A new daemon therefore keeps open incidents and
+cool-downs.
 """
 
 from __future__ import annotations
@@ -32,27 +32,28 @@ class PausedTask:
     """A task that this incident has paused."""
 
     since_mono_s: float
-    headroom: float  # of the resource at that moment
-    pace_per_s: float  # at which the resource was filling
-    room_since_mono_s: float | None = None  # there has been room again without a break since then
-    # The decision to resume that waits for its outcome.
+    headroom: float  # headroom of the resource at the pause
+    pace_per_s: float  # how fast the resource filled at the pause
+    # since when there has been room again without interruption
+    room_since_mono_s: float | None = None
+    # Id of the resume decision that has no outcome yet.
     resuming: str | None = field(default=None, metadata=NOT_KEPT)
 
 
 @dataclass(frozen=True, slots=True)
 class LastReport:
-    """What people were last told."""
+    """The last notification to the user."""
 
     mono_s: float
     stage: Stage
     eta_s: float | None
-    facts: frozenset[str] = frozenset()  # of a problem
-    tasks: frozenset[ProcessKey] = frozenset()  # whom it hit
+    facts: frozenset[str] = frozenset()  # facts of a problem
+    tasks: frozenset[ProcessKey] = frozenset()  # affected tasks
 
 
 @dataclass(slots=True)
 class OpenIncident:
-    """An open incident. Times are monotonic seconds unless they say otherwise."""
+    """An open incident. Times are monotonic seconds unless the name says otherwise."""
 
     id: str
     resource: ResourceKey
@@ -62,36 +63,38 @@ class OpenIncident:
     stage: Stage = Stage.OK
     peak: Stage = Stage.OK
     why: str = ""
-    regime: Regime = Regime.UNKNOWN  # of the growth, by its whole record
+    regime: Regime = Regime.UNKNOWN  # kind of the growth over its whole history
     advice: tuple[str, ...] = ()
     attribution: Attribution = NOBODY
-    pace_per_s: float = 0.0  # fastest recent filling while no save holds the training up
+    pace_per_s: float = 0.0  # fastest recent growth while no save delays the training
     calm_since_mono_s: float | None = None
     last_report: LastReport | None = None
     paused: dict[ProcessKey, PausedTask] = field(default_factory=dict)
-    # Decisions without an outcome.
+    # Pause decisions that have no outcome yet.
     pausing: dict[str, ProcessKey] = field(default_factory=dict, metadata=NOT_KEPT)
-    paused_mono_s: float | None = None  # when a pause was asked for last
-    paused_used: float = 0.0  # of the resource, at that time
-    overruled: set[ProcessKey] = field(default_factory=set)  # resumed by a person: left running
-    unpausable: set[ProcessKey] = field(default_factory=set)  # a pause of it failed
-    trained: set[ProcessKey] = field(default_factory=set)  # blamed while an agent trained in it
+    paused_mono_s: float | None = None  # time of the last pause request
+    paused_used: float = 0.0  # use of the resource at that time
+    # tasks that the user resumed; they keep running
+    overruled: set[ProcessKey] = field(default_factory=set)
+    unpausable: set[ProcessKey] = field(default_factory=set)  # tasks whose pause failed
+    # main tasks that had an agent when they were blamed
+    trained: set[ProcessKey] = field(default_factory=set)
     device_works: bool = True
     work_lost: bool = False
-    certain: bool = False  # on evidence enough to tell a person, and not only for silent saves
+    certain: bool = False  # the evidence sufficed to notify a person, not only for silent saves
 
     def update_stage(
         self, stage: Stage, now: float, why: str, rising: bool, regime: Regime = Regime.UNKNOWN
     ) -> None:
         """
-        Take over where the resource stands; in a calm the reason stays that of the danger.
+        Set the stage of the resource. While the resource is calm, the reason of the danger stays.
 
         Args:
-            stage: that the resource has reached.
+            stage: current stage of the resource.
             now: monotonic seconds.
-            why: in words.
-            rising: whether it still grows.
-            regime: of the growth.
+            why: reason in words.
+            rising: whether the resource still grows.
+            regime: kind of the growth.
         """
         self.stage = stage
         self.peak = max(self.peak, stage)
@@ -104,10 +107,10 @@ class OpenIncident:
 
     def update(self, assessment: Assessment, now: float) -> None:
         """
-        Take over the stage that its resource has reached.
+        Set the stage from an assessment of the resource.
 
         Args:
-            assessment: of the resource.
+            assessment: assessment of the resource.
             now: monotonic seconds.
         """
         self.certain |= assessment.notify or assessment.stage >= Stage.PAUSE
@@ -116,7 +119,7 @@ class OpenIncident:
         self.update_stage(stage, now, assessment.why, rising, assessment.regime)
 
     def set_attribution(self, attribution: Attribution) -> None:
-        """Keep who was found, also when the growth has stopped since."""
+        """Set the tasks that cause the growth. Keep the old ones if nothing grows any more."""
         if attribution.window_s is not None:
             self.attribution = attribution
 
@@ -127,11 +130,11 @@ class OpenIncident:
 
     def is_over(self, now: float, settle_s: float) -> bool:
         """
-        Calm for long enough, and no task is paused because of it.
+        Whether the resource stayed calm for long enough and no task is paused because of it.
 
         Args:
             now: monotonic seconds.
-            settle_s: least time of calm.
+            settle_s: least seconds of calm.
         """
         return (
             not self.paused
@@ -142,12 +145,12 @@ class OpenIncident:
 
     @property
     def level(self) -> Level:
-        """How urgent it is for people."""
+        """How urgent the incident is for people."""
         certain = self.certain or is_condition(self.resource)
         return Level.from_stage(self.shown_stage.name.lower(), certain=certain)
 
     def to_incident(self, closed_unix_s: float | None = None) -> Incident:
-        """The incident as the daemon, its journal and its clients see it."""
+        """Return the incident in the form that the daemon, its journal and its clients use."""
         return Incident(
             id=self.id,
             resource=self.resource,
@@ -166,22 +169,22 @@ class OpenIncident:
 
     @property
     def shown_stage(self) -> Stage:
-        """The stage; `hold` while a task is paused, though the resource itself is calm then."""
+        """The stage to show: PAUSE while a task is paused, even if the resource itself is calm."""
         return Stage.PAUSE if self.paused else self.stage
 
 
 class Incidents(dict[ResourceKey, OpenIncident]):
-    """Open ones by their resource."""
+    """Open incidents by resource."""
 
     def open(
         self, key: ResourceKey, label: str, at: Snapshot, new_id: Callable[[], str]
     ) -> OpenIncident:
         """
-        The open incident of this resource; it is opened if there is none.
+        Return the open incident of this resource; open one if necessary.
 
         Args:
-            key: of the resource.
-            label: of the resource.
+            key: key of the resource.
+            label: label of the resource.
             at: gives the time.
             new_id: makes an id.
         """
@@ -190,15 +193,16 @@ class Incidents(dict[ResourceKey, OpenIncident]):
         return self[key]
 
     def to_incidents(self) -> dict[str, Incident]:
-        """By id, the oldest first."""
+        """Return the incidents by id, oldest first."""
         by_age = sorted(self.values(), key=lambda each: each.opened_mono_s)
         return {each.id: each.to_incident() for each in by_age}
 
     def find_by_task(self, task: ProcessKey) -> OpenIncident | None:
         """
-        The first one that may be why a task has died.
+        Return the first incident that may be the reason for a task's death. None: not found.
 
-        A stall is no reason of a death, and who silences stalls does not mean deaths.
+        Stall incidents are skipped because a stall does not kill a task. A rule that silences
+        stalls must not silence deaths.
         """
         for each in self.values():
             named = any(one.task == task for one in each.attribution.contributors)
@@ -215,25 +219,25 @@ def updated_pace(
     saving: bool,
 ) -> float:
     """
-    How fast a resource fills while the training runs.
+    Return how fast a resource fills while the training runs.
 
-    A save holds the training up, and with it usually the growth: what is measured during one
-    would make the end look farther away than it is. So the pace rises at once and falls
-    with a half-life of 10 s, and not at all during a save.
+    A save delays the training and usually its growth. A rate measured during a save would make
+    exhaustion seem farther away than it is. The pace therefore rises at once and falls with a
+    half-life of 10 s. It does not fall during a save.
 
     Args:
-        before_per_s: the pace so far.
-        slope_per_s: by the trend.
-        recent_per_s: over the last seconds; None if not known.
-        passed_s: since the pace so far.
-        saving: whether a save holds the training up.
+        before_per_s: previous pace.
+        slope_per_s: slope of the trend.
+        recent_per_s: rate over the last seconds; None: not known.
+        passed_s: seconds since the previous pace.
+        saving: whether a save delays the training.
     """
     kept = before_per_s if saving else before_per_s * 0.5 ** (max(0.0, passed_s) / _PACE_HALVES_S)
     return max(kept, slope_per_s, recent_per_s or 0.0)
 
 
 def time_left_s(reading: Reading, pace_per_s: float) -> float:
-    """Time to exhaustion at this pace, infinite when nothing grows."""
+    """Return the seconds to exhaustion at this pace. Infinite if nothing grows."""
     if pace_per_s <= 0:
         return float("inf")
     return max(0.0, reading.limit - reading.used) / pace_per_s

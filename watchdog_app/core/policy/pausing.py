@@ -1,12 +1,13 @@
 """
-The last resort: when a task is paused, and when it may run again.
+The last resort: when to pause a task, and when to resume it.
 
-A pause loses nothing by itself: the work stays in memory. But it stops the
-user's work, so it needs a fatal resource at the very end (stage hold), and a
-task that makes the growth. A task with an agent is saved first and paused
-right after, so that even a kernel restarted by mistake loses nothing; never
-while a save runs. One task at a time: the next only when the first pause has
-had time to work.
+A pause loses no work, because the work stays in memory. But a pause stops the user's work. It
+therefore needs a fatal resource that is about to run out (stage PAUSE) and a task that causes the
+growth.
+
+A task with an agent is saved first and paused right after. The work then survives even if the user
+restarts a kernel by mistake. A task is never paused during a save. Only one task is paused at a
+time. The next pause comes only after the first one had time to work.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from watchdog_app.core.policy.danger import Danger
 from watchdog_app.core.policy.incidents import OpenIncident, PausedTask
 from watchdog_app.core.policy.schedule import CheckpointSchedule, step_s
 
-_ROOM = 2.0  # a task runs again when the headroom is this many times what it was
+_ROOM = 2.0  # a task resumes when the headroom is this many times the headroom at the pause
 _RESUME_RETRY_S = 60.0
 _PAUSE_ANSWER_S = 30.0
-_UNSEEN_S = 1.0  # a look right after the signal may come too early to see it
-_STILL_GROWS = 0.25  # of the headroom at the last pause
+_UNSEEN_S = 1.0  # a sample right after the signal may still show the old state
+_STILL_GROWS = 0.25  # share of the headroom at the last pause
 
 
 def pause_target(danger: Danger, busy: frozenset[ProcessKey]) -> Task | None:
     """
-    The task to pause next, None when none may or need be.
+    Return the task to pause next. None: no task may be paused, or no pause is needed.
 
     Args:
         danger: one resource.
@@ -57,8 +58,8 @@ def pause_target(danger: Danger, busy: frozenset[ProcessKey]) -> Task | None:
         settle = min(danger.tick.settings.stages.settle_s, danger.left_s / 2)
         if danger.tick.mono_s - incident.paused_mono_s < settle:
             return None
-        # The forecast takes seconds to see that the growth has stopped. Another task is paused
-        # only when what was left at the first pause is being eaten all the same.
+        # The forecast needs seconds to see that the growth has stopped. Pause another task only if
+        # the resource has used up much of its headroom since the last pause.
         grown = danger.reading.used - incident.paused_used
         if grown < _STILL_GROWS * (danger.reading.limit - incident.paused_used):
             return None
@@ -66,14 +67,15 @@ def pause_target(danger: Danger, busy: frozenset[ProcessKey]) -> Task | None:
     for contributor in incident.attribution.actionable:
         task = danger.tasks.get(contributor.task)
         if task is None:
-            continue  # it has ended
+            continue  # the task has ended
         if task.key in busy:
-            return None  # it is the one, and on its way to its pause
+            return None  # this task is the target, and its pause is already under way
         if may_pause(danger, task):
             candidates.append(task)
         elif not danger.is_stopped(task):
-            break  # it must not be touched: its pause must not fall on those who grow less
-    # The one that grows fastest, unless somebody said that others are to be paused before it.
+            # this task must not be paused, and tasks that grow less must not be paused instead
+            break
+    # Take the task that grows fastest, unless a rule says to pause other tasks first.
     return max(candidates, key=danger.save_order, default=None)
 
 
@@ -82,8 +84,8 @@ def may_pause(danger: Danger, task: Task) -> bool:
     Whether a pause of this task is allowed at all under this resource.
 
     Args:
-        danger: the resource.
-        task: under it.
+        danger: one resource.
+        task: a task under it.
     """
     return (
         can_pause_manually(danger, task)
@@ -95,12 +97,12 @@ def may_pause(danger: Danger, task: Task) -> bool:
 
 
 def can_pause_manually(danger: Danger, task: Task) -> bool:
-    """Whether the user could pause it; the settings for automatic pauses do not matter."""
+    """Whether the user could pause the task; the settings for automatic pauses do not matter."""
     return (
         danger.tick.can_pause
         and danger.reading.fatal
         and task.uid == danger.tick.own_uid
-        # Its kernels are tasks of their own; stopping the server would only hide them.
+        # The kernels of a server are tasks of their own. Stopping the server would only hide them.
         and task.kind is not TaskKind.SERVER
         and not danger.is_stopped(task)
     )
@@ -112,14 +114,14 @@ def _pause_helps(danger: Danger) -> bool:
 
 def unsaved_agent(danger: Danger, task: Task) -> tuple[AgentState, CheckpointSchedule] | None:
     """
-    An agent of the task whose save the pause has to wait for; None: pause it now.
+    Return an agent whose save must end before the pause. None: pause the task now.
 
-    A save that could not be had (failed, not permitted, no answer) is no reason to let the task
-    die: its state is safe in memory while it is paused.
+    If a save is impossible (it failed, is not permitted, or got no answer), pause anyway. The task
+    must not die for that: its state is safe in memory while it is paused.
 
     Args:
-        danger: the resource.
-        task: to be paused.
+        danger: one resource.
+        task: the task to pause.
     """
     may_save = danger.permits(task).checkpoint
     for agent in danger.agents.get(task.key, ()):
@@ -131,7 +133,7 @@ def unsaved_agent(danger: Danger, task: Task) -> tuple[AgentState, CheckpointSch
         if schedule.pending is not None:
             too_late = danger.left_s < danger.tick.settings.watch.fast_interval_s
             if too_late and danger.tick.mono_s - schedule.asked_mono_s > 2 * step_s(agent):
-                continue  # the step takes longer than there is time
+                continue  # the step takes longer than the time left
             return agent, schedule
         if not schedule.ready_for_pause(agent, danger.tick.mono_s):
             return agent, schedule
@@ -139,7 +141,7 @@ def unsaved_agent(danger: Danger, task: Task) -> tuple[AgentState, CheckpointSch
 
 
 def pause(danger: Danger, task: Task) -> Decision:
-    """The decision to pause it."""
+    """Return the decision to pause the task."""
     incident = danger.incident
     incident.paused_mono_s = danger.tick.mono_s
     incident.paused_used = danger.reading.used
@@ -166,10 +168,10 @@ def pause(danger: Danger, task: Task) -> Decision:
 
 def update_paused(danger: Danger) -> list[Decision]:
     """
-    Forget who runs again by a person's hand or has ended; let run who has room again.
+    Forget tasks that ended or that the user resumed; resume tasks that have room again.
 
-    Room means: twice the headroom of the moment of the pause, and time enough, at the pace of
-    that moment, that no warning would be due. It must have lasted `settle_s`.
+    Room means twice the headroom at the pause. At the pace of that moment, the room must also be
+    enough that no warning is due. It must last for `settle_s`.
     """
     incident, decisions = danger.incident, []
     for key, paused in list(incident.paused.items()):
@@ -180,7 +182,7 @@ def update_paused(danger: Danger) -> list[Decision]:
             if paused.resuming is None and danger.tick.mono_s - paused.since_mono_s > _UNSEEN_S:
                 del incident.paused[key]
                 incident.overruled.add(key)
-                # What stood still was calm; whether it stays so is seen from now on.
+                # The resource was calm because the task was stopped. Restart the calm period now.
                 incident.calm_since_mono_s = danger.tick.mono_s
         elif _has_room(danger, paused) and paused.resuming is None:
             decision = danger.decide(
@@ -197,7 +199,7 @@ def update_paused(danger: Danger) -> list[Decision]:
 def has_stopped_task(
     incident: OpenIncident, tasks: Mapping[ProcessKey, Task], mono_s: float
 ) -> bool:
-    """Whether a task that was paused on this account still stands."""
+    """Whether a task that this incident paused is still stopped."""
     return any(
         key in tasks
         and (is_suspended(tasks[key], held=True) or mono_s - paused.since_mono_s <= _UNSEEN_S)
@@ -206,7 +208,7 @@ def has_stopped_task(
 
 
 def tasks_being_paused(incidents: Iterable[OpenIncident]) -> frozenset[ProcessKey]:
-    """Tasks that any incident is about to pause."""
+    """Return the tasks that any incident is about to pause."""
     return frozenset(key for incident in incidents for key in incident.pausing.values())
 
 
@@ -222,12 +224,12 @@ def record_outcome(
     incident: OpenIncident, decision: Decision, outcome: Outcome, now: float
 ) -> Topic | None:
     """
-    Learn how a pause or a resume ended; what is to be reported of it.
+    Record the outcome of a pause or a resume, and return the topic to report.
 
     Args:
-        incident: of the decision.
-        decision: to pause or to resume.
-        outcome: of it.
+        incident: incident of the decision.
+        decision: the pause or the resume.
+        outcome: its outcome.
         now: monotonic seconds.
     """
     done = outcome.status is OutcomeStatus.DONE
@@ -235,12 +237,12 @@ def record_outcome(
         paused = incident.paused.get(decision.task) if decision.task is not None else None
         if paused is None or paused.resuming != decision.id:
             return None
-        if not done or decision.task is None:  # it is tried again later
+        if not done or decision.task is None:  # try again later
             paused.resuming = None
             paused.room_since_mono_s = now + _RESUME_RETRY_S
             return None
         del incident.paused[decision.task]
-        incident.last_report = None  # "running again" says that it is over, too
+        incident.last_report = None  # "running again" also reports the end of the danger
         return Topic.RESUMED
     task = incident.pausing.pop(decision.id, None)
     if task is None:
@@ -249,12 +251,13 @@ def record_outcome(
         evidence = decision.evidence
         room = float(evidence["limit"] or 0) - float(evidence["used"] or 0)
         incident.paused[task] = PausedTask(now, max(0.0, room), incident.pace_per_s)
-        incident.pace_per_s = 0.0  # that was its pace: what still grows shows anew
+        # the old pace came from the paused task; growth of other tasks sets a new pace
+        incident.pace_per_s = 0.0
         return Topic.PAUSED
     if outcome.status is OutcomeStatus.FAILED:
         incident.unpausable.add(task)
         return Topic.PAUSE_FAILED
-    incident.paused_mono_s = None  # nothing happened: there is nothing to wait for
+    incident.paused_mono_s = None  # no pause happened, so there is nothing to wait for
     return None
 
 
@@ -265,7 +268,7 @@ def _has_room(danger: Danger, paused: PausedTask) -> bool:
         paused.pace_per_s * danger.tick.settings.stages.warn_s,
         danger.spec.resume_headroom,
     )
-    # Also where pauses have been forbidden since: one that was made must end all the same.
+    # A pause also ends if pauses have been forbidden since.
     if headroom < enough:
         paused.room_since_mono_s = None
         return False

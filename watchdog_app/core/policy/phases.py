@@ -1,4 +1,4 @@
-"""One training's phases and announcements, and what its memory did in them."""
+"""Phases and announcements of one training, and the memory that it took in them."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ _PHASE_NAMES = {
     "epoch_end": "the end of an epoch",
 }
 _MOST_PHASES = 8
-_LEAST_BYTES = 32 * 1024**2  # smaller rises decide nothing
-_RETURNED = 0.25  # a phase gives back what it took when less than this stays
-_ALIKE = 1.15  # a rise up to so many times the last one is the same again
-_SAFE_DRIFT = 3.0  # epochs that must still fit when the level before the phase creeps up
-_SETTLE_S = 8.0  # after a phase, until its memory counts as given back
-_MISSED = 3.0  # cycles without it: it does not come again
-_TAIL_S = 8.0  # evidence of growth outlives the growth
-_FIRST_STEP_BYTES = 128 * 1024**2  # tracing, kernels and threads of a training that begins
-_FULL = 0.95  # of what was announced
-_FULL_TAIL_S = 60.0  # the last twentieth included
+_LEAST_BYTES = 32 * 1024**2  # smaller rises are ignored
+_RETURNED = 0.25  # a phase gave its memory back if less than this share stays
+_ALIKE = 1.15  # a rise up to this multiple of the last one counts as a repetition
+_SAFE_DRIFT = 3.0  # epochs that must still fit when the level before the phase drifts up
+_SETTLE_S = 8.0  # after this time a phase counts as having given its memory back
+_MISSED = 3.0  # after this many cycles without the phase, it is not expected again
+_TAIL_S = 8.0  # the trend still shows growth for this time after the growth has ended
+# memory that the first step takes for tracing, kernels and threads
+_FIRST_STEP_BYTES = 128 * 1024**2
+_FULL = 0.95  # share of the announced size
+_FULL_TAIL_S = 60.0  # time for the last twentieth, and for the trend to see the end
 _STALLED_S = 30.0
 _NEVER_BEGAN_S = 600.0
 
 
 class Need(NamedTuple):
-    """Memory that is still going to be taken."""
+    """Memory that the training will still take."""
 
     what: str
     bytes: float
-    epoch: int | None  # in which it was seen, counted from 0
+    epoch: int | None  # epoch in which it was measured, counted from 0
 
 
 @dataclass(slots=True)
@@ -45,10 +46,10 @@ class _PhaseRun:
 
     epoch: int | None
     began_s: float
-    start: float  # level before it
+    start: float  # memory level before the phase
     peak: float
     ended_s: float | None = None
-    floor: float = float("inf")  # lowest level since it ended
+    floor: float = float("inf")  # lowest memory level since the phase ended
 
     @property
     def rise(self) -> float:
@@ -56,7 +57,7 @@ class _PhaseRun:
 
     @property
     def transient(self) -> float:
-        """What it took and gave back."""
+        """Memory that the phase took and gave back."""
         return self.peak - max(self.start, min(self.floor, self.peak))
 
     @property
@@ -73,20 +74,21 @@ class _Announced:
     base: float
     best: float
     grew_s: float
-    at_most: bool  # it may be less
-    until_s: float | None = None  # it is over, and explains what is seen until then
+    at_most: bool  # the growth may be smaller
+    # set once the growth is over; the announcement explains growth until then
+    until_s: float | None = None
 
 
 class Phases:
-    """Learns from every look what a phase needs. Bounded: two runs of each of eight phases."""
+    """Learn from each sample what a phase needs. Bounded: two runs of each of eight phases."""
 
     def __init__(self) -> None:
         self._phase: str | None = None
-        self._run: _PhaseRun | None = None  # of the phase now, or the one that ended last
-        self._previous_run: _PhaseRun | None = None  # the run before it of the same phase
-        # The last one that took much: evidence of its growth outlives it.
+        self._run: _PhaseRun | None = None  # run of the current phase, or the last one that ended
+        self._previous_run: _PhaseRun | None = None  # the previous run of the same phase
+        # The last run that took much memory: the trend still shows its growth after it ends.
         self._last_large_run: tuple[_PhaseRun | None, _PhaseRun | None] = (None, None)
-        self._past: dict[str, deque[_PhaseRun]] = {}  # ended ones
+        self._past: dict[str, deque[_PhaseRun]] = {}  # runs that ended
         self._announced: _Announced | None = None
         self._number: int | None = None
         self._level = 0.0
@@ -94,14 +96,14 @@ class Phases:
 
     def observe(self, now: float, level: float, view: AgentState) -> None:
         """
-        Take one look: the task's memory in bytes, and what its agent last said.
+        Process one sample.
 
         Args:
             now: monotonic seconds.
             level: memory of the task in bytes.
             view: the last report of its agent.
         """
-        # The phase began between two looks: the level before it is that of the last one.
+        # The phase began between two samples, so the last sample gives the level before it.
         before = min(level, self._level) if self._level > 0 else level
         self._training = view.training
         if view.phase != self._phase:
@@ -115,7 +117,9 @@ class Phases:
         self._level = level
 
     def upcoming_needs(self, now: float) -> Iterator[Need]:
-        """What recurring phases will take above the present level, as they did before."""
+        """
+        Yield what recurring phases will take above the current level, judged by their last runs.
+        """
         if not self._training:
             return
         for phase, runs in self._past.items():
@@ -131,7 +135,7 @@ class Phases:
                 yield Need(_PHASE_NAMES.get(phase) or clean(phase, 40), need, last.epoch)
 
     def remaining_need(self) -> Need | None:
-        """What is left of an announced growth."""
+        """Return the part of an announced growth that is still to come. None: nothing announced."""
         announced = self._announced
         if announced is None or announced.until_s is not None or announced.at_most:
             return None
@@ -139,9 +143,10 @@ class Phases:
 
     def filling(self, now: float) -> Filling | None:
         """
-        What was announced and grows.
+        Return the announced growth in progress.
 
-        Also for a while after it is full: what fails then, fails for want of what it has taken.
+        The result stays for a while after the growth is complete. A failure in that time is caused
+        by the memory that it took.
         """
         announced = self._announced
         if (
@@ -155,12 +160,12 @@ class Phases:
 
     def explains(self, now: float, room: float, *, announced: bool) -> bool:
         """
-        Whether the present growth was expected and fits.
+        Whether the current growth was expected and fits.
 
         Args:
             now: monotonic seconds.
             room: bytes that may still be taken.
-            announced: whether what the program says that it will take counts.
+            announced: whether the program's announcement counts.
         """
         return (announced and self._within_announced(now, room)) or self._within_phase(now, room)
 
@@ -171,7 +176,7 @@ class Phases:
         rest = announced.base + announced.bytes - self._level
         if rest >= (_FULL - 1.0) * announced.bytes and max(0.0, rest) <= room:
             return True
-        # The first step brings something of its own, which is no news where it fits as well.
+        # The first step takes memory of its own. That needs no warning if it fits as well.
         return rest >= -_FIRST_STEP_BYTES and rest + _FIRST_STEP_BYTES <= room
 
     def _within_phase(self, now: float, room: float) -> bool:
@@ -185,7 +190,7 @@ class Phases:
         )
 
     def _repeats(self, run: _PhaseRun, before: _PhaseRun, room: float) -> bool:
-        """It is as in the run before, which gave back what it took; and it fits."""
+        """Whether the run repeats an earlier run that gave its memory back, and fits."""
         risen = self._level - run.start
         drift = max(0.0, run.start - before.start)
         return (
@@ -195,7 +200,7 @@ class Phases:
         )
 
     def _change_phase(self, now: float, before: float, level: float, view: AgentState) -> None:
-        """One phase has ended and another begun."""
+        """End one phase and begin the next."""
         episode = self._run
         if episode is not None and episode.ended_s is None and self._phase is not None:
             episode.ended_s = now
@@ -211,7 +216,7 @@ class Phases:
             self._previous_run = runs[-1] if runs else None
 
     def _is_due(self, now: float, runs: deque[_PhaseRun]) -> bool:
-        """It has ended long enough ago, and comes again."""
+        """Whether the phase ended long enough ago, and will come again."""
         last = runs[-1]
         ended = last.began_s if last.ended_s is None else last.ended_s
         if len(runs) < 2:
@@ -222,7 +227,8 @@ class Phases:
     def _update_announcement(
         self, now: float, before: float, level: float, view: AgentState
     ) -> None:
-        # Without a number it says nothing of it: the training may have ended with its buffer full.
+        # Without a number the agent says nothing about the announcement. The training may have
+        # ended with a full buffer.
         if view.expected_number is not None and view.expected_number != self._number:
             self._number = view.expected_number
             self._announced = None
@@ -244,7 +250,11 @@ class Phases:
 
 
 def _needed_bytes(runs: deque[_PhaseRun]) -> float:
-    """What the next run takes: what the last gave back, or what both took and kept."""
+    """
+    Return the bytes that the next run takes.
+
+    These are the bytes that the last run gave back, or the bytes that both runs took and kept.
+    """
     last = runs[-1]
     if len(runs) < 2:
         return last.transient

@@ -1,4 +1,4 @@
-"""Incidents of what is broken, slows down or is stalled: opened, followed, reported and closed."""
+"""Open, update, report and close the incidents of faults, slowdowns and stalls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from watchdog_app.core.policy.reporting import Reporting
 
 
 class Problems:
-    """What the detectors of `core.diagnosis` find, as incidents."""
+    """Incidents of the problems that the detectors of `core.diagnosis` find."""
 
     def __init__(self) -> None:
         self.devices = DeviceProblems()
@@ -37,14 +37,14 @@ class Problems:
         reporting: Reporting,
     ) -> tuple[list[Decision], list[Incident]]:
         """
-        What is to be reported, and the incidents that have ended.
+        Return the notifications that are due, and the incidents that have ended.
 
         Args:
-            tick: the moment.
-            look: at the machine.
-            cpu_percent: by task, 100 is one core.
-            incidents: open ones; new ones are added, and those that have ended are removed.
-            reporting: what people were told.
+            tick: time and settings of this tick.
+            look: one sample of the machine.
+            cpu_percent: by task; 100 is one core.
+            incidents: open incidents. New ones are added, ended ones are removed.
+            reporting: earlier notifications.
         """
         decisions: list[Decision] = []
         closed: list[Incident] = []
@@ -78,15 +78,16 @@ class Problems:
 
 def _update_incident(incident: OpenIncident, problem: Problem, now: float) -> None:
     """
-    Bring an incident to what is wrong now.
+    Update an incident from the current state of its problem.
 
     Args:
-        incident: open.
-        problem: of the same key.
+        incident: the open incident.
+        problem: a problem of the same key.
         now: monotonic seconds.
     """
     incident.update_stage(problem.stage, now, problem.why, rising=problem.stage > Stage.OK)
-    incident.advice = problem.advice  # none when it is over: nothing has to be done any more
+    # empty once the problem is over, because nothing is left to do
+    incident.advice = problem.advice
     incident.device_works = problem.device_works
     if problem.stage > Stage.OK:
         incident.work_lost = problem.work_lost

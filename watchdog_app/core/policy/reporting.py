@@ -1,4 +1,4 @@
-"""Which notifications are due: seldom, staged, one for each cause."""
+"""Decide which notifications are due: few, in stages, one for each cause."""
 
 from __future__ import annotations
 
@@ -27,42 +27,45 @@ from watchdog_app.core.policy.danger import Danger
 from watchdog_app.core.policy.incidents import LastReport, OpenIncident
 from watchdog_app.core.policy.pausing import can_pause_manually, may_pause
 
-_NEARER = 0.5  # told again, after the cool-down, when the end is this much nearer than was said
+# after the cool-down, report again if the ETA is below this share of the reported one
+_NEARER = 0.5
 _MOST_WAITING = 64
 _MOST_REMEMBERED = 256
-Cause = tuple[ProcessKey | None, Scope, str | None]  # who, of what, and on which card
+Cause = tuple[ProcessKey | None, Scope, str | None]  # task, scope of the resource, and GPU
 
 
 @dataclass(slots=True)
 class Reporting:
-    """What people have been told, over all incidents."""
+    """Notifications that people have received, over all incidents."""
 
-    # By task (None: no watched task is to blame) and what is running out: when, and how bad it
-    # was. The same leak runs into several resources at once, and people must hear of it once.
+    # Time and severity of the last report, by task and scope of the resource. The task is None if
+    # no watched task is to blame. One leak can exhaust several resources at once, and people must
+    # get one notification.
     reports: dict[Cause, LastReport] = field(default_factory=dict)
-    # What outcomes have made due with the next tick: topic, decision, reason and figures.
+    # Outcomes to report with the next tick: topic, decision, reason and figures.
     queue: deque[tuple[Topic, Decision, str, Evidence]] = field(
         default_factory=lambda: deque(maxlen=_MOST_WAITING)
     )
 
     def warning(self, danger: Danger, pausing: bool) -> Decision | None:
         """
-        The warning that is due for this resource now, if any.
+        Return the warning that is due for this resource now. None: not due.
 
         Args:
             danger: one resource.
-            pausing: a pause is asked for or awaited, and will be told of by itself.
+            pausing: whether a pause is requested or pending. It gets a notification of its own.
         """
         task = blamed_task(danger)
         if not danger.is_certain or not danger.permits(task).notify:
             return None
         if task is None and danger.spec.scope is Scope.BATTERY:
-            return None  # no training empties it
+            return None  # a training does not empty the battery
         if task is not None and danger.is_stopped(task):
-            return None  # it grows no more, and people know why
+            return None  # the task no longer grows, and people know why
         stage = danger.assessment.stage
         if not danger.reading.fatal:
-            stage = min(stage, Stage.WARN)  # what kills is news, also right after what slows down
+            # so that a fatal danger is still news right after a slowdown
+            stage = min(stage, Stage.WARN)
         eta_s = None if danger.assessment.forecast is None else danger.assessment.forecast.eta_s
         cooldown_s = danger.tick.settings.stages.cooldown_s
         report = LastReport(danger.tick.mono_s, stage, eta_s)
@@ -84,13 +87,13 @@ class Reporting:
         self, incident: OpenIncident, problem: Problem, now: float, cooldown_s: float
     ) -> bool:
         """
-        Whether a notification of this problem is due now; it is remembered as reported then.
+        Whether a notification of this problem is due now. If so, record it as reported.
 
         Args:
-            incident: of the problem.
-            problem: as it is now.
+            incident: incident of the problem.
+            problem: current state of the problem.
             now: monotonic seconds.
-            cooldown_s: least time between two reports.
+            cooldown_s: least seconds between two reports.
         """
         whom = frozenset(each.task for each in incident.attribution.contributors)
         report = LastReport(now, problem.stage, None, problem.facts, whom)
@@ -110,16 +113,18 @@ class Reporting:
         escalates: bool = True,
     ) -> bool:
         """
-        Whether this is to be reported now; then it is remembered.
+        Whether a report is due now. If so, record it.
 
-        Reported is a beginning, a higher stage, and after the cool-down a much nearer end or a
-        further fact. One cause is reported once, also where it appears in several incidents.
+        These are due: the first report and a higher stage. After the cool-down, a much nearer
+        exhaustion or a further fact is due as well. One cause is reported once, even if it appears
+        in several incidents.
 
         Args:
-            incident: what it is about.
-            report: what would be said.
-            cause: of the incident.
-            again_s: least time until news of the incident, and until the same cause is repeated.
+            incident: incident of the report.
+            report: the report to be made.
+            cause: cause of the incident.
+            again_s: least seconds until news of the incident, and until a repetition of the same
+                cause.
             escalates: whether a higher stage is news.
         """
         cooldown_s, quiet_s = again_s
@@ -147,14 +152,14 @@ class Reporting:
         return True
 
     def resolved(self, danger: Danger) -> Decision | None:
-        """Word that it did not come to it, where a warning went out before."""
+        """Return the notification that the danger is over, if a warning was sent before."""
         incident, task = danger.incident, blamed_task(danger)
         cause = _report_cause(danger, task)
         last = self.reports.get(cause)
         if incident.last_report is None or last is None or last.mono_s < incident.opened_mono_s:
             return None
         if task is None and incident.attribution.contributors:
-            return None  # who was to blame has ended: that is news of its own, or none
+            return None  # the blamed task has ended; its exit is reported separately if it is news
         if not danger.permits(task).notify:
             return None
         del self.reports[cause]
@@ -163,7 +168,7 @@ class Reporting:
         return danger.decide(DecisionKind.NOTIFY, task, reason, {"topic": Topic.RESOLVED.value})
 
     def outcome_notifications(self, dangers: Iterable[Danger]) -> Iterator[Decision]:
-        """Notifications of outcomes since the last tick, where the danger still is."""
+        """Yield notifications of outcomes since the last tick, if the danger still exists."""
         by_incident = {danger.incident.id: danger for danger in dangers}
         while self.queue:
             topic, decision, reason, evidence = self.queue.popleft()
@@ -174,9 +179,9 @@ class Reporting:
             if not danger.permits(task).notify or (decision.task is not None and task is None):
                 continue
             if topic is Topic.RESCUED and danger.incident.last_report is None:
-                continue  # a silent save: nobody was worried, nobody needs to know
+                continue  # a silent save: the user got no warning, so needs no report
             if topic is Topic.RESCUE_FAILED and task is not None and danger.is_stopped(task):
-                continue  # a paused task cannot answer, and is in no danger
+                continue  # a paused task cannot answer, and is not in danger
             more = {**evidence, "topic": topic.value}
             yield danger.decide(DecisionKind.NOTIFY, task, reason, more)
 
@@ -194,17 +199,19 @@ def _report_cause(danger: Danger, task: Task | None) -> Cause:
 
 
 def blamed_task(danger: Danger) -> Task | None:
-    """The task that a notification about this resource is filed under."""
+    """Return the task that a notification about this resource names. None: the machine."""
     attribution = danger.incident.attribution
     if attribution.mostly_unwatched or not attribution.contributors:
-        # Nobody's processor time explains the heat of a card: who is on it dies with it.
+        # CPU time does not explain the heat of a GPU. Every task on the GPU dies with it.
         there = danger.tasks if _is_gpu_heat(danger) else {}
         return max(there.values(), key=lambda task: task.key in danger.agents, default=None)
     return danger.tasks.get(attribution.contributors[0].task)
 
 
 def _is_gpu_heat(danger: Danger) -> bool:
-    """Heat at which a card switches itself off, and with it what runs on it."""
+    """
+    Whether the resource is the temperature of a GPU. The GPU switches itself off when too hot.
+    """
     return danger.spec.scope is Scope.HEAT and danger.reading.device is not None
 
 
@@ -212,11 +219,11 @@ def with_notification(
     decision: Decision, look: Observation, incidents: Mapping[str, Incident]
 ) -> Decision:
     """
-    The decision, one to notify with its notification.
+    Return the decision. Add the notification if its kind is NOTIFY.
 
     Args:
-        decision: of this tick.
-        look: the tasks and agents that it may be about.
+        decision: decision of this tick.
+        look: tasks and agents that the decision may concern.
         incidents: by id.
     """
     if decision.kind is not DecisionKind.NOTIFY:
@@ -227,7 +234,7 @@ def with_notification(
     incident = incidents.get(decision.incident)
     try:
         return replace(decision, notification=notification(decision, task, agent, incident))
-    except Exception:  # a text that cannot be made must not lose the saves and pauses of this tick
+    except Exception:  # a failure to build a text must not lose the saves and pauses of this tick
         return decision
 
 
@@ -241,15 +248,15 @@ def exit_notification(
     incident: OpenIncident | None,
 ) -> Decision:
     """
-    The decision to report the end of a task.
+    Return the decision to report the end of a task.
 
     Args:
-        ident: of the decision.
-        task: as it was last seen.
-        agent: its last state.
-        cause: of the exit.
+        ident: id of the decision.
+        task: the task's last state.
+        agent: the last state of its agent.
+        cause: cause of the exit.
         snapshot: gives the time.
-        incident: the one that it ended, if any.
+        incident: the incident that the exit ended, if any.
     """
     return Decision(
         id=ident,

@@ -1,4 +1,4 @@
-"""What may be done to a task because of a resource: `[actions]` and the first rule that fits."""
+"""Allowed actions for a task under a resource: `[actions]` and the first rule that matches."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ def allowed_actions(
     runtime_dir: str | None = None,
 ) -> ActionSettings:
     """
-    The three switches as they stand for this task and this kind of resource.
+    Return the three switches for this task and this kind of resource.
 
-    The first rule that matches both wins; what it leaves open is as in `actions`. A pattern is
-    matched with the task's name, and with the whole path of its notebook and of its script.
-    Without a task (a notification that concerns the machine) only rules for every task match.
-    A task whose environment names another daemon's runtime folder is that daemon's business:
-    two daemons must not pull at one training. Under a full card a task is paused only where a rule
-    says so that names the resource.
+    The first rule that matches the task and the resource wins. Switches that the rule leaves open
+    keep their value in `actions`. A pattern is matched with the task's name, and with the full path
+    of its notebook and its script. Without a task (a notification about the machine) only rules for
+    every task match.
+
+    If a task's environment names another daemon's runtime folder, all switches are off. Two daemons
+    must not control one training.
+
+    For GPU memory, a task is paused only if a rule that names this resource allows it.
     """
     if task is not None and runtime_dir is not None:
         theirs = task.info.runtime_dir
@@ -54,7 +57,7 @@ def allowed_actions(
 
 
 def rule_priority(rules: Sequence[RuleSettings], task: Task, kind: ResourceKind) -> Priority:
-    """Whether this task goes before or after others under this kind of resource, by its rule."""
+    """Return the task's priority under this kind of resource. Its rule gives it."""
     for rule in rules:
         if _matches(rule.resource, kind.value) and _matches_task(rule.task, task):
             return rule.priority or Priority.NORMAL
@@ -63,7 +66,7 @@ def rule_priority(rules: Sequence[RuleSettings], task: Task, kind: ResourceKind)
 
 @lru_cache(maxsize=64)
 def _real_path(path: str) -> str:
-    """Where links lead: two names of one folder name one daemon."""
+    """Resolve links, because two paths of one folder name the same daemon."""
     return os.path.realpath(path)
 
 
@@ -90,5 +93,5 @@ def _matches(pattern: str, text: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _compile_pattern(pattern: str) -> re.Pattern[str]:
-    # fnmatch.fnmatch would fold case on some systems: a rule must mean the same everywhere.
+    # fnmatch.fnmatch ignores case on some systems. A rule must mean the same everywhere.
     return re.compile(translate(pattern))

@@ -1,8 +1,8 @@
 """
-Who is asked to save because of a danger, and what came of the request.
+Decide which agents must save because of a danger, and record the outcomes.
 
-The tasks that grow are asked, then those that the kernel might choose to kill instead. Where
-programs that are not watched make the growth, trainings are saved and none is paused.
+The tasks that grow save first, then the tasks that the kernel might kill instead. If unwatched
+programs cause the growth, trainings are saved but not paused.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from watchdog_app.core.policy.danger import AT_THE_LIMIT, Danger
 from watchdog_app.core.policy.incidents import OpenIncident
 from watchdog_app.core.policy.schedule import CheckpointSchedule, deadline_s
 
-# The kernel kills whoever holds most (mm/oom_kill.c, oom_badness). A task with at least this much
-# of what the fastest growing will hold by then could be the one: sizes are estimates.
+# The kernel kills the process with the most memory (mm/oom_kill.c, oom_badness). A task with this
+# share of the fastest growing task's final size could be the victim, because sizes are estimates.
 _COULD_BE_CHOSEN = 0.75
-# One that goes on beyond its limit was no exact one: saving every step until the true end would
-# hold the training up for minutes.
+# A resource that passes its limit had an inexact limit. A save after each step until the real end
+# would delay the training for minutes.
 _OVERDUE_S = 20.0
 
 
 @dataclass(slots=True)
 class Saving:
-    """The requests to all agents."""
+    """The save requests to all agents."""
 
     schedules: dict[ProcessKey, CheckpointSchedule] = field(default_factory=dict)  # by agent
-    agents_due_mono_s: float | None = None  # until then agents may still connect again
+    agents_due_mono_s: float | None = None  # until then agents may still reconnect
 
     @property
     def has_pending(self) -> bool:
@@ -49,14 +49,14 @@ class Saving:
         self, agents: Mapping[ProcessKey, AgentState], now: float
     ) -> Iterator[tuple[str, bool]]:
         """
-        Take over what agents did by themselves; forget those that are gone.
+        Record saves that agents made without a request; forget agents that have gone.
 
         Args:
             agents: by process.
             now: monotonic seconds.
 
         Returns:
-            Decisions that are answered no more, and whether that is to be reported.
+            Decisions that will get no answer, and whether to report that.
         """
         if self.agents_due_mono_s is None or now >= self.agents_due_mono_s:
             for key in [key for key in self.schedules if key not in agents]:
@@ -71,9 +71,9 @@ class Saving:
                 yield expired, schedule.failures == 1
 
     def due(self, danger: Danger) -> Iterator[Decision]:
-        """The requests that are due because of this danger."""
+        """Yield the save requests that are due because of this danger."""
         spec, assessment = danger.spec, danger.assessment
-        # The eager tier: a save is cheap, so little evidence will do.
+        # A save is cheap, so weak evidence suffices.
         wanted = assessment.rescue or assessment.stage >= Stage.SAVE
         if not wanted or spec.save is Save.NOBODY:
             return
@@ -100,14 +100,14 @@ class Saving:
         self, danger: Danger, task: Task, agent: AgentState, why: str, final: bool = False
     ) -> Decision:
         """
-        The request to an agent to save now.
+        Return the request to an agent to save now.
 
         Args:
             danger: the reason.
-            task: that is saved.
-            agent: in it.
-            why: this task, in a clause after its name.
-            final: whether the task is paused right after it.
+            task: task to save.
+            agent: an agent in the task.
+            why: why this task is saved, as a clause after its name.
+            final: whether the task is paused right after the save.
         """
         schedule = self.schedules[agent.key]
         saved = schedule.saved_mono_s
@@ -129,13 +129,13 @@ class Saving:
         self, decision: Decision, outcome: Outcome, now: float, incident: OpenIncident | None
     ) -> Topic | None:
         """
-        Learn how a request ended; what is to be reported of it.
+        Record the outcome of a request, and return the topic to report.
 
         Args:
             decision: the request.
-            outcome: of it.
+            outcome: its outcome.
             now: monotonic seconds.
-            incident: open one of the same resource.
+            incident: open incident of the same resource.
         """
         pending = (each for each in self.schedules.values() if each.pending == decision.id)
         schedule = next(pending, None)
@@ -153,7 +153,7 @@ class Saving:
 
 
 def _worth_saving(danger: Danger) -> Iterator[tuple[Task, str]]:
-    """The tasks that grow first, then those that the kernel could kill instead."""
+    """Yield the tasks that grow, then the tasks that the kernel could kill instead."""
     attribution = danger.incident.attribution
     if danger.spec.save is Save.EVERYBODY:
         for key in danger.agents:
@@ -167,16 +167,17 @@ def _worth_saving(danger: Danger) -> Iterator[tuple[Task, str]]:
                 chosen.add(contributor.task)
                 yield task, f"makes {contributor.share:.0%} of the growth"
         if attribution.contributors and not chosen:
-            return  # whoever made it grow has ended or is paused: the danger is over
+            # the tasks that caused the growth have ended or are paused, so the danger is over
+            return
     with_agent = [danger.tasks[key] for key in danger.agents]
     ends = danger.reading.fatal or danger.reading.throttles
     if not chosen and len(with_agent) == 1 and ends:
-        # Too little growth to name anybody, and only one that has anything to lose.
+        # The growth is too small to name a task, and only one task has work to lose.
         chosen.add(with_agent[0].key)
         yield with_agent[0], "is the only training under it"
     if not (danger.is_certain and ends):
         return
-    # On a full card it hits whoever asks for memory next, of whatever size.
+    # If a GPU is full, the next allocation fails, whatever the size of its task.
     anybody = danger.reading.key.kind is ResourceKind.GPU_MEMORY
     bar = (
         0.0 if not chosen or attribution.mostly_unwatched or anybody else _min_victim_bytes(danger)
@@ -187,10 +188,11 @@ def _worth_saving(danger: Danger) -> Iterator[tuple[Task, str]]:
 
 
 def _save_time_left_s(danger: Danger) -> float:
-    """Time to the end, for those who save."""
+    """Return the time that remains for saves."""
     reading = danger.reading
     if not (reading.fatal or reading.throttles):
-        return float("inf")  # beyond it there is time: nothing dies at its edge
+        # the resource can exceed this limit without killing a process, so time remains
+        return float("inf")
     spec = danger.spec
     if spec.save is Save.EVERYBODY and not spec.least_left_s and reading.used >= reading.limit:
         return _OVERDUE_S
@@ -198,7 +200,7 @@ def _save_time_left_s(danger: Danger) -> float:
 
 
 def _min_victim_bytes(danger: Danger) -> float:
-    """The size from which a bystander could be the one that the kernel kills."""
+    """Return the size from which the kernel could kill another task instead."""
     headroom = max(0.0, danger.reading.limit - danger.reading.used)
     sizes = (
         _largest_process(danger.tasks[contributor.task]) + contributor.share * headroom

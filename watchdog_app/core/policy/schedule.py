@@ -1,15 +1,16 @@
 """
-When an agent is asked to save, and when again: one schedule an agent.
+When to ask an agent to save, and when to ask again. Each agent has its own schedule.
 
 The first save of an incident is due as soon as the resource asks for one. A death would cost all
-work since the last save. So the next save is due when the work at stake exceeds the time that is
-left: at half of the time left, a quarter, an eighth, and then once a second. A death loses about a
-second of work, or one long step. The number of saves grows with the logarithm of the time.
+work since the last save. The next save is therefore due when the work at stake exceeds the time
+that is left. Saves then come at half of the time left, a quarter, an eighth, and finally once a
+second. A death loses about a second of work, or one long step. The number of saves grows with the
+logarithm of the time.
 
-Three rules limit the cost for a training that hovers near its limit. There is at most one save a
+Three rules limit the cost for a training that stays near its limit. There is at most one save a
 second. A budget allows a handful of saves at once, then a tenth of the time. After a failed save
-there is a pause. Where the policy may pause the task, it does so right after a last save, and
-nothing is lost.
+there is a delay. If the policy may pause the task, it does so right after a last save, so no work
+is lost.
 """
 
 from __future__ import annotations
@@ -20,57 +21,59 @@ from watchdog_app.base.codec import NOT_KEPT
 from watchdog_app.core.forecast.stages import UNKNOWN_SAVE_S, UNKNOWN_STEP_S
 from watchdog_app.core.model.agent import AgentState
 
-_SPACING_S = 1.0  # from the end of a save, and from a request, to the next request
-_SHARE = 0.1  # of the time that saving may cost while the end does not come
-_BURST_SAVES = 12  # about log2 of a minute over a second, and some once a second
+_SPACING_S = 1.0  # least time from the end of a save, or from a request, to the next request
+_SHARE = 0.1  # share of the time that saves may cost while the resource does not run out
+_BURST_SAVES = 12  # log2 of a minute over a second is about 6; the other saves come once a second
 _BURST_S = 6.0
-_LAST_BURST_SAVES = 20  # growing in new territory two seconds before the end: nothing to spare for
+# larger budget two seconds before exhaustion at a new peak: no reason to economize
+_LAST_BURST_SAVES = 20
 _LAST_BURST_S = 30.0
-_HOVER_SAVES = 20.0  # between two saves, in multiples of what one costs, with no end in sight
+_HOVER_SAVES = 20.0  # multiples of a save's cost between two saves while exhaustion is not near
 _HOVER_S = 30.0
-_HOVER_AGE = 0.25  # ... and of the incident's age: what has not come for an hour is not near
-_RETRY_S = 5.0  # after a failure; doubled by each further one
+# share of the incident's age between two saves; exhaustion that is an hour late is not near
+_HOVER_AGE = 0.25
+_RETRY_S = 5.0  # wait after a failure; doubled by each further failure
 _FRESH_STEPS = 3.0
 _FRESH_S = 1.0
-_DEADLINE_S = 10.0  # for an answer, or this many times the expected cost
+_DEADLINE_S = 10.0  # time for an answer; longer if the expected cost times the next factor is more
 _DEADLINE_COSTS = 5.0
 
 
 def save_s(agent: AgentState) -> float:
-    """What the next save will take."""
+    """Return the expected seconds of the next save."""
     return UNKNOWN_SAVE_S if agent.save_s is None else max(0.0, agent.save_s)
 
 
 def step_s(agent: AgentState) -> float:
-    """What a step takes, and so how long until a save can begin."""
+    """Return the seconds of a step. A save can begin only after the current step."""
     return UNKNOWN_STEP_S if agent.step_s is None else max(0.0, agent.step_s)
 
 
 def deadline_s(agent: AgentState) -> float:
-    """How long an answer is waited for."""
+    """Return how long to wait for an answer, in seconds."""
     return max(_DEADLINE_S, _DEADLINE_COSTS * (save_s(agent) + step_s(agent)))
 
 
 @dataclass(slots=True)
 class CheckpointSchedule:
-    """What was asked of one agent and what came of it. Times are monotonic seconds."""
+    """Save requests to one agent and their outcomes. Times are monotonic seconds."""
 
-    # The decision that waits for its outcome.
+    # Id of the request that has no outcome yet.
     pending: str | None = field(default=None, metadata=NOT_KEPT)
     asked_mono_s: float = field(default=float("-inf"), metadata=NOT_KEPT)
     expires_mono_s: float = field(default=0.0, metadata=NOT_KEPT)
-    # The pending one is the last before a pause.
+    # Whether the pending save is the last one before a pause.
     final: bool = field(default=False, metadata=NOT_KEPT)
-    saved_mono_s: float | None = None  # newest complete rescue that is known
-    # The same, of one that was asked for as the last.
+    saved_mono_s: float | None = None  # time of the newest complete rescue
+    # Time of the newest complete rescue that was the last before a pause.
     final_mono_s: float | None = field(default=None, metadata=NOT_KEPT)
-    failures: int = 0  # since the last save that worked
+    failures: int = 0  # failures since the last successful save
     failed_mono_s: float = 0.0
-    spent_s: float = 0.0  # of the budget; falls with time
-    paid_mono_s: float = 0.0  # when `spent_s` was worked out last
+    spent_s: float = 0.0  # used part of the budget; shrinks with time
+    paid_mono_s: float = 0.0  # when `spent_s` was last updated
 
     def observe(self, agent: AgentState, now: float) -> None:
-        """Take over saves that the agent made without a request, and let the budget recover."""
+        """Record saves that the agent made without a request, and let the budget recover."""
         self.spent_s = max(0.0, self.spent_s - _SHARE * max(0.0, now - self.paid_mono_s))
         self.paid_mono_s = now
         saved = agent.rescue_mono_s
@@ -79,7 +82,7 @@ class CheckpointSchedule:
             self.failures = 0
 
     def expire(self, now: float) -> str | None:
-        """The decision that was not answered in time; it counts as a failure."""
+        """Return the id of a request that got no answer in time. It counts as a failure."""
         if self.pending is None or now < self.expires_mono_s:
             return None
         decision = self.pending
@@ -90,13 +93,13 @@ class CheckpointSchedule:
         self, decision: str, now: float, agent: AgentState, final: bool = False
     ) -> None:
         """
-        A save is requested now; `final`: the task is to be paused right after it.
+        Record that a save is requested now.
 
         Args:
-            decision: its id.
+            decision: id of the decision.
             now: monotonic seconds.
-            agent: that is asked.
-            final: whether the task is paused right after it.
+            agent: agent that receives the request.
+            final: whether the task is paused right after the save.
         """
         self.pending = decision
         self.final = final
@@ -105,29 +108,29 @@ class CheckpointSchedule:
         self.spent_s += save_s(agent)
 
     def mark_saved(self, now: float) -> None:
-        """The request was answered with a complete rescue."""
+        """Record that the agent answered with a complete rescue."""
         self.pending = None
         self.failures = 0
         self.saved_mono_s = now
         self.final_mono_s = now if self.final else None
 
     def mark_failed(self, now: float) -> None:
-        """The request was refused, failed, or was not answered."""
+        """Record that the request was refused, failed, or got no answer."""
         self.pending = None
         self.failures += 1
         self.failed_mono_s = now
 
     def mark_skipped(self) -> None:
-        """The request was never sent: nothing failed."""
+        """Record that the request was never sent. This is not a failure."""
         self.pending = None
         self.asked_mono_s = float("-inf")
 
     def is_fresh(self, agent: AgentState, now: float) -> bool:
         """
-        A rescue exists that is at most a few steps old.
+        Whether the newest rescue is at most a few steps old.
 
         Args:
-            agent: of the training.
+            agent: agent of the training.
             now: monotonic seconds.
         """
         if self.saved_mono_s is None:
@@ -136,9 +139,10 @@ class CheckpointSchedule:
 
     def ready_for_pause(self, agent: AgentState, now: float) -> bool:
         """
-        The rescue is a step old at most, or it is the last one before the pause.
+        Whether the rescue is at most one step old, or was the last one before the pause.
 
-        The second, because a daemon that is late after that save must not ask for it for ever.
+        The second condition prevents an endless loop: a daemon that is late after the last save
+        must not ask again.
         """
         if self.saved_mono_s is None:
             return False
@@ -158,16 +162,18 @@ class CheckpointSchedule:
         stalled: bool = False,
     ) -> bool:
         """
-        Whether to ask now: never within a second of the last request or save.
+        Whether to ask for a save now. Never within a second of the last request or save.
 
         Args:
-            agent: as it stands.
+            agent: current state of the agent.
             now: monotonic seconds.
-            since_mono_s: when the resource first asked for saves; an older rescue does not count.
-            left_s: time to exhaustion while the training runs; infinite when unknown.
-            last: the very end, on strong evidence: the larger budget.
-            reach_s: until the next chance to ask.
-            stalled: the training stands still at the limit; it is saved again after each step.
+            since_mono_s: when the resource first asked for saves. An older rescue does not count.
+            left_s: seconds to exhaustion while the training runs; infinite when unknown.
+            last: whether strong evidence says that the resource is about to run out. Allows the
+                larger budget.
+            reach_s: seconds until the next chance to ask.
+            stalled: whether the training hardly progresses at the limit. It is then saved again
+                after each step.
         """
         if self.pending is not None or agent.saving:
             return False
@@ -185,18 +191,19 @@ class CheckpointSchedule:
         burst_s, saves = (_LAST_BURST_S, _LAST_BURST_SAVES) if last else (_BURST_S, _BURST_SAVES)
         if self.spent_s + cost > max(burst_s, saves * cost):
             return False
-        # Asked in the middle of a step, it saves at that step's end.
+        # If asked in the middle of a step, the agent saves at the end of that step.
         if at_stake + reach_s + step >= left_s:
             return True
         if stalled:
-            # Whether a step has ended since its last rescue; where that is not known, it may have.
+            # Ask if a step has ended since the last rescue. If that is unknown, assume that one
+            # has.
             return agent.rescue is None or agent.step is None or agent.step > agent.rescue.step
         return at_stake >= max(_HOVER_S, _HOVER_SAVES * cost, _HOVER_AGE * (now - since_mono_s))
 
     def _retry_s(self, left_s: float) -> float:
-        """How long nothing is asked after the last failure."""
+        """Return how long to wait after the last failure before the next request."""
         wait_s: float = _RETRY_S * 2.0 ** min(self.failures - 1, 6)
-        # With the end near a second try costs nothing that would not be lost anyway.
+        # If exhaustion is near, a second try is cheap: that work would be lost anyway.
         return min(wait_s, max(0.5, left_s / 2)) if self.failures == 1 else wait_s
 
 

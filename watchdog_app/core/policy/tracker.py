@@ -1,4 +1,4 @@
-"""All that is remembered of every resource and every task: histories, forecasts, usage."""
+"""The histories, forecasts and usage of all resources and tasks."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def build_outlooks(
     blamed: Mapping[ResourceKey, Attribution],
 ) -> dict[ProcessKey, TaskOutlook]:
     """
-    An outlook for each task.
+    Return an outlook for each task.
 
-    A resource concerns the tasks that make it fill up. Those that would merely die with it are
-    shown its stage from `rescue` on, when that is what matters for them: an idle notebook has
-    no time to exhaustion only because something else is growing.
+    A resource concerns the tasks that make it fill up. Other tasks under it see its stage only from
+    SAVE on, if its exhaustion would kill them. An idle notebook has no time to exhaustion just
+    because something else grows.
     """
 
     def urgency(reading: Reading) -> tuple[int, float]:
@@ -72,11 +72,11 @@ def build_outlooks(
 
 
 _TREND_WINDOWS_S = (20.0, 5.0)
-_CPU_S = 1.0  # processor time is counted in hundredths: shorter spans are noise
+_CPU_S = 1.0  # the kernel counts CPU time in hundredths of a second, so shorter spans are noise
 
 
 class TaskUsage:
-    """One task's."""
+    """Memory and CPU use of one task."""
 
     __slots__ = ("_cpu_from", "cpu_percent", "memory")
 
@@ -86,20 +86,20 @@ class TaskUsage:
         self._cpu_from: tuple[float, float] | None = None
 
     def add(self, mono_s: float, task: Task) -> None:
-        """Take one look at it."""
+        """Add one sample of the task."""
         self.memory.add(mono_s, unreclaimable_bytes(task))
         if self._cpu_from is None:
             self._cpu_from = (mono_s, task.cpu_s)
             return
         passed = mono_s - self._cpu_from[0]
         if passed >= _CPU_S:
-            # A worker that ended took its time out of the sum: that is no negative work.
+            # A worker that ended no longer counts in the sum. The difference must not be negative.
             self.cpu_percent = max(0.0, 100.0 * (task.cpu_s - self._cpu_from[1]) / passed)
             self._cpu_from = (mono_s, task.cpu_s)
 
     @property
     def trend_bytes_per_s(self) -> float | None:
-        """Growth of what it holds, over the longest window that is known; None: too early."""
+        """Growth of the task's memory over the longest window with data. None: too early."""
         for window in _TREND_WINDOWS_S:
             rate = self.memory.rate(window)
             if rate is not None:
@@ -109,12 +109,12 @@ class TaskUsage:
 
 def unreclaimable_bytes(task: Task) -> int:
     """
-    What a task holds in RAM and swap that the kernel cannot reclaim.
+    Return the RAM and swap of a task that the kernel cannot reclaim.
 
-    Without pages of files: whoever walks through a mapped data set fills no group and no machine
-    by it, and must not be blamed for what a neighbour does. With swap: a task that is being
-    swapped out does not shrink. Pages that members share are counted once, as in
-    `core.model.tasks.resident_bytes`.
+    File pages are excluded because the kernel can reclaim them: they fill neither a group nor the
+    machine. A task that reads a mapped data set must not be blamed for the growth of another task.
+    Swap is included: a task that is swapped out does not shrink. Pages that members share are
+    counted once, as in `core.model.tasks.resident_bytes`.
     """
     private = shmem = 0
     for member in task.members:
@@ -126,28 +126,28 @@ def unreclaimable_bytes(task: Task) -> int:
 
 @dataclass(slots=True)
 class _Series:
-    """One resource's."""
+    """History and forecaster of one resource."""
 
     monitor: ResourceMonitor
     used: History = field(default_factory=History)
-    unwatched: History | None = None  # what those hold that are not watched
-    measured_mono_s: float = 0.0  # the last reading
+    unwatched: History | None = None  # memory of processes that are not watched
+    measured_mono_s: float = 0.0  # time of the last reading
 
 
 class Tracker:
     """
-    Every series of one machine.
+    All histories of one machine.
 
     Args:
-        settings: those to begin with.
+        settings: initial settings.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.swap = SwapTraffic()
         self.usage: dict[ProcessKey, TaskUsage] = {}
-        self.settings = settings  # those in force; see `configure`
+        self.settings = settings  # settings in force; see `configure`
         self._series: dict[ResourceKey, _Series] = {}
-        # What each task holds on each card, by card and task.
+        # Memory of each task on each GPU, by GPU and task.
         self._devices: dict[str, dict[ProcessKey, History]] = {}
 
     def configure(self, settings: Settings) -> None:
@@ -157,7 +157,7 @@ class Tracker:
             series.monitor.configure(settings.watch, self._stage_settings(key.kind))
 
     def update(self, look: Observation) -> None:
-        """Append to every series; forget those that have ended."""
+        """Add a sample to every history; forget resources and tasks that have ended."""
         now = look.snapshot.mono_s
         self.swap = self.swap.updated(now, look.snapshot.host)
         self._series = {
@@ -180,7 +180,7 @@ class Tracker:
         self._update_devices(look.snapshot, tuple(look.tasks.values()))
 
     def reset_trends(self) -> None:
-        """Forget all trends: no sample was taken for a while, and a gap is no trend."""
+        """Forget all trends: samples before and after a gap do not form a trend."""
         self.swap = SwapTraffic()
         self.usage.clear()
         self._series.clear()
@@ -190,11 +190,11 @@ class Tracker:
         self, reading: Reading, agents: Mapping[ProcessKey, Sequence[AgentState]]
     ) -> Assessment:
         """
-        Where a resource stands and where it is going, by its series alone.
+        Assess a resource by its own history.
 
         Args:
-            reading: of the resource.
-            agents: under it, by task.
+            reading: reading of the resource.
+            agents: agents under the resource, by task.
         """
         series = self._series[reading.key]
         return series.monitor.step(
@@ -205,12 +205,12 @@ class Tracker:
         self, reading: Reading, assessment: Assessment, tasks: Mapping[ProcessKey, Task]
     ) -> Attribution:
         """
-        Who makes a resource fill up, among the tasks under it.
+        Find the tasks that make a resource fill up.
 
         Args:
-            reading: of the resource.
-            assessment: of the reading.
-            tasks: under it.
+            reading: reading of the resource.
+            assessment: assessment of the reading.
+            tasks: tasks under the resource.
         """
         growths: Mapping[ProcessKey, History] = {key: self.usage[key].memory for key in tasks}
         if reading.key.kind is ResourceKind.GPU_MEMORY:
@@ -227,17 +227,17 @@ class Tracker:
 
     def rate(self, key: ResourceKey, window_s: float) -> float | None:
         """
-        How fast a resource has been filling lately.
+        Return how fast a resource has filled recently.
 
         Args:
-            key: of the resource.
-            window_s: over the last so many seconds.
+            key: key of the resource.
+            window_s: seconds to look back.
         """
         return self._series[key].used.rate(window_s)
 
     @property
     def next_sample_s(self) -> float:
-        """How soon the most pressing resource wants to be looked at again."""
+        """Seconds until the most pressing resource needs the next sample."""
         looks = [
             series.monitor.next_sample_s
             for key, series in self._series.items()
@@ -256,7 +256,7 @@ class Tracker:
         return _Series(monitor)
 
     def _stage_settings(self, kind: ResourceKind) -> StageSettings:
-        # What is about to happen to a machine takes people longer to mend: its stages begin sooner.
+        # People need longer to fix a problem of the machine, so its stages begin sooner.
         spec, stages = SPECS[kind], self.settings.stages
         return replace(
             stages,
@@ -281,8 +281,8 @@ class Tracker:
             known = {key: growth for key, growth in before.items() if key in alive}
             here = held.get(gpu.id, {})
             listed_mono_s = gpu.processes_mono_s
-            # Who is on no list that could be made holds nothing there; a list that could not be
-            # made says nothing of anybody.
+            # A task that a list of GPU processes omits holds no memory there. If the driver gave no
+            # list, nothing is known about any task.
             for key in known.keys() | here.keys() if here or listed_mono_s is not None else ():
                 size = here.get(key, 0)
                 if size is not None:
@@ -294,7 +294,7 @@ class Tracker:
 
 
 def _reading_mono_s(reading: Reading, look: Observation) -> float:
-    """When a reading was taken: the same figure shown twice is one sample, and no plateau."""
+    """Return when a reading was taken. A value shown twice is one sample, not a plateau."""
     now, hardware = look.snapshot.mono_s, look.snapshot.hardware
     if reading.key.kind is ResourceKind.GPU_ALLOCATOR:
         reported = [
