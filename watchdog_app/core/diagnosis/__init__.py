@@ -1,1 +1,1 @@
-"""What is wrong and why: faults of cards, stalled trainings, programs that ended."""
+"""Problems and their causes: GPU faults, stalled trainings, programs that ended."""

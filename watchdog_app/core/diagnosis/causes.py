@@ -1,16 +1,18 @@
 """
-Of what a task died: evidence to a cause in plain words. Pure.
+Find the cause of a task's death from the evidence, in plain words. Pure.
 
-Exact is what the kernel or the program said itself: a line of the kernel log about this process,
-the kernel's count of its kills in the process's own group, an exit status. Where the evidence is a
-level and not a count it says "probably" or "most likely". A cause that nothing points to is not
-given.
+A cause is exact if the kernel or the program itself reported it. That is a line of the kernel log
+about this process, a kill count of its own group, or an exit status. If the evidence is a memory
+level and not a count, the text says "probably" or "most likely". A cause without any evidence is
+not given.
 
-systemd writes into the journal of the unit's own manager, after the end, what has killed in a
-unit: "systemd-oomd killed 2 process(es) in this unit.", "A process of this unit has been killed
-by the OOM killer.". The unit's property Result is "oom-kill" in both cases, as long as the failed
-unit is loaded. Source: systemd, src/core/unit.c (unit_check_oomd_kill, unit_check_oom);
-systemd.service(5), OOMPolicy.
+After a unit has ended, systemd writes what killed its processes into the journal of the unit's
+manager. The lines are "systemd-oomd killed 2 process(es) in this unit." and "A process of this unit
+has been killed by the OOM killer.". The unit's property Result is "oom-kill" in both cases, as long
+as the failed unit is loaded.
+
+Source: systemd, src/core/unit.c (unit_check_oomd_kill, unit_check_oom); systemd.service(5),
+OOMPolicy.
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ from watchdog_app.core.model.machine import Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind, Scope
 
 OOMD = "systemd-oomd"
-_DEVICE_FULL = 0.9  # frameworks ask for large pieces: the one that did not fit never shows
-_FULL = 0.97  # of a limit: what was left would not have lasted to the next look
-_NEAR = 0.8  # of a limit that the kernel says was met
-_PRESSED = 0.9  # of a group's limit: there the kernel or systemd-oomd may have killed
+_DEVICE_FULL = 0.9  # frameworks allocate large blocks, so a failed allocation leaves room
+_FULL = 0.97  # share of a limit; the rest would not have lasted until the next sample
+_NEAR = 0.8  # share of a limit that the kernel reports as reached
+_PRESSED = 0.9  # share of a group's limit at which the kernel or systemd-oomd may kill
 _GUARDED = 0.12  # earlyoom and nohang act when less than a tenth is left
-_MOST_OF_TIME = 0.8  # of the processor time: the last look may be seconds of many threads old
+_MOST_OF_TIME = 0.8  # share of the CPU limit; the last sample may lack seconds of many threads
 _ALMOST_S = 3.0
 _OOM_KILL = "oom-kill"
 _MEANINGS = {
@@ -48,12 +50,12 @@ _MEANINGS = {
     "SIGINT": ": most likely Ctrl-C",
     "SIGTERM": ": somebody asked it to end (kill, a service manager, a batch system, a logout)",
 }
-# How a program ends that meets memory which is not there, or a card that has failed.
+# Signals that end a program after a failed allocation or a GPU fault.
 _BREAKS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 
 
 def diagnose(facts: ExitFacts) -> Cause:
-    """The most likely cause, with how far it can be relied on."""
+    """Return the most likely cause and its certainty."""
     if facts.wait_status is None and facts.unit is not None:
         facts = replace(facts, wait_status=facts.unit.main_status)
     number = signal_of(facts.wait_status)
@@ -66,11 +68,11 @@ def diagnose(facts: ExitFacts) -> Cause:
 
 def device_full(task: Task, readings: Iterable[Reading]) -> str | None:
     """
-    What a full card or allocator of this task looked like; None: none was full.
+    Return the last level of a full GPU or allocator of this task. None: none was full.
 
     Args:
-        task: that has ended.
-        readings: of its last sample.
+        task: the task that ended.
+        readings: readings of its last sample.
     """
     for reading in readings:
         if (
@@ -83,13 +85,13 @@ def device_full(task: Task, readings: Iterable[Reading]) -> str | None:
 
 
 def address_space_full(reading: Reading) -> str | None:
-    """How full a used-up address space is; None: it is not, or the resource is another."""
+    """Return the level of an exhausted address space. None: not exhausted, or another resource."""
     full = _ratio(reading.used, reading.limit) >= _DEVICE_FULL
     return format_level(reading) if full and reading.key.kind is ResourceKind.RLIMIT_AS else None
 
 
 def format_level(reading: Reading) -> str:
-    """`1.2 GiB of 2.4 GiB`."""
+    """Return text such as `1.2 GiB of 2.4 GiB`."""
     return f"{format_bytes(reading.used)} of {format_bytes(reading.limit)}"
 
 
@@ -101,11 +103,11 @@ def _likely(kind: CauseKind, text: str) -> Cause:
     return Cause(kind, text, Certainty.LIKELY)
 
 
-# What the kernel's log says
+# Evidence from the kernel log
 
 
 def _by_kernel_log(facts: ExitFacts, number: int | None) -> Cause | None:
-    """What the kernel has written about this very process."""
+    """A kernel log line about this very process."""
     if number not in (None, signal.SIGKILL, signal.SIGBUS) or _exited_without_signal(facts):
         return None
     for line in facts.kernel:
@@ -124,7 +126,8 @@ def _by_kernel_log(facts: ExitFacts, number: int | None) -> Cause | None:
             if not grouped:
                 text = "killed by the kernel: the machine was out of memory (kernel log)"
                 return _exact(CauseKind.HOST_MEMORY, text)
-            # Limits nest: which of them was met, only the kernel knows where the levels disagree.
+            # Memory groups are nested. Name the limit only if the last level is near it. Otherwise
+            # the limit of another group may have been reached.
             near = _group_level(facts) >= _NEAR
             full = f" of {format_bytes(facts.group_limit_bytes)}" if near else ""
             text = f"killed by the kernel: its memory group reached its limit{full} (kernel log)"
@@ -132,23 +135,23 @@ def _by_kernel_log(facts: ExitFacts, number: int | None) -> Cause | None:
     return None
 
 
-# What its guard says: it ended the program, held it, or refused it memory
+# Evidence from the guard: it ended the program, paused it, or refused it memory
 
 
 def _ended_by_guard(facts: ExitFacts, _: int | None) -> Cause | None:
-    """Whatever its status: a program that handles SIGTERM ends with one of its own."""
+    """The guard ended the program. Any exit status fits: a SIGTERM handler can set one."""
     ended = None if facts.guard is None else facts.guard.ended
     return None if ended is None else _exact(CauseKind.GUARD, clean(ended, 300))
 
 
 def _refused_by_guard(facts: ExitFacts, number: int | None) -> Cause | None:
-    """An unread error of its own, just after its guard refused it more memory."""
+    """An unknown error of the program, right after its guard refused it more memory."""
     if facts.guard is None or not facts.guard.refused or facts.said_bye or _raised_error(facts):
         return None
     if facts.wait_status in (None, 0) or number not in (None, signal.SIGABRT, signal.SIGSEGV):
         return None
     how = "ended by an error of its own, most likely a MemoryError"
-    if number is not None:  # a library in C does not look at what malloc gave it
+    if number is not None:  # a C library did not check the result of malloc
         how = f"{_crash(facts, number)}, most likely because an allocation failed"
     limit = format_bytes(facts.guard.limit_bytes)
     return _likely(
@@ -158,7 +161,7 @@ def _refused_by_guard(facts: ExitFacts, number: int | None) -> Cause | None:
 
 
 def _paused_by_guard(facts: ExitFacts, number: int | None) -> Cause | None:
-    """An end by somebody's hand while it was held: Ctrl-C, a closed terminal, a kill."""
+    """The user ended the program while its guard had paused it: Ctrl-C, closed terminal, kill."""
     held = None if facts.guard is None else facts.guard.held
     if held is None or _exited_without_signal(facts) or number in CRASHES:
         return None
@@ -168,11 +171,11 @@ def _paused_by_guard(facts: ExitFacts, number: int | None) -> Cause | None:
     return _exact(CauseKind.GUARD, f"ended{how} {clean(held, 200)}")
 
 
-# What the program said itself
+# Evidence from the program itself
 
 
 def _by_error(facts: ExitFacts, number: int | None) -> Cause | None:
-    """An uncaught exception that says that memory ran out."""
+    """An uncaught exception that reports a lack of memory."""
     words = facts.words
     found = None if words is None else out_of_memory(words.error, words.message)
     if found is None or words is None or number is not None or facts.wait_status == 0:
@@ -197,16 +200,16 @@ def _by_error(facts: ExitFacts, number: int | None) -> Cause | None:
     return _exact(CauseKind.PROGRAM_MEMORY, f"out of memory {how}{limit}")
 
 
-# What systemd and daemons that kill for memory say
+# Evidence from systemd and from daemons that kill when memory is short
 
 
 def _by_unit(facts: ExitFacts, number: int | None) -> Cause | None:
-    """What systemd says of the unit that it ran in; None: nothing that concerns its end."""
+    """Evidence from the systemd unit of the process. None: the unit does not explain its end."""
     unit = facts.unit
     if unit is None or number not in (None, signal.SIGKILL, signal.SIGTERM):
         return None
     if facts.wait_status == 0 or (number is None and facts.said_bye and not facts.wait_status):
-        return None  # it came to an end of its own
+        return None  # the program exited normally
     by_itself, excluded, where = (
         _exited_without_signal(facts),
         _is_not_kernel_kill(facts),
@@ -225,7 +228,8 @@ def _by_unit(facts: ExitFacts, number: int | None) -> Cause | None:
         return _by_daemon(sure, f"killed by systemd-oomd, which killed{count} {where}")
     if not (unit.kernel_kill or unit.result == _OOM_KILL):
         return None
-    rest = number is None and unit.name.endswith(".service")  # not its main process: that is known
+    # not the unit's main process, whose status would be known
+    rest = number is None and unit.name.endswith(".service")
     if number == signal.SIGTERM or rest or (excluded and unit.kernel_kill):
         return _by_daemon(
             number == signal.SIGTERM,
@@ -236,9 +240,9 @@ def _by_unit(facts: ExitFacts, number: int | None) -> Cause | None:
 
 
 def _by_kernel_in_unit(facts: ExitFacts, unit: UnitEnd) -> Cause | None:
-    """The group is gone and its count with it: systemd has read it before."""
+    """Use systemd's record, because the group and its kill count have disappeared."""
     if facts.group_kills_after is not None:
-        return None  # the count itself says more
+        return None  # the kill count is better evidence
     group = _group_level(facts) >= _PRESSED
     limit = format_bytes(facts.group_limit_bytes)
     what = f"its memory group reached its limit of {limit}; " if group else ""
@@ -252,8 +256,12 @@ def _by_kernel_in_unit(facts: ExitFacts, unit: UnitEnd) -> Cause | None:
 
 
 def _by_oom_daemon(facts: ExitFacts, number: int | None, excluded: bool) -> Cause | None:
-    """earlyoom and its like: one runs here, it uses this signal, and the level fits."""
-    # systemd-oomd never asks first.
+    """
+    A kill by earlyoom, nohang or systemd-oomd.
+
+    Such a daemon must run here and use this signal, and the memory level must fit.
+    """
+    # systemd-oomd never sends SIGTERM first.
     able = [each for each in facts.oom_daemons if number != signal.SIGTERM or each != OOMD]
     full = _ratio(facts.group_used_bytes, facts.group_limit_bytes) >= _PRESSED
     swap_left = _ratio(facts.swap_free_bytes, facts.swap_total_bytes)
@@ -283,11 +291,11 @@ def _by_daemon(sure: bool, how: str) -> Cause:
     return _likely(CauseKind.OOM_DAEMON, f"most likely {how}")
 
 
-# What counts and levels say
+# Evidence from kill counts and memory levels
 
 
 def _by_memory(facts: ExitFacts, number: int | None) -> Cause | None:
-    """A kill for memory, by the kernel's counts, by another daemon, or by how full it was."""
+    """A kill for memory: by the kernel's kill counts, an OOM daemon, or the last level."""
     if number not in (None, signal.SIGKILL, signal.SIGTERM) or _exited_without_signal(facts):
         return None
     if number is None and (facts.said_bye or facts.failed or _raised_error(facts)):
@@ -304,7 +312,7 @@ def _by_memory(facts: ExitFacts, number: int | None) -> Cause | None:
 
 
 def _by_kill_count(facts: ExitFacts, number: int | None) -> Cause | None:
-    """The kernel's count of its kills rose: exact for its own group, and where that is known."""
+    """The kernel's kill count rose. Exact for the process's own group and an end by SIGKILL."""
     count = kill_count(facts)
     if count is None:
         return None
@@ -327,7 +335,7 @@ def _by_kill_count(facts: ExitFacts, number: int | None) -> Cause | None:
 
 
 def _by_last_level(facts: ExitFacts) -> Cause | None:
-    # At the limit of a guard the kernel kills nobody: being full says nothing there.
+    # The kernel kills no process at a guard's limit, so a full group is not evidence there.
     what = "probably killed by the kernel"
     if facts.guard is None and _group_level(facts) >= _FULL:
         text = f"{what}: its memory group held {_format_group_memory(facts)} when it was last seen"
@@ -340,15 +348,16 @@ def _by_last_level(facts: ExitFacts) -> Cause | None:
 
 
 def _is_not_kernel_kill(facts: ExitFacts) -> bool:
-    """The kernel's counters or its log say that it did not kill this process."""
+    """Whether the kernel's counters or its log say that it did not kill this process."""
     if facts.pid is not None and any(line.kind is KernelEvent.OOM_KILL for line in facts.kernel):
-        return True  # the log names whom it has killed, and `_by_kernel_log` did not find this one
+        # the log names the killed processes, and `_by_kernel_log` did not find this one
+        return True
     count = kill_count(facts)
     return count is not None and count.excludes
 
 
 def _by_cpu_limit(facts: ExitFacts, number: int | None) -> Cause | None:
-    """Its processor time was used up (ulimit -t)."""
+    """The program used up its CPU time (ulimit -t)."""
     limit, used = facts.cpu_limit_s, facts.cpu_used_s
     name = "processor time (ulimit -t)" + ("" if limit is None else f" of {limit:.0f} s")
     if number is not None and number == getattr(signal, "SIGXCPU", None):
@@ -366,7 +375,7 @@ def _by_cpu_limit(facts: ExitFacts, number: int | None) -> Cause | None:
 
 
 def _by_device(facts: ExitFacts, number: int | None) -> Cause | None:
-    """An end by an error of its own or a crash, where its card explains it."""
+    """An error of the program or a crash that its GPU explains."""
     failed = bool(facts.wait_status) and number is None
     unknown = facts.wait_status is None and not facts.said_bye
     if facts.card_fault is not None and (failed or unknown or number in _BREAKS):
@@ -387,10 +396,10 @@ def _by_device(facts: ExitFacts, number: int | None) -> Cause | None:
 
 
 def _by_address_space(facts: ExitFacts, number: int | None) -> Cause | None:
-    """An end by an error of its own, where nothing more could be had under RLIMIT_AS."""
+    """An error of the program after its address space (RLIMIT_AS) was used up."""
     if facts.address_space_full is None or facts.said_bye or facts.wait_status == 0:
         return None
-    # Python ends with a status; a library in C that does not look at what malloc gave it crashes.
+    # Python exits with a status. A C library that does not check the result of malloc crashes.
     if number not in (None, *_BREAKS) or _raised_error(facts):
         return None
     how = "ended by an error of its own, most likely a MemoryError"
@@ -405,7 +414,7 @@ def _by_address_space(facts: ExitFacts, number: int | None) -> Cause | None:
     )
 
 
-# What its status says
+# Evidence from the exit status
 
 
 def _by_signal(facts: ExitFacts, number: int | None) -> Cause | None:
@@ -426,7 +435,7 @@ def _by_signal(facts: ExitFacts, number: int | None) -> Cause | None:
 
 
 def _crash(facts: ExitFacts, number: int) -> str:
-    """By which signal, in which library, at which line."""
+    """Describe a crash: its signal, its library, its line."""
     text = f"crashed: ended by {signal_name(number)}"
     lines = [e for e in facts.kernel if e.kind is KernelEvent.CRASH and e.pid == facts.pid]
     if lines and lines[0].library is not None:
@@ -462,7 +471,7 @@ def _by_normal_exit(facts: ExitFacts, _: int | None) -> Cause | None:
     return _likely(CauseKind.CLOSED, text)
 
 
-# The surest first.
+# The most certain rules first.
 _RULES: tuple[Callable[[ExitFacts, int | None], Cause | None], ...] = (
     _by_kernel_log,
     _ended_by_guard,
@@ -481,22 +490,22 @@ _RULES: tuple[Callable[[ExitFacts, int | None], Cause | None], ...] = (
 
 
 def _exited_without_signal(facts: ExitFacts) -> bool:
-    """It is known that no signal ended it."""
+    """Whether it is known that the process ended without a signal."""
     return facts.wait_status is not None and signal_of(facts.wait_status) is None
 
 
 def _raised_error(facts: ExitFacts) -> bool:
-    """An uncaught exception was recorded: it said itself what it was, and no signal ended it."""
+    """Whether an uncaught exception was recorded. It gives the cause, and excludes a signal."""
     return facts.words is not None and facts.words.error is not None
 
 
 def _group_level(facts: ExitFacts) -> float:
-    """How full its memory group was, where being full kills: memory.high only slows down."""
+    """Return how full the memory group was. 0 with memory.high, which throttles and never kills."""
     return 0.0 if facts.group_high else _ratio(facts.group_used_bytes, facts.group_limit_bytes)
 
 
 def _group_was_nearer(facts: ExitFacts) -> bool:
-    """Whether the group had less room than the machine, where being full kills."""
+    """Whether the group had less room than the machine. False with memory.high."""
     used, limit, available = (
         facts.group_used_bytes,
         facts.group_limit_bytes,
@@ -508,7 +517,7 @@ def _group_was_nearer(facts: ExitFacts) -> bool:
 
 
 def _is_host_memory_low(facts: ExitFacts) -> bool:
-    """Whether so little RAM was left that earlyoom and its like act."""
+    """Whether so little RAM was left that earlyoom or a similar daemon acts."""
     total, available = facts.host_total_bytes, facts.host_available_bytes
     return bool(total) and available is not None and available <= _GUARDED * (total or 0)
 

@@ -1,8 +1,8 @@
 """
-What is wrong with a card or its driver: from consecutive readings, with who was on it. Pure.
+Detect faults of GPUs and their driver from consecutive readings. Pure.
 
-A card that is lost cannot say any more who was on it, and a program that its
-fault has ended is gone: so both are remembered from before.
+A lost GPU can no longer list its processes, and a program that a fault ended has disappeared. The
+detector therefore remembers both from earlier readings.
 """
 
 from __future__ import annotations
@@ -25,48 +25,51 @@ from watchdog_app.core.model.decisions import Contributor
 from watchdog_app.core.model.hardware import Gpu, GpuState, XidEvent
 from watchdog_app.core.model.machine import Fault, Snapshot, Task
 
-# A pid that the driver names in a fault is looked up among those of so long ago.
+# Keep processes for this long, because the driver may name their pid in a later fault.
 _REMEMBERED_S = 60.0
 
 
-# Who was on a card so long before it failed was on it: a program that its fault has ended may be
-# gone before the fault is read. The driver is asked every 5 s who is there: no less than that.
+# A task was on a GPU if it was listed there this long before the fault. A program that the fault
+# ended may disappear before the fault is read. The driver lists processes every 5 s, so the value
+# must not be smaller.
 _LATELY_S = 5.5
-_SILENT_S = 20.0  # a driver that is busy answers late
+_SILENT_S = 20.0  # a busy driver answers late
 _UNREADABLE_S = 60.0
-_UNREAD_S = 60.0  # nobody has read the cards for so long
-_XID_S = 600.0  # a fault stays an incident for so long
+_UNREAD_S = 60.0  # the GPUs count as unread after this long without a reading
+_XID_S = 600.0  # a fault stays an incident for this long
 
 
-# So old when it is first heard of: told by an earlier daemon, or nobody was there to be told.
+# Ignore an Xid that is older than this when first read. An earlier daemon reported it, or no user
+# was there to be notified.
 _XID_NEWS_S = 60.0
 _GROWN_S = 3600.0
 _GONE_READINGS = 2
 _ABSENT_S = 10.0
 _GONE_S = 3600.0
 _MOST_CODES = 4
-_MOST_XIDS = 16  # a card
+_MOST_XIDS = 16  # per GPU
 
 
 @dataclass(slots=True)
 class _Card:
-    """What is remembered of one card."""
+    """Remembered state of one GPU."""
 
-    gpu: Gpu  # as it was read last
+    gpu: Gpu  # last reading
     state_since_mono_s: float
-    well_mono_s: float  # when it was last read without a fault
-    holders: dict[int, tuple[Contributor, float]] = field(default_factory=dict)  # by pid; seen when
-    repaired_mono_s: float = float("-inf")  # when it last came back after it was lost
-    missing: int = 0  # readings without it
-    hit: tuple[Contributor, ...] = ()  # who was on it when it failed
+    well_mono_s: float  # time of the last reading without a fault
+    # by pid; with the time of the last list that contained it
+    holders: dict[int, tuple[Contributor, float]] = field(default_factory=dict)
+    repaired_mono_s: float = float("-inf")  # when the GPU last came back after it was lost
+    missing: int = 0  # consecutive readings without this GPU
+    hit: tuple[Contributor, ...] = ()  # tasks on the GPU when it failed
     ecc_low: int | None = None
-    ecc_grew: tuple[float, int] | None = None  # when, by how much
-    noted: frozenset[tuple[int, float]] = frozenset()  # Xids that are known: code and time
+    ecc_grew: tuple[float, int] | None = None  # time and number of new errors
+    noted: frozenset[tuple[int, float]] = frozenset()  # known Xids, as code and time
     xids: list[tuple[float, XidEvent, tuple[Contributor, ...]]] = field(default_factory=list)
 
 
 class DeviceHealth:
-    """Follows every card over its readings. Bounded by the number of cards."""
+    """Track the health of every GPU. Bounded by the number of GPUs."""
 
     def __init__(self) -> None:
         self._cards: dict[str, _Card] = {}
@@ -74,11 +77,11 @@ class DeviceHealth:
 
     def observe(self, snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[Finding]:
         """
-        What is wrong now, in the order of the cards.
+        Yield the current faults, in the order of the GPUs.
 
         Args:
             snapshot: one sample with its hardware.
-            tasks: of the same sample.
+            tasks: tasks of the same sample.
         """
         hardware, now = snapshot.hardware, snapshot.mono_s
         faults = {
@@ -97,13 +100,13 @@ class DeviceHealth:
             yield cause
         for card in self._cards.values():
             if cause is not None and (card.missing or card.gpu.state in _UNANSWERED):
-                continue  # it follows from that
+                continue  # a consequence of the driver's fault
             if card.gpu.parent_id is not None and not card.missing:
                 whole = self._cards.get(card.gpu.parent_id)
                 if whole is not None and whole.gpu.state not in _WORKING:
-                    continue  # a part is as its card is
+                    continue  # a part of a GPU shares the state of the whole GPU
             if card.missing:
-                # A reader that is started anew has nothing to say for a moment.
+                # A restarted reader lists no GPUs for a moment.
                 if card.missing >= _GONE_READINGS and now - card.state_since_mono_s >= _ABSENT_S:
                     gone.append(card)
             else:
@@ -112,7 +115,7 @@ class DeviceHealth:
             gone, bool(hardware.gpus), next(iter(faults.values()), None)
         )
 
-    # Taking a reading
+    # Processing a reading
 
     def _update_cards(self, snapshot: Snapshot, tasks: Sequence[Task]) -> None:
         now, hardware = snapshot.mono_s, snapshot.hardware
@@ -128,7 +131,7 @@ class DeviceHealth:
             card.missing = 0
             if card.gpu.state in _BROKEN and gpu.state not in _BROKEN:
                 card.repaired_mono_s = now
-            # A card without figures (its reader begins anew) says nothing of who is on it.
+            # A GPU without figures (its reader restarts) says nothing about its processes.
             if gpu.state is GpuState.OK and hardware.gpus_mono_s is not None:
                 card.well_mono_s = now
             listed = (gpu, *(part for part in hardware.gpus if part.parent_id == gpu.id))
@@ -143,15 +146,15 @@ class DeviceHealth:
             card.state_since_mono_s = now
             card.hit = card.hit or _recent_holders(card)
         card.missing += 1
-        # Parts of a card come and go as it is divided anew; a card on which nobody was may have
-        # been unplugged or handed to a virtual machine.
+        # Parts of a GPU disappear when it is partitioned again. A GPU without tasks may have been
+        # unplugged or handed to a virtual machine.
         if card.gpu.parent_id is not None or now - card.state_since_mono_s > _GONE_S:
             del self._cards[gpu_id]
 
     def _update_holders(
         self, card: _Card, listed: Sequence[Gpu], owners: Mapping[int, Task], now: float
     ) -> None:
-        """Who is on it now, or on a part of it; forget who left some time ago."""
+        """Record the tasks on the GPU or on a part of it. Forget tasks that left some time ago."""
         for process in (process for gpu in listed for process in gpu.processes):
             task = None if process.foreign else owners.get(process.pid)
             if task is not None:
@@ -164,7 +167,7 @@ class DeviceHealth:
         errors = gpu.ecc_uncorrected
         if errors is None:
             return
-        if card.ecc_low is None or errors < card.ecc_low:  # a driver that was loaded anew
+        if card.ecc_low is None or errors < card.ecc_low:  # the driver was reloaded
             card.ecc_low = errors
         elif errors > card.ecc_low:
             before = card.ecc_grew[1] if card.ecc_grew is not None else 0
@@ -179,19 +182,20 @@ class DeviceHealth:
                 if event.pid is not None:
                     _set_xid_task(card, event)
                 continue
-            # By its age alone: a clock that was set back makes every new one look old otherwise.
+            # Use only the event's age. A comparison with earlier events would make every new event
+            # look old after somebody set the clock back.
             if now_unix_s - event.at_unix_s > _XID_NEWS_S:
                 continue
             found = gpu_faults.xid_fault(event.code)
             if found is not UNKNOWN_XID and not found.restart:
-                continue  # what it is about shows in other figures, or needs nobody
+                continue  # other figures show this fault, or it needs no action
             _add_xid(card, now, event)
         card.noted = frozenset((event.code, event.at_unix_s) for event in gpu.xids)
-        # What is older than its coming back has been mended with it.
+        # When a lost GPU came back, its earlier faults were repaired as well.
         since = max(now - _XID_S, card.repaired_mono_s)
         card.xids = [each for each in card.xids if each[0] >= since]
 
-    # What it means
+    # Deriving the findings
 
     def _card_findings(self, card: _Card, now: float, unread: bool) -> Iterator[Finding]:
         gpu = card.gpu
@@ -239,17 +243,17 @@ class DeviceHealth:
 _BROKEN = frozenset((GpuState.LOST, GpuState.NEEDS_RESET))
 _WORKING = frozenset((GpuState.OK, GpuState.ASLEEP))
 _UNANSWERED = frozenset((GpuState.SILENT, GpuState.UNREADABLE))
-_UPDATED = "gpu.driver.updated"  # source of the fault that says so
+_UPDATED = "gpu.driver.updated"  # source of the fault that reports a driver update
 _DRIVER = "gpu.driver"
 
 
 def _driver_finding(
     cards: Iterable[_Card], now: float, unread: bool, faults: Mapping[str, Fault]
 ) -> Finding | None:
-    """One cause for all cards: an update underneath, or a driver that answers about none."""
+    """Return one cause for all GPUs: an updated driver, or a driver that does not answer."""
     updated = faults.get(_UPDATED)
     if updated is not None:
-        # The jobs that run go on: it hits nobody yet.
+        # Running jobs continue, so the update affects no task yet.
         text, remedy = (
             clean(updated.message, 300).rstrip("."),
             clean(updated.remedy or "", 300),
@@ -267,7 +271,7 @@ def _driver_finding(
     if not here or not (unread or (late and len(silent) == len(here))):
         return None
     if fault is None and len(here) < 2:
-        return None  # that one is told by its name
+        return None  # a single GPU gets a finding under its own name
     hit = _unique(holder for card in here for holder in _recent_holders(card))
     return _failed_driver_finding(fault, hit)
 
@@ -275,7 +279,7 @@ def _driver_finding(
 def _failed_driver_finding(
     fault: Fault | None, hit: tuple[Contributor, ...], text: str = ""
 ) -> Finding:
-    """The driver has failed, in the words of the reader where it has any."""
+    """Build the finding of a failed driver, with the reader's message if there is one."""
     remedy = "" if fault is None else clean(fault.remedy or "", 300)
     text = text if fault is None else clean(fault.message, 200).rstrip(".")
     return build_finding(FAULTS[FaultKind.DRIVER], DRIVER, hit, text, remedy)
@@ -284,7 +288,7 @@ def _failed_driver_finding(
 def _missing_card_findings(
     gone: Sequence[_Card], others_there: bool, fault: Fault | None
 ) -> Iterator[Finding]:
-    """Cards that are not listed any more: one of several, or all because the driver is gone."""
+    """Yield GPUs that disappeared from the list: one of several, or all after a driver failure."""
     if gone and not others_there and (fault is not None or len(gone) > 1):
         hit = _unique(holder for card in gone for holder in card.hit)
         yield _failed_driver_finding(fault, hit, "no card is listed any more")
@@ -295,21 +299,21 @@ def _missing_card_findings(
 
 
 def _affected_by_xid(event: XidEvent, card: _Card) -> tuple[Contributor, ...]:
-    """The program that the driver names; otherwise every task on the card."""
+    """Return the program that the driver names, otherwise every task on the GPU."""
     if event.pid is not None and event.pid in card.holders:
         return (card.holders[event.pid][0],)
     return _recent_holders(card)
 
 
 def _set_xid_task(card: _Card, event: XidEvent) -> None:
-    """The kernel log has said meanwhile whose fault it was, of which the driver told first."""
+    """Add the program of an Xid. The driver reported the Xid first, the kernel log its program."""
     for place, (at, known, _) in enumerate(card.xids):
         if known.pid is None and (known.code, known.at_unix_s) == (event.code, event.at_unix_s):
             card.xids[place] = at, event, _affected_by_xid(event, card)
 
 
 def _add_xid(card: _Card, now: float, event: XidEvent) -> None:
-    """One entry a code and program: a fault that repeats itself drives no other out."""
+    """Keep one entry per code and program, so that a repeated fault does not displace others."""
     hit = _affected_by_xid(event, card)
     for place, (_, known, before) in enumerate(card.xids):
         if (known.code, known.pid) == (event.code, event.pid):
@@ -323,7 +327,7 @@ def _add_xid(card: _Card, now: float, event: XidEvent) -> None:
 
 
 def _recent_holders(card: _Card) -> tuple[Contributor, ...]:
-    """Who is on it, or was when it was last well."""
+    """Return the tasks that are on the GPU, or were there when it last worked."""
     return _unique(
         holder for holder, at in card.holders.values() if card.well_mono_s - at <= _LATELY_S
     )
@@ -334,6 +338,6 @@ def _unique(holders: Iterable[Contributor]) -> tuple[Contributor, ...]:
 
 
 def _describe_xids(codes: Sequence[int]) -> str:
-    # The worst first; of those alike the first tells what went wrong, the others follow from it.
+    # The worst first. Among equals, the first is the cause and the others are consequences.
     worst = sorted(dict.fromkeys(codes), key=gpu_faults.xid_severity, reverse=True)
     return "; ".join(gpu_faults.describe_xid(code) for code in worst[:_MOST_CODES])

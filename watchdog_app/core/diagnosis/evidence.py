@@ -1,8 +1,8 @@
 """
-How the cause of an end is known: every piece of evidence in its own words. Pure.
+List the evidence for the cause of an exit, one sentence each. Pure.
 
-What could not be read is said as well: a cause that is missing a witness is another one than a
-cause that no witness speaks for.
+Sources that could not be read are listed as well. An unreadable source does not speak against a
+cause. A source that was read without a finding does.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from watchdog_app.core.diagnosis.exits import (
 from watchdog_app.core.model.exits import Certainty, Evidence, ExitFacts, KernelEvent, KernelLogLine
 
 _LONGEST = 240
-_STALLED_PERCENT = 5.0  # of the time: less is everyday
+_STALLED_PERCENT = 5.0  # percent of the time; lower values are normal
 _MOST_FRAMES = 3
 _MOST_ROWS = 5
 _SAME_MOMENT_S = 1.0
 _JUST_NOW_S = 10.0
-_DRIFT_S = 2.0  # the kernel log has a clock of its own
+_DRIFT_S = 2.0  # the kernel log has its own clock
 NO_KILL = "no_kill"  # source: the count of kills for memory did not rise
 _MOUNTS = ("/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
 
 
 def collect_evidence(facts: ExitFacts) -> tuple[Evidence, ...]:
-    """All that is known of an end, the surest first."""
+    """Return all evidence about an exit, most certain first."""
     found = [each for section in _SECTIONS for each in section(facts)]
     order = tuple(Certainty)
     return tuple(sorted(found, key=lambda each: order.index(each.certainty)))
@@ -50,17 +50,20 @@ def lines_about_exit(
     group: str | None = None,
 ) -> tuple[KernelLogLine, ...]:
     """
-    The lines that concern the end of `pid`, just now: its own, and those of the same moments.
+    Return the kernel log lines that concern the end of `pid`: its own, and lines of that time.
 
-    A kill for memory brings its report and its table along; without one, what the kernel said
-    since the process was last seen alive may still say why: a kill of another process for a lack
-    of memory that was this one's too, a machine that is too hot.
+    If the kernel killed `pid` for memory, the result includes the report and the table of this
+    kill. Otherwise lines since the process was last seen alive may explain its end. Examples are a
+    machine that is too hot, or another process killed at a memory limit that applied to both.
 
     Args:
-        alive_mono_s: when it was last seen alive; None: some seconds ago.
-        counted_mono_s: from when on the kernel's count of kills is shown beside them; None: from
-            no time that is known. Kills of others before it are left out.
-        group: folder of its memory group; kills at limits of other groups are left out.
+        words: lines of the kernel log.
+        pid: the process that ended.
+        now_mono_s: monotonic seconds.
+        alive_mono_s: when the process was last seen alive; None: some seconds ago.
+        counted_mono_s: since when the kernel's kill count is shown with the lines; None: unknown.
+            Earlier kills of other processes are left out.
+        group: folder of its memory group. Kills at limits of other groups are left out.
     """
     own = next((w for w in words if w.kind is KernelEvent.OOM_KILL and w.pid == pid), None)
     if own is not None:
@@ -87,11 +90,11 @@ def lines_about_exit(
 
 def kills_elsewhere(words: tuple[KernelLogLine, ...], pid: int, since_mono_s: float) -> int:
     """
-    Other processes that the kernel log says were killed for memory since then.
+    Count other processes that the kernel log reports as killed for memory since then.
 
     Args:
         words: lines of the kernel log.
-        pid: of the process that ended.
+        pid: the process that ended.
         since_mono_s: when it was last seen alive.
     """
     return sum(
@@ -101,7 +104,7 @@ def kills_elsewhere(words: tuple[KernelLogLine, ...], pid: int, since_mono_s: fl
 
 
 def _limited_group(kill: KernelLogLine, words: tuple[KernelLogLine, ...]) -> str | None:
-    """The group whose limit a kill was for: "" for the machine's memory, None: not told."""
+    """Return the group whose limit caused a kill. "": the machine's memory. None: unknown."""
     for word in words:
         near = abs(word.mono_s - kill.mono_s) <= _SAME_MOMENT_S
         if word.kind is KernelEvent.OOM_REPORT and near and word.pid in (None, kill.pid):
@@ -110,7 +113,7 @@ def _limited_group(kill: KernelLogLine, words: tuple[KernelLogLine, ...]) -> str
 
 
 def _is_under_limit(limit: str | None, group: str | None) -> bool:
-    """Whether a process in `group` was under that limit too."""
+    """Whether the limit also applied to a process in `group`."""
     if limit == "":
         return True
     if limit is None or group is None:
@@ -120,9 +123,10 @@ def _is_under_limit(limit: str | None, group: str | None) -> bool:
 
 def largest_processes(words: tuple[KernelLogLine, ...]) -> tuple[tuple[int, str, int], ...]:
     """
-    The largest processes when the kernel chose its victim: (pid, name, bytes), largest first.
+    Return the largest processes when the kernel chose its victim.
 
-    Names are untrusted, and those of the kernel: 15 characters at most. Empty without its table.
+    The rows are (pid, name, bytes), largest first. Names are untrusted kernel names of at most 15
+    characters. Empty if the log has no table.
     """
     rows = {
         word.pid: (word.pid, word.name or "?", word.rss_bytes)
@@ -154,15 +158,15 @@ def _guard(facts: ExitFacts) -> Iterator[Evidence]:
 
 
 def _kernel(facts: ExitFacts) -> Iterator[Evidence]:
-    # What is not about one process is about all: a machine that is too hot, a group that is
-    # full. Rows of the table are shown by themselves.
+    # A line without a pid concerns all processes: a hot machine, a full group. The rows of the
+    # table are shown elsewhere.
     own = [
         line
         for line in facts.kernel
         if line.kind is not KernelEvent.OOM_TASK and line.pid in (None, facts.pid)
     ]
     for line in own:
-        # The report of a kill is long and hard to read: what it says is said.
+        # The report of a kill is long and hard to read, so show only its meaning.
         yield Evidence("kernel", f"The kernel log says: {_report(line)}")
     killed = _may_be_memory_kill(facts)
     kills = [each for each in facts.kernel if each.kind is KernelEvent.OOM_KILL]
@@ -188,7 +192,7 @@ def _kernel(facts: ExitFacts) -> Iterator[Evidence]:
 
 
 def _report(line: KernelLogLine) -> str:
-    """A line as it stands; of the report of a kill, whose memory was short."""
+    """Return the line as it is. For the report of a kill, say which memory was short."""
     if line.kind is not KernelEvent.OOM_REPORT or line.constraint is None:
         return clean(line.text, _LONGEST)
     if line.constraint == "CONSTRAINT_MEMCG":
@@ -212,13 +216,13 @@ def _python(facts: ExitFacts) -> Iterator[Evidence]:
     if words.frames:
         shown = list(words.frames[:_MOST_FRAMES])
         if words.place is not None and words.place not in shown:
-            shown[-1] = words.place  # the program's own line is what its owner looks for
+            shown[-1] = words.place  # people look for the line of their own program
         path = ", called from ".join(clean(each, 100) for each in shown)
         yield Evidence("python", f"It was at {path}.")
 
 
 def _counts(facts: ExitFacts) -> Iterator[Evidence]:
-    """What the kernel's counters say, each of its own group and its own time alone."""
+    """Yield the kernel's kill counts: for the process's group and for the time that they cover."""
     killed = facts.wait_status is None or signal_of(facts.wait_status) == signal.SIGKILL
     words = facts.words
     lost = words is not None and lost_worker(f"{words.error}: {words.message}")
@@ -243,7 +247,7 @@ def _counts(facts: ExitFacts) -> Iterator[Evidence]:
             f"The kernel's count of kills for memory {where} rose from {count.before} to "
             f"{count.after}{when}{others}.",
         )
-    elif not own:  # its log names this one: then it was in another group by then
+    elif not own:  # if the log names this process, it had moved to another group
         text = f"The kernel killed nothing for memory {where}{when}"
         yield Evidence(NO_KILL, f"{text} (its count stayed at {count.after}).")
 
@@ -268,7 +272,8 @@ def _limits(facts: ExitFacts) -> Iterator[Evidence]:
         )
     space, words = facts.address_space_full, facts.words
     if space is None and words is not None and out_of_memory(words.error, words.message):
-        space = facts.address_space  # a large piece does not fit long before it is full
+        # a large block fails to fit long before the address space is full
+        space = facts.address_space
     if space is not None:
         yield Evidence("limit", f"Its address space (ulimit -v) held {space} when last seen.")
 
@@ -284,10 +289,10 @@ def _cards(facts: ExitFacts) -> Iterator[Evidence]:
 
 
 def _levels(facts: ExitFacts) -> Iterator[Evidence]:
-    """How full it was: what was seen is exact, what follows from it is not."""
+    """Yield the last memory levels. The levels are exact, conclusions from them are not."""
     crash = signal_of(facts.wait_status) is not None and not _may_be_memory_kill(facts)
     if crash or facts.wait_status == 0:
-        return  # a crash, a Ctrl-C: how much was left has nothing to do with it
+        return  # the free memory does not matter for a crash or a Ctrl-C
     if facts.group_used_bytes is not None and facts.group_limit_bytes:
         used, limit = facts.group_used_bytes, facts.group_limit_bytes
         text = f"{format_bytes(used)} of {format_bytes(limit)}"
@@ -350,13 +355,13 @@ _SECTIONS: tuple[Callable[[ExitFacts], Iterator[Evidence]], ...] = (
 
 
 def _may_be_memory_kill(facts: ExitFacts) -> bool:
-    """Whether a signal that ends programs for memory may have ended it."""
+    """Whether a signal that OOM killers use may have ended the process."""
     number = signal_of(facts.wait_status)
     return facts.wait_status is None or number in (signal.SIGKILL, signal.SIGTERM)
 
 
 def _kernel_group_name(group: str) -> str:
-    """A group as the kernel names it: without the folder of the mount."""
+    """Return the group's name in the kernel, without the mount point."""
     for mount in _MOUNTS:
         if group == mount or group.startswith(f"{mount}/"):
             return group[len(mount) :] or "/"

@@ -1,4 +1,4 @@
-"""Exit statuses as signals and words, and which ends are worth telling."""
+"""Exit statuses as signals and text, and which exits to report."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import NamedTuple
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.exits import Cause, CauseKind, ExitFacts
 
-_NOTED_S = 10.0  # of what ran for less than that a good end is not even noted ...
-_NEWS_S = 60.0  # ... and a failure sooner than that is what its user looks at anyway
+_NOTED_S = 10.0  # a normal exit after a shorter run is not even recorded
+# a failure after a shorter run needs no notification: its user still watches the program
+_NEWS_S = 60.0
 
-# What PyTorch, concurrent.futures and joblib say when one is gone.
+# Messages of PyTorch, concurrent.futures and joblib about a lost worker.
 _LOST_WORKER = re.compile(
     r"DataLoader worker .*(?:killed by signal: Killed|exited unexpectedly)"
     r"|BrokenProcessPool|TerminatedWorkerError"
@@ -26,17 +27,17 @@ def lost_worker(error: str) -> bool:
 
 def should_notify(cause: Cause, agent: AgentState | None) -> bool:
     """
-    Whether a notification of this exit is wanted.
+    Whether this exit deserves a notification.
 
-    People end their own programs all day. Without a sign of memory only the end of a running
-    training is news. It is none after Ctrl-C, a plain kill or an end of its own.
+    People end their own programs all day. Without a sign of a memory problem, only the end of a
+    running training is news. It is not news after Ctrl-C, a plain kill or a normal exit.
 
     Args:
-        cause: of the exit.
-        agent: the last state of its agent; None without one.
+        cause: cause of the exit.
+        agent: the last state of its agent; None without an agent.
     """
     if cause.spec.notify is False:
-        return False  # its guard has told of that itself, as it did it
+        return False  # the guard has already reported what it did
     if cause.news or cause.spec.notify:
         return True
     return (
@@ -51,16 +52,18 @@ def journal_level(
     facts: ExitFacts, cause: Cause, *, seen: bool, kernel: bool, age_s: float, cared_for: bool
 ) -> bool | None:
     """
-    What an end is for the journal.
+    Return how the journal records an exit.
 
     Args:
-        seen: it was in a look.
-        kernel: it was a Jupyter kernel.
-        age_s: how long it ran; 0 where that is not known.
-        cared_for: an agent in it had not said that its training is over.
+        facts: facts about the exit.
+        cause: cause of the exit.
+        seen: whether a sample contained the process.
+        kernel: whether it was a Jupyter kernel.
+        age_s: how long it ran; 0 if unknown.
+        cared_for: whether it had an agent that had not reported the end of its training.
 
     Returns:
-        True: a death. False: an end that is noted for who asks. None: not worth a line.
+        True: a death. False: an exit that is recorded for later questions. None: not recorded.
     """
     if (cared_for and not cause.spec.by_itself) or cause.news or cause.spec.notify is not None:
         return True
@@ -74,21 +77,21 @@ def journal_level(
 
 
 class KillCount(NamedTuple):
-    """The kernel's count of its kills for memory, from when a process was last seen to its end."""
+    """The kernel's count of kills for memory, from a process's last sample to its end."""
 
-    of_group: bool  # in its memory group; False: on the machine
+    of_group: bool  # count of its memory group; False: count of the machine
     before: int
     after: int
-    elsewhere: int  # kills whose victims are known to be others
+    elsewhere: int  # kills whose victims are known to be other processes
 
     @property
     def excludes(self) -> bool:
-        """Whether the kernel has not killed this process."""
+        """Whether the count shows that the kernel did not kill this process."""
         return self.after - self.before <= self.elsewhere
 
 
 def kill_count(facts: ExitFacts) -> KillCount | None:
-    """The count of its group, else that of the machine; None: neither could be read."""
+    """Return the count of the group, otherwise of the machine. None: neither could be read."""
     for of_group, before, after, elsewhere in (
         (True, facts.group_kills_before, facts.group_kills_after, facts.group_kills_elsewhere),
         (False, facts.host_kills_before, facts.host_kills_after, facts.host_kills_elsewhere),
@@ -106,14 +109,14 @@ CRASHES = frozenset(
 
 
 def signal_of(wait_status: int | None) -> int | None:
-    """The signal that ended it; None: none did, or it is not known."""
+    """Return the signal that ended the process. None: no signal, or unknown."""
     if wait_status is None:
         return None
     return wait_status & 0x7F or None
 
 
 def signal_name(number: int) -> str:
-    """`SIGKILL`, or `signal 35` for one without a name."""
+    """Return `SIGKILL`, or `signal 35` for a signal without a name."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -1,12 +1,12 @@
 """
-The one table of the faults of a card or its driver: how bad each is, its words, and what helps.
+The table of GPU and driver faults: severity, text and remedy.
 
-Notifications, `watchdog explain`, status, doctor, tray and top take their words from here, directly
-or from `gpus[].verdict` and the incident in the status object.
+Notifications, `watchdog explain`, status, doctor, tray and top take their text from here. They read
+it directly, or from `gpus[].verdict` and the incident in the status object.
 
 Source of the Xid codes: NVIDIA, "GPU Debug Guidelines" and the catalogue of Xid errors
-(docs.nvidia.com/deploy/xid-errors), read in November 2026. A code that is not
-listed is shown by its number alone, never guessed at.
+(docs.nvidia.com/deploy/xid-errors), read in November 2026. A code outside the table is shown as a
+number, without a guess.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from watchdog_app.core.model.resource import UNPLUGGED, ResourceKey, ResourceKin
 
 
 class FaultKind(StrEnum):
-    """What is wrong."""
+    """Kind of a fault."""
 
     LOST = "lost"
     NEEDS_RESET = "needs_reset"
@@ -33,15 +33,15 @@ class FaultKind(StrEnum):
     SILENT = "silent"
     UNREADABLE = "unreadable"
     DRIVER = "driver"
-    UPDATED = "updated"  # the driver, under the running system
-    # Something brakes; `throttling` finds these.
+    UPDATED = "updated"  # the driver was updated under the running system
+    # Slowdowns, which `throttling` detects.
     HEAT = "heat"
     POWER_BRAKE = "power_brake"
     CPU_HEAT = "cpu_heat"
     UNPLUGGED = "unplugged"
 
 
-# Remedies, gentlest first; of several faults the strongest remedy is named.
+# Remedies, gentlest first. For several faults the strongest remedy is shown.
 _NOTHING = "Nothing has to be done."
 _LOOK_UP = "Look it up in NVIDIA's catalogue of Xid errors; `sudo dmesg` has the whole line."
 _PROGRAM = (
@@ -65,32 +65,32 @@ _HANGS = (
 
 @dataclass(frozen=True, slots=True)
 class GpuFault:
-    """One row: what a fault means."""
+    """One row of the table: the meaning of a fault."""
 
     trouble: FaultKind
-    stage: Stage  # WATCH: good to know; SAVE: work is lost or stands still
-    device_works: bool  # False: the card or the driver is out of order
-    restart: bool  # programs that it hit have to be started again
-    title: str  # "is lost": after the name of the card
-    text: str  # what is the case: a clause without a point
-    help: str  # what to do: a sentence; {reset} stands for the command that resets the card
-    codes: tuple[int, ...] = ()  # Xid
-    kind: ResourceKind = ResourceKind.GPU_HEALTH  # of its incident
-    lasting: bool = False  # a state, whose end is told; the others are events
+    stage: Stage  # WATCH: for information; SAVE: work is lost or has stopped
+    device_works: bool  # False: the GPU or the driver is out of order
+    restart: bool  # whether affected programs must be restarted
+    title: str  # "is lost": follows the name of the GPU
+    text: str  # description: a clause without a period
+    help: str  # remedy: a sentence; {reset} stands for the command that resets the GPU
+    codes: tuple[int, ...] = ()  # Xid codes
+    kind: ResourceKind = ResourceKind.GPU_HEALTH  # kind of the incident's resource
+    lasting: bool = False  # True: a state whose end is reported; False: an event
 
     @property
     def work_lost(self) -> bool:
-        """Whether what was held on the card is gone."""
+        """Whether all data on the GPU is lost."""
         return self.restart and not self.device_works
 
     @property
     def card_lost(self) -> bool:
-        """Whether the card itself is gone until somebody mends it."""
+        """Whether the GPU itself is lost until somebody repairs it."""
         return self.lasting and self.work_lost
 
     @property
     def consequence(self) -> str:
-        """What it means for the programs on the card."""
+        """The consequence for the programs on the GPU."""
         if self.work_lost:
             return "What programs held on it is lost: they have to be started again."
         if not self.device_works:
@@ -100,13 +100,13 @@ class GpuFault:
         return "Programs on it continue."
 
     def remedy(self, index: object) -> str:
-        """What to do; `index` is that of the card."""
+        """Return the remedy. `index` is the index of the GPU."""
         return self.help.replace("{reset}", reset_command(index)).replace("{index}", str(index))
 
 
 def reset_command(index: object) -> str:
-    """The command that resets a card."""
-    # Nobody may hold it open then, our own reader included.
+    """Return the command that resets a GPU."""
+    # A reset needs a GPU that no process holds open, so stop the daemon's reader as well.
     return f"watchdog stop; sudo nvidia-smi --gpu-reset -i {index}; watchdog start"
 
 
@@ -167,7 +167,7 @@ FAULTS = {row.trouble: row for row in _ROWS}
 STATES = {state: row for state in GpuState for row in _ROWS if row.trouble.value == state.value}
 
 
-# What the driver asks for, in the order of NVML's field 230, from 1.
+# Recovery actions of the driver, in the order of NVML's field 230, from 1.
 RECOVERIES = {
     name: GpuFault(FaultKind.RECOVERY, _WARNING, _WORKS, _NO_RESTART, "asks for a recovery",
                    f"the driver asks for a recovery: {name.replace('_', ' ')}", remedy)
@@ -184,14 +184,14 @@ _REPORTS = "reports a fault"
 
 
 def _xid_error(text: str, remedy: str, *codes: int) -> GpuFault:
-    """A fault that ends programs: those that only a reset mends stop the card as well."""
+    """Build the row of a fault that ends programs. If only a reset helps, the GPU stops as well."""
     works = remedy == _PROGRAM
     stage = _WARNING if works else _CRITICAL
     return GpuFault(FaultKind.XID, stage, works, _RESTART, _REPORTS, text, remedy, codes)
 
 
 def _xid_info(text: str, remedy: str, *codes: int) -> GpuFault:
-    """Ends nothing: other figures show it, or it needs no action."""
+    """Build the row of a fault that other figures show, or that needs no action."""
     return GpuFault(FaultKind.XID, _INFO, _WORKS, _NO_RESTART, _REPORTS, text, remedy, codes)
 
 
@@ -227,41 +227,41 @@ _BY_CODE = {code: row for row in XIDS for code in row.codes}
 
 
 def xid_fault(code: int) -> GpuFault:
-    """The row of an Xid; `UNKNOWN_XID` where there is none."""
+    """Return the row of an Xid; `UNKNOWN_XID` if the table lacks it."""
     return _BY_CODE.get(code, UNKNOWN_XID)
 
 
 def xid_severity(code: int) -> int:
-    """How much an Xid asks for."""
+    """Return a rank of the remedy that an Xid needs; higher is worse."""
     return _REMEDIES.index(xid_fault(code).help)
 
 
 def worst_xid_fault(codes: Iterable[int]) -> GpuFault:
-    """Of several Xids the row that asks for most."""
+    """Return the row of the worst of several Xids."""
     return xid_fault(max(codes, key=xid_severity))
 
 
 def describe_xid(code: int) -> str:
-    """`Xid 79, the card has fallen off the bus`; the bare number of one that is not known."""
+    """Return `Xid 79, the card has fallen off the bus`, or just the number of an unknown code."""
     found = xid_fault(code)
     return f"Xid {code}" if found is UNKNOWN_XID else f"Xid {code}, {found.text}"
 
 
 def incident_title(device_works: bool) -> str:
-    """What an incident says of its card."""
+    """Return the title of an incident, which follows the name of the GPU."""
     return _REPORTS if device_works else "is out of order"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong now with a card, its driver, or what feeds and cools it."""
+    """A current fault of a GPU, its driver, its power supply or its cooling."""
 
     fault: GpuFault
-    key: ResourceKey  # findings with one key are one incident
+    key: ResourceKey  # findings with the same key form one incident
     label: str  # "GPU 0 (NVIDIA H100)"
-    text: str  # what is the case: a clause without a point
-    remedy: str  # what to do: a sentence
-    tasks: tuple[Contributor, ...] = ()  # whom it hits
+    text: str  # description: a clause without a period
+    remedy: str  # a sentence
+    tasks: tuple[Contributor, ...] = ()  # affected tasks
 
 
 DRIVER = ResourceKey(ResourceKind.GPU_HEALTH, "driver")
@@ -277,12 +277,12 @@ def build_finding(
     remedy: str = "",
 ) -> Finding:
     """
-    A row of the table that applies now.
+    Build a finding from a row of the table.
 
     Args:
         fault: the row.
-        where: the card; `DRIVER`, `CPU` or `UNPLUGGED` for the others.
-        hit: tasks that it affects.
+        where: the GPU; `DRIVER`, `CPU` or `UNPLUGGED` for the others.
+        hit: affected tasks.
         text: replaces the text of the row.
         remedy: replaces the remedy of the row.
     """

@@ -1,8 +1,8 @@
 """
-What is wrong besides a resource that fills: faults of cards, what slows the machine, stalls.
+Problems other than resources that fill up: GPU faults, slowdowns, stalls.
 
-The detectors of `core.diagnosis` find it. Here it becomes one `Problem` for each incident, with
-what a notification of it needs.
+The detectors of `core.diagnosis` find them. This module turns their findings into one `Problem` per
+incident, with the data that a notification needs.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import ResourceKey, ResourceKind, is_condition
 from watchdog_app.core.model.settings import StallSettings
 
-# Stall reasons are looked for when a training stalls; their modules are imported then, too.
+# `stall_reasons` is imported only when a training stalls.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.core.diagnosis.stall_reasons import StallReason
 
-# Heat that comes and goes with every epoch opens an incident each time.
+# Least seconds between reports. Heat that comes and goes with every epoch opens an incident each
+# time.
 _QUIET_S = {Stage.WATCH: 86_400.0, Stage.WARN: 3600.0, Stage.SAVE: 0.0}
-_ENDED_S = 300.0  # of a task that a fault has ended: who asks after its death is told the cause
+_ENDED_S = 300.0  # keep a fault this long, so that a later death of its task can name it
 _MOST_HIT = 8
 _MOST_ADVICE = 3
 
-_DUMP_S = 6.0  # so long the notification of a stall waits for its threads
-_AGAIN_S = 60.0  # while it lasts: its reason may have changed
-_AWAY_S = 30.0  # an agent whose connection broke connects again within some seconds
+_DUMP_S = 6.0  # a stall notification waits this long for the thread dump
+_AGAIN_S = 60.0  # dump again after this time, because the reason may have changed
+_AWAY_S = 30.0  # a disconnected agent reconnects within some seconds
 _MOST_STALL_ADVICE = 2
 
 
@@ -53,31 +54,31 @@ Open = Mapping[ResourceKey, Incident]
 
 
 class DeviceProblems:
-    """Faults of cards and drivers, and what slows them down."""
+    """Faults and slowdowns of GPUs and drivers."""
 
     def __init__(self) -> None:
         self._health = DeviceHealth()
         self._throttling = ThrottlingDetector()
         self._standing: set[ResourceKey] = set()
         self._faults: dict[ProcessKey, tuple[float, str]] = {}
-        # The last state of agents on the cards, also of a training that has died with its card.
+        # The last state of the agents on GPUs, including trainings that died with their GPU.
         self._agents: dict[ProcessKey, tuple[float, AgentState]] = {}
 
     @property
     def faults(self) -> dict[ProcessKey, str]:
-        """Tasks that have lost a card lately, and by what."""
+        """Tasks that recently lost a GPU, with the fault."""
         return {key: text for key, (_, text) in self._faults.items()}
 
     def observe(
         self, look: Observation, cpu_percent: Mapping[ProcessKey, float | None], incidents: Open
     ) -> Iterator[Problem]:
         """
-        The problems of this look, then those that are over.
+        Yield the problems of this sample, then the problems that ended.
 
         Args:
-            look: at the machine.
-            cpu_percent: by task, 100 is one core.
-            incidents: open ones, by key.
+            look: one sample of the machine.
+            cpu_percent: by task; 100 is one core.
+            incidents: open incidents, by key.
         """
         training = frozenset(
             key for key, each in look.agents.items() if any(agent.training for agent in each)
@@ -126,7 +127,7 @@ class DeviceProblems:
             self._standing.add(key)
         hit = tuple(dict.fromkeys(task for each in findings for task in each.tasks))[:_MOST_HIT]
         if not hit and incident is not None:
-            hit = incident.contributors  # it hit them when it began
+            hit = incident.contributors  # the tasks that it affected when it began
         topic = Topic.FAULT if key.kind is ResourceKind.GPU_HEALTH else Topic.SLOWED
         if worst.card_lost:
             topic = Topic.GPU_LOST
@@ -162,7 +163,7 @@ class DeviceProblems:
         )
 
     def _ended_problem(self, key: ResourceKey, incident: Incident, snapshot: Snapshot) -> Problem:
-        # A card that is gone from the readings may be well or not: then nothing is said.
+        # A GPU that is missing from the readings may work or not, so report nothing.
         answers = key.kind is not ResourceKind.GPU_HEALTH or any(
             gpu.state in (GpuState.OK, GpuState.ASLEEP) and key.subject in (gpu.id, "driver")
             for gpu in snapshot.hardware.gpus
@@ -183,21 +184,22 @@ class _OpenStall:
 
     task: ProcessKey
     name: str
-    began: str  # what was seen then
+    began: str  # observation when the stall began
     opened_mono_s: float
-    seen_mono_s: float  # its agent, last
-    step: int | None = None  # None: an earlier daemon found it, and its agent was not heard since
+    seen_mono_s: float  # when its agent was last connected
+    # None: restored from an earlier daemon, and its agent has not reported yet
+    step: int | None = None
     phase: str | None = None
-    stall: Stall | None = None  # None: an earlier daemon found it
+    stall: Stall | None = None  # None: restored from an earlier daemon
     asked_mono_s: float = float("-inf")
-    looked: bool = False  # at its threads; then:
-    place: str | None = None  # where the training is
+    looked: bool = False  # whether its threads were dumped, which sets the next fields
+    place: str | None = None  # current line of the training
     reasons: tuple[StallReason, ...] = ()
     advice: tuple[str, ...] = ()
 
     @property
     def why(self) -> str:
-        """What was seen when it began, and what its threads say."""
+        """The observation at the start, and the conclusion from the threads."""
         if not self.looked:
             return self.began
         likely = "Why is not known; its threads say nothing"
@@ -210,23 +212,23 @@ class _OpenStall:
 
 
 class StallProblems:
-    """Trainings that make no steps any more; the daemon is asked for what their threads do."""
+    """Trainings that make no steps any more. Asks the daemon for dumps of their threads."""
 
     def __init__(self) -> None:
         self._detector = StallDetector()
         self._open: dict[ResourceKey, _OpenStall] = {}
-        self.wanted: list[ProcessKey] = []  # tasks whose threads are to be looked at now
+        self.wanted: list[ProcessKey] = []  # tasks whose threads the daemon should dump now
 
     def observe(
         self, look: Observation, settings: StallSettings, incidents: Open
     ) -> Iterator[Problem]:
         """
-        The stalls of this look, and those that are over.
+        Yield the stalls of this sample, and the stalls that ended.
 
         Args:
-            look: at the machine.
-            settings: how long is long.
-            incidents: open ones, by key: of an earlier daemon as well.
+            look: one sample of the machine.
+            settings: thresholds of a stall.
+            incidents: open incidents by key, including those of an earlier daemon.
         """
         now = look.snapshot.mono_s
         self.wanted = []
@@ -259,13 +261,13 @@ class StallProblems:
         self, task: Task, dump: ThreadDump, swap: SwapTraffic, card_fault: str | None
     ) -> None:
         """
-        What the threads of a task do, as somebody has seen it just now.
+        Add a new thread dump of a task.
 
         Args:
-            task: one of those that were `wanted`.
-            dump: of its threads.
-            swap: of the machine.
-            card_fault: of the card that it is on.
+            task: a task of `wanted`.
+            dump: dump of its threads.
+            swap: swap traffic of the machine.
+            card_fault: fault of the task's GPU.
         """
         from watchdog_app.core.diagnosis.stall_reasons import (
             StallContext,
@@ -284,7 +286,7 @@ class StallProblems:
             known.advice = tuple(each.remedy for each in known.reasons)[:_MOST_STALL_ADVICE]
 
     def reasons(self) -> dict[ProcessKey, tuple[StallReason, ...]]:
-        """By stalled task whose threads were seen: why, the most likely reason first."""
+        """Return the reasons by stalled task, most likely first, for tasks with a thread dump."""
         return {known.task: known.reasons for known in self._open.values() if known.looked}
 
     def _open_stall(self, stall: Stall, now: float) -> None:
@@ -299,7 +301,7 @@ class StallProblems:
         )
 
     def _restore_stall(self, key: ResourceKey, incident: Incident, now: float) -> None:
-        """One of an earlier daemon: its step is learned when its agent connects again."""
+        """Restore a stall of an earlier daemon. Its step is known once its agent reconnects."""
         task, name = _agent_key(key), ""
         for contributor in incident.contributors[:1]:
             task, name = contributor.task, contributor.name
@@ -307,7 +309,7 @@ class StallProblems:
 
 
 def _agent_key(key: ResourceKey) -> ProcessKey:
-    """The process that holds the agent, of the subject that `_open_stall` gave it."""
+    """Return the process that runs the agent, from the subject that `_open_stall` wrote."""
     pid, _, start_time = key.subject.partition(":")
     if not (pid.isdigit() and start_time.isdigit()):
         return ProcessKey(0, 0)
@@ -317,13 +319,13 @@ def _agent_key(key: ResourceKey) -> ProcessKey:
 def _end_reason(
     known: _OpenStall, agent: AgentState | None, tasks: Mapping[ProcessKey, Task], now: float
 ) -> str | None:
-    """Why the stall ended, "" if that needs no report; None: it lasts."""
+    """Return why the stall ended. "": the end needs no report. None: the stall continues."""
     if known.task not in tasks:
         return ""
     if agent is None:
         return "" if now - known.seen_mono_s > _AWAY_S else None
     if agent.reported_mono_s is None:
-        return None  # it has just connected again, and has not reported yet
+        return None  # the agent has just reconnected, and has not reported yet
     if not agent.training:
         return ""
     if (agent.step, agent.phase) == (known.step, known.phase):
@@ -381,11 +383,11 @@ def _stall_problem(key: ResourceKey, known: _OpenStall, now: float) -> Problem:
 
 def rescue_figures(rescue: RescueRecord | None, unix_s: float) -> Evidence:
     """
-    Where a rescue is, of which step, and how old.
+    Return where a rescue is, its step, and its age.
 
     Args:
-        rescue: None: there is none.
-        unix_s: now.
+        rescue: None: the task has no rescue.
+        unix_s: current time.
     """
     return {
         "path": None if rescue is None else rescue.path,

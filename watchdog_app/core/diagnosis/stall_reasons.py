@@ -1,8 +1,8 @@
 """
-Why a training is stalled, from what its threads do: possible causes with reasons. Pure.
+Find why a training is stalled from its thread dump: possible causes with evidence. Pure.
 
-A reason is named when there is evidence for it, the strongest first. Where there is none the
-answer is "not known": the stacks say more than a guess would.
+A cause is named only if there is evidence for it, the strongest first. Without evidence the answer
+is "not known", because the stacks say more than a guess.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from watchdog_app.core.model.history import SwapTraffic, is_thrashing
 
 _BUSY_CORES = 0.1
 _MOST_SHOWN = 3
-_DEEP = 12  # frames from the innermost one: what waits is near the end of a stack
+_DEEP = 12  # innermost frames to search, because the waiting call is near the end of a stack
 
-# Fragments of kernel functions, as in wchan and the kernel's stack.
+# Fragments of kernel function names, as in wchan and in the kernel stack.
 _DRIVER_CALLS = ("nvidia", "nv_", "_nv0", "uvm_", "os_acquire", "amdgpu", "kfd_", "drm_")
 _NETWORK_CALLS = ("nfs", "rpc_", "cifs", "smb", "ceph", "fuse", "9p", "lustre", "gpfs", "beegfs")
 _SWAP_CALLS = (
@@ -40,7 +40,7 @@ _WRITES = frozenset(("write", "writev", "pwrite64", "sendto", "sendmsg", "sendfi
 _READS = frozenset(("read", "readv", "pread64", "recvfrom", "recvmsg"))
 _POLLS = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait")
 
-# Functions, and files of Python's library and of frameworks, in which a program waits.
+# Functions, and files of the standard library and of frameworks, in which a program waits.
 _FOR_WORKERS = (
     frozenset(
         ("get", "_try_get_data", "_get_data", "_get_batch", "wait", "poll", "_poll", "recv",
@@ -54,45 +54,45 @@ _IN_QUEUE = (("get",), ("/queue.py", "multiprocessing/queues.py"))
 
 
 class ReasonKind(StrEnum):
-    """What may hold a training up."""
+    """What may stall a training."""
 
     STOPPED = "stopped"
     DEBUGGER = "debugger"
     DRIVER = "driver"
     SWAP = "swap"
-    FILES = "files"  # a disk, or a file system over the network
+    FILES = "files"  # a disk, or a network file system
     DEAD_WORKER = "dead_worker"
-    FORK = "fork"  # workers wait for a lock that no process will open
+    FORK = "fork"  # workers wait for a lock that no process will release
     DATA = "data"
     LOCK = "lock"
-    LIBRARY = "library"  # a C call that keeps the interpreter's lock
+    LIBRARY = "library"  # a C call that holds the GIL
     OUTPUT = "output"  # a pipe, terminal or connection that no program reads from
     BUSY = "busy"
 
 
 @dataclass(frozen=True, slots=True)
 class StallReason:
-    """One explanation."""
+    """One possible cause."""
 
     why: ReasonKind
-    text: str  # what is the case: a clause without a point
-    reasons: tuple[str, ...]  # what was seen: clauses
-    remedy: str  # what to do: a sentence
+    text: str  # description: a clause without a period
+    reasons: tuple[str, ...]  # evidence: clauses
+    remedy: str  # a sentence
 
 
 @dataclass(frozen=True, slots=True)
 class StallContext:
-    """What is known besides the threads."""
+    """Facts about the task and the machine besides its threads."""
 
-    cores: float = 0.0  # that the task has used since its last step
-    swap: SwapTraffic | None = None  # of the machine
-    card_fault: str | None = None  # of the card that the task is on
+    cores: float = 0.0  # cores that the task has used since its last step
+    swap: SwapTraffic | None = None  # swap traffic of the machine
+    card_fault: str | None = None  # fault of the task's GPU
     lost: tuple[int, ...] = ()  # pids of workers that ended since the last step
     stopped_by_us: frozenset[int] = frozenset()
 
 
 class _Row(NamedTuple):
-    """What is said of one explanation; names in braces stand for what was seen."""
+    """Text templates of one cause; names in braces are replaced by what was seen."""
 
     kind: ReasonKind
     text: str
@@ -103,7 +103,7 @@ class _Row(NamedTuple):
         return StallReason(self.kind, text, tuple(reasons), remedy)
 
 
-# The case, then what to do.
+# For each cause: its description, then the remedy.
 # fmt: off
 _STOPPED = _Row(ReasonKind.STOPPED,
     "somebody has stopped process {process}, and the rest waits for it",
@@ -153,11 +153,11 @@ _LOCK = _Row(ReasonKind.LOCK, "{what}",
 
 def stall_reasons(dump: ThreadDump, context: StallContext | None = None) -> tuple[StallReason, ...]:
     """
-    The explanations that there is evidence for, the strongest first; empty: not known.
+    Return the causes that have evidence, strongest first. Empty: not known.
 
     Args:
-        dump: what the threads do.
-        context: what else is known of the task and the machine.
+        dump: the thread dump.
+        context: further facts about the task and the machine.
     """
     root = dump.root
     if root is None:
@@ -167,11 +167,11 @@ def stall_reasons(dump: ThreadDump, context: StallContext | None = None) -> tupl
 
 
 class _Stall(NamedTuple):
-    """What the rules look at."""
+    """Input of the rules."""
 
     dump: ThreadDump
     root: ProcessThreads
-    main: ThreadState | None  # of the training
+    main: ThreadState | None  # the training's thread
     context: StallContext
 
     @property
@@ -180,14 +180,14 @@ class _Stall(NamedTuple):
 
     @property
     def waits_for_workers(self) -> list[str]:
-        """Where the training's thread waits for workers, if it does."""
+        """Where the training's thread waits for workers; empty if it does not."""
         frame = _find_frame(self.main, *_FOR_WORKERS)
         at = "" if frame is None else format_frame(frame)
         return [f"the program waits for its workers at {at}"] if at else []
 
     @property
     def others(self) -> list[ThreadState]:
-        """Other threads of the program; those of libraries and the agent are not."""
+        """Other threads of the program, without threads of libraries and of the agent."""
         return [
             each
             for each in self.root.threads
@@ -196,7 +196,7 @@ class _Stall(NamedTuple):
 
 
 def _stopped_process(stall: _Stall) -> StallReason | None:
-    """A process that somebody has stopped, or that a debugger holds."""
+    """A process that somebody or a debugger has stopped."""
     for process in stall.dump.processes:
         pid = process.pid
         if process.state not in ("T", "t") or pid in stall.context.stopped_by_us:
@@ -243,7 +243,9 @@ def _files(stall: _Stall) -> StallReason | None:
 
 
 def _dead_worker(stall: _Stall) -> StallReason | None:
-    """Children that have ended are normal, unless the program waits for one."""
+    """
+    A worker that ended while the program waits for its workers. Other ended children are normal.
+    """
     zombies = [
         each.pid
         for each in stall.dump.processes
@@ -259,7 +261,7 @@ def _dead_worker(stall: _Stall) -> StallReason | None:
 
 
 def _worker_locks(stall: _Stall) -> StallReason | None:
-    """Workers that all wait for a lock: which thread should open it?"""
+    """All workers wait for a lock, and no running thread could release it."""
     root = stall.root.pid
     workers = [
         each
@@ -270,9 +272,9 @@ def _worker_locks(stall: _Stall) -> StallReason | None:
     if not stuck or any(
         not _all_wait_for_locks(each) and not _waits_for_input(each) for each in workers
     ):
-        return None  # one of them computes or reads: they are alive
+        return None  # one worker computes or reads, so the workers are alive
     waits = stall.waits_for_workers
-    # Where one listens for work and the others wait for their turn, they have nothing to do.
+    # If one worker waits for input and the others wait for their turn, they only lack work.
     if not waits or any(_waits_for_input(each) for each in workers):
         return None
     pids = ", ".join(str(each.pid) for each in stuck[:4])
@@ -309,10 +311,10 @@ def _busy(stall: _Stall) -> StallReason | None:
 
 def _output(stall: _Stall) -> StallReason | None:
     """
-    A write that does not end, from the kernel's data.
+    A write that does not return, seen in the kernel's data.
 
-    Source: /proc/PID/wchan of Linux 6.18 beside a full pipe (`anon_pipe_write`), socket pair
-    (`sock_alloc_send_pskb`), TCP connection and pseudo-terminal (both `wait_woken`).
+    Source: /proc/PID/wchan of Linux 6.18. A full pipe shows `anon_pipe_write`, a full socket pair
+    `sock_alloc_send_pskb`. A TCP connection and a pseudo-terminal show `wait_woken`.
     """
     main = stall.main
     if main is None or main.state != "S" or stall.busy:
@@ -377,7 +379,7 @@ def _format_thread(thread: ThreadState, at: str) -> str:
     return f"{clean(thread.name, 40)} {at} {_format_position(thread.frames)}"
 
 
-# The most exact first: what the kernel says of a state, then what stacks and waits suggest.
+# The most exact first: states from the kernel, then conclusions from stacks and waits.
 _RULES: Sequence[Callable[[_Stall], StallReason | None]] = (
     _stopped_process,
     _driver,
@@ -396,7 +398,7 @@ _RULES: Sequence[Callable[[_Stall], StallReason | None]] = (
 def _uninterruptible_threads(
     dump: ThreadDump, calls: Sequence[str]
 ) -> Iterator[tuple[ProcessThreads, ThreadState, str]]:
-    """Threads that the kernel does not interrupt in one of those functions, with its name."""
+    """Yield threads in uninterruptible sleep (state D) in one of those functions, with its name."""
     for process in dump.processes:
         for thread in process.threads:
             call = _kernel_function(thread, calls) if thread.state == "D" else None
@@ -405,7 +407,7 @@ def _uninterruptible_threads(
 
 
 def _kernel_function(thread: ThreadState, fragments: Sequence[str]) -> str | None:
-    """The function in which it waits, where that is one of those."""
+    """Return the kernel function in which the thread waits, if it matches a fragment."""
     for name in (thread.wchan, *thread.kernel):
         if name is not None and any(part in name for part in fragments):
             return clean(name, 60)
@@ -413,7 +415,7 @@ def _kernel_function(thread: ThreadState, fragments: Sequence[str]) -> str | Non
 
 
 def _waits_for_lock(thread: ThreadState) -> bool:
-    """Whether it waits in the kernel for a lock of user space."""
+    """Whether the thread waits in the kernel for a user-space lock (futex)."""
     return thread.syscall == "futex" or _kernel_function(thread, ("futex",)) is not None
 
 
@@ -421,12 +423,12 @@ def _find_frame(
     thread: ThreadState | None, functions: Collection[str], files: Sequence[str] = ("",)
 ) -> Frame | None:
     """
-    The innermost frame of such a function.
+    Return the innermost frame of one of these functions.
 
     Args:
         thread: None has no frames.
-        functions: names.
-        files: fragments of paths; by default in any file.
+        functions: function names.
+        files: fragments of paths; by default any file matches.
     """
     for frame in () if thread is None else thread.frames[:_DEEP]:
         if frame.function in functions and any(part in frame.file for part in files):
@@ -435,12 +437,12 @@ def _find_frame(
 
 
 def _all_wait_for_locks(process: ProcessThreads) -> bool:
-    """Every thread of it waits for a lock."""
+    """Whether every thread of the process waits for a lock."""
     return all(_waits_for_lock(each) for each in process.threads)
 
 
 def _waits_for_input(process: ProcessThreads) -> bool:
-    """It listens for work."""
+    """Whether the process waits for input."""
     main = process.threads[0]
     return bool(
         main.syscall in (*_READS, *_POLLS) or _kernel_function(main, (*_PIPE, *_SOCKET, "poll"))
@@ -448,7 +450,7 @@ def _waits_for_input(process: ProcessThreads) -> bool:
 
 
 def _position_reason(thread: ThreadState | None) -> list[str]:
-    """Where a thread is, if that is known."""
+    """Return where a thread is; empty if unknown."""
     return (
         [f"it is at {_format_position(thread.frames)}"]
         if thread is not None and thread.frames
@@ -457,7 +459,7 @@ def _position_reason(thread: ThreadState | None) -> list[str]:
 
 
 def _format_position(frames: Sequence[Frame]) -> str:
-    """The innermost line, and the innermost one that is no library's."""
+    """Format the innermost line, and the innermost line outside libraries."""
     first = frames[0]
     own = next((each for each in frames if not _is_library_frame(each)), first)
     return (
@@ -478,12 +480,12 @@ def _is_library_frame(frame: Frame) -> bool:
 
 
 def format_frame(frame: Frame) -> str:
-    """`train.py:42 in step`, safe to show."""
+    """Return `train.py:42 in step`, safe to show."""
     return clean(frame.place, 120)
 
 
 def training_line(picture: ThreadDump) -> str | None:
-    """The innermost line of the thread that trains; None if not known."""
+    """Return the innermost line of the training's thread. None: unknown."""
     root = picture.root
     main = None if root is None else root.main
     if main is not None and main.frames:

@@ -1,9 +1,9 @@
 """
-Trainings that have stopped making steps: a lock, a worker that died, a data source that is gone.
+Detect trainings that no longer make steps: a lock, a dead worker, a lost data source.
 
-Told once, and late: what is taken for a stall and is none costs more trust
-than a minute costs. What has a reason of its own is none: another phase
-(validation, a checkpoint), a save, a pause, a debugger.
+A false stall report costs more trust than a report that comes a minute late. A stall is therefore
+reported once, and late. A training is not stalled if the delay has a known reason: another phase
+(validation, checkpoint), a save, a pause, a debugger.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from watchdog_app.core.model.settings import StallSettings
 from watchdog_app.core.model.tasks import is_stopped
 
 _IDLE_STEPS = 20.0
-_BUSY_STEPS = 100.0  # while it computes: a validation that nobody announced, a compilation
+_BUSY_STEPS = 100.0  # while the task computes: an unannounced validation, or a compilation
 _BUSY_CORES = 0.1
-_LONGEST = 3.0  # such a gap was seen before and was none
-_SAMPLE_GAP_S = 5.0  # we did not look for so long: what an agent reported meanwhile is not read yet
+_LONGEST = 3.0  # multiple of the longest gap so far, which was not a stall
+_SAMPLE_GAP_S = 5.0  # after a longer gap between samples, an agent's reports may be unread
 
 
 @dataclass(slots=True)
 class _Progress:
-    """Where a training stood, since when, and what it had computed by then."""
+    """Last observed step of a training, its time, and the CPU time used until then."""
 
     step: int | None
     phase: str | None
     since_mono_s: float
     cpu_s: float
-    members: set[int]  # pids of the task, then and since
-    longest_s: float = 0.0  # between two steps, of those that ended
+    members: set[int]  # pids that the task had then or later
+    longest_s: float = 0.0  # longest gap between two completed steps
     reported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A training that has made no step for much longer than one takes."""
+    """A training that has made no step for much longer than a step takes."""
 
     task: Task
     agent: AgentState
     step: int
     step_s: float
     silent_s: float
-    cores: float  # that it used in that time
+    cores: float  # cores that the task used in that time
 
 
 class StallDetector:
-    """The trainings of a machine. Bounded by the agents there are."""
+    """Track the trainings of a machine. Bounded by the number of agents."""
 
     def __init__(self) -> None:
         self._progress: dict[ProcessKey, _Progress] = {}
@@ -63,13 +63,13 @@ class StallDetector:
         settings: StallSettings | None = None,
     ) -> list[Stall]:
         """
-        Take one look; the stalls that have just become certain.
+        Process one sample, and return the stalls that have just become certain.
 
         Args:
             now: monotonic seconds.
-            tasks: of this look.
+            tasks: tasks of this sample.
             agents: by task.
-            settings: how long is long; None: the defaults.
+            settings: thresholds; None: the defaults.
         """
         settings = settings or StallSettings()
         blind_s = 0.0 if self._last_mono_s is None else now - self._last_mono_s
@@ -90,7 +90,7 @@ class StallDetector:
         return found
 
     def member_pids(self, agent: ProcessKey) -> frozenset[int]:
-        """Pids that the task of this agent has had since its last step."""
+        """Return the pids that the task of this agent has had since its last step."""
         place = self._progress.get(agent)
         return frozenset() if place is None else frozenset(place.members)
 

@@ -1,4 +1,4 @@
-"""What brakes: heat, power supply, the processor, and a training on battery."""
+"""Detect slowdowns: heat, power supply, CPU throttling, and training on battery."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _HEAT_SHARE, _HEAT_CLEAR = 0.5, 0.2
 _BRAKE_S, _BRAKES = 60.0, 3
 _BRAKE_CLEAR_S = 600.0
 _CPU_S, _CPU_SHARE, _CPU_CLEAR = 300.0, 0.5, 0.2
-_WORKS_PERCENT = 50.0  # of a core
-_UNPLUGGED_S = 20.0  # a plug that is moved
-_REST_S = 60.0  # between two trainings, or their validations
+_WORKS_PERCENT = 50.0  # percent of a core
+_UNPLUGGED_S = 20.0  # ignores a plug that is moved
+_REST_S = 60.0  # longest gap between two trainings, or their validations
 _READINGS = "readings"
 
 
 def sort_clock_events(events: frozenset[str] | None) -> list[str] | None:
     """
-    Clock events as they are listed; those that are not known yet last.
+    Sort clock events for lists, unknown ones last.
 
-    None stands for None: a card that does not say is not one that runs at full speed.
+    None stays None: a GPU that does not report its events may still be throttled.
     """
     if events is None:
         return None
@@ -40,10 +40,10 @@ def sort_clock_events(events: frozenset[str] | None) -> list[str] | None:
 
 
 class _Card:
-    """The last quarter of an hour of one card's clock event reasons."""
+    """Clock event reasons of one GPU over the last quarter of an hour."""
 
     def __init__(self) -> None:
-        # The end of each bin, and how many of its readings were braked by what.
+        # The end of each bin, and how many of its readings show each slowdown.
         self._bins: deque[tuple[float, Counter[str]]] = deque(maxlen=_BINS)
         self.found: frozenset[FaultKind] = frozenset()
 
@@ -77,12 +77,13 @@ class _Card:
 
 
 class ThrottlingDetector:
-    """Follows what brakes the cards, the processor and the power of one machine."""
+    """Track throttling of the GPUs and the CPU, and the power source of one machine."""
 
     def __init__(self) -> None:
         self._cards: dict[str, _Card] = {}
         self._read_mono_s: float | None = None
-        self._cpu: deque[tuple[float, bool]] = deque(maxlen=_BINS)  # end of a bin, throttled in it
+        # end of a bin, and whether the CPU was throttled in it
+        self._cpu: deque[tuple[float, bool]] = deque(maxlen=_BINS)
         self._cpu_from: tuple[float, int] | None = None
         self._cpu_found = False
         self._unplugged_mono_s: float | None = None
@@ -96,12 +97,12 @@ class ThrottlingDetector:
         training: frozenset[ProcessKey],
     ) -> Iterator[Finding]:
         """
-        What brakes now.
+        Yield the current slowdowns.
 
         Args:
-            snapshot: one look.
-            tasks: of this look.
-            cpu_percent: by task, 100 is one core.
+            snapshot: one sample.
+            tasks: tasks of this sample.
+            cpu_percent: by task; 100 is one core.
             training: tasks whose agent is in a training.
         """
         hardware = snapshot.hardware
@@ -126,7 +127,7 @@ class ThrottlingDetector:
             for gone in self._cards.keys() - {gpu.id for gpu in hardware.gpus}:
                 del self._cards[gone]
             for gpu in hardware.gpus:
-                if gpu.parent_id is None:  # the parts of a card share its clocks
+                if gpu.parent_id is None:  # the parts of a GPU share its clocks
                     card = self._cards.setdefault(gpu.id, _Card())
                     if gpu.throttling is not None:
                         card.add(now, gpu.throttling)
@@ -176,7 +177,7 @@ class ThrottlingDetector:
 
 
 def _fault_text(trouble: FaultKind, gpu: Gpu) -> str:
-    """What the row says, with the figures of this card; empty where it has none."""
+    """Return the row's text with the figures of this GPU. Empty if the row has no figures."""
     if trouble is FaultKind.HEAT and gpu.temperature_c is not None:
         return f"{FAULTS[trouble].text} at {gpu.temperature_c:.0f} °C"
     return ""
@@ -191,5 +192,5 @@ def _format_charge(batteries: Sequence[Battery]) -> str:
     drawn = sum(part for part in watts if part is not None)
     if None in energy or None in watts or drawn <= 0:
         return text
-    # In whole minutes: the words are compared from look to look.
+    # Use whole minutes, because the text is compared with the text of the next sample.
     return f"{text}, about {format_duration(60 * max(1, round(left / drawn / 60)))} at this rate"
