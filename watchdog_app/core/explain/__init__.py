@@ -1,1 +1,1 @@
-"""Records as sentences."""
+"""Build sentences for people from records."""

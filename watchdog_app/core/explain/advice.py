@@ -1,4 +1,4 @@
-"""What a person can do about an incident: the likely causes first, one sentence each."""
+"""Advice for people on an incident: one sentence per cause, most likely first."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind, ResourceSpec, Scope
 
 _MOST = 4
-_WORKER = 0.05  # of a task's memory: smaller ones are not what fills it
-_MOSTLY = 0.5  # ... in its workers
-_GENTLER = 0.8  # of a card's power limit: most of the heat, little of the speed
-# What of the activations does not depend on the batch: measured 40 to 120 MB on a CPU.
+_WORKER = 0.05  # share of a task's memory; smaller workers do not explain its growth
+_MOSTLY = 0.5  # least share of a task's memory in its workers
+_GENTLER = 0.8  # share of a GPU's power limit; removes most of the heat for little speed
+# Part of the activations that does not depend on the batch. Measured: 40 to 120 MB on a CPU.
 _KERNELS_BYTES = 128 * 1024**2
-_PART = 0.15  # of the limit: smaller activations are not what makes it run out
-_SOON_S = 300.0  # growth that fills less than that part of the limit in this time is slow
-_USABLE = 0.9  # of a limit: what a batch or a buffer may be planned to fill
-# What an element or an activation takes beyond its own bytes: the allocator's rounding, what is
-# made on the way to it, prefetching. Chosen with a margin, as a number that kills helps nobody.
+_PART = 0.15  # share of the limit; smaller activations do not exhaust it
+_SOON_S = 300.0  # growth is slow if it takes longer to fill that share of the limit
+_USABLE = 0.9  # share of a limit that a batch or a buffer may fill
+# Memory of an element or an activation relative to its own bytes. The rest is rounding by the
+# allocator, intermediate results and prefetching. Chosen with a margin, because a training dies if
+# the advised number does not fit.
 _OVERHEAD = 1.25
-# What a training takes once its buffer is full: tracing, kernels, threads and its first steps.
+# Memory that a training takes after its buffer is full: tracing, kernels, threads, first steps.
 _FIRST_STEP_BYTES = 256 * 1024**2
-_SHARE = 0.2  # of the task's growth, or tensors a step: less than that explains nothing
-_ELEMENT_BYTES = 4  # of a tensor, most often
-_OWN = 0.3  # of the largest line: a line of the program is what its owner can change
-_FULL = 0.95  # of what was announced, as in core.phases
-# Of these the same is said whatever fills them.
+_SHARE = 0.2  # share of the task's growth, or tensors per step; smaller values explain nothing
+_ELEMENT_BYTES = 4  # usual size of a tensor element
+# share of the largest line; a line of the program is preferred, because people can change it
+_OWN = 0.3
+_FULL = 0.95  # share of the announced size, as in core.policy.phases
+# Advice for resources where the cause does not matter.
 _ALWAYS = {
     ResourceKind.SHM: (
         "Shared memory is filled by workers (DataLoader, multiprocessing): use fewer of them, "
@@ -61,7 +63,7 @@ _GROWING = frozenset((Regime.LINEAR, Regime.STAIRCASE))
 
 
 class Filling(NamedTuple):
-    """A buffer that was announced and is not full yet."""
+    """An announced buffer that is not full yet."""
 
     what: str
     filled_bytes: float
@@ -70,27 +72,29 @@ class Filling(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """A resource that runs out, with all that advice is made of."""
+    """A resource that runs out, with all input for its advice."""
 
     reading: Reading
     attribution: Attribution
-    regime: Regime  # of the growth
+    regime: Regime  # kind of the growth
     slope_per_s: float
-    tasks: Mapping[ProcessKey, Task]  # under the resource
+    tasks: Mapping[ProcessKey, Task]  # tasks under the resource
     agents: Mapping[ProcessKey, Sequence[AgentState]]  # by task
-    swap: SwapTraffic  # of the machine
-    power_limit_w: float | None = None  # in force for the device that gets hot
-    filling: Mapping[ProcessKey, Filling] = field(default_factory=dict)  # announced, by task
-    growth: Mapping[ProcessKey, MemoryGrowth] = field(default_factory=dict)  # seen, by task
+    swap: SwapTraffic  # swap traffic of the machine
+    power_limit_w: float | None = None  # power limit in force for the hot device
+    # announced buffers, by task
+    filling: Mapping[ProcessKey, Filling] = field(default_factory=dict)
+    # measured growth, by task
+    growth: Mapping[ProcessKey, MemoryGrowth] = field(default_factory=dict)
 
     @property
     def spec(self) -> ResourceSpec:
-        """What is particular to this kind of resource."""
+        """Properties of this kind of resource."""
         return SPECS[self.reading.key.kind]
 
 
 def build_advice(shortage: Shortage) -> tuple[str, ...]:
-    """At most four, the most useful first."""
+    """Return at most four sentences, most useful first."""
     lines = _scope_advice(shortage)
     if shortage.spec.of_ram or shortage.spec.scope is Scope.CARD:
         lines = chain(_agent_advice(shortage), lines)
@@ -160,7 +164,7 @@ def _heat_advice(shortage: Shortage) -> Iterator[str]:
 
 def _memory_advice(shortage: Shortage) -> Iterator[str]:
     kind, swap = shortage.reading.key.kind, shortage.swap
-    # A buffer that fills is the growth: no other is to be looked for.
+    # A buffer that fills explains the growth, so skip the search for other causes.
     blamed = shortage.attribution.contributors[:1]
     filling = any(each.task in shortage.filling for each in blamed)
     if is_thrashing(swap) and SPECS[kind].of_group and shortage.reading.swapped > 0:
@@ -208,7 +212,7 @@ def _memory_advice(shortage: Shortage) -> Iterator[str]:
 
 
 def _guard_advice(shortage: Shortage) -> Iterator[str]:
-    """Its limit can be raised while it runs, and nothing is lost at it until somebody decides."""
+    """Advice for a guard: its limit can be raised, and at its limit a program only stops."""
     limit = size_above(max(shortage.reading.limit, shortage.reading.used))
     blamed = shortage.attribution.contributors
     known = next(iter(shortage.tasks), None)
@@ -225,12 +229,14 @@ def _guard_advice(shortage: Shortage) -> Iterator[str]:
 
 
 def _worker_advice(shortage: Shortage) -> Iterator[str]:
-    """Where a task's memory lies in its worker processes: its own lines are not to blame."""
+    """
+    Advice if most of a task's memory is in its workers, so that its own lines are not the cause.
+    """
     for contributor in shortage.attribution.contributors[:1]:
         task = shortage.tasks.get(contributor.task)
         if task is None:
             return
-        # Below a launcher the worker is the training.
+        # If a launcher started the training, the training itself is a child process.
         trainings = {agent.key for agent in shortage.agents.get(task.key, ())}
         own = [
             max(0, each.rss_bytes - (each.shared_bytes or 0) - (each.cow_bytes or 0))
@@ -263,7 +269,8 @@ _STEADY = (
     "It grows steadily: in a loop, look for tensors, losses or frames that are appended to a list; "
     "keep float(loss) instead of the tensor."
 )
-# Flat, falling: full, and nobody is known to have filled it. It may have been so before we looked.
+# FLAT and FALLING are left out: the resource may have been full before the first sample, so the
+# cause is unknown.
 _BY_REGIME = {
     Regime.STAIRCASE: "It grows in steps, often once an epoch: look for what is kept at the end of "
     "one (histories, predictions, a dataset that is cached again).",
@@ -274,18 +281,18 @@ _BY_REGIME = {
 
 
 def _regime_advice(shortage: Shortage) -> Iterator[str]:
-    """What grows like that."""
+    """Advice for the kind of the growth."""
     text = _BY_REGIME.get(shortage.regime)
     if shortage.regime is Regime.UNKNOWN and any(
         each.slope_bytes_per_s > 0 for each in shortage.attribution.contributors
     ):
-        text = _STEADY  # seen for too short a time to say how
+        text = _STEADY  # observed too briefly to know the kind of the growth
     if text is not None:
         yield text
 
 
 def _agent_advice(shortage: Shortage) -> Iterator[str]:
-    """Which batch, buffer or line to change, where an agent tells of it."""
+    """Name the batch, buffer or line to change, if an agent reports it."""
     room = max(0.0, _USABLE * shortage.reading.limit - shortage.reading.used)
     for contributor in shortage.attribution.contributors:
         filling = shortage.filling.get(contributor.task)
@@ -294,7 +301,8 @@ def _agent_advice(shortage: Shortage) -> Iterator[str]:
         growth = shortage.growth.get(contributor.task)
         if growth is not None:
             yield from growth_advice(growth, contributor.slope_bytes_per_s)
-        # What grows from step to step is no matter of the batch; noise beside its activations is.
+        # The batch does not explain memory that grows from step to step. Slow growth is only noise
+        # next to the activations.
         fast = _SOON_S * shortage.slope_per_s >= _PART * shortage.reading.limit
         grows = shortage.regime in _GROWING and fast and filling is None
         for agent in shortage.agents.get(contributor.task, ()):
@@ -311,13 +319,13 @@ def _batch_advice(
         return
     need = f"Batch {batch} needs {format_bytes(activations)} of activations"
     if shortage.spec.scope is Scope.CARD:
-        # What a card holds at the end of a step is without them.
+        # The memory on the GPU at the end of a step does not contain the activations.
         allocated = [each.used_bytes for each in agent.allocators]
         if len(allocated) != 1:
             return
         budget = _USABLE * limit - allocated[0]
     else:
-        # Of what is used now, all but the activations stays, whoever holds it.
+        # All memory in use stays in use, except for the activations of this task.
         own = shortage.tasks[task].rss_bytes if task in shortage.tasks else 0
         rest = (parts.gradients_bytes or 0) + (parts.optimizer_bytes or 0)
         rest += sum(each.bytes for each in parts.buffers)
@@ -332,13 +340,13 @@ def _batch_advice(
 
 def filling_advice(filling: Filling, room: float) -> str:
     """
-    A buffer on its way, and whether it will fit.
+    Describe a buffer that is filling, and whether it will fit.
+
+    A count that "fits" leaves room for the overhead of the elements and for the first step.
 
     Args:
-        filling: as it is now.
+        filling: current state of the buffer.
         room: bytes that may still be taken.
-
-    What is said to fit leaves room for the overhead of its elements and for the first step.
     """
     name = filling.what.removeprefix("the ").partition(" of ")[0]
     rest = max(0.0, filling.bytes - filling.filled_bytes)
@@ -368,11 +376,11 @@ def filling_advice(filling: Filling, room: float) -> str:
 
 def growth_advice(growth: MemoryGrowth, slope_bytes_per_s: float | None = None) -> Iterator[str]:
     """
-    What grows, and where.
+    Yield what grows, and where.
 
     Args:
-        growth: as the agent has seen it.
-        slope_bytes_per_s: of the task; None: name what was found however small it is.
+        growth: report of the agent.
+        slope_bytes_per_s: growth of the task. None: name all findings, however small.
     """
     own = next((each for each in growth.lines if each.own), None)
     first = growth.lines[0] if growth.lines else None
@@ -400,7 +408,7 @@ def growth_advice(growth: MemoryGrowth, slope_bytes_per_s: float | None = None) 
 
 
 def _round_down(count: float) -> int:
-    """Down to a number that a person would choose: two digits, or a multiple of 8."""
+    """Round down to a convenient number: two digits, or a multiple of 8."""
     whole = max(0, int(count))
     if whole < 16:
         return whole

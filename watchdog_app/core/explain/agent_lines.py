@@ -1,4 +1,4 @@
-"""What the agent in a task says, what became of a request to save, what a pause means. Pure."""
+"""Text for the state of an agent, the outcome of a save request, and a pause. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 def agent_line(agent: Agent | None, now_unix_s: float) -> str:
     """
-    `keras, epoch 4, step 1210, loss 0.312; rescue at step 1200, 12 s ago`, or `no agent`.
+    Return `keras, epoch 4, step 1210, loss 0.312; rescue at step 1200, 12 s ago`.
 
     Args:
-        agent: of a task; None: it has none.
-        now_unix_s: what the age of the rescue is counted to.
+        agent: agent of a task. None gives `no agent`.
+        now_unix_s: current time, for the age of the rescue.
     """
     if agent is None:
         return "no agent"
@@ -45,7 +45,7 @@ def agent_line(agent: Agent | None, now_unix_s: float) -> str:
 
 
 def save_line(request: Mapping[str, Any]) -> str:
-    """One line on what became of a request: path, step, size and seconds where it was saved."""
+    """Return one line on the outcome of a request. A save shows path, step, size and seconds."""
     name = plain(request.get("name") or request.get("task") or "?")
     status = request.get("status")
     detail = plain(request.get("detail") or "")
@@ -62,9 +62,9 @@ def save_line(request: Mapping[str, Any]) -> str:
 
 
 def pause_advice(kind: str | None) -> list[str]:
-    """What not to do while a task is paused; None: its kind is not known."""
+    """Return what not to do while a task is paused. None: the kind of the task is unknown."""
     lines = []
-    # Measured: jupyter_client waits 5 s for a kernel that was told to shut down, then kills it.
+    # Measured: after a shutdown request, jupyter_client waits 5 s for the kernel, then kills it.
     if kind is None or kind in KERNELS:
         lines.append(
             "Do not press Restart or Shutdown in Jupyter meanwhile: that kills a paused kernel and "

@@ -1,4 +1,4 @@
-"""The account of an end, and what to change after it."""
+"""Explain an exit, and what to change after it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _MOST_GREW = 4
 
 def advice_after_exit(entry: Mapping[str, Any]) -> Iterator[str]:
     """
-    Sentences, the most useful first; none after an end of another cause.
+    Yield advice, most useful first. Empty unless an out-of-memory error or a lost worker ended it.
 
     Args:
-        entry: of the journal, of kind "death" or "end".
+        entry: journal entry of kind "death" or "end".
     """
     cause = entry.get("cause")
     if cause == "failed" and _lost_a_worker(entry):
@@ -69,10 +69,10 @@ def advice_after_exit(entry: Mapping[str, Any]) -> Iterator[str]:
 
 def growth_lines(entry: Mapping[str, Any]) -> Iterator[str]:
     """
-    Which lines and tensors grew, as its agent had told before the end.
+    Yield the lines and tensors that grew, as the agent reported before the end.
 
     Args:
-        entry: of the journal; nothing is said of one that came to an end of its own will.
+        entry: journal entry. The result is empty after a normal exit.
     """
     grew = entry.get("grew")
     if cause_spec(entry.get("cause")).by_itself or not isinstance(grew, list):
@@ -81,7 +81,7 @@ def growth_lines(entry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _lost_a_worker(entry: Mapping[str, Any]) -> bool:
-    """Whether its crash report says that a worker was killed."""
+    """Whether the crash report says that a worker was killed."""
     return any(
         each.get("source") == "python" and lost_worker(str(each.get("text")))
         for each in objects(entry, "evidence")
@@ -108,15 +108,15 @@ def describe_death(
     earlier: RescueRecord | None = None,
 ) -> str:
     """
-    One exit: what happened, the evidence, who used the memory, what was saved, how to resume.
+    Explain one exit: what happened, the evidence, the use of memory, the rescue, how to resume.
 
     Args:
-        entry: of the journal, of kind "death" or "end".
-        at: its time, for people.
-        now_unix_s: to say how long ago.
-        advice: of the last danger that it was in.
-        successor: the task that runs in its place now: "pid" and "name".
-        earlier: of a training that had ended before in the same process.
+        entry: journal entry of kind "death" or "end".
+        at: time of the exit, as text for people.
+        now_unix_s: current time, for the age of the exit.
+        advice: advice of the last incident that named the task.
+        successor: the task that replaced it: "pid" and "name".
+        earlier: rescue of an earlier training in the same process.
     """
     death = _Death(entry)
     lines = [*_headline(death, at, now_unix_s), "", *_evidence_lines(entry)]
@@ -133,7 +133,7 @@ def describe_death(
 
 
 class _Death:
-    """An entry of the journal, read once."""
+    """Parsed fields of a journal entry."""
 
     def __init__(self, entry: Mapping[str, Any]) -> None:
         self.entry = entry
@@ -147,11 +147,11 @@ class _Death:
 
     @property
     def of_worker_alone(self) -> bool:
-        """Whether a worker ended of a task that has saved nothing."""
+        """Whether only a worker ended, and its task has not saved anything."""
         return self.worker is not None and self.rescue is None
 
     def since(self, moment: object) -> float | None:
-        """From a moment to the end; None: one of them is not known."""
+        """Return the seconds from a moment to the end. None: one of them is unknown."""
         begin = number_or_none(moment)
         return None if self.unix_s is None or begin is None else max(0.0, self.unix_s - begin)
 
@@ -221,7 +221,7 @@ def _saved_lines(death: _Death, earlier: RescueRecord | None) -> Iterator[str]:
         return
     agent = death.agent or {}
     step, age_s = agent.get("step"), number_or_none(agent.get("report_age_s"))
-    # Agents report once a second: it had made further steps.
+    # Agents report once a second, so the training had made further steps.
     read = "" if age_s is None else f", {format_duration(age_s)} before the end"
     at = f"It was at step {step} when last read{read}"
     if death.rescue is not None:
@@ -274,7 +274,7 @@ def _resume_lines(death: _Death, successor: Mapping[str, Any] | None) -> Iterato
         yield "To continue from there, run it again: it starts over and says which lines to write:"
     elif saved:
         yield "To continue from there:"
-    elif death.had_agent or "next_limit" in death.entry:  # which only a guard gives
+    elif death.had_agent or "next_limit" in death.entry:  # only entries of a guard have next_limit
         yield "To start it again:"
     else:
         yield "To start it again, with its work saved next time:"
@@ -284,7 +284,7 @@ def _resume_lines(death: _Death, successor: Mapping[str, Any] | None) -> Iterato
 
 
 def _notebook_resume_lines(saved: bool, by_lines: bool, restarted: bool) -> Iterator[str]:
-    """What to type in a notebook to resume the training."""
+    """Yield what to type in a notebook to resume the training."""
     if not saved:
         begin = "run" if restarted else "restart the kernel and run"
         yield f"To continue: {begin} its cells. With this line in the first one its next training"
@@ -310,7 +310,7 @@ def _advice_lines(advice: Sequence[str]) -> Iterator[str]:
 
 
 def _command(entry: Mapping[str, Any]) -> str | None:
-    """`cd FOLDER && watchdog exec -- python train.py`, to be pasted; None: it is not known."""
+    """Return `cd FOLDER && watchdog exec -- python train.py`, ready to paste. None: unknown."""
     argv = entry.get("argv")
     if not isinstance(argv, list) or not argv or any("\n" in str(word) for word in argv):
         return None

@@ -1,4 +1,4 @@
-"""The GPUs of a status as lines: memory, load, heat, power, what is wrong. Pure."""
+"""Lines for the GPUs of a status: memory, load, temperature, power, problems. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from watchdog_app.core.model.status import Gpu, Status
 
 _BAR_COLUMNS = 12
-_NAME, _BAR, _RATIO, _POWER = 2, 3, 5, 8  # cells of a GPU's line
+_NAME, _BAR, _RATIO, _POWER = 2, 3, 5, 8  # columns of a GPU's line
 _RIGHT = {5, 6, 7, 8}
-# Worth a word on the line; the others are usual while idle or at full load.
+# Shown on the line. The other reasons are normal while idle or at full load.
 _THROTTLING = {
     "hardware_slowdown": "slowed down",
     "software_thermal": "clocked down for heat",
@@ -23,21 +23,22 @@ _THROTTLING = {
     "power_brake": "power brake",
 }
 _MOST_PIDS = 8
-_LONG = 10_000  # columns where nobody said how wide a line may be
-_OTHERS_SHARE = 0.05  # of the memory, held by programs that are not watched
+_LONG = 10_000  # columns if the line width is not limited
+_OTHERS_SHARE = 0.05  # share of the memory that unwatched programs hold
 
 
 def gpu_lines(status: Status, columns: int | None, style: Style, everything: bool) -> list[str]:
     """
-    A line a GPU: number, name, memory, load, heat, power, and what is wrong or foreseen.
+    Return a line for each GPU: index, name, memory, load, temperature, power, problems.
 
-    For want of room the last goes to a line of its own; then power, ratio, bar and name go.
+    If the terminal is too narrow, the problems move to a line of their own. Then power, ratio, bar
+    and name are dropped.
 
     Args:
-        status: the last one.
-        columns: of the terminal; None: nothing is shortened.
+        status: the last status.
+        columns: columns of the terminal; None: nothing is shortened.
         style: colours and symbols.
-        everything: programs that are not watched, notes and driver events as well.
+        everything: whether to list unwatched programs, notes and driver events as well.
     """
     groups = grouped_lines(status, status.gpus, columns, style, everything=everything)
     return [line for group in groups for line in group]
@@ -47,12 +48,12 @@ def grouped_lines(
     status: Status, gpus: Sequence[Gpu], columns: int | None, style: Style, *, everything: bool
 ) -> list[list[str]]:
     """
-    The same by GPU: its line first, then remarks.
+    Return the lines by GPU: its line first, then remarks.
 
     Args:
-        status: the last one.
-        gpus: those of it to show.
-        columns: of the terminal; None: nothing is shortened.
+        status: the last status.
+        gpus: the GPUs of the status to show.
+        columns: columns of the terminal; None: nothing is shortened.
         style: colours and symbols.
         everything: see `gpu_lines`.
     """
@@ -84,7 +85,7 @@ def grouped_lines(
 
 
 def _labels(gpus: Sequence[Gpu]) -> list[str]:
-    """`GPU 1`; of partitions, which share number and name, `GPU 1 part 0`."""
+    """Return `GPU 1`, or `GPU 1 part 0` for partitions, which share index and name."""
     parts: dict[str, int] = {}
     found = []
     for gpu in gpus:
@@ -99,7 +100,7 @@ def _labels(gpus: Sequence[Gpu]) -> list[str]:
 
 def _fit_table(rows: list[list[str]], columns: int) -> Table:
     table = Table(rows, _RIGHT, gives_way=_NAME, gap=2)
-    # A name may be cut short: it says less than its power.
+    # A name may be shortened, because the power is more useful.
     for column, least in ((None, 10), (_BAR, 8), (_POWER, 8), (_RATIO, 6), (_NAME, 0)):
         if table.room(columns) >= min(table.wanted(), least):
             break
@@ -138,7 +139,7 @@ def _cells(gpu: Gpu, label: str, style: Style) -> list[str]:
 
 
 def _problems(gpu: Gpu, status: Status) -> list[str]:
-    """What is wrong with a GPU, or foreseen, the worst first."""
+    """Return current and predicted problems of a GPU, worst first."""
     title = plain(gpu.title)
     if (gpu.state or "ok") != "ok":
         return [] if gpu.state == "asleep" or title else [plain(gpu.state)]

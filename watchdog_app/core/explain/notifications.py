@@ -1,4 +1,4 @@
-"""Notifications in words: what happened, what it means now, what to do."""
+"""Text of notifications: what happened, what it means now, what to do."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ from watchdog_app.core.model.resource import SPECS, ResourceKind, Save, Scope
 
 _BRIMFUL = 0.97
 _NOTEBOOKS = frozenset((TaskKind.NOTEBOOK, TaskKind.KERNEL))
-_AT_HAND_S = 30.0  # the end of a trend, which is told though something else is expected
+# an exhaustion by the trend within this time is shown even with another expected need
+_AT_HAND_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the sentences are made of."""
+    """Input of the sentences."""
 
     decision: Decision
     task: Task | None
@@ -40,16 +41,16 @@ class Facts:
     name: str
 
     def number(self, key: str) -> float | None:
-        """A figure of the decision's evidence; None where there is none."""
+        """Return a figure of the decision's evidence. None: missing."""
         value = self.decision.evidence.get(key)
         return value if isinstance(value, int | float) else None
 
     def text(self, key: str, limit: int = 200) -> str | None:
         """
-        A text of the evidence, safe to show; None where there is none.
+        Return a text of the evidence, safe to show. None: missing.
 
         Args:
-            key: of the evidence.
+            key: key of the evidence.
             limit: most characters.
         """
         value = self.decision.evidence.get(key)
@@ -57,17 +58,17 @@ class Facts:
 
     @property
     def label(self) -> str:
-        """What the resource is called."""
+        """Name of the resource."""
         return self.text("label") or "memory"
 
     @property
     def is_hot(self) -> bool:
-        """Whether it is about heat."""
+        """Whether the resource is a temperature."""
         return SPECS[self.decision.resource.kind].scope is Scope.HEAT
 
     @property
     def heated(self) -> str:
-        """What gets hot, at the beginning of a sentence."""
+        """The hot device, capitalized for the start of a sentence."""
         return _capitalize(phrases.heated_device(self.label))
 
     @property
@@ -90,7 +91,7 @@ class Facts:
 
     @property
     def rescue(self) -> str | None:
-        """The newest rescue in words."""
+        """The newest rescue as text. None: the task has no rescue."""
         path, step = self.text("path"), self.number("rescue_step") or self.number("step")
         if path is None and self.saved is not None:
             path, step = clean(self.saved.path, 200), self.saved.step
@@ -101,18 +102,18 @@ class Facts:
 
     @property
     def command(self) -> str:
-        """The task as an argument."""
+        """The task as an argument of a command."""
         return "--all" if self.task is None else shell_argument(self.task.name, self.task.key.pid)
 
 
 def _interval_text(facts: Facts) -> str:
-    """`, 30 s to 2 min from now`; nothing where no end is foreseen."""
+    """Return `, 30 s to 2 min from now`. Empty without a forecast."""
     between = phrases.format_interval(facts.number("low_s"), facts.number("high_s"))
     return f", {between} from now" if between else ""
 
 
 def _save_lines(facts: Facts) -> Iterator[str]:
-    """What is and will be saved."""
+    """Yield what has been saved and what will be saved."""
     if facts.task is None:
         return
     if facts.agent is None:
@@ -127,12 +128,12 @@ def _save_lines(facts: Facts) -> Iterator[str]:
 
 
 def _advice(facts: Facts) -> list[str]:
-    """The first sentence: a notification is short, `watchdog explain` has the others."""
+    """Return the first advice only, to keep it short; `watchdog explain` shows the others."""
     return [] if facts.incident is None else list(facts.incident.advice[:1])
 
 
 def _capitalize(text: str) -> str:
-    """With a capital at its beginning, the rest as it is."""
+    """Capitalize the first character and keep the rest."""
     return text[:1].upper() + text[1:]
 
 
@@ -143,12 +144,12 @@ def notification(
     incident: Incident | None = None,
 ) -> Notification:
     """
-    The notification that a decision of kind `notify` asks for.
+    Build the notification of a decision of kind `notify`.
 
     Args:
-        decision: `evidence["topic"]` says what it is about.
-        task: the one that it concerns, as it is or was last seen.
-        agent: the one that the task holds or held.
+        decision: `evidence["topic"]` gives the topic.
+        task: the task's current or last state.
+        agent: current or last state of its agent.
         incident: for its advice.
     """
     topic = Topic(str(decision.evidence.get("topic", Topic.WARNING.value)))
@@ -177,7 +178,7 @@ def _warning(facts: Facts) -> tuple[str, list[str]]:
     if spec.save is Save.EVERYBODY:
         return _shutdown_warning(facts)
     eta, expected = facts.number("eta_s"), facts.text("expected", 300)
-    # What is expected is no matter of the trend until now, unless that is about to end as well.
+    # Show the trend next to an expected need only if the trend ends soon as well.
     trend = expected is None or (eta is not None and eta < _AT_HAND_S)
     title = f"{spec.title} {phrases.format_eta(eta if trend else None)}: {facts.name}"
     lines = [] if expected is None else [f"{_capitalize(expected)}."]
@@ -210,7 +211,7 @@ def _warning(facts: Facts) -> tuple[str, list[str]]:
 
 
 def _growth_source(facts: Facts) -> str:
-    """Where growth comes from that is put on no task, as far as it was seen."""
+    """Return the known source of growth that is not attributed to a task."""
     others = facts.number("others_share") or 0.0
     unaccounted = facts.number("unaccounted_share") or 0.0
     if others + unaccounted <= 0.5:
@@ -320,7 +321,8 @@ def _resolved(facts: Facts) -> tuple[str, list[str]]:
     if SPECS[kind].scope is Scope.BATTERY:
         return title, [f"The {facts.label} will last: {facts.level}."]
     lines = [f"{label} has stopped filling up: {facts.level}."]
-    if limit and used >= _BRIMFUL * limit:  # steady is not safe where nothing is left
+    # a steady level is not safe if the resource is almost full
+    if limit and used >= _BRIMFUL * limit:
         title = f"No longer growing: {facts.name}"
         lines.append("It is all but full: the next larger request there fails or ends it.")
     return title, lines
@@ -338,7 +340,7 @@ def _exited(facts: Facts) -> tuple[str, list[str]]:
     step = facts.number("step")
     if facts.rescue is not None:
         saved = facts.saved
-        # Agents report once a second: the rescue may be of a later step than the last report.
+        # Agents report once a second, so the rescue may be of a later step than the last report.
         further = step is not None and (saved is None or step > saved.step)
         at = f" It was at step {step:.0f} when last read." if further else ""
         lines.append(f"{_capitalize(facts.rescue)}, saved {phrases.format_age(age)}.{at}")
@@ -362,7 +364,7 @@ def _restarted(facts: Facts) -> tuple[str, list[str]]:
 
 
 def _shutdown_warning(facts: Facts) -> tuple[str, list[str]]:
-    """Heat that switches something off, and a battery that runs empty."""
+    """Text for heat that switches a device off, and for a battery that runs empty."""
     when = phrases.format_eta(facts.number("eta_s"))
     label, thing = _capitalize(facts.label), ""
     if facts.is_hot:
@@ -390,7 +392,7 @@ def _shutdown_warning(facts: Facts) -> tuple[str, list[str]]:
 
 
 def _fault(facts: Facts) -> tuple[str, list[str]]:
-    """A card or its driver that is out of order, or something that brakes."""
+    """Text for a fault of a GPU or its driver, and for a slowdown."""
     trouble, known = facts.text("trouble") or "", facts.text("name") is not None
     thing = facts.label.partition(" (")[0]
     title = f"{_capitalize(thing)} {TITLES.get(trouble, 'has a fault')}"
@@ -404,20 +406,20 @@ def _fault(facts: Facts) -> tuple[str, list[str]]:
 
 
 def _other_names(facts: Facts) -> str:
-    """Who else is hit."""
+    """Return the names of the other affected tasks."""
     others, more = facts.text("others") or "", facts.number("more") or 0.0
     return others + (f" and {more:.0f} more" if others and more else "")
 
 
 def _affected_lines(facts: Facts) -> Iterator[str]:
-    """Who was on it, and what is left of their work."""
+    """Yield the affected tasks, and what is left of their work."""
     others = _other_names(facts)
     if others:
         yield f"With it: {others}."
     if not facts.number("fatal"):
         return
     if facts.number("card_works"):
-        # The card goes on; of the program nobody has said more than that it was hit.
+        # The GPU still works. About the program it is only known that the fault hit it.
         yield (
             f"{facts.name} was on it, and may end with an error of CUDA's at its next step; the "
             "card itself works."
@@ -435,11 +437,12 @@ def _affected_lines(facts: Facts) -> Iterator[str]:
 
 
 class _TopicSpec(NamedTuple):
-    """One row: what a notification of a topic says and which buttons it may have."""
+    """One row: the text of a topic's notification and its possible buttons."""
 
     text: Callable[[Facts], tuple[str, list[str]]]
-    buttons: tuple[str, ...]  # the most useful first; desktops show three or four
-    # "critical" stays on the screen and comes through quiet hours; empty: by the incident's stage.
+    buttons: tuple[str, ...]  # most useful first; desktops show three or four
+    # "critical" stays on the screen and ignores do-not-disturb. Empty: depends on the incident's
+    # stage.
     urgency: str = ""
 
 
@@ -461,14 +464,14 @@ _TOPICS = {
 
 
 def _urgency(stage: Stage, topic: Topic) -> str:
-    """A fault is urgent by what it costs; a resource only at its very end."""
+    """Return the urgency: of a fault by its cost, of a resource critical only at stage PAUSE."""
     if topic in (Topic.FAULT, Topic.SLOWED):
         return {Stage.WATCH: "low", Stage.WARN: "normal"}.get(stage, "critical")
     return "critical" if stage >= Stage.PAUSE else "normal"
 
 
 def _buttons(keys: Sequence[str], facts: Facts) -> Iterator[NotificationAction]:
-    """Those that make sense for this task now."""
+    """Yield the buttons that make sense for this task now."""
     has_task = facts.task is not None
     fits = {
         "save": has_task and facts.agent is not None and facts.number("may_save") != 0,

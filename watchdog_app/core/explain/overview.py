@@ -1,4 +1,4 @@
-"""The state of the whole machine in one level and one sentence."""
+"""The state of the whole machine as one level and one sentence."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from watchdog_app.core.model.resource import (
     is_condition,
 )
 
-_SOON_S = 120.0  # a forecast nearer than this is named before its evidence is certain
-_NEARLY_FULL = 0.98  # of a card's memory
+_SOON_S = 120.0  # a predicted exhaustion within this time is named before the evidence is certain
+_NEARLY_FULL = 0.98  # share of a GPU's memory
 _BLINDING = ("gpu", "hardware", "machine", "engine")  # sources of faults that hide a danger
 
 
 class Card(NamedTuple):
-    """A graphics card and what is wrong with it."""
+    """A GPU and its fault."""
 
     label: str
     level: Level
-    title: str  # "is lost"; empty where it is well
+    title: str  # "is lost"; empty if the GPU works
 
 
 class Overview(NamedTuple):
-    """What every screen says first."""
+    """First line of every screen."""
 
     level: Level
-    headline: str  # without a point at its end
+    headline: str  # without a period at its end
 
 
 def overview(
@@ -54,19 +54,19 @@ def overview(
     held: Mapping[ProcessKey, str],
 ) -> Overview:
     """
-    What is most urgent on this machine.
+    Return the most urgent fact about this machine.
 
     Args:
-        tasks: of the latest sample.
-        readings: of the same sample.
+        tasks: tasks of the latest sample.
+        readings: readings of the same sample.
         assessments: by resource.
-        incidents: the open ones.
+        incidents: open incidents.
         agents: by task.
-        cards: every graphics card.
+        cards: every GPU.
         faults: what cannot be measured, and why.
         paused: tasks that watchdog has paused.
-        held: tasks that stand still at the limit of `watchdog exec`, with the PID and the size
-            to give `watchdog limit`.
+        held: tasks stopped at the limit of `watchdog exec`, with the PID and the size to give
+            `watchdog limit`.
     """
     names = {task.key: clean(task.name) for task in tasks}
     standing = [key for key in (*held, *paused) if key in names]
@@ -92,7 +92,7 @@ def overview(
     fault = next((each for each in faults if each.source.partition(".")[0] in _BLINDING), None)
     if fault is not None:
         return Overview(Level.WARNING, clean(fault.message.partition(". ")[0].rstrip("."), 200))
-    # What may become a danger, else what is being saved, else that all is well.
+    # Report a possible danger, otherwise a save in progress, otherwise that all is well.
     for each in dangers:
         if each.eta_s < _SOON_S and each.ends:
             text = f"{each.end(certain=False)} (not certain yet){each.of_whom}"
@@ -111,7 +111,7 @@ def overview(
 
 
 class _Danger(NamedTuple):
-    """A resource, where it goes, and the task that makes it grow."""
+    """A resource, its assessment, and the task that makes it grow."""
 
     assessment: Assessment
     reading: Reading
@@ -128,12 +128,12 @@ class _Danger(NamedTuple):
 
     @property
     def ends(self) -> bool:
-        """Whether its end harms a training; heat that slows down and a full disk do not."""
+        """Whether exhaustion harms a training. A slowdown by heat or a full disk does not."""
         scope = SPECS[self.reading.key.kind].scope
         return self.reading.fatal or scope in (Scope.MEMORY, Scope.CARD)
 
     def end(self, *, certain: bool = True) -> str:
-        """`RAM full in about 4 min`, or `RAM could be full in about 4 min`."""
+        """Return `RAM full in about 4 min`, or `RAM could be full in about 4 min`."""
         label = clean(self.reading.label, 80)
         if self.assessment.forecast is None:
             how = "nearly full" if self.reading.unit == "bytes" else "close to its limit"
@@ -143,12 +143,12 @@ class _Danger(NamedTuple):
 
     @property
     def of_whom(self) -> str:
-        """`: train.ipynb`; empty if that is not known."""
+        """Text such as `: train.ipynb`. Empty if the task is unknown."""
         return "" if self.whose is None else f": {clean(self.whose)}"
 
 
 def _concerns_only(incident: Incident, tasks: Collection[ProcessKey]) -> bool:
-    """Whether all tasks that an incident names are stopped: then it is no danger any more."""
+    """Whether all tasks that an incident names are stopped. The incident is then not a danger."""
     contributors = {contributor.task for contributor in incident.contributors}
     return bool(contributors) and contributors <= set(tasks) and not is_condition(incident.resource)
 
@@ -156,7 +156,7 @@ def _concerns_only(incident: Incident, tasks: Collection[ProcessKey]) -> bool:
 def _worst_text(
     level: Level, dangers: Sequence[_Danger], open_ones: Sequence[Incident], cards: Sequence[Card]
 ) -> str:
-    """The resource of this level that ends soonest, else the incident, else the card."""
+    """Return the resource of this level that runs out first, otherwise the incident or GPU."""
     for danger in dangers:
         if danger.level is level:
             return f"{danger.end()}{danger.of_whom}"
@@ -168,7 +168,7 @@ def _worst_text(
 
 
 def _nearly_full(readings: Sequence[Reading]) -> str:
-    """A card that is all but full and steady: the next larger request may fail."""
+    """Return a note on a GPU whose memory is steady but full: a larger request may fail."""
     for reading in readings:
         full = reading.limit > 0 and reading.used >= _NEARLY_FULL * reading.limit
         if full and reading.key.kind is ResourceKind.GPU_MEMORY:

@@ -1,4 +1,4 @@
-"""Words for resources, times and levels, the same in every text."""
+"""Shared phrases for resources, times and levels."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ KINDS: dict[str, str] = {
     TaskKind.PYTHON: "Python",
 }
 _TOO_FAR_S = 30 * 86400.0
-WHILE_IT_RUNS = "While it runs or is stopped"  # advice that has no sense after an end
+WHILE_IT_RUNS = "While it runs or is stopped"  # prefix of advice that is useless after an exit
 
 
 def format_eta(eta_s: float | None) -> str:
-    """`in about 4 min`: as exact as a forecast is, and no more."""
+    """Return `in about 4 min`, rounded to the accuracy of a forecast."""
     if eta_s is None or not math.isfinite(eta_s) or eta_s > _TOO_FAR_S:
         return "soon"
     if eta_s < 1.5:
@@ -39,11 +39,11 @@ def format_eta(eta_s: float | None) -> str:
 
 def format_interval(low_s: float | None, high_s: float | None) -> str:
     """
-    `30 s to 2 min`, `30 s or more`, or nothing where neither end is known.
+    Return `30 s to 2 min`, or `30 s or more`. Empty if the lower end is unknown.
 
     Args:
         low_s: lower end in seconds.
-        high_s: upper end; None or infinity for an open one.
+        high_s: upper end in seconds; None or infinity: open.
     """
     if low_s is None:
         return ""
@@ -54,7 +54,7 @@ def format_interval(low_s: float | None, high_s: float | None) -> str:
 
 
 def format_forecast(value: Forecast | None) -> str:
-    """`in about 48 s (30 s to 1.5 min)`, or that nothing points to an end."""
+    """Return `in about 48 s (30 s to 1.5 min)`, or `no end in sight` without a forecast."""
     if value is None:
         return "no end in sight"
     return f"{format_eta(value.eta_s)} ({format_interval(value.low_s, value.high_s)})"
@@ -62,7 +62,9 @@ def format_forecast(value: Forecast | None) -> str:
 
 def format_level(used: float, limit: float, unit: str) -> str:
     """
-    `6.00 GiB of 7.00 GiB`, `78 of 83 °C`; of a battery `41 % left` (its use is what is gone).
+    Return `6.00 GiB of 7.00 GiB`, `78 of 83 °C`, or for a battery `41 % left`.
+
+    The use of a battery is the used part of its charge.
 
     Args:
         used: in `unit`.
@@ -80,10 +82,10 @@ def format_level(used: float, limit: float, unit: str) -> str:
 
 def format_slope(slope_per_s: float | None, unit: str) -> str:
     """
-    How fast it moves, as people count: `+21.0 MiB/s`, `+2.1 °C/min`; nothing where level.
+    Return a slope in common units: `+21.0 MiB/s`, `+2.1 °C/min`. Empty if level.
 
     Args:
-        slope_per_s: units a second.
+        slope_per_s: units per second.
         unit: "bytes", "celsius", "watts" or "ratio".
     """
     text = quantities.movement(slope_per_s, unit)
@@ -92,11 +94,11 @@ def format_slope(slope_per_s: float | None, unit: str) -> str:
 
 def nearness_text(kind: ResourceKind, label: str) -> str:
     """
-    `RAM is about to run out`, `GPU 0 is about to switch off from heat`.
+    Return `RAM is about to run out`, or `GPU 0 is about to switch off from heat`.
 
     Args:
-        kind: of the resource.
-        label: of the resource.
+        kind: kind of the resource.
+        label: label of the resource.
     """
     if SPECS[kind].scope is Scope.HEAT:
         return f"{heated_device(label)} is about to switch off from heat"
@@ -105,12 +107,14 @@ def nearness_text(kind: ResourceKind, label: str) -> str:
 
 def end_text(reading: Reading, label: str, *, certain: bool = True) -> str:
     """
-    What a resource comes to, before `format_eta`: `RAM full`, `GPU 0 will switch off from heat`.
+    Return the exhaustion of a resource, to be followed by `format_eta`.
+
+    Examples: `RAM full`, `GPU 0 will switch off from heat`.
 
     Args:
-        reading: of the resource.
+        reading: reading of the resource.
         label: its label, safe to show.
-        certain: False: it only could come to that.
+        certain: False: write `could` instead of a definite statement.
     """
     scope = SPECS[reading.key.kind].scope
     if scope is Scope.HEAT:
@@ -120,20 +124,20 @@ def end_text(reading: Reading, label: str, *, certain: bool = True) -> str:
 
 
 def heated_device(label: str) -> str:
-    """What gets hot, of a resource's label: `GPU 0` of `heat of GPU 0 (switches off at 98 °C)`."""
+    """Return the hot device of a label: `GPU 0` of `heat of GPU 0 (switches off at 98 °C)`."""
     thing = label.partition(" (")[0]
     return thing.removeprefix("heat of ").removesuffix(" heat")
 
 
 def format_age(seconds: float | None) -> str:
-    """`12 s ago`, `just now`."""
+    """Return `12 s ago`, or `just now`."""
     if seconds is None:
         return "at an unknown time"
     return "just now" if seconds < 1 else f"{format_duration(seconds)} ago"
 
 
 def resume_text(rescue: RescueRecord | None) -> str:
-    """How a training resumes from its rescue after a restart, as a sentence's end."""
+    """Return how a training resumes from its rescue after a restart, as the end of a sentence."""
     if rescue is not None and rescue.by_lines:
         return "start it again: it starts over and says which lines resume it."
     return "start it again: it resumes from there."

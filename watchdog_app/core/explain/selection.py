@@ -1,4 +1,4 @@
-"""Which tasks, resources and GPUs of a status a screen shows, and in which order. Pure."""
+"""Select and sort the tasks, resources and GPUs of a status for a screen. Pure."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _HALF_FULL = 0.5
 
 def sort_tasks(tasks: Sequence[Task], sort: str = "urgency") -> list[Task]:
     """
-    The tasks in an order; unknown figures come last, equal ones by pid.
+    Return the tasks sorted. Unknown figures come last, equal figures are sorted by pid.
 
     Args:
-        tasks: of a status.
+        tasks: tasks of a status.
         sort: one of `SORTS`.
     """
     return sorted(tasks, key=_SORT_KEYS[sort])
 
 
 def split_background(tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
-    """The tasks worth a line, and the small idle interpreters that a desktop runs."""
+    """Return the tasks to list, and the small idle interpreters that a desktop runs."""
     shown: list[Task] = []
     hidden: list[Task] = []
     for task in tasks:
@@ -45,11 +45,11 @@ def split_background(tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
 
 def listed_resources(status: Status, everything: bool) -> tuple[list[Resource], int]:
     """
-    The resources worth a line, and how many others are far from their limits.
+    Return the resources to list, and the number of others far from their limits.
 
     Args:
-        status: the last one.
-        everything: whether those far from their limits are listed as well.
+        status: the last status.
+        everything: whether to list the resources far from their limits as well.
     """
     first = [one for one in status.resources if one.display == "always"]
     if status.host.swap_total_bytes:
@@ -63,7 +63,7 @@ def listed_resources(status: Status, everything: bool) -> tuple[list[Resource], 
     for one in rest:
         near = one.level > Level.OK
         if one.kind == "gpu_memory" and status.gpus:
-            continue  # on the line of its GPU
+            continue  # shown on the line of its GPU
         if one.display == "in_danger" and not near:
             continue
         full = one.display == "half_full" and (one.ratio or 0) >= _HALF_FULL
@@ -76,11 +76,11 @@ def listed_resources(status: Status, everything: bool) -> tuple[list[Resource], 
 
 def gpu_resources(gpu: Gpu, status: Status) -> list[Resource]:
     """
-    Memory and temperatures of a GPU.
+    Return the memory and the temperatures of a GPU.
 
     Args:
-        gpu: one of the status.
-        status: the last one.
+        gpu: a GPU of the status.
+        status: the last status.
     """
     if not gpu.id:
         return []
@@ -94,11 +94,11 @@ def gpu_resources(gpu: Gpu, status: Status) -> list[Resource]:
 
 def nearest_resource(status: Status, task: Task) -> Resource | None:
     """
-    The resource that a task is forecast to exhaust, else the fullest that can hit it.
+    Return the resource that a task is predicted to exhaust, otherwise the fullest one above it.
 
     Args:
-        status: the last one.
-        task: one of it.
+        status: the last status.
+        task: a task of the status.
     """
     above = [one for one in status.resources if task.pid in one.tasks]
     foreseen = [one for one in above if one.eta_s is not None]
@@ -109,7 +109,7 @@ def nearest_resource(status: Status, task: Task) -> Resource | None:
 
 
 def gpu_numbers(task: Task) -> str:
-    """The GPUs that a task is on: `0`, `0,2`, and `0-7` of eight in a row; empty: on none."""
+    """Return the GPUs of a task: `0`, `0,2`, or `0-7` for eight in a row. Empty without a GPU."""
     known = [one.index for one in task.gpus]
     runs: list[list[int]] = []
     for index in sorted({each for each in known if each is not None}):

@@ -1,4 +1,4 @@
-"""The state of a task, of the machine and of an incident in words: `watchdog explain`."""
+"""Explain the state of a task, the machine or an incident: `watchdog explain`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _STAGES = {
 }
 
 
-# What is broken or brakes has no end that a rescue could come before.
+# A fault or a slowdown has no time to exhaustion, so its stages need other words.
 _SEVERITIES = {
     Stage.OK: "over",
     Stage.WATCH: "good to know",
@@ -62,17 +62,17 @@ def describe_task(
     now_unix_s: float,
 ) -> str:
     """
-    One task: what it uses, where it is going, what stops it first, what was decided.
+    Describe one task: its usage, its forecast, its nearest limit, its incidents.
 
     Args:
-        task: of the latest sample.
-        outlook: its line of the status; None: not known yet.
-        agent: its agent; None without one.
-        hardware: of the latest sample; None: its GPUs are left out.
+        task: task of the latest sample.
+        outlook: its outlook; None: not known yet.
+        agent: its agent; None without an agent.
+        hardware: hardware of the latest sample; None: the GPUs are left out.
         readings: every resource of the latest sample.
         assessments: by resource.
-        incidents: the open ones.
-        now_unix_s: what ages are counted to.
+        incidents: open incidents.
+        now_unix_s: current time, for ages.
     """
     incidents = tuple(incidents)
     lines = list(_usage(task, outlook))
@@ -99,7 +99,7 @@ def _outlook_lines(
     assessments: Mapping[ResourceKey, Assessment],
     incidents: Sequence[Incident],
 ) -> Iterator[str]:
-    """What stops it first, what others fill up, or what has befallen its card."""
+    """Yield what the task runs out of first, what others fill up, or its GPU's fault."""
     if outlook is not None and outlook.resource is not None:
         yield _forecast_text(
             next((each for each in hit if each.key == outlook.resource), None), outlook
@@ -144,15 +144,15 @@ def describe_machine(
     now_unix_s: float,
 ) -> str:
     """
-    The machine: its memory, every resource that matters, what is going on.
+    Describe the machine: its memory, the relevant resources, the open incidents.
 
     Args:
-        host: its memory.
-        tasks: of the latest sample.
+        host: memory of the machine.
+        tasks: tasks of the latest sample.
         readings: every resource of the latest sample.
         assessments: by resource.
-        incidents: the open ones.
-        now_unix_s: what ages are counted to.
+        incidents: open incidents.
+        now_unix_s: current time, for ages.
     """
     watched = "1 Python task is" if len(tasks) == 1 else f"{len(tasks)} Python tasks are"
     lines = [
@@ -178,11 +178,11 @@ def describe_machine(
 
 def describe_incident(incident: Incident, now_unix_s: float) -> str:
     """
-    One incident: since when, how bad, why, who, what to do.
+    Describe one incident: its age, severity, reason, tasks and advice.
 
     Args:
         incident: open or closed.
-        now_unix_s: what its age is counted to.
+        now_unix_s: current time, for its age.
     """
     since = format_duration(max(0.0, now_unix_s - incident.opened_unix_s))
     label, broken = clean(incident.label, 120), is_condition(incident.resource)
@@ -199,7 +199,7 @@ def describe_incident(incident: Incident, now_unix_s: float) -> str:
 
 
 def _contributor_text(incident: Incident, each: Contributor) -> str:
-    """What a task has to do with an incident."""
+    """Return the role of a task in an incident."""
     who, kind = f"{clean(each.name)} (pid {each.task.pid})", incident.resource.kind
     if is_condition(incident.resource):
         return f"{'It was on it' if kind is ResourceKind.GPU_HEALTH else 'It concerns'}: {who}"
@@ -234,7 +234,7 @@ def _forecast_text(reading: Reading | None, outlook: TaskOutlook) -> str:
 def _resources(
     readings: Sequence[Reading], assessments: Mapping[ResourceKey, Assessment]
 ) -> Iterator[str]:
-    """A line each; temperatures that go nowhere are left out, there are dozens of them."""
+    """Yield a line per resource, without the dozens of temperatures that stay calm."""
     for reading in readings:
         known = assessments.get(reading.key)
         quiet = known is None or (known.stage is Stage.OK and known.forecast is None)
@@ -279,7 +279,7 @@ def _agent(agent: AgentState | None, now_unix_s: float) -> Iterator[str]:
 
 
 def memory_part_lines(parts: MemoryParts) -> Iterator[str]:
-    """What the memory of a training is for: lines for a person, the largest part first."""
+    """Yield lines on the parts of a training's memory, largest first."""
     named = [
         ("weights", parts.weights_bytes),
         ("gradients", parts.gradients_bytes),
@@ -302,12 +302,12 @@ def memory_part_lines(parts: MemoryParts) -> Iterator[str]:
 
 def _cards_of_task(task: Task, agent: AgentState | None, hardware: Hardware) -> Iterator[str]:
     """
-    What a task holds on the cards, and what its framework has given out of that.
+    Yield the memory of a task on the GPUs, and the share that its framework has allocated.
 
     Args:
-        task: to describe.
-        agent: its agent; None without one.
-        hardware: of the latest sample.
+        task: the task to describe.
+        agent: its agent; None without an agent.
+        hardware: hardware of the latest sample.
     """
     for use in devices.devices_by_task(hardware, (task,)).get(task.key, ()):
         amount = "an unknown amount" if use.memory_bytes is None else format_bytes(use.memory_bytes)
@@ -324,11 +324,11 @@ def _cards_of_task(task: Task, agent: AgentState | None, hardware: Hardware) -> 
 
 def stall_lines(reasons: Sequence[StallReason], task: Task) -> Iterator[str]:
     """
-    All evidence of the most likely reason, and how to see what each thread does.
+    Yield the evidence of the most likely reason, and the command that shows all threads.
 
     Args:
-        reasons: of a stalled task, the most likely first.
-        task: the stalled one.
+        reasons: reasons of a stalled task, most likely first.
+        task: the stalled task.
     """
     for reason in reasons[:1]:
         yield f"Most likely {reason.text}:"
