@@ -1,9 +1,9 @@
 """
-When growth is evidence enough, and how sure a forecast is.
+Rules for when growth is convincing, and the interval of a forecast.
 
-Most growth is innocent: loading, warm-up, a burst, one tooth of a sawtooth, a
-cache that fills. Each rule here rules one of these out, and a trend has to pass
-all of them. How well the thresholds carry over: `bench/forecast_fit.py`.
+Most growth is harmless: loading, warm-up, a burst, one tooth of a sawtooth, a filling cache. Each
+rule excludes one of these, and a trend must pass all rules. `bench/forecast_fit.py` measures how
+well the thresholds work on other series.
 """
 
 from __future__ import annotations
@@ -17,54 +17,54 @@ from watchdog_app.core.forecast.trends import Trend, TrendKind
 from watchdog_app.core.model.decisions import Forecast
 
 _LATELY_S = 60.0
-_SLACK = 0.005  # of the limit: the same level
-_JUMP = 0.25  # of the gain: a rise above the claimed growth is not part of it
-NOW_S = 2.0  # the last moments
-SWINGS = 0.25  # height of the swings as a share of the growth, from which on they are a habit
-_TALL = 3.0  # ... and from which on the growth is lost in them
-_OFF_LINE = 0.05  # of the gain: a line that lies so far above the value has ended
-_PAUSE_S, _PAUSES = 1.0, 1.5  # a pause may be longer than all before by so much, and so many times
+_SLACK = 0.005  # of the limit: smaller differences count as the same level
+_JUMP = 0.25  # of the gain: a value this far above the trend is a jump, not part of it
+NOW_S = 2.0  # length of the present, for the question whether the series rises now
+SWINGS = 0.25  # swing height as a share of the growth from which the series counts as swinging
+_TALL = 3.0  # swing height as a share of the growth from which the growth is not significant
+_OFF_LINE = 0.05  # of the gain: a line this far above the value has ended
+_PAUSE_S, _PAUSES = 1.0, 1.5  # longest accepted pause: _PAUSE_S plus _PAUSES times the longest yet
 _GLIMPSE_S = 3.0
-_FULL_SLACK = 0.005  # of the limit: keeps the evidence finite when there is no room left
+_FULL_SLACK = 0.005  # of the limit: keeps the evidence finite when no room is left
 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
     """
-    What a tier asks of growth.
+    Conditions for convincing growth in one tier (notify or save).
 
-    `evidence` is growth seen per room left: nothing is extrapolated further
-    than in proportion to what was seen.
+    `evidence` is the growth so far divided by the room left. It limits an extrapolation in
+    proportion to the observed growth.
     """
 
-    span_s: float = 25.0  # growth that began with the process: loading is over sooner
-    late_span_s: float = 14.0  # growth that began later: bursts are over sooner
+    span_s: float = 25.0  # least span of growth that began with the process; loading is shorter
+    late_span_s: float = 14.0  # least span of growth that began later; bursts are shorter
     late_evidence: float = 1.3
-    young_s: float = 10.0  # what begins within this time began with the process
+    young_s: float = 10.0  # growth that begins within this time began with the process
     evidence: float = 2.6
     horizon_s: float = 18.0
     agreement: float = 0.85
-    recent_low: float = 0.7  # slower at the end: saturating
-    recent_high: float = 2.2  # faster at the end: a jump, to be read on its own
-    latest: float = 0.35  # and still growing right now
-    novelty: float = 0.06  # of the limit: higher than any peak before the growth
+    recent_low: float = 0.7  # smallest final slope per mean slope; below, the growth saturates
+    recent_high: float = 2.2  # largest final slope per mean slope; above, the growth is a jump
+    latest: float = 0.35  # least present slope per mean slope: the growth still continues
+    novelty: float = 0.06  # least rise above all earlier peaks, as a share of the limit
     peaks_agreement: float = 0.8
     peaks_misfit: float = 0.18
-    # Growth too fast for that long a look: it must begin late and lead to new heights.
+    # Faster growth needs a shorter span, but must begin late and rise far above earlier peaks.
     fast_span_s: float = 6.0
     fast_evidence: float = 1.7
     fast_horizon_s: float = 4.8
     fast_age_s: float = 30.0
     fast_novelty: float = 0.1
-    # Growth seen for long may be told of earlier than `horizon_s`.
+    # Growth over a long span convinces earlier than `horizon_s` before the end.
     long_span_s: float = 43.0
     long_evidence: float = 3.7
-    long_share: float = 0.25  # of the span, how far ahead
-    overwhelming: float = 13.0  # evidence that needs no span
-    rising: float = 0.4  # growth of the last moments that opens a case, as a share of the claimed
+    long_share: float = 0.25  # longest time ahead, as a share of the span
+    overwhelming: float = 13.0  # evidence that needs no minimum span
+    rising: float = 0.4  # least growth of the last NOW_S, as a share of the trend's growth
 
     def times(self, factor: float) -> Thresholds:
-        """The same thresholds, scaled to ask for more evidence and a shorter horizon."""
+        """Scaled thresholds; a factor above 1 asks for more evidence and a shorter horizon."""
         return replace(
             self,
             span_s=self.span_s * factor,
@@ -81,25 +81,25 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The moment at which growth is compared with the limit."""
+    """The state of the series at the moment of a forecast."""
 
     t: float
     used: float
     limit: float
-    start_t: float  # when the series began
+    start_t: float  # start of the series
     turning_points: TurningPoints
-    # The lowest value of the last moments with its time: what rises now is above it.
+    # Lowest value of the last NOW_S, with its time: a series that rises now is above it.
     low_t: float = 0.0
     low: float = 0.0
-    still_s: float = 0.0  # since the series was last higher than ever
-    pauses: Collection[tuple[float, float]] = ()  # (end, length) of earlier ones, oldest first
+    still_s: float = 0.0  # time since the last new maximum
+    pauses: Collection[tuple[float, float]] = ()  # (end, length) of earlier pauses, oldest first
 
 
 def room_left(trend: Trend, view: View) -> float:
-    """From the upper envelope, or the value if that is higher, to the limit."""
+    """Distance from the upper envelope, or from the value if it is higher, to the limit."""
     level = trend.level
     if trend.kind is TrendKind.PEAKS and trend.amplitude >= SWINGS:
-        # Between two peaks their line goes on rising, at most until the next one is due.
+        # The line of the peaks rises between two peaks, at most until the next peak is due.
         peak_t, patience_s = trend.reference
         level += trend.slope * min(view.t - peak_t, 0.5 * patience_s)
     return max(0.0, view.limit - max(view.used, level))
@@ -109,16 +109,16 @@ def convincing_eta_s(
     trend: Trend, view: View, ask: Thresholds, convinced: bool = False
 ) -> float | None:
     """
-    Seconds to exhaustion by this trend, or None when innocent explanations remain.
+    Seconds to exhaustion by this trend; None: the growth may be harmless.
 
-    Only what rises at this moment convinces; once it has, it may pause for as
-    long as it has paused before.
+    Only a series that rises now convinces. After that it may pause for about as long as its
+    earlier pauses.
 
     Args:
         trend: growth that the series shows.
-        view: the moment.
-        ask: what the tier asks for.
-        convinced: whether the tier was convinced a moment ago.
+        view: state of the series at this moment.
+        ask: thresholds of the tier.
+        convinced: whether the previous sample convinced this tier.
     """
     if not _is_well_formed(trend, ask) or not _is_continuing(trend, view, ask, convinced):
         return None
@@ -131,7 +131,7 @@ def convincing_eta_s(
 
 
 def _is_well_formed(trend: Trend, ask: Thresholds) -> bool:
-    """Rules out noise, saturation, a jump, and tall swings that hardly grow."""
+    """Excludes noise, saturation, a jump, and tall swings with little growth."""
     if not ask.recent_low <= trend.recent <= ask.recent_high:
         return False
     if trend.kind is not TrendKind.PEAKS:
@@ -144,15 +144,15 @@ def _is_well_formed(trend: Trend, ask: Thresholds) -> bool:
 
 
 def _is_continuing(trend: Trend, view: View, ask: Thresholds, convinced: bool) -> bool:
-    """Rules out a ramp that has ended, and a rise that is no part of what is claimed."""
+    """Excludes a ramp that has ended, and a rise that is not part of the trend."""
     if _latest(trend, view) < ask.latest or view.used > trend.level + _JUMP * trend.gain:
         return False
     if trend.kind is TrendKind.PEAKS and trend.amplitude >= SWINGS:
-        return True  # what swings is below its peaks most of the time
+        return True  # a swinging series is below its peaks most of the time
     below = _OFF_LINE if trend.kind is TrendKind.LINE else _JUMP
     if trend.level - view.used > below * trend.gain:
         return False
-    # The last moments rose by a fair share of what is claimed.
+    # The last moments rose by a sufficient share of the trend's growth.
     least = ask.rising * trend.slope * max(view.t - view.low_t, NOW_S)
     return view.used - view.low > least or _may_pause(trend, view, convinced)
 
@@ -161,14 +161,14 @@ def _required_novelty(
     trend: Trend, view: View, ask: Thresholds, room: float, eta_s: float
 ) -> float | None:
     """
-    How far above all earlier peaks the growth must lead; None when it was not seen for long enough.
+    How far above all earlier peaks the series must rise; None: the span is too short.
 
     Args:
         trend: growth that the series shows.
-        view: the moment.
-        ask: what the tier asks for.
-        room: up to the limit, in the resource's unit.
-        eta_s: to the limit.
+        view: state of the series at this moment.
+        ask: thresholds of the tier.
+        room: distance to the limit, in the resource's unit.
+        eta_s: time to the limit.
 
     Returns:
         A share of the limit.
@@ -176,11 +176,11 @@ def _required_novelty(
     span = view.t - trend.start_t
     evidence = trend.gain / (room + _FULL_SLACK * view.limit)
     if trend.bend is not None:
-        # The way ahead takes less time than the way here: then time is the measure.
+        # Accelerating growth: the rest takes less time than the growth so far, so compare times.
         evidence = min(2.0 * evidence, max(evidence, span / (eta_s + 0.1)))
     age = trend.start_t - view.start_t
     young = age < ask.young_s
-    # Loading does not steepen all the way.
+    # Loading does not accelerate over its whole span.
     loading = young and trend.bend is None
     if (
         span >= (ask.span_s if young else ask.late_span_s)
@@ -204,7 +204,7 @@ def _required_novelty(
 
 
 def _is_new_high(trend: Trend, view: View, level: float, novelty: float) -> bool:
-    """Rules out what comes back: a level that was reached and left again before."""
+    """Excludes a level that the series has reached and left again before."""
     visits = view.turning_points.visits(level - _SLACK * view.limit, trend.start_t)
     if visits.times >= 2 or (visits.latest_t is not None and view.t - visits.latest_t < _LATELY_S):
         return False
@@ -214,18 +214,18 @@ def _is_new_high(trend: Trend, view: View, level: float, novelty: float) -> bool
 
 
 def _may_pause(trend: Trend, view: View, convinced: bool) -> bool:
-    """Whether stillness by now is no more than what the growth went through before."""
+    """Whether the present pause is at most as long as earlier pauses of the growth."""
     lengths = [length for end, length in view.pauses if end >= trend.start_t]
     second, longest = sorted([0.0, 0.0, *lengths])[-2:]
     return view.still_s <= (_PAUSE_S + _PAUSES * longest if convinced else second)
 
 
 def _latest(trend: Trend, view: View) -> float:
-    """Growth since the trend's reference, as a share of its slope."""
+    """Slope since the trend's reference, as a share of the trend's slope."""
     if trend.kind is TrendKind.LINE:
         return 1.0
     if trend.kind is TrendKind.PEAKS:
-        # The next peak is due one block after the last; two without it, and it has stopped.
+        # The next peak is due one block after the last; after two blocks the growth has stopped.
         peak_t, patience_s = trend.reference
         return 1.0 if view.t - peak_t <= patience_s else 0.0
     floor_t, floor = trend.reference
@@ -235,18 +235,19 @@ def _latest(trend: Trend, view: View) -> float:
     return (view.used - floor) / max(0.1, passed) / trend.slope
 
 
-# Coefficients: always, by scales that say sooner (or later), by youth. Near the quantiles of
-# (true / foretold) on the recorded failures, `bench/forecast_interval.py`.
+# Coefficients of the interval's ends: constant, scales that predict an earlier (later) end, youth.
+# Close to the quantiles of (true / predicted) time on recorded failures,
+# `bench/forecast_interval.py`.
 _LOW = (0.05, 1.8, 0.3)
 _HIGH = (0.08, 0.2, 0.1)
 _WIDEST = 2.0
 _YOUTH_S = 8.0
 _SHORT_S = 0.3
-_JITTER_S = 0.5  # a look and what the sample missed
-_HAS_A_SAY = 0.6  # concordance of what has a say
-_GROWS = 0.3  # slope of the last third as a share of the whole
-# Wider both ways: growth that bends, and a series that has only begun. Both miss often on
-# programs of every kind.
+_JITTER_S = 0.5  # one sampling interval and changes between samples
+_HAS_A_SAY = 0.6  # least concordance of a trend that can widen the interval
+_GROWS = 0.3  # least slope of the last third as a share of the mean slope
+# Both ends are wider for accelerating growth and for a new series, because forecasts of these
+# are often wrong for all kinds of programs.
 _BENDS, _STEEPER = 0.3, 1.35
 _BEGUN, _BEGUN_S = 0.5, 15.0
 
@@ -256,9 +257,9 @@ def forecast_interval(chosen: Trend, trends: Sequence[Trend], view: View) -> For
     Median and 80 % interval of the time to exhaustion.
 
     Args:
-        chosen: the trend that the median is read from.
-        trends: all of them; where they disagree the interval is wider.
-        view: the moment.
+        chosen: trend that gives the median.
+        trends: all trends; the more they differ, the wider the interval.
+        view: state of the series at this moment.
     """
     eta = chosen.time_to(room_left(chosen, view))
     soonest = latest = eta
@@ -277,7 +278,7 @@ def forecast_interval(chosen: Trend, trends: Sequence[Trend], view: View) -> For
 
 
 def interval_widening(chosen: Trend, view: View) -> float:
-    """What widens both ends, as the logarithm of a factor: at least 0."""
+    """The logarithm of the factor that widens both ends of the interval, at least 0."""
     bends = chosen.bend is not None or chosen.recent > _STEEPER
     begun = _BEGUN * math.exp(-(view.t - view.start_t) / _BEGUN_S)
     return begun + _BENDS if bends else begun

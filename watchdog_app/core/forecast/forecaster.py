@@ -1,4 +1,4 @@
-"""The forecaster: growth read on many time scales, weighed against innocent explanations."""
+"""The main forecaster: growth on many time scales, tested against harmless explanations."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from watchdog_app.core.forecast.shape import LineFit, RegimeFilter, TurningPoint
 from watchdog_app.core.forecast.trends import Trend, TrendKind, read_scale, read_turns
 from watchdog_app.core.model.decisions import Caution, Regime
 
-_GAP_S = 30.0  # nothing is known of what happened in a longer gap
-_SHORTEST = 2  # scale; blocks of 1 s
-_TURN = 0.04  # of the limit; smaller turns are noise
-_IGNORE = 1e-5  # of the largest value seen
-_MATTERS = 2e-3  # of the largest value seen: less growth than this is no trend
-_FULL = 0.985  # of the limit: at the end, whatever the trend says
-_LEAST_EVIDENCE = 0.02  # growth per room left; a forecast from less would be a guess
-_LIKELY = 0.3  # growth per room left
-_LATE = 0.65  # of the limit, where the last-chance rule begins
-_LAST_BLOCKS = 8  # of the shortest scale: some 2 s
-_LAST_GAIN = 0.02  # of the limit, in that time
+_GAP_S = 30.0  # after a longer gap the old samples say nothing about the trend
+_SHORTEST = 2  # index of the shortest scale for trends: blocks of 1 s
+_TURN = 0.04  # of the limit: smaller turns are noise
+_IGNORE = 1e-5  # of the largest value so far: smaller differences are ignored
+_MATTERS = 2e-3  # of the largest value so far: less growth is not a trend
+_FULL = 0.985  # of the limit: from here the series is full, regardless of the trend
+_LEAST_EVIDENCE = 0.02  # growth per room left: a forecast from less would be a guess
+_LIKELY = 0.3  # growth per room left: less cannot convince at any caution
+_LATE = 0.65  # of the limit: start of the last-chance rule
+_LAST_BLOCKS = 8  # blocks of the base scale for the last-chance rule: about 2 s
+_LAST_GAIN = 0.02  # of the limit: least growth over these blocks
 _LAST_HORIZON_S = 12.0
-_BURST_RATE = 0.13  # of the limit a second: faster growth is a burst ...
-_TOP = 0.93  # ... until it is as high as this
+_BURST_RATE = 0.13  # of the limit per second: faster growth is a burst, if below _TOP
+_TOP = 0.93  # of the limit
 _STARTING_S, _STARTING = 12.0, 2.0
 _CRITICAL, _CRITICAL_GAIN, _CRITICAL_S = 0.98, 0.002, 3.0
 
 
-# An eighth of a block's length, and a whole one.
+# Intervals for reading a scale: an eighth of a block with a trend, else a whole block.
 _REREAD_S, _REREAD_AT_REST_S = (
     tuple(share * BASE_S * (1 << scale) - 0.01 for scale in range(LEVELS)) for share in (0.125, 1.0)
 )
-_OFTEN = 3  # times at its limit and away again: it lives there
-_PAUSE_S, _PAUSES = 0.5, 16  # shortest pause in the growth, and how many are kept
-_HIGHER = 1e-3  # of the largest value seen: less than that is no growth
-_AGREES = 0.6  # concordance
-_STILL, _JUMPS = 0.5, 1.7  # slope of the last third as a share of the whole
+_OFTEN = 3  # visits to the limit after which being full is normal for the series
+_PAUSE_S, _PAUSES = 0.5, 16  # shortest recorded pause in the growth, and the number kept
+_HIGHER = 1e-3  # of the largest value so far: a smaller rise is not a new maximum
+_AGREES = 0.6  # least concordance of a trend to forecast from
+_STILL, _JUMPS = 0.5, 1.7  # bounds for the slope of the last third per mean slope
 _YOUNG_LINE_S = 3.0
 STRICT = Thresholds()
 EAGER = Thresholds(
@@ -54,7 +54,7 @@ EAGER = Thresholds(
     late_span_s=10.0,
     evidence=1.7,
     late_evidence=1.3,
-    horizon_s=math.inf,  # the cost of acting sets it
+    horizon_s=math.inf,  # the cost of a save sets the horizon
     recent_low=0.75,
     fast_evidence=1.4,
     fast_horizon_s=5.0,
@@ -63,12 +63,12 @@ EAGER = Thresholds(
 
 
 class TrendForecaster:
-    """Forecast of one series."""
+    """Forecasts one series from its trends."""
 
     def __init__(self, strict: Thresholds = STRICT, eager: Thresholds = EAGER) -> None:
         self.strict, self.eager = strict, eager
         self._start: float | None = None
-        self.thought = False  # the last sample led to a new reading
+        self.thought = False  # whether the last sample updated the trends
         self._reset()
         self._t = self._used = self._limit = 0.0
 
@@ -88,12 +88,12 @@ class TrendForecaster:
 
     def update(self, mono_s: float, used: float, limit: float) -> None:
         """
-        Take a sample; times increase.
+        Add a sample.
 
         Args:
-            mono_s: when it was measured.
-            used: in the resource's unit.
-            limit: in the same unit.
+            mono_s: time of the sample, later than the last one.
+            used: level in the resource's unit.
+            limit: limit in the same unit.
         """
         if self._start is None:
             self._start = mono_s
@@ -118,23 +118,23 @@ class TrendForecaster:
             self._outlook.age(passed)
 
     def set_caution(self, caution: Caution) -> None:
-        """From now on ask for more or less evidence before growth counts as convincing."""
+        """Set how much evidence growth needs from now on."""
         factor = DEMAND[caution]
         self.strict, self.eager = STRICT.times(factor), EAGER.times(factor)
 
     def assess(self) -> Outlook:
-        """Where the series leads, as of the last sample."""
+        """The forecast as of the last sample."""
         return self._outlook
 
     def trends(self) -> list[Trend]:
-        """All growth that the series shows, longest scale first."""
+        """All trends of the series, longest scale first."""
         found = [c for level in reversed(self._trends) for c in level]
         if self._line is not None:
             found.append(self._line)
         return found
 
     def view(self) -> View:
-        """The moment of the last sample."""
+        """The state of the series at the last sample."""
         start = self._t if self._start is None else self._start
         low_t, low = self._t, self._used
         for block in reversed(self._scales.levels[0]):
@@ -155,7 +155,7 @@ class TrendForecaster:
         )
 
     def _update_trends(self) -> None:
-        """Update the trends, each scale as often as its blocks are long."""
+        """Update the trends; a scale with longer blocks is updated less often."""
         t, matters, ignore = self._t, _MATTERS * self._top, _IGNORE * self._top
         due, trends, levels, used = self._due, self._trends, self._scales.levels, self._used
         for scale in range(_SHORTEST, LEVELS):
@@ -164,7 +164,7 @@ class TrendForecaster:
             whole = levels[scale]
             if len(whole) < 4:
                 continue
-            # A scale that shows no growth is looked at more rarely: rest has to be cheap.
+            # Read a scale without growth less often, so that idle series cost little.
             due[scale] = t + (_REREAD_S if trends[scale] else _REREAD_AT_REST_S)[scale]
             trends[scale] = []
             oldest = whole[0][3]
@@ -198,11 +198,11 @@ class TrendForecaster:
             return
         view = self.view()
         was, used, limit = self._outlook, self._used, self._limit
-        # What counts as a turn depends on the limit: good for an alarm, not for the forecast.
+        # Turning points depend on the limit: use their trend for alarms, not for the forecast.
         turns = read_turns(self._turning_points.peaks, self._turning_points.troughs)
         if turns is not None:
             trends = [*trends, turns]
-        # Cheap sieve: less growth than this convinces at no caution.
+        # Cheap filter: less growth does not convince at any caution.
         likely = [c for c in trends if c.gain >= _LIKELY * (limit - max(used, c.level))]
         strict = self.soonest(likely, view, self.strict, was.strict_eta_s is not None)
         eager = self.soonest(likely, view, self.eager, was.eager_eta_s is not None)
@@ -239,23 +239,23 @@ class TrendForecaster:
 
     @staticmethod
     def is_full(view: View) -> bool:
-        """Whether the series is at its end, higher than where it often came and left again."""
+        """Whether the series is full, and not at a level that it often reaches and leaves."""
         if view.used < _FULL * view.limit:
             return False
         return view.turning_points.visits((_FULL - _TURN) * view.limit, view.t).times < _OFTEN
 
     @staticmethod
     def soonest(trends: list[Trend], view: View, ask: Thresholds, convinced: bool) -> float | None:
-        """Time to exhaustion by the most urgent trend that convinces, None when none does."""
+        """Time to exhaustion by the most urgent convincing trend; None: no trend convinces."""
         etas = (convincing_eta_s(trend, view, ask, convinced) for trend in trends)
         return min((eta for eta in etas if eta is not None), default=None)
 
     def choose(self, trends: list[Trend]) -> Trend | None:
         """
-        The trend to forecast from, chosen without regard to the limit.
+        The trend to forecast from, independent of the limit.
 
-        Where the series swings, its rising peaks; else the present line; else
-        the longest scale that still holds, so that more room never brings the end nearer.
+        If the series swings, its rising peaks; else the present line; else the longest scale that
+        still grows. The limit does not matter, so more room never makes the time shorter.
         """
         shortest: Trend | None = None
         longest: Trend | None = None
@@ -279,7 +279,7 @@ class TrendForecaster:
         return longest or shortest
 
     def _is_filling(self, view: View) -> bool:
-        """At the limit and still rising: what sits there quietly may do so for days."""
+        """At the limit and still rising; a level series can stay there for days."""
         base = self._scales.levels[0]
         if view.used < _CRITICAL * view.limit or len(base) < _LAST_BLOCKS:
             return False
@@ -287,10 +287,10 @@ class TrendForecaster:
 
     def last_chance(self) -> float | None:
         """
-        Time to full by the last seconds' growth, when little room is left.
+        Time to full at the growth of the last seconds; None unless little room is left.
 
-        Growth that takes 5 s from half full to full must not be missed for want
-        of evidence; faster growth is a burst, and could not be answered anyway.
+        Growth from half full to full in 5 s must not be missed for lack of evidence. Faster growth
+        is a burst, and leaves no time to react.
         """
         view, base = self.view(), self._scales.levels[0]
         if view.used < _LATE * view.limit or len(base) < _LAST_BLOCKS:
@@ -308,6 +308,6 @@ class TrendForecaster:
         if eta > _LAST_HORIZON_S:
             return None
         if view.t - view.start_t < _STARTING_S:
-            eta *= _STARTING  # most that grows so fast so soon is loading: wait for half the room
+            eta *= _STARTING  # so early, fast growth is mostly loading: wait for half the room
         visits = view.turning_points.visits(view.used - 0.005 * view.limit, then[0])
         return None if visits.times else eta

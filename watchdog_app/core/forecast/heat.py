@@ -1,12 +1,12 @@
 """
-Time until a temperature is reached.
+Forecasts of the time until a temperature reaches its limit.
 
-Heat saturates: under a steady load a temperature approaches a level, ever more slowly (Newton's
-law of cooling). Time constants of heat sinks are 20 to 120 s, of the silicon on them 1 to 3 s. A
-straight line through the beginning of such a curve gives a false alarm when a training starts.
+Temperatures saturate: under a steady load a temperature approaches a final value ever more slowly
+(Newton's law of cooling). Time constants of heat sinks are 20 to 120 s, of the silicon 1 to 3 s. A
+straight line through the start of such a curve gives a false alarm when a training starts.
 
-So growth counts only when its curve leads beyond the limit. As much of it must have been seen as is
-still to come, and no forecast reaches further ahead than that.
+So growth counts only if its curve leads above the limit. The rise so far must be about as large as
+the rest. A forecast reaches no further ahead than the measured time.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from watchdog_app.core.forecast import DEMAND, Outlook
 from watchdog_app.core.forecast.slow import Bins
 from watchdog_app.core.model.decisions import Caution, Forecast, Regime
 
-_BIN_S = 2.0  # sensors are read as often
-_WINDOWS = (12, 24, 48, 96, 192)  # bins
-_SHORTEST = 8  # bins of a rise: of less than 16 s noise makes what it likes
-_ONSET = 0.15  # of the rise: lower than that it had not begun
-_FOR_NOTICES = 12  # shorter rises do for a silent save alone
-_GAIN_C = 3.0  # less is the fan, or the next batch
-_CERTAIN = 3.0  # standard errors
-_MARGIN = 0.15  # of the gain: the bend must lead so far beyond the limit
-_STRICT_GAIN, _EAGER_GAIN = 1.0, 0.6  # seen, as a share of what is to come
-_STRICT_SPAN, _EAGER_SPAN = 0.75, 1.0  # ahead, as a share of the time seen
-_KNOWN_C = 1.0  # it has been as hot before, and nothing happened
-_KNOWN_BINS = 10  # ... for so long
-_KNOWN_SPANS = 40  # of the longest window each: the hottest of each is remembered, four hours long
-_KNOWN_ROOM_C = 5.0  # that near to the limit nothing is taken for granted
-_CONFIRMED = 2  # bins in a row
-_AT_LIMIT_C = 1.5  # a sensor of whole degrees never shows more
+_BIN_S = 2.0  # reading interval of the sensors
+_WINDOWS = (12, 24, 48, 96, 192)  # bins per window
+_SHORTEST = 8  # bins of a rise: a shorter rise (16 s) may be noise
+_ONSET = 0.15  # of the rise: below this level the rise has not started
+_FOR_NOTICES = 12  # bins: a shorter rise only allows a silent save
+_GAIN_C = 3.0  # a smaller rise is due to the fan or the next batch
+_CERTAIN = 3.0  # standard errors of a significant slope
+_MARGIN = 0.15  # of the gain: the curve must lead this far above the limit
+_STRICT_GAIN, _EAGER_GAIN = 1.0, 0.6  # least rise so far, as a share of the rest
+_STRICT_SPAN, _EAGER_SPAN = 0.75, 1.0  # most time ahead, as a share of the measured time
+_KNOWN_C = 1.0  # a past temperature within this difference counts as equally hot
+_KNOWN_BINS = 10  # bins for which a temperature must last to count as harmless
+_KNOWN_SPANS = 40  # spans (longest windows) whose maximum is kept: four hours
+_KNOWN_ROOM_C = 5.0  # this close to the limit, earlier harmless heat does not count
+_CONFIRMED = 2  # consecutive bins that confirm an alarm
+_AT_LIMIT_C = 1.5  # a sensor with whole degrees may show this much less than the limit
 _MOVES_C_PER_S = 0.02
 _CRITICAL_S = 3.0
 _LOW, _HIGH = 0.6, 2.0
 
 
 class _Rise(NamedTuple):
-    """Growth over one window that leads to the limit."""
+    """A rise over one window that leads to the limit."""
 
     eta_s: float
     slope_per_s: float
@@ -50,15 +50,15 @@ class _Rise(NamedTuple):
 
 class HeatForecaster:
     """
-    Forecast of one temperature towards the limit at which something switches itself off.
+    Forecasts when one temperature reaches the limit at which a device switches off.
 
-    Asks for no faster looks: the sensor has nothing new to say sooner.
+    It never asks for faster samples, because the sensor does not update faster.
     """
 
     def __init__(self) -> None:
         self._bins = Bins(_BIN_S, _WINDOWS[-1])
         self._outlook = Outlook()
-        # The hottest that was survived in each span, the newest last, and bins in that one.
+        # Highest harmless temperature of each span, newest last, and number of bins in the newest.
         self._known: deque[float] = deque([-math.inf], maxlen=_KNOWN_SPANS)
         self._spent = 0
         self._demand = 1.0
@@ -68,12 +68,12 @@ class HeatForecaster:
 
     def update(self, mono_s: float, used: float, limit: float) -> None:
         """
-        Take a sample in degrees Celsius; times increase.
+        Add a sample in degrees Celsius.
 
         Args:
-            mono_s: when it was measured.
-            used: the temperature.
-            limit: the threshold.
+            mono_s: time of the sample, later than the last one.
+            used: temperature.
+            limit: temperature of the shutdown.
         """
         passed = 0.0 if self._t is None else mono_s - self._t
         self._t, self._limit = mono_s, limit
@@ -83,11 +83,11 @@ class HeatForecaster:
             self._outlook.age(passed)
 
     def set_caution(self, caution: Caution) -> None:
-        """From now on ask for more or less evidence."""
+        """Set how much evidence a rise needs from now on."""
         self._demand = DEMAND[caution]
 
     def assess(self) -> Outlook:
-        """Where the temperature leads, as of the last sample."""
+        """The forecast as of the last sample."""
         return self._outlook
 
     def _update_outlook(self) -> None:
@@ -99,7 +99,7 @@ class HeatForecaster:
             strict = math.inf
         if self._half_confirmed < _CONFIRMED:
             eager = math.inf
-        # Twice in a row: one reading is noise.
+        # Two bins in a row, because a single one may be noise.
         if min(self._bins.values[-2:]) >= self._limit - _AT_LIMIT_C:
             strict = eager = 0.0
         self._update_known()
@@ -107,11 +107,11 @@ class HeatForecaster:
 
     def _read_windows(self) -> tuple[float, _Rise | None, bool]:
         """
-        What the rises lead to that have enough evidence for a save.
+        Read the rises that have enough evidence for a save.
 
         Returns:
-            Seconds to the limit by what is evidence for a notification too, infinite without; the
-            rise that is there first; whether the newest one levels off before the limit.
+            Seconds to the limit by rises that also justify a notification (infinite: none); the
+            rise that reaches the limit first; whether the newest rise levels off below the limit.
         """
         values, demand = self._bins.values, self._demand
         room = max(0.0, self._limit - values[-1])
@@ -125,7 +125,7 @@ class HeatForecaster:
                 continue
             rise = self._rise(begin, gain, room)
             if rise is None:
-                # Nearer the present than what a longer window averages: it has the last word.
+                # This window is closer to the present than longer ones, so it decides.
                 return strict, nearest, True
             ahead = rise.eta_s * demand / rise.span_s
             if ahead > _EAGER_SPAN or self._was_as_hot(begin, room):
@@ -138,7 +138,7 @@ class HeatForecaster:
         return strict, nearest, False
 
     def _find_onset(self, window: int) -> tuple[int, float]:
-        """Where the present rise began within a window, and its gain: what was level is no rise."""
+        """Index at which the present rise began within a window, and its gain."""
         values = self._bins.values
         level = values[-1]
         lowest = min(values[-window:])
@@ -151,7 +151,7 @@ class HeatForecaster:
         return begin, level - values[begin]
 
     def _rise(self, begin: int, gain: float, room: float) -> _Rise | None:
-        """The forecast of a rise; None when it levels off below the limit, or is unsure."""
+        """The forecast of a rise; None: it levels off below the limit, or is not significant."""
         bins, end = self._bins, len(self._bins.values)
         middle = (begin + end) // 2
         early, _ = bins.line(begin, middle)
@@ -162,18 +162,18 @@ class HeatForecaster:
         ratio = late / early
         if ratio >= 1.0:
             return _Rise(room / late, late, span)
-        # The ratio of the slopes of two halves tells the time constant: exp(-span / 2 / tau).
+        # The slopes of the two halves have the ratio exp(-span / 2 / tau).
         tau = -0.5 * span / math.log(ratio)
         now = late * math.sqrt(ratio)
-        ahead = now * tau  # how far it still rises
+        ahead = now * tau  # remaining rise
         if ahead > room + _MARGIN * gain:
             return _Rise(tau * math.log(ahead / (ahead - room)), now, span)
         return None
 
     def _was_as_hot(self, begin: int, room: float) -> bool:
-        """Whether it was as hot before the rise that began there, and nothing happened."""
+        """Whether the device was as hot before this rise without harm."""
         values = self._bins.values
-        # The two newest spans can hold the beginning of this very rise.
+        # The two newest spans may contain the start of this rise.
         known = max(list(self._known)[:-2], default=-math.inf)
         if room > _KNOWN_ROOM_C and known >= values[-1] - _KNOWN_C:
             return True
@@ -181,7 +181,7 @@ class HeatForecaster:
         return max(before, default=-math.inf) >= values[-1] - _KNOWN_C
 
     def _update_known(self) -> None:
-        """Keep how hot it has been without harm."""
+        """Store the highest temperature that lasted without harm."""
         lasted = self._bins.values[-_KNOWN_BINS:]
         if len(lasted) == _KNOWN_BINS:
             self._known[-1] = max(self._known[-1], min(lasted))

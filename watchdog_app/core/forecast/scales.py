@@ -1,9 +1,9 @@
 """
-A series seen on many time scales at once, in bounded memory.
+A series on several time scales at once, in bounded memory.
 
-Each scale keeps its last few blocks, and of each block the lowest and the
-highest value with their times: the floor is what a program retains, the upper
-envelope is what meets the limit.
+Each scale keeps its last blocks. A block holds the lowest and highest value with their times. The
+lowest values (floor) show the memory that a program keeps. The highest values (upper envelope)
+reach the limit first.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from collections import deque
 from collections.abc import Sequence
 
 Block = tuple[float, float, float, float]  # (time of lowest, lowest, time of highest, highest)
-BASE_S = 0.25  # shortest block; 2 to 3 samples at 10 Hz
+BASE_S = 0.25  # length of the shortest block: 2 to 3 samples at 10 Hz
 LEVELS = 8  # blocks of 0.25 s to 32 s
-BLOCKS = 8  # windows of 2 s to 256 s
+BLOCKS = 8  # blocks per scale: windows of 2 s to 256 s
 
 
-# Half a base block of slack: uneven sampling must not stretch every block by one.
+# Half a base block of tolerance, so that uneven sampling does not lengthen every block.
 _ENOUGH_S = tuple(BASE_S * (1 << level) - 0.5 * BASE_S for level in range(LEVELS))
 _PAIRS = [
     [(i, j) for i in range(count) for j in range(i + 1, count)] for count in range(BLOCKS + 2)
 ]
-_PARTIAL = 0.4  # an unfinished block counts from this share of its length on
+_PARTIAL = 0.4  # share of its length from which an unfinished block counts
 
 
 class Scales:
-    """Blocks of doubling length over one series."""
+    """Blocks of one series; each scale has twice the block length of the previous."""
 
     __slots__ = ("_acc", "_acc_end", "_acc_start", "_base", "_base_start", "levels")
 
@@ -40,11 +40,14 @@ class Scales:
 
     def add(self, t: float, value: float) -> bool:
         """
-        Take a sample; True when it completed a block of the shortest scale.
+        Add a sample.
 
         Args:
             t: time in seconds.
-            value: in the resource's unit.
+            value: level in the resource's unit.
+
+        Returns:
+            Whether the sample completed a block of the shortest scale.
         """
         base = self._base
         if base is None:
@@ -82,7 +85,7 @@ class Scales:
                 accs[level] = acc
 
     def window(self, level: int) -> list[Block]:
-        """The blocks of one scale, oldest first, with the unfinished one if long enough."""
+        """The blocks of one scale, oldest first, with the unfinished block if long enough."""
         blocks = list(self.levels[level])
         acc = self._acc[level]
         if acc is not None:
@@ -95,7 +98,7 @@ class Scales:
 
 
 def join(a: Block, b: Block) -> Block:
-    """One block that spans two neighbours, `b` the later one."""
+    """One block that covers two neighbours; `b` is the later one."""
     low = (b[0], b[1]) if b[1] < a[1] else (a[0], a[1])
     high = (b[2], b[3]) if b[3] >= a[3] else (a[2], a[3])
     return (*low, *high)
@@ -103,12 +106,12 @@ def join(a: Block, b: Block) -> Block:
 
 def concordance(values: Sequence[float], ignore: float, least: float = -1.0) -> float:
     """
-    Kendall's concordance of a few points in order: do they rise?
+    Kendall's concordance of a few values in order: how consistently they rise.
 
     Args:
-        values: oldest first.
-        ignore: differences up to this much are neither up nor down.
-        least: what the caller asks for; a bound under it may be returned instead of the figure.
+        values: values, oldest first.
+        ignore: differences up to this size count as equal.
+        least: smallest value that the caller needs; below it, the result may be an upper bound.
 
     Returns:
         -1 (every pair falls) to 1 (every pair rises).
@@ -134,7 +137,7 @@ def concordance(values: Sequence[float], ignore: float, least: float = -1.0) -> 
             elif v < below:
                 downs += 1
         if downs > most_downs:
-            # Noise is told from growth here, and no slope worked out: rest has to be cheap.
+            # The series is noise, not growth. Return early, so that idle series cost little.
             return (pairs - 2 * downs) / pairs
     return (ups - downs) / pairs
 
@@ -144,8 +147,8 @@ def sen_slope(times: Sequence[float], values: Sequence[float]) -> float:
     Sen's slope of a few points: the median over all pairs.
 
     Args:
-        times: increasing, or equal.
-        values: as many, at most 9.
+        times: times of the points, not decreasing.
+        values: values of the points, at most 9.
     """
     pairs = _PAIRS[len(values)]
     try:

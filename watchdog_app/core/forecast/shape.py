@@ -1,7 +1,7 @@
 """
-What a series looks like: its line since the last change, its turning points, a word for it.
+The shape of a series: its line since the last change, its turning points, its regime.
 
-The line and the turning points follow each sample; `classify_regime` gives the word.
+Each sample updates the line and the turning points; `classify_regime` gives the regime.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import NamedTuple
 from watchdog_app.core.forecast.scales import Block, Scales
 from watchdog_app.core.model.decisions import Regime
 
-_DRIFT = 0.5  # residuals under this many deviations are no evidence
-_THRESHOLD = 8.0  # accumulated evidence that ends a segment
-_CLIP = 6.0  # one wild sample counts this much at most
-_MEMORY = 0.98  # of the size of residuals, a sample
-_YOUTH = 10.0  # samples
-_KEEP = 10  # samples that the next segment begins with
-_NOISE_FLOOR = 1e-3  # of the largest value seen: a perfect line must not end at its first ripple
+_DRIFT = 0.5  # standard deviations: smaller residuals are not evidence of a change
+_THRESHOLD = 8.0  # sum of evidence that ends a segment (CUSUM)
+_CLIP = 6.0  # standard deviations: a larger residual counts as this
+_MEMORY = 0.98  # decay per sample of the mean size of residuals
+_YOUTH = 10.0  # samples after which the slope of a line is fairly well known
+_KEEP = 10  # last samples that start the next segment
+_NOISE_FLOOR = 1e-3  # of the largest value: a perfect line must not end at a small ripple
 
 
 class LineFit:
-    """A straight line through everything since the last change of course."""
+    """A straight line through all samples since the last change of slope."""
 
     def __init__(self) -> None:
         self._sigma = 0.0
@@ -51,7 +51,7 @@ class LineFit:
         self._yy += y * y
 
     def add(self, t: float, v: float, scale: float) -> None:
-        """Take a sample; `scale` is the largest value seen so far, the yardstick of noise."""
+        """Add a sample; `scale` is the largest value so far, the reference for noise."""
         floor = _NOISE_FLOOR * scale
         n = self._n
         if n >= 5:
@@ -62,7 +62,7 @@ class LineFit:
             )
             sigma = self._sigma if self._sigma > floor else floor
             if sigma > 0.0:
-                # A young line foretells badly: its slope is not yet known.
+                # A young line predicts badly, because its slope is not well known yet.
                 z = residual / (sigma * (1.0 + _YOUTH / n))
                 z = _CLIP if z > _CLIP else -_CLIP if z < -_CLIP else z
                 spread = abs(residual)
@@ -82,7 +82,7 @@ class LineFit:
         self._accumulate(t, v)
 
     def line(self) -> tuple[float, float, float] | None:
-        """(slope, value at the origin, slope in standard errors); None: too short, or no rise."""
+        """(slope, value at the origin, slope in standard errors); None: too short or not rising."""
         n = self._n
         d = n * self._xx - self._x * self._x
         if n < 6 or d <= 1e-9:
@@ -101,15 +101,15 @@ _KEPT = 16
 
 
 class Visits(NamedTuple):
-    """How often a level was reached and left again before some moment."""
+    """The earlier peaks of a series that reached a level."""
 
     times: int
     latest_t: float | None
-    highest: float | None  # peak of all before that moment, whether or not it reached the level
+    highest: float | None  # highest earlier peak, even below the level
 
 
 class Cycle(NamedTuple):
-    """The rhythm of the last few turns."""
+    """The period of the last turning points."""
 
     period_s: float  # median time from peak to peak
     rise_s: float  # median time from trough to peak
@@ -129,7 +129,7 @@ class TurningPoints:
         self._cycle: Cycle | None = None
 
     def add(self, t: float, v: float, size: float) -> None:
-        """Take a sample; a turn is one that came back by more than `size`."""
+        """Add a sample; a turning point needs a return by more than `size`."""
         if self._extreme is None:
             self._extreme, self._extreme_t = v, t
         elif self._rising:
@@ -148,26 +148,26 @@ class TurningPoints:
     def _add_peak(self, t: float, v: float) -> None:
         self.peaks.append((t, v))
         if len(self.peaks) > _KEPT:
-            # Forget the lowest of the older half: small ripples must not push out of memory
-            # how high a past cycle went.
+            # Remove the lowest peak of the older half, so that small ripples do not push out the
+            # height of past cycles.
             older = range(_KEPT // 2)
             del self.peaks[min(older, key=lambda i: self.peaks[i][1])]
         self._cycle = _read_cycle(self.peaks, self.troughs)
 
     def cycle(self, t: float) -> Cycle | None:
-        """The rhythm of the last turns, or None when they do not repeat or are long past."""
+        """The period of the last turning points; None: not periodic, or long ago."""
         found = self._cycle
         if found is None or t - self.peaks[-1][0] > 2.0 * found.period_s:
             return None
         return found
 
     def height(self) -> float:
-        """Mean height of the last turns; 0 where there were none."""
+        """Mean height of the last turning points, from trough to peak; 0: none yet."""
         pairs = list(zip(reversed(self.peaks), reversed(self.troughs), strict=False))[:4]
         return sum(abs(peak - trough) for (_, peak), (_, trough) in pairs) / max(1, len(pairs))
 
     def visits(self, level: float, before_t: float) -> Visits:
-        """The peaks earlier than `before_t` that reached `level`."""
+        """The peaks before time `before_t` that reached `level`."""
         times = 0
         latest: float | None = None
         highest: float | None = None
@@ -200,15 +200,15 @@ def _read_cycle(
     return Cycle(gaps[len(gaps) // 2], rises[len(rises) // 2])
 
 
-_HOLDS_S = 6.0  # another word must have been right for so long before it is said
+_HOLDS_S = 6.0  # time for which a new regime must hold before it is reported
 
 
 class RegimeFilter:
     """
-    The word for a movement, which changes when another has been right for a while.
+    Smooths the reported regime: a new kind of growth must hold for a while.
 
-    A growth is called steady first. Rest and too few readings are said at once, and growth that
-    goes on after a rest goes by the word that it had.
+    Growth is reported as linear at first. Unknown, flat and falling are reported at once. Growth
+    that continues after a flat time keeps its earlier regime.
     """
 
     __slots__ = ("_growth", "_other", "_since")
@@ -219,7 +219,7 @@ class RegimeFilter:
         self._since = 0.0
 
     def update(self, t: float, regime: Regime) -> Regime:
-        """The regime to report at time `t` for a movement that was classified as `regime`."""
+        """The regime to report at time `t` for a series that was classified as `regime`."""
         if regime in (Regime.UNKNOWN, Regime.FLAT, Regime.FALLING):
             return regime
         if regime is self._growth:
@@ -231,13 +231,13 @@ class RegimeFilter:
         return self._growth
 
 
-_FIRST_BLOCKS = 6  # of the shortest scale, before anything is said
-_STILL_STEP = 0.1  # of the mean step: a tread
-_TREADS = 0.4  # share of treads that makes a staircase
-_RISER = 2.2  # of the mean step: a riser
-_PIECE = 0.07  # of the limit: smaller risers are pieces in which an allocator takes memory
-_LOST = 3.0  # growth of so many swings is growth; the swings are noise on it
-_QUICK = 0.35  # of the period: a rise that makes it a burst
+_FIRST_BLOCKS = 6  # blocks of the shortest scale needed for a regime
+_STILL_STEP = 0.1  # of the mean step: a smaller step is a tread
+_TREADS = 0.4  # least share of treads in a staircase
+_RISER = 2.2  # of the mean step: a larger step is a riser
+_PIECE = 0.07  # of the limit: smaller risers are the usual chunks of an allocator
+_LOST = 3.0  # growth by this many swing heights is growth; the swings are noise
+_QUICK = 0.35  # of the period: a shorter rise is a burst
 
 
 def classify_regime(  # noqa: PLR0917 - one moment of a series, in its parts
@@ -249,15 +249,15 @@ def classify_regime(  # noqa: PLR0917 - one moment of a series, in its parts
     grows: bool,
 ) -> Regime:
     """
-    The kind of movement, as of time `t`; `grows`: there is a forecast.
+    The regime of a series at time `t`.
 
     Args:
         t: time in seconds.
         scales: the series on all scales.
-        turning_points: of the series.
-        rise: from its lowest value to now, in the resource's unit.
-        limit: in the resource's unit.
-        grows: whether there is a forecast.
+        turning_points: turning points of the series.
+        rise: rise from the lowest value to now, in the resource's unit.
+        limit: limit in the resource's unit.
+        grows: whether the series has a forecast.
     """
     if len(scales.levels[0]) < _FIRST_BLOCKS:
         return Regime.UNKNOWN
@@ -301,5 +301,5 @@ def _is_staircase(blocks: Sequence[Block], limit: float) -> bool:
         return False
     treads = sum(abs(step) < _STILL_STEP * mean for step in steps)
     risers = sum(step > max(_RISER * mean, _PIECE * limit) for step in steps)
-    # One riser is a jump, not a staircase.
+    # A single riser is a jump, not a staircase.
     return treads >= _TREADS * len(steps) and risers >= 2

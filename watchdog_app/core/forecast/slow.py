@@ -1,4 +1,4 @@
-"""Device memory and batteries, whose figures move slowly or in steps."""
+"""Forecasters for device memory and batteries, which change slowly or in steps."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from watchdog_app.core.forecast import Outlook
 from watchdog_app.core.forecast.forecaster import TrendForecaster
 from watchdog_app.core.model.decisions import Caution, Forecast, Regime
 
-_GAPS = 15  # bins; nothing is known of what happened in a longer gap
+_GAPS = 15  # bins: after a longer gap the old values say nothing about the trend
 
 
 class Bins:
     """
-    Means of a series over consecutive spans of `width_s`, the newest `size` of them.
+    The newest `size` means of a series over consecutive bins of `width_s`.
 
     Args:
-        width_s: of a bin. A bin without a sample repeats the one before.
-        size: how many are kept.
+        width_s: width of a bin. A bin without a sample repeats the previous value.
+        size: number of bins to keep.
     """
 
     __slots__ = ("_begun", "_count", "_sum", "size", "values", "width_s")
@@ -30,18 +30,21 @@ class Bins:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
-        self.values = array("d")  # finished ones, oldest first
+        """Remove all values."""
+        self.values = array("d")  # finished bins, oldest first
         self._begun: float | None = None
         self._sum, self._count = 0.0, 0
 
     def add(self, mono_s: float, value: float) -> bool:
         """
-        Take a sample; True when a bin was finished by it. Times increase.
+        Add a sample.
 
         Args:
-            mono_s: when it was measured.
-            value: in the resource's unit.
+            mono_s: time of the sample, later than the last one.
+            value: level in the resource's unit.
+
+        Returns:
+            Whether the sample finished a bin.
         """
         if self._begun is None or mono_s - self._begun > _GAPS * self.width_s:
             self.clear()
@@ -61,9 +64,9 @@ class Bins:
 
     def line(self, first: int, last: int) -> tuple[float, float]:
         """
-        Slope a second of the least squares line through values[first:last], and its standard error.
+        Slope per second of the least squares line through values[first:last], and its error.
 
-        Needs at least two values; the error of two is 0.
+        The error is the standard error; of two values it is 0. At least two values are needed.
         """
         part = self.values[first:last]
         count = len(part)
@@ -79,25 +82,25 @@ class Bins:
 
 
 _LATELY_S = 6.0
-_GRAB = 0.25  # of the limit within that time: taken as a whole
-_BEYOND = 0.005  # of the limit: growth after that is growth
+_GRAB = 0.25  # of the limit: a rise this large within _LATELY_S is one allocation
+_BEYOND = 0.005  # of the limit: a rise this far above the allocation is growth again
 _FULL = 0.97
-_RISES = 0.002  # of the limit, lately
+_RISES = 0.002  # of the limit: a larger rise within _LATELY_S is growth
 
 
 class DeviceMemoryForecaster:
-    """Forecast of one card's memory, or of one framework's part of it."""
+    """Forecasts the memory of one card, or a framework's part of it."""
 
     __slots__ = ("_grabbed", "_inner", "_limit", "_recent", "_used")
 
     def __init__(self) -> None:
         self._inner = TrendForecaster()
         self._recent: deque[tuple[float, float]] = deque()
-        self._grabbed: float | None = None  # the level at which a grab has ended so far
+        self._grabbed: float | None = None  # level after a large allocation, if there was one
         self._used = self._limit = 0.0
 
     def update(self, mono_s: float, used: float, limit: float) -> None:
-        """Take a sample; times increase."""
+        """Add a sample; see `Forecaster.update`."""
         self._inner.update(mono_s, used, limit)
         self._used, self._limit = used, limit
         recent = self._recent
@@ -110,31 +113,31 @@ class DeviceMemoryForecaster:
             self._grabbed = None
 
     def set_caution(self, caution: Caution) -> None:
-        """From now on ask for more or less evidence before growth counts as convincing."""
+        """Set how much evidence growth needs from now on."""
         self._inner.set_caution(caution)
 
     def assess(self) -> Outlook:
-        """Where the series leads, as of the last sample."""
+        """The forecast as of the last sample."""
         outlook = self._inner.assess()
         rises = self._used - self._recent[0][1] > _RISES * self._limit if self._recent else False
         if self._grabbed is None and (rises or self._used < _FULL * self._limit):
-            # Drivers and agents tell once a second or two: looking faster would show nothing.
+            # Drivers and agents report every 1 or 2 s, so faster samples show nothing new.
             return replace(outlook, fastest_per_s=0.0)
         return Outlook(outlook.regime if rises else Regime.FLAT)
 
 
 _BIN_S = 10.0
-_WINDOWS = (12, 30, 90)  # bins
-_GAIN = 0.01  # of the limit: a step of the percent
-_FEW_STEPS = 5  # in a window
-_LITTLE = 0.05  # of the limit left: a rough guess is better than none
-_ALIKE = (0.5, 2.0)  # slopes of the halves of a window over one load
-_FASTER = 1.15
-_LOW, _HIGH = 0.75, 1.4  # what firmware knows of a battery's last part is not much more exact
+_WINDOWS = (12, 30, 90)  # bins per window
+_GAIN = 0.01  # of the limit: one step of a percentage
+_FEW_STEPS = 5  # steps in a window: up to this number use the steps, not a line
+_LITTLE = 0.05  # of the limit left: from here a rough estimate is better than nothing
+_ALIKE = (0.5, 2.0)  # ratio of the slopes of a window's halves under one load
+_FASTER = 1.15  # ratio of these slopes from which the drain accelerates
+_LOW, _HIGH = 0.75, 1.4  # firmware knows the rest of a battery hardly more exactly
 
 
 class DischargeForecaster:
-    """Forecast of what was taken out of a battery, towards what can be taken out."""
+    """Forecasts the discharge of a battery, as a share of its capacity."""
 
     __slots__ = ("_bins", "_outlook", "_t")
 
@@ -144,7 +147,7 @@ class DischargeForecaster:
         self._t: float | None = None
 
     def update(self, mono_s: float, used: float, limit: float) -> None:
-        """Take a sample; times increase."""
+        """Add a sample; see `Forecaster.update`."""
         passed = 0.0 if self._t is None else mono_s - self._t
         self._t = mono_s
         if self._bins.add(mono_s, used):
@@ -157,10 +160,10 @@ class DischargeForecaster:
             self._outlook.strict_eta_s = self._outlook.eager_eta_s = 0.0
 
     def set_caution(self, caution: Caution) -> None:
-        """A line needs no more or less evidence; the stages begin sooner or later by themselves."""
+        """Do nothing: a line needs the same evidence at any caution; only the stages change."""
 
     def assess(self) -> Outlook:
-        """Where it leads, as of the last sample."""
+        """The forecast as of the last sample."""
         return self._outlook
 
     def _update_outlook(self, used: float, limit: float) -> None:
@@ -182,7 +185,7 @@ class DischargeForecaster:
         )
 
     def _slope(self, limit: float, room: float) -> tuple[float, int]:
-        """Of the longest window under one load, and its bins; 0 of none that shows any drain."""
+        """Slope over the longest window under one load, and its bins; slope 0: no discharge."""
         values = self._bins.values
         end = len(values)
         slope, chosen = 0.0, 0
@@ -203,17 +206,17 @@ class DischargeForecaster:
             late, _ = self._bins.line(end - count // 2, end)
             alike = early > 0.0 and _ALIKE[0] <= late / early <= _ALIKE[1]
             if slope == 0.0 or alike:
-                # Worn cells give way towards their end: what is drained ever faster goes on so.
+                # Worn cells drop faster near their end, so an accelerating discharge continues.
                 gives_way = alike and late > _FASTER * early and count > _WINDOWS[0]
                 slope, chosen = late if gives_way else whole, count
         return slope, chosen
 
     def _step_slope(self, edges: list[int], patient: bool) -> float:
         """
-        Slope of a level that is reported in a few large steps, from the first step to the last.
+        Slope of a level with a few large steps, from the first step to the last.
 
-        A line through two or three of them says what the place of the window says. Of a single
-        step nothing is known, unless there is no time to wait for another.
+        A line through two or three steps depends on the position of the window. A single step
+        gives no slope, unless the time is too short to wait for another (`patient` is false).
         """
         values = self._bins.values
         first, last = edges[0], edges[-1]

@@ -1,4 +1,4 @@
-"""One resource under watch: its forecaster and the stages that it leads through."""
+"""The monitor of one resource: its forecaster and its stages."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
 
 def forecaster_for(reading: Reading) -> Forecaster:
-    """A new one for the series that begins with this reading."""
-    # Each is loaded with the first look at such a resource: most machines have but memory.
+    """A new forecaster for the series that starts with this reading."""
+    # Import a forecaster only with the first such resource: most machines only need memory.
     name = SPECS[reading.key.kind].forecaster
     if name == "heat":
         from watchdog_app.core.forecast.heat import HeatForecaster
@@ -28,20 +28,20 @@ def forecaster_for(reading: Reading) -> Forecaster:
     return slow.DischargeForecaster() if name == "discharge" else slow.DeviceMemoryForecaster()
 
 
-UNKNOWN_SAVE_S = 5.0  # half a gigabyte to a slow disk
+UNKNOWN_SAVE_S = 5.0  # assumed time of an unmeasured save: half a gigabyte to a slow disk
 UNKNOWN_STEP_S = 1.0
 _NO_COSTS = SaveCost()
-_LAST_S = 2.6  # a look, a step and a small save
+_LAST_S = 2.6  # one sampling interval, a step and a small save
 _LAST_FACTOR = 1.5
 _REWORD_S, _REWORD_AT_REST_S = 0.5, 3.0
-_MOVED = 0.02  # of the limit
-_HOLD_OPEN_S = 4.0  # an alarm outlives its evidence this long, so that it does not flap
+_MOVED = 0.02  # of the limit: a larger change updates the reason at once
+_HOLD_OPEN_S = 4.0  # an alarm stays on this long after its evidence, so that it does not flap
 _HOLD_OPEN_SLOW_S = 15.0
-_HOLD_PAUSE_S = 1.0  # the last resort ends as soon as it may
-_CLEAR = 1.5  # a stage is left at this multiple of the time at which it was entered
-_MATTERS_S = 300.0  # growth that could fill the room in this time is looked at as fast as allowed
-_LOOKS = 100.0  # looks wanted on the way to the limit
-_LOW_SHARE = 0.6  # of a convincing time: of the recorded failures 9 in 10 came later
+_HOLD_PAUSE_S = 1.0  # short, so that the last resort ends as soon as possible
+_CLEAR = 1.5  # a stage ends at this multiple of the time at which it starts
+_MATTERS_S = 300.0  # growth that could fill the room in this time needs the fastest samples
+_LOOKS = 100.0  # samples wanted on the way to the limit
+_LOW_SHARE = 0.6  # of a convincing time: 9 in 10 of the recorded failures came later
 _HORIZON = {Caution.LOW: 0.5, Caution.NORMAL: 1.0, Caution.HIGH: 2.0}
 _REGIME_TEXTS = {
     Regime.UNKNOWN: "too few readings yet",
@@ -57,10 +57,10 @@ _REGIME_TEXTS = {
 
 class ResourceMonitor:
     """
-    One resource under watch.
+    The monitor of one resource.
 
-    `step` never raises on finite input; samples that repeat a time or go back
-    are ignored. Everything is in the resource's own unit and in seconds.
+    `step` never raises on finite input. It ignores samples that are not newer than the last.
+    Amounts are in the resource's unit, times in seconds.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class ResourceMonitor:
         self.next_sample_s = watch.interval_s
 
     def configure(self, watch: WatchSettings, stages: StageSettings) -> None:
-        """Use these settings from now on: the forecaster keeps its series, the stages restart."""
+        """Apply new settings: the forecaster keeps its series, the stages restart."""
         self._watch, self._stages = watch, stages
         self._forecaster.set_caution(watch.caution)
-        # Heat and charge move slowly and are read rarely: their evidence comes and goes in steps.
+        # Temperature and charge change slowly and are read rarely, so their evidence is not steady.
         outlives_s = _HOLD_OPEN_S if self._unit == "bytes" else _HOLD_OPEN_SLOW_S
         self._notify, self._rescue = _Tier(outlives_s), _Tier(outlives_s)
         self._hold = _Tier(_HOLD_PAUSE_S)
@@ -93,13 +93,13 @@ class ResourceMonitor:
         self, now_mono_s: float, used: float, limit: float, costs: SaveCost = _NO_COSTS
     ) -> Assessment:
         """
-        Take a reading and say how far this resource has come.
+        Add a reading and return the new assessment of the resource.
 
         Args:
-            now_mono_s: when it was measured.
-            used: in the resource's unit.
-            limit: in the same unit.
-            costs: of the trainings under it.
+            now_mono_s: time of the reading.
+            used: level in the resource's unit.
+            limit: limit in the same unit.
+            costs: save costs of the trainings that use the resource.
         """
         finite = math.isfinite(now_mono_s) and math.isfinite(used) and math.isfinite(limit)
         if not finite or now_mono_s <= self._t:
@@ -143,7 +143,7 @@ class ResourceMonitor:
         save = UNKNOWN_SAVE_S if costs.save_s is None else costs.save_s
         step = UNKNOWN_STEP_S if costs.step_s is None else costs.step_s
         within = max(stages.save_floor_s, (save + step) * stages.save_safety_factor) * stretch
-        # The very last moment for a checkpoint, by its cost.
+        # The last moment at which a checkpoint can still complete.
         last_s = max(_LAST_S, _LAST_FACTOR * ((costs.save_s or 0.0) + (costs.step_s or 0.0)))
         if outlook.last_chance_s is not None and outlook.last_chance_s < last_s * stretch:
             eager = 0.0
@@ -162,7 +162,7 @@ class ResourceMonitor:
         return max(fast, min(slow, fill_s / _LOOKS))
 
     def _current_reason(self, now: float, used: float, limit: float, outlook: Outlook) -> str:
-        """The reason in words, updated when it changes or is old."""
+        """The reason in words, updated when it changes or is out of date."""
         rising = outlook.forecast is not None
         said, ratio = (outlook.regime, rising, limit), used / limit
         stale = now >= self._said_until and (rising or ratio != self._said_ratio)
@@ -180,7 +180,7 @@ class ResourceMonitor:
         moving = phrases.format_slope(outlook.slope_per_s, self._unit).lstrip("+-")
         rising = f"{'draining' if self._unit == 'ratio' else 'rising'} {moving}".rstrip()
         if outlook.of_peaks:
-            # The level alone would not bear out the time that is foretold from its peaks.
+            # The forecast follows the peaks and would not fit the level alone.
             rising = f"peaks {rising}"
         if outlook.span_s >= 1.0:
             rising += f" for {format_duration(outlook.span_s)}"
@@ -189,10 +189,10 @@ class ResourceMonitor:
 
 class _Tier:
     """
-    One alarm with separate levels for opening and closing.
+    One alarm with hysteresis.
 
     Args:
-        outlives_s: it stays open for so long after the last evidence.
+        outlives_s: time for which it stays open after the last evidence.
     """
 
     __slots__ = ("_outlives_s", "_until", "open")

@@ -1,8 +1,8 @@
 """
-Growth as read off one series, in its own units and without regard to any limit.
+Trends: the growth of one series in its own units, independent of any limit.
 
-A trend says: for so long it has risen by so much, at this rate, and still does.
-Whether that is enough to act on is `evidence`'s business.
+A trend has a span, a gain and a rate, and still continues. Whether it justifies an action is
+decided in `evidence`.
 """
 
 from __future__ import annotations
@@ -15,42 +15,42 @@ from itertools import pairwise
 
 from watchdog_app.core.forecast.scales import BASE_S, LEVELS, Block, concordance, sen_slope
 
-_LEAST, _LEAST_PEAKS = 0.5, 0.6  # concordance of a trend
+_LEAST, _LEAST_PEAKS = 0.5, 0.6  # least concordance of a trend
 _LEAST_TURNS, _TURNS = 4, 8
-_FAR_APART_S = 16.0  # peaks: half the longest block
-_BENDS = 0.9  # concordance from which a bend is more than noise
+_FAR_APART_S = 16.0  # least distance of peaks for `read_turns`: half the longest block
+_BENDS = 0.9  # least concordance of a bend; below, it may be noise
 
 
 class TrendKind(IntEnum):
-    """What a trend was read from."""
+    """The part of a series that a trend follows."""
 
-    BOTH = 0  # floor and upper envelope of one scale rise together
-    PEAKS = 1  # the upper envelope of one scale rises along a line, whatever the floor does
-    LINE = 2  # least squares since the last change of course
+    BOTH = 0  # floor and upper envelope of one scale, if both rise
+    PEAKS = 1  # the upper envelope of one scale, if it rises along a line
+    LINE = 2  # least squares line since the last change of slope
 
 
 @dataclass(slots=True)
 class Trend:
-    """Growth of a series over one span. Not frozen: many are made a second."""
+    """Growth of a series over one span. Not frozen, because many are created per second."""
 
     kind: TrendKind
-    scale: int  # of the scales; -1 for a line
+    scale: int  # index of the scale; -1 for a line
     start_t: float
-    gain: float  # growth over the span, of the floor or, for PEAKS, of the envelope
-    level: float  # upper envelope now: what meets the limit
-    slope: float  # a second, above 0
-    recent: float = 1.0  # slope of the last third as a share of the whole
+    gain: float  # growth of the floor over the span; for PEAKS of the envelope
+    level: float  # present upper envelope, which reaches the limit first
+    slope: float  # growth per second, above 0
+    recent: float = 1.0  # slope of the last third as a share of the mean slope
     agreement: float = 1.0  # Kendall's concordance, at most 1
     misfit: float = 0.0  # largest distance from the line, as a share of the gain
-    # A floor a little while ago: has it grown since? For PEAKS the last peak's time and how long
-    # the next may take.
+    # Time and value of a recent floor, to check that the growth continues. For PEAKS: time of the
+    # last peak, and the longest time to the next one.
     reference: tuple[float, float] = (0.0, 0.0)
-    # The slope now and its growth a second, where the series bends all along the span.
+    # Present slope and its growth per second, if the growth accelerates over the whole span.
     bend: tuple[float, float] | None = None
     amplitude: float = 0.0  # mean height of a swing within a block, as a share of the gain
 
     def time_to(self, room: float) -> float:
-        """Seconds until the series has grown by `room`, never less for more room."""
+        """Seconds until the series has grown by `room`; more room never gives less time."""
         if self.bend is None:
             return room / self.slope
         speed, acceleration = self.bend
@@ -58,7 +58,7 @@ class Trend:
 
 
 def rises(blocks: Sequence[Block], index: int) -> bool:
-    """Cheap sieve: False for most windows that only wobble."""
+    """Cheap filter: False for most windows without growth."""
     return blocks[-1][index] > blocks[0][index] and blocks[-2][index] > blocks[1][index]
 
 
@@ -66,13 +66,13 @@ def read_scale(
     blocks: list[Block], whole: Sequence[Block], scale: int, ignore: float
 ) -> list[Trend]:
     """
-    The trends of one scale, none when it does not rise.
+    The trends of one scale; empty if it does not rise.
 
     Args:
-        blocks: oldest first, the unfinished one included; at least 5.
-        whole: the finished ones alone.
-        scale: index of the scale, kept in the trend.
-        ignore: differences up to this much count as none.
+        blocks: blocks, oldest first, with the unfinished one; at least 5.
+        whole: finished blocks only.
+        scale: index of the scale, stored in the trend.
+        ignore: differences up to this size count as equal.
     """
     if blocks[-1][3] - blocks[0][3] <= ignore and blocks[-1][1] - blocks[0][1] <= ignore:
         return []
@@ -101,7 +101,7 @@ def _read_both(blocks: list[Block], scale: int, ignore: float) -> Trend | None:
     high = sen_slope([b[2] for b in blocks], tops)
     if low <= 0.0 or high <= 0.0:
         return None
-    # An envelope that runs away from its floor is a burst on top of the growth.
+    # An envelope that rises much faster than its floor is a burst on top of the growth.
     slope = low if high > 2.0 * low else 0.5 * (high + low)
     first, last = blocks[-3], blocks[-1]
     recent = (last[3] - first[3]) / max(1e-6, last[2] - first[2]) / slope
@@ -111,7 +111,7 @@ def _read_both(blocks: list[Block], scale: int, ignore: float) -> Trend | None:
         scale,
         start_t=min(blocks[0][0], blocks[0][2]),
         gain=last[1] - blocks[0][1],
-        # One spike is no envelope: of three blocks the second highest.
+        # A single spike is not the envelope: take the second highest of three blocks.
         level=sorted((first[3], blocks[-2][3], last[3]))[1] if recent > 0.0 else last[3],
         slope=slope,
         recent=recent,
@@ -122,7 +122,7 @@ def _read_both(blocks: list[Block], scale: int, ignore: float) -> Trend | None:
 
 
 def _read_bend(blocks: list[Block]) -> tuple[float, float] | None:
-    """(slope now, its growth a second) when every third is steeper than the one before."""
+    """(present slope, its growth per second) if every third is steeper than the previous."""
     last = len(blocks) - 1
     marks = [blocks[i] for i in (0, round(last / 3), round(2 * last / 3), last)]
     times = [0.5 * (b[0] + b[2]) for b in marks]
@@ -138,7 +138,7 @@ def _read_bend(blocks: list[Block]) -> tuple[float, float] | None:
 def _read_peaks(
     blocks: list[Block], whole: Sequence[Block], scale: int, ignore: float
 ) -> Trend | None:
-    # The unfinished block has not had its peak yet, unless it is already the highest.
+    # The unfinished block may still get its peak, unless it is already the highest.
     used: Sequence[Block] = blocks if blocks[-1][3] > whole[-1][3] else whole
     if not rises(used, 3):
         return None
@@ -155,7 +155,7 @@ def _read_peaks(
     trend = _line_of_peaks(scale, times, values, rise / max(1e-6, times[-1] - times[-1 - third]))
     if trend is not None:
         trend.agreement, trend.reference = agreement, (times[-1], 2.0 * block_s)
-        # The height of the blocks beyond what a steady growth gives them.
+        # The height of the blocks, less the part due to steady growth.
         height = sum(b[3] - b[1] for b in whole) / len(whole)
         trend.amplitude = max(0.0, height - trend.slope * block_s) / gain
     return trend
@@ -165,13 +165,13 @@ def _line_of_peaks(
     scale: int, times: Sequence[float], values: Sequence[float], late_slope: float
 ) -> Trend | None:
     """
-    The line through some peaks; None when it does not rise.
+    The trend of the line through some peaks; None: the line does not rise.
 
     Args:
-        scale: index of the scale, kept in the trend.
-        times: of the peaks, oldest first.
-        values: their heights; the last is above the first.
-        late_slope: of the last peaks alone.
+        scale: index of the scale, stored in the trend.
+        times: times of the peaks, oldest first.
+        values: heights of the peaks; the last is above the first.
+        late_slope: slope of the last peaks only.
     """
     slope = sen_slope(times, values)
     if slope <= 0.0:
@@ -195,11 +195,11 @@ def read_turns(
     peaks: Sequence[tuple[float, float]], troughs: Sequence[tuple[float, float]]
 ) -> Trend | None:
     """
-    The trend of peaks too far apart for any scale: validations over a slow leak.
+    The trend of peaks that are too far apart for any scale, such as validations over a slow leak.
 
     Args:
-        peaks: (time, value) of turning points, oldest first.
-        troughs: those between them.
+        peaks: (time, value) of the peaks, oldest first.
+        troughs: (time, value) of the troughs between them.
     """
     last = list(peaks)[-_TURNS:]
     if len(last) < _LEAST_TURNS or not troughs:
@@ -208,7 +208,7 @@ def read_turns(
     gaps = sorted(b - a for a, b in pairwise(times))
     period = gaps[len(gaps) // 2]
     gain = values[-1] - values[0]
-    # Shorter ones are the scales' business; those that do not keep time foretell nothing.
+    # The scales cover shorter periods. Peaks without a steady period predict nothing.
     if period < _FAR_APART_S or gaps[-1] > 2.0 * gaps[0] or gain <= 0.0:
         return None
     late_slope = (values[-1] - values[-2]) / (times[-1] - times[-2])

@@ -1,1 +1,1 @@
-"""Records of one look at the machine, and what is derived from them."""
+"""Records of one sample of the machine, and the records derived from them."""

@@ -1,4 +1,4 @@
-"""What a person can ask for: one table for menus, buttons, keys, hints and notifications."""
+"""Actions of the user: one table for menus, buttons, keys, hints and notifications."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 class Action:
     """
-    One row.
+    One action.
 
     Args:
-        key: its name in notifications and in JSON.
-        label: on a button.
-        menu: in a menu; empty: the label.
-        method: of the request to the daemon; empty: it only shows something.
-        params: of that request, besides the task.
-        command: what does the same in a terminal; `{task}` stands for the task.
-        confirm: the question before it is done; `{name}` and `{pid}` stand for the task.
-        hotkey: in the live view; empty: none.
-        shown: whether it makes sense for a task.
+        key: name in notifications and in JSON.
+        label: text on a button.
+        menu: text in a menu; empty: the label.
+        method: request to the daemon; empty: the action only shows something.
+        params: parameters of the request, without the task.
+        command: equivalent command line; `{task}` stands for the task.
+        confirm: question to ask before the action; `{name}` and `{pid}` stand for the task.
+        hotkey: key in the live view; empty: no key.
+        shown: returns whether the action makes sense for a task.
     """
 
     __slots__ = (
@@ -61,7 +61,7 @@ class Action:
         The command line for a task.
 
         Args:
-            task: its pid or name; empty: none.
+            task: pid or name of the task; empty: no task.
         """
         return " ".join(self.command.format(task=task).split())
 

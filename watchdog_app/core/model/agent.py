@@ -1,4 +1,4 @@
-"""What agents and dumps of threads tell of a training."""
+"""Records about a training from its agent and from thread dumps."""
 
 from __future__ import annotations
 
@@ -10,38 +10,39 @@ from watchdog_app.core.model.machine import ProcessKey
 
 @dataclass(frozen=True, slots=True)
 class RescueRecord:
-    """A complete rescue on disk, as its agent reported it."""
+    """A complete rescue on disk, as the agent reported it."""
 
     path: str
     step: int
     bytes: int
     seconds: float
     saved_unix_s: float
-    # Of a loop that was found by itself: its next run begins anew, and says which lines resume it.
+    # The agent found the loop without a call from the program. The next run starts from the
+    # beginning and prints the lines that resume this rescue.
     by_lines: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatorMemory:
     """
-    What a framework's own allocator says of one device: live figures that no driver knows.
+    Memory of one device as the framework's allocator reports it; the driver lacks these figures.
 
-    `limit_bytes` is what it can have: the allocator's limit (TensorFlow), or what it holds plus
-    what is free on the card (PyTorch).
+    `limit_bytes` is the most that the allocator can get. With TensorFlow it is the allocator's
+    limit. With PyTorch it is the reserved memory plus the free memory of the card.
     """
 
     device: str  # "GPU:0", "cuda:0"
-    used_bytes: int  # live tensors, and what cannot be given out again
+    used_bytes: int  # live tensors, and blocks that the allocator cannot reuse
     limit_bytes: int
     gpu_uuid: str | None = None
     peak_bytes: int | None = None
-    retries: int | None = None  # allocations that first failed (PyTorch num_alloc_retries)
-    ooms: int | None = None  # out-of-memory errors so far
+    retries: int | None = None  # failed first attempts (PyTorch num_alloc_retries)
+    ooms: int | None = None  # number of out-of-memory errors so far
 
 
 @dataclass(frozen=True, slots=True)
 class BufferMemory:
-    """What a buffer of the data pipeline holds once it is full."""
+    """Size of a full buffer of the data pipeline."""
 
     what: str  # "the shuffle buffer of 12,000 examples"; untrusted
     bytes: int
@@ -49,83 +50,83 @@ class BufferMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryParts:
-    """What the memory of a training is for, as its agent has counted and measured it."""
+    """Memory of a training by use, as its agent counted and measured it."""
 
     batch_size: int | None = None
     weights_bytes: int | None = None
-    gradients_bytes: int | None = None  # one of each trained weight
+    gradients_bytes: int | None = None  # one gradient for each trained weight
     optimizer_bytes: int | None = None
-    activations_bytes: int | None = None  # measured; with what the first step brings
-    resident_bytes: int | None = None  # of the process, all of it
-    base_bytes: int | None = None  # the same before the first step: weights, Python, libraries
+    activations_bytes: int | None = None  # measured; includes all that the first step allocates
+    resident_bytes: int | None = None  # RSS of the process
+    base_bytes: int | None = None  # RSS before the first step: weights, Python, libraries
     buffers: tuple[BufferMemory, ...] = ()
-    python_blocks: int | None = None  # small objects of Python's
-    python_blocks_per_step: float | None = None  # so many more with each step
+    python_blocks: int | None = None  # memory blocks that Python's allocator has in use
+    python_blocks_per_step: float | None = None  # blocks that each step adds
 
 
 @dataclass(frozen=True, slots=True)
 class GrowingLine:
-    """A line of the program at which Python objects become more."""
+    """A source line whose Python objects grow in number or size."""
 
     file: str
     line: int
-    bytes: int  # more than before, held by objects that were made at this line
+    bytes: int  # growth of the objects that this line allocated
     bytes_per_step: float | None
-    own: bool = True  # of the program, and of no library
+    own: bool = True  # the line belongs to the program, not to a library
 
 
 @dataclass(frozen=True, slots=True)
 class MoreTensors:
-    """Tensors of one type and shape of which more live than before."""
+    """Tensors of one type and shape whose number has grown."""
 
     type: str  # "float32"
-    shape: tuple[int, ...]  # sizes of its dimensions
-    more: int  # tensors
+    shape: tuple[int, ...]  # sizes of the dimensions
+    more: int  # increase in the number of tensors
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryGrowth:
-    """What an agent has seen growing in some seconds."""
+    """Memory growth that an agent measured over some seconds."""
 
-    seconds: float  # it has looked for so long
-    steps: int | None  # of the training, in that time
-    refused: str | None  # why lines are not known
-    lines: tuple[GrowingLine, ...]  # the largest growth first
+    seconds: float  # length of the measurement
+    steps: int | None  # training steps during the measurement
+    refused: str | None  # reason why the lines are unknown
+    lines: tuple[GrowingLine, ...]  # largest growth first
     tensors: tuple[MoreTensors, ...]
-    complete: bool  # all objects were looked at
-    tensors_counted: bool = True  # false: that would have copied what forked workers share
-    cut_short: bool = False  # it ended before its time: the traces took too much memory
+    complete: bool  # the agent examined all objects
+    tensors_counted: bool = True  # false: counting would copy pages shared with forked workers
+    cut_short: bool = False  # the agent stopped early: the traces took too much memory
 
 
 @dataclass(frozen=True, slots=True)
 class AgentState:
-    """What the daemon knows of the agent inside a task. None: not known yet."""
+    """The daemon's knowledge of the agent inside a task. None: not known yet."""
 
-    key: ProcessKey  # the process that holds the agent; a member of its task
+    key: ProcessKey  # process of the agent; a member of the task
     framework: str  # "keras", "torch", "tensorflow"
-    directory: str  # of its rescues
-    outdated: bool = False  # it speaks an older protocol and cannot be asked for anything
+    directory: str  # directory of the agent's rescues
+    outdated: bool = False  # older protocol: the agent accepts no requests
     training: bool = False  # between the first step and the end of training
-    state_bytes: int | None = None  # of what a rescue holds, in memory
-    step_s: float | None = None  # duration of a step, lately
-    save_s: float | None = None  # expected cost of the next save, measured where it can be
+    state_bytes: int | None = None  # size in memory of the state that a rescue saves
+    step_s: float | None = None  # duration of a recent step
+    save_s: float | None = None  # expected time of the next save, measured if possible
     step: int | None = None  # steps of the optimizer since the training began
-    epoch: int | None = None  # counted from 0
-    batch: int | None = None  # in the epoch
+    epoch: int | None = None  # number of the epoch, counted from 0
+    batch: int | None = None  # number of the batch in the epoch
     loss: float | None = None
-    phase: str | None = None  # "train", "validate", "save", "epoch_end", or the program's own word
-    expected_bytes: int | None = None  # it said that it would grow by so much, and then stop
-    expected_for: str | None = None  # ... and what for
-    expected_number: int | None = None  # of that announcement: each is a new one
-    expected_at_most: bool = False  # it may be less: explains growth, and foretells none
-    reported_mono_s: float | None = None  # when this was received
+    phase: str | None = None  # "train", "validate", "save", "epoch_end", or the program's name
+    expected_bytes: int | None = None  # growth that the program announced, before it stops growing
+    expected_for: str | None = None  # purpose of the announced growth
+    expected_number: int | None = None  # number of the announcement; each has a new one
+    expected_at_most: bool = False  # upper bound: explains growth, but predicts none
+    reported_mono_s: float | None = None  # time when the daemon received this report
     saving: bool = False
     rescue: RescueRecord | None = None
-    rescue_mono_s: float | None = None  # when that rescue was complete
+    rescue_mono_s: float | None = None  # time when the rescue was complete
     allocators: tuple[AllocatorMemory, ...] = ()
-    not_restored: tuple[str, ...] = ()  # what a resume will not bring back, in words
+    not_restored: tuple[str, ...] = ()  # state that a resume does not restore, in words
     memory: MemoryParts | None = None
-    place: Frame | None = None  # where in the program the training was when it last reported
+    place: Frame | None = None  # source line of the training at its last report
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ class Frame:
 
     @property
     def place(self) -> str:
-        """`train.py:42 in step`; a path that says little has its folder before it."""
+        """`train.py:42 in step`; a common file name such as `core.py` includes its folder."""
         folder, name = os.path.split(self.file)
         if name in ("__init__.py", "__main__.py", "core.py", "base.py"):
             name = os.path.join(os.path.basename(folder), name)
@@ -148,20 +149,20 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class ThreadState:
-    """One thread. What could not be read is None or empty."""
+    """One thread. A field that could not be read is None or empty."""
 
-    tid: int | None  # as the kernel numbers it; the first thread's is its process's pid
-    name: str  # as Python knows it, else as the kernel does; untrusted
+    tid: int | None  # the kernel's thread id; for the first thread it is the pid
+    name: str  # Python's name, else the kernel's; untrusted
     state: str | None = None  # one letter as in /proc/PID/stat
-    wchan: str | None = None  # where in the kernel it sleeps; None: not asleep there, or not told
-    syscall: str | None = None  # "futex"; None: in none, unknown, or not told
-    kernel: tuple[str, ...] = ()  # functions of the kernel's stack, innermost first
-    frames: tuple[Frame, ...] = ()  # Python's stack, innermost first
-    trains: bool = False  # it makes the steps of the training
+    wchan: str | None = None  # kernel function in which it sleeps; None: not asleep, or unknown
+    syscall: str | None = None  # "futex"; None: not in a system call, or unknown
+    kernel: tuple[str, ...] = ()  # functions of the kernel stack, innermost first
+    frames: tuple[Frame, ...] = ()  # Python stack, innermost first
+    trains: bool = False  # this thread runs the training steps
 
     @property
     def waits(self) -> str | None:
-        """Where it waits, as short as that can be said: `futex`, `pipe_read`; None: not known."""
+        """The kernel function or system call it waits in: `futex`, `pipe_read`; None: unknown."""
         return self.wchan or self.syscall
 
 
@@ -171,15 +172,15 @@ class ProcessThreads:
 
     pid: int
     ppid: int
-    name: str  # the kernel's; untrusted
-    state: str  # one letter
-    threads: tuple[ThreadState, ...] = ()  # the first one first
-    thread_count: int = 0  # of all, also where fewer were looked at
-    agent: bool = False  # it has one
+    name: str  # name as the kernel has it; untrusted
+    state: str  # one letter as in /proc/PID/stat
+    threads: tuple[ThreadState, ...] = ()  # the first thread of the process first
+    thread_count: int = 0  # all threads; `threads` may hold fewer
+    agent: bool = False  # the process has an agent
 
     @property
     def main(self) -> ThreadState | None:
-        """The thread that makes the steps; the first thread if that is not known."""
+        """The thread that runs the training steps; if unknown, the first thread."""
         for thread in self.threads:
             if thread.trains:
                 return thread
@@ -188,18 +189,18 @@ class ProcessThreads:
 
 @dataclass(frozen=True, slots=True)
 class ThreadDump:
-    """A task at one moment."""
+    """The threads of a task at one moment."""
 
-    processes: tuple[ProcessThreads, ...]  # the root first
-    # Whether the agent has told the Python stacks: None, there is none; False, it was asked and is
-    # connected, and its thread did not get to run.
+    processes: tuple[ProcessThreads, ...]  # root first
+    # Whether the agent sent the Python stacks. None: the task has no agent. False: the agent is
+    # connected and was asked, but its thread did not get to run.
     answered: bool | None = None
-    last_seen: Frame | None = None  # where the training was when its agent last reported
-    last_seen_s: float | None = None  # ... so long before
+    last_seen: Frame | None = None  # source line of the training at its agent's last report
+    last_seen_s: float | None = None  # age of that report
 
     @property
     def root(self) -> ProcessThreads | None:
-        """The program itself: where the agent is, else the task's first process."""
+        """The process of the agent, else the task's first process."""
         for process in self.processes:
             if process.agent:
                 return process

@@ -1,4 +1,4 @@
-"""What is made of readings: forecasts, stages, decisions, outcomes, incidents, notifications."""
+"""Records derived from readings: forecasts, decisions, incidents and notifications."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import Reading, ResourceKey
 
 Evidence = Mapping[str, float | int | str | None]
-_ACTED_ON_OF_TOP = 0.5  # a task is acted on when it grows at least half as fast as the fastest,
-_ACTED_ON_OF_ALL = 0.2  # and makes a fifth of all growth
+# A task may be saved or paused if it grows at least half as fast as the fastest task and causes
+# at least a fifth of all growth.
+_ACTED_ON_OF_TOP = 0.5
+_ACTED_ON_OF_ALL = 0.2
 
 
 class Regime(StrEnum):
-    """The kind of movement a forecast was read from."""
+    """The kind of movement that a forecast is based on."""
 
-    UNKNOWN = "unknown"  # too few samples to say
+    UNKNOWN = "unknown"  # too few samples
     FLAT = "flat"
     FALLING = "falling"
     LINEAR = "linear"
-    SATURATING = "saturating"  # of heat alone
+    SATURATING = "saturating"  # for temperatures only
     STAIRCASE = "staircase"
     SAWTOOTH = "sawtooth"
     BURST = "burst"
@@ -34,7 +36,7 @@ class Regime(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """
-    Time to exhaustion: median and 80 % interval, never a bare number.
+    Time to exhaustion in seconds: median and 80 % interval.
 
     `low_s <= eta_s <= high_s`; `high_s` may be infinite.
     """
@@ -45,17 +47,17 @@ class Forecast:
 
 
 class Stage(IntEnum):
-    """How far a resource has come."""
+    """How close a resource is to exhaustion."""
 
     OK = 0
-    WATCH = 1  # sample faster, tell no one
-    WARN = 2  # notify
-    SAVE = 3  # checkpoint
-    PAUSE = 4  # last resort
+    WATCH = 1  # sample faster, without a notification
+    WARN = 2  # notify the user
+    SAVE = 3  # ask for a checkpoint
+    PAUSE = 4  # pause as a last resort
 
 
 class Caution(StrEnum):
-    """The trade between a warning too many and a rescue too late."""
+    """The balance between false warnings and late rescues."""
 
     LOW = "low"
     NORMAL = "normal"
@@ -64,58 +66,58 @@ class Caution(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SaveCost:
-    """What acting costs the tasks under one resource, in seconds: the dearest of them counts."""
+    """Times of a save in seconds: the largest of the tasks under one resource."""
 
-    save_s: float | None = None  # None: no agent, or nothing measured yet
+    save_s: float | None = None  # None: no agent, or not measured yet
     step_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """What one resource looks like now."""
+    """The current state of one resource."""
 
     stage: Stage
     regime: Regime
-    slope_per_s: float  # units of the resource a second, over the regime's span; 0 when flat
+    slope_per_s: float  # resource units per second over the regime's span; 0 if flat
     ratio: float  # used / limit
     forecast: Forecast | None
     why: str  # "rising 21 MiB/s for 40 s, steady; 6.0 of 7.0 GiB"
-    # The two tiers apart, as `stage` is only the highest: a silent checkpoint may be due
-    # (stage SAVE) before the evidence is good enough to tell a person.
+    # `stage` is only the highest of both. A silent checkpoint may be due (stage SAVE) before the
+    # evidence is good enough to notify the user.
     notify: bool = False
     rescue: bool = False
-    expected: str | None = None  # what is coming that no trend shows, and is the reason
+    expected: str | None = None  # announced growth that led to this assessment
 
     @property
     def level(self) -> Level:
-        """How urgent it is for people."""
+        """The urgency for the user."""
         certain = self.notify or self.stage is not Stage.SAVE
         return Level.from_stage(self.stage.name.lower(), certain=certain)
 
 
 @dataclass(frozen=True, slots=True)
 class Contributor:
-    """A task ranked by its share of the growth towards a resource, or hit by a fault."""
+    """A task with its share of the growth of a resource, or a task that a fault affects."""
 
     task: ProcessKey
     name: str
     slope_bytes_per_s: float = 0.0
-    share: float = 0.0  # of all growth seen, 0 to 1
+    share: float = 0.0  # share of all measured growth, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """Who makes a resource fill up."""
+    """The causes of a resource's growth."""
 
     contributors: tuple[Contributor, ...] = ()  # largest share first
-    others: float = 0.0  # share of the growth that no watched task explains, 0 to 1
-    window_s: float | None = None  # over which it was read; None: nothing grew
-    # Share that is in no process at all: files in RAM, shared memory, the kernel's own.
+    others: float = 0.0  # share of the growth in unwatched processes, 0 to 1
+    window_s: float | None = None  # length of the measurement; None: nothing grew
+    # Share outside all processes: files in RAM, shared memory, memory of the kernel.
     unaccounted: float = 0.0
 
     @property
     def actionable(self) -> tuple[Contributor, ...]:
-        """Those that may be acted on: who grew little recently is none of them."""
+        """The contributors that may be saved or paused; tasks with little growth are left out."""
         if not self.contributors:
             return ()
         least = max(_ACTED_ON_OF_ALL, _ACTED_ON_OF_TOP * self.contributors[0].share)
@@ -123,12 +125,12 @@ class Attribution:
 
     @property
     def mostly_unwatched(self) -> bool:
-        """Most of the growth comes from elsewhere than the tasks, whose pause would not help."""
+        """Most of the growth is outside the watched tasks, so a pause of them would not help."""
         return self.others + self.unaccounted > 0.5
 
     @property
     def mostly_unaccounted(self) -> bool:
-        """Of that, most is in no process; else it is of programs that are not watched."""
+        """More of that growth is outside all processes than in unwatched programs."""
         return self.unaccounted > self.others
 
 
@@ -137,7 +139,7 @@ NOBODY = Attribution()
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Something that is coming and does not fit."""
+    """Expected growth that does not fit."""
 
     why: str
     stage: Stage
@@ -146,16 +148,16 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One look at the machine."""
+    """One sample of the machine."""
 
     snapshot: Snapshot
     tasks: Mapping[ProcessKey, Task]
     readings: Sequence[Reading]
-    agents: Mapping[ProcessKey, Sequence[AgentState]]  # by task
+    agents: Mapping[ProcessKey, Sequence[AgentState]]  # agents by task
 
 
 class DecisionKind(StrEnum):
-    """What the policy can ask for."""
+    """The actions that the policy can request."""
 
     NOTIFY = "notify"
     CHECKPOINT = "checkpoint"
@@ -165,34 +167,34 @@ class DecisionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One thing to do, with the figures that decided. Carried out by an action."""
+    """One action to carry out, with the figures that led to it."""
 
     id: str
     kind: DecisionKind
     incident: str
     resource: ResourceKey
     stage: Stage
-    task: ProcessKey | None  # None: the notification concerns the machine
+    task: ProcessKey | None  # None: the notification is about the machine
     at_mono_s: float
     at_unix_s: float
     reason: str
     evidence: Evidence = field(default_factory=dict)
-    deadline_s: float | None = None  # the action is pointless later than this
-    notification: Notification | None = None  # with `notify`: what is shown
+    deadline_s: float | None = None  # time after which the action is useless
+    notification: Notification | None = None  # only with kind `notify`
 
 
 class OutcomeStatus(StrEnum):
-    """How a decision ended."""
+    """The result of a decision."""
 
     DONE = "done"
     FAILED = "failed"
-    SKIPPED = "skipped"  # measured again before acting, and no longer true
-    UNDELIVERED = "undelivered"  # a notification that nobody could be shown
+    SKIPPED = "skipped"  # a new measurement before the action no longer justified it
+    UNDELIVERED = "undelivered"  # no channel could show the notification
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a decision."""
+    """The outcome of a decision."""
 
     decision: str
     status: OutcomeStatus
@@ -200,91 +202,91 @@ class Outcome:
     seconds: float
     detail: str
     evidence: Evidence = field(default_factory=dict)
-    at_mono_s: float | None = None  # None: not known; the wall clock may have been set meanwhile
+    at_mono_s: float | None = None  # None: unknown; the wall clock may have changed since
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """Opened when a resource crosses a stage, closed with hysteresis."""
+    """An incident: it opens when a resource reaches a stage, and closes with hysteresis."""
 
     id: str
     resource: ResourceKey
     label: str
-    stage: Stage  # now
+    stage: Stage  # current stage
     peak: Stage
     opened_unix_s: float
     closed_unix_s: float | None
     contributors: tuple[Contributor, ...]
     why: str
     advice: tuple[str, ...] = ()
-    device_works: bool = True  # False: the card or its driver is out of order
-    work_lost: bool = False  # what was held on the card is gone
-    level: Level = Level.OK  # how urgent it is for people
+    device_works: bool = True  # False: the card or its driver does not work
+    work_lost: bool = False  # the state in the card's memory is lost
+    level: Level = Level.OK  # urgency for the user
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong under one key in this look; seen again under it, it is the same incident."""
+    """A problem in one sample. Problems with the same key in later samples are one incident."""
 
     key: ResourceKey
     label: str
-    stage: Stage  # OK: it is over
+    stage: Stage  # OK: the problem is over
     why: str
-    reason: str = ""  # of the notification
-    evidence: Evidence = field(default_factory=dict)  # the same
+    reason: str = ""  # reason in the notification
+    evidence: Evidence = field(default_factory=dict)  # evidence in the notification
     advice: tuple[str, ...] = ()
-    tasks: tuple[Contributor, ...] = ()  # whom it hits, the worst first
-    facts: frozenset[str] = frozenset()  # further ones are news
+    tasks: tuple[Contributor, ...] = ()  # affected tasks, worst first
+    facts: frozenset[str] = frozenset()  # details of the problem; a new one leads to a new report
     device_works: bool = True
     work_lost: bool = False
-    ready: bool = True  # False: not to be reported yet
-    when_off: bool = False  # reported also while protection is off
-    quiet_s: float = 0.0  # after a report the same is not reported again for so long
-    at_once: bool = False  # its end needs no calm
+    ready: bool = True  # False: too early to report
+    when_off: bool = False  # report also while protection is off
+    quiet_s: float = 0.0  # time after a report without a second report of the same problem
+    at_once: bool = False  # close the incident at once, without a waiting time
 
 
 class Topic(StrEnum):
-    """What a notification is about."""
+    """The subject of a notification."""
 
-    WARNING = "warning"  # something is about to run out
-    RESCUED = "rescued"  # a rescue is on the disk
+    WARNING = "warning"  # a resource is about to run out
+    RESCUED = "rescued"  # a rescue is on disk
     RESCUE_FAILED = "rescue_failed"
     PAUSED = "paused"
     PAUSE_FAILED = "pause_failed"
-    STOPPED = "stopped"  # a task stands still at the limit of its guard, or is refused more
-    RESUMED = "resumed"  # there is room again
-    RESOLVED = "resolved"  # it did not come to it
-    STALLED = "stalled"  # a training makes no steps any more
+    STOPPED = "stopped"  # a guard stopped a task at its limit, or refuses it memory
+    RESUMED = "resumed"  # a paused task runs again
+    RESOLVED = "resolved"  # the danger is over
+    STALLED = "stalled"  # a training makes no more steps
     EXITED = "exited"
-    RESTARTED = "restarted"  # Jupyter has started a kernel that died anew
-    GPU_LOST = "gpu_lost"  # a card is gone, and with it what was on it
-    FAULT = "fault"  # a card or its driver is out of order
-    SLOWED = "slowed"  # heat or power brake the machine
+    RESTARTED = "restarted"  # Jupyter restarted a kernel that died
+    GPU_LOST = "gpu_lost"  # a card was lost, with all state in its memory
+    FAULT = "fault"  # a card or its driver does not work
+    SLOWED = "slowed"  # heat or the power supply slows the machine
 
 
 @dataclass(frozen=True, slots=True)
 class NotificationAction:
-    """A button: what the companion asks the daemon for when it is clicked."""
+    """A button of a notification: a click sends its action to the daemon."""
 
-    key: str  # of the table of actions
+    key: str  # key in the table of actions
     label: str
-    command: str = ""  # what does the same in a terminal
+    command: str = ""  # equivalent command line
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """One thing to show to a person. Plain text, several lines in `body`."""
+    """One notification to show. Plain text; `body` has several lines."""
 
     id: str
-    incident: str  # notifications of one incident replace each other; "" stands alone
+    incident: str  # notifications of one incident replace each other; "": no incident
     stage: str
     urgency: str  # "low", "normal" or "critical"
     title: str
     body: str
-    task: int | None  # pid of its root
+    task: int | None  # pid of the task's root
     unix_s: float
     actions: tuple[NotificationAction, ...] = field(default=())
-    topic: str = Topic.WARNING.value  # what it is about: a value of `telling.Topic`
+    topic: str = Topic.WARNING.value  # a value of `Topic`
 
     def to_json(self) -> dict[str, Any]:
         """The notification as docs/protocol.md describes it."""
@@ -296,8 +298,8 @@ class TaskOutlook:
     """One task's line of the status."""
 
     key: ProcessKey
-    trend_bytes_per_s: float | None  # of its RAM and swap
-    cpu_percent: float | None  # of one core
+    trend_bytes_per_s: float | None  # growth of RAM and swap
+    cpu_percent: float | None  # percent of one core
     resource: ResourceKey | None = None
     forecast: Forecast | None = None
     stage: Stage = Stage.OK

@@ -1,4 +1,4 @@
-"""Who is on which card; cards, allocators, heat and batteries as readings."""
+"""Tasks by card; readings of cards, allocators, temperatures and batteries."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """What a task holds on one card."""
+    """Memory of a task on one card."""
 
     id: str
     index: int
-    memory_bytes: int | None  # over its processes; None: the driver does not say of one of them
+    memory_bytes: int | None  # sum over the task's processes; None: unknown for one of them
     uuid: str | None = None
 
 
 def total_memory_bytes(uses: Sequence[DeviceUse]) -> int | None:
-    """Over all cards; None when a part is not known."""
+    """Sum over all cards; None if the memory on one of them is unknown."""
     parts = [use.memory_bytes for use in uses]
     return None if None in parts else sum(part for part in parts if part is not None)
 
 
 def tasks_by_pid(tasks: Sequence[Task]) -> dict[int, Task]:
-    """Which task a process belongs to, by pid."""
+    """The task of each process, by pid."""
     return {member.key.pid: task for task in tasks for member in task.members}
 
 
 def devices_by_task(hardware: Hardware, tasks: Sequence[Task]) -> dict[ProcessKey, list[DeviceUse]]:
     """
-    The cards of every task that is on one, by their index.
+    The cards that each task uses, sorted by index. Tasks that use no card are left out.
 
-    A process that is listed on a part of a card (MIG) and on the card itself is counted once, on
-    the part. One pid on one card is one process, however often the driver lists it.
+    The driver may list a process on a part of a card (MIG) and on the card itself. It then counts
+    once, on the part. One pid on one card is one process, even if the driver lists it twice.
 
     Args:
-        hardware: of one sample.
-        tasks: of the same sample.
+        hardware: hardware of one sample.
+        tasks: tasks of the same sample.
     """
     if not any(gpu.processes for gpu in hardware.gpus):
         return {}
@@ -67,7 +67,7 @@ def tasks_on_gpu(gpu: Gpu, tasks: Sequence[Task]) -> tuple[Task, ...]:
 
     Args:
         gpu: the card.
-        tasks: of the same sample.
+        tasks: tasks of the same sample.
     """
     owners = tasks_by_pid(tasks)
     found: dict[ProcessKey, Task] = {}
@@ -80,11 +80,11 @@ def tasks_on_gpu(gpu: Gpu, tasks: Sequence[Task]) -> tuple[Task, ...]:
 
 def listed_processes(gpu: Gpu, hardware: Hardware) -> Iterator[GpuProcess]:
     """
-    The processes of a card, each pid once, without those that are on a part of it.
+    The processes of a card, each pid once, without the processes on its parts (MIG).
 
     Args:
         gpu: the card.
-        hardware: that the card is part of.
+        hardware: hardware of the same sample, with the parts of the card.
     """
     inside = {
         process.pid
@@ -98,20 +98,20 @@ def listed_processes(gpu: Gpu, hardware: Hardware) -> Iterator[GpuProcess]:
             yield process
 
 
-BATTERY_RESERVE = 0.05  # of a full one: systems switch off at 2 to 5 %, and the rest is a guess
-_IN_USE = 0.02  # of a card's memory; less than that is the driver's own
+BATTERY_RESERVE = 0.05  # of the full charge: systems switch off at 2 to 5 %
+_IN_USE = 0.02  # of a card's memory; less than this belongs to the driver
 
 
 def hardware_readings(
     hardware: Hardware, tasks: Sequence[Task], agents: Iterable[AgentState] = ()
 ) -> tuple[Reading, ...]:
     """
-    Device memory, framework allocators, temperatures and battery, where they are known.
+    Readings of device memory, framework allocators, temperatures and batteries, if known.
 
     Args:
-        hardware: of one snapshot.
-        tasks: of the same.
-        agents: what they reported; none without an allocator matter here.
+        hardware: hardware of one sample.
+        tasks: tasks of the same sample.
+        agents: reports of the agents; agents without an allocator are ignored.
     """
     owners = tasks_by_pid(tasks)
     allocating = [
@@ -140,14 +140,14 @@ def _gpu_memory_readings(
     divided = {gpu.parent_id for gpu in hardware.gpus}
     for gpu in hardware.gpus:
         used = gpu.memory_used_bytes
-        # A card that is divided has no memory of its own to run out of; one that shares the
-        # host's RAM ends with it, and that resource is there already.
+        # The memory of a divided card belongs to its parts, which have readings of their own.
+        # A card with unified memory runs out with the host's RAM, which has a reading already.
         if gpu.unified_memory or gpu.id in divided or used is None or not gpu.memory_total_bytes:
             continue
         if not _is_in_use(gpu):
             continue
         people, whose = _affected_tasks(gpu, owners, everyone)
-        # What a framework says of itself predicts; what the driver sees of it is a high mark.
+        # The framework's figures allow a forecast: the driver only shows a high-water mark of them.
         known = {
             task.key
             for agent, task in allocating
@@ -204,10 +204,10 @@ def _allocator_readings(
 
 def _allocator_limit(memory: AllocatorMemory, gpu: Gpu | None, pid: int) -> tuple[int, bool]:
     """
-    How much an allocator can have, and whether that is less than its own limit.
+    The most that an allocator can get, in bytes, and whether this is less than its own limit.
 
-    A TensorFlow that grows on demand may take what it was given at its start, unless others have
-    taken it meanwhile: then what it holds and what is free is all there is.
+    TensorFlow with memory growth may take memory up to the limit that it got at its start. If
+    other processes took part of that since, it only gets its own memory plus the free memory.
     """
     if gpu is None or not gpu.memory_total_bytes or gpu.unified_memory:
         return memory.limit_bytes, False
@@ -216,7 +216,7 @@ def _allocator_limit(memory: AllocatorMemory, gpu: Gpu | None, pid: int) -> tupl
     if used is None or not held or held[0] is None:
         return memory.limit_bytes, False
     reach = held[0] + max(0, gpu.memory_total_bytes - used)
-    # Counters of different moments: never less than what is in use.
+    # The counters are from different moments: never report less than the memory in use.
     reach = max(reach, memory.used_bytes)
     return min(memory.limit_bytes, reach), reach < memory.limit_bytes
 
@@ -225,7 +225,7 @@ def _gpu_temperature_readings(
     hardware: Hardware, owners: dict[int, Task], everyone: tuple[ProcessKey, ...]
 ) -> Iterator[Reading]:
     for gpu in hardware.gpus:
-        # The parts of a card have its temperature.
+        # The parts of a card share its temperature sensor.
         if gpu.parent_id is not None:
             continue
         parts = (part.processes for part in hardware.gpus if part.parent_id == gpu.id)
@@ -251,7 +251,7 @@ def _sensor_temperature_readings(
             each.celsius,
             each.shutdown_c,
             people=everyone,
-            # The kernel powers off at a zone's trip point; elsewhere it is the device that does.
+            # At a thermal zone's trip point the kernel powers off; other devices switch off alone.
             end="the machine switches itself off"
             if each.is_cpu or each.key.startswith("thermal_zone")
             else "it may switch itself off; what needs it dies",
@@ -268,7 +268,7 @@ def _shutdown_reading(
     end: str,
     device: str | None = None,
 ) -> Iterator[Reading]:
-    """Heat at which something switches itself off; what only slows down loses nothing."""
+    """A reading up to the shutdown temperature; a mere slowdown loses no work."""
     if people and celsius is not None and shutdown_c is not None and shutdown_c > 0.0:
         yield Reading(
             key=ResourceKey(ResourceKind.TEMPERATURE, f"{subject}/shutdown"),
@@ -284,9 +284,9 @@ def _shutdown_reading(
 
 def _battery_reading(hardware: Hardware, everyone: tuple[ProcessKey, ...]) -> Iterator[Reading]:
     """
-    All batteries together, while one of them is drained.
+    One reading for all batteries together, while one of them discharges.
 
-    Plugged in or not: a supply that is too weak for a training lets the battery run empty.
+    This holds on mains power as well: a weak power supply lets the battery run empty.
     """
     batteries = hardware.batteries
     if not any(each.discharging for each in batteries):
@@ -315,19 +315,19 @@ def _affected_tasks(
     everyone: tuple[ProcessKey, ...],
     on_parts: Sequence[GpuProcess] = (),
 ) -> tuple[tuple[ProcessKey, ...], str | None]:
-    """The tasks on a card, and a note if that is a guess."""
+    """The tasks on a card, and a note if this is a guess."""
     listed = (*gpu.processes, *on_parts)
     ours = [owners[each.pid].key for each in listed if not each.foreign and each.pid in owners]
     if ours:
         return tuple(dict.fromkeys(ours)), None
-    # In a container the driver names processes by the host's numbers: ours are among them.
+    # In a container the driver lists pids of the host, so any task may be among them.
     if any(each.foreign for each in listed) or (not listed and _is_in_use(gpu)):
         return everyone, "the driver does not say who uses it"
     return (), None
 
 
 def _device_id(memory: AllocatorMemory, hardware: Hardware) -> str | None:
-    """The card that an allocator's device is on; None where that cannot be told."""
+    """The card of an allocator's device; None: unknown."""
     if memory.gpu_uuid is not None:
         ids = (gpu.id for gpu in hardware.gpus if gpu.uuid == memory.gpu_uuid)
         return next(ids, memory.gpu_uuid)
@@ -341,7 +341,7 @@ def _used_bytes(gpu: Gpu) -> int | None:
 
 
 def _is_in_use(gpu: Gpu) -> bool:
-    """Whether somebody is on a card, as far as its memory tells."""
+    """Whether programs use a card, judged by its memory; True if the memory is unknown."""
     used = _used_bytes(gpu)
     return used is None or used >= _IN_USE * (gpu.memory_total_bytes or 0)
 

@@ -1,4 +1,4 @@
-"""What is known about an end, and what is made of it: plain frozen records."""
+"""Facts about the end of a task and the cause derived from them: frozen records."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ from watchdog_app.core.model.agent import RescueRecord
 
 
 class CauseKind(StrEnum):
-    """What ended it."""
+    """What ended a task."""
 
-    GROUP_LIMIT = "group_limit"  # the kernel, because a memory group was full
-    HOST_MEMORY = "host_memory"  # the kernel, because the machine was full
-    OOM_DAEMON = "oom_daemon"  # earlyoom, nohang, systemd-oomd: before the kernel had to
-    GPU_LOST = "gpu_lost"  # a fault of the card that it was on
-    GPU_MEMORY = "gpu_memory"  # an error of its own, with the card or its allocator full
-    ADDRESS_SPACE = "address_space"  # an error of its own, with its address space used up
-    PROGRAM_MEMORY = "program_memory"  # an error of its own that says that memory ran out
-    GUARD = "guard"  # its guard, at its limit: as somebody chose, or as nothing else was left
-    CPU_LIMIT = "cpu_limit"  # the kernel, because its processor time was used up
-    HARDWARE = "hardware"  # the kernel, because memory of the machine is broken
-    MACHINE_DOWN = "machine_down"  # it was alive when the machine went down
-    CLOSED = "closed"  # somebody closed the kernel, or the terminal that it ran in
-    KILLED = "killed"  # SIGKILL from somebody, with no sign of a lack of memory
-    SIGNAL = "signal"  # another signal: a crash, a Ctrl-C
-    FAILED = "failed"  # it ended with a status other than 0
-    ENDED = "ended"  # it ended by itself
+    GROUP_LIMIT = "group_limit"  # the kernel killed it: its memory cgroup was full
+    HOST_MEMORY = "host_memory"  # the kernel killed it: the machine's memory was full
+    OOM_DAEMON = "oom_daemon"  # earlyoom, nohang or systemd-oomd killed it before the kernel had to
+    GPU_LOST = "gpu_lost"  # its GPU had a fault
+    GPU_MEMORY = "gpu_memory"  # it failed while the card or its allocator was full
+    ADDRESS_SPACE = "address_space"  # it failed while its address space was full
+    PROGRAM_MEMORY = "program_memory"  # it failed with an out-of-memory error
+    GUARD = "guard"  # its guard ended it at the limit, on request or as the last resort
+    CPU_LIMIT = "cpu_limit"  # the kernel killed it at RLIMIT_CPU
+    HARDWARE = "hardware"  # the kernel killed it: a memory module is faulty
+    MACHINE_DOWN = "machine_down"  # it ran until the machine went down
+    CLOSED = "closed"  # the user closed its Jupyter kernel or terminal
+    KILLED = "killed"  # SIGKILL from another process, without a sign of a memory shortage
+    SIGNAL = "signal"  # another signal: a crash or Ctrl-C
+    FAILED = "failed"  # exit status other than 0
+    ENDED = "ended"  # exit status 0
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class CauseSpec:
-    """What is made of one kind of cause."""
+    """How watchdog treats one kind of cause."""
 
-    title: str = "Ended"  # of a notification
-    out_of_memory: bool = False  # RAM, address space or the memory of a card
-    by_kernel: bool = False  # which killed it for a lack of memory
-    by_error: bool = False  # a lack of memory that ended it with an error of its own
-    of_card: bool = False
-    of_group: bool = False  # at the limit of its memory group
-    own: bool = False  # an error of the program's own
-    card_may_explain: bool = False  # so a program ends too whose card's fault is not read yet
-    # True: always; False: never, as its guard has told of it; None: if it was in a training.
-    # What is not None is a death in the journal, however short it ran.
+    title: str = "Ended"  # title of the notification
+    out_of_memory: bool = False  # RAM, address space or GPU memory ran out
+    by_kernel: bool = False  # the kernel killed it because memory ran out
+    by_error: bool = False  # the program failed with an out-of-memory error
+    of_card: bool = False  # a GPU or its memory is the cause
+    of_group: bool = False  # the limit of its memory cgroup is the cause
+    own: bool = False  # the program itself failed
+    card_may_explain: bool = False  # a GPU fault that is not read yet may be the real cause
+    # True: always. False: never, because the guard already notified the user. None: only if a
+    # training ran. If not None, the journal records a death, however short the task ran.
     notify: bool | None = None
-    by_itself: bool = False  # it ended by itself, or somebody closed it
+    by_itself: bool = False  # a normal end, or the user closed it
 
 
 CAUSES = {
@@ -85,169 +85,169 @@ _OTHER = CauseSpec()
 
 
 def cause_spec(kind: object) -> CauseSpec:
-    """The row of a cause, also as the journal has it; one without anything where there is none."""
+    """The row of a cause (a `CauseKind` or its name in the journal); unknown: an empty row."""
     return CAUSES.get(kind, _OTHER)  # type: ignore[call-overload, no-any-return]
 
 
 class Certainty(StrEnum):
-    """How far something can be relied on."""
+    """How reliable a statement is."""
 
-    EXACT = "exact"  # the kernel or the program itself said so
-    LIKELY = "most_likely"  # all that is known points to it; the reasons stand beside it
-    UNKNOWN = "unknown"  # it could not be read, or it is only that nothing else was found
+    EXACT = "exact"  # reported by the kernel or the program
+    LIKELY = "most_likely"  # all known facts point to it; the evidence lists them
+    UNKNOWN = "unknown"  # it could not be read, or no other cause was found
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One thing that is known, or could not be learned, about an end."""
+    """One known fact about an end, or one that could not be read."""
 
     source: str  # "status", "kernel", "count", "level", "python", "jupyter", "pressure", ...
-    text: str  # untrusted in parts
+    text: str  # description, partly untrusted
     certainty: Certainty = Certainty.EXACT
 
 
 class KernelEvent(StrEnum):
-    """What a line of the kernel log says."""
+    """The kind of a line in the kernel log."""
 
-    OOM_REPORT = "oom_report"  # why and where somebody has to die
-    OOM_TASK = "oom_task"  # a line of the table of who holds how much
-    OOM_KILL = "oom_kill"  # who was chosen
+    OOM_REPORT = "oom_report"  # start of an OOM report: reason and place
+    OOM_TASK = "oom_task"  # one line of the table of processes and their memory
+    OOM_KILL = "oom_kill"  # the victim
     OOM_REAPED = "oom_reaped"
-    CRASH = "crash"  # a segmentation fault, an illegal instruction, and in which library
+    CRASH = "crash"  # segmentation fault or illegal instruction, with the library
     HUNG = "hung"
-    BAD_MEMORY = "bad_memory"  # a page of broken memory was in use
-    HOT = "hot"  # critical temperature: the machine is about to be switched off
+    BAD_MEMORY = "bad_memory"  # a process used a page of faulty memory
+    HOT = "hot"  # critical temperature: the machine is about to power off
     XID = "xid"
 
 
 @dataclass(frozen=True, slots=True)
 class KernelLogLine:
-    """One line of the kernel log about an end. Texts are untrusted."""
+    """One line of the kernel log about the end of a task. Texts are untrusted."""
 
     kind: KernelEvent
-    mono_s: float  # since boot, as the kernel counts
+    mono_s: float  # kernel time stamp, since boot
     text: str
     pid: int | None = None
-    name: str | None = None  # of the process: 15 characters at most
-    constraint: str | None = None  # "CONSTRAINT_MEMCG": whose memory was short
-    group: str | None = None  # of whose limit, as a path below the root of the groups
+    name: str | None = None  # process name, at most 15 characters
+    constraint: str | None = None  # "CONSTRAINT_MEMCG": the kind of limit that was hit
+    group: str | None = None  # cgroup that hit its limit, as a path below the cgroup root
     rss_bytes: int | None = None
-    library: str | None = None  # that it crashed in, "libcudnn.so.9"
-    address: str | None = None  # what could not be had there
+    library: str | None = None  # library of the crash, "libcudnn.so.9"
+    address: str | None = None  # address that could not be accessed
 
 
 @dataclass(frozen=True, slots=True)
 class LastError:
-    """What a Python left behind in its last moment. Texts are untrusted."""
+    """The last error that a Python process wrote. Texts are untrusted."""
 
-    error: str | None = None  # "MemoryError", of an exception that nobody caught
-    message: str | None = None  # first line of its text
-    fatal: str | None = None  # "Segmentation fault": what Python's own handler met
+    error: str | None = None  # type of the uncaught exception, "MemoryError"
+    message: str | None = None  # first line of the exception's text
+    fatal: str | None = None  # error that faulthandler reported, "Segmentation fault"
     frames: tuple[str, ...] = ()  # "train.py:42 in step", innermost first
 
     @property
     def place(self) -> str | None:
-        """Where it was: the innermost place that is the program's own, else the innermost."""
+        """Where it failed: the innermost frame of the program, else the innermost frame."""
         own = next((each for each in self.frames if not each.startswith("<")), None)
         return own or (self.frames[0] if self.frames else None)
 
 
 @dataclass(frozen=True, slots=True)
 class GuardEnd:
-    """What its guard wrote down. Texts are untrusted."""
+    """The record that the guard of a task left. Texts are untrusted."""
 
     limit_bytes: int
-    next_limit: str  # that is worth a try, "1.25G"
-    limit: str = ""  # as somebody would type it; empty: nobody set one
-    refused: bool = False  # further memory, just before
-    ended: str | None = None  # by it: goes after "train.py was ..."
-    held: str | None = None  # how it stood there, if it did: goes after "train.py ended ..."
-    last_message: str = ""  # what it said at last, where anything had happened
-    rescue: RescueRecord | None = None  # that was copied from outside
+    next_limit: str  # limit to try in the next run, "1.25G"
+    limit: str = ""  # limit as the user typed it; empty: automatic
+    refused: bool = False  # the guard refused more memory just before the end
+    ended: str | None = None  # how the guard ended it: goes after "train.py was ..."
+    held: str | None = None  # how it was stopped at the limit: goes after "train.py ended ..."
+    last_message: str = ""  # last message of the guard, if it had one
+    rescue: RescueRecord | None = None  # rescue that the guard copied
 
 
 @dataclass(frozen=True, slots=True)
 class UnitEnd:
     """
-    What systemd, and daemons that it runs, say of the unit of a process that has ended.
+    What systemd and OOM daemons report about the unit of a process that ended.
 
-    Of the time of that end alone. Texts are untrusted.
+    Covers only the time of that end. Texts are untrusted.
     """
 
     name: str  # "train.service"
-    user: bool  # of the user's own manager, not of the system's
+    user: bool  # unit of the user manager, not of the system manager
     oomd_kills: int | None = None  # processes that systemd-oomd killed in it; 0: number unknown
-    kernel_kill: bool = False  # systemd noted that the kernel killed one of them for memory
+    kernel_kill: bool = False  # systemd logged an OOM kill by the kernel in the unit
     result: str | None = None  # "oom-kill", "signal", "success"
-    main_status: int | None = None  # as wait(2) gives it, where the process was its main process
-    lines: tuple[str, ...] = ()  # of the journal, as they stand there
-    guard: str | None = None  # "earlyoom", which wrote that it ended this process
+    main_status: int | None = None  # wait(2) status, if the process was the unit's main process
+    lines: tuple[str, ...] = ()  # lines of the journal, unchanged
+    guard: str | None = None  # daemon that logged the kill of this process: "earlyoom"
 
 
 @dataclass(frozen=True, slots=True)
 class ExitFacts:
-    """What could be learned about an end. None: not known."""
+    """Facts about the end of a task. None: unknown."""
 
-    wait_status: int | None = None  # as wait(2) gives it
-    said_bye: bool = False  # the agent had announced the end
-    failed: bool = False  # ... and that an exception was the reason
+    wait_status: int | None = None  # status from wait(2)
+    said_bye: bool = False  # the agent announced the end
+    failed: bool = False  # the agent announced an exception as the reason
     group_label: str | None = None  # "memory limit of the group jupyter"
     group_limit_bytes: float | None = None
-    group_used_bytes: float | None = None  # as last seen
-    # Its limit is memory.high, or memory.high lies below it: the kernel kills nobody there.
+    group_used_bytes: float | None = None  # last measured value
+    # The limit is memory.high, or memory.high is below it: the kernel does not kill there.
     group_high: bool = False
-    group: str | None = None  # folder of its memory group, as last seen
-    # The kernel's counts of its kills for memory, from when it was last seen alive to its end.
+    group: str | None = None  # folder of its last known memory cgroup
+    # The kernel's OOM kill counters when the task was last seen alive, and after its end.
     group_kills_before: int | None = None
     group_kills_after: int | None = None
     host_total_bytes: int | None = None
-    host_available_bytes: int | None = None  # as last seen
+    host_available_bytes: int | None = None  # last measured value
     host_kills_before: int | None = None
     host_kills_after: int | None = None
-    # Of these kills, those whose victims are known to be others.
+    # Those of these kills that are known to have hit other processes.
     group_kills_elsewhere: int = 0
     host_kills_elsewhere: int = 0
-    counted: str | None = None  # the time that the counts cover: "between 10:03:01 and 10:03:05"
-    card_fault: str | None = None  # what befell a card that it was on, shortly before
-    device_full: str | None = None  # "memory of GPU 0: 23.8 GiB of 24.0 GiB", as last seen
-    address_space_full: str | None = None  # "1.39 of 1.43 GiB", as last seen
-    address_space: str | None = None  # the same however full, where it is limited
-    device_ooms: int = 0  # out-of-memory errors that its framework has counted
+    counted: str | None = None  # time that the counters cover: "between 10:03:01 and 10:03:05"
+    card_fault: str | None = None  # fault of a card that it used, shortly before the end
+    device_full: str | None = None  # last level: "memory of GPU 0: 23.8 GiB of 24.0 GiB"
+    address_space_full: str | None = None  # last level if almost full: "1.39 of 1.43 GiB"
+    address_space: str | None = None  # last level at any fill, if a limit is set
+    device_ooms: int = 0  # out-of-memory errors that its framework counted
     pid: int | None = None
-    kernel: tuple[KernelLogLine, ...] = ()  # lines of the kernel log about it, of just now
+    kernel: tuple[KernelLogLine, ...] = ()  # recent lines of the kernel log about it
     kernel_log_readable: bool | None = None
     words: LastError | None = None
-    notebook: bool = False  # it was a Jupyter kernel
-    parent: str | None = None  # what started it and lives on: "jupyter-lab"
-    oom_daemons: tuple[str, ...] = ()  # of those that kill for memory: which run here
-    oomd_kills: int | None = None  # that systemd-oomd has noted on its group
-    unit: UnitEnd | None = None  # None: it was in none, or systemd was not asked
-    cpu_limit_s: float | None = None  # RLIMIT_CPU
-    cpu_used_s: float | None = None  # as last seen, by it alone
-    stalled_percent: float | None = None  # of the last 10 s: everybody waited for memory
+    notebook: bool = False  # the task was a Jupyter kernel
+    parent: str | None = None  # parent process that still runs: "jupyter-lab"
+    oom_daemons: tuple[str, ...] = ()  # OOM daemons that run on this machine
+    oomd_kills: int | None = None  # kills that systemd-oomd recorded on its cgroup
+    unit: UnitEnd | None = None  # None: it had no unit, or systemd was not asked
+    cpu_limit_s: float | None = None  # RLIMIT_CPU of the process
+    cpu_used_s: float | None = None  # last measured CPU time of this process alone
+    stalled_percent: float | None = None  # time in which all tasks waited for memory (PSI, 10 s)
     swap_total_bytes: int | None = None
     swap_free_bytes: int | None = None
     was_paused: bool = False
-    stall: str | None = None  # why its training made no steps, as last seen; untrusted in parts
-    guard: GuardEnd | None = None  # that it was in
+    stall: str | None = None  # last reason why its training made no steps; partly untrusted
+    guard: GuardEnd | None = None  # record of its guard, if it had one
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What ended a task."""
+    """The cause of a task's end."""
 
     kind: CauseKind
     text: str  # goes after "train.ipynb was ..." or stands alone
     certainty: Certainty = Certainty.UNKNOWN
-    news: bool = False  # people want to hear of it, whatever it is
-    worker: int | None = None  # it is the end of this worker alone: the task lives on
+    news: bool = False  # notify the user, whatever the kind
+    worker: int | None = None  # pid of the worker that ended while the task runs on
 
     @property
     def spec(self) -> CauseSpec:
-        """What is made of it."""
+        """How watchdog treats this cause."""
         return cause_spec(self.kind)
 
     @property
     def memory(self) -> bool:
-        """The kernel killed it for a lack of memory."""
+        """The kernel killed it because memory ran out."""
         return self.spec.by_kernel

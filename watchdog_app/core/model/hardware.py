@@ -1,4 +1,4 @@
-"""Cards, temperatures, batteries as the sensors read them."""
+"""Cards, temperatures and batteries as the sensors measure them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from watchdog_app.base.text.plain import clean
 
 
 def gpu_label(gpu: Gpu) -> str:
-    """`GPU 0 (NVIDIA H100)`: as a person tells the cards apart."""
+    """The name of a card for the user: `GPU 0 (NVIDIA H100)`."""
     if gpu.parent_id is None:
         return f"GPU {gpu.index} ({clean(gpu.name, 40)})"
     return f"{gpu_place(gpu)} ({clean(gpu.name, 40)}, MIG)"
 
 
 def gpu_place(gpu: Gpu) -> str:
-    """`GPU 0`; of a MIG instance `GPU 0 part 2`."""
+    """The short name of a card: `GPU 0`; of a MIG instance: `GPU 0 part 2`."""
     if gpu.parent_id is None:
         return f"GPU {gpu.index}"
     return f"GPU {gpu.index} part" + ("" if gpu.part is None else f" {gpu.part}")
@@ -27,11 +27,11 @@ class GpuState(StrEnum):
     """Whether a card answers."""
 
     OK = "ok"
-    ASLEEP = "asleep"  # a laptop's card, powered down by the system: left alone
-    LOST = "lost"  # it fell off the bus
+    ASLEEP = "asleep"  # powered down by a laptop's system; watchdog does not wake it
+    LOST = "lost"  # the card fell off the bus
     NEEDS_RESET = "needs_reset"
-    SILENT = "silent"  # its driver does not answer within the deadline
-    UNREADABLE = "unreadable"  # it answers with errors
+    SILENT = "silent"  # the driver does not answer within the deadline
+    UNREADABLE = "unreadable"  # the driver answers with errors
 
 
 class ClockEvent(StrEnum):
@@ -44,12 +44,12 @@ class ClockEvent(StrEnum):
     IDLE = "idle"
     APPLICATION_CLOCKS = "application_clocks"
     SOFTWARE_POWER_CAP = "software_power_cap"  # normal at full load
-    # Heat, power brake, too fast a draw; flashes at a P-state change.
+    # Heat, power brake or a fast rise in power; set briefly at a P-state change.
     HARDWARE_SLOWDOWN = "hardware_slowdown"
     SYNC_BOOST = "sync_boost"
     SOFTWARE_THERMAL = "software_thermal"
     HARDWARE_THERMAL = "hardware_thermal"
-    POWER_BRAKE = "power_brake"  # asserted from outside: the power supply
+    POWER_BRAKE = "power_brake"  # external signal, from the power supply
     DISPLAY_CLOCKS = "display_clocks"
 
 
@@ -58,8 +58,8 @@ class GpuProcess:
     """One process on a card, as the driver lists it."""
 
     pid: int
-    memory_bytes: int | None  # None: the driver does not say (WSL, WDDM, some MIG)
-    foreign: bool = False  # not in our /proc: another container's or host's, or a garbage record
+    memory_bytes: int | None  # None: the driver does not report it (WSL, WDDM, some MIG)
+    foreign: bool = False  # not in this /proc: pid of another container or the host, or garbage
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,13 @@ class XidEvent:
 
     code: int
     at_unix_s: float
-    pid: int | None = None  # where the kernel log names it
-    text: str | None = None  # the driver's own words; untrusted
+    pid: int | None = None  # pid, if the kernel log has it
+    text: str | None = None  # text of the driver; untrusted
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What a figure of a GPU can be; a driver that says anything else is not believed."""
+    """Name, unit and range of a GPU figure; a value outside the range counts as missing."""
 
     label: str
     unit: str
@@ -84,18 +84,18 @@ class Figure:
 
 def figure(label: str, unit: str, least: float, most: float) -> Any:
     """
-    A field of `Gpu` that a driver tells, None where it does not; see `Figure`.
+    A field of `Gpu` with a figure of the driver, None if the driver does not report it.
 
     Args:
-        label: as screens name it.
-        unit: as screens show it.
-        least: the smallest value that is believed.
-        most: the largest.
+        label: name on screens.
+        unit: unit on screens.
+        least: smallest plausible value.
+        most: largest plausible value.
     """
     return field(default=None, metadata={"figure": Figure(label, unit, least, most)})
 
 
-_MOST_BYTES = 1 << 50  # the largest cards have a two-thousandth of that
+_MOST_BYTES = 1 << 50  # the largest cards have 1/2000 of this
 _MOST_ERRORS = 1 << 62
 _MOST_W = 3000  # the largest boards draw 1.4 kW
 
@@ -104,41 +104,39 @@ _MOST_W = 3000  # the largest boards draw 1.4 kW
 class Gpu:
     """One card, or one MIG instance of a card."""
 
-    # PCI address as in sysfs, "0000:65:00.0"; a MIG instance adds "/gi3.ci0". It is known without
-    # the driver: a GPU that is lost, or asleep, has it too.
+    # PCI address as in sysfs, "0000:65:00.0"; a MIG instance adds "/gi3.ci0". It needs no driver,
+    # so a lost or sleeping GPU has it too.
     id: str
-    index: int  # as nvidia-smi counts
+    index: int  # index in nvidia-smi
     name: str
-    uuid: str | None = None  # as frameworks name it; None: the driver has not told it
+    uuid: str | None = None  # UUID as frameworks name it; None: unknown
     bus_id: str | None = None  # PCI address, "00000000:65:00.0"
-    parent_id: str | None = None  # of a MIG instance: its card
-    part: int | None = None  # of a MIG instance: which of its card's, from 0
+    parent_id: str | None = None  # id of a MIG instance's card
+    part: int | None = None  # number of a MIG instance on its card
     state: GpuState = GpuState.OK
-    # Without what the driver reserves, where it can tell the two apart.
+    # Without the memory that the driver reserves, if the driver reports both.
     memory_used_bytes: int | None = figure("Memory", "bytes", 0, _MOST_BYTES)
     memory_reserved_bytes: int | None = figure("Reserved memory", "bytes", 0, _MOST_BYTES)
     memory_total_bytes: int | None = figure("Memory", "bytes", 0, _MOST_BYTES)
-    unified_memory: bool = False  # it shares the host's RAM: that is the limit
+    unified_memory: bool = False  # it shares the host's RAM, which is its limit
     utilization_percent: float | None = figure("Utilisation", "%", 0, 100)
-    # The hottest that silicon survives is near 125; 0 is what a sensor says that is not there.
+    # Silicon survives about 125 °C. A missing sensor reports 0.
     temperature_c: float | None = figure("Temperature", "°C", 1, 130)
-    slowdown_c: float | None = figure(
-        "Slowdown temperature", "°C", 50, 130
-    )  # clocks down from here
-    shutdown_c: float | None = figure("Shutdown temperature", "°C", 50, 130)  # switches itself off
-    fan_percent: float | None = figure("Fan", "%", 0, 200)  # above 100: over the nominal speed
+    slowdown_c: float | None = figure("Slowdown temperature", "°C", 50, 130)  # clocks drop here
+    shutdown_c: float | None = figure("Shutdown temperature", "°C", 50, 130)  # card powers off
+    fan_percent: float | None = figure("Fan", "%", 0, 200)  # above 100: faster than nominal
     power_w: float | None = figure("Power", "W", 0, _MOST_W)
-    power_limit_w: float | None = figure("Power limit", "W", 1, _MOST_W)  # enforced
-    throttling: frozenset[str] | None = None  # `ClockEvent`, or what the driver calls another
-    # Since the driver was loaded.
+    power_limit_w: float | None = figure("Power limit", "W", 1, _MOST_W)  # enforced limit
+    throttling: frozenset[str] | None = None  # `ClockEvent` values, or other names of the driver
+    # Errors since the driver was loaded.
     ecc_uncorrected: int | None = figure("ECC", "errors", 0, _MOST_ERRORS)
-    remap_pending: bool | None = None  # a memory row will be replaced at the next reset
+    remap_pending: bool | None = None  # the next reset will replace a memory row
     remap_failed: bool | None = None
-    recovery_action: str | None = None  # "reset", "reboot", "drain", "drain_and_reset"; None: none
-    xids: tuple[XidEvent, ...] = ()  # of the last hour, oldest first
+    recovery_action: str | None = None  # "reset", "reboot", "drain", "drain_and_reset" or None
+    xids: tuple[XidEvent, ...] = ()  # events of the last hour, oldest first
     processes: tuple[GpuProcess, ...] = ()
-    processes_mono_s: float | None = None  # when these were listed; None: with the other figures
-    notes: tuple[str, ...] = ()  # why a figure is missing, each a short sentence
+    processes_mono_s: float | None = None  # time of the process list; None: same as the figures
+    notes: tuple[str, ...] = ()  # reasons for missing figures, one sentence each
 
 
 FIGURES: dict[str, Figure] = {
@@ -148,36 +146,36 @@ FIGURES: dict[str, Figure] = {
 
 @dataclass(frozen=True, slots=True)
 class Temperature:
-    """One sensor of heat that is no graphics card's."""
+    """One temperature sensor outside the graphics cards."""
 
-    key: str  # stable over ticks: "coretemp/Package id 0", "thermal_zone0", ...
-    label: str  # as a person reads it: "CPU package", "NVMe disk"
+    key: str  # stable id: "coretemp/Package id 0", "thermal_zone0", ...
+    label: str  # name for the user: "CPU package", "NVMe disk"
     celsius: float
-    slowdown_c: float | None = None  # "high", or the passive trip point
-    shutdown_c: float | None = None  # "critical"
+    slowdown_c: float | None = None  # hwmon "high", or the passive trip point
+    shutdown_c: float | None = None  # hwmon "critical", or the critical trip point
     is_cpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Battery:
-    """One battery of the machine itself, not of a mouse."""
+    """One battery of the machine, not of a peripheral such as a mouse."""
 
     name: str
     percent: float
     discharging: bool
-    energy_j: float | None = None  # left in it
-    full_j: float | None = None
-    power_w: float | None = None  # what is drawn from it
+    energy_j: float | None = None  # remaining energy
+    full_j: float | None = None  # energy of the full battery
+    power_w: float | None = None  # discharge power
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Cards, heat and power at one look. An empty field: there is none, or it cannot be read."""
+    """Cards, temperatures and power in one sample. An empty field: absent, or unreadable."""
 
     gpus: tuple[Gpu, ...] = ()
-    gpus_mono_s: float | None = None  # when the cards were read: they are read less often
+    gpus_mono_s: float | None = None  # time of the cards' figures, which are read less often
     driver_version: str | None = None
     temperatures: tuple[Temperature, ...] = ()
     batteries: tuple[Battery, ...] = ()
-    on_mains: bool | None = None  # None: no power supply says so
-    cpu_throttle_events: int | None = None  # clocked down for heat, since boot (thermal_throttle)
+    on_mains: bool | None = None  # None: unknown, no power supply reports it
+    cpu_throttle_events: int | None = None  # clock reductions since boot (thermal_throttle)

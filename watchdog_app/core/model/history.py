@@ -1,4 +1,4 @@
-"""What a figure was over the last minutes."""
+"""Past values of a figure over the last minutes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _SWAP_S = 1.0
 
 
 class SwapTraffic(NamedTuple):
-    """The machine's: bytes a second in and out; None where the system does not count them."""
+    """Swap traffic of the machine in bytes per second; None: the system has no counters."""
 
     in_per_s: float | None = None
     out_per_s: float | None = None
-    since: tuple[float, int, int] | None = None  # when, and the counters of then
+    since: tuple[float, int, int] | None = None  # time and counters (in, out) of the last update
 
     def updated(self, mono_s: float, host: HostMemory) -> SwapTraffic:
         """
-        The traffic with one more sample of its counters; a counter that went back was reset.
+        The traffic after one more sample. A counter that decreases was reset.
 
         Args:
-            mono_s: when it was measured.
+            mono_s: time of the sample.
             host: counters of the machine.
         """
         if host.swap_in_bytes is None or host.swap_out_bytes is None:
@@ -36,11 +36,11 @@ class SwapTraffic(NamedTuple):
         return SwapTraffic((now[1] - since[1]) / passed, (now[2] - since[2]) / passed, now)
 
 
-_THRASH_BYTES_PER_S = 1024**2  # in and out at once: pages are needed again as soon as they leave
+_THRASH_BYTES_PER_S = 1024**2  # in both directions at once: the same pages leave and return
 
 
 def is_thrashing(swap: SwapTraffic) -> bool:
-    """The machine moves the same pages out to swap and back in."""
+    """Whether the machine moves the same pages out to swap and back in."""
     return (
         swap.in_per_s is not None
         and swap.out_per_s is not None
@@ -48,7 +48,7 @@ def is_thrashing(swap: SwapTraffic) -> bool:
     )
 
 
-_FINE_S = 0.2  # at 10 looks a second every second one: enough for windows of some seconds
+_FINE_S = 0.2  # every second sample at 10 Hz: enough for windows of some seconds
 _FINE_POINTS = 48
 _COARSE_S = 5.0
 _COARSE_POINTS = 56
@@ -56,10 +56,10 @@ _COARSE_POINTS = 56
 
 class History:
     """
-    One figure over about the last five minutes: finely at the end, coarsely before.
+    The values of one figure over about the last five minutes: 0.2 s apart at the end, 5 s before.
 
-    Two rings instead of one: a fast leak shows within a second, a slow one within minutes, and
-    neither may cost more than about a hundred points.
+    A fast leak shows within a second, a slow one within minutes. Two rings cover both with about a
+    hundred points.
     """
 
     __slots__ = ("_coarse", "_fine", "_last", "first_mono_s")
@@ -68,10 +68,10 @@ class History:
         self._fine: deque[tuple[float, float]] = deque(maxlen=_FINE_POINTS)
         self._coarse: deque[tuple[float, float]] = deque(maxlen=_COARSE_POINTS)
         self._last: tuple[float, float] | None = None
-        self.first_mono_s: float | None = None  # since then it is known
+        self.first_mono_s: float | None = None  # time of the first value
 
     def add(self, mono_s: float, value: float) -> None:
-        """Take a reading; one that goes back in time is dropped."""
+        """Add a reading; a reading that is not newer than the last is dropped."""
         if self._last is not None and mono_s <= self._last[0]:
             return
         if self._last is None:
@@ -79,7 +79,7 @@ class History:
         self._last = (mono_s, value)
         if not self._fine or mono_s - self._fine[-1][0] >= _FINE_S:
             self._fine.append(self._last)
-        # At the same times in every history: growth since then is compared.
+        # All histories keep points of the same times, because their growth is compared.
         if not self._coarse or mono_s // _COARSE_S != self._coarse[-1][0] // _COARSE_S:
             self._coarse.append(self._last)
 
@@ -90,9 +90,9 @@ class History:
 
     def growth(self, window_s: float) -> tuple[float, float]:
         """
-        How much it grew over the last `window_s`, and over how many seconds that was seen.
+        The growth over the last `window_s`, and the seconds that it covers.
 
-        A figure that is known for less time than that answers for the time it is known.
+        The seconds are fewer than `window_s` if the figure has been known for less time.
         """
         if self._last is None:
             return 0.0, 0.0
@@ -100,16 +100,16 @@ class History:
         return self._last[1] - then[1], self._last[0] - then[0]
 
     def rate(self, window_s: float) -> float | None:
-        """Growth a second over the last `window_s`; None when it was seen for under half of it."""
+        """Growth per second over the last `window_s`; None: known for less than half of it."""
         grown, seconds = self.growth(window_s)
         return None if seconds < window_s / 2 or seconds <= 0 else grown / seconds
 
     def point_at(self, mono_s: float) -> tuple[float, float]:
         """
-        The newest point that is not later, or the oldest there is: when, and the value.
+        The newest point (time, value) at or before `mono_s`, else the oldest point.
 
         Raises:
-            IndexError: nothing is known.
+            IndexError: the history is empty.
         """
         if self._last is not None and self._last[0] <= mono_s:
             return self._last

@@ -1,4 +1,4 @@
-"""How urgent something is, as people see it: one table for every screen, `--check` and metrics."""
+"""Urgency levels for the user: one table for every screen, `--check` and metrics."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _STAGES = {"ok": 0, "watch": 1, "warn": 2, "rescue": 3, "save": 3, "hold": 3, "p
 
 class Level(IntEnum):
     """
-    From "nothing to do" to "not known".
+    Urgency, from "nothing to do" to "unknown".
 
     Attributes:
-        word: at the beginning of a headline.
-        mark: in front of a line; empty while all is well.
-        exit_code: of `watchdog status --check`, as monitoring plugins use them.
-        fault: the word for something broken or slowed down.
-        color: of a line on a terminal, a name of `base.text.terminal`.
-        rgb: of the tray icon.
+        word: first word of a headline.
+        mark: prefix of a line; empty at level OK.
+        exit_code: exit code of `watchdog status --check`, as for monitoring plugins.
+        fault: word for a broken or slowed device.
+        color: color of a terminal line, a name of `base.text.terminal`.
+        rgb: color of the tray icon.
     """
 
     word: str
@@ -33,18 +33,18 @@ class Level(IntEnum):
     rgb: tuple[int, int, int]
 
     def __new__(cls, value: int, *row: Any) -> Self:
-        """One row of the table."""
+        """Create a level from one row of the table."""
         level = int.__new__(cls, value)
         level._value_ = value
         level.word, level.mark, level.exit_code, level.fault, level.color, level.rgb = row
         return level
 
     OK = 0, "OK", "", 0, "OVER", "", (0, 158, 115)
-    # Something moves, and needs no action yet.
+    # A resource grows, but needs no action yet.
     WATCH = 1, "OK", "~", 0, "NOTE", "cyan", (86, 180, 233)
     WARNING = 2, "WARNING", "!", 1, "WARNING", "yellow", (240, 200, 40)
     CRITICAL = 3, "CRITICAL", "!!", 2, "CRITICAL", "alarm", (213, 40, 30)
-    # No reading, or one that is too old.
+    # The reading is missing or too old.
     UNKNOWN = 4, "UNKNOWN", "?", 3, "UNKNOWN", "yellow", (128, 128, 128)
 
     @classmethod
@@ -53,15 +53,15 @@ class Level(IntEnum):
         The level of a stage of the policy.
 
         Args:
-            stage: its name; one that this version does not know is a warning.
-            certain: False where trainings are saved on little evidence: people need not worry yet.
+            stage: name of the stage; an unknown name counts as a warning.
+            certain: False if trainings are saved on weak evidence, which needs no attention yet.
         """
         level = _BY_VALUE[_STAGES.get(str(stage or "ok"), cls.WARNING)]
         return level if certain else min(level, cls.WATCH)
 
     @classmethod
     def from_name(cls, name: object) -> Level:
-        """The level by its name in JSON; UNKNOWN for anything else."""
+        """The level with this name in JSON; UNKNOWN for any other value."""
         return _BY_NAME.get(name, cls.UNKNOWN) if isinstance(name, str) else cls.UNKNOWN
 
     @classmethod
@@ -69,7 +69,7 @@ class Level(IntEnum):
         """
         The level of a resource, task, card or incident in JSON.
 
-        Entries of older journals have a stage only.
+        Entries of older journals only have a stage.
         """
         return (
             cls.from_name(item["level"]) if "level" in item else cls.from_stage(item.get("stage"))

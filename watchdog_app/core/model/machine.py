@@ -1,4 +1,4 @@
-"""What one look at the machine holds: processes, tasks, host, groups, disks, faults."""
+"""Records of one sample: processes, tasks, host, cgroups, gauges, faults."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from watchdog_app.core.model.hardware import Hardware
 @dataclass(frozen=True, slots=True, order=True)
 class ProcessKey:
     """
-    Identity of a process over pid reuse.
+    Identity of a process, safe against pid reuse.
 
-    `start_time` is only ever compared for equality: clock ticks since boot on
-    Linux (/proc/PID/stat field 22, proc(5)), microseconds of the epoch elsewhere.
+    Compare `start_time` only for equality: its unit is clock ticks since boot on Linux
+    (/proc/PID/stat field 22, proc(5)) and microseconds since the epoch elsewhere.
     """
 
     pid: int
@@ -23,46 +23,46 @@ class ProcessKey:
 
 
 class TaskKind(StrEnum):
-    """What a user would call the thing that runs."""
+    """The kind of a program, in the user's terms."""
 
     NOTEBOOK = "notebook"  # a Jupyter kernel with a known notebook
-    KERNEL = "kernel"  # a Jupyter kernel whose notebook nobody names
+    KERNEL = "kernel"  # a Jupyter kernel with an unknown notebook
     CONSOLE = "console"  # IPython or a Jupyter console
     SCRIPT = "script"
     MODULE = "module"  # python -m something
-    SERVER = "server"  # a Jupyter server itself
-    PYTHON = "python"  # an interpreter with neither script nor module
+    SERVER = "server"  # a Jupyter server
+    PYTHON = "python"  # an interpreter without a script or module
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """What hardly changes while a process lives: read in full once, when its pid is new."""
+    """Properties of a process that hardly change; read once, for a new pid."""
 
     key: ProcessKey
-    ppid: int  # stays that of the parent which has ended, when pid 1 inherits the process
+    ppid: int  # original parent, also after it ends and pid 1 adopts the process
     uid: int
     user: str | None
     exe: str | None
     argv: tuple[str, ...]
     cwd: str | None
     kind: TaskKind
-    name: str  # notebook or script as the user knows it, e.g. "train.ipynb"; untrusted text
-    notebook: str | None = None  # absolute path where known
-    other_notebooks: tuple[str, ...] = ()  # further ones that share the kernel
-    script: str | None = None  # absolute path where known
+    name: str  # name of the notebook or script, e.g. "train.ipynb"; untrusted text
+    notebook: str | None = None  # absolute path if known
+    other_notebooks: tuple[str, ...] = ()  # other notebooks that share the kernel
+    script: str | None = None  # absolute path if known
     kernel_id: str | None = None
-    cgroup: str | None = None  # folder of its memory group in the cgroup file system
+    cgroup: str | None = None  # folder of its memory cgroup in the cgroup file system
     started_unix_s: float | None = None
     rlimit_as_bytes: int | None = None  # None: unlimited or unknown
-    # It was given a session of its own, apart from its parent's, and no terminal.
+    # The process leads a new session, without a terminal.
     leads_session: bool = False
-    runtime_dir: str | None = None  # WATCHDOG_RUNTIME_DIR in its environment: whose daemon it has
-    ancestor: ProcessKey | None = None  # nearest watched process above it, through shells
+    runtime_dir: str | None = None  # WATCHDOG_RUNTIME_DIR in its environment: selects its daemon
+    ancestor: ProcessKey | None = None  # nearest watched ancestor, through shells
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSample:
-    """What changes from tick to tick."""
+    """Figures of a process that change from sample to sample."""
 
     key: ProcessKey
     ppid: int
@@ -72,20 +72,20 @@ class ProcessSample:
     swap_bytes: int | None
     vsize_bytes: int | None
     cpu_s: float  # user + system since the process began
-    # Pages that a fork shares with its parent until one of them writes; None: no fork.
+    # Pages that a fork shares with its parent until one of them writes; None: not a fork.
     cow_bytes: int | None = None
-    shmem_bytes: int | None = None  # shared memory within shared_bytes; the rest is of files
+    shmem_bytes: int | None = None  # shared memory within shared_bytes; the rest is file pages
 
 
-_NEAR_THROTTLE = 0.9  # of the limit
+_NEAR_THROTTLE = 0.9  # share of the limit from which a group is near its throttle
 
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
     """Pressure stall information of one resource (kernel, Documentation/accounting/psi.rst)."""
 
-    some_avg10: float  # percent of time
-    full_avg10: float
+    some_avg10: float  # percent of the last 10 s in which some task waited
+    full_avg10: float  # percent of the last 10 s in which all tasks waited
     some_total_s: float
 
 
@@ -94,22 +94,22 @@ class HostMemory:
     """Memory of the whole machine."""
 
     total_bytes: int
-    available_bytes: int  # MemAvailable: what can be had without swapping
+    available_bytes: int  # MemAvailable: memory that programs can get without swapping
     swap_total_bytes: int
     swap_free_bytes: int
-    swap_in_bytes: int | None  # since boot
-    swap_out_bytes: int | None
-    shm_used_bytes: int | None  # /dev/shm
+    swap_in_bytes: int | None  # traffic from swap since boot
+    swap_out_bytes: int | None  # traffic to swap since boot
+    shm_used_bytes: int | None  # size of the files in /dev/shm
     shm_limit_bytes: int | None
     pressure: Pressure | None
-    zram_total_bytes: int = 0  # of the swap: what is kept compressed in RAM
-    zram_used_bytes: int = 0  # before compression
-    zram_ram_bytes: int = 0  # after it
+    zram_total_bytes: int = 0  # size of the swap on zram, which is compressed RAM
+    zram_used_bytes: int = 0  # content of the zram swap before compression
+    zram_ram_bytes: int = 0  # RAM that this content takes after compression
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupMemory:
-    """One memory control group, v1 or v2; limits are None where there is none."""
+    """One memory control group, v1 or v2; a limit that is not set is None."""
 
     path: str
     version: int
@@ -117,22 +117,22 @@ class CgroupMemory:
     inactive_file_bytes: int
     active_file_bytes: int
     limit_bytes: int | None
-    high_bytes: int | None  # v2 memory.high: throttled above it
+    high_bytes: int | None  # v2 memory.high: the kernel throttles above it
     swap_usage_bytes: int | None
-    swap_limit_bytes: int | None  # swap alone; v1's memory+swap limit less the memory limit
+    swap_limit_bytes: int | None  # limit of swap; v1: memory+swap limit less memory limit
     oom_kills: int | None
-    unwatched_bytes: int | None = None  # RAM of its processes that are not watched
-    swap_high_bytes: int | None = None  # v2 memory.swap.high: throttled above it
-    stalled_percent: float | None = None  # v2 memory.pressure, full avg10; near a throttle alone
+    unwatched_bytes: int | None = None  # RAM of the group's unwatched processes
+    swap_high_bytes: int | None = None  # v2 memory.swap.high: the kernel throttles above it
+    stalled_percent: float | None = None  # v2 memory.pressure full avg10; read near a throttle
 
     @property
     def unreclaimable_bytes(self) -> int:
-        """Usage less all file pages: what the kernel cannot reclaim."""
+        """Usage less all file pages: memory that the kernel cannot reclaim."""
         return max(0, self.usage_bytes - self.inactive_file_bytes - self.active_file_bytes)
 
     @property
     def near_throttle(self) -> bool:
-        """Whether memory.high or memory.swap.high is all but reached by what stays."""
+        """Whether unreclaimable memory or swap is at 90 % of memory.high or memory.swap.high."""
         pairs = (
             (self.unreclaimable_bytes, self.high_bytes),
             (self.swap_usage_bytes, self.swap_high_bytes),
@@ -146,24 +146,24 @@ class CgroupMemory:
 @dataclass(frozen=True, slots=True)
 class Gauge:
     """
-    A figure with a limit, as a sensor has measured it: a reading is made of it as it is.
+    A figure with a limit, as a sensor measured it; it becomes a reading without changes.
 
-    A new kind that needs no more than this has a row in `resource.SPECS` and a sensor.
+    A new kind of resource needs only a sensor that returns gauges and a row in `resource.SPECS`.
     """
 
-    kind: str  # a `resource.ResourceKind`
-    subject: str  # which one of that kind
-    label: str  # as a person reads it
-    used: float  # in the unit of its kind
-    limit: float  # 0: there is none
-    fatal: bool = False  # reaching it kills
-    everyone: bool = False  # it can hit every task
+    kind: str  # value of `resource.ResourceKind`
+    subject: str  # identifies the resource among those of its kind
+    label: str  # name for the user
+    used: float  # amount in the unit of the kind
+    limit: float  # 0: no limit
+    fatal: bool = False  # the limit kills
+    everyone: bool = False  # the limit affects every task
     note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is not being watched, said once: what, what it means, what to do."""
+    """Something that watchdog cannot watch: what it is, what that means, what to do."""
 
     source: str  # "host.pressure", "gpu", ...
     message: str
@@ -172,7 +172,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One consistent look at the machine. `processes` holds the watched ones alone."""
+    """One consistent sample of the machine. `processes` holds only watched processes."""
 
     mono_s: float
     unix_s: float
@@ -187,21 +187,21 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A process tree that the user thinks of as one thing; identity of its root."""
+    """A process tree that is one program to the user; its root identifies it."""
 
     key: ProcessKey
     name: str
     kind: TaskKind
     uid: int
-    members: tuple[ProcessSample, ...]  # root first, then children, parents before children
-    rss_bytes: int  # shared pages counted once where that is cheap to know
+    members: tuple[ProcessSample, ...]  # root first, parents before their children
+    rss_bytes: int  # resident memory, shared pages counted once (see `resident_bytes`)
     swap_bytes: int | None
     cpu_s: float
-    info: ProcessInfo  # of the root
+    info: ProcessInfo  # properties of the root process
 
     @property
     def paused(self) -> bool:
-        """Every member is stopped."""
+        """Every member is stopped or a zombie, and at least one is stopped."""
         return all(member.state in "TtZ" for member in self.members) and any(
             member.state in "Tt" for member in self.members
         )

@@ -1,6 +1,4 @@
-"""
-What can run out: pure, one snapshot and its tasks to resources.
-"""
+"""Turn one sample and its tasks into readings of every resource. Pure functions."""
 
 from __future__ import annotations
 
@@ -24,13 +22,13 @@ from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 
 _CONTAINER_ID = re.compile(r"(?:[a-z]+-)*([0-9a-f]{12})[0-9a-f]{20,52}(?:\.scope)?")
 _POD = re.compile(r"(?:kubepods.*-)?pod[0-9a-f_-]{36}(?:\.slice)?")
-_RATIO_KNOWN_BYTES = 64 << 20  # in zram: a few pages say little of how well others compress
-_NOTHING_LEFT = 0.01  # of RAM: a machine there can stand still for minutes and kill nobody
-_STALLED_PERCENT = 40.0  # of the time nobody in a group can work; systemd-oomd kills from 50
-_GUARD = "watchdog-guard-"  # as `guard.cgroup` names its groups
+_RATIO_KNOWN_BYTES = 64 << 20  # in zram: fewer pages are too few to estimate the compression ratio
+_NOTHING_LEFT = 0.01  # of RAM: below, a machine can hang for minutes without an OOM kill
+_STALLED_PERCENT = 40.0  # time in which all tasks of a group stall; systemd-oomd kills at 50
+_GUARD = "watchdog-guard-"  # prefix of the cgroups of `guard.cgroup`
 
 
-# The folder of a whole mount: what we see of the tree is a container's.
+# Folders of whole mounts: inside a container its group is the root of the mount.
 _MOUNTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified")
 
 
@@ -41,14 +39,16 @@ def readings(
     guarded: Mapping[str, int] | None = None,
 ) -> tuple[Reading, ...]:
     """
-    Every resource of this tick: RAM, RAM with swap, groups, RLIMIT_AS, /dev/shm, disks, in bytes;
-    memory of graphics cards, heat and battery, each in its own unit.
+    The readings of every resource in one sample.
+
+    RAM, RAM with swap, cgroups, RLIMIT_AS, /dev/shm, disks and GPU memory are in bytes.
+    Temperatures and batteries have their own units.
 
     Args:
-        snapshot: one look at the machine.
-        tasks: those of the same snapshot.
-        agents: with what their frameworks say of the cards.
-        guarded: limits of guards without their reserve, by folder of their group.
+        snapshot: one sample of the machine.
+        tasks: tasks of the same sample.
+        agents: agent reports, with the figures of the frameworks' allocators.
+        guarded: limits of guards without their reserve, by cgroup folder.
     """
     everyone = tuple(task.key for task in tasks)
     return (
@@ -63,10 +63,10 @@ def readings(
 
 def _ram_and_swap(host: HostMemory) -> tuple[int, int]:
     """
-    Used and limit of RAM together with swap.
+    Used bytes and limit of RAM together with swap.
 
-    Swap on zram lies in RAM. Its content counts once, at its size before compression. Its free part
-    counts as far as compression has saved memory so far.
+    Swap on zram is in RAM. Its content counts once, at its size before compression. Its free part
+    counts for the memory that compression will save at the ratio so far.
     """
     used = max(0, host.total_bytes - host.available_bytes)
     used += max(0, host.swap_total_bytes - host.swap_free_bytes)
@@ -114,10 +114,10 @@ def _cgroup_readings(
     snapshot: Snapshot, tasks: Sequence[Task], guarded: Mapping[str, int]
 ) -> Iterator[Reading]:
     """
-    Every limited group above a task, once: by the limit that kills, else by the one that throttles.
+    One reading for each limited cgroup above a task: by the nearer of killing and throttling limit.
 
-    The tightest group changes with what others in the outer group use, and a forecast that is
-    reset by each change never sees the end. So all are read; the tightest comes last.
+    Which group is tightest depends on other processes in the outer group. A forecast of only the
+    tightest would restart at each change. So all groups have readings; the tightest comes last.
     """
     hit: dict[str, list[ProcessKey]] = {}
     levels: dict[str, int] = {}
@@ -139,7 +139,7 @@ def _cgroup_readings(
         group = by_path[path]
         bound = _group_limit(group, snapshot, leaves)
         if bound is not None:
-            # A reserve that is given for a save is none of a guard's limit.
+            # The reserve that a guard adds for a save does not count as part of its limit.
             now = min(each for each in (group.limit_bytes, group.high_bytes) if each is not None)
             bound = bound._replace(limit=bound.limit - now + guarded.get(path, now))
             found.append(_cgroup_reading(group, bound, tuple(keys), levels[path]))
@@ -147,21 +147,21 @@ def _cgroup_readings(
 
 
 def cgroup_contains(path: str, leaf: str) -> bool:
-    """Whether a group is that of a folder, or one above it."""
+    """Whether the group `path` is `leaf` or one of its ancestors."""
     return leaf == path or leaf.startswith(f"{path.rstrip('/')}/")
 
 
 class _GroupLimit(NamedTuple):
-    """What a group uses, swap included, and where that ends."""
+    """Usage and limit of a group, swap included."""
 
     used: int
-    limit: int  # memory.max or memory.high, with what can be in swap by then
-    kills: int | None  # where the kernel kills; None: nowhere
+    limit: int  # memory.max or memory.high, plus the swap that the group can use by then
+    kills: int | None  # usage at which the kernel kills; None: never
     counts_swap: bool
 
     @property
     def throttles(self) -> bool:
-        """Whether the limit throttles the programs under it and kills none."""
+        """Whether the limit throttles the programs below it instead of killing one."""
         return self.limit != self.kills
 
 
@@ -169,20 +169,20 @@ def _group_limit(
     group: CgroupMemory, snapshot: Snapshot, leaves: Collection[str]
 ) -> _GroupLimit | None:
     """
-    Where a group's memory ends; None when the machine's own RAM ends first, or it has no limit.
+    The memory limit of a group; None: no limit, or more than the machine's RAM.
 
-    Above memory.high the kernel swaps out what it can. Once it cannot, whoever allocates in the
-    group is put to sleep for seconds each time: the group stands still below memory.max.
+    Above memory.high the kernel swaps out what it can. Once it cannot, each allocation in the group
+    makes its process sleep for seconds: the group stalls below memory.max.
 
     Args:
-        group: of the snapshot.
-        snapshot: with all groups that are known.
-        leaves: folders of the groups in which watched processes are.
+        group: a group of the snapshot.
+        snapshot: one sample, with all known groups.
+        leaves: cgroup folders of watched processes.
     """
     total_bytes, swap_free_bytes = snapshot.host.total_bytes, snapshot.host.swap_free_bytes
     swapped = group.swap_usage_bytes or 0
     if group.version == 1:
-        # memory.memsw.limit_in_bytes bounds the sum of both.
+        # memory.memsw.limit_in_bytes limits the sum of memory and swap.
         until_killed = swapped + swap_free_bytes
         if group.swap_limit_bytes is not None:
             until_killed = min(until_killed, max(group.swap_limit_bytes, 0))
@@ -212,10 +212,10 @@ def _free_swap_bytes(
     group: CgroupMemory, snapshot: Snapshot, leaves: Collection[str], *, throttled: bool
 ) -> int:
     """
-    How much a group may still swap out; `throttled`: until memory.swap.high slows it down.
+    Bytes that a group can still swap out; `throttled`: before memory.swap.high slows it down.
 
-    The limits of all groups above hold for it too. So do those of groups below where every watched
-    process is in one: then of what is in no such group, what is in RAM now is all that can go.
+    The limits of all groups above apply too. If every watched process is in a limited group below,
+    those limits apply as well: outside of them only memory that is in RAM now can be swapped out.
     """
 
     def left(each: CgroupMemory) -> int:
@@ -262,7 +262,7 @@ def _cgroup_reading(
     throttles = bound.throttles and not guard
     what = "slow-down limit" if bound.kills is None else "memory limit"
     label = f"{what} of {group_name(group.path)}"
-    if guard:  # several are told apart by the program that was started in them
+    if guard:  # the pid of the first program distinguishes several guards
         pid = os.path.basename(group.path.rstrip("/")).removeprefix(_GUARD).partition("-")[0]
         label = f"guard limit of pid {pid}" if pid.isdigit() else "guard limit"
     return Reading(
@@ -270,7 +270,7 @@ def _cgroup_reading(
         label=label,
         used=bound.used,
         limit=bound.limit,
-        # Its guard stops it there; a pause would only come before that.
+        # The guard stops the program at this limit; a pause would come earlier.
         fatal=not guard and bound.kills is not None,
         tasks=hit,
         note=", ".join(notes) or None,
@@ -282,12 +282,12 @@ def _cgroup_reading(
 
 
 def is_guard(path: str) -> bool:
-    """Whether a group is one that `watchdog exec` made, in which the limit does not kill."""
+    """Whether `watchdog exec` created the group. The limit of such a group does not kill."""
     return os.path.basename(path.rstrip("/")).startswith(_GUARD)
 
 
 def group_name(path: str) -> str:
-    """A group as a person knows it, by its folder."""
+    """The name of a group for the user, from its folder."""
     if path.rstrip("/") in _MOUNTS:
         return "this container"
     base = os.path.basename(path.rstrip("/"))
@@ -324,7 +324,7 @@ def _shm_reading(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator
             label="shared memory (/dev/shm)",
             used=host.shm_used_bytes,
             limit=host.shm_limit_bytes,
-            fatal=True,  # a write to a full one is a bus error
+            fatal=True,  # a write to a full /dev/shm raises SIGBUS
             tasks=everyone,
         )
 

@@ -1,4 +1,4 @@
-"""What can run out: kinds, keys, readings, and the one table of how each kind differs."""
+"""Resources that can run out: kinds, keys, readings, and a table of how kinds differ."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from watchdog_app.core.model.machine import ProcessKey
 
 
 class ResourceKind(StrEnum):
-    """Something that can run out."""
+    """The kind of a resource that can run out."""
 
-    RAM = "ram"  # MemTotal; reaching it means swapping where there is swap
-    RAM_SWAP = "ram_swap"  # RAM and swap together; reaching it kills
-    CGROUP = "cgroup"  # a limited memory group above a process, swap of the group included
-    GUARD = "guard"  # the limit of `watchdog exec`: at it a program is stopped, not killed
+    RAM = "ram"  # limit MemTotal; the machine swaps at the limit if it has swap
+    RAM_SWAP = "ram_swap"  # RAM and swap together; the kernel kills at the limit
+    CGROUP = "cgroup"  # a limited memory cgroup above a process, with the group's swap
+    GUARD = "guard"  # the limit of `watchdog exec`, which stops a program instead of killing it
     RLIMIT_AS = "rlimit_as"
     SHM = "shm"
     DISK = "disk"
@@ -22,15 +22,15 @@ class ResourceKind(StrEnum):
     GPU_ALLOCATOR = "gpu_allocator"
     TEMPERATURE = "temperature"
     BATTERY = "battery"
-    # Incidents without a level: something is broken, or brakes. No reading has these kinds.
+    # Kinds of incidents about broken or slow devices. No reading has these kinds.
     GPU_HEALTH = "gpu_health"
     THROTTLING = "throttling"
-    STALLED = "stalled"  # a training that makes no steps any more; the subject is its agent
+    STALLED = "stalled"  # a training that makes no more steps; the subject is its agent
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ResourceKey:
-    """Identity of a resource: kind and what it belongs to (a path, a pid, a GPU's UUID or '')."""
+    """Identity of a resource: its kind and its owner (a path, a pid, a GPU's UUID or '')."""
 
     kind: ResourceKind
     subject: str = ""
@@ -38,30 +38,30 @@ class ResourceKey:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One resource at one tick."""
+    """One resource in one sample."""
 
     key: ResourceKey
-    label: str  # as a person reads it: "RAM", "memory limit of the group jupyter"
-    used: float  # in `unit`
+    label: str  # name for the user: "RAM", "memory limit of the group jupyter"
+    used: float  # level in `unit`
     limit: float
-    fatal: bool  # reaching it kills; False: it only slows down (RAM where there is swap)
-    tasks: tuple[ProcessKey, ...]  # whom it can hit, by task root
+    fatal: bool  # the limit kills; False: it only slows down (RAM with swap)
+    tasks: tuple[ProcessKey, ...]  # keys of the tasks that the limit affects
     note: str | None = None  # e.g. "3 groups up", "counts swap"
-    swapped: float = 0.0  # of `used`, what a group has in swap
-    unwatched: float | None = None  # what processes hold there that are not watched
-    held_mono_s: float | None = None  # when it was listed who holds how much; None: with `used`
-    device: str | None = None  # the card that it is on: its UUID, else the framework's name of it
-    throttles: bool = False  # who reaches it stands still there (memory.high, memory.swap.high)
-    stalled: bool = False  # ... and does so now; of the machine: next to nothing is left
+    swapped: float = 0.0  # the part of `used` that is a group's swap
+    unwatched: float | None = None  # memory of a group's unwatched processes
+    held_mono_s: float | None = None  # time of the GPU's process list; None: same as `used`
+    device: str | None = None  # card of the resource: its id, else the framework's name
+    throttles: bool = False  # the kernel throttles programs at the limit (memory.high)
+    stalled: bool = False  # throttled programs stall now; RAM: almost no memory is available
 
     @property
     def unit(self) -> str:
-        """Of `used` and `limit`: "bytes", "celsius" or "ratio"."""
+        """The unit of `used` and `limit`: "bytes", "celsius" or "ratio"."""
         return SPECS[self.key.kind].unit
 
 
 def is_condition(key: ResourceKey) -> bool:
-    """Whether incidents of this key follow what is broken or brakes, and not a level."""
+    """Whether incidents of this key are about a broken or slow device, not about a level."""
     broken = (ResourceKind.GPU_HEALTH, ResourceKind.THROTTLING, ResourceKind.STALLED)
     return key.kind in broken or key == UNPLUGGED
 
@@ -70,7 +70,7 @@ UNPLUGGED = ResourceKey(ResourceKind.BATTERY, "unplugged")
 
 
 class Scope(StrEnum):
-    """What kind of thing runs out; one cause is reported once for each task, scope and device."""
+    """A group of kinds; one cause is reported once for each task, scope and device."""
 
     MEMORY = "memory"
     CARD = "gpu"
@@ -80,63 +80,63 @@ class Scope(StrEnum):
 
 
 class Blame(Enum):
-    """How those who make it run out are found."""
+    """How watchdog finds the tasks that use up a resource."""
 
-    GROWTH = "growth"  # by what each task holds more than before, of RAM and swap or on the card
-    OWNER = "owner"  # it belongs to one task
-    WORK = "work"  # by processor time
+    GROWTH = "growth"  # by each task's growth in RAM and swap, or on the card
+    OWNER = "owner"  # the resource belongs to one task
+    WORK = "work"  # by CPU time
     NOBODY = "nobody"
 
 
 class Pause(Enum):
-    """Whether a task may be paused on its account."""
+    """Whether a shortage of the resource may pause a task."""
 
     ALLOWED = "allowed"
-    BY_RULE = "by_rule"  # only where a rule names the resource
+    BY_RULE = "by_rule"  # only if a rule names the resource
     NEVER = "never"
 
 
 class Save(Enum):
-    """Whose training is saved."""
+    """Which trainings to save."""
 
-    CONTRIBUTORS = "contributors"  # then those that the kernel may kill in their stead
-    EVERYBODY = "everybody"  # it takes everything with it
+    CONTRIBUTORS = "contributors"  # then the tasks that the kernel may kill instead
+    EVERYBODY = "everybody"  # exhaustion ends every task
     NOBODY = "nobody"
 
 
 class Display(StrEnum):
-    """When screens list a resource without being asked for all."""
+    """When screens list a resource by default."""
 
     ALWAYS = "always"
     USUAL = "usual"  # the first few
     HALF_FULL = "half_full"  # the first few that are at least half full
     IN_DANGER = "in_danger"  # above level ok
-    COUNTED = "counted"  # above level ok; else it is counted among those far from their limits
+    COUNTED = "counted"  # above level ok; else only counted as far from its limit
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceSpec:
-    """One row. Times are in seconds."""
+    """Properties of one kind of resource. Times are in seconds."""
 
-    title: str  # of a notification: "RAM full"
+    title: str  # title of a notification: "RAM full"
     scope: Scope = Scope.MEMORY
     unit: str = "bytes"  # "bytes", "celsius" or "ratio"
-    of_ram: bool = False  # RAM, or a limit on the use of it
-    of_group: bool = False  # the limit of a memory group
-    forecaster: str = "trend"  # key of `forecasters.FORECASTERS`
+    of_ram: bool = False  # RAM, or a limit on its use
+    of_group: bool = False  # limit of a memory cgroup
+    forecaster: str = "trend"  # forecaster to use: a name in `stages.forecaster_for`
     blame: Blame = Blame.GROWTH
     pause: Pause = Pause.ALLOWED
     save: Save = Save.CONTRIBUTORS
-    by_sensor: bool = False  # measured at its sensor's pace, not at each look
-    in_steps: bool = False  # its level jumps from step to step: over some seconds it shows no pace
-    warn_s: float = 0.0  # the stages begin no later than this
-    save_s: float = 0.0
-    pause_s: float = 0.0
-    least_left_s: float = 0.0  # which of the last moments is the end is not known
-    resume_headroom: float = 0.0  # in its unit: with less it would be reached again at once
+    by_sensor: bool = False  # measured at its sensor's pace, not in each sample
+    in_steps: bool = False  # its level changes in steps: some seconds show no slope
+    warn_s: float = 0.0  # latest start of stage warn, before exhaustion
+    save_s: float = 0.0  # latest start of stage save
+    pause_s: float = 0.0  # latest start of stage pause
+    least_left_s: float = 0.0  # shortest assumed time to the end, which is not known exactly
+    resume_headroom: float = 0.0  # free amount that a resume needs, in the resource's unit
     display: Display = Display.HALF_FULL
-    on_icon: bool = False  # the gauge of the tray icon shows it while nothing is in danger
-    exhausted: str = "full"  # what it is at its limit: "full in 4 min"
+    on_icon: bool = False  # the tray icon's gauge shows it while nothing is in danger
+    exhausted: str = "full"  # word for its state at the limit: "full in 4 min"
 
 
 _RAM = ResourceSpec("RAM full", of_ram=True, display=Display.ALWAYS, on_icon=True)
@@ -145,8 +145,8 @@ _CARD = ResourceSpec(
     "GPU memory full",
     Scope.CARD,
     forecaster="device_memory",
-    # A full card is an error in the program and no kill: its state is saved, and the notebook
-    # lives. A pause would keep the memory of the card taken for as long as it lasts.
+    # A full card raises an error in the program; nothing is killed. The training's state is saved
+    # and the notebook survives. A paused program would keep its memory on the card.
     pause=Pause.BY_RULE,
     by_sensor=True,
 )
@@ -163,7 +163,7 @@ SPECS: dict[ResourceKind, ResourceSpec] = {
         Scope.DISK,
         blame=Blame.NOBODY,
         pause=Pause.NEVER,
-        save=Save.NOBODY,  # a rescue would go to this disk, and make it worse
+        save=Save.NOBODY,  # a rescue would fill this disk further
     ),
     ResourceKind.GPU_MEMORY: _CARD,
     ResourceKind.GPU_ALLOCATOR: replace(
@@ -171,7 +171,7 @@ SPECS: dict[ResourceKind, ResourceSpec] = {
         title="GPU memory of the framework full",
         blame=Blame.OWNER,
         display=Display.USUAL,
-        on_icon=True,  # a framework takes the whole GPU for itself: only this says what it uses
+        on_icon=True,  # a framework may reserve the whole GPU: only its allocator knows the use
     ),
     ResourceKind.TEMPERATURE: ResourceSpec(
         "Too hot",
@@ -195,12 +195,12 @@ SPECS: dict[ResourceKind, ResourceSpec] = {
         save=Save.EVERYBODY,
         by_sensor=True,
         in_steps=True,
-        # Who is told two minutes before has no time to fetch the charger, and the system may put
-        # the machine to sleep at some percent.
+        # A warning two minutes before the end leaves the user no time to fetch the charger. The
+        # system may also suspend the machine at some percent.
         warn_s=900.0,
         save_s=240.0,
-        pause_s=60.0,  # nobody is paused, but from here on it is told in quiet hours as well
-        # The last part lasts minutes: the work of one minute is what an empty battery may cost.
+        pause_s=60.0,  # no task is paused, but this stage notifies in quiet hours as well
+        # The last percent lasts minutes: saving a minute before the end loses a minute of work.
         least_left_s=60.0,
         display=Display.USUAL,
         exhausted="empty",

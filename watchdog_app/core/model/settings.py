@@ -1,5 +1,5 @@
 """
-Everything a person can set: default, accepted values and help of each setting in one place.
+All settings, each with its default, accepted values and help text.
 
 The records are plain and frozen; `watchdog_app.config` reads them from a file. The loader,
 `watchdog config` and the tables of docs/configuration.md all read `SETTINGS`, `RULE_SETTINGS`.
@@ -31,16 +31,16 @@ _DAY_MIN = 24 * 60
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What a setting takes."""
+    """The accepted values of a setting."""
 
-    read: Callable[[Any], Any]  # a value of the file or the environment; raises ValueError
-    accepted: str  # as an error says it
-    brief: str  # as a table says it
+    read: Callable[[Any], Any]  # converts a value of the file or the environment; raises ValueError
+    accepted: str  # description in an error message
+    brief: str  # description in a table
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One thing that can be set."""
+    """One setting."""
 
     default: Any
     values: Values
@@ -48,7 +48,7 @@ class Setting:
 
 
 def _setting(default: Any, values: Values, help_: str) -> Any:
-    """A field of a record with what the documentation and the loader have to know of it."""
+    """A field of a record, with metadata for the loader and the documentation."""
     return field(default=default, metadata={"setting": Setting(default, values, help_)})
 
 
@@ -69,7 +69,7 @@ def _range_parser(
     def read(value: Any) -> float:
         number = parse(value) if isinstance(value, str) else value
         is_number = isinstance(number, int | float) and not isinstance(number, bool)
-        if is_number and low <= number <= high:  # an undefined number is not within
+        if is_number and low <= number <= high:  # NaN is out of range
             return kind(number)
         raise ValueError
 
@@ -106,7 +106,7 @@ def _parse_strings(value: Any) -> tuple[str, ...]:
 
 
 def _parse_hours(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str) and not value.startswith("["):  # else a list in the environment
+    if isinstance(value, str) and not value.startswith("["):  # "[": a list in the environment
         value = [value]
     found = _parse_strings(value)
     for text in found:
@@ -116,10 +116,10 @@ def _parse_hours(value: Any) -> tuple[str, ...]:
 
 def parse_span_of_day(text: str) -> tuple[int, int]:
     """
-    Begin and end of "22:00-07:00" in minutes after midnight; the end may be on the next day.
+    Start and end of "22:00-07:00" in minutes after midnight; the end may be on the next day.
 
     Raises:
-        ValueError: another form, or both times are the same.
+        ValueError: the form differs, or both times are the same.
     """
     found = _HOURS.fullmatch(text)
     if found is not None:
@@ -138,7 +138,7 @@ def _parse_resource_pattern(value: Any) -> str:
 
 
 class Priority(StrEnum):
-    """`priority` of a rule: whose turn it is where one has to be chosen before another."""
+    """`priority` of a rule: the order in which tasks are saved and paused."""
 
     HIGH = "high"  # saved first, paused last
     NORMAL = "normal"
@@ -170,7 +170,7 @@ _RESOURCES = Values(
 
 @dataclass(frozen=True, slots=True)
 class WatchSettings:
-    """`[watch]`: how often and how far ahead the machine is looked at."""
+    """`[watch]`: how often watchdog samples the machine and how early it acts."""
 
     interval_s: float = _duration_setting(
         1.0, 0.1, 60, "time between two readings; up to 2 s where nothing moves or works"
@@ -193,7 +193,7 @@ class WatchSettings:
 
 @dataclass(frozen=True, slots=True)
 class StageSettings:
-    """`[stages]`: when each stage begins. Times are the low end of the forecast."""
+    """`[stages]`: when each stage begins. Times refer to the low end of the forecast."""
 
     warn_s: float = _duration_setting(
         120.0, 1, DAY_S, "warn when memory may be exhausted within this time, on good evidence"
@@ -225,7 +225,7 @@ class StageSettings:
 
 @dataclass(frozen=True, slots=True)
 class StallSettings:
-    """`[stalls]`: when a training that makes no steps is one that hangs."""
+    """`[stalls]`: when a training without steps counts as stalled."""
 
     idle_s: float = _duration_setting(
         60.0,
@@ -244,7 +244,7 @@ class StallSettings:
 
 @dataclass(frozen=True, slots=True)
 class ActionSettings:
-    """`[actions]` and, by task or resource, `[[rule]]`: what may be done."""
+    """`[actions]`: the allowed actions; `[[rule]]` changes them by task or resource."""
 
     notify: bool = _bool_setting(True, "show notifications")
     checkpoint: bool = _bool_setting(True, "ask trainings to save a checkpoint")
@@ -261,7 +261,7 @@ class RuleSettings:
         "*", _TASKS, "tasks that the rule is for: name, or path of the notebook or script"
     )
     resource: str = _setting("*", _RESOURCES, "kinds of resources that the rule is for")
-    # None: as in [actions], or a normal priority.
+    # None: as in [actions], or normal priority.
     notify: bool | None = _bool_setting(None, "show notifications; absent: as in [actions]")
     checkpoint: bool | None = _bool_setting(None, "ask for a checkpoint; absent: as in [actions]")
     pause: bool | None = _bool_setting(None, "pause as the last resort; absent: as in [actions]")
@@ -288,7 +288,7 @@ class NotifySettings:
 
 @dataclass(frozen=True, slots=True)
 class JournalSettings:
-    """`[journal]`: how much of the past is kept."""
+    """`[journal]`: how much history the journal keeps."""
 
     max_age_s: float = _duration_setting(
         14 * DAY_S, 3600, 3650 * DAY_S, "how long the past is kept"
@@ -306,7 +306,7 @@ class JournalSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All of it."""
+    """All settings."""
 
     watch: WatchSettings = WatchSettings()
     stages: StageSettings = StageSettings()
@@ -326,7 +326,7 @@ SETTINGS: Mapping[str, Setting] = {
 RULE_SETTINGS: Mapping[str, Setting] = {
     each.name: each.metadata["setting"] for each in fields(RuleSettings)
 }
-# Keys of earlier versions: the daemon maps them and reports them, `config check` rejects them.
+# Keys of earlier versions: the daemon maps and reports them; `config check` rejects them.
 RENAMED: Mapping[str, str] = {
     "stages.hold_s": "stages.pause_s",
     "stages.safety_factor": "stages.save_safety_factor",

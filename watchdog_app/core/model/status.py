@@ -1,8 +1,8 @@
 """
 The status as clients read it: records whose annotations are version 2 of the JSON schema.
 
-A comment behind or above a field says what it means; docs/status-json.md is printed from both.
-Reading never fails: what does not fit its annotation is None or empty.
+The comment at a field explains it; docs/status-json.md is generated from fields and comments.
+Reading never fails: a value that does not fit its annotation becomes None or empty.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     Reader = Callable[[Any], Any]
 
 SCHEMA_VERSION = 2
-_OLD_S = 10.0  # a reading older than this, and than five intervals, says nothing about now
+_OLD_S = 10.0  # older readings (and older than five intervals) say nothing about the present
 
 
 def _read_int(value: Any) -> int | None:
-    known = number_or_none(value)  # a pid of 4.5 is no pid
+    known = number_or_none(value)  # a pid of 4.5 is invalid
     return int(known) if known is not None and known == int(known) else None
 
 
@@ -68,10 +68,10 @@ class Record:
 
     def __init__(self, **values: Any) -> None:
         """
-        A record of these values.
+        Create a record.
 
         Args:
-            values: by field; a field that is left out is null, false, empty or level ok.
+            values: values by field; a missing field is null, false, empty or level ok.
         """
         fields = self.__dict__
         for name, read in self.FIELDS:
@@ -83,11 +83,11 @@ class Record:
     @classmethod
     def from_object(cls, source: object, **values: Any) -> Self:
         """
-        The record with what an object has under the same names.
+        A record with the attributes of an object that have the same names.
 
         Args:
             source: any object.
-            values: of the other fields; they count where both are given.
+            values: values of other fields; they override the attributes.
         """
         same = {
             name: value
@@ -97,11 +97,11 @@ class Record:
         return cls(**same, **values)
 
     def to_json(self) -> dict[str, Any]:
-        """The record as an object of JSON, without infinite numbers."""
+        """The record as a JSON object, without infinite numbers."""
         return {name: _to_json(value) for name, value in self.__dict__.items()}
 
     def __init_subclass__(cls) -> None:
-        """Prepare the readers of the fields, and those of fields that hold this record."""
+        """Prepare the readers of the fields, and readers of fields that contain this record."""
         cls.FIELDS = tuple(
             (name, None if form == "Level" else _READERS[form])
             for name, form in cls.__annotations__.items()
@@ -114,10 +114,10 @@ class Record:
     @classmethod
     def read(cls, raw: Any) -> Self:
         """
-        The record in a value out of JSON.
+        A record from a decoded JSON value.
 
         Args:
-            raw: an object; of anything else every field is unknown.
+            raw: a JSON object; any other value gives a record of unknown fields.
         """
         values = raw if isinstance(raw, dict) else {}
         record = object.__new__(cls)
@@ -128,7 +128,7 @@ class Record:
 
     @classmethod
     def read_object(cls, raw: Any) -> Self | None:
-        """As `read`; None for what is no object."""
+        """The same as `read`, but None if the value is not an object."""
         return cls.read(raw) if isinstance(raw, dict) else None
 
     def __eq__(self, other: object) -> bool:
@@ -139,109 +139,110 @@ class Record:
 
 
 class Host(Record):
-    """The machine, or what of it a container may see."""
+    """The machine, or the part of it that a container can see."""
 
-    name: str | None  # its host name
-    memory_total_bytes: int | None  # MemTotal
-    memory_available_bytes: int | None  # what can be had without swapping (MemAvailable)
-    swap_total_bytes: int | None  # 0 where there is no swap
-    swap_free_bytes: int | None  # of it unused
-    swap_in_bytes_per_s: float | None  # read back from swap
-    swap_out_bytes_per_s: float | None  # written to swap
-    shm_used_bytes: int | None  # files in /dev/shm
-    shm_limit_bytes: int | None  # the size of /dev/shm
-    pressure_some_avg10_percent: float | None  # time in which a task waited for memory (PSI)
+    name: str | None  # host name
+    memory_total_bytes: int | None  # size of RAM (MemTotal)
+    memory_available_bytes: int | None  # available without swapping (MemAvailable)
+    swap_total_bytes: int | None  # size of all swap; 0: no swap
+    swap_free_bytes: int | None  # unused swap
+    swap_in_bytes_per_s: float | None  # traffic from swap to RAM
+    swap_out_bytes_per_s: float | None  # traffic from RAM to swap
+    shm_used_bytes: int | None  # size of the files in /dev/shm
+    shm_limit_bytes: int | None  # size of /dev/shm
+    pressure_some_avg10_percent: float | None  # time in which some task waited for memory (PSI)
     pressure_full_avg10_percent: float | None  # time in which all tasks waited for memory (PSI)
 
     @property
     def swap_slope_bytes_per_s(self) -> float | None:
-        """How fast swap fills up."""
+        """How fast swap fills up, in bytes per second."""
         out, back = self.swap_out_bytes_per_s, self.swap_in_bytes_per_s
         return None if out is None or back is None else out - back
 
 
 class Delivery(Record):
-    """What became of the notifications since the daemon started."""
+    """Notifications since the daemon started, by outcome."""
 
-    shown: int | None  # brought to a person
-    undelivered: int | None  # no channel could show them
-    suppressed: int | None  # by a snooze, quiet hours or a rule
-    last_failure: str | None  # why the last undelivered one was not shown
-    tray_connected: bool | None  # a tray shows them
-    quiet_hours: bool | None  # they are on now
+    shown: int | None  # notifications shown to the user
+    undelivered: int | None  # notifications that no channel could show
+    suppressed: int | None  # notifications held back by a snooze, quiet hours or a rule
+    last_failure: str | None  # why the last undelivered notification was not shown
+    tray_connected: bool | None  # a tray shows notifications
+    quiet_hours: bool | None  # quiet hours are active now
 
 
 class Protection(Record):
     """Whether watchdog warns, saves and pauses."""
 
-    on: bool | None  # false: it only watches
-    until_unix_s: float | None  # when it switches on again; null: never without a request
+    on: bool | None  # false: watchdog only watches
+    until_unix_s: float | None  # when protection switches on again; null: only on request
 
 
 class Snooze(Record):
-    """Notifications that a person does not want for a while."""
+    """Notifications that the user has silenced for a while."""
 
-    incident: str | None  # id of the incident; null: another choice, or all
-    task: int | None  # pid of the task; null: another choice, or all
-    name: str | None  # of that task
-    until_unix_s: float | None  # when it ends
+    incident: str | None  # id of the silenced incident; null: a task, or everything
+    task: int | None  # pid of the silenced task; null: an incident, or everything
+    name: str | None  # name of that task
+    until_unix_s: float | None  # when the snooze ends
 
 
 class Daemon(Record):
-    """The daemon that measured."""
+    """The daemon that measured the status."""
 
-    pid: int | None  # of its process
-    version: str | None  # of watchdog
-    uptime_s: float | None  # since it started
-    interval_s: float | None  # between two samples now
-    rss_bytes: int | None  # its own memory
-    cpu_percent: float | None  # of one core
-    samples: int | None  # taken since it started
-    missed_samples: int | None  # that came more than an interval late
-    max_lag_s: float | None  # the most that a sample was late
-    locked_memory: bool | None  # its memory cannot be swapped out
-    locked_memory_detail: str | None  # why not, or how much
-    notifications: Delivery | None  # null: this daemon does not say
-    protection: Protection | None  # null: this daemon does not say
-    snoozed: tuple[Snooze, ...]  # what is snoozed now
+    pid: int | None  # pid of the daemon
+    version: str | None  # version of watchdog
+    uptime_s: float | None  # time since the daemon started
+    interval_s: float | None  # current time between two samples
+    rss_bytes: int | None  # resident memory of the daemon
+    cpu_percent: float | None  # percent of one core
+    samples: int | None  # samples since the daemon started
+    missed_samples: int | None  # samples that came more than an interval late
+    max_lag_s: float | None  # longest delay of a sample
+    locked_memory: bool | None  # the daemon's memory cannot be swapped out
+    locked_memory_detail: str | None  # why memory is not locked, or how much is locked
+    notifications: Delivery | None  # null: this daemon does not report it
+    protection: Protection | None  # null: this daemon does not report it
+    snoozed: tuple[Snooze, ...]  # active snoozes
 
 
 class Resource(Record):
-    """Something that can run out: RAM, a cgroup limit, a GPU's memory, a temperature."""
+    """A resource that can run out: RAM, a cgroup limit, a GPU's memory, a temperature."""
 
-    # ram, ram_swap, cgroup, guard, rlimit_as, shm, disk, gpu_memory, gpu_allocator, temperature or
-    # battery.
+    # Kind: ram, ram_swap, cgroup, guard, rlimit_as, shm, disk, gpu_memory, gpu_allocator,
+    # temperature or battery.
     kind: str
-    subject: str  # which of its kind: a cgroup path, a pid, the id of a GPU; may be empty
-    device: str | None  # id of the GPU that it is on
-    label: str | None  # as a person reads it: "memory limit of the group jupyter"
-    used: float | None  # in its unit
-    limit: float | None  # in its unit; reaching it exhausts the resource
-    unit: str  # bytes, celsius, watts or ratio
+    subject: str  # identity within its kind: a cgroup path, a pid, a GPU id; may be empty
+    device: str | None  # id of the GPU of this resource
+    label: str | None  # name for the user: "memory limit of the group jupyter"
+    used: float | None  # amount in `unit`
+    limit: float | None  # limit in `unit`; the resource is exhausted there
+    unit: str  # bytes, celsius or ratio
     ratio: float | None  # used / limit
-    fatal: bool  # reaching the limit kills; false: it only slows down
-    # When screens list it: always, usual, half_full, in_danger or counted (among those far away).
+    fatal: bool  # the limit kills; false: it only slows down
+    # When screens list it: always, usual, half_full, in_danger or counted (only in a count).
     display: str
     on_icon: bool  # the tray icon shows it while nothing is in danger
-    exhausted: str  # what it is at its limit: "full", "empty", "switches off from heat"
-    note: str | None  # how it was measured, where that is not obvious
-    stage: str  # of the policy: ok, watch, warn, save or pause
-    level: Level  # how urgent it is for people
-    # unknown, flat, falling, linear, saturating (heat), staircase, sawtooth or burst.
+    exhausted: str  # word for its state at the limit: "full", "empty", "switches off from heat"
+    note: str | None  # how it was measured, if not obvious
+    stage: str  # stage of the policy: ok, watch, warn, save or pause
+    level: Level  # urgency for the user
+    # Kind of movement: unknown, flat, falling, linear, saturating (heat), staircase, sawtooth or
+    # burst.
     growth: str
-    slope_per_s: float | None  # in its unit
-    eta_s: float | None  # time to exhaustion, median; null: none is foreseen
+    slope_per_s: float | None  # change in `unit` per second
+    eta_s: float | None  # time to exhaustion, median; null: no forecast
     eta_low_s: float | None  # 80 % interval, lower end
-    eta_high_s: float | None  # 80 % interval, upper end; null beside eta_s: open
-    reason: str | None  # how the forecast was made, or why there is none
-    tasks: tuple[int, ...]  # pids of the tasks that it can hit
+    eta_high_s: float | None  # 80 % interval, upper end; null with a known eta_s: unbounded
+    reason: str | None  # basis of the forecast, or why there is no forecast
+    tasks: tuple[int, ...]  # pids of the tasks that this resource limits
 
     def end(self, *, interval: bool = True) -> str:
         """
-        What it comes to and when: `full in 4 min (3-7 min)`; empty where nothing is foreseen.
+        The forecast in words: `full in 4 min (3-7 min)`; empty without a forecast.
 
         Args:
-            interval: whether to say the 80 % interval as well.
+            interval: whether to add the 80 % interval.
         """
         low, high = (self.eta_low_s, self.eta_high_s) if interval else (None, None)
         when = quantities.eta(self.eta_s, low, high)
@@ -249,287 +250,288 @@ class Resource(Record):
 
 
 class Health(Record):
-    """How a GPU is, by its state and by its open incidents."""
+    """The condition of a GPU, from its state and its open incidents."""
 
     severity: str  # ok, note, warning or critical
-    title: str | None  # "is lost"; null while it is well
-    reason: str | None  # what was seen
+    title: str | None  # "is lost"; null: the GPU works
+    reason: str | None  # the observation behind it
     remedy: str | None  # what to do
-    device_works: bool | None  # false: nothing can compute on it now
-    work_lost: bool  # what trained on it has to be restarted
+    device_works: bool | None  # false: the GPU cannot compute now
+    work_lost: bool  # trainings on the GPU must be restarted
 
 
 class GpuEvent(Record):
     """A fault that the driver reported."""
 
-    code: int | None  # of NVIDIA the Xid
-    text: str | None  # what it means; null: not known
-    at_unix_s: float | None  # when it was reported
-    pid: int | None  # of the process that it hit, where the driver says so
+    code: int | None  # code of the fault; NVIDIA: the Xid
+    text: str | None  # meaning of the code; null: unknown
+    at_unix_s: float | None  # when the driver reported it
+    pid: int | None  # pid of the affected process, if the driver reports it
 
 
 class GpuProcess(Record):
-    """A process that has memory on a GPU."""
+    """A process with memory on a GPU."""
 
-    pid: int | None  # of the process
-    task: int | None  # pid of the task that it belongs to; null: it is not watched
-    name: str | None  # of that task
-    memory_bytes: int | None  # on this GPU; null: the driver does not say
-    foreign: bool  # its pid is of another namespace
+    pid: int | None  # pid of the process
+    task: int | None  # pid of its task; null: the process is not watched
+    name: str | None  # name of that task
+    memory_bytes: int | None  # memory on this GPU; null: the driver does not report it
+    foreign: bool  # the pid belongs to another pid namespace
 
 
 class Gpu(Record):
     """A GPU, or a partition of one (MIG)."""
 
-    id: str | None  # PCI address; of a partition that and its instance
-    index: int | None  # the driver's number
-    uuid: str | None  # the driver's UUID
-    name: str | None  # model
-    parent_id: str | None  # of a partition: id of its GPU
+    id: str | None  # PCI address; of a partition: PCI address and instance
+    index: int | None  # number in the driver's order
+    uuid: str | None  # UUID from the driver
+    name: str | None  # model of the GPU
+    parent_id: str | None  # id of a partition's GPU
     partition: str | None  # "GI 3 / CI 0"; null: a whole GPU
     state: str | None  # ok, asleep, lost, needs_reset, silent or unreadable
-    level: Level  # how urgent it is for people
-    health: Health | None  # how it is, in words
-    memory_used_bytes: int | None  # by programs
-    memory_reserved_bytes: int | None  # by the driver; nobody can have it
-    memory_total_bytes: int | None  # of the GPU, reserved memory included
-    unified_memory: bool  # it shares the RAM of the machine
+    level: Level  # urgency for the user
+    health: Health | None  # its condition in words
+    memory_used_bytes: int | None  # memory that programs use
+    memory_reserved_bytes: int | None  # memory that the driver keeps from programs
+    memory_total_bytes: int | None  # all memory, reserved memory included
+    unified_memory: bool  # the GPU shares the RAM of the machine
     utilization_percent: float | None  # time in which a kernel ran
-    temperature_c: float | None  # of the chip
-    slowdown_c: float | None  # it lowers its clocks from here on
-    shutdown_c: float | None  # it switches off here
-    fan_percent: float | None  # of its full speed
-    power_w: float | None  # drawn now
-    power_limit_w: float | None  # it lowers its clocks to stay below
-    throttling: tuple[str, ...]  # why its clocks are lowered now
+    temperature_c: float | None  # temperature of the chip
+    slowdown_c: float | None  # temperature at which the GPU lowers its clocks
+    shutdown_c: float | None  # temperature at which the GPU switches off
+    fan_percent: float | None  # percent of the full fan speed
+    power_w: float | None  # current power
+    power_limit_w: float | None  # power limit; the GPU lowers its clocks to stay below it
+    throttling: tuple[str, ...]  # why the clocks are lowered now
     ecc_uncorrected: int | None  # memory errors since the last reset
     remap_pending: bool | None  # a reset will replace broken rows of memory
-    remap_failed: bool | None  # no spare row was left
-    recovery_action: str | None  # what the driver asks for
-    events: tuple[GpuEvent, ...]  # of the last hour
-    processes: tuple[GpuProcess, ...]  # most memory first
-    notes: tuple[str, ...]  # why a figure is null
+    remap_failed: bool | None  # no spare row of memory was left
+    recovery_action: str | None  # action that the driver asks for
+    events: tuple[GpuEvent, ...]  # faults of the last hour
+    processes: tuple[GpuProcess, ...]  # its processes, most memory first
+    notes: tuple[str, ...]  # why figures are null
 
     @property
     def usable_bytes(self) -> int | None:
-        """Memory that programs can have: all but what the driver keeps for itself."""
+        """Memory that programs can use: all except the memory that the driver reserves."""
         total = self.memory_total_bytes
         return None if total is None else total - (self.memory_reserved_bytes or 0)
 
     @property
     def title(self) -> str:
-        """`is lost`: what is wrong with it; empty while it is well."""
+        """The fault in words: `is lost`; empty: the GPU works."""
         return (self.health.title if self.health else None) or ""
 
 
 class Temperature(Record):
     """A temperature sensor of the machine."""
 
-    key: str  # which sensor
-    label: str | None  # as the system calls it
-    celsius: float | None  # now
-    slowdown_c: float | None  # the machine lowers its clocks from here on
-    shutdown_c: float | None  # the machine switches off here
-    is_cpu: bool  # of the processor
+    key: str  # id of the sensor
+    label: str | None  # name from the system
+    celsius: float | None  # current temperature
+    slowdown_c: float | None  # temperature at which the machine lowers its clocks
+    shutdown_c: float | None  # temperature at which the machine switches off
+    is_cpu: bool  # a sensor of the CPU
 
 
 class Battery(Record):
     """A battery of the machine."""
 
-    name: str | None  # as the system calls it
-    percent: float | None  # left
-    discharging: bool | None  # the machine runs on it
-    energy_j: float | None  # left
-    full_j: float | None  # when it is full
-    power_w: float | None  # what it gives
+    name: str | None  # name from the system
+    percent: float | None  # remaining charge
+    discharging: bool | None  # the machine draws power from the battery
+    energy_j: float | None  # remaining energy
+    full_j: float | None  # energy of the full battery
+    power_w: float | None  # discharge power
 
 
 class Hardware(Record):
-    """Heat and power of the machine itself."""
+    """Temperatures and power of the machine."""
 
-    driver_version: str | None  # of the GPUs
-    gpus_age_s: float | None  # how old the figures of the GPUs are
-    temperatures: tuple[Temperature, ...]  # one entry a sensor
-    batteries: tuple[Battery, ...]  # one entry a battery
-    on_mains: bool | None  # null: not known
-    cpu_throttle_events: int | None  # since the machine started
+    driver_version: str | None  # version of the GPU driver
+    gpus_age_s: float | None  # age of the GPU figures
+    temperatures: tuple[Temperature, ...]  # one entry per sensor
+    batteries: tuple[Battery, ...]  # one entry per battery
+    on_mains: bool | None  # the machine runs on mains power; null: unknown
+    cpu_throttle_events: int | None  # clock reductions for heat since boot
 
 
 class GpuUse(Record):
-    """What a task has on one GPU."""
+    """A task's use of one GPU."""
 
-    id: str | None  # of the GPU
-    uuid: str | None  # of the GPU
-    index: int | None  # of the GPU
-    memory_bytes: int | None  # of the task on this GPU; null: the driver does not say
+    id: str | None  # id of the GPU
+    uuid: str | None  # UUID of the GPU
+    index: int | None  # index of the GPU
+    memory_bytes: int | None  # memory of the task on this GPU; null: the driver does not report it
 
 
 class Allocator(Record):
-    """What a framework's own allocator says of a GPU."""
+    """GPU memory as the framework's allocator reports it."""
 
     device: str | None  # "GPU:0", "cuda:0"
-    gpu_uuid: str | None  # null: the framework does not say
-    used_bytes: int | None  # by tensors
-    limit_bytes: int | None  # the most that it will take
-    peak_bytes: int | None  # the most by tensors so far
-    retries: int | None  # allocations that succeeded only after its cache was freed
+    gpu_uuid: str | None  # UUID of the GPU; null: the framework does not report it
+    used_bytes: int | None  # memory of tensors
+    limit_bytes: int | None  # most memory that the allocator can get
+    peak_bytes: int | None  # highest use by tensors so far
+    retries: int | None  # allocations that first failed and were retried after freeing the cache
     ooms: int | None  # allocations that failed
 
 
 class Buffer(Record):
     """A buffer of the input pipeline."""
 
-    what: str | None  # which buffer
-    bytes: int | None  # when it is full
+    what: str | None  # description of the buffer
+    bytes: int | None  # size when full
 
 
 class MemoryParts(Record):
-    """What a training's memory is for."""
+    """The memory of a training by use."""
 
-    batch_size: int | None  # of the training
-    weights_bytes: int | None  # of the model
-    gradients_bytes: int | None  # of the model
+    batch_size: int | None  # batch size of the training
+    weights_bytes: int | None  # weights of the model
+    gradients_bytes: int | None  # gradients of the model
     optimizer_bytes: int | None  # state of the optimizer
-    activations_bytes: int | None  # kept from the forward for the backward pass
-    resident_bytes: int | None  # all memory of the process when this was measured
-    base_bytes: int | None  # before the training began
-    buffers: tuple[Buffer, ...]  # of the input pipeline
-    python_blocks: int | None  # allocated Python objects
-    python_blocks_per_step: float | None  # how many are added at each step
+    activations_bytes: int | None  # tensors that the forward pass keeps for the backward pass
+    resident_bytes: int | None  # resident memory of the process at the measurement
+    base_bytes: int | None  # resident memory before the training began
+    buffers: tuple[Buffer, ...]  # buffers of the input pipeline
+    python_blocks: int | None  # memory blocks of Python objects
+    python_blocks_per_step: float | None  # blocks that each step adds
 
 
 class Rescue(Record):
-    """A state on disk that a training can resume from."""
+    """A saved state on disk from which a training can resume."""
 
-    path: str | None  # its folder
-    step: int | None  # that it was saved at
-    bytes: int | None  # on disk
-    seconds: float | None  # that saving took
-    saved_unix_s: float | None  # when it was complete
-    exact: bool | None  # a resume repeats every bit; false: see missing
-    missing: tuple[str, ...]  # what a resume will not restore
-    reason: str | None  # why it was saved
+    path: str | None  # folder of the rescue
+    step: int | None  # step of the training that was saved
+    bytes: int | None  # size on disk
+    seconds: float | None  # time that the save took
+    saved_unix_s: float | None  # when the save was complete
+    exact: bool | None  # a resumed training is bit for bit the same; false: see `missing`
+    missing: tuple[str, ...]  # state that a resume does not restore
+    reason: str | None  # why the state was saved
 
 
 class Agent(Record):
     """The agent in a training."""
 
-    pid: int | None  # of the process that it is in
+    pid: int | None  # pid of the agent's process
     framework: str | None  # keras, torch, tensorflow ...
-    directory: str | None  # where its rescues are
+    directory: str | None  # folder of the agent's rescues
     training: bool  # a training runs now
-    step: int | None  # of the training, counted over its resumes
-    epoch: int | None  # counted from 0
-    batch: int | None  # in the epoch
-    loss: float | None  # of the last step that reported one
+    step: int | None  # step of the training, counted over its resumes
+    epoch: int | None  # epoch, counted from 0
+    batch: int | None  # batch in the epoch
+    loss: float | None  # last reported loss
     step_s: float | None  # time of a step
     save_s: float | None  # time of the last save
-    state_bytes: int | None  # what a save writes
-    saving: bool  # it saves now
-    outdated: bool  # it speaks an older protocol: restart its kernel to save it
-    resumes_itself: bool | None  # false: a person has to run lines that it names
-    not_restored: tuple[str, ...]  # what a resume will not bring back
-    rank: int | None  # of this process in a distributed training
-    world_size: int | None  # processes of the distributed training
+    state_bytes: int | None  # size of the state that a save writes
+    saving: bool  # the agent saves now
+    outdated: bool  # older protocol: restart the kernel so that the agent can save
+    resumes_itself: bool | None  # false: the user has to run lines that the agent names
+    not_restored: tuple[str, ...]  # state that a resume does not restore
+    rank: int | None  # rank of this process in a distributed training
+    world_size: int | None  # number of processes of the distributed training
     memory: MemoryParts | None  # null before the first step
-    allocators: tuple[Allocator, ...]  # one entry a GPU
-    rescue: Rescue | None  # the last complete one
+    allocators: tuple[Allocator, ...]  # one entry per GPU
+    rescue: Rescue | None  # last complete rescue
 
 
 class Guard(Record):
     """The guard of a task that was started with `watchdog exec`."""
 
-    pid: int | None  # of the first process in it
+    pid: int | None  # pid of the first process in the guard
     kind: str | None  # cgroup v1, cgroup v2, systemd scope ...
     # running, copying, finishing, stopped, refusing, exiting, unlimited or ending.
     state: str | None
-    stopped: bool  # at its limit, until a person decides
-    since_unix_s: float | None  # when the state began; null while it just runs
-    used_bytes: int | None  # in its group
-    limit_bytes: int | None  # of its group
-    reserve_bytes: int | None  # given to a step that has to end before it can be saved
+    stopped: bool  # the task is stopped at the limit until the user decides
+    since_unix_s: float | None  # when the state began; null while state is running
+    used_bytes: int | None  # memory that the guard's cgroup uses
+    limit_bytes: int | None  # limit of the guard's cgroup
+    reserve_bytes: int | None  # extra memory so that the current step can end before the save
     automatic_limit: bool  # the limit follows the free memory of the machine
-    reason: str | None  # of its state
-    rescue: str | None  # path of the newest copy
+    reason: str | None  # reason for the state
+    rescue: str | None  # path of the newest rescue from the guard
 
 
 class Task(Record):
     """A notebook or script with all its child processes."""
 
-    pid: int | None  # of the root process
-    start_time: int | None  # of the root process; with the pid it is unique
+    pid: int | None  # pid of the root process
+    start_time: int | None  # start time of the root process; unique together with the pid
     started_unix_s: float | None  # when the root process started
-    name: str | None  # "train.ipynb"; untrusted text
+    name: str | None  # name, "train.ipynb"; untrusted text
     kind: str  # notebook, kernel, console, script, server ...
-    notebook: str | None  # path
-    script: str | None  # path
-    kernel_id: str | None  # of Jupyter
-    user: str | None  # of the root process
+    notebook: str | None  # path of the notebook
+    script: str | None  # path of the script
+    kernel_id: str | None  # Jupyter's kernel id
+    user: str | None  # user of the root process
     state: str | None  # running, sleeping, disk, paused, stopped or zombie
-    paused_by_watchdog: bool  # false: a pause is of somebody else
-    children: int | None  # processes besides the root
-    ram_bytes: int | None  # resident, shared pages counted once
-    swap_bytes: int | None  # swapped out
-    gpu_memory_bytes: int | None  # on all GPUs; null: on none, or not known
-    gpus: tuple[GpuUse, ...]  # empty: on none
-    cpu_percent: float | None  # of one core
-    slope_bytes_per_s: float | None  # of RAM and swap
-    eta_s: float | None  # until the nearest resource is exhausted; null: none is foreseen
+    paused_by_watchdog: bool  # false: not paused, or stopped by another program
+    children: int | None  # number of processes without the root
+    ram_bytes: int | None  # resident memory, shared pages counted once
+    swap_bytes: int | None  # swapped-out memory
+    gpu_memory_bytes: int | None  # memory on all GPUs; null: no GPU, or unknown
+    gpus: tuple[GpuUse, ...]  # use of each GPU; empty: no GPU
+    cpu_percent: float | None  # percent of one core
+    slope_bytes_per_s: float | None  # growth of RAM and swap
+    eta_s: float | None  # time until the first resource is exhausted; null: no forecast
     eta_low_s: float | None  # 80 % interval, lower end
-    eta_high_s: float | None  # 80 % interval, upper end; null beside eta_s: open
-    resource: str | None  # kind of the resource that eta_s is of
-    stage: str  # of the policy: ok, watch, warn, save or pause
-    level: Level  # how urgent it is for people
-    reason: str | None  # of its level
-    python: str | None  # the environment that it runs in
-    framework: str | None  # that it has loaded; null: none, or not known
-    can_save: bool | None  # null: no training was seen in it
-    agent: Agent | None  # null: it has none
-    guard: Guard | None  # null: it was not started with `watchdog exec`
+    eta_high_s: float | None  # 80 % interval, upper end; null with a known eta_s: unbounded
+    resource: str | None  # kind of the resource of eta_s
+    stage: str  # stage of the policy: ok, watch, warn, save or pause
+    level: Level  # urgency for the user
+    reason: str | None  # reason for the level
+    python: str | None  # Python environment
+    framework: str | None  # loaded framework; null: none, or unknown
+    can_save: bool | None  # the agent can save it; null: watchdog has not seen a training in it
+    agent: Agent | None  # null: no agent
+    guard: Guard | None  # null: not started with `watchdog exec`
 
     @property
     def key(self) -> tuple[int | None, int | None]:
-        """Its identity, although pids are used again."""
+        """The task's identity, safe against pid reuse."""
         return self.pid, self.start_time
 
     @property
     def waits(self) -> bool:
-        """Paused by watchdog, or stopped by its guard: a person has to decide."""
+        """Paused by watchdog, or stopped by its guard: the user has to decide."""
         return self.paused_by_watchdog or (self.guard is not None and self.guard.stopped)
 
 
 class Contributor(Record):
-    """A task that takes part in an incident."""
+    """A task that causes an incident, or that a fault affects."""
 
-    pid: int | None  # of the task
-    name: str | None  # of the task
-    slope_bytes_per_s: float | None  # its own growth; null for a fault
-    share: float | None  # of all growth, or of the work; null for a fault
+    pid: int | None  # pid of the task
+    name: str | None  # name of the task
+    slope_bytes_per_s: float | None  # growth of the task; null for a fault
+    share: float | None  # share of all growth, or of the work; null for a fault
 
 
 class Incident(Record):
-    """A danger or a fault that is open."""
+    """An open danger or fault."""
 
-    id: str  # names it in requests
+    id: str  # id in requests
     resource: str  # kind of the resource, or gpu_fault, throttling, stalled, unplugged
-    subject: str  # which of its kind
-    label: str | None  # as a person reads it
-    blame: str  # what the contributors have a share of: growth, owner, work or nobody
-    stage: str  # of the policy now: ok, watch, warn, save or pause
+    subject: str  # identity within its kind
+    label: str | None  # name for the user
+    blame: str  # measure of the contributors' share: growth, owner, work or nobody
+    stage: str  # current stage of the policy: ok, watch, warn, save or pause
     peak: str  # the highest stage so far
-    level: Level  # how urgent it is for people
-    severity: str | None  # of a fault: note, warning or critical; null: it follows a resource
-    device_works: bool | None  # of a GPU fault: false: nothing can compute on it now
-    work_lost: bool  # of a GPU fault: what trained on it has to be restarted
-    opened_unix_s: float | None  # when it began
-    closed_unix_s: float | None  # null while it is open
-    reason: str | None  # what was seen
+    level: Level  # urgency for the user
+    severity: str | None  # severity of a fault: note, warning or critical; null: not a fault
+    device_works: bool | None  # GPU faults only; false: the GPU cannot compute now
+    work_lost: bool  # GPU faults only: trainings on the GPU must be restarted
+    opened_unix_s: float | None  # when the incident began
+    closed_unix_s: float | None  # when it closed; null while it is open
+    reason: str | None  # the observation behind it
     advice: tuple[str, ...]  # what to do, the most useful first
-    contributors: tuple[Contributor, ...]  # most growth first; of a fault whom it hits
+    # Tasks with the most growth first; for a fault the affected tasks.
+    contributors: tuple[Contributor, ...]
 
     @property
     def is_fault(self) -> bool:
-        """Whether something is broken or slowed down, and no resource runs out."""
+        """Whether a device or training is broken or slow, as opposed to a resource running out."""
         return self.resource in ("gpu_fault", "throttling", "stalled", "unplugged")
 
     @property
@@ -539,73 +541,74 @@ class Incident(Record):
 
     @property
     def is_calm(self) -> bool:
-        """Whether the danger is over, and it closes soon."""
+        """Whether the danger is over, so that the incident closes soon."""
         return Level.from_stage(self.stage) < Level.WARNING
 
 
 class Problem(Record):
-    """Something that is not watched, and why."""
+    """Something that watchdog cannot watch, and why."""
 
-    source: str  # which part of watchdog says so
-    message: str  # what is not watched, and what that means
+    source: str  # part of watchdog that reports it
+    message: str  # what is not watched, and the consequence
     remedy: str | None  # what to do
 
 
 class Button(Record):
-    """What a person can answer to a notification."""
+    """An answer that the user can give to a notification."""
 
-    key: str  # of the table of actions
-    label: str  # on the button
-    command: str  # what does the same in a terminal
+    key: str  # key in the table of actions
+    label: str  # text of the button
+    command: str  # equivalent command line
 
 
 class Notification(Record):
-    """A message of the daemon for a person."""
+    """A message of the daemon to the user."""
 
-    id: str | None  # names it in `notification.shown`
-    incident: str  # notifications of one incident and task replace each other; empty: it is alone
+    id: str | None  # id in `notification.shown`
+    incident: str  # id; notifications of one incident and task replace each other; may be empty
     # warning, rescued, rescue_failed, paused, stopped, pause_failed, resumed, resolved,
     # stalled, exited, restarted, gpu_lost, fault or slowed.
     topic: str
-    level: Level  # how urgent its subject is for people
-    stage: str  # of the policy: ok, watch, warn, save or pause
-    urgency: str  # low, normal or critical: how a desktop shows it
-    title: str  # one line
-    body: str  # plain text, several lines
+    level: Level  # urgency of its subject for the user
+    stage: str  # stage of the policy: ok, watch, warn, save or pause
+    urgency: str  # urgency on a desktop: low, normal or critical
+    title: str  # title, one line
+    body: str  # text, several lines
     task: int | None  # pid of the task
-    start_time: int | None  # of the task: a button never reaches a process that got its pid
-    name: str | None  # of the task
-    actions: tuple[Button, ...]  # at most four, the most useful first
-    unix_s: float | None  # when it was made
+    # Start time of the task: a button never reaches a process with a reused pid.
+    start_time: int | None
+    name: str | None  # name of the task
+    actions: tuple[Button, ...]  # at most four buttons, the most useful first
+    unix_s: float | None  # when the daemon made it
 
 
 class Status(Record):
-    """One reading of everything."""
+    """The status of the machine, the tasks and the daemon."""
 
-    schema_version: int | None  # 2
-    time: str | None  # when it was measured, as text (RFC 3339, UTC); of the command only
-    time_unix_s: float | None  # when it was measured
-    level: Level  # of what is most urgent
-    headline: str  # what that is, one sentence without a full stop
+    schema_version: int | None  # version of this schema: 2
+    time: str | None  # time of measurement as text (RFC 3339, UTC); only from the command
+    time_unix_s: float | None  # time of measurement
+    level: Level  # highest level of all parts
+    headline: str  # the most urgent fact, one sentence without a full stop
     host: Host  # the machine
-    daemon: Daemon | None  # null: none runs; problems says so
-    resources: tuple[Resource, ...]  # everything that can run out
-    gpus: tuple[Gpu, ...]  # one entry a GPU, and one a partition (MIG); empty: none is watched
+    daemon: Daemon | None  # null: no daemon runs; see problems
+    resources: tuple[Resource, ...]  # all resources that can run out
+    gpus: tuple[Gpu, ...]  # one entry per GPU and partition (MIG); empty: no GPU is watched
     hardware: Hardware | None  # null before the first reading
-    tasks: tuple[Task, ...]  # at most 500, the largest
-    incidents: tuple[Incident, ...]  # open ones
-    problems: tuple[Problem, ...]  # what is not watched
+    tasks: tuple[Task, ...]  # the largest tasks, at most 500
+    incidents: tuple[Incident, ...]  # open incidents
+    problems: tuple[Problem, ...]  # parts that are not watched
 
     def age_s(self, now_unix_s: float) -> float | None:
-        """Seconds since the daemon measured; None where it does not say."""
+        """Seconds since the measurement; None: the daemon does not report its time."""
         return None if self.time_unix_s is None else max(0.0, now_unix_s - self.time_unix_s)
 
     def summary(self, now_unix_s: float) -> tuple[Level, str]:
         """
-        Level and headline; UNKNOWN where the reading is too old.
+        Level and headline; level UNKNOWN if the reading is too old.
 
         Args:
-            now_unix_s: what its age is counted to.
+            now_unix_s: current time, for the age of the reading.
         """
         age_s = self.age_s(now_unix_s)
         pace_s = (self.daemon.interval_s if self.daemon else None) or 1.0

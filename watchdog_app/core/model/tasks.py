@@ -1,4 +1,4 @@
-"""Processes to tasks; which task a word means; Jupyter kernels over their restarts."""
+"""Group processes into tasks, find a task by name, follow Jupyter kernels over restarts."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, ProcessSamp
 
 _MOST_CANDIDATES = 50
 _MOST_KERNELS = 500
-_MOST_BEFORE = 20  # processes that are remembered of one kernel
+_MOST_BEFORE = 20  # remembered processes of one kernel
 _MOST_NOTEBOOKS = 1000
 _NAMELESS = frozenset((TaskKind.KERNEL, TaskKind.CONSOLE))
 
 
 def is_stopped(task: Task) -> bool:
-    """The root is stopped; workers may be waiting for it in any state."""
-    return task.members[0].state in "Tt"  # t: a debugger looks at it
+    """Whether the root is stopped; its workers may wait for it in any state."""
+    return task.members[0].state in "Tt"  # t: stopped by a debugger
 
 
 def is_suspended(task: Task, held: bool) -> bool:
     """
-    Whether it does nothing more: it is stopped, or was paused (`held`) and waits in the kernel.
+    Whether a task runs no more code: it is stopped, or paused (`held`) and waiting in the kernel.
 
-    Memory that is read back from swap, or a group beyond its `memory.high`, makes it wait for
-    seconds, a network disk for hours; a signal that stops takes effect when that ends.
+    SIGSTOP takes effect when an uninterruptible wait ends. Reads from swap or a group above
+    `memory.high` take seconds, a network disk can take hours.
 
     Args:
-        task: of one sample.
-        held: whether watchdog has paused it.
+        task: a task of one sample.
+        held: whether watchdog has paused the task.
     """
     return is_stopped(task) or (held and task.members[0].state == "D")
 
 
-# A kernel is one thing, whoever started it: papermill, nbconvert, a test. So is a console.
+# A kernel or console is always a task, also if papermill, nbconvert or a test started it.
 _ALWAYS_ROOT = frozenset((TaskKind.NOTEBOOK, TaskKind.KERNEL, TaskKind.CONSOLE, TaskKind.SERVER))
 
 
-# What a launcher put into a session of its own (a sweep's trainings, a test's programs) is no
-# worker: multiprocessing, DataLoader and joblib leave theirs in the session of the script.
+# A program that a launcher (a sweep, a test) starts in a new session is not a worker.
+# multiprocessing, DataLoader and joblib keep their workers in the session of the script.
 _ROOT_IN_OWN_SESSION = frozenset((TaskKind.SCRIPT, TaskKind.MODULE))
 
 
-# They do nothing for anybody but the server that has them.
+# Helper processes of a server, which belong to its task.
 _RESOURCE_TRACKERS = frozenset(
     ("multiprocessing resource tracker", "multiprocessing semaphore tracker")
 )
@@ -58,19 +58,19 @@ def group_processes(
     samples: Sequence[ProcessSample], infos: Mapping[ProcessKey, ProcessInfo]
 ) -> tuple[Task, ...]:
     """
-    The tasks that these processes form, ordered by the pid of their root.
+    The tasks of these processes, ordered by the pid of their root.
 
     A process belongs to its parent, or through shells to `ProcessInfo.ancestor`. A fork always
-    does. Any other process is a root of its own in these cases:
+    belongs to its parent. Any other process is the root of a task in these cases:
 
-    - it is a kernel or a console, or a program in a session of its own
-    - its parent is a server, such as that of a Jupyter terminal or a supervisor
-    - pid 1 of a container has inherited it
+    - it is a kernel or a console, or a program that leads a session
+    - its parent is a server, such as the server of a Jupyter terminal or a supervisor
+    - pid 1 of a container adopted it
     - its parent belongs to another user, is not watched, or has ended
 
     Args:
-        samples: one tick; a sample without an info is left out.
-        infos: of the same processes.
+        samples: processes of one sample; a process without an info is left out.
+        infos: properties of the same processes.
     """
     known = [sample for sample in samples if sample.key in infos]
     by_pid = {sample.key.pid: sample for sample in known}
@@ -84,8 +84,8 @@ def group_processes(
         else:
             children.setdefault(parent, []).append(sample)
     tasks = [_task(root, children, infos) for root in roots]
-    # Parents that form a circle exist only where pids were reused between two reads: no process
-    # may be lost by it, so each that no root reaches stands alone.
+    # If pids were reused between two reads, parents can form a cycle that no root reaches.
+    # Each process of such a cycle becomes a task, so that no process is lost.
     reached = {member.key for task in tasks for member in task.members}
     tasks += [_task(sample, {}, infos) for sample in known if sample.key not in reached]
     return tuple(sorted(tasks, key=lambda task: task.key))
@@ -100,7 +100,7 @@ def _parent(
     info = infos[sample.key]
     direct = by_pid.get(sample.ppid)
     if sample.ppid == 1 and info.ppid > 1:
-        return None  # its parent has ended, and pid 1 has only inherited it
+        return None  # its parent has ended, and pid 1 adopted it
     if direct is not None:
         parent = direct.key
     elif info.ancestor in keys and sample.ppid == info.ppid and info.ancestor is not None:
@@ -120,7 +120,7 @@ def _parent(
 
 
 def _is_same_program(info: ProcessInfo, above: ProcessInfo) -> bool:
-    """A fork, which bears its parent's words; or a kernel below the wrapper that started it."""
+    """Whether it is a fork (the same command line), or a kernel below its wrapper."""
     forked = len(info.argv) > 1 and info.argv == above.argv
     return forked or (info.kernel_id is not None and info.kernel_id == above.kernel_id)
 
@@ -131,7 +131,7 @@ def _task(
     infos: Mapping[ProcessKey, ProcessInfo],
 ) -> Task:
     members = [root]
-    for member in members:  # grows while it is walked: parents come before their children
+    for member in members:  # the list grows during the loop: parents before their children
         members += sorted(children.get(member.key, ()), key=lambda sample: sample.key)
     info = infos[root.key]
     swap = [member.swap_bytes for member in members]
@@ -142,7 +142,7 @@ def _task(
         uid=info.uid,
         members=tuple(members),
         rss_bytes=resident_bytes(members),
-        # One member that cannot be read must not make the rest look like all of it.
+        # If one member is unreadable, the sum of the others must not look like the total.
         swap_bytes=None if None in swap else sum(part for part in swap if part is not None),
         cpu_s=sum(member.cpu_s for member in members),
         info=info,
@@ -151,23 +151,25 @@ def _task(
 
 def resident_bytes(members: Sequence[ProcessSample]) -> int:
     """
-    RAM of a process tree, shared pages counted once.
+    RAM of a process tree in bytes, shared pages counted once.
 
-    Adding up RSS counts a library, a shared-memory batch and whatever a fork took over once for
-    every worker: eight DataLoader workers over 4 GiB of data would look like 36 GiB. The exact
-    figure (PSS) needs a walk of every page table, 49 ms for 8 GB. This one adds the private memory
-    of each, less what a fork still shares with its parent (measured now and then). The largest
-    part that is shared otherwise is added once. The result is exact when the members share the
-    same pages, as workers do. Otherwise it is low by the smaller shared parts.
+    A sum of RSS counts libraries, shared-memory batches and forked pages once per worker: eight
+    DataLoader workers over 4 GiB of data would look like 36 GiB. The exact figure (PSS) needs a
+    walk of every page table, 49 ms for 8 GB.
+
+    This function adds the private memory of all members. It subtracts the pages that a fork still
+    shares with its parent, which are measured now and then. It adds the largest shared part once.
+    The result is exact if the members share the same pages, as workers do. If not, it is too low
+    by the smaller shared parts.
 
     Args:
-        members: root first.
+        members: processes of one task, root first.
     """
     private = shared = 0
     for member in members:
         part = min(member.shared_bytes or 0, member.rss_bytes)
         own = member.rss_bytes - part
-        # The root's parent is no member: nobody else counts what the two share.
+        # The root's parent is outside the tree, so pages shared with it count here.
         private += own if member is members[0] else max(0, own - (member.cow_bytes or 0))
         shared = max(shared, part)
     return private + shared
@@ -175,18 +177,18 @@ def resident_bytes(members: Sequence[ProcessSample]) -> int:
 
 def find_task(wanted: str, tasks: Sequence[Task]) -> Task:
     """
-    The one task that answers to `wanted`.
+    The task that `wanted` names.
 
-    A number is a pid and nothing else: of the task, else of a worker. Of the rest what is more
-    exact wins: kernel id, full path, name, beginning of a name or kernel id, part of a name or
-    path. Case counts only where that is what tells two tasks apart.
+    A number is always a pid: of the task, else of a worker. Other words match in this order, the
+    most exact first: kernel id, full path, name, start of a name or kernel id, part of a name or
+    path. Case matters only if two tasks differ in nothing else.
 
     Args:
         wanted: a pid, kernel id, name, path, or part of one.
-        tasks: of one sample.
+        tasks: tasks of one sample.
 
     Raises:
-        TaskNotFound: none does, or several do; `candidates` lists them.
+        TaskNotFound: no task or several tasks match; `candidates` lists them.
     """
     wanted = wanted.strip()
     ranked = [(_task_match_rank(wanted, task), task) for task in tasks]
@@ -213,12 +215,12 @@ def find_task(wanted: str, tasks: Sequence[Task]) -> Task:
 
 
 def name_with_pid(task: Task) -> str:
-    """A task in a sentence: one line, whatever its files are called, and its pid."""
+    """The name and pid of a task for use in a sentence, in one line, without control characters."""
     return f"{clean(task.name)} (pid {task.key.pid})"
 
 
 def candidates(tasks: Sequence[Task]) -> tuple[dict[str, object], ...]:
-    """The tasks as an error lists them."""
+    """Pid and name of the first tasks, for an error message."""
     return tuple({"pid": task.key.pid, "name": task.name} for task in tasks[:_MOST_CANDIDATES])
 
 
@@ -232,18 +234,18 @@ def match_rank(
     wanted: str, pids: Sequence[int], name: str, paths: Sequence[str], kernel_id: str | None
 ) -> int | None:
     """
-    How exactly a word means a task: 0 is the most exact; None: it means another one.
+    How exactly a word matches a task: 0 is the most exact; None: no match.
 
     Args:
-        wanted: without blanks around it.
-        pids: of the task; that of its root first.
-        name: of the task.
-        paths: of its notebooks and its script.
-        kernel_id: of Jupyter; None: it is no kernel.
+        wanted: the word, without spaces around it.
+        pids: pids of the task, the root's first.
+        name: name of the task.
+        paths: paths of its notebooks and script.
+        kernel_id: Jupyter's kernel id; None: the task is not a kernel.
     """
     pid = parse_pid(wanted)
     if pid is not None:
-        # A pid that is gone must never be taken for another task's name, or for a part of it.
+        # A pid that no longer exists must never match the name of another task.
         return min(1, pids.index(pid)) if pid in pids else None
     names, folded = [name, *map(os.path.basename, paths)], wanted.casefold()
     ways = (
@@ -259,7 +261,7 @@ def match_rank(
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """One kernel that runs again in a new process."""
+    """One kernel that was restarted in a new process."""
 
     kernel_id: str
     before: ProcessKey
@@ -268,7 +270,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """One kernel over all its processes, oldest first; the last is the one that runs."""
+    """One kernel and its processes, oldest first; the last process is the current one."""
 
     keys: tuple[ProcessKey, ...]
     name: str
@@ -278,34 +280,34 @@ class _Kernel:
 
 class KernelRegistry:
     """
-    Follows kernels by their id over the ends of their processes, and what agents say of them.
+    Follow kernels by id over restarts, and keep the notebook names that agents report.
 
-    A kernel is known by its id and its user: the id stands in a file's name on the command line,
-    which another user may copy.
+    The key is the user and the kernel id. The id alone is not enough: it comes from the command
+    line, which another user can copy.
     """
 
     def __init__(self) -> None:
         self._kernels: dict[tuple[int, str], _Kernel] = {}
-        # Paths of notebooks that only an agent has told, of processes and of kernels.
+        # Notebook paths that only an agent reported, by process and by kernel.
         self._notebooks: dict[str, str] = {}
-        self.revision = 0  # another one wherever `dump` is another
+        self.revision = 0  # changes whenever the result of `dump` changes
 
     def with_notebook_names(self, tasks: Sequence[Task]) -> tuple[Task, ...]:
-        """The tasks of one look, those that only their agent knows under its notebook."""
+        """The tasks, with notebook names where only the agent knows the notebook."""
         return tuple(map(self._with_notebook_name, tasks)) if self._notebooks else tuple(tasks)
 
     def set_notebook(self, key: ProcessKey, path: str) -> None:
         """
-        A kernel, or an agent in it, has said its notebook.
+        Store the notebook that a kernel or its agent reported.
 
         Args:
-            key: its very process; a worker's says nothing of the kernel.
-            path: of its notebook.
+            key: process of the kernel itself, not of a worker.
+            path: path of the notebook.
         """
         self._store_notebook(_process_id(key), path)
 
     def update(self, tasks: Sequence[Task]) -> tuple[Restart, ...]:
-        """Those that run in another process than at the look before. One look's tasks."""
+        """Take the tasks of one sample; return the kernels that were restarted since the last."""
         running = {task.key for task in tasks}
         found = []
         for task in tasks:
@@ -323,7 +325,7 @@ class KernelRegistry:
                 if (known.name, known.path) != (task.name, path):
                     known = _Kernel(known.keys, task.name, path, known.restarts)
             elif task.key in known.keys or known.keys[-1] in running:
-                continue  # two of one id at a time: the first is the one that Jupyter knows
+                continue  # two processes with one id: Jupyter knows the first
             else:
                 found.append(Restart(kernel_id, known.keys[-1], task))
                 keys = (*known.keys[1 - _MOST_BEFORE :], task.key)
@@ -334,17 +336,17 @@ class KernelRegistry:
         return tuple(found)
 
     def dump(self) -> list[Any]:
-        """What the next daemon is to know, as plain values."""
+        """The state that the next daemon restores, as plain values."""
         return codec.encode((self._kernels, self._notebooks))  # type: ignore[no-any-return]
 
     def load(self, value: Any) -> None:
         """
-        Take over what `dump` gave an earlier daemon, since the machine was started.
+        Restore the state that `dump` returned in an earlier daemon since boot.
 
-        A kernel that was restarted while nobody watched is seen by the next look.
+        If a kernel was restarted while no daemon ran, the next sample shows it.
 
         Raises:
-            ValueError: these are not its values; nothing is changed.
+            ValueError: the value is not a valid state; nothing changes.
         """
         kept = tuple[dict[tuple[int, str], _Kernel], dict[str, str]]
         kernels, notebooks = codec.decode(kept, value)
@@ -355,17 +357,17 @@ class KernelRegistry:
         self._kernels, self._notebooks = kernels, notebooks
 
     def previous_processes(self, key: ProcessKey) -> tuple[ProcessKey, ...]:
-        """The processes in which the same kernel ran before, oldest first."""
+        """Earlier processes of the same kernel, oldest first."""
         kernel = self._kernel(key)
         return () if kernel is None else kernel.keys[: kernel.keys.index(key)]
 
     def restarts(self, key: ProcessKey) -> int:
-        """How often the kernel of a process was restarted since it is watched."""
+        """Number of restarts of a process's kernel since watchdog first saw it."""
         kernel = self._kernel(key)
         return 0 if kernel is None else kernel.restarts
 
     def notebook_of(self, kernel_id: str) -> str | None:
-        """Path of the notebook, else the name, of a kernel that runs or ran; None: no such id."""
+        """Path of a kernel's notebook, else its name; None: unknown kernel id."""
         for (_, known_id), kernel in self._kernels.items():
             if known_id == kernel_id:
                 return kernel.path or kernel.name
@@ -373,13 +375,13 @@ class KernelRegistry:
 
     def journal_query(self, wanted: str | None) -> tuple[str | None, tuple[int, ...]]:
         """
-        How the journal finds a task by name or pid.
+        The search terms for a task in the journal.
 
         Args:
-            wanted: pid, kernel id, part of a name or path; None: everybody.
+            wanted: pid, kernel id, part of a name or path; None: all tasks.
 
         Returns:
-            The notebook in place of a kernel's id; and pids that the kernel had before this one.
+            The word to search for (the notebook for a kernel id), and earlier pids of the kernel.
         """
         if wanted is None:
             return None, ()
@@ -391,7 +393,7 @@ class KernelRegistry:
         return self.notebook_of(wanted) or wanted, ()
 
     def restart_message(self, key: ProcessKey) -> str | None:
-        """What is to be said of a task whose kernel was restarted; None: it was not."""
+        """A message about the restarts of a task's kernel; None: no restart."""
         before = self.previous_processes(key)
         if not before:
             return None
@@ -412,7 +414,7 @@ class KernelRegistry:
             path = os.path.normpath(path)
             if info.kernel_id is not None:
                 self._store_notebook(kernel, path)
-        else:  # it was restarted: nobody in it has spoken yet
+        else:  # the kernel was restarted and its agent has not reported yet
             path = self._notebooks.get(kernel)
         if path is None:
             return task

@@ -1,8 +1,8 @@
 """
-A trace played through the engine of the daemon; and the forecast as a filter of lines.
+Replay a trace through the daemon's engine, and forecast from lines on standard input.
 
 `answer_lines` answers each line at once. In: `{"t": s, "used": bytes, "limit": bytes}`. Out:
-`{"eta_s", "low_s", "high_s", "alarm", "stage", "regime"}`; unknown and endless times are null.
+`{"eta_s", "low_s", "high_s", "alarm", "stage", "regime"}`; unknown and infinite times are null.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NO_COSTS = SaveCost()
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """What the agent of the played task is assumed to report."""
+    """Assumed times of the agent in the replayed task."""
 
     save_s: float = 2.0
     step_s: float = 0.2
@@ -55,7 +55,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One sample and what was made of it."""
+    """One sample and its assessment."""
 
     t: float
     used: float
@@ -65,24 +65,24 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A trace and what would have come of it."""
+    """A trace and the result of its replay."""
 
     trace: Trace
     moments: tuple[Moment, ...]
-    decisions: tuple[Decision, ...]  # that would have been carried out
+    decisions: tuple[Decision, ...]  # decisions that a daemon would have carried out
 
     def first(self, stage: Stage) -> Moment | None:
-        """The moment at which a stage was first reached."""
+        """The first moment in a stage; None: the stage was not reached."""
         return next((m for m in self.moments if is_reached(m.assessment, stage)), None)
 
 
 def is_reached(assessment: Assessment, stage: Stage) -> bool:
     """
-    Whether a stage's own tier is open: a silent rescue is no warning.
+    Whether the tier of a stage is open. A silent rescue does not count as a warning.
 
     Args:
-        assessment: of one sample.
-        stage: WARN, RESCUE or HOLD.
+        assessment: assessment of one sample.
+        stage: WARN, SAVE or PAUSE.
     """
     if stage is Stage.WARN:
         return assessment.notify
@@ -95,13 +95,13 @@ def play(
     trace: Trace, settings: Settings, agent: Agent | None = Agent(), daemon_pace: bool = False
 ) -> Played:
     """
-    Play a trace.
+    Replay a trace.
 
     Args:
-        trace: what is played; a trace of less than bytes plays as well.
-        settings: as of the daemon.
-        agent: that of the task; None: a task without one.
-        daemon_pace: leave out the samples at which the daemon would not have looked.
+        trace: trace to replay; its unit need not be bytes.
+        settings: settings of the daemon.
+        agent: agent of the task; None: no agent.
+        daemon_pace: skip samples that the daemon would not have taken.
     """
     engine = Engine(settings, own_uid=_UID)
     key = ResourceKey(trace.kind, "trace")
@@ -139,7 +139,7 @@ def play(
 
 
 def stage_changes(played: Played) -> Iterator[tuple[Moment, Stage]]:
-    """The moments at which the stage changed, with the stage before."""
+    """The moments at which the stage changed, each with the previous stage."""
     before = Stage.OK
     for moment in played.moments:
         if moment.assessment.stage is not before:
@@ -148,7 +148,7 @@ def stage_changes(played: Played) -> Iterator[tuple[Moment, Stage]]:
 
 
 def _outcome(decision: Decision, t: float, detail: str = "taken to be done") -> Outcome:
-    # A trace cannot be stopped: a pause is said, and the series goes on.
+    # A pause cannot stop a trace: report it and continue the series.
     status = OutcomeStatus.SKIPPED if decision.kind is DecisionKind.PAUSE else OutcomeStatus.DONE
     return Outcome(decision.id, status, t, 0.0, detail, at_mono_s=t)
 
@@ -192,18 +192,21 @@ def answer_lines(
     costs: SaveCost = _NO_COSTS,
 ) -> int:
     """
-    Answer each line before the next is read; how many were no samples.
+    Answer each line before reading the next.
 
-    A line that is no sample changes nothing: it is answered as the one before, with the reason
-    under "error" besides. So is one whose time does not follow the one before. A limit of null
-    or 0 is none.
+    A line without a valid sample, or with a time that does not increase, changes nothing. Its
+    answer repeats the previous one, with the reason under "error". A limit of null or 0 means no
+    limit.
 
     Args:
-        lines: one sample each, as JSON.
-        out: takes one answer a line.
-        settings: `watch` and `stage_changes` of them are used.
-        alarm_stage: from which on `alarm` is true.
-        costs: what a save is assumed to take.
+        lines: lines with one JSON sample each.
+        out: file for the answers, one per line.
+        settings: settings; only `watch` and `stages` are used.
+        alarm_stage: stage from which `alarm` is true.
+        costs: assumed times of a save.
+
+    Returns:
+        The number of lines without a valid sample.
     """
     watch = ResourceMonitor(settings.watch, settings.stages)
     bad, said, last_s = 0, answer(watch.assessment, alarm_stage), -math.inf
@@ -225,11 +228,11 @@ def answer_lines(
 
 def answer(assessment: Assessment, alarm_stage: Stage) -> str:
     """
-    One line of JSON.
+    The answer to one sample as a line of JSON.
 
     Args:
-        assessment: of one sample.
-        alarm_stage: from which on `alarm` is true.
+        assessment: assessment of the sample.
+        alarm_stage: stage from which `alarm` is true.
     """
     forecast = assessment.forecast
     if forecast is None:

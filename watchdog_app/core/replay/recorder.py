@@ -1,4 +1,4 @@
-"""A running task's memory, written down as a trace while it runs."""
+"""Record the memory of a running task as a trace."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from watchdog_app.core.model.readings import cgroup_contains, readings
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind
 from watchdog_app.core.model.tasks import find_task, group_processes
 
-COLUMNS = ("t", "used", "limit", "rss", "vmswap", "memavail", "nproc")  # of the rows
-_DEAD = frozenset("ZX")  # states of a process that has ended
+COLUMNS = ("t", "used", "limit", "rss", "vmswap", "memavail", "nproc")  # columns of a row
+_DEAD = frozenset("ZX")  # states of an ended process
 
-_FULL, _NEARLY = 0.97, 0.90  # shares of an address space from which a MemoryError is assumed
-_LAST_S = 2.0  # a program that ran into its limit gives back memory before it has ended
+_FULL, _NEARLY = 0.97, 0.90  # used share of an address space: MemoryError assumed, possible
+_LAST_S = 2.0  # a program at its limit may free memory before it ends
 
 Row = tuple[float, int, int, int, int | None, int, int]
 
 
 class Machine(Protocol):
-    """The reader of the machine."""
+    """The interface that reads the machine."""
 
     def sample(self, now_mono_s: float, now_unix_s: float) -> Snapshot:
-        """Read everything once."""
+        """Take one sample of the machine."""
 
     def read_process(self, key: ProcessKey) -> ProcessSample:
         """Read one process."""
@@ -38,15 +38,15 @@ class Machine(Protocol):
 
 class KillCount:
     """
-    The kernel's counts of memory kills since this object was made.
+    The kernel's OOM kill counters since the creation of this object.
 
-    A kill is counted in the victim's own group. If that group is gone or has no count, the
-    machine's count decides.
+    The kernel counts a kill in the victim's cgroup. If that cgroup no longer exists or has no
+    counter, the counter of the machine decides.
 
     Args:
-        folders: memory groups whose kills count.
-        of_group: reads the count of a group; None if there is none.
-        of_host: reads the count of the machine; None if there is none.
+        folders: cgroup folders whose kills count.
+        of_group: reads the counter of a cgroup; None: no counter.
+        of_host: reads the counter of the machine; None: no counter.
 
     Source: kernel, mm/oom_kill.c (__oom_kill_process).
     """
@@ -60,11 +60,11 @@ class KillCount:
         self._of_group, self._of_host = of_group, of_host
         self._groups = {path: of_group(path) for path in set(folders)}
         self._host = of_host()
-        self.first_s: float | None = None  # of the recording, when a kill was first seen
-        self.known = True  # False: no count can be read, so a kill may have been missed
+        self.first_s: float | None = None  # time of the first kill, from the start of the recording
+        self.known = True  # False: no counter is readable, so a kill may have been missed
 
     def update(self, now_s: float) -> bool:
-        """Read the counts; whether the kernel has killed by now."""
+        """Read the counters; return whether the kernel has killed since the start."""
         if self.first_s is None and self._risen():
             self.first_s = now_s
         return self.first_s is not None
@@ -85,28 +85,28 @@ def _risen(before: int | None, now: int | None) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class RecordingTarget:
-    """The task that is recorded and the resource that it would meet first."""
+    """The task to record and the resource that it would exhaust first."""
 
     task: Task
     resource: Reading
-    process: ProcessKey  # the recording ends with it: the root, or the member whose pid was named
-    groups: tuple[str, ...] = ()  # folders of the memory groups in which a kill would be counted
+    process: ProcessKey  # the recording ends with this process: root, or member with the named pid
+    groups: tuple[str, ...] = ()  # cgroup folders in which the kernel would count a kill
 
 
 def find_target(
     machine: Machine, wanted: str, now_mono_s: float, now_unix_s: float
 ) -> RecordingTarget:
     """
-    The task that is meant.
+    Find the task to record.
 
     Args:
-        machine: what is looked at.
-        wanted: a pid, a name, or part of a name or path that fits one task alone.
+        machine: the machine to read.
+        wanted: a pid, a name, or part of a name or path that matches only one task.
         now_mono_s: monotonic time.
         now_unix_s: wall time.
 
     Raises:
-        TaskNotFound: none, or more than one, answers to that name.
+        TaskNotFound: no task or several tasks match.
     """
     snapshot = machine.sample(now_mono_s, now_unix_s)
     tasks = group_processes(snapshot.processes, snapshot.infos)
@@ -122,13 +122,13 @@ def find_target(
 
 class Recorder:
     """
-    Reads a task many times a second until it ends.
+    Samples a task many times per second until it ends.
 
     Args:
-        machine: what is looked at.
-        found: from `find_target`.
-        kills: counted since the beginning; it is asked at every look.
-        clock: monotonic seconds.
+        machine: the machine to read.
+        found: result of `find_target`.
+        kills: OOM kill counters since the start, read with every sample.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Recorder:
     ) -> None:
         self._machine, self._found, self._kills, self._clock = machine, found, kills, clock
         self._began = clock()
-        self._shares: deque[float] = deque()  # of the limit that was in use in the last looks
+        self._shares: deque[float] = deque()  # used share of the limit in the last samples
 
     def rows(
         self,
@@ -150,13 +150,13 @@ class Recorder:
         sleep: Callable[[float], object] = time.sleep,
     ) -> Iterator[Row]:
         """
-        One row a look, until the task ends, its limit is gone, or `for_s` is over.
+        Yield one row per sample, until the task ends, its limit disappears, or `for_s` is over.
 
         Args:
-            hz: looks a second.
-            for_s: None: as long as the task runs.
-            ends: whether someone has asked for the end; there is one look before it is heeded.
-            sleep: waits that many seconds, or less when the end was asked for.
+            hz: samples per second.
+            for_s: length of the recording; None: until the task ends.
+            ends: returns whether the user asked to stop; at least one sample is taken.
+            sleep: waits for this many seconds, or less after a request to stop.
         """
         began, looks = self._clock(), 0
         self._began = began
@@ -172,16 +172,16 @@ class Recorder:
                 return
             self._shares.append(row[1] / row[2] if row[2] else 0.0)
             yield row
-            # A look that came late is not made up for: the next one is due in its own time.
+            # Do not catch up on a late sample: the next one keeps its own time.
             looks = max(looks + 1, int((self._clock() - began) * hz))
             sleep(max(0.0, began + looks / hz - self._clock()))
 
     def outcome(self) -> str:
         """
-        How it ended: "oom", "memory_error", "ok", "running" or "unknown".
+        How the task ended: "oom", "memory_error", "ok", "running" or "unknown".
 
-        "memory_error" is the most likely cause: it cannot be seen from outside the task. Near
-        the limit, where it may have been one, the outcome is "unknown".
+        "memory_error" is only the most likely cause, because it is invisible from outside the task.
+        Close to the limit, where a MemoryError is possible, the outcome is "unknown".
         """
         try:
             ended = self._machine.read_process(self._found.process).state in _DEAD
@@ -191,7 +191,7 @@ class Recorder:
             return "oom"
         if not ended:
             return "running"
-        # Only in an address space an allocation fails; elsewhere the kernel kills.
+        # An allocation only fails at the limit of the address space; elsewhere the kernel kills.
         if self._found.resource.key.kind is ResourceKind.RLIMIT_AS:
             highest = max(self._shares, default=0.0)
             if highest >= _NEARLY:
@@ -203,14 +203,17 @@ def write_side(
     path: str, outcome: str, end_s: float, found: RecordingTarget, killed_s: float | None = None
 ) -> str:
     """
-    Write how and when the task ended into NAME.json, next to the trace; its path.
+    Write how and when the task ended into NAME.json, next to the trace.
 
     Args:
-        path: of the trace.
-        outcome: from `Recorder.outcome`.
-        end_s: when the recording ended, from its beginning.
-        found: what was recorded.
-        killed_s: when the task was killed or failed; None: it was not.
+        path: path of the trace.
+        outcome: result of `Recorder.outcome`.
+        end_s: end of the recording, in seconds from its start.
+        found: the recorded task.
+        killed_s: time at which the task was killed or failed; None: neither.
+
+    Returns:
+        The path of the written file.
     """
     side = path.removesuffix(".gz").removesuffix(".csv") + ".json"
     with open(side, "w", encoding="utf-8") as file:
@@ -221,7 +224,9 @@ def write_side(
                 "resource": found.resource.label,
                 "outcome": outcome,
                 "end_time_s": round(end_s, 3),
-                "oom_time_s": None if killed_s is None else round(killed_s, 3),  # of the failure
+                "oom_time_s": None
+                if killed_s is None
+                else round(killed_s, 3),  # time of the failure
             },
             file,
             indent=1,
@@ -237,17 +242,17 @@ def _tightest(
     folder: str | None,
     named: ProcessKey,
 ) -> Reading:
-    """Of the resources that can hit the process in this folder, the one with least room."""
+    """The resource with the least room that limits the process in this cgroup folder."""
     hitting = [
         one
         for one in readings(snapshot, tasks)
         if one.fatal
         and task.key in one.tasks
         and (SPECS[one.key.kind].of_ram or one.key.kind is ResourceKind.RLIMIT_AS)
-        # The address space of another member ends that one.
+        # The address space limit of another member only ends that member.
         and (one.key.kind is not ResourceKind.RLIMIT_AS or one.key.subject == str(named.pid))
     ]
-    # Another member may be in a group of its own, whose limit is nothing to this one.
+    # Another member may be in another cgroup, whose limit does not affect this process.
     own = [
         one
         for one in hitting

@@ -1,4 +1,4 @@
-"""A played trace in words and as plain values."""
+"""The result of a replay as text and as plain values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from watchdog_app.base.text.quantities import format_bytes, format_duration
 from watchdog_app.core.model.decisions import Assessment, Decision, DecisionKind, Stage
 from watchdog_app.core.replay.play import Played, stage_changes
 
-_WORDS = {  # what was done, and the mark of `explain`'s `plot`
+_WORDS = {  # name of the action, and its mark in `explain`'s `plot`
     DecisionKind.NOTIFY: ("notification", "warned"),
     DecisionKind.CHECKPOINT: ("checkpoint", "saved"),
     DecisionKind.PAUSE: ("pause", "paused"),
@@ -20,7 +20,7 @@ _WORDS = {  # what was done, and the mark of `explain`'s `plot`
 
 
 def as_lines(played: Played) -> list[str]:
-    """What would have been seen and done, and when; the first line names the trace."""
+    """The stages and actions of the replay with their times; the first line names the trace."""
     trace, moments = played.trace, played.moments
     span = moments[-1].t - moments[0].t
     limit = moments[-1].limit
@@ -49,7 +49,7 @@ def as_lines(played: Played) -> list[str]:
 
 
 def as_plot(played: Played) -> dict[str, Any]:
-    """The level, the limit and what would have been done, in the form of `explain`'s `plot`."""
+    """The level, the limit and the actions, in the form of `explain`'s `plot`."""
     trace, moments = played.trace, played.moments
     marks = [{"unix_s": act.at_mono_s, "kind": _WORDS[act.kind][1]} for act in played.decisions]
     if trace.ended_s is not None:
@@ -66,7 +66,7 @@ def as_plot(played: Played) -> dict[str, Any]:
 
 
 def as_dict(played: Played) -> dict[str, Any]:
-    """The same as plain values, times in seconds."""
+    """The result as plain values, times in seconds."""
     trace, moments = played.trace, played.moments
     return {
         "trace": trace.name,
@@ -74,7 +74,7 @@ def as_dict(played: Played) -> dict[str, Any]:
         "unit": trace.unit,
         "samples": len(moments),
         "limit": moments[-1].limit,
-        "start_unix_s": trace.start_unix_s,  # null where the trace does not tell
+        "start_unix_s": trace.start_unix_s,  # null: unknown
         "ended_s": trace.ended_s,
         "first": {
             stage.name.lower(): None if (m := played.first(stage)) is None else m.t
@@ -101,7 +101,7 @@ def as_dict(played: Played) -> dict[str, Any]:
 
 
 def _times(assessment: Assessment) -> dict[str, float | None]:
-    """The forecast as plain values; null where there is none, or no end."""
+    """The forecast as plain values; None: no forecast, or infinite."""
     found = assessment.forecast
     times = {name: getattr(found, name, math.inf) for name in ("eta_s", "low_s", "high_s")}
     return {name: value if math.isfinite(value) else None for name, value in times.items()}
@@ -116,7 +116,7 @@ def _forecast_text(assessment: Assessment) -> str:
 
 
 def _group_repeats(decisions: Sequence[Decision]) -> Iterator[tuple[Decision, int, float]]:
-    """The acts; of those that repeat at every look the first, how many follow, and until when."""
+    """The first of each run of equal actions, the number of repeats, and the time of the last."""
     for (_, _), same in groupby(decisions, key=lambda act: (act.kind, act.reason)):
         first, *rest = same
         yield first, len(rest), rest[-1].at_mono_s if rest else first.at_mono_s

@@ -1,10 +1,9 @@
 """
 A recorded series and its file: CSV, plain or gzipped.
 
-Columns `t` (seconds from the beginning), `limit`, and one or more readings in
-bytes: `used`, or `unrecl`, `ws`, `usage` and `rss` of a memory group, to which
-`swap` is added where it is there. A file NAME.json beside NAME.csv.gz may say
-how it ended (`outcome`, `oom_time_s`) and what counts as the limit
+The columns are `t` (seconds from the start), `limit`, and one or more readings in bytes: `used`, or
+`unrecl`, `ws`, `usage` and `rss` of a memory cgroup. A column `swap` is added to the latter. A file
+NAME.json next to NAME.csv.gz may contain the end (`outcome`, `oom_time_s`) and the limit
 (`memsw_limit_bytes`).
 """
 
@@ -27,9 +26,9 @@ from typing import Any, BinaryIO, TextIO, cast
 from watchdog_app.base.errors import UsageError
 from watchdog_app.core.model.resource import ResourceKind
 
-SIGNALS = ("unrecl", "used", "ws", "usage", "rss")  # the first that a file has is played
+SIGNALS = ("unrecl", "used", "ws", "usage", "rss")  # columns to replay, in order of preference
 _FAILED = {"oom", "memory_error"}
-_MOST_LINE = 65_536  # characters
+_MOST_LINE = 65_536  # characters per line
 _FLUSH_S = 1.0
 
 Sample = tuple[float, float, float]  # (time in s, used, limit)
@@ -43,26 +42,26 @@ class Trace:
     samples: Sequence[Sample]
     unit: str = "bytes"
     signal: str = "used"
-    ended_s: float | None = None  # when it was killed; None: it ended well, or nobody wrote it down
-    kind: ResourceKind = ResourceKind.CGROUP  # what the limit belongs to
+    ended_s: float | None = None  # time of the kill; None: a normal end, or unknown
+    kind: ResourceKind = ResourceKind.CGROUP  # kind of the resource
     start_unix_s: float | None = None
-    task: str | None = None  # whose memory it is, as its user knows it; rules match it
+    task: str | None = None  # name of the task; rules match it
     task_path: str | None = None
-    killed: bool = True  # False: it ended by a MemoryError
-    cut: bool = False  # the file ended in the middle
+    killed: bool = True  # False: it ended with a MemoryError
+    cut: bool = False  # the file is truncated
 
 
 def read(path: str, signal: str | None = None, limit: float | None = None) -> Trace:
     """
-    The trace in a file.
+    Read a trace from a file.
 
     Args:
-        path: of a CSV file, gzipped or not; - is standard input.
-        signal: column to play; None: the best that is there.
-        limit: instead of the file's own.
+        path: path of a CSV file, gzipped or not; - is standard input.
+        signal: column to replay; None: the first of `SIGNALS` in the file.
+        limit: limit to use instead of the file's; None: the file's.
 
     Raises:
-        UsageError: no such file, no trace, or no such column.
+        UsageError: the file or column does not exist, or the file is not a trace.
     """
     samples: list[Sample] = []
     cut = False
@@ -77,7 +76,7 @@ def read(path: str, signal: str | None = None, limit: float | None = None) -> Tr
                 for sample in _samples(table, chosen, given):
                     samples.append(sample)
             except (EOFError, gzip.BadGzipFile, zlib.error):
-                # What a killed recorder leaves: all that it had written down is good.
+                # A killed recorder leaves a truncated file; the samples before the end are valid.
                 cut = True
     except UnicodeDecodeError as error:
         raise UsageError(f"The file {path} is no trace: it is no text.") from error
@@ -104,12 +103,12 @@ def from_series(
     series: Mapping[str, Any], limit: float | None, task: Mapping[str, Any]
 ) -> Trace | None:
     """
-    A series of the journal as a trace; None if it holds no usable point.
+    A series of the journal as a trace; None: the series has no usable point.
 
     Args:
-        series: one of the protocol's `series`.
-        limit: instead of the recorded one.
-        task: the series of the task's own memory, for its name and path; may be empty.
+        series: one item of the protocol's `series`.
+        limit: limit to use instead of the recorded one; None: the recorded one.
+        task: series of the task's memory, for its name and path; may be empty.
     """
     samples: list[Sample] = []
     begin: float | None = None
@@ -136,18 +135,18 @@ def from_series(
 
 def write(path: str, rows: Iterable[Sequence[float | int | None]], columns: Sequence[str]) -> int:
     """
-    Write a trace, gzipped when the name ends in .gz.
+    Write a trace, gzipped if the name ends in .gz.
 
-    A recorder may be killed: each row is in the file before the next, in an archive within a
-    second.
+    A recorder may be killed, so each row is written to the file before the next. A gzipped file is
+    flushed once a second.
 
     Args:
-        path: of the CSV file.
+        path: path of the CSV file.
         rows: cells in the order of `columns`; None: an empty cell.
-        columns: names in the first line.
+        columns: column names for the first line.
 
     Returns:
-        Rows written.
+        The number of rows.
     """
     written = 0
     packed = path.endswith(".gz")
@@ -168,14 +167,14 @@ def write(path: str, rows: Iterable[Sequence[float | int | None]], columns: Sequ
 
 @contextmanager
 def _open(path: str) -> Iterator[TextIO]:
-    """The text of a file, gzipped or not; a pipe will do."""
+    """Open a file as text, gzipped or not. The file may be a pipe."""
     if path == "-" and sys.stdin is None:
         raise UsageError("Standard input is closed; there is no trace to read.")
     raw = sys.stdin.buffer if path == "-" else open(path, "rb")  # noqa: SIM115
     with raw:
         file = cast("BufferedReader", raw)
         packed = file.peek(2)[:2] == b"\x1f\x8b"
-        # A spreadsheet writes a mark in front of the first name.
+        # Spreadsheets write a byte order mark before the first name.
         with TextIOWrapper(
             cast("BinaryIO", gzip.GzipFile(fileobj=file)) if packed else file,
             "utf-8-sig",
@@ -185,7 +184,7 @@ def _open(path: str) -> Iterator[TextIO]:
 
 
 def _lines(path: str, file: TextIO) -> Iterator[str]:
-    """The lines of a trace: a packed one of some kB may hold one of gigabytes."""
+    """The lines of a trace, with a length limit: a small archive may hold a line of gigabytes."""
     while line := file.readline(_MOST_LINE):
         if len(line) == _MOST_LINE and not line.endswith("\n"):
             raise UsageError(f"The file {path} is no trace: a line of it does not end.")
@@ -212,7 +211,7 @@ def _samples(table: csv.DictReader[str], signal: str, limit: float | None) -> It
         t, used = _number(row.get("t")), _number(row.get(signal))
         top = limit if limit is not None else _number(row.get("limit"))
         if t is None or used is None or top is None:
-            continue  # half a line, as a killed recorder leaves it
+            continue  # a truncated line of a killed recorder
         swap = (_number(row.get("swap")) or 0.0) if swaps else 0.0
         if t > last:
             last = t
@@ -225,7 +224,7 @@ def _side(path: str) -> dict[str, object]:
         with open(stem + ".json", encoding="utf-8") as file:
             found = json.load(file)
     except (OSError, ValueError, RecursionError):
-        return {}  # nobody wrote one: a trace needs none
+        return {}  # the file is optional
     return found if isinstance(found, dict) else {}
 
 
