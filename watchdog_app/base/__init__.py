@@ -1,1 +1,1 @@
-"""Small leaves that every other package may import; they import nothing of the project."""
+"""Small helpers for every other package; they import nothing else of the project."""

@@ -1,9 +1,9 @@
 """
-Command lines of our own processes: of this very installation, whatever made it.
+Command lines of watchdog's own child processes, for any kind of installation.
 
-A Python that has the package runs its modules by `-m`. In a program made by PyInstaller
-`sys.executable` is the program itself and knows no `-m`: there a module follows the word CHILD,
-which packaging/pyinstaller/entry.py hands to `run_module`.
+A Python interpreter with the package runs its modules with `-m`. In a PyInstaller program
+`sys.executable` is the program itself and has no `-m`. There the module follows the word CHILD,
+and packaging/pyinstaller/entry.py passes it to `run_module`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 CHILD = "--child"
-# What a frozen program runs by name: it must not become a way to run just anything.
+# The only modules that a frozen program runs by name, so that it cannot run arbitrary modules.
 MODULES = (
     "watchdog_app.daemon.notify.desktop_helper",
     "watchdog_app.guard.copier",
@@ -24,36 +24,36 @@ MODULES = (
 
 
 def is_frozen() -> bool:
-    """Whether this program was made by PyInstaller and has an interpreter of its own."""
+    """Whether this program was built with PyInstaller and contains its interpreter."""
     return bool(getattr(sys, "frozen", False))
 
 
 def module_argv(module: str) -> tuple[str, ...]:
     """
-    What runs one of MODULES as a process of its own; further words may follow.
+    The command line that runs one of MODULES in a new process; the caller may add arguments.
 
     Raises:
-        ValueError: it is none of them.
+        ValueError: the module is not in MODULES.
     """
     if module not in MODULES:
         raise ValueError(f"{module} is not run as a process of its own")
     if is_frozen():
         return (sys.executable, CHILD, module)
-    # -P: a json.py in the folder that it starts in must not become ours.
+    # -P: do not import files such as json.py from the current folder.
     return (sys.executable, "-P", "-m", module)
 
 
 def bare_module_argv(module: str) -> tuple[str, ...]:
     """
-    As `module_argv`, for a module that needs neither site nor the rest of the package: 3 MB less.
+    The same as `module_argv`, for a module that needs neither site nor the package: saves 3 MB.
 
     Raises:
-        ValueError: it is none of MODULES.
+        ValueError: the module is not in MODULES.
     """
     if is_frozen() or module not in MODULES:
         return module_argv(module)
-    # -I: nothing of the user's is imported in it. It would also leave out PYTHONHOME, without
-    # which a Python that needs it finds nothing.
+    # -I: do not import files of the user. -I also ignores PYTHONHOME, without which some
+    # interpreters find no modules, so use -P -s if PYTHONHOME is set.
     flags = ["-I"] if "PYTHONHOME" not in os.environ else ["-P", "-s"]
     if sys.dont_write_bytecode:
         flags.append("-B")
@@ -63,7 +63,7 @@ def bare_module_argv(module: str) -> tuple[str, ...]:
 
 
 def watchdog_argv(words: Sequence[str]) -> list[str]:
-    """What runs `watchdog WORDS`."""
+    """The command line that runs `watchdog WORDS`."""
     if is_frozen():
         return [sys.executable, *words]
     return [sys.executable, "-P", "-m", "watchdog_app", *words]
@@ -71,9 +71,9 @@ def watchdog_argv(words: Sequence[str]) -> list[str]:
 
 def reset_priority(pid: int) -> None:
     """
-    Reset oom_score_adj and nice value of a process that we started for the user.
+    Reset oom_score_adj and nice value of a process that watchdog started for the user.
 
-    It inherits our oom_score_adj and our nice value; to give both back is always allowed.
+    The process inherits both from watchdog. The kernel always allows a reset to 0.
     """
     with suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as file:
         file.write("0")
@@ -87,10 +87,10 @@ def run_module(words: Sequence[str]) -> None:
     Run one of MODULES in this process of a frozen program.
 
     Args:
-        words: those after CHILD: the module, then its own.
+        words: arguments after CHILD: the module, then its arguments.
 
     Raises:
-        SystemExit: always, with its exit status; 2 where there is no such module.
+        SystemExit: always, with the exit status of the module; 2: unknown module.
     """
     import runpy
 

@@ -1,4 +1,4 @@
-"""Records as JSON values and back, by the annotations of their fields."""
+"""Convert records to JSON values and back, by the annotations of their fields."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-NOT_KEPT = {"kept": False}  # metadata of a field that is not written down
+NOT_KEPT = {"kept": False}  # metadata of a field that `encode` leaves out
 _SEQUENCES: dict[Any, Any] = {tuple: tuple, list: list, set: set, frozenset: frozenset}
 
 
 def encode(value: Any) -> Any:
     """
-    The value as JSON values: records by field name, mappings as pairs.
+    Convert a value to JSON values: records to objects, mappings to lists of pairs.
 
-    Infinite numbers become texts, as JSON has none. Fields with `NOT_KEPT` are left out.
+    Infinite numbers become strings, because JSON has no infinite numbers. Fields with `NOT_KEPT`
+    are left out.
 
     Raises:
-        TypeError: something in it is no record, number, text, mapping or sequence.
+        TypeError: a part is not a record, number, string, mapping or sequence.
     """
     if isinstance(value, Enum):
         return value.value
@@ -40,14 +41,14 @@ def encode(value: Any) -> Any:
 
 def decode(kind: Any, value: Any) -> Any:
     """
-    The value that `encode` was given.
+    Convert the result of `encode` back.
 
     Args:
-        kind: its annotation. A field that is not there has its default; others are ignored.
-        value: from `encode`, through JSON or not.
+        kind: annotation of the value. A missing field gets its default; unknown keys are ignored.
+        value: result of `encode`, directly or through JSON.
 
     Raises:
-        ValueError: it is no such value; the message names the field.
+        ValueError: the value does not fit `kind`; the message names the field.
     """
     try:
         return _decode(kind, value)
@@ -57,11 +58,11 @@ def decode(kind: Any, value: Any) -> Any:
 
 def objects(holder: Any, key: str) -> list[dict[str, Any]]:
     """
-    The objects in a list of an object.
+    The JSON objects in a list of a JSON object.
 
     Args:
-        holder: the object; anything else holds none.
-        key: of the list; items that are no objects are left out.
+        holder: the object with the list; any other value gives an empty list.
+        key: key of the list; items that are not objects are left out.
     """
     found = holder.get(key) if isinstance(holder, dict) else None
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []

@@ -1,7 +1,7 @@
 """
-The session bus: where it listens, calls on it, and one notification as the specification has it.
+The D-Bus session bus: its address, calls, and desktop notifications.
 
-Never in the daemon's process: dbus-fast and asyncio would take half as much memory as all of it.
+Never import this in the daemon: dbus-fast and asyncio would add half of the daemon's memory.
 
 Source: D-Bus Specification; Desktop Notifications Specification 1.3, Notify, GetCapabilities.
 """
@@ -30,38 +30,38 @@ NOTIFY_SIGNATURE = "susssasa{sv}i"
 
 _CALL_S = 5.0
 _SHOW_S = 5.0
-_AGAIN_S = 1.5  # GNOME refuses what comes too fast, and takes it a moment later
-_DESKTOP_ENTRY = "org.watchdog_app.watchdog"  # the installed file's name: settings per program
+_AGAIN_S = 1.5  # GNOME refuses notifications that come too fast; wait before a retry
+_DESKTOP_ENTRY = "org.watchdog_app.watchdog"  # name of the installed .desktop file
 _URGENCY = {"low": 0, "normal": 1, "critical": 2}
 _ICONS = {"low": "dialog-information", "normal": "dialog-warning", "critical": "dialog-error"}
-_BY_ITSELF = -1  # the service decides how long it stays; critical ones stay until they are closed
+_BY_ITSELF = -1  # the service decides when it expires; critical ones stay until closed
 
 
 class CallFailed(Exception):
-    """The other end answered with an error, or not at all."""
+    """The called service returned an error, or did not answer."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(text)
-        self.name = name  # org.freedesktop.DBus.Error....
+        self.name = name  # D-Bus error name: org.freedesktop.DBus.Error....
 
 
 class NotificationFailed(ActionError):
-    """The notification was not shown; the message says why and what to do."""
+    """The notification was not shown; the message has the reason and the remedy."""
 
 
 def session_bus_address(
     env: Mapping[str, str] = os.environ, uid: int | None = None, root: str = ""
 ) -> str | None:
     """
-    Where the session bus listens; None: nothing says so.
+    The address of the session bus; None: unknown.
 
-    What cron, a terminal multiplexer or a service started has no DBUS_SESSION_BUS_ADDRESS, and
-    systemd's user bus is there all the same.
+    Programs that cron, a terminal multiplexer or a service started have no
+    DBUS_SESSION_BUS_ADDRESS, but systemd's user bus may still run.
 
     Args:
         env: the environment.
-        uid: of the user; None: this process's.
-        root: what stands for /.
+        uid: user id; None: the user of this process.
+        root: prefix of all paths, for tests.
     """
     given = env.get("DBUS_SESSION_BUS_ADDRESS")
     if given:
@@ -73,13 +73,13 @@ def session_bus_address(
 
 async def connect(where: str | None) -> MessageBus:
     """
-    A connection to the session bus.
+    Connect to the session bus.
 
     Args:
-        where: as of `session_bus_address`; None leaves it to the library.
+        where: result of `session_bus_address`; None: the library finds the address.
 
     Raises:
-        Exception: refused, no such socket, no address, a bad one: the library has many.
+        Exception: the bus refuses, or the address is missing or bad. The library has many types.
     """
     from dbus_fast import BusType
     from dbus_fast.aio import MessageBus
@@ -87,7 +87,7 @@ async def connect(where: str | None) -> MessageBus:
     return await MessageBus(where, bus_type=BusType.SESSION).connect()
 
 
-async def call(  # noqa: PLR0917 - as a message has them
+async def call(  # noqa: PLR0917 - the fields of a message
     bus: MessageBus,
     name: str,
     path: str,
@@ -99,20 +99,20 @@ async def call(  # noqa: PLR0917 - as a message has them
     wait_s: float = _CALL_S,
 ) -> list[Any]:
     """
-    The body of the answer to a call.
+    Call a method and return the body of the reply.
 
     Args:
         bus: the connection.
-        name: who is called.
-        path: of the object.
-        member: the method.
-        signature: of its arguments.
+        name: bus name of the service.
+        path: path of the object.
+        member: name of the method.
+        signature: D-Bus signature of the arguments.
         body: the arguments.
-        interface: of the method; None: it is called as `name`.
-        wait_s: how long an answer is waited for.
+        interface: interface of the method; None: the same as `name`.
+        wait_s: longest wait for the reply.
 
     Raises:
-        CallFailed: no answer in time, or an error for an answer.
+        CallFailed: no reply in time, or an error as the reply.
     """
     from dbus_fast import Message, MessageType
 
@@ -134,7 +134,7 @@ async def call(  # noqa: PLR0917 - as a message has them
     return list(reply.body)
 
 
-def notify_body(  # noqa: PLR0917 - as Notify has them
+def notify_body(  # noqa: PLR0917 - the arguments of Notify
     title: str,
     body: str,
     urgency: str,
@@ -147,11 +147,11 @@ def notify_body(  # noqa: PLR0917 - as Notify has them
 
     Args:
         title: one line of plain text.
-        body: plain text; it is escaped where the service understands markup.
+        body: plain text; escaped if the service supports markup.
         urgency: "low", "normal" or "critical".
-        replaces: id of an earlier notification that this one takes the place of; 0: none.
-        buttons: keys and labels by turns.
-        capabilities: of the service.
+        replaces: id of an earlier notification to replace; 0: none.
+        buttons: alternating keys and labels.
+        capabilities: capabilities of the service.
     """
     from dbus_fast import Variant
 
@@ -167,7 +167,7 @@ def notify_body(  # noqa: PLR0917 - as Notify has them
 
 
 def failure_text(error: CallFailed) -> str:
-    """What kept the notification service from showing a notification, and what to do."""
+    """Why the notification service did not show a notification, and what to do."""
     if error.name == f"{DBUS}.Error.ServiceUnknown":
         return (
             "no notification service runs in this session; install one, such as dunst or "
@@ -183,16 +183,19 @@ def failure_text(error: CallFailed) -> str:
 
 def show_notification(title: str, body: str, urgency: str, replaces: int = 0) -> int:
     """
-    Show a notification on this session's desktop; the server's id of it.
+    Show a notification on this session's desktop.
 
     Args:
         title: one line of plain text.
-        body: plain text; it is escaped where the server understands markup.
+        body: plain text; escaped if the service supports markup.
         urgency: "low", "normal" or "critical".
-        replaces: id of an earlier notification that this one takes the place of; 0: none.
+        replaces: id of an earlier notification to replace; 0: none.
+
+    Returns:
+        The id of the notification.
 
     Raises:
-        NotificationFailed: no session bus, no notification service on it, or it refused.
+        NotificationFailed: no session bus, no notification service, or it refused.
     """
     try:
         return asyncio.run(asyncio.wait_for(_show(title, body, urgency, replaces), _SHOW_S))
@@ -207,8 +210,8 @@ def show_notification(title: str, body: str, urgency: str, replaces: int = 0) ->
 async def _show(title: str, body: str, urgency: str, replaces: int) -> int:
     try:
         bus = await connect(session_bus_address())
-    except Exception as error:  # refused, no such socket, no address, a bad address: one meaning
-        # One line: every notification of a machine without a desktop is kept with it.
+    except Exception as error:  # all failures mean the same: no session bus
+        # Keep it short: without a desktop, every journalled notification contains this text.
         raise NotificationFailed("no desktop session to show it on (no session bus)") from error
     service = (bus, NOTIFICATIONS, NOTIFICATIONS_PATH)
     try:

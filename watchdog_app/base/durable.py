@@ -1,8 +1,8 @@
 """
-Write files that are complete after a kill or a loss of power at any moment.
+Write files that are complete after a kill or a power failure at any moment.
 
-A file is written under another name, synced and renamed; then its folder is synced. The other name
-is always the same. So the next write overwrites what a kill left behind, and it can be found.
+A file is written under a temporary name, synced and renamed; then its folder is synced. The
+temporary name is always the same, so that the next write overwrites the remains of a kill.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import suppress
 from watchdog_app.base import paths
 
 _TEMPORARY_SUFFIX = ".watchdog-new"
-_PATIENCE_S = 5.0  # another of ours writes the same file right now
+_PATIENCE_S = 5.0  # longest wait while another watchdog process writes the same file
 _POLL_S = 0.02
 
 
@@ -29,17 +29,17 @@ def write_atomic(
     durable: bool = True,
 ) -> None:
     """
-    All of it or nothing, and durable when this returns.
+    Write a file atomically; it is on disk when this returns.
 
     Args:
-        path: a link is replaced, not followed.
-        content: what is to stand there.
-        mode: of the file.
-        owner: user and group that it is to belong to; None: who writes.
-        durable: False where it is of no use after a loss of power: no disk is waited for.
+        path: path of the file; a symbolic link is replaced, not followed.
+        content: new content.
+        mode: permissions of the file.
+        owner: (user id, group id) of the file; None: those of this process.
+        durable: False: do not wait for the disk, for files that a power failure makes useless.
 
     Raises:
-        OSError: it could not be written; what was there is untouched.
+        OSError: the write failed; the old file is unchanged.
     """
     temporary = temporary_path(path)
     fd = _open_locked(temporary)
@@ -54,11 +54,11 @@ def write_atomic(
                 found = os.fstat(fd)
                 if (found.st_uid, found.st_gid) != owner:
                     os.fchown(fd, *owner)
-                    os.fchmod(fd, mode)  # a change of owner takes bits away
+                    os.fchmod(fd, mode)  # chown clears some mode bits
             if durable:
                 os.fsync(fd)
             if os.name == "nt":
-                os.close(fd)  # an open file is not renamed there
+                os.close(fd)  # Windows cannot rename an open file
                 fd = -1
             os.replace(temporary, path)
         except BaseException:
@@ -73,22 +73,25 @@ def write_atomic(
 
 
 def temporary_path(path: str) -> str:
-    """Where `write_atomic` writes before it renames; there only while it does, or after a kill."""
+    """The temporary file of `write_atomic`; it exists only during a write, or after a kill."""
     folder, name = os.path.split(path)
     return os.path.join(folder, f".{name}{_TEMPORARY_SUFFIX}")
 
 
 def make_folders(path: str, mode: int = 0o755, mode_above: int = 0o755) -> list[str]:
     """
-    Make `path` and what is missing above it, durably; those that were made, outermost first.
+    Create `path` and its missing parents durably.
 
     Args:
         path: the folder.
-        mode: of `path`, where it is made.
-        mode_above: of the folders above it that are made.
+        mode: permissions of `path`, if it is created.
+        mode_above: permissions of created parents.
+
+    Returns:
+        The created folders, outermost first.
 
     Raises:
-        OSError: one could not be made.
+        OSError: a folder could not be created.
     """
     missing = []
     at = os.path.abspath(path)
@@ -104,7 +107,7 @@ def make_folders(path: str, mode: int = 0o755, mode_above: int = 0o755) -> list[
             os.mkdir(each, mode if each == missing[0] else mode_above)
             made.append(each)
         except FileExistsError:
-            if not os.path.isdir(each):  # a file, or a link to nowhere; else somebody was faster
+            if not os.path.isdir(each):  # a file or a broken link; else another process was faster
                 raise
     for each in made:
         sync_folder(os.path.dirname(each))
@@ -113,44 +116,44 @@ def make_folders(path: str, mode: int = 0o755, mode_above: int = 0o755) -> list[
 
 def open_private(path: str, flags: int) -> int:
     """
-    An `opener` for `open`: the file is for its owner alone, and no link is followed.
+    An `opener` for `open`: only the owner may read the file; symbolic links are refused.
 
     Args:
-        path: of the file.
-        flags: of open(2), as `open` gives them.
+        path: path of the file.
+        flags: flags of open(2), from `open`.
     """
     fd = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
     if hasattr(os, "fchmod"):
         with suppress(OSError):  # a file system without modes
-            os.fchmod(fd, 0o600)  # it may have been there
+            os.fchmod(fd, 0o600)  # an existing file may have another mode
     return fd
 
 
 def open_nonblocking(path: str, flags: int) -> int:
     """
-    An `opener` for `open`: no link is followed, no pipe is waited for.
+    An `opener` for `open`: symbolic links are refused, and opening a pipe does not block.
 
     Args:
-        path: of the file.
-        flags: of open(2), as `open` gives them.
+        path: path of the file.
+        flags: flags of open(2), from `open`.
     """
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 
 
 def sync_folder(folder: str) -> None:
     """
-    Make the names in `folder` durable.
+    Sync a folder, so that the names in it are on disk.
 
     Raises:
         OSError: the disk failed.
     """
     if os.name == "nt":
-        return  # no handle of a folder can be synced there
+        return  # Windows cannot sync folders
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     except OSError as error:
-        # Folders cannot be synced on some network file systems; there nothing better exists.
+        # Some network file systems cannot sync folders and have no alternative.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:
@@ -158,10 +161,10 @@ def sync_folder(folder: str) -> None:
 
 
 def _open_locked(temporary: str) -> int:
-    """Open and lock the temporary file, whatever is in it."""
+    """Open and lock the temporary file; its content does not matter."""
     end_mono_s = time.monotonic() + _PATIENCE_S
     while True:
-        # Read and write: also what somebody else's kill has left is to be written over.
+        # Read and write, so that the remains of a killed process can be overwritten.
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
         flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         flags |= getattr(os, "O_BINARY", 0)
@@ -189,21 +192,21 @@ def _check_owner(fd: int, path: str) -> os.stat_result:
 def _try_lock(fd: int) -> bool:
     try:
         import fcntl
-    except ImportError:  # Windows: an open file is not replaced there
+    except ImportError:  # Windows does not replace open files
         return True
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:
-        # A network file system without locks: then whoever renames last wins, as a whole.
+        # A network file system without locks: the last rename wins, with a complete file.
         if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS):
             raise
     return True
 
 
 def _is_same_file(path: str, found: os.stat_result) -> bool:
-    """Whether the lock file still has its name after the wait."""
+    """Whether `path` is still the file that was opened and locked."""
     try:
         there = os.lstat(path)
     except FileNotFoundError:

@@ -1,10 +1,9 @@
 """
-Every error that watchdog raises, in one tree.
+All exceptions of watchdog, in one tree.
 
-Operating system and driver errors are translated once, at the edge where they
-happen, and keep their cause. Each message says what happened, what it means
-now and what to do. The exit code rides in the error, so that the command line
-turns any of them into text and a status in one place.
+The code that calls the operating system or a driver translates its errors and keeps the cause.
+Each message says what happened, what it means and what to do. An exception has its exit code, so
+that the command line handles all of them in one place.
 """
 
 from __future__ import annotations
@@ -16,25 +15,25 @@ EXIT_NO_DAEMON = 3
 
 
 class WatchdogError(Exception):
-    """Root of the tree: something that a person can be told in plain words."""
+    """Root of the tree: an error with a message for the user."""
 
     exit_code = EXIT_FAILURE
 
 
 class ConfigError(WatchdogError):
-    """A configuration file holds an unknown key or a bad value."""
+    """A configuration file has an unknown key or an invalid value."""
 
     exit_code = EXIT_USAGE
 
 
 class UsageError(WatchdogError):
-    """A command was given words that make no sense together."""
+    """The arguments of a command are invalid."""
 
     exit_code = EXIT_USAGE
 
 
 class DaemonNotRunning(WatchdogError):
-    """No process listens on the socket."""
+    """No daemon listens on the socket."""
 
     exit_code = EXIT_NO_DAEMON
 
@@ -44,11 +43,11 @@ class AlreadyRunning(WatchdogError):
 
 
 class ProtocolError(WatchdogError):
-    """A peer sent bytes that are not a message of ours, or too many of them."""
+    """A peer sent bytes that are not a valid message, or too many of them."""
 
 
 class DaemonFull(ProtocolError):
-    """The daemon runs and has no room for one more connection: it answers to nothing."""
+    """The daemon has no room for another connection, so it does not answer."""
 
 
 class RequestError(WatchdogError):
@@ -63,41 +62,41 @@ NOT_FOUND, SEVERAL_FIT = -32002, -32003  # codes of the protocol
 
 
 class TaskNotFound(RequestError):
-    """No watched task, or more than one, answers to the pid, notebook or script that was named."""
+    """No watched task, or more than one, matches the named pid, notebook or script."""
 
     def __init__(
         self, message: str, code: int = NOT_FOUND, candidates: tuple[dict[str, object], ...] = ()
     ) -> None:
         super().__init__(message, code)
-        self.candidates = candidates  # {"pid", "name"} of each task that could have been meant
+        self.candidates = candidates  # {"pid", "name"} of each possible task
 
 
 class SensorError(WatchdogError):
-    """Root of what can go wrong while reading the machine."""
+    """Root of the errors while reading the machine."""
 
 
 class Gone(SensorError):
-    """The process or device ended while it was read: normal, never logged loudly."""
+    """The process or device disappeared during the read: normal, not logged as an error."""
 
 
 class Denied(SensorError):
-    """The machine has the figure and does not let this user see it."""
+    """This user may not read the figure."""
 
 
 class Unsupported(SensorError):
-    """This machine, kernel or driver has no such figure."""
+    """This machine, kernel or driver does not have the figure."""
 
 
 class ActionError(WatchdogError):
-    """An action could not be carried out; nothing was half done."""
+    """An action failed and changed nothing."""
 
 
 class TargetGone(ActionError):
-    """The process ended between the decision and the action: a clean end, nothing to undo."""
+    """The process ended between the decision and the action; nothing to undo."""
 
 
 class TargetDenied(ActionError):
-    """The process is not ours to touch: another user's, watchdog itself, or the kernel's."""
+    """Watchdog must not act on the process: another user's, watchdog itself, or the kernel's."""
 
 
 class RescueError(WatchdogError):
@@ -110,11 +109,11 @@ class RescueDamaged(RescueError):
 
 class RescueMismatch(RescueError):
     """
-    A rescue is whole, but does not fit the program; the message names the differences.
+    A rescue is complete, but does not fit the program; the message names the differences.
 
     Attributes:
-        differences: each in words.
-        may_be_forced: whether `resume="force"` resumes although they differ.
+        differences: the differences in words.
+        may_be_forced: whether `resume="force"` resumes in spite of them.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""How programs of Jupyter name the notebooks that they run."""
+"""Notebook names in the command lines and sessions of Jupyter programs."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# VS Code, connected to a Jupyter server, names its sessions after the notebook and a number.
+# VS Code names its sessions on a Jupyter server after the notebook and an id.
 VSCODE_SUFFIX = re.compile(r"-jvsc-[0-9a-f-]{32,}(?=\.ipynb$)")
 
 
 def notebook_arguments(argv: Sequence[str]) -> tuple[str, ...]:
     """
-    Notebooks that a command line says to run, as they are written there.
+    The notebooks that a command line runs, as written there.
 
-    Options and the value of `--output` are none; `papermill in.ipynb out.ipynb` runs the first.
+    Options and the value of `--output` do not count. `papermill in.ipynb out.ipynb` runs only the
+    first.
     """
     found = tuple(
         word

@@ -1,10 +1,11 @@
 """
-How programs word it that memory ran out: told from a disk, a quota or descriptors that did.
+Recognize out-of-memory errors by their text, as opposed to a full disk, a quota or descriptors.
 
-The agent asks of an exception that it holds, the daemon of the crash report of a dead program.
-An exception is known by its name and the first line of its text: Python's and NumPy's MemoryError,
-torch.OutOfMemoryError, TensorFlow's ResourceExhaustedError, XLA's RESOURCE_EXHAUSTED, and the
-RuntimeError or OSError that says it in words. A full disk and a quota are none of them.
+The agent uses this for an exception, the daemon for the crash report of a dead program. It reads
+the name of an exception and the first line of its text. Out-of-memory errors are Python's and
+NumPy's MemoryError, torch.OutOfMemoryError, TensorFlow's ResourceExhaustedError and XLA's
+RESOURCE_EXHAUSTED. A RuntimeError or OSError counts if its text says so. A full disk or an
+exceeded quota does not count.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ _OUT_OF_MEMORY_TEXTS = (
     "unable to allocate",
     "std::bad_alloc",
     "memoryerror",
-    "alloc_failed",  # CUBLAS_STATUS_ALLOC_FAILED and its like
+    "alloc_failed",  # CUBLAS_STATUS_ALLOC_FAILED and similar
 )
 _EXHAUSTED = "resource_exhausted"
-# RESOURCE_EXHAUSTED is said of these as well, and no smaller batch helps.
+# RESOURCE_EXHAUSTED also stands for these causes, and a smaller batch does not help.
 _OTHER_TEXTS = (
     "no space left",
     "too many open files",
@@ -36,7 +37,7 @@ _OTHER_TEXTS = (
     "quota exc",
 )
 _MEMORY_ERRORS = re.compile(r"(?:Memory|OutOfMemory)Error$|^ResourceExhaustedError$")
-# Errors of these names are of anything: what their text says decides.
+# Errors with these names can mean anything, so their text decides.
 _GENERIC_ERRORS = frozenset(
     (
         "RuntimeError",
@@ -58,19 +59,19 @@ _REQUEST = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
-    """Memory ran out in a program."""
+    """An out-of-memory error of a program."""
 
-    gpu: bool  # the memory of a GPU, not of the machine
-    wanted_bytes: int | None  # what could not be had at last
+    gpu: bool  # GPU memory, not RAM
+    wanted_bytes: int | None  # size of the failed allocation
 
 
 def out_of_memory(error: str | None, message: str | None) -> OutOfMemory | None:
     """
-    What an uncaught exception says of memory; None: it was another error.
+    Classify an uncaught exception; None: not an out-of-memory error.
 
     Args:
-        error: name of its class, with or without its module.
-        message: first line of its text.
+        error: name of the exception's class, with or without the module.
+        message: first line of the exception's text.
     """
     name, text = (error or "").rpartition(".")[2], message or ""
     said = mentions_memory(text)
@@ -81,12 +82,12 @@ def out_of_memory(error: str | None, message: str | None) -> OutOfMemory | None:
     if found is not None:
         unit = " KMGT".index((found[2] or " ").upper())
         wanted = int(float(found[1]) * 1024**unit)
-    # torch.OutOfMemoryError is of a GPU, whatever its text: on the CPU it is a RuntimeError.
+    # torch.OutOfMemoryError always means a GPU: on the CPU torch raises a RuntimeError.
     return OutOfMemory(name == "OutOfMemoryError" or bool(_GPU.search(text)), wanted)
 
 
 def mentions_memory(text: str) -> bool | None:
-    """Whether an error's text says that memory ran out. False: something else; None: neither."""
+    """Whether an error's text says that memory ran out. False: another cause; None: unclear."""
     folded = text.lower()
     if any(word in folded for word in _OTHER_TEXTS):
         return False

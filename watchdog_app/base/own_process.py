@@ -1,5 +1,5 @@
 """
-What the daemon does for itself: survive what it guards against, and cost next to nothing.
+Settings of the daemon's own process: survive a memory shortage, and use few resources.
 
 Sources: mlockall(2), setrlimit(2), proc(5) for oom_score_adj and statm.
 """
@@ -30,29 +30,33 @@ if TYPE_CHECKING:
 
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 _MLOCK_ONFAULT = 1
-# Mapped are 170 MB, most of it untouched (stacks and heaps of threads), and it counts.
+# The daemon maps 170 MB, mostly untouched (thread stacks and heaps), and all of it counts.
 _AMPLE_BYTES = 512 * 2**20
-_OOM_SCORE_ADJ = (-900, -500, 0)  # the lowest that we are allowed; -1000 would hide a leak of ours
+_OOM_SCORE_ADJ = (-900, -500, 0)  # first allowed value wins; -1000 would hide a leak in the daemon
 _MAX_FILES = 4096
 _INITIAL_FILES = 512
-# 8 busy loops a core in the same session: a look of 3 ms took 113 ms, with this 18 ms.
+# With 8 busy loops per core in the same session, a 3 ms sample took 113 ms; with this 18 ms.
 _NICE = -10
-# Python's own is 5 ms.
+# Python's default is 5 ms.
 _SWITCH_INTERVAL_S = 0.0005
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _TRIM_THRESHOLD_BYTES = 128 * 1024
-# Answers, and what files are read into: at 128 KiB they left holes between what stays, 1.4 MB after
-# nine minutes of churn; like this 0.9 MB, and no more of them from the sixth minute on.
+# Buffers for replies and file contents. With a threshold of 128 KiB they left 1.4 MB of holes in
+# the heap after nine minutes of heavy use. With 16 KiB it was 0.9 MB, constant from minute six.
 _MMAP_THRESHOLD_BYTES = 16 * 1024
 _GARBAGE_OBJECTS = 1000
 
 
 def lock_memory() -> str | None:
     """
-    Keep our pages in memory; None when they are kept, else why not and what to do.
+    Lock the daemon's pages in memory.
 
-    All of it only where RLIMIT_MEMLOCK is far above all that we map: at the limit, locking the
-    future makes allocations fail, which is worse than being swapped out. Else as much as fits.
+    All pages are locked only if RLIMIT_MEMLOCK is far above the mapped size. At the limit,
+    MCL_FUTURE makes allocations fail, which is worse than swapping. Otherwise as many pages as fit
+    are locked.
+
+    Returns:
+        None: all memory is locked; else the reason and what to do.
     """
     if sys.platform != "linux":
         return "This system cannot keep the daemon's memory from being swapped out."
@@ -62,7 +66,7 @@ def lock_memory() -> str | None:
             resource.setrlimit(resource.RLIMIT_MEMLOCK, (hard, hard))
             soft = hard
     statm = read_statm()
-    mapped_bytes = 0 if statm is None else statm.size_bytes  # touched or not
+    mapped_bytes = 0 if statm is None else statm.size_bytes  # includes untouched pages
     ample = soft == resource.RLIM_INFINITY or soft >= max(_AMPLE_BYTES, 3 * mapped_bytes)
     limited = not ample and not _may_lock_without_limit()
     try:
@@ -72,7 +76,7 @@ def lock_memory() -> str | None:
         if limited:
             return lock_limit_warning(soft, _lock_within_limit(libc, soft))
         for flags in (
-            _MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT,  # ONFAULT: what is never touched stays out
+            _MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT,  # ONFAULT: untouched pages stay out
             _MCL_CURRENT | _MCL_FUTURE,  # kernels before 4.4
         ):
             if libc.mlockall(flags) == 0:
@@ -85,11 +89,11 @@ def lock_memory() -> str | None:
 
 def lock_limit_warning(limit_bytes: int, locked_bytes: int) -> str:
     """
-    What it means that no more than `limit_bytes` may be locked, and how to allow more.
+    A warning that RLIMIT_MEMLOCK is too low, with the way to raise it.
 
     Args:
         limit_bytes: RLIMIT_MEMLOCK.
-        locked_bytes: what is locked under it.
+        locked_bytes: amount that is locked.
     """
     return (
         f"{format_bytes(locked_bytes)} of the daemon, its code first, stay in memory, as no more "
@@ -103,12 +107,11 @@ def lock_limit_warning(limit_bytes: int, locked_bytes: int) -> str:
 
 def _lock_within_limit(libc: ctypes.CDLL, limit_bytes: int) -> int:
     """
-    Lock within the limit what is in memory now; bytes locked.
+    Lock resident pages up to the limit; return the number of locked bytes.
 
-    Code first: it is dropped under pressure even without swap, and then every step of ours
-    waits for a disk that is busy. Then what the interpreter and the C library hold besides,
-    then the heap. Pages that were never touched are left out: each would cost a part of the
-    limit, and give nothing.
+    Code comes first: the kernel drops it under pressure even without swap, and then every step of
+    the daemon waits for a busy disk. Data of the interpreter and the C library follows, then the
+    heap. Untouched pages are left out, because they would use up the limit for nothing.
     """
     import ctypes
 
@@ -118,14 +121,14 @@ def _lock_within_limit(libc: ctypes.CDLL, limit_bytes: int) -> int:
             length = min(run, limit_bytes - locked)
             if length <= 0:
                 return locked
-            # ctypes would cut a bare number to 32 bits.
+            # ctypes truncates a plain int to 32 bits.
             if libc.mlock2(ctypes.c_void_p(at), ctypes.c_size_t(length), _MLOCK_ONFAULT) == 0:
                 locked += length
     return locked
 
 
 def _mappings_by_priority() -> list[tuple[int, int]]:
-    """Our mappings, those first that hurt most when they are gone: (begin, bytes)."""
+    """The daemon's mappings as (begin, bytes), the most important first."""
     found: list[tuple[int, int, int]] = []
     with open("/proc/self/maps") as file:
         for line in file:
@@ -142,7 +145,7 @@ def _mappings_by_priority() -> list[tuple[int, int]]:
 
 
 def _resident_pages(begin: int, size: int) -> Iterator[tuple[int, int]]:
-    """Runs of pages that are in memory: (begin, bytes). Source: pagemap of proc(5), bit 63."""
+    """Runs of resident pages as (begin, bytes). Source: proc(5), pagemap, bit 63."""
     page = resource.getpagesize()
     with open("/proc/self/pagemap", "rb", buffering=0) as file:
         file.seek(begin // page * 8)
@@ -158,13 +161,13 @@ def _resident_pages(begin: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def _may_lock_without_limit() -> bool:
-    """CAP_IPC_LOCK (bit 14) is in force: capabilities(7)."""
+    """Whether CAP_IPC_LOCK (bit 14) is effective. Source: capabilities(7)."""
     words = status_words(read_or_empty("/proc/self/status"), b"CapEff")
     return bool(words) and bool(int(words[0], 16) >> 14 & 1)
 
 
 def lower_oom_score() -> int | None:
-    """Lower our own oom_score_adj as far as allowed; the value now in force, None if unknown."""
+    """Lower the daemon's oom_score_adj as far as allowed; return it, None if unknown."""
     path = "/proc/self/oom_score_adj"
     for value in _OOM_SCORE_ADJ:
         now = sysfs_int(path)
@@ -176,7 +179,7 @@ def lower_oom_score() -> int | None:
 
 
 def oom_score_warning(score: int | None) -> str | None:
-    """What our oom_score_adj means for us, where it is not below that of other programs."""
+    """A warning if the daemon's oom_score_adj is not below the default of programs; else None."""
     if score is None or score < 0:
         return None
     return (
@@ -188,11 +191,11 @@ def oom_score_warning(score: int | None) -> str | None:
 
 def raise_priority() -> int:
     """
-    Lower our nice value as far as allowed; the value now in force.
+    Lower the daemon's nice value as far as allowed, and return the new value.
 
-    Call it before threads are started: they inherit it. Whoever started us with a nice value of
-    their own keeps it. Where it is not allowed, a session of our own has to do (sched(7),
-    autogroups): there we share with nobody.
+    Call it before starting threads, which inherit the value. A nice value that the user set stays.
+    If the kernel refuses, the daemon relies on its own session, which gets its own share of CPU
+    time. Source: sched(7), autogroups.
     """
     for nice in (_NICE, _NICE // 2):
         if os.getpriority(os.PRIO_PROCESS, 0) != 0:
@@ -200,7 +203,7 @@ def raise_priority() -> int:
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, nice)
     now = os.getpriority(os.PRIO_PROCESS, 0)
-    # Processors are shared out among sessions first, and nice values count within one alone.
+    # The scheduler divides CPU time among sessions first; nice values only count within a session.
     if now < 0 and os.getsid(0) == os.getpid():
         with suppress(OSError):
             write_bytes("/proc/self/autogroup", b"%d" % now)
@@ -209,38 +212,39 @@ def raise_priority() -> int:
 
 def shorten_switch_interval() -> None:
     """
-    Set a short switch interval, so that a computing thread does not delay the loop.
+    Set a short switch interval, so that a computing thread does not delay the main loop.
 
-    One interpreter runs one thread at a time, and who waits for its turn asks for it after the
-    switch interval alone. Each file that a look reads gives the turn away: beside a thread that
-    takes large answers apart, a look of 0.7 ms took 136 ms, with this 11 ms. It costs nothing while
-    no two threads want to compute: nobody asks then, and at rest the others wait in the kernel.
+    The interpreter runs one thread at a time. A waiting thread requests the GIL only after the
+    switch interval, and a sample releases the GIL at each file that it reads. Next to a thread
+    that parses large replies, a sample of 0.7 ms took 136 ms; with this interval it took 11 ms.
+    The interval costs nothing while only one thread computes.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
 def raise_file_limit() -> None:
     """
-    Raise the soft limit of open files: every agent holds a connection.
+    Raise the soft limit of open files, because every agent has a connection.
 
-    The kernel's table of descriptors is enlarged, too. It doubles when it is full, and in a process
-    with threads that takes tens of milliseconds (expand_files). Call it before threads are started.
+    This also enlarges the kernel's table of descriptors. The kernel doubles a full table, which
+    takes tens of milliseconds in a process with threads (expand_files). Call it before starting
+    threads.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(_MAX_FILES, hard)
     if soft < wanted:
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    with suppress(OSError), open(os.devnull) as file:  # a limit below
+    with suppress(OSError), open(os.devnull) as file:  # fails if the limit is lower
         os.close(fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _INITIAL_FILES - 1))
 
 
 def limit_heap() -> None:
     """
-    Make malloc return freed memory at once; call it before threads are started.
+    Make malloc return freed memory at once. Call it before starting threads.
 
-    The C library learns from large pieces that come and go, and keeps ever more of what is free;
-    and each thread gets a heap of its own, of which it uses little. Source: mallopt(3).
+    By default malloc raises its thresholds when large blocks are freed, and then keeps more free
+    memory. It also gives each thread an arena, which uses little of its memory. Source: mallopt(3).
     """
     for option, value in (
         (_M_ARENA_MAX, 1),
@@ -251,7 +255,7 @@ def limit_heap() -> None:
 
 
 class _LazyModule(ModuleType):
-    """A placeholder that imports its module at the first use."""
+    """A placeholder that imports its module at first use."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -263,11 +267,12 @@ class _LazyModule(ModuleType):
 
 def load_lazily(*names: str) -> None:
     """
-    Load modules of the standard library when they are used, not when others import them.
+    Load modules of the standard library at first use, not when other modules import them.
 
-    `dataclasses` imports `inspect`, and up to Python 3.12 uses it for records without a docstring
-    alone; `subprocess` imports `locale` for texts. Call it before those: the daemon does without
-    1.2 MB. (importlib.util.LazyLoader loads at the import: that looks at the module's `__spec__`.)
+    `dataclasses` imports `inspect`, which it only needs for records without a docstring (up to
+    Python 3.12). `subprocess` imports `locale` for text output. Call this before importing those
+    two: it saves the daemon 1.2 MB. importlib.util.LazyLoader does not help, because the import
+    statement reads the module's `__spec__` and so loads the module.
     """
     for name in names:
         sys.modules.setdefault(name, _LazyModule(name))
@@ -275,11 +280,11 @@ def load_lazily(*names: str) -> None:
 
 def freeze_garbage() -> None:
     """
-    Exclude the objects of the start from garbage collection; they live to the end.
+    Exclude the objects of the startup from garbage collection, because they live to the end.
 
-    What the start alone needed is given back, 0.5 MB of the C library's heap: call it before
-    `lock_memory`, which would keep it. So are the lists of all files that could be imported,
-    0.15 MB: whoever imports something later has them read anew.
+    This also frees memory that only the startup needed: 0.5 MB of the C library's heap, and 0.15 MB
+    of importer caches, which a later import reads again. Call it before `lock_memory`, which would
+    keep that memory.
     """
     sys.path_importer_cache.clear()
     gc.collect()
@@ -290,20 +295,20 @@ def freeze_garbage() -> None:
 
 def collect_garbage() -> None:
     """
-    Free what Python's own rules would leave for half an hour, and give it back: 3 ms.
+    Free garbage that Python would keep for half an hour, and return the memory; takes 3 ms.
 
-    Trainings that came and went grew the daemon by 16 MB an hour, a part of it such garbage. From
-    memory that is locked nothing can be given back between pieces in use (madvise(2)): 0.9 MB an
-    hour stay.
+    Without this, trainings that start and end grew the daemon by 16 MB an hour, partly garbage.
+    Locked memory between blocks in use cannot be returned (madvise(2)): growth of 0.9 MB an hour
+    remains.
     """
     young, middle, old = gc.get_count()
-    if young >= _GARBAGE_OBJECTS or middle or old:  # at rest there is none
+    if young >= _GARBAGE_OBJECTS or middle or old:  # false while the daemon is idle
         gc.collect()
         _call_libc("malloc_trim", 0)
 
 
 def _call_libc(name: str, *arguments: int) -> None:
-    """Call a function of the C library; nothing where it has none of that name (musl, macOS)."""
+    """Call a function of the C library; do nothing if it is missing (musl, macOS)."""
     with suppress(ImportError, OSError, AttributeError):
         import ctypes
 
@@ -311,22 +316,22 @@ def _call_libc(name: str, *arguments: int) -> None:
 
 
 class OwnUsage:
-    """Memory and processor time of this very process."""
+    """Memory and CPU time of this process."""
 
     def __init__(self) -> None:
         self._statm = KeptFile("/proc/self/statm")
         self._cpu_s = time.process_time()
         self._mono_s = time.monotonic()
-        self.cpu_percent: float | None = None  # of one core, over the last minute or so
+        self.cpu_percent: float | None = None  # percent of one core over the last minute
 
     def rss_bytes(self) -> int | None:
-        """Resident memory now; None where the system does not tell."""
+        """Resident memory in bytes; None: unknown."""
         with suppress(SensorError, ValueError):
             return Statm(self._statm.read(128)).resident_bytes
         return None
 
     def update(self, now_mono_s: float) -> None:
-        """Update `cpu_percent` once a minute; call it once a tick."""
+        """Update `cpu_percent` once a minute; call it with every sample."""
         span_s = now_mono_s - self._mono_s
         if span_s < (5 if self.cpu_percent is None else 60):
             return
@@ -336,7 +341,7 @@ class OwnUsage:
 
 
 def is_terminal_closed() -> bool:
-    """Whether the terminal in whose foreground we were started was closed."""
+    """Whether the terminal in which this process was started is closed."""
     try:
         os.tcgetpgrp(0)
     except OSError as error:

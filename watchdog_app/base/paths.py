@@ -1,8 +1,8 @@
 """
-Where watchdog keeps its files: one function a place, environment as an argument.
+Paths of watchdog's files: one function per path, with the environment as an argument.
 
-Linux and other Unixes follow the XDG base directory specification 0.8; macOS
-and Windows use what their users expect. Nothing is created here.
+Linux and other Unixes follow the XDG base directory specification 0.8; macOS and Windows use their
+usual folders. Nothing is created here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import stat
 import sys
 
-# Every kernel and script with an agent comes by here at its start: the import would take 2 ms.
+# Every kernel and script with an agent imports this at its start; `typing` would take 2 ms.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,21 +22,21 @@ def _home(env: Mapping[str, str]) -> str:
 
 
 def _folder(env: Mapping[str, str], variable: str, usual: str) -> str:
-    """Our folder of one kind: by the variable where it is absolute, else below the home."""
+    """The watchdog folder of one kind: below an absolute `variable`, else below the home."""
     if sys.platform == "darwin":
         return os.path.join(_home(env), "Library", "Application Support", "watchdog")
     base = env.get(variable, "")
-    if not os.path.isabs(base):  # the specification: a relative path is to be ignored
+    if not os.path.isabs(base):  # the specification says to ignore relative paths
         base = os.path.join(_home(env), usual)
     return os.path.join(base, "watchdog")
 
 
 def runtime_dir(env: Mapping[str, str] = os.environ) -> str:
     """
-    Folder of the socket and the lock: private to the user, gone after a restart.
+    Folder of the socket and the lock: private to the user, lost at a restart of the machine.
 
-    Where nobody has made one yet, or what is there is not this user's, a path that does not exist.
-    `runtime_dir.make` makes it.
+    If the folder does not exist yet or belongs to another user, a path that does not exist is
+    returned. `runtime_dir.make` creates the folder.
     """
     fixed = fixed_runtime_dir(env)
     if fixed is not None:
@@ -46,7 +46,7 @@ def runtime_dir(env: Mapping[str, str] = os.environ) -> str:
 
 
 def fixed_runtime_dir(env: Mapping[str, str] = os.environ) -> str | None:
-    """The runtime folder where its name is given; None: it has a random name in /tmp."""
+    """The runtime folder with a fixed name; None: the folder has a random name in /tmp."""
     override = env.get("WATCHDOG_RUNTIME_DIR")
     if override:
         return override
@@ -55,8 +55,8 @@ def fixed_runtime_dir(env: Mapping[str, str] = os.environ) -> str | None:
     base = env.get("XDG_RUNTIME_DIR")
     if base and os.path.isabs(base) and os.path.isdir(base) and os.stat(base).st_uid == os.getuid():
         return os.path.join(base, "watchdog")
-    # A notebook server started by a service or through sudo has no XDG_RUNTIME_DIR, or another
-    # user's: its agents are to find the daemon that a login session started.
+    # A notebook server from a service or sudo has no XDG_RUNTIME_DIR, or that of another user. Its
+    # agents must still find the daemon of the login session.
     session = f"/run/user/{os.getuid()}"
     if os.path.isdir(session) and os.stat(session).st_uid == os.getuid():
         return os.path.join(session, "watchdog")
@@ -65,17 +65,17 @@ def fixed_runtime_dir(env: Mapping[str, str] = os.environ) -> str | None:
 
 def runtime_link(env: Mapping[str, str] = os.environ) -> str:
     """
-    The link to the runtime folder where there is no session manager (containers, plain ssh).
+    The link to the runtime folder on systems without a session manager (containers, plain ssh).
 
-    A name in /tmp that others can foresee can be taken by them, so the folder there has a random
-    one. The link has the host's name, as several hosts may share one home.
+    Other users can take a predictable name in /tmp, so the folder there has a random name. The
+    link contains the host's name, because several hosts may share one home.
     """
     host = os.uname().nodename.replace("/", "_")[:64]
     return os.path.join(state_dir(env), f"runtime-{host}")
 
 
 def linked_folder(link: str) -> str | None:
-    """The folder that a link names, if it is this user's and closed to all others; else None."""
+    """The target of the link, if this user owns it and others have no access; else None."""
     try:
         folder = os.readlink(link)
         found = os.lstat(folder)
@@ -86,7 +86,7 @@ def linked_folder(link: str) -> str | None:
 
 
 def state_dir(env: Mapping[str, str] = os.environ) -> str:
-    """Folder of the journal: kept over restarts."""
+    """Folder of the journal, which survives restarts."""
     override = env.get("WATCHDOG_STATE_DIR")
     if override:
         return override
@@ -96,12 +96,12 @@ def state_dir(env: Mapping[str, str] = os.environ) -> str:
 
 
 def daemon_log(env: Mapping[str, str] = os.environ) -> str:
-    """Where a daemon that `watchdog start` has started says what it does."""
+    """Log file of a daemon that `watchdog start` started."""
     return os.path.join(state_dir(env), "daemon.log")
 
 
 def config_file(env: Mapping[str, str] = os.environ) -> str:
-    """Path of config.toml, whether it exists or not."""
+    """Path of config.toml, which may not exist."""
     override = env.get("WATCHDOG_CONFIG")
     if override:
         return override
@@ -111,23 +111,23 @@ def config_file(env: Mapping[str, str] = os.environ) -> str:
 
 
 def is_foreign(found: os.stat_result) -> bool:
-    """Whether a file or folder is a stranger's: neither this user nor root owns it."""
+    """Whether neither this user nor root owns a file or folder."""
     return hasattr(os, "geteuid") and found.st_uid not in (os.geteuid(), 0)
 
 
 def is_writable_by_others(found: os.stat_result) -> bool:
-    """Whether others may write to a file, or change names in a folder."""
+    """Whether other users may write to a file, or change names in a folder."""
     if not hasattr(os, "geteuid"):
         return False
     if found.st_mode & stat.S_IWOTH:
         return True
-    # Last: who is in a group a server in the network may have to be asked.
+    # Check the group last, because a lookup of its members may ask a server in the network.
     return bool(found.st_mode & stat.S_IWGRP) and found.st_gid != own_group(found.st_uid)
 
 
 def own_group(uid: int) -> int | None:
-    """The group that is this user's alone, as many systems give one to each; None: none is."""
-    import grp  # there is none on Windows
+    """The private group of a user (many systems have one per user); None: no private group."""
+    import grp  # missing on Windows
     import pwd
 
     try:
@@ -140,5 +140,5 @@ def own_group(uid: int) -> int | None:
 
 
 def socket_path(env: Mapping[str, str] = os.environ) -> str:
-    """The daemon's socket."""
+    """Path of the daemon's socket."""
     return os.path.join(runtime_dir(env), "daemon.sock")

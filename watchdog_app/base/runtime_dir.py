@@ -1,8 +1,8 @@
 """
-Create the runtime folder; the daemon or `watchdog exec` does so, the first that starts.
+Create the runtime folder. The daemon or `watchdog exec` does so, whichever starts first.
 
-Where no session manager makes one it lies in /tmp, where anybody may have made it before: a folder
-that is not ours, or a link to somewhere else, is refused and never mended.
+Without a session manager the folder is in /tmp, where any user may have created it before. A
+symbolic link, or a folder of another user, is refused and never changed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from watchdog_app.base.errors import WatchdogError
 
 def make(env: Mapping[str, str] = os.environ) -> str:
     """
-    The runtime folder by its absolute path; made where its name is a random one.
+    The absolute path of the runtime folder; a folder with a random name is created.
 
-    A folder with a fixed name is made, and judged, by `private_folder`.
+    `private_folder` creates and checks a folder with a fixed name.
 
     Raises:
-        WatchdogError: it cannot be made.
+        WatchdogError: the folder cannot be created.
     """
     fixed = paths.fixed_runtime_dir(env)
     if fixed is not None:
@@ -45,15 +45,15 @@ def private_folder(path: str) -> None:
     Make `path` a folder that this user owns and no other user may enter.
 
     Raises:
-        WatchdogError: somebody else's, a link, no folder, or it cannot be made.
+        WatchdogError: it is another user's, a link or not a folder, or cannot be created.
     """
     try:
         above = os.path.dirname(path) or "."
-        durable.make_folders(above)  # with nothing that others may change, whatever the umask
+        durable.make_folders(above)  # not writable by others, for any umask
         _check_parent(path, os.stat(above))
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)
-        # Opened once and judged by the handle: between two looks at a name it can be swapped.
+        # Check the open handle, because a name can change its target between two checks.
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         what = "is a link" if os.path.islink(path) else error.strerror
@@ -82,13 +82,13 @@ def private_folder(path: str) -> None:
 
 def _check_parent(path: str, found: os.stat_result) -> None:
     """
-    Where others may rename what is ours, they may put a folder of theirs in its place.
+    Check that other users cannot replace the folder `path` by renaming it.
 
     Raises:
-        WatchdogError: they may.
+        WatchdogError: they can.
     """
     if found.st_mode & stat.S_ISVTX:
-        return  # nobody but its owner can, and in a sandbox root's folder seems to be nobody's
+        return  # sticky: only owners can rename; in a sandbox, user nobody may seem to own it
     if paths.is_foreign(found) or paths.is_writable_by_others(found):
         remedy = "Let WATCHDOG_RUNTIME_DIR name a folder below one of your own."
         if found.st_uid == os.geteuid():
@@ -102,14 +102,14 @@ def _check_parent(path: str, found: os.stat_result) -> None:
 
 
 def _make_temporary_folder(link: str) -> str:
-    import tempfile  # 1 MB, and a session manager has made the folder on most machines
+    import tempfile  # 1 MB; with a session manager it is not needed
 
     # Not TMPDIR: batch systems set one for each job and remove it with the job.
     folder = tempfile.mkdtemp(prefix=f"watchdog-{os.getuid()}-", dir="/tmp")
     new = f"{link}.{os.getpid()}"
     try:
         os.symlink(folder, new)
-        os.replace(new, link)  # what was there named a folder that is gone, or is not ours
+        os.replace(new, link)  # the old target does not exist or belongs to another user
     except OSError:
         with suppress(OSError):
             os.unlink(new)
@@ -120,13 +120,13 @@ def _make_temporary_folder(link: str) -> str:
 
 @contextmanager
 def _exclusive_lock(link: str) -> Iterator[None]:
-    """Two that start at once take turns, so that both come to the same folder."""
+    """Let processes that start at once take turns, so that they use the same folder."""
     import fcntl
 
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     fd = os.open(f"{link}.lock", flags, 0o600)
     try:
-        with suppress(OSError):  # a home without locks: two at once are rare there
+        with suppress(OSError):  # no locks on this file system: simultaneous starts are rare
             fcntl.flock(fd, fcntl.LOCK_EX)
         yield
     finally:

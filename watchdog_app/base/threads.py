@@ -1,10 +1,10 @@
 """
-Run what may block in threads; the caller collects the results in its own thread.
+Run blocking calls in threads; the caller collects the results in its own thread.
 
-`Worker` is for what may take seconds: stopping a task, showing a notification, asking a disk.
-`Background` is for reads of the kernel that usually take microseconds: a read of a process's
-command line, environment or map waits for a lock of that process, mmap_lock or exec_update_lock. A
-process that gets no processor time keeps it, for seconds on a busy machine.
+`Worker` is for calls that may take seconds: stop a task, show a notification, read a disk.
+`Background` is for reads from the kernel that usually take microseconds. A read of a process's
+command line, environment or map waits for a lock of that process (mmap_lock, exec_update_lock). On
+a busy machine a process without CPU time may keep that lock for seconds.
 
 Source: proc(5); kernel, fs/proc/base.c (get_mm_cmdline, environ_read), mm/memory.c
 (access_remote_vm).
@@ -22,37 +22,35 @@ from typing import Any, NamedTuple, TypeVar
 T = TypeVar("T")
 Done = Callable[[Any, Exception | None], None]
 
-_MAX_THREADS = (
-    4  # threads: as many processes may keep their locks before others have to wait for them
-)
-# The usual 8 MB would all be resident in a daemon that locks its memory.
+_MAX_THREADS = 4  # this many blocked reads do not delay the reads of other processes
+# The default of 8 MB would be resident in a daemon that locks its memory.
 _STACK_BYTES = 512 * 1024
-_LINGER_S = 1.0  # for the next question: to begin a thread costs three times as much as to wake it
-# Of one look, for all that is read in it: a tenth of what counts as late.
+_LINGER_S = 1.0  # wait for the next read: starting a thread costs three times a wake-up
+# Longest wait for all reads of one sample: a tenth of the delay that counts as late.
 _SAMPLE_WAIT_S = 0.03
 
 
 class _Threads:
     """
-    Threads that run jobs; each is started when it is first needed.
+    Threads that run jobs; each starts when it is first needed.
 
     Args:
-        most: threads at once.
-        linger_s: how long a thread waits for the next job before it ends; None: until `close`.
+        most: maximum number of threads.
+        linger_s: time that a thread waits for the next job before it ends; None: until `close`.
     """
 
     def __init__(self, most: int, linger_s: float | None) -> None:
         self._most = most
         self._linger_s = linger_s
-        self._changed = threading.Condition(threading.Lock())  # for all below
-        self.jobs: deque[Callable[[], None]] = deque()  # not begun
+        self._changed = threading.Condition(threading.Lock())  # protects all attributes below
+        self.jobs: deque[Callable[[], None]] = deque()  # jobs that have not started
         self._unfinished = 0
         self._threads = 0
-        self._idle = 0  # of them
+        self._idle = 0  # threads that wait for a job
         self._closed = False
 
     def submit(self, job: Callable[[], None]) -> bool:
-        """Run `job`, which raises nothing; whether it begins at once."""
+        """Run `job`, which must not raise; return whether it starts at once."""
         with self._changed:
             self.jobs.append(job)
             self._unfinished += 1
@@ -64,9 +62,9 @@ class _Threads:
             self._threads += 1
         old = threading.stack_size(_STACK_BYTES)
         try:
-            # Not threading.Thread, which waits until the new one has been given a processor.
+            # Not threading.Thread, because it waits until the new thread runs.
             start_new_thread(self._run, ())
-        except RuntimeError:  # no thread can be had now: late is better than never
+        except RuntimeError:  # no thread available: run the job here, which blocks the caller
             self._run(linger=False)
         finally:
             threading.stack_size(old)
@@ -103,11 +101,11 @@ class _Threads:
 
 class Worker:
     """
-    Runs jobs in one thread, one after the other; `collect` calls their `done`.
+    Runs jobs one after the other in one thread; `collect` calls their `done`.
 
     Args:
-        wake: called in the thread when there is something to collect.
-        linger_s: how long the thread waits for the next job before it ends; None: until `close`.
+        wake: called in the thread when a job has finished.
+        linger_s: time that the thread waits for the next job before it ends; None: until `close`.
     """
 
     def __init__(
@@ -130,7 +128,7 @@ class Worker:
             value, error = None, None
             try:
                 value = job()
-            except Exception as cause:  # told to who asked; the thread lives on
+            except Exception as cause:  # passed to `done`; the thread continues
                 error = cause
             self._finished.append((done, value, error))
             self._wake()
@@ -139,11 +137,11 @@ class Worker:
 
     @property
     def waiting(self) -> int:
-        """Jobs that have not begun."""
+        """Number of jobs that have not started."""
         return len(self._threads.jobs)
 
     def collect(self, wait_s: float = 0.0) -> None:
-        """Call `done` of the jobs that have finished; wait up to `wait_s` for all of them."""
+        """Call `done` of finished jobs, after waiting up to `wait_s` for all jobs."""
         if wait_s:
             self._threads.wait(wait_s)
         while self._finished:
@@ -152,24 +150,24 @@ class Worker:
                 done(value, error)
 
     def close(self, timeout_s: float = 0.0) -> None:
-        """Finish what was submitted, as far as that takes no longer than `timeout_s`."""
+        """End the thread after its jobs, and collect results for up to `timeout_s`."""
         self._threads.close()
         self.collect(timeout_s)
 
 
 class Question(NamedTuple):
-    """Key of a read; one key is read once at a time."""
+    """Key of a read; only one read per key runs at a time."""
 
     pid: int
     what: str
-    which: Hashable = None  # tells apart whatever has this pid
+    which: Hashable = None  # distinguishes processes with the same pid
 
 
 class _PendingRead:
     __slots__ = ("dropped", "error", "ready", "value")
 
     def __init__(self) -> None:
-        self.ready = allocate_lock()  # free once the answer is there
+        self.ready = allocate_lock()  # released when the result is available
         self.ready.acquire()
         self.value: Any = None
         self.error: Exception | None = None
@@ -178,19 +176,19 @@ class _PendingRead:
 
 class Background:
     """
-    Reads that may block, each in one of four threads; the caller waits briefly and asks again.
+    Runs reads that may block in four threads; the caller waits briefly and asks again later.
 
-    Questions are asked by one thread alone.
+    Only one thread may call `ask`.
 
     Args:
-        patience_s: how long `ask` waits for an answer; None: until it is there.
-        linger_s: how long a thread waits for the next question; None: for ever.
+        patience_s: longest wait of `ask` for a result; None: until the result is available.
+        linger_s: time that a thread waits for the next read; None: until `close`.
     """
 
     def __init__(self, patience_s: float | None = None, linger_s: float | None = _LINGER_S) -> None:
         self._patience_s = patience_s
         self._threads = _Threads(_MAX_THREADS, linger_s)
-        self._remaining_s = float("inf")  # in the first look there is nothing to miss yet
+        self._remaining_s = float("inf")  # the first sample may wait without limit
         self._pending: dict[Question, _PendingRead] = {}
 
     @property
@@ -204,16 +202,16 @@ class Background:
 
     def ask(self, question: Question, job: Callable[[], T]) -> T | None:
         """
-        What `job` finds, which is never None; None: that has not come yet, so ask again.
+        The result of `job`, which is never None; None: not available yet, so ask again.
 
-        An answer is given once: who asks again after it has it read anew.
+        Each result is returned once. The next call with the same key reads again.
 
         Args:
-            question: what the answer is kept under until it is taken.
-            job: reads it, in another thread.
+            question: key of the read.
+            job: function that reads, called in another thread.
 
         Raises:
-            Exception: what `job` has raised.
+            Exception: the exception of `job`.
         """
         answer = self._pending.get(question)
         if answer is None:
@@ -229,15 +227,15 @@ class Background:
         return value
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until all that was asked is read; `ask` then gives it."""
+        """Wait until all reads have finished; `ask` then returns their results."""
         self._threads.wait(timeout_s)
 
     def close(self) -> None:
-        """Let the threads end that have nothing to read."""
+        """Let idle threads end."""
         self._threads.close()
 
     def drop_ended(self, alive: Container[int]) -> None:
-        """Drop the reads of all processes that are not alive any more."""
+        """Drop the reads of all processes that have ended."""
         for question in [each for each in self._pending if each.pid not in alive]:
             self._pending.pop(question).dropped = True
 
@@ -260,13 +258,13 @@ class Background:
         answer.ready.release()
 
     def _submit(self, answer: _PendingRead, job: Callable[[], Any]) -> bool:
-        """Submit a read; whether a thread starts it at once."""
+        """Submit a read; return whether a thread starts it at once."""
 
         def run() -> None:
             if not answer.dropped:
                 try:
                     answer.value = job()
-                except Exception as error:  # told to who asked
+                except Exception as error:  # `ask` raises it
                     answer.error = error
             answer.ready.release()
 

@@ -1,8 +1,8 @@
 """
 Libraries shipped inside the package, for distributions that lack them or have old versions.
 
-Packagers fill the folder `_vendor` (packaging/linux/build-deb.sh does); an installation by pip has
-none, and then nothing happens here.
+Packagers fill the folder `_vendor` (see packaging/linux/build-deb.sh). A pip installation does not
+have the folder, and this module does nothing.
 """
 
 from __future__ import annotations
@@ -16,5 +16,5 @@ def add_to_path() -> None:
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     folder = os.path.join(package, "_vendor")
     if folder not in sys.path and os.path.isdir(folder):
-        # In front: an older one of the distribution's would be found first.
+        # First in the path, before an older version from the distribution.
         sys.path.insert(0, folder)

@@ -1,1 +1,1 @@
-"""The parser of /proc, of mounted memory groups and of small kernel files."""
+"""Readers of /proc, of memory cgroups and of small kernel files."""

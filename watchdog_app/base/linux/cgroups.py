@@ -1,12 +1,12 @@
 """
-The reader of control groups: where they are mounted, which group charges a process, its figures.
+Read and freeze control groups: their mounts, the group of a process, limits and usage.
 
-It also freezes them. Three layouts are in use: cgroup v1 with a hierarchy for each controller,
-cgroup v2 (one tree), and both at once. Then a controller is in one of them. In a container the
-paths of /proc/PID/cgroup can be relative to another root than that of the mount.
+Three layouts are in use: cgroup v1 with a hierarchy per controller, cgroup v2 (one tree), and
+both, with each controller in one of them. In a container, paths in /proc/PID/cgroup can be
+relative to a different root than the mount.
 
-A read of /proc/PID/cgroup can wait for the cgroup_mutex, for minutes while memory is short: the
-daemon asks by `machine.sensors.groups` alone.
+A read of /proc/PID/cgroup can wait for the cgroup_mutex, for minutes while memory is short. The
+daemon therefore only reads it through `machine.sensors.groups`.
 
 Sources: cgroups(7), cgroup_namespaces(7), proc_pid_mountinfo(5); kernel,
 Documentation/admin-guide/cgroup-v2.rst (memory interface files, cgroup.freeze, cgroup.events),
@@ -29,17 +29,17 @@ from watchdog_app.base.linux.files import (
 )
 from watchdog_app.base.linux.process import parse_number, status_bytes, status_words
 
-# The guard of a limit imports this: `typing` and `dataclasses` would cost it 1 MB each.
+# The guard process imports this module; `typing` and `dataclasses` would cost it 1 MB each.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _USUAL_ROOT = "/sys/fs/cgroup"
-# v1 has no word for "no limit": PAGE_COUNTER_MAX, the largest signed number cut to a whole page
-# (4, 16 or 64 KiB). Older kernels (before 3.19) had the largest signed number itself.
+# v1 writes "no limit" as PAGE_COUNTER_MAX: the largest signed number, rounded down to a page
+# (4, 16 or 64 KiB). Kernels before 3.19 write the largest signed number itself.
 _NO_LIMIT_V1 = (1 << 63) - (1 << 16)
 _POLL_S = 0.002
-# By version: usage, events and the freezer, with what stops everyone and what lets them run.
+# By version: files of usage, events and freezer, and the texts that freeze and thaw a group.
 _FILES = {
     1: ("memory.usage_in_bytes", "memory.oom_control", "freezer.state", b"FROZEN", b"THAWED"),
     2: ("memory.current", "memory.events", "cgroup.freeze", b"1", b"0"),
@@ -51,7 +51,7 @@ class Hierarchy:
     One mounted tree of groups.
 
     Attributes:
-        root: the group that is mounted there, as /proc/PID/cgroup names it.
+        root: path of the mounted group in /proc/PID/cgroup.
     """
 
     __slots__ = ("mount_point", "root", "version")
@@ -64,11 +64,11 @@ class Hierarchy:
 
 def parse_mountinfo(data: bytes, controller: str = "memory") -> list[Hierarchy]:
     """
-    Mounted trees that may hold a controller, in the order of /proc/PID/mountinfo.
+    Mounted trees that may contain a controller, in the order of /proc/PID/mountinfo.
 
     Args:
         data: content of that file.
-        controller: as cgroup v1 names it.
+        controller: cgroup v1 name of the controller.
     """
     found = []
     for mount in parse_mounts(data):
@@ -79,7 +79,7 @@ def parse_mountinfo(data: bytes, controller: str = "memory") -> list[Hierarchy]:
 
 
 def parse_membership(data: bytes) -> dict[str, str]:
-    """Path of a process's group by controller, of /proc/PID/cgroup; under "" that of cgroup v2."""
+    """Parse /proc/PID/cgroup: group path by controller; key "" is the cgroup v2 path."""
     found = {}
     for line in data.splitlines():
         number, _, rest = line.partition(b":")
@@ -92,40 +92,40 @@ def parse_membership(data: bytes) -> dict[str, str]:
 
 def memberships(pid: int | str = "self", proc: str = "/proc") -> dict[str, str]:
     """
-    The same of a process now; empty when it is gone. It can wait for a lock.
+    The group paths of a process by controller; empty: no such process. It can wait for a lock.
 
     Args:
-        pid: of the process; "self": of this one.
-        proc: where the proc file system is mounted.
+        pid: pid of the process; "self": this process.
+        proc: mount point of the proc file system.
     """
     return parse_membership(read_or_empty(f"{proc}/{pid}/cgroup"))
 
 
 def group_folder(hierarchy: Hierarchy, path: str) -> str | None:
     """
-    Folder of a group in the file system; None when the mount does not show that group.
+    Folder of a group in the file system; None: the mount does not contain the group.
 
-    A group beyond what the mount shows is answered by the nearest ancestor that
-    it does show: the limits there hold for the process just as well.
+    If the mount only contains an ancestor of the group, the nearest ancestor is returned, because
+    its limits apply to the process as well.
 
     Args:
-        hierarchy: that the group is in.
-        path: of the group, as /proc/PID/cgroup names it.
+        hierarchy: hierarchy of the group.
+        path: path of the group in /proc/PID/cgroup.
     """
-    # The kernel adds this to the path of a group whose folder was removed.
+    # The kernel appends this to the path of a removed group.
     path = path.removesuffix(" (deleted)")
     root = [part for part in hierarchy.root.split("/") if part]
     parts = [part for part in path.split("/") if part]
     if ".." in root:
-        # The mount shows an ancestor of our namespace's root; the names between are not known.
+        # The mount shows an ancestor of the namespace's root; the names between are unknown.
         shown = sum(part == ".." for part in root)
         hidden = sum(part == ".." for part in parts)
         return hierarchy.mount_point if hidden <= shown else None
-    if ".." in parts:  # outside of our namespace, and of this mount with it
+    if ".." in parts:  # outside of this namespace, and so outside of this mount
         return None
     if parts[: len(root)] != root:
-        # Docker without a namespace: the mount shows the container's group as its root, but the
-        # mount's name of it and the process's can differ. Only a path below it is certain.
+        # Docker without a cgroup namespace: the mount has the container's group as its root, but
+        # its path in mountinfo and /proc/PID/cgroup can differ. Only a path below it is certain.
         return None
     return "/".join((hierarchy.mount_point.rstrip("/"), *parts[len(root) :])) or "/"
 
@@ -139,12 +139,12 @@ class Layout:
     @classmethod
     def discover(cls, mountinfo: bytes, cgroup_root: str = _USUAL_ROOT) -> Layout:
         """
-        The trees of this machine or container.
+        Find the trees of this machine or container.
 
         Args:
-            mountinfo: /proc/self/mountinfo; without a cgroup in it the layout tells.
-            cgroup_root: where the trees really are: a mount below /sys/fs/cgroup is looked for
-                at the same place below this folder.
+            mountinfo: content of /proc/self/mountinfo; without cgroup mounts, the usual folders
+                are tried.
+            cgroup_root: folder that replaces /sys/fs/cgroup in mount points.
         """
         mounted = parse_mountinfo(mountinfo)
         if not mounted:
@@ -159,7 +159,7 @@ class Layout:
         return cls(tuple(sorted(found, key=lambda hierarchy: hierarchy.version)))
 
     def locate(self, membership: bytes) -> str | None:
-        """Folder of the group that charges a process, of its /proc/PID/cgroup; None: no group."""
+        """Folder of a process's memory group, from its /proc/PID/cgroup; None: no group."""
         paths = parse_membership(membership)
         for hierarchy in self.hierarchies:
             path = paths.get("memory" if hierarchy.version == 1 else "")
@@ -170,16 +170,16 @@ class Layout:
 
     def group_of(self, pid: int | str = "self", proc: str = "/proc") -> str | None:
         """
-        As `locate`, of a process as it is now. It can wait for a lock.
+        Folder of the memory group of a process; None: no group. It can wait for a lock.
 
         Args:
-            pid: of the process; "self": of this one.
-            proc: where the proc file system is mounted.
+            pid: pid of the process; "self": this process.
+            proc: mount point of the proc file system.
         """
         return self.locate(read_or_empty(f"{proc}/{pid}/cgroup"))
 
     def ancestors(self, group: str) -> list[tuple[str, int]]:
-        """The group and all above it that we can see, with their version, nearest first."""
+        """The group and its visible ancestors with their cgroup version, nearest first."""
         for hierarchy in self.hierarchies:
             top = hierarchy.mount_point.rstrip("/")
             if group == top or group.startswith(f"{top}/"):
@@ -194,12 +194,12 @@ class Layout:
 def _has_memory(version: int, mount_point: str) -> bool:
     if version == 1:
         return os.path.exists(f"{mount_point}/memory.usage_in_bytes")
-    # The root of the v2 tree has no memory.current; the controllers it can hand out tell.
+    # The root of the v2 tree has no memory.current, so check its list of controllers.
     return b"memory" in read_or_empty(f"{mount_point}/cgroup.controllers").split()
 
 
 class Limits:
-    """What a group may hold. None: no limit of that kind."""
+    """Limits of a group. None: no limit of that kind."""
 
     __slots__ = ("high_bytes", "memory_bytes", "swap_bytes", "swap_high_bytes")
 
@@ -217,22 +217,22 @@ class Limits:
 
     @property
     def values(self) -> tuple[int | None, ...]:
-        """All of them, to compare."""
+        """All limits as a tuple."""
         return self.memory_bytes, self.high_bytes, self.swap_bytes, self.swap_high_bytes
 
     @property
     def any(self) -> bool:
-        """Whether the group is read. A limit of swap alone says what groups below can swap out."""
+        """Whether any limit is set. A mere swap limit matters for groups below."""
         return any(limit is not None for limit in self.values)
 
 
 class Usage:
     """
-    What a group and all below it hold.
+    Memory of a group and all groups below it.
 
     Attributes:
-        swap_bytes: None without swap accounting.
-        oom_kills: None where the kernel does not count them.
+        swap_bytes: None: no swap accounting.
+        oom_kills: None: the kernel does not count them.
     """
 
     __slots__ = (
@@ -255,17 +255,17 @@ class Usage:
 
     @property
     def held_bytes(self) -> int:
-        """Used, less the page cache: what cannot be given back by dropping that."""
+        """Used memory less the page cache, which the kernel can drop."""
         return max(0, self.used_bytes - self.inactive_file_bytes - self.active_file_bytes)
 
 
 class Group:
     """
-    One group; what `read` opens stays open until `close`.
+    One group. `read` keeps its files open until `close`.
 
     Args:
-        path: its folder.
-        version: of its hierarchy; None: its files tell.
+        path: folder of the group.
+        version: cgroup version; None: found from the files.
     """
 
     def __init__(self, path: str, version: int | None = None) -> None:
@@ -282,13 +282,13 @@ class Group:
 
     @property
     def limit_names(self) -> tuple[str, ...]:
-        """The files that hold its limits."""
+        """The names of the limit files."""
         if self.version == 1:
             return "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"
         return "memory.max", "memory.high", "memory.swap.max", "memory.swap.high"
 
     def limits(self) -> Limits:
-        """The limits now; a file that is not there (the root has none) is no limit."""
+        """The current limits; a missing file (as in the root group) means no limit."""
         found = [parse_limit(read_or_empty(f"{self.path}/{name}", 64)) for name in self.limit_names]
         if self.version == 2:
             return Limits(*found)
@@ -298,17 +298,17 @@ class Group:
 
     def read(self) -> Usage:
         """
-        What it holds now.
+        The current memory use.
 
         Raises:
-            Gone: it has been removed.
-            Denied, Unsupported: it has no memory files, or they may not be read.
+            Gone: the group was removed.
+            Denied, Unsupported: the memory files are not readable or do not exist.
         """
         used = parse_number(self._usage.read(64).strip()) or 0
         events = self._read_or_empty(self._events)
         kills = flat_value(events, b"oom_kill")
         stat = self._stat.read()
-        # usage_in_bytes of v1 counts the groups below, so the parts must too: the total_ lines.
+        # v1's usage_in_bytes includes the groups below, so use the total_ lines, which do too.
         prefix = b"total_" if self.version == 1 else b""
         inactive = flat_value(stat, prefix + b"inactive_file")
         active = flat_value(stat, prefix + b"active_file")
@@ -324,25 +324,25 @@ class Group:
     def _read_or_empty(file: KeptFile) -> bytes:
         try:
             return file.read(512)
-        except SensorError:  # some kernels do not have it
+        except SensorError:  # some kernels do not have the file
             return b""
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the files."""
         for file in (self._usage, self._stat, self._events, self._swap):
             if file is not None:
                 file.close()
 
     def pids(self, most_groups: int = 1 << 16, *, strict: bool = True) -> Iterator[int]:
         """
-        The processes in it and in all groups below; 0: one of another pid namespace.
+        The pids in the group and all groups below; 0: a process of another pid namespace.
 
         Args:
-            most_groups: more of them are not looked at.
-            strict: whether all of them are wanted; else what cannot be read is left out.
+            most_groups: maximum number of groups to read.
+            strict: raise if a group is unreadable; False: leave it out.
 
         Raises:
-            Unsupported: not all of them can be read, or they are too many.
+            Unsupported: a group is unreadable, or there are too many groups.
         """
         folders = [self.path]
         done = 0
@@ -358,26 +358,30 @@ class Group:
             except (SensorError, OSError) as error:
                 if strict and not isinstance(error, Gone | FileNotFoundError):
                     raise Unsupported(f"{path} cannot be read: {error}") from error
-                continue  # it was removed meanwhile
+                continue  # the group was removed
             for word in listed.split():
                 pid = parse_number(word)
                 if pid is not None:
                     yield pid
 
     def can_freeze(self) -> bool:
-        """Whether this user may stop everyone in it."""
+        """Whether this user may freeze the group."""
         return os.access(self._freezer, os.W_OK)
 
     def freeze(self, deadline_s: float, halted: Callable[[], bool] = lambda: False) -> bool:
         """
-        Stop everyone in it; False: not all of them are stopped yet, and `thaw` undoes it.
+        Freeze all processes of the group.
 
         Args:
-            deadline_s: how long to wait.
-            halted: whether it is enough, although the kernel does not call them frozen.
+            deadline_s: longest wait.
+            halted: returns whether the processes are stopped well enough, before the kernel
+                reports the group as frozen.
+
+        Returns:
+            False: not all processes are frozen yet; `thaw` reverts the request.
 
         Raises:
-            OSError: it is refused.
+            OSError: the kernel refused.
         """
         write_bytes(self._freezer, self._freeze_text)
         end_mono_s = time.monotonic() + deadline_s
@@ -388,28 +392,28 @@ class Group:
         return True
 
     def thaw(self) -> None:
-        """Let everyone in it run; a group that is gone needs none of it."""
-        with suppress(OSError):  # removed with its last process, or never frozen by us
+        """Let all processes of the group run; a removed group is ignored."""
+        with suppress(OSError):  # removed with its last process, or not frozen by this user
             write_bytes(self._freezer, self._thaw_text)
 
     def is_frozen(self) -> bool:
-        """Whether everyone in it is stopped."""
+        """Whether all processes of the group are frozen."""
         if self.version == 1:
             return read_or_empty(self._freezer).strip() == self._freeze_text
         return flat_value(read_or_empty(f"{self.path}/cgroup.events"), b"frozen") == 1
 
     def is_thawed(self) -> bool:
-        """Whether it is not frozen, nor a group above it, nor about to be."""
+        """Whether neither the group nor an ancestor is frozen or about to be frozen."""
         return read_or_empty(self._freezer).strip() == self._thaw_text and not self.is_frozen()
 
 
 def read_usage(path: str, version: int | None = None) -> Usage:
     """
-    As `Group.read`, once; nothing where it cannot be read.
+    Read the memory use of a group once; all zero if unreadable.
 
     Args:
         path: folder of the group.
-        version: of its hierarchy; None: its files tell.
+        version: cgroup version; None: found from the files.
     """
     group = Group(path, version)
     try:
@@ -422,10 +426,10 @@ def read_usage(path: str, version: int | None = None) -> Usage:
 
 class AvailableMemory:
     """
-    Memory that can still be had, of how much.
+    Free and total memory under the tightest limit.
 
     Attributes:
-        group: folder of the group whose limit it is; None: the machine's memory.
+        group: folder of the group with that limit; None: the machine's memory.
     """
 
     __slots__ = ("free_bytes", "group", "total_bytes")
@@ -438,11 +442,11 @@ class AvailableMemory:
 
 def available_memory(group: str | None, proc: str = "/proc") -> AvailableMemory:
     """
-    What the machine has left, or less: what a group and those above it leave.
+    The memory that a process can still get: the least of the machine, a group and its ancestors.
 
     Args:
-        group: folder of the group in which memory is wanted; None: the machine alone.
-        proc: where proc is mounted.
+        group: folder of the process's group; None: only the machine.
+        proc: mount point of the proc file system.
     """
     meminfo = b"\n" + read_or_empty(f"{proc}/meminfo")
     available = status_bytes(meminfo, b"MemAvailable") or 0
@@ -471,16 +475,16 @@ def _group_available(path: str) -> AvailableMemory | None:
 
 
 def host_oom_kills(proc: str = "/proc") -> int | None:
-    """Processes that the kernel has killed for memory since boot, in every group; None: unknown."""
+    """Number of OOM kills of the machine since boot, in all groups; None: unknown."""
     return flat_value(read_or_empty(f"{proc}/vmstat"), b"oom_kill")
 
 
 def group_oom_kills(folder: str) -> int | None:
     """
-    The same of one memory group, its children left out; None when it is gone or does not count.
+    Number of OOM kills in one memory group, without its children; None: no group, or no counter.
 
-    Source: kernel, cgroup-v2.rst: memory.events counts all groups below as well, and
-    memory.events.local (since 5.2) the group alone.
+    Source: kernel, cgroup-v2.rst: memory.events also counts the groups below; memory.events.local
+    (since 5.2) counts only the group.
     """
     for name in ("memory.events.local", "memory.events", "memory.oom_control"):  # v2, v2, v1
         kills = flat_value(read_or_empty(f"{folder}/{name}"), b"oom_kill")
@@ -491,27 +495,28 @@ def group_oom_kills(folder: str) -> int | None:
 
 def oomd_kills(group: str) -> int | None:
     """
-    Processes that systemd-oomd has noted to have killed in a group; None: none, or the group is
-    gone. Source: systemd, src/oom/oomd-util.c, the extended attribute user.oomd_kill.
+    Number of kills that systemd-oomd recorded on a group; None: no kills, or no such group.
+
+    Source: systemd, src/oom/oomd-util.c, the extended attribute user.oomd_kill.
     """
-    with suppress(AttributeError, OSError, ValueError):  # Linux alone
+    with suppress(AttributeError, OSError, ValueError):  # getxattr exists on Linux only
         return int(os.getxattr(group, "user.oomd_kill")) or None
     return None
 
 
 def parse_limit(data: bytes) -> int | None:
-    """Bytes of a limit file; None for `max`, v1's huge number and what is no number."""
+    """Bytes of a limit file; None for `max`, v1's huge number or an invalid number."""
     value = parse_number(data.strip())
     return None if value is None or value >= _NO_LIMIT_V1 else value
 
 
 def flat_value(data: bytes, name: bytes) -> int | None:
     """
-    A number of a file of names and numbers, such as memory.stat; None: it is not in it.
+    The number in one line of a flat file such as memory.stat; None: no such line.
 
     Args:
         data: content of the file.
-        name: of the line.
+        name: name at the start of the line.
     """
     words = status_words(b"\n" + data, name, b" ")
     return parse_number(words[0]) if words else None

@@ -1,14 +1,13 @@
 """
-Small kernel files read again and again, attributes of /sys, and their errors in our own words.
+Read small kernel files and attributes of /sys, and translate their errors.
 
-An attribute of /sys asks the device itself: a laptop's embedded controller takes milliseconds, a
-disk that hangs takes for ever. Never ask in a thread that others wait for.
+A read from /sys asks the device: a laptop's embedded controller takes milliseconds, and a disk that
+hangs never answers. Never read /sys in a thread that others wait for.
 
-A kept descriptor of a file below /proc/PID or of a memory group belongs to
-that very process or group: once it is gone the read fails, even when its pid
-or its name is already used by another. It also saves the path walk: measured
-on kernel 6.18, pread of a kept /proc/PID/statm costs 1.1 us, and open, read
-and close together 4.9 us.
+An open descriptor of a file below /proc/PID or of a memory cgroup stays bound to that process or
+group. After its end the read fails, even if another one reuses the pid or the name. It also saves
+the path lookup: on kernel 6.18, pread of an open /proc/PID/statm takes 1.1 us; open, read and close
+together take 4.9 us.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ import stat
 
 from watchdog_app.base.errors import Denied, Gone, SensorError, Unsupported
 
-# ENODEV: a file of a memory group that was removed while we held it open.
+# ENODEV: an open file of a memory cgroup that was removed.
 _GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.ENOTDIR})
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
-_MAX_DIGITS = 19  # of a number in /sys
+_MAX_DIGITS = 19  # digits of a number in /sys
 _PIECE_BYTES = 1 << 13
-# Windows has neither flag; not to wait for a pipe's other end is worth it everywhere else.
+# Windows has neither flag. O_NONBLOCK avoids a wait for the other end of a pipe.
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 def sensor_error(error: OSError, what: str) -> SensorError:
     """
-    The same failure as an error of ours; `what` names the thing that was read.
+    Translate an OSError to a SensorError.
 
     Args:
-        error: of the system.
-        what: names the thing that was read.
+        error: error of the operating system.
+        what: name of the file or device, for the message.
     """
     reason = error.strerror or str(error)
     if error.errno in _GONE:
@@ -46,20 +45,20 @@ def sensor_error(error: OSError, what: str) -> SensorError:
 
 def read_bytes(path: str, limit: int = 1 << 16) -> bytes:
     """
-    Content of a small file, at most `limit` bytes of it.
+    Content of a small file, at most `limit` bytes.
 
     Args:
-        path: of a small file.
-        limit: most bytes that are read.
+        path: path of the file.
+        limit: maximum number of bytes.
 
     Raises:
-        Gone, Denied, Unsupported: as `sensor_error` tells them apart.
+        Gone, Denied, Unsupported: see `sensor_error`.
     """
     try:
         fd = os.open(path, _FLAGS)
         try:
             pieces, left = [], limit
-            # A /proc file gives at most a page a read; cmdline and environ can be longer.
+            # A read from /proc returns at most one page; cmdline and environ can be longer.
             while left > 0 and (piece := os.read(fd, min(left, _PIECE_BYTES))):
                 pieces.append(piece)
                 left -= len(piece)
@@ -72,11 +71,11 @@ def read_bytes(path: str, limit: int = 1 << 16) -> bytes:
 
 def read_or_empty(path: str, limit: int = 1 << 16) -> bytes:
     """
-    Content of a small file; nothing where it is gone or may not be read.
+    Content of a small file; empty if it is missing or unreadable.
 
     Args:
-        path: of a small file.
-        limit: most bytes that are read.
+        path: path of the file.
+        limit: maximum number of bytes.
     """
     try:
         return read_bytes(path, limit)
@@ -86,14 +85,14 @@ def read_or_empty(path: str, limit: int = 1 << 16) -> bytes:
 
 def write_bytes(path: str, data: bytes) -> None:
     """
-    Write to a kernel file, in one write(2): a buffered file would tell of a refusal late or never.
+    Write to a kernel file with one write(2), because a buffered file may hide an error.
 
     Args:
-        path: of a file that is there.
-        data: all of it.
+        path: path of an existing file.
+        data: complete content.
 
     Raises:
-        OSError: it is refused.
+        OSError: the kernel refused.
     """
     fd = os.open(path, os.O_WRONLY | getattr(os, "O_CLOEXEC", 0))
     try:
@@ -104,15 +103,15 @@ def write_bytes(path: str, data: bytes) -> None:
 
 def read_regular(path: str) -> bytes:
     """
-    Content of a file whose path another process named: never a device, never a pipe.
+    Content of a regular file; devices and pipes are refused.
 
-    Opening those can do things, or wait for ever.
+    Opening a device or pipe can have side effects or block forever.
 
     Args:
-        path: given by another process, so not trusted.
+        path: untrusted path from another process.
 
     Raises:
-        Gone, Denied, Unsupported: as `sensor_error` tells them apart.
+        Gone, Denied, Unsupported: see `sensor_error`.
     """
     try:
         mode = os.stat(path).st_mode
@@ -128,7 +127,7 @@ def read_link(path: str) -> str:
     Target of a symbolic link such as /proc/PID/exe.
 
     Raises:
-        Gone, Denied, Unsupported: as `sensor_error` tells them apart.
+        Gone, Denied, Unsupported: see `sensor_error`.
     """
     try:
         return os.readlink(path)
@@ -137,7 +136,7 @@ def read_link(path: str) -> str:
 
 
 class KeptFile:
-    """One small file that stays open from its first read on. Close it when it is not needed."""
+    """A small file that stays open after its first read, until `close`."""
 
     __slots__ = ("_fd", "path")
 
@@ -147,11 +146,11 @@ class KeptFile:
 
     def read(self, size: int = 8192) -> bytes:
         """
-        The file's content now, from its start, at most `size` bytes.
+        The current content from the start of the file, at most `size` bytes.
 
         Raises:
-            Gone, Denied, Unsupported: as `sensor_error` tells them apart; the file is closed then
-            and opened anew by the next read.
+            Gone, Denied, Unsupported: see `sensor_error`. The file is closed then, and the next
+                read opens it again.
         """
         try:
             if self._fd < 0:
@@ -162,7 +161,7 @@ class KeptFile:
             raise sensor_error(error, self.path) from error
 
     def close(self) -> None:
-        """Give the descriptor back; a later read opens the file again."""
+        """Close the file; a later read opens it again."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -173,11 +172,11 @@ class Mount:
     One mounted file system, a line of /proc/PID/mountinfo.
 
     Attributes:
-        device: major and minor number, as in `8:1`.
-        root: the folder of it that is mounted.
-        point: where it is mounted.
-        kind: of the file system.
-        options: of the file system.
+        device: major and minor number, such as `8:1`.
+        root: mounted folder of the file system.
+        point: mount point.
+        kind: type of the file system.
+        options: options of the file system.
     """
 
     __slots__ = ("device", "kind", "options", "point", "root")
@@ -191,14 +190,14 @@ class Mount:
 
 
 def _unescape(field: bytes) -> str:
-    """A field of mountinfo: blanks, tabs, newlines and backslashes stand as octal."""
+    """Decode a mountinfo field; spaces, tabs, newlines and backslashes are octal there."""
     for code, char in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
         field = field.replace(code, char)
     return os.fsdecode(field)
 
 
 def parse_mounts(mountinfo: bytes) -> list[Mount]:
-    """The mounts of /proc/PID/mountinfo, in its order; half lines are left out."""
+    """The mounts in /proc/PID/mountinfo, in its order; incomplete lines are left out."""
     found = []
     for line in mountinfo.splitlines():
         left, separator, right = line.partition(b" - ")
@@ -209,7 +208,7 @@ def parse_mounts(mountinfo: bytes) -> list[Mount]:
 
 
 def is_in_memory(path: str) -> bool:
-    """Whether a folder lies in a file system that is memory itself, such as tmpfs."""
+    """Whether a folder is on a file system in RAM, such as tmpfs."""
     try:
         device = os.stat(path).st_dev
     except OSError:
@@ -222,7 +221,7 @@ def is_in_memory(path: str) -> bool:
 
 
 def sysfs_names(path: str) -> list[str]:
-    """Names in a folder of devices, in the order of their numbers; none where it is missing."""
+    """Names in a folder of devices, ordered by number; empty if the folder is missing."""
     try:
         return sorted(os.listdir(path), key=_number_key)
     except OSError:
@@ -236,19 +235,19 @@ def _number_key(name: str) -> tuple[str, int]:
 
 
 def parse_int(data: bytes) -> int | None:
-    """The whole number that an attribute holds; None for `N/A`, nothing at all, or garbage."""
+    """The integer in an attribute; None for `N/A`, empty or invalid content."""
     word = data.strip()
     digits = word.removeprefix(b"-")
     return int(word) if digits.isdigit() and len(digits) <= _MAX_DIGITS else None
 
 
 def sysfs_int(path: str) -> int | None:
-    """The same of a file; None as well where it is missing or cannot be read (EIO, ENODATA)."""
+    """The integer in a file; None also if it is missing or unreadable (EIO, ENODATA)."""
     return parse_int(read_or_empty(path, 64))
 
 
 def sysfs_text(path: str) -> str | None:
-    """The text of an attribute, safe to show; None where there is none."""
+    """The text of an attribute, safe to show; None: missing or empty."""
     from watchdog_app.base.text.plain import clean
 
     text = read_or_empty(path, 256).decode("utf-8", "replace").strip("\0\n\r\t ")
@@ -257,26 +256,26 @@ def sysfs_text(path: str) -> str | None:
 
 def descriptor_limit() -> int:
     """
-    How many files this process may have open; bounded also where the system sets no bound.
+    The maximum number of open files of this process, at most 2**20.
 
-    They are shared out: a crowd of clients or of processes must not take the last one, without
-    which the machine itself cannot be read.
+    The callers divide these descriptors: clients and processes must not use up the descriptors
+    that the daemon needs to read the machine.
     """
-    import resource  # Unix alone
+    import resource  # Unix only
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft if 0 < soft < 1 << 20 else 1 << 20
 
 
-# The journal, the lock, /proc of the machine, groups, triggers, one file at a time.
+# Reserved for the journal, the lock, /proc, cgroups, triggers and one temporary file.
 _OWN_DESCRIPTORS = 48
 
 
 def max_pidfds(most: int) -> int:
-    """How many ends of processes may be waited for by a handle each, at most `most`; at least 1."""
+    """Number of pidfds that may be open at once, at least 1 and at most `most`."""
     return max(1, min(most, (descriptor_limit() - _OWN_DESCRIPTORS) // 8))
 
 
 def max_connections(most: int) -> int:
-    """Clients that may be connected, two each for agents, at most `most`; at least 4."""
+    """Number of client connections (two per agent), at least 4 and at most `most`."""
     return max(4, min(most, (descriptor_limit() - _OWN_DESCRIPTORS) // 4))

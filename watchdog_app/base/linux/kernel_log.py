@@ -1,9 +1,8 @@
 """
-The kernel log, record by record.
+Read the kernel log record by record.
 
-/dev/kmsg gives one record a read and never waits when opened so. It may be read by root, or by
-anybody where kernel.dmesg_restrict is 0; elsewhere there is simply no such source. Source:
-kernel, Documentation/ABI/testing/dev-kmsg.
+/dev/kmsg returns one record per read and does not block with O_NONBLOCK. Root may read it, and all
+users if kernel.dmesg_restrict is 0. Source: kernel, Documentation/ABI/testing/dev-kmsg.
 """
 
 from __future__ import annotations
@@ -14,21 +13,21 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 PATH = "/dev/kmsg"
-_RECORD = 8192  # longer ones are refused by read; the kernel's own limit is 8 KiB
+_RECORD = 8192  # bytes per read; the kernel limits records to 8 KiB
 _MAX_A_LOOK = 500
 
 
 def parse_record(record: bytes) -> tuple[str, float] | None:
     """
-    Message and time in s since boot of one record of /dev/kmsg; None: not the kernel's own.
+    Message and time (s since boot) of one record of /dev/kmsg; None: not from the kernel.
 
-    `priority,sequence,microseconds,flags;message` and more lines.
+    The format is `priority,sequence,microseconds,flags;message`, followed by more lines.
     """
     head, semicolon, rest = record.partition(b";")
     fields = head.split(b",")
     if not semicolon or len(fields) < 3:
         return None
-    # Facility 0 is the kernel's. Root can write there too: that is no word of the driver's.
+    # Only facility 0 is from the kernel. Root can write records of other facilities.
     try:
         priority, mono_s = int(fields[0]), int(fields[2]) / 1e6
     except (ValueError, OverflowError):
@@ -40,26 +39,26 @@ def parse_record(record: bytes) -> tuple[str, float] | None:
 
 class KernelLog:
     """
-    New records of the kernel log since the last look, from the oldest that the kernel keeps.
+    Reads new records of the kernel log, starting with the oldest that the kernel has.
 
     Args:
-        path: of the device.
-        most: records a look; the rest comes with the next.
+        path: path of the device.
+        most: maximum number of records per `read`; the next `read` continues.
     """
 
     def __init__(self, path: str = PATH, most: int = _MAX_A_LOOK) -> None:
         self._most = most
         self._fd: int | None = None
-        with suppress(OSError):  # not for this user, or not here
+        with suppress(OSError):  # not allowed for this user, or missing
             self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
     @property
     def readable(self) -> bool:
-        """Whether this user may read it."""
+        """Whether this user may read the log."""
         return self._fd is not None
 
     def read(self) -> Iterator[bytes]:
-        """What is new, one by one: a log of years is never in memory at once."""
+        """Yield the new records one by one, so that a long log is never in memory at once."""
         for _ in range(self._most):
             if self._fd is None:
                 return
@@ -76,7 +75,7 @@ class KernelLog:
             yield record
 
     def close(self) -> None:
-        """Give the descriptor back; nothing is read any more."""
+        """Close the log; `read` then yields nothing."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

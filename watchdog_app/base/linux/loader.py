@@ -1,7 +1,7 @@
 """
-Where a shared library lies, in the order of the dynamic loader.
+Find shared libraries in the order of the dynamic loader.
 
-Source: ld.so(8); glibc, sysdeps/generic/dl-cache.h: the cache holds paths as plain strings.
+Source: ld.so(8); glibc, sysdeps/generic/dl-cache.h: the cache contains paths as plain strings.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _CACHE_BYTES = 8 << 20
-# The loader does not search all of these: NixOS, containers, WSL. Where it does, it wins.
+# Other folders, for NixOS, containers and WSL. Paths that the loader searches come first.
 _FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -36,15 +36,15 @@ _FOLDERS = (
 
 def find_copies(name: str, first: Iterable[str], root: str = "") -> Iterator[tuple[str, bool]]:
     """
-    The copies of a library that are there, the one that the loader takes first.
+    The existing copies of a library, in the order of the loader.
 
     Args:
-        name: as programs ask for it: "libcuda.so.1".
-        first: folders that it searches before all others, as they are: LD_LIBRARY_PATH.
-        root: stands before all other folders.
+        name: name of the library: "libcuda.so.1".
+        first: folders that the loader searches first (LD_LIBRARY_PATH), without `root`.
+        root: prefix of all other folders.
 
     Returns:
-        The path of each, and whether the loader looks there by itself. One may come twice.
+        Pairs of path and whether the loader searches there. A path may appear twice.
     """
     known = [f"{folder.rstrip('/')}/{name}" for folder in first]
     known += [root + path for path in _cached_paths(name, root)]

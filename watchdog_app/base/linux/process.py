@@ -1,8 +1,8 @@
 """
-The parser of /proc/PID: what a process is, what it uses, who descends from it, how it ended.
+Parse /proc/PID: identity, memory, descendants and exit status of a process.
 
-A process may end at any time and its pid may pass to another program. A reader answers None then,
-or nothing; an action compares the start time right before it acts.
+A process may end at any time, and another program may reuse its pid. Readers then return None or
+an empty value. An action must compare the start time right before it acts.
 
 Sources: proc(5); kernel, Documentation/filesystems/proc.rst, include/uapi/linux/pidfd.h.
 """
@@ -16,16 +16,16 @@ from contextlib import suppress
 from watchdog_app.base.errors import SensorError
 from watchdog_app.base.linux.files import read_bytes, read_or_empty
 
-# The guard of a limit and each Python with an agent import this: `typing` would take 5 ms.
+# The guard and every Python with an agent import this module; `typing` would take 5 ms.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable
 
     Key = tuple[int, int]  # pid and start time in ticks since boot
 
-_PF_EXITING = 0x4  # include/linux/sched.h
+_PF_EXITING = 0x4  # source: include/linux/sched.h
 _PF_KTHREAD = 0x00200000
-_MAX_DIGITS = 20  # of 2**64; int() refuses more than 4300 with an error
+_MAX_DIGITS = 20  # digits of 2**64; int() raises above 4300 digits
 _STAT_BYTES = 2048
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _SHELLS = frozenset(("ash", "bash", "csh", "dash", "fish", "ksh", "mksh", "sh", "tcsh", "zsh"))
@@ -33,27 +33,27 @@ _SHELLS = frozenset(("ash", "bash", "csh", "dash", "fish", "ksh", "mksh", "sh", 
 _INFO_BYTES = 64
 _PIDFD_GET_INFO = (3 << 30) | (_INFO_BYTES << 16) | (0xFF << 8) | 11
 _PIDFD_INFO_EXIT = 1 << 3
-# Threads that do not run before somebody lets them, by the kernel function that they wait in. One
-# that sleeps at the limit of its group (cgroup v1) cannot be frozen: it is in a page fault.
+# Kernel functions in which a thread waits and cannot continue on its own. A thread at the limit of
+# its cgroup (v1) waits in a page fault and cannot be frozen.
 _HALTED = (
     *(b"__refrigerator", b"mem_cgroup_oom_synchronize", b"do_freezer_trap", b"do_exit"),
-    b"do_signal_stop",  # stopped and frozen, it looks asleep
+    b"do_signal_stop",  # a thread that is stopped and frozen looks asleep
 )
 
 
 class Stat:
     """
-    What we use of /proc/PID/stat, and of the same file of a thread.
+    The used fields of /proc/PID/stat, or of the same file of a thread.
 
     Attributes:
-        comm: the name, which exec and the process itself change.
+        comm: name of the process; exec and the process itself can change it.
         state: one letter: R S D T t Z X I.
-        session: of its job control.
-        tty: 0: no controlling terminal.
-        pid: of the process, or of the thread.
-        cpu_ticks: user and system.
-        start_ticks: since boot; with the pid it identifies a process.
-        start_stack: moved by exec alone, kept by fork; 0 where we may not see it.
+        session: session id.
+        tty: controlling terminal; 0: no terminal.
+        pid: pid of the process, or id of the thread.
+        cpu_ticks: user and system time in clock ticks.
+        start_ticks: start time in ticks since boot; together with the pid it identifies a process.
+        start_stack: start of the stack; exec changes it, fork keeps it; 0: not readable.
     """
 
     __slots__ = (
@@ -64,10 +64,10 @@ class Stat:
     def __init__(self, data: bytes) -> None:
         """
         Raises:
-            ValueError: not a whole line of that file.
+            ValueError: not a complete line of that file.
         """
-        # The command's name stands in parentheses and may hold any byte, ") Z (" too;
-        # nothing after it holds a parenthesis.
+        # The command name is in parentheses and may contain any byte, even ") Z (". The fields
+        # after it contain no parentheses.
         opened = data.find(b"(")
         closed = data.rfind(b")")
         rest = data[closed + 2 :].split(b" ", 26)
@@ -89,43 +89,43 @@ class Stat:
 
     @property
     def key(self) -> Key:
-        """Its pid and its start time: no two processes of one boot share both."""
+        """Pid and start time, which are unique together until the next boot."""
         return self.pid, self.start_ticks
 
     @property
     def leads_terminal(self) -> bool:
-        """Whether it is the first of a terminal's session, as the shell in it is."""
+        """Whether the process leads the session of a terminal, as a login shell does."""
         return self.session == self.pid and self.tty != 0
 
     @property
     def is_kernel_thread(self) -> bool:
-        """Whether it is a thread of the kernel, which can never become a program."""
+        """Whether it is a kernel thread, which can never become a program."""
         return bool(self._flags & _PF_KTHREAD)
 
     @property
     def has_ended(self) -> bool:
-        """Whether only the parent has not taken note (a zombie)."""
+        """Whether the process has ended (a zombie until its parent reaps it)."""
         return self.state in "ZXx"
 
     @property
     def is_exiting(self) -> bool:
-        """Whether it gives its memory back and has no exit status yet."""
+        """Whether the process is releasing its memory and has no exit status yet."""
         return bool(self._flags & _PF_EXITING) and not self.has_ended
 
     @property
     def wait_status(self) -> int | None:
-        """How it ended, as wait(2) gives it; None where the kernel does not say."""
-        fields = self._tail.split()  # from field 29 on; the status is field 52
+        """Exit status as from wait(2); None: the kernel does not report it."""
+        fields = self._tail.split()  # starts with field 29; the status is field 52
         return int(fields[23]) if len(fields) > 23 and fields[23].isdigit() else None
 
 
 def read_stat(pid: int | str, proc: str = "/proc") -> Stat | None:
     """
-    A process as it is now; None: there is none, or it may not be read.
+    Read /proc/PID/stat of a process; None: no such process, or not readable.
 
     Args:
-        pid: of the process.
-        proc: where the proc file system is mounted.
+        pid: pid of the process.
+        proc: mount point of the proc file system.
     """
     try:
         file = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
@@ -148,9 +148,9 @@ class Statm:
     The sizes in /proc/PID/statm, in bytes.
 
     Attributes:
-        size_bytes: of the address space.
-        shared_bytes: of files and of shared memory; a part of `resident_bytes`.
-        data_bytes: private and writable, the stack included, touched or not.
+        size_bytes: size of the address space.
+        shared_bytes: file pages and shared memory; a part of `resident_bytes`.
+        data_bytes: private writable mappings with the stack, including untouched pages.
     """
 
     __slots__ = ("data_bytes", "resident_bytes", "shared_bytes", "size_bytes")
@@ -158,7 +158,7 @@ class Statm:
     def __init__(self, data: bytes) -> None:
         """
         Raises:
-            ValueError: not a whole line of that file.
+            ValueError: not a complete line of that file.
         """
         fields = data.split()
         if len(fields) < 6:
@@ -171,11 +171,11 @@ class Statm:
 
 def read_statm(pid: int | str = "self", proc: str = "/proc") -> Statm | None:
     """
-    What a process uses now; None: there is none, or it may not be read.
+    Read the memory sizes of a process; None: no such process, or not readable.
 
     Args:
-        pid: of the process.
-        proc: where the proc file system is mounted.
+        pid: pid of the process.
+        proc: mount point of the proc file system.
     """
     try:
         return Statm(read_bytes(f"{proc}/{pid}/statm", 256))
@@ -185,12 +185,12 @@ def read_statm(pid: int | str = "self", proc: str = "/proc") -> Statm | None:
 
 def status_words(status: bytes, name: bytes, mark: bytes = b":") -> list[bytes]:
     """
-    The words of one line of /proc/PID/status or smaps_rollup; none where the line is missing.
+    The words of one line of /proc/PID/status or smaps_rollup; empty if the line is missing.
 
     Args:
         status: content of the file.
-        name: of the line, such as `Uid`; never the first one.
-        mark: what stands after the name.
+        name: name of the line, such as `Uid`; it must not be the first line.
+        mark: character after the name.
     """
     at = status.find(b"\n%b%b" % (name, mark))
     if at < 0:
@@ -202,11 +202,11 @@ def status_words(status: bytes, name: bytes, mark: bytes = b":") -> list[bytes]:
 
 def status_bytes(status: bytes, name: bytes) -> int | None:
     """
-    The size in one line of /proc/PID/status or smaps_rollup; None: not in it, so not zero.
+    The size in bytes in one line of /proc/PID/status or smaps_rollup; None: the line is missing.
 
     Args:
         status: content of the file.
-        name: of the line, such as `VmSwap` or, from Linux 4.5 on, `RssShmem`.
+        name: name of the line, such as `VmSwap` or, since Linux 4.5, `RssShmem`.
     """
     words = status_words(status, name)
     kib = parse_number(words[0]) if words else None
@@ -214,17 +214,17 @@ def status_bytes(status: bytes, name: bytes) -> int | None:
 
 
 def parse_number(word: bytes) -> int | None:
-    """The number that a kernel file holds there; None: no number, or one beyond 64 bits."""
+    """The number in a word of a kernel file; None: not a number, or more than 64 bits."""
     return int(word) if word.isdigit() and len(word) <= _MAX_DIGITS else None
 
 
 def parse_cmdline(data: bytes) -> tuple[str, ...]:
     """
-    Arguments of /proc/PID/cmdline, printable: bytes that are not UTF-8 appear as `\\xNN`.
+    The arguments in /proc/PID/cmdline; bytes that are not UTF-8 appear as `\\xNN`.
 
-    A process may overwrite its own: then the new title is one argument.
+    A process may overwrite its command line; the new title is then one argument.
     """
-    # Programs that overwrite it leave NULs behind; an empty last argument is lost with them.
+    # Programs that overwrite it leave trailing NULs; removing them also removes empty arguments.
     trimmed = data.rstrip(b"\0")
     if not trimmed:
         return ()
@@ -233,7 +233,7 @@ def parse_cmdline(data: bytes) -> tuple[str, ...]:
 
 def parse_environ(data: bytes, wanted: Container[str]) -> dict[str, str]:
     """
-    The wanted variables of /proc/PID/environ; the rest holds secrets and is dropped.
+    The wanted variables in /proc/PID/environ; others may contain secrets and are dropped.
 
     Args:
         data: content of the file, entries separated by NUL.
@@ -250,7 +250,7 @@ def parse_environ(data: bytes, wanted: Container[str]) -> dict[str, str]:
 
 
 def parse_rlimit_as(limits: bytes) -> int | None:
-    """Soft limit of the address space, of /proc/PID/limits; None: unlimited."""
+    """Soft limit of the address space in /proc/PID/limits; None: unlimited."""
     for line in limits.splitlines():
         if line.startswith(b"Max address space"):
             soft = line[len(b"Max address space") :].split(maxsplit=1)
@@ -259,7 +259,7 @@ def parse_rlimit_as(limits: bytes) -> int | None:
 
 
 def parse_uptime(data: bytes) -> float | None:
-    """Seconds since boot, of /proc/uptime; None: not such a file."""
+    """Seconds since boot in /proc/uptime; None: invalid content."""
     words = data.split(maxsplit=1)
     try:
         return float(words[0]) if words else None
@@ -269,23 +269,23 @@ def parse_uptime(data: bytes) -> float | None:
 
 def since_boot_s() -> float:
     """
-    Seconds since the machine was started, sleep included.
+    Seconds since boot, including suspend.
 
-    Systems without CLOCK_BOOTTIME leave the sleep out. Source: clock_gettime(2).
+    Systems without CLOCK_BOOTTIME do not count suspend. Source: clock_gettime(2).
     """
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 def parse_last_pid(loadavg: bytes) -> int | None:
-    """The pid that was given out last, threads included, of /proc/loadavg; None: not in it."""
+    """The last assigned pid, threads included, in /proc/loadavg; None: missing."""
     words = loadavg.split()
-    # Emulated kernels write a 0 that never changes.
+    # Emulated kernels always write 0.
     return (parse_number(words[4]) or None) if len(words) >= 5 else None
 
 
 def pids(proc: str = "/proc") -> list[int]:
-    """Every process that can be seen; none where nothing can."""
+    """The pids of all visible processes."""
     with suppress(OSError):
         return [int(name) for name in os.listdir(proc) if name.isdigit()]
     return []
@@ -293,22 +293,22 @@ def pids(proc: str = "/proc") -> list[int]:
 
 def read_argv(pid: int, proc: str = "/proc") -> tuple[str, ...]:
     """
-    Arguments of a process, as of `parse_cmdline`; empty: none, or they may not be read.
+    The arguments of a process, see `parse_cmdline`; empty: no arguments, or not readable.
 
     Args:
-        pid: of the process, by the numbers of `proc`.
-        proc: where the proc file system is mounted.
+        pid: pid of the process in `proc`.
+        proc: mount point of the proc file system.
     """
     return parse_cmdline(read_or_empty(f"{proc}/{pid}/cmdline"))
 
 
 def read_comm(pid: int, proc: str = "/proc") -> str | None:
     """
-    What a process calls itself, 15 characters at most; None: there is none.
+    The name of a process, at most 15 characters; None: no such process.
 
     Args:
-        pid: of the process, by the numbers of `proc`.
-        proc: where the proc file system is mounted.
+        pid: pid of the process in `proc`.
+        proc: mount point of the proc file system.
     """
     name = read_or_empty(f"{proc}/{pid}/comm", 64)
     return name.decode("utf-8", "replace").strip() or None
@@ -316,9 +316,9 @@ def read_comm(pid: int, proc: str = "/proc") -> str | None:
 
 def read_uids(pid: int) -> frozenset[int]:
     """
-    Every user id that the process runs under: real, effective, saved; empty when it is gone.
+    The real, effective and saved user id of a process; empty: no such process.
 
-    A set-uid program has several: it is not its user's alone, and is left alone.
+    A set-uid program has several ids; watchdog does not act on such a program.
     """
     words = status_words(read_or_empty(f"/proc/{pid}/status"), b"Uid")
     return frozenset(int(word) for word in words[:3])
@@ -326,17 +326,17 @@ def read_uids(pid: int) -> frozenset[int]:
 
 def innermost_pid(pid: int) -> int | None:
     """
-    What a process takes for its own pid: another one than ours in a container; None: unknown.
+    The pid that a process sees as its own; it differs in a container; None: unknown.
 
-    Source: proc(5), NSpid of status: one for each namespace, the innermost last.
+    Source: proc(5), NSpid in status: one pid per namespace, the innermost last.
     """
     words = status_words(read_or_empty(f"/proc/{pid}/status"), b"NSpid")
     return parse_number(words[-1]) if words else None
 
 
 def cpu_limit_s(pid: int) -> float | None:
-    """Seconds of processor time that a process may use (RLIMIT_CPU); None: no limit, or unknown."""
-    with suppress(ImportError, AttributeError, OSError, ValueError):  # prlimit is Linux's alone
+    """CPU time limit of a process in seconds (RLIMIT_CPU); None: no limit, or unknown."""
+    with suppress(ImportError, AttributeError, OSError, ValueError):  # prlimit exists on Linux only
         import resource
 
         limits = resource.prlimit(pid, resource.RLIMIT_CPU)
@@ -347,11 +347,11 @@ def cpu_limit_s(pid: int) -> float | None:
 
 def pending_signals(pid: int) -> tuple[int, int]:
     """
-    Signals that wait for a process, those of its threads included.
+    Pending signals of a process and its threads.
 
     Returns:
-        All of them, and those that a thread would take if it ran: masks with bit N-1 for signal
-        N. Both are 0 when the process is gone.
+        Two masks with bit N-1 for signal N: all pending signals, and those that a thread does not
+        block. Both are 0 if the process does not exist.
     """
     waiting, taken = 0, 0
     with suppress(OSError, ValueError):
@@ -364,7 +364,7 @@ def pending_signals(pid: int) -> tuple[int, int]:
 
 
 def stop_pending(pid: int) -> bool:
-    """Whether a SIGSTOP was sent to the process that it has not come to yet."""
+    """Whether a SIGSTOP is pending for a process."""
     import signal
 
     status = read_or_empty(f"/proc/{pid}/status")
@@ -379,22 +379,22 @@ def _signal_mask(status: bytes, name: bytes) -> int:
 
 def all_halted(pids: Iterable[int], waits: Collection[bytes] = _HALTED) -> bool:
     """
-    Whether no thread of these processes can run before somebody lets it.
+    Whether all threads of these processes are stopped until another process continues them.
 
     Args:
-        pids: of the processes.
-        waits: kernel functions in which a thread cannot run, beside being stopped or ended.
+        pids: pids of the processes.
+        waits: kernel functions in which a waiting thread counts as stopped.
 
     Source: proc(5), wchan; kernel, mm/memcontrol-v1.c and kernel/cgroup/legacy_freezer.c.
     """
     for pid in pids:
         folder = f"/proc/{pid}/task"
-        with suppress(OSError):  # it is gone
+        with suppress(OSError):  # the process ended
             for thread in os.listdir(folder):
                 stat = read_stat(thread, folder)
                 if stat is None or stat.state in "XZTt":
                     continue
-                # Read before: one that has ended meanwhile is not in the way.
+                # Read wchan before the check for existence: a thread that ended meanwhile is fine.
                 wchan = read_or_empty(f"{folder}/{thread}/wchan", 64)
                 if wchan not in waits and os.path.exists(f"{folder}/{thread}"):
                     return False
@@ -403,14 +403,14 @@ def all_halted(pids: Iterable[int], waits: Collection[bytes] = _HALTED) -> bool:
 
 def is_interactive_shell(stat: Stat, proc: str = "/proc") -> bool:
     """
-    Somebody types in it: a shell that leads a terminal of its own and was given no command.
+    Whether a user types in this shell: it leads a terminal's session and runs no given command.
 
-    So `pipenv shell` and its like begin. `sh -c` in a terminal of its own, as a notebook's
-    `!command` runs, is work of the program that started it.
+    `pipenv shell` and similar tools start such shells. A notebook's `!command` runs `sh -c` in a
+    new terminal, which is work of the notebook.
 
     Args:
-        stat: of the process.
-        proc: where the proc file system is mounted.
+        stat: stat of the process.
+        proc: mount point of the proc file system.
     """
     if not stat.leads_terminal:
         return False
@@ -427,19 +427,18 @@ def descendants(
     roots: Iterable[Key], proc: str = "/proc", others: Collection[Key] = (), *, quick: bool = False
 ) -> list[Stat]:
     """
-    The named processes and all that descend from them, parents before children.
+    The root processes and all their descendants, parents before children.
 
-    Children are followed by their parent's pid, so those in sessions of their own are found too.
-    Whoever is gone, or whose pid has passed to another process, is left out; so are `others` and
-    interactive shells, with all that descends from them: they go their own way.
+    The parent pid links the processes, so children in new sessions are found too. Roots that have
+    ended are left out, even if another process reused the pid. `others` and interactive shells are
+    left out with their descendants, because they are independent of the roots.
 
     Args:
-        roots: pid and start time of each.
-        proc: where the proc file system is mounted.
-        others: pid and start time of those that are left out.
-        quick: ask the kernel for the children: as long as the family takes, not all of /proc. While
-            children begin and end one may be left out (proc(5), children). Kernels that list none
-            are read whole.
+        roots: (pid, start time) of each root.
+        proc: mount point of the proc file system.
+        others: (pid, start time) of processes to leave out.
+        quick: read the kernel's lists of children instead of all of /proc. It can miss a child
+            while others start or end (proc(5), children). Without such lists all of /proc is read.
     """
     roots = list(roots)
     if quick and any(os.path.exists(f"{proc}/{pid}/task/{pid}/children") for pid, _ in roots):
@@ -496,11 +495,11 @@ def _collect_descendants(
 
 def is_below_shell(pid: int, root: int) -> bool:
     """
-    Whether an interactive shell stands between a process and `root`, from which it descends.
+    Whether an interactive shell is between a process and its ancestor `root`.
 
     Args:
-        pid: of the process.
-        root: pid of the task that it belongs to.
+        pid: pid of the process.
+        root: root pid of the process's task.
     """
     seen = {0, 1, root}
     while pid not in seen:
@@ -516,11 +515,11 @@ def is_below_shell(pid: int, root: int) -> bool:
 
 def ancestors(pid: int, proc: str = "/proc") -> frozenset[int]:
     """
-    The process, its parent, and so on up to the first one.
+    The pids of a process and all its ancestors.
 
     Args:
-        pid: of the process, by the numbers of `proc`.
-        proc: where the proc file system is mounted.
+        pid: pid of the process in `proc`.
+        proc: mount point of the proc file system.
     """
     seen: set[int] = set()
     while pid > 0 and pid not in seen:
@@ -533,24 +532,24 @@ def ancestors(pid: int, proc: str = "/proc") -> frozenset[int]:
 
 
 def open_pidfd(pid: int) -> int | None:
-    """A descriptor that becomes readable when `pid` ends; None: there is none, or it has ended."""
-    with suppress(AttributeError, OSError):  # Linux alone
+    """A descriptor that becomes readable when `pid` ends; None: unsupported, or ended already."""
+    with suppress(AttributeError, OSError):  # Linux only
         return os.pidfd_open(pid)
     return None
 
 
 def exit_status(pid: int, start_time: int, pidfd: int | None, proc: str = "/proc") -> int | None:
     """
-    Status of an ended process as wait(2) gives it; None when it is not known any more.
+    The exit status of an ended process as from wait(2); None: no longer known.
 
-    Who is not its parent finds it in /proc until the parent has reaped it, and since Linux 6.15
-    behind a pidfd.
+    /proc has the status until the parent reaps the process. Since Linux 6.15 a pidfd has it after
+    that.
 
     Args:
-        pid: of the process.
-        start_time: field 22 of its stat: the pid may be another's by now.
-        pidfd: from `open_pidfd`, opened while it lived.
-        proc: where proc is mounted.
+        pid: pid of the process.
+        start_time: field 22 of its stat, because another process may have the pid by now.
+        pidfd: result of `open_pidfd` while the process lived.
+        proc: mount point of the proc file system.
     """
     status = _pidfd_exit_status(pidfd)
     if status is not None:
@@ -560,13 +559,13 @@ def exit_status(pid: int, start_time: int, pidfd: int | None, proc: str = "/proc
         status = stat.wait_status
         if status is not None:
             return status
-    # The descriptor knows it from the moment on at which the parent reaps it, /proc up to then:
-    # that moment may have been between the two.
+    # The parent may have reaped the process between the two reads: /proc has the status before
+    # that moment, the pidfd after it.
     return _pidfd_exit_status(pidfd)
 
 
 def _pidfd_exit_status(pidfd: int | None) -> int | None:
-    """What the kernel keeps behind a pidfd once the process is reaped; None: not yet, or never."""
+    """The exit status from a pidfd of a reaped process; None: not reaped, or unsupported."""
     if pidfd is None:
         return None
     import fcntl
@@ -583,16 +582,17 @@ def _pidfd_exit_status(pidfd: int | None) -> int | None:
 
 def is_ending(pid: int, start_time: int, proc: str = "/proc") -> bool:
     """
-    Whether a process is on its way out, and how it ended cannot be asked yet.
+    Whether a process is exiting, so that its exit status is not available yet.
 
-    Its memory goes first: from then on it has neither a size nor a command line. A large program
-    stays so for as long as that takes, some 0.2 s for each GB, and seconds on a busy machine.
-    Source: proc(5) field 9 of stat; kernel, include/linux/sched.h (PF_EXITING).
+    The kernel frees the memory first; the process then has neither a size nor a command line. This
+    takes about 0.2 s per GB, and seconds on a busy machine.
 
     Args:
-        pid: of the process.
-        start_time: field 22 of its stat: the pid may be another's by now.
-        proc: where proc is mounted.
+        pid: pid of the process.
+        start_time: field 22 of its stat, because another process may have the pid by now.
+        proc: mount point of the proc file system.
+
+    Source: proc(5), field 9 of stat; kernel, include/linux/sched.h (PF_EXITING).
     """
     stat = read_stat(pid, proc)
     return stat is not None and stat.start_ticks == start_time and stat.is_exiting

@@ -1,1 +1,1 @@
-"""How numbers, names and secrets are shown: floats and strings in, strings out."""
+"""Format numbers and names, and hide secrets: numbers and strings in, strings out."""

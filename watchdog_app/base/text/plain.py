@@ -1,11 +1,11 @@
-"""Untrusted text made safe to show: in a notification, a file, a log. No secrets, one line."""
+"""Make untrusted text safe for notifications, files and logs: one line, without secrets."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-# Of a task: the longest name that a file can have, and a folder's before `__main__.py`.
+# Characters of a task name: the longest file name, plus the folder before `__main__.py`.
 LONGEST_NAME = 270
 _ELLIPSIS = "\u2026"
 _SIMPLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@-]*")
@@ -13,7 +13,7 @@ _SIMPLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@-]*")
 HIDDEN = "***"
 _MAX_WORDS = 60
 _LONGEST_WORD = 300
-# Parts of an option's name: whole words, for --tokenizer and --max-tokens are no secrets.
+# Parts of an option name. Only whole words count: --tokenizer and --max-tokens are not secrets.
 _SECRET = frozenset(
     (
         "token", "secret", "password", "passwd", "passwort", "pass", "pwd", "passphrase", "apikey",
@@ -23,7 +23,7 @@ _SECRET = frozenset(
 _KEYS = frozenset(("api", "access", "secret", "private", "auth", "account", "wandb", "hf", "openai",
                    "aws", "azure", "storage", "license", "ssh", "encryption"))  # fmt: skip
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-# What is a secret by its own form, wherever it stands.
+# Secrets that are recognizable by their form alone.
 _BY_FORM = re.compile(
     r"\b(?:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abpr]-|AKIA|ASIA|AIza|ya29\.|eyJ[\w-]+\.)"
     r"[\w.+/=-]{8,}"
@@ -37,19 +37,19 @@ _ASSIGNED = re.compile(
 
 def clean(text: str, limit: int = 60) -> str:
     """
-    One line of plain text of at most `limit` characters.
+    One line of plain text with at most `limit` characters.
 
-    What cannot be shown, or would change how the rest is shown, becomes a `?`; every run of
-    blanks becomes one; a name that is too long loses its middle, as both ends tell it apart.
+    Unprintable characters and those that change the display of others become `?`. A run of spaces
+    becomes one space. A text that is too long loses its middle, because both ends identify it.
 
     Args:
-        text: untrusted.
-        limit: most characters of the result.
+        text: untrusted text.
+        limit: maximum length of the result, in characters.
     """
-    # Blanks first: a tab or a line end is one, and no harm.
+    # Spaces first: tabs and line ends count as spaces and are harmless.
     line = " ".join(text[: 20 * limit].split())
-    # Not printable are control characters, invisible ones (bidirectional overrides, joiners),
-    # halves of pairs (bytes that are not UTF-8), and what is no character at all.
+    # Unprintable are control characters, invisible characters (bidirectional overrides, joiners),
+    # lone surrogates (bytes that are not UTF-8) and unassigned code points.
     shown = "".join(c if c.isprintable() else "?" for c in line)
     if not shown:
         return "(no name)"
@@ -58,11 +58,11 @@ def clean(text: str, limit: int = 60) -> str:
 
 def shortened(text: str, limit: int = LONGEST_NAME) -> str:
     """
-    The text as it is, without its middle where it is longer than `limit` characters.
+    The text, without its middle if it is longer than `limit` characters.
 
     Args:
-        text: of any length.
-        limit: most characters of the result.
+        text: text of any length.
+        limit: maximum length of the result, in characters.
     """
     if len(text) <= limit:
         return text
@@ -72,17 +72,17 @@ def shortened(text: str, limit: int = LONGEST_NAME) -> str:
 
 def shell_argument(name: str, pid: int) -> str:
     """
-    A task on the command line: its name where that is safe to paste, else its pid.
+    A task as a command line argument: its name if it is safe to paste, else its pid.
 
     Args:
-        name: of the task.
-        pid: of its root process.
+        name: name of the task.
+        pid: pid of the task's root process.
     """
     return name if _SIMPLE.fullmatch(name) and len(name) <= 60 else str(pid)
 
 
 def redact_argv(argv: Sequence[str]) -> list[str]:
-    """A command line without secrets, and no longer than is of use."""
+    """A command line without secrets, limited in length."""
     found: list[str] = []
     hidden = False
     for word in argv[:_MAX_WORDS]:
@@ -100,7 +100,7 @@ def redact_argv(argv: Sequence[str]) -> list[str]:
 
 
 def redact(text: str) -> str:
-    """A text, such as that of an error, without the secrets in it."""
+    """A text, such as an error message, with its secrets hidden."""
     text = _IN_URL.sub(rf"\g<1>{HIDDEN}@", text)
     text = _BY_FORM.sub(HIDDEN, text)
     return _ASSIGNED.sub(rf"\g<1>{HIDDEN}", text)

@@ -1,9 +1,9 @@
 """
-Numbers as people read them, and back. Inside everything is bytes and seconds.
+Format quantities for the user and parse them. Inside the program all values are bytes and seconds.
 
-Binary units are written GiB, MiB, KiB in every text that leaves the program. Figures in table cells
-have a full form and a compact one for narrow terminals (`12.3G`, `4m (3-7m)`). Unknown reads `N/A`,
-and no forecast `-`; neither is ever a zero.
+Texts use the binary units GiB, MiB and KiB. Figures in table cells have a full form and a compact
+form for narrow terminals (`12.3G`, `4m (3-7m)`). An unknown value is `N/A`, a missing forecast is
+`-`; neither is ever shown as zero.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ UNKNOWN = "N/A"
 NONE = "-"
 
 UNIT_SIGNS = {"celsius": "°C", "watts": "W"}
-AUTOMATIC_LIMIT = "follows the machine's free memory"  # of a guard whose limit nobody gave
-_RESERVE_GIVEN = ("finishing", "refusing", "exiting", "ending")  # states of a guard
+AUTOMATIC_LIMIT = "follows the machine's free memory"  # of a guard without a user's limit
+_RESERVE_GIVEN = ("finishing", "refusing", "exiting", "ending")  # guard states with the reserve
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgt])i?b?|b)?\s*", re.IGNORECASE)
 _SIZE_FACTOR = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": TIB}
@@ -44,13 +44,13 @@ _DURATION_FACTOR = {
 
 
 def format_bytes(value: float | None) -> str:
-    """`5.3 GiB`, `812 MiB`, `0 B`; `N/A` for None, never a zero that was not measured."""
+    """Format a size: `5.3 GiB`, `812 MiB`, `0 B`; None is `N/A`, never zero."""
     if value is None or not math.isfinite(value):
         return "N/A"
     sign = "-" if value < 0 else ""
     size = abs(value)
     for factor, unit in ((TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        # 0.9995 so that 1023.6 MiB reads "1.00 GiB" and never "1024 MiB".
+        # 0.9995 so that 1023.6 MiB becomes "1.00 GiB", not "1024 MiB".
         if size >= factor * 0.9995:
             shown = size / factor
             digits = 2 if shown < 9.995 else 1 if shown < 99.95 else 0
@@ -59,17 +59,17 @@ def format_bytes(value: float | None) -> str:
 
 
 def parse_pid(text: str) -> int | None:
-    """The pid that a text of digits alone means; None: it is a name, a path or a kernel id."""
+    """Parse a text of digits as a pid; None: a name, a path or a kernel id."""
     text = text.strip()
-    # No pid is longer; more digits than that need not be converted.
+    # Pids are shorter than 18 digits, so the rest need not be converted.
     return int(text[:18]) if text.isascii() and text.isdigit() else None
 
 
 def size_above(bytes_: float) -> str:
     """
-    A round size about a third above, as somebody would type it: `400M`, `1.25G`, `16G`.
+    A round size about a third larger, as a command line argument: `400M`, `1.25G`, `16G`.
 
-    It has the figure and the unit that `format_bytes` shows once it is in force.
+    `format_bytes` shows the same number and unit for this size.
     """
     wanted = int(bytes_) * 4 // 3
     if wanted < 1000 * MIB:
@@ -79,7 +79,7 @@ def size_above(bytes_: float) -> str:
 
 
 def format_rate(bytes_per_s: float | None) -> str:
-    """`+21.0 MiB/s`, `-3.20 MiB/s`; `0` when nothing moves; `N/A` for None."""
+    """Format a rate: `+21.0 MiB/s`, `-3.20 MiB/s`; below 1 B/s: `0`; None: `N/A`."""
     if bytes_per_s is None or not math.isfinite(bytes_per_s):
         return "N/A"
     if abs(bytes_per_s) < 1:
@@ -88,7 +88,7 @@ def format_rate(bytes_per_s: float | None) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """`0.2 s`, `45 s`, `4 min 10 s`, `2 h 05 min`, `3 d 4 h`; `N/A` for None or infinity."""
+    """Format a duration: `45 s`, `4 min 10 s`, `2 h 05 min`, `3 d 4 h`; None, infinity: `N/A`."""
     if seconds is None or not math.isfinite(seconds):
         return "N/A"
     sign = "-" if seconds < 0 else ""
@@ -109,7 +109,7 @@ def format_duration(seconds: float | None) -> str:
 
 
 def format_rough_duration(seconds: float) -> str:
-    """A duration with two figures at most: `3 s`, `25 s`, `4 min`, `1.5 h`, `2 d`."""
+    """Format a duration with at most two digits: `3 s`, `25 s`, `4 min`, `1.5 h`, `2 d`."""
     if seconds < 10:
         return f"{max(1, round(seconds))} s"
     if seconds < 57.5:
@@ -126,7 +126,7 @@ def format_rough_duration(seconds: float) -> str:
 
 
 def format_step(seconds: float | None) -> str:
-    """What one step takes: `20 ms`, `1.5 s`; `N/A` for None."""
+    """Format the time of a step: `20 ms`, `1.5 s`; None: `N/A`."""
     if seconds is None or not 0 <= seconds < 0.95:
         return format_duration(seconds)
     return f"{1000 * seconds:.0f} ms" if seconds >= 0.0095 else f"{1000 * seconds:.1g} ms"
@@ -134,10 +134,10 @@ def format_step(seconds: float | None) -> str:
 
 def parse_bytes(text: str) -> int:
     """
-    Bytes from `12G`, `512 MiB`, `1.5gb` or `4096`; every unit is binary.
+    Parse a size such as `12G`, `512 MiB`, `1.5gb` or `4096`, in bytes. All units are binary.
 
     Raises:
-        ValueError: the text is no size.
+        ValueError: the text is not a size.
     """
     found = _SIZE.fullmatch(text)
     if not found:
@@ -147,10 +147,10 @@ def parse_bytes(text: str) -> int:
 
 def parse_duration(text: str) -> float:
     """
-    Seconds from `90`, `90s`, `15 min`, `2h` or `250ms`.
+    Parse a duration such as `90`, `90s`, `15 min`, `2h` or `250ms`, in seconds.
 
     Raises:
-        ValueError: the text is no duration.
+        ValueError: the text is not a duration.
     """
     found = _DURATION.fullmatch(text)
     if not found:
@@ -160,10 +160,10 @@ def parse_duration(text: str) -> float:
 
 def exact_duration(seconds: float) -> str:
     """
-    A duration in the largest unit that needs no fraction, such as "90 s", "1 d" or "20 ms".
+    Format a duration in the largest unit without a fraction: "90 s", "1 d" or "20 ms".
 
     Args:
-        seconds: at least 0.
+        seconds: duration, at least 0.
     """
     for unit, unit_s in (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
         if seconds >= unit_s and seconds % unit_s == 0:
@@ -172,7 +172,7 @@ def exact_duration(seconds: float) -> str:
 
 
 def number_or_none(value: Any) -> float | None:
-    """A finite number, or None for anything else."""
+    """The value if it is a finite number, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return value if math.isfinite(value) else None
@@ -180,11 +180,11 @@ def number_or_none(value: Any) -> float | None:
 
 def size(value: Any, *, compact: bool = False) -> str:
     """
-    `11.2 GiB`, compact `11.2G`; `0 B`, compact `0`.
+    Format a size: `11.2 GiB`, compact `11.2G`; `0 B`, compact `0`.
 
     Args:
-        value: bytes; anything else than a number reads `N/A`.
-        compact: without blank and unit of two letters.
+        value: size in bytes; `N/A` if it is not a number.
+        compact: leave out the space and shorten the unit.
     """
     text = format_bytes(number_or_none(value))
     return _compact(text) if compact else text
@@ -192,11 +192,11 @@ def size(value: Any, *, compact: bool = False) -> str:
 
 def rate(value: Any, *, compact: bool = False) -> str:
     """
-    `+21.0 MiB/s`, compact `+21M/s`; `0` below a KiB a second, which is no trend.
+    Format a rate: `+21.0 MiB/s`, compact `+21M/s`; `0` below 1 KiB/s, which is too slow to matter.
 
     Args:
-        value: bytes a second; anything else than a number reads `N/A`.
-        compact: without blank and unit of two letters.
+        value: bytes per second; `N/A` if it is not a number.
+        compact: leave out the space and shorten the unit.
     """
     known = number_or_none(value)
     if known is not None and abs(known) < 1024:
@@ -206,20 +206,20 @@ def rate(value: Any, *, compact: bool = False) -> str:
 
 
 def whole(value: Any) -> str:
-    """A count, a pid or a percentage as a whole number."""
+    """Format a count, a pid or a percentage as an integer."""
     known = number_or_none(value)
     return UNKNOWN if known is None else f"{known:.0f}"
 
 
 def ratio(value: Any) -> str:
-    """`72 %` of a ratio of 0.72."""
+    """Format a ratio as a percentage: 0.72 becomes `72 %`."""
     known = number_or_none(value)
-    # Rounded down: 100 % is said when nothing is left, not a moment before.
+    # Round down, so that 100 % only appears when nothing is left.
     return UNKNOWN if known is None else f"{math.floor(known * 100 + 1e-9)} %"
 
 
 def moment(value: Any) -> str:
-    """`14:05`, with the day where that is not today's; empty when there is none."""
+    """Format a time: `14:05`, with the date if it is not today; empty if unknown."""
     known = number_or_none(value)
     if known is None:
         return ""
@@ -232,11 +232,11 @@ def moment(value: Any) -> str:
 
 def of_limit(used: Any, limit: Any, unit: str) -> str:
     """
-    `11.2 of 15.6 GiB`, `71 of 90 °C`.
+    Format a level with its limit: `11.2 of 15.6 GiB`, `71 of 90 °C`.
 
     Args:
-        used: in `unit`.
-        limit: in `unit`.
+        used: level in `unit`.
+        limit: limit in `unit`.
         unit: "bytes", "celsius", "watts", or "ratio" of a battery.
     """
     if unit == "bytes":
@@ -244,7 +244,7 @@ def of_limit(used: Any, limit: Any, unit: str) -> str:
         if first[-3:] == second[-3:] and UNKNOWN not in (first, second):
             first = first[:-4]
         return f"{first} of {second}"
-    if unit == "ratio":  # a battery: what is used is gone
+    if unit == "ratio":  # a battery: show the rest
         known = number_or_none(used)
         return UNKNOWN if known is None else f"{max(0.0, 1 - known) * 100:.0f} % left"
     sign = UNIT_SIGNS.get(unit, unit)
@@ -253,11 +253,11 @@ def of_limit(used: Any, limit: Any, unit: str) -> str:
 
 def guard_level(guard: Any, *, automatic: bool) -> str:
     """
-    `3.10 GiB of 12.0 GiB, reserve 512 MiB`: what a program under a guard holds and may hold.
+    Format the memory of a guard: `3.10 GiB of 12.0 GiB, reserve 512 MiB`.
 
     Args:
-        guard: has `used_bytes`, `limit_bytes`, `reserve_bytes` and `state`.
-        automatic: nobody gave the limit.
+        guard: object with `used_bytes`, `limit_bytes`, `reserve_bytes` and `state`.
+        automatic: whether the limit is automatic.
     """
     limit = size(guard.limit_bytes) + (f" ({AUTOMATIC_LIMIT})" if automatic else "")
     joint = " and the reserve of " if guard.state in _RESERVE_GIVEN else ", reserve "
@@ -268,20 +268,20 @@ def eta(
     eta_s: float | None, low_s: float | None, high_s: float | None, *, compact: bool = False
 ) -> str:
     """
-    Time to exhaustion with its 80 % interval: `4 min (3-7 min)`; `-` where none is foreseen.
+    Format a time to exhaustion with its 80 % interval: `4 min (3-7 min)`; no forecast: `-`.
 
     Args:
-        eta_s: median; None: none.
-        low_s: lower end; None: no interval is shown.
-        high_s: upper end; None: it is open.
-        compact: `4m (3-7m)`.
+        eta_s: median; None: no forecast.
+        low_s: lower end of the interval; None: show no interval.
+        high_s: upper end of the interval; None: unbounded.
+        compact: short form such as `4m (3-7m)`.
     """
     if eta_s is None:
         return NONE if low_s is None else f">{_joined(_time(low_s), compact)}"
     middle = _joined(_time(eta_s), compact)
     if low_s is None or (high_s is not None and high_s < 1):
         return middle
-    # The range is rounded outwards: it never promises more than was forecast.
+    # Round the interval outwards, so that it is never narrower than the forecast.
     from_, to = _time(low_s, math.floor), None if high_s is None else _time(high_s, math.ceil)
     if to is None:
         return f"{middle} ({from_[0]}+{'' if compact else ' '}{_unit(from_[1], compact)})"
@@ -292,12 +292,13 @@ def eta(
 
 def movement(slope_per_s: Any, unit: str) -> str:
     """
-    How a resource changes, as people count: `+21.0 MiB/s`, `+2.1 °C/min`; `0` when it rests.
+    Format the change of a resource: `+21.0 MiB/s`, `+2.1 °C/min`; `0` without a change.
 
-    The use of a battery is what is gone; people count what is left: `-0.6 %/min`.
+    The level of a battery is its used share, but the text shows the change of the charge:
+    `-0.6 %/min`.
 
     Args:
-        slope_per_s: in `unit` a second.
+        slope_per_s: change in `unit` per second.
         unit: "bytes", "celsius", "watts" or "ratio".
     """
     if unit == "bytes":
@@ -311,8 +312,8 @@ def movement(slope_per_s: Any, unit: str) -> str:
 
 
 def age(seconds: float) -> str:
-    """How long ago: `now`, `12 s ago`, `3 min ago`."""
-    if seconds < 1:  # a clock that was set back included
+    """Format an age: `now`, `12 s ago`, `3 min ago`."""
+    if seconds < 1:  # also if the clock was set back
         return "now"
     return f"{format_duration(float(round(seconds)) if seconds < 60 else seconds)} ago".replace(
         ".0 s", " s"
@@ -320,7 +321,7 @@ def age(seconds: float) -> str:
 
 
 def _time(seconds: float, rounded: Callable[[float], int] = round) -> tuple[str, str]:
-    """A time in two figures: `4 min`, not `243 s`."""
+    """A duration with two digits and its unit: `4 min`, not `243 s`."""
     value = max(0.0, seconds)
     if value < 1:
         return "<1", "s"
@@ -339,7 +340,7 @@ def _unit(unit: str, compact: bool) -> str:
 
 
 def _two_figures(text: str) -> str:
-    """`+21 MiB/s` of `+21.0 MiB/s`, `+9.5 MiB/s` of `+9.54 MiB/s`."""
+    """Shorten a rate to two digits: `+21.0 MiB/s` to `+21 MiB/s`, `+9.54` to `+9.5`."""
     figure, blank, unit = text.partition(" ")
     whole_part, dot, rest = figure.partition(".")
     if not dot:

@@ -1,9 +1,9 @@
 """
-Text on a terminal: made safe to show, measured, cut, wrapped, coloured, set in columns.
+Text on a terminal: make it safe, measure, cut, wrap, colour and align it.
 
-Names of notebooks and scripts come from files that anybody may have named: escape sequences, line
-ends and direction marks are shown, never obeyed. A colour never stands alone: a word or a symbol
-beside it says the same. NO_COLOR and FORCE_COLOR as on no-color.org and force-color.org.
+Names of notebooks and scripts are untrusted. Escape sequences, line ends and direction marks in
+them are shown, not interpreted. A word or symbol always repeats the meaning of a colour. NO_COLOR
+and FORCE_COLOR work as on no-color.org and force-color.org.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _CODES = {
     "alarm": "1;31",
 }
 _UNITS = {"%", "B", "KiB", "MiB", "GiB", "TiB", "KiB/s", "MiB/s", "GiB/s", "s", "min", "h", "d"}
-_TAIL_MOST = 12  # columns of an ending that is kept when a name is cut: ".safetensors"
+_TAIL_MOST = 12  # longest file extension (columns) that a cut keeps: ".safetensors"
 
 
 def plain(value: object) -> str:
     """
-    One line of text without anything that a terminal would act on.
+    One line of text without control sequences.
 
-    Control characters, line ends, direction marks and lone surrogates (a file
-    name that is not UTF-8) are written as escapes, such as `\\x1b`.
+    Control characters, line ends, direction marks and lone surrogates (a file name that is not
+    UTF-8) become escapes such as `\\x1b`.
     """
     text = value if isinstance(value, str) else str(value)
     if text.isprintable():
@@ -45,13 +45,13 @@ def plain(value: object) -> str:
 
 
 def plain_block(value: object) -> str:
-    """As `plain`, with line ends kept and tabs as blanks."""
+    """The same as `plain`, but line ends stay and tabs become spaces."""
     text = value if isinstance(value, str) else str(value)
     return "\n".join(plain(line.expandtabs(4)) for line in text.split("\n"))
 
 
 def width(text: str) -> int:
-    """Columns that a text takes on a terminal: two for CJK and emoji, none for accents."""
+    """Width of a text in terminal columns: two for CJK and emoji, zero for combining accents."""
     if text.isascii():
         return len(text)
     return sum(_char_columns(char) for char in text)
@@ -59,12 +59,12 @@ def width(text: str) -> int:
 
 def pad(text: str, columns: int, *, right: bool = False) -> str:
     """
-    The text with blanks up to `columns`; after it, or before it when `right`.
+    The text, filled with spaces up to a width of `columns`.
 
     Args:
-        text: no wider than that.
-        columns: of the terminal.
-        right: the text stands at the right.
+        text: text, at most this wide.
+        columns: width in terminal columns.
+        right: align the text to the right.
     """
     blanks = " " * (columns - width(text))
     return blanks + text if right else text + blanks
@@ -72,12 +72,12 @@ def pad(text: str, columns: int, *, right: bool = False) -> str:
 
 def shorten(text: str, columns: int, ellipsis: str = "…") -> str:
     """
-    The text in at most `columns`, cut in the middle, its ending (`.ipynb`) kept.
+    The text in at most `columns`, cut in the middle; the file extension (`.ipynb`) stays.
 
     Args:
-        text: one line.
-        columns: of the terminal.
-        ellipsis: what stands for the part that is cut.
+        text: one line of text.
+        columns: maximum width in terminal columns.
+        ellipsis: replacement for the cut part.
     """
     if width(text) <= columns:
         return text
@@ -88,20 +88,20 @@ def shorten(text: str, columns: int, ellipsis: str = "…") -> str:
     ending = width(text[dot:]) if dot > 0 else 0
     if ending > _TAIL_MOST or ending >= room:
         ending = 0
-    # A third of what the ending leaves, so that run_a.ipynb and run_b.ipynb still differ.
+    # Keep some text before the extension, so that run_a.ipynb and run_b.ipynb still differ.
     tail = _tail(text, ending + (room - ending) // 3)
     return _head(text, room - width(tail)) + ellipsis + tail
 
 
 def wrap(text: str, columns: int | None, first: str = "", rest: str | None = None) -> list[str]:
     """
-    The text in lines of at most `columns`, broken at blanks, within a word only if it must be.
+    Wrap a text at spaces, or within a word that is too long for a line.
 
     Args:
         text: one paragraph.
-        columns: at least a few more than the indents take; None: one line, however long.
-        first: what the first line begins with.
-        rest: what the others begin with; None: blanks as wide as `first`.
+        columns: maximum width, a few columns more than the indents; None: one long line.
+        first: prefix of the first line.
+        rest: prefix of the other lines; None: spaces as wide as `first`.
     """
     if columns is None:
         columns = sys.maxsize
@@ -127,17 +127,17 @@ def wrap(text: str, columns: int | None, first: str = "", rest: str | None = Non
 
 def counted(number: int, what: str) -> str:
     """
-    `1 task`, `3 tasks`.
+    Format a count with its noun: `1 task`, `3 tasks`.
 
     Args:
-        number: how many.
+        number: the count.
         what: the noun in the singular.
     """
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _split_words(text: str) -> list[str]:
-    """What is not to be torn apart: `95 %` and `7.0 GiB` are one word each."""
+    """Split a text at spaces, but keep numbers with their units: `95 %`, `7.0 GiB`."""
     words: list[str] = []
     for word in text.split():
         if words and words[-1][-1:].isdigit() and word.rstrip(".,;:)") in _UNITS:
@@ -149,7 +149,7 @@ def _split_words(text: str) -> list[str]:
 
 def _escape(char: str) -> str:
     code = ord(char)
-    if 0xDC80 <= code <= 0xDCFF:  # surrogateescape (PEP 383): the byte that was in the file name
+    if 0xDC80 <= code <= 0xDCFF:  # surrogateescape (PEP 383): a raw byte of a file name
         return f"\\x{code - 0xDC00:02x}"
     if code < 0x20:
         return {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(char, f"\\x{code:02x}")
@@ -161,7 +161,7 @@ def _escape(char: str) -> str:
 def _char_columns(char: str) -> int:
     if char < "\u0300":
         return 1
-    from unicodedata import category, east_asian_width  # 0.4 ms: only where there is need
+    from unicodedata import category, east_asian_width  # imported here because it takes 0.4 ms
 
     if category(char) in ("Mn", "Me"):
         return 0
@@ -187,7 +187,7 @@ def _tail(text: str, columns: int) -> str:
 
 
 class Style:
-    """How text may look on one stream."""
+    """Colour and character set for text on one stream."""
 
     __slots__ = ("color", "unicode")
 
@@ -197,10 +197,10 @@ class Style:
 
     def paint(self, text: str, name: str) -> str:
         """
-        The text in a colour, or as it is where there are none.
+        The text in a colour, or unchanged if the stream has no colours.
 
         Args:
-            text: one line.
+            text: one line of text.
             name: a key of `_CODES`; empty: no colour.
         """
         if not self.color or not name or not text.strip():
@@ -209,26 +209,26 @@ class Style:
 
     @property
     def ellipsis(self) -> str:
-        """What stands where a name was cut."""
+        """The replacement for the cut part of a name."""
         return "…" if self.unicode else "~"
 
     @property
     def dot(self) -> str:
-        """What stands between two remarks on one line."""
+        """The separator between two remarks on one line."""
         return " · " if self.unicode else " | "
 
     def bar(self, ratio: float | None, columns: int) -> str:
         """
-        A bar of `columns`; a question mark where the ratio is unknown.
+        A bar of `columns`; a question mark if the ratio is unknown.
 
         Args:
-            ratio: 0 to 1; None: unknown.
-            columns: of the terminal.
+            ratio: filled share, 0 to 1; None: unknown.
+            columns: width in terminal columns.
         """
         full, empty = ("█", "░") if self.unicode else ("#", ".")
         if ratio is None:
             return "?" + " " * (columns - 1)
-        # Rounded down, so that only what is full looks full; never empty when there is something.
+        # Round down, so that only a full bar looks full; show at least one cell above 0.
         filled = min(columns, max(int(ratio * columns), 1 if ratio > 0 else 0))
         return full * filled + empty * (columns - filled)
 
@@ -237,12 +237,12 @@ def make_style(
     when: When = "auto", stream: TextIO | None = None, env: Mapping[str, str] = os.environ
 ) -> Style:
     """
-    How text may look on a stream.
+    The style for a stream.
 
     Args:
-        when: the --color option.
-        stream: None: standard output.
-        env: NO_COLOR, FORCE_COLOR and TERM are read.
+        when: value of the --color option.
+        stream: the stream; None: standard output.
+        env: environment with NO_COLOR, FORCE_COLOR and TERM.
     """
     stream = sys.stdout if stream is None else stream
     encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("_", "-")
@@ -261,13 +261,13 @@ def _wants_color(when: When, stream: TextIO | None, env: Mapping[str, str]) -> b
 
 class Table:
     """
-    Rows of cells in columns.
+    A table of aligned columns.
 
     Args:
         rows: cells as plain text, the same number in every row.
-        right: indexes of the columns that are aligned to the right.
-        gives_way: index of the column that is shortened when there is not enough room.
-        gap: blanks between columns.
+        right: indexes of right-aligned columns.
+        gives_way: index of the column to shorten if the table is too wide.
+        gap: spaces between columns.
     """
 
     def __init__(
@@ -281,7 +281,7 @@ class Table:
         self._widths = [max(width(row[column]) for row in rows) for column in range(columns)]
 
     def room(self, columns: int | None) -> int:
-        """Columns that are left for the one that gives way, of `columns` in all."""
+        """Width left for the column `gives_way` in a table of `columns` terminal columns."""
         wanted = self._widths[self._gives_way]
         if columns is None:
             return wanted
@@ -289,16 +289,16 @@ class Table:
         return min(wanted, columns - sum(others) - self._gap * len(others))
 
     def wanted(self) -> int:
-        """Columns that the one that gives way needs to be whole."""
+        """Full width of the column `gives_way`."""
         return self._widths[self._gives_way]
 
     def lines(self, columns: int | None, ellipsis: str = "…") -> list[str]:
         """
-        The rows as text without trailing blanks; columns without any text are left out.
+        The rows as text without trailing spaces; empty columns are left out.
 
         Args:
-            columns: of the terminal; None: any number.
-            ellipsis: what stands where a cell was cut.
+            columns: width of the terminal; None: unlimited.
+            ellipsis: replacement for the cut part of a cell.
         """
         widths = list(self._widths)
         widths[self._gives_way] = max(1, self.room(columns))
