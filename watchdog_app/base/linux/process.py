@@ -214,7 +214,7 @@ def status_bytes(status: bytes, name: bytes) -> int | None:
 
 
 def parse_number(word: bytes) -> int | None:
-    """The number in a word of a kernel file; None: not a number, or more than 64 bits."""
+    """A kernel file field as a number; None: not a number, or more than 64 bits."""
     return int(word) if word.isdigit() and len(word) <= _MAX_DIGITS else None
 
 

@@ -17,7 +17,7 @@ class Level(IntEnum):
     Urgency, from "nothing to do" to "unknown".
 
     Attributes:
-        word: first word of a headline.
+        word: name at the start of a headline.
         mark: prefix of a line; empty at level OK.
         exit_code: exit code of `watchdog status --check`, as for monitoring plugins.
         fault: word for a broken or slowed device.
