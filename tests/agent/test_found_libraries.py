@@ -47,7 +47,7 @@ def start(folder: Path, library: str) -> subprocess.CompletedProcess[str]:
 def test_a_librarys_training_goes_on_bit_for_bit_with_one_line(tmp_path: Path, library: str):
     """Every loss after the kill is that of the uninterrupted run; the folder is the one named."""
     if find_spec(library) is None:
-        pytest.skip(f"{library} is not installed: see docs/agent.md for what was tried with it")
+        pytest.skip(f"{library} is not installed")
     shutil.copy(PROGRAM, tmp_path / "train.py")
 
     done = start(tmp_path, library)

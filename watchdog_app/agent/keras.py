@@ -7,7 +7,7 @@ Rescues for Keras: one callback; a killed `fit` resumes at the batch where it wa
 
 Saves when the watchdog daemon asks, at the next batch boundary, in the training's own thread. The
 next run of the same program finds the newest complete rescue automatically. Supports Keras 3 on
-TensorFlow, PyTorch or JAX; for Keras 2 see `tf_keras`. See docs/agent.md for what is restored.
+TensorFlow, PyTorch or JAX; for Keras 2 see `tf_keras`. See docs/saving.md for what is restored.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Rescues for your own training loops in TensorFlow or Keras.
             rescue.step()
 
 Saves when the watchdog daemon asks, at the next `step()`. The next run of the same program
-continues after that step, with the same data in the same order. See docs/agent.md.
+continues after that step, with the same data in the same order. See docs/saving.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Rescues for Keras 2: one callback, as for Keras 3.
     model.fit(..., callbacks=[Rescue("rescues/")])
 
 For programs that import `tf_keras`, or `tf.keras` with TF_USE_LEGACY_KERAS=1. See
-docs/agent.md for what is restored.
+docs/saving.md for what is restored.
 """
 
 # ruff: noqa: D102 - the hooks and their arguments are Keras's, and documented there

@@ -139,7 +139,7 @@ class LoopWatch:
             "Not even the smallest part of a batch fits: free memory elsewhere."
             if self._shrinks
             else 'With Rescue(..., on_oom="shrink") and its helper for the step a batch that does '
-            "not fit is trained in parts: see docs/agent.md."
+            "not fit is trained in parts: see docs/saving.md."
         )
         return watch.saved_text("in a training step", path, "before that step", advice)
 
