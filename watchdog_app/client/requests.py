@@ -382,7 +382,7 @@ class SnoozeNotifications(Params, method="snooze"):
 
 
 class LimitGuard(Params, method="guard.limit"):
-    """`task`, `name`, `text` (what the guard did); refused without a [guard](guard.md)."""
+    """`task`, `name`, `text` (what the guard did); refused without a [guard](exec.md)."""
 
     task: str = text()
     limit_bytes: int | None = integer(1, _MAX_INT, default=None)  # give one of these four
@@ -456,7 +456,7 @@ class RegisterAgent(Params, method="agent.register"):
 
     If `acknowledges` is true, the daemon answers announcements with `agent.acknowledged`. `page` is
     the path of a file in memory in which the agent publishes its state
-    ([guard](guard.md#saved-from-outside)), or null.
+    ([guard](exec.md#what-is-copied-from-outside)), or null.
     """
 
     pid: int = integer(1, _MOST_PID)  # of this process; the daemon checks it with the kernel
