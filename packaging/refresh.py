@@ -3,16 +3,13 @@ Write again what is made from commands, settings and records: run after changing
 
     .venv/bin/python packaging/refresh.py
 
-The help texts in docs/cli.md, the tables of docs/configuration.md, docs/status-json.md and
-docs/protocol.md, the completion scripts, and the man page. The tests fail while any of them is
-behind.
+The tables of docs/configuration.md, docs/status-json.md and docs/protocol.md, the completion
+scripts, and the man page. The tests fail while any of them is behind.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import os
 import re
 import sys
@@ -26,43 +23,13 @@ import schema_tables
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.text.quantities import exact_duration, format_bytes
 from watchdog_app.cli.completion import SCRIPTS
-from watchdog_app.cli.dispatch import COMMANDS, GROUPS, load_command, main
+from watchdog_app.cli.dispatch import COMMANDS, GROUPS, load_command
 from watchdog_app.core.model.settings import RULE_SETTINGS, SETTINGS, Setting
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SHARE = "packaging/linux/share"
-COLUMNS = "80"
 
 _TABLE_ROW = re.compile(r"^\| `(\w+)` \|.*\| ([^|]+) \|$")
-
-_BLOCK = re.compile(r"^    \$ (watchdog[^\n]*)\n\n(?:(?:    [^\n]*)?\n)*?(?=\S|\Z)", re.MULTILINE)
-
-
-def help_of(words: list[str]) -> str:
-    """What a command line prints, on a terminal of 80 columns."""
-    before = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = COLUMNS
-    text = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(text):
-            main(words)
-    finally:
-        if before is None:
-            del os.environ["COLUMNS"]
-        else:
-            os.environ["COLUMNS"] = before
-    return text.getvalue()
-
-
-def cli_page(page: str) -> str:
-    """docs/cli.md with every help text as it is now."""
-
-    def fresh(found: re.Match[str]) -> str:
-        lines = help_of(found[1].split()[1:]).rstrip().split("\n")
-        body = "\n".join(f"    {line}".rstrip() for line in lines)
-        return f"    $ {found[1]}\n\n{body}\n\n"
-
-    return _BLOCK.sub(fresh, page).rstrip() + "\n"
 
 
 def man_page() -> str:
@@ -197,7 +164,6 @@ def _read(path: str) -> str:
 def everything() -> dict[str, str]:
     """Path below the repository: what belongs there."""
     return {
-        "docs/cli.md": cli_page(_read("docs/cli.md")),
         "docs/configuration.md": settings_page(_read("docs/configuration.md")),
         "docs/status-json.md": schema_tables.page(_read("docs/status-json.md")),
         "docs/status.schema.json": schema_tables.schema(),

@@ -38,7 +38,6 @@ def validator():
 @pytest.mark.parametrize(
     "path",
     [
-        "docs/cli.md",
         "docs/configuration.md",
         "docs/status-json.md",
         "docs/status.schema.json",
@@ -115,31 +114,41 @@ def test_the_page_shows_what_is_really_printed():
     )
 
     shown = picture.split("\n    ! Memory pressure")[0].rstrip()
-    assert shown in (ROOT / "docs/cli.md").read_text()
+    assert shown in (ROOT / "docs/status.md").read_text()
 
 
 @pytest.mark.parametrize("head", HEADS)
 def test_every_column_is_explained(head):
-    """In the page on the command line."""
-    assert f"`{head}`" in (ROOT / "docs/cli.md").read_text()
+    """In the page on the status."""
+    assert f"`{head}`" in (ROOT / "docs/status.md").read_text()
 
 
 @pytest.mark.parametrize(
     "word",
     [
         *("ok", "watch", "warn", "save", "pause"),
-        *("Task", "Ceiling", "Incident", "Culprit", "Rescue", "Agent", "Headroom", "Stale"),
+        *("Task", "Resource", "Guard", "Incident", "Contributor", "Rescue", "Agent", "Stale"),
     ],
 )
-def test_the_glossary_knows_the_words_that_are_shown(word):
-    """A word on the screen is defined once."""
-    text = (ROOT / "docs/glossary.md").read_text()
+def test_the_words_that_are_shown_are_defined(word):
+    """In the table of words of the page on the status."""
+    words = (ROOT / "docs/status.md").read_text().partition("## Words")[2]
 
-    assert f"**{word}**" in text or f"`{word}`" in text
+    assert f"**{word}**" in words or f"`{word}`" in words
 
 
-def test_links_of_these_pages_lead_somewhere():
-    """Relative ones; anchors are not followed."""
-    for page in ("cli.md", "status-json.md", "glossary.md"):
-        for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / "docs" / page).read_text()):
-            assert (ROOT / "docs" / target).exists(), f"{page}: {target}"
+@pytest.mark.parametrize(
+    "page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda one: one.name
+)
+def test_links_of_the_pages_lead_somewhere(page):
+    """Relative ones, with their anchors."""
+    for target, _, anchor in re.findall(r"\]\(([^)#:\s]*)(#([^)\s]+))?\)", page.read_text()):
+        linked = page.parent / target if target else page
+        assert linked.exists(), f"{page.name}: {target}"
+        assert not anchor or anchor in anchors(linked), f"{page.name}: {target}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Of the headings of a page, as GitHub makes them."""
+    heads = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
