@@ -48,7 +48,7 @@ class Estimate:
     The memory that a training will need, in bytes.
 
     The parts need not add up to the peak: gradients are created while activations are freed.
-    `low_bytes` and `high_bytes` enclose most of the measured runs (docs/estimate.md).
+    `low_bytes` and `high_bytes` enclose most of the measured runs (docs/doctor.md).
     """
 
     framework: str  # "tensorflow", "jax", "torch"
