@@ -52,11 +52,10 @@ def test_each_module_that_the_architecture_names_is_there():
     assert [] == sorted(name for name in named if not is_there(name))
 
 
-@pytest.mark.parametrize("name", ["reliability.md", "security.md"])
-def test_each_promise_names_what_shows_it(name: str):
+def test_each_promise_names_what_shows_it():
     """A row of promises without a test, a measurement or a way to see it is a wish."""
     rows, promises = [], False
-    for line in (ROOT / "docs" / name).read_text().splitlines():
+    for line in (ROOT / "docs" / "promises.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if cells[0] == "promise":
             promises = True
@@ -65,5 +64,5 @@ def test_each_promise_names_what_shows_it(name: str):
         elif promises and not cells[0].startswith("---"):
             rows.append(cells)
 
-    assert len(rows) > 10
-    assert [] == [cells[0] for cells in rows if len(cells) != 3 or not cells[2]]
+    assert len(rows) > 90
+    assert [] == [cells[0] for cells in rows if len(cells) != 2 or not cells[1]]
