@@ -20,6 +20,7 @@ _ALWAYS_KNOWN = ("time", "time_unix_s")  # of the command's output, also without
 _TYPES = {"float": "number", "int": "integer", "str": "text", "bool": "boolean"}
 _UNITS = (  # ending of the key, unit; the first that fits
     ("_bytes_per_s", "bytes/s"),
+    ("_per_s", "per s"),
     ("_unix_s", "s since 1970"),
     ("_bytes", "bytes"),
     ("_percent", "%"),
