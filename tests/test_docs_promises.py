@@ -31,6 +31,18 @@ def test_each_test_that_a_document_names_is_there(document: Path, known: set[str
     assert [] == sorted(each for each in set(PLACES.findall(text)) if not (ROOT / each).exists())
 
 
+def test_each_page_that_the_program_names_is_there():
+    """Help texts, messages and docstrings name pages of the documentation."""
+    named = {
+        page
+        for path in (ROOT / "watchdog_app").rglob("*.py")
+        for page in re.findall(r"docs/[\w.-]+\.(?:md|json)", path.read_text())
+    }
+
+    assert len(named) > 5
+    assert [] == sorted(page for page in named if not (ROOT / page).exists())
+
+
 def is_there(name: str) -> bool:
     """Whether `package.module` exists, or `package.module.word` with that word in it."""
     place = ROOT / "watchdog_app" / Path(*name.split("."))
