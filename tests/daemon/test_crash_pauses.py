@@ -225,7 +225,7 @@ def test_with_full_disks_it_goes_on_watching_and_acting(world):
     assert "T" == world.state_letter(pid)
     assert f"kill -CONT {pid}" in world.log()
     found = world.problems()
-    assert "Watching and acting go on" in found["journal"]
+    assert "continues to watch and act" in found["journal"]
     assert "What is paused cannot be written" in found["pauses"]
     disk.works()
     world.until(lambda: {"journal", "pauses"}.isdisjoint(world.problems()), "it recovers", 40)

@@ -47,7 +47,7 @@ def test_under_a_failing_state_folder_trainings_are_watched_and_saved(me, disk):
     state.away()
     disk(STATE)
 
-    assert "Watching and acting go on" in told[0]
+    assert "continues to watch and act" in told[0]
     until((STATE / "journal.db").exists, "a journal on the disk in its place")
     until(lambda: not journal_faults(me), "the fault is over")
     assert first == me.daemon_pid()

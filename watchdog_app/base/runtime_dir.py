@@ -88,7 +88,7 @@ def _check_parent(path: str, found: os.stat_result) -> None:
         WatchdogError: they can.
     """
     if found.st_mode & stat.S_ISVTX:
-        return  # sticky: only owners can rename; in a sandbox, user nobody may seem to own it
+        return  # sticky: only owners can rename; in a sandbox the overflow user may seem to own it
     if paths.is_foreign(found) or paths.is_writable_by_others(found):
         remedy = "Let WATCHDOG_RUNTIME_DIR name a folder below one of your own."
         if found.st_uid == os.geteuid():

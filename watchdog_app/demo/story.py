@@ -182,7 +182,7 @@ class Story:
         """Print the cause of death, its cost, and the daemon's explanation."""
         report = self.report
         if status > 0 and group.kind != "address space limit":
-            raise self._failure("The training failed by itself", "train.log")
+            raise self._failure("The training failed before any memory ran out", "train.log")
         written = losses.read(self._path("losses.csv"))
         if not written or self._rescue is None:
             raise self._failure("The training died before a rescue was made", "daemon.log")

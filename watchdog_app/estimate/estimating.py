@@ -223,7 +223,7 @@ def _held_ready(dataset: Any, data_bytes: int, notes: list[str]) -> Ready:
     if isinstance(workers, int):
         waiting = workers * (getattr(dataset, "prefetch_factor", None) or 2)
         if workers:
-            notes.append(f"{workers} worker processes have memory of their own beside this.")
+            notes.append(f"{workers} worker processes need memory in addition to this.")
         return Ready(waiting * data_bytes, f"{waiting} batches of {workers} workers")
     notes.append(f"a {type(dataset).__name__} does not tell what it holds ready.")
     return Ready()

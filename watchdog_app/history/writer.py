@@ -292,7 +292,7 @@ class JournalWriter:
         self.fault = Fault(
             "journal",
             f"The journal in {self._folder} cannot be written: {cause}. "
-            "Watching and acting go on; what happens now may be missing from the history.",
+            "The daemon continues to watch and act; the history may miss what happens now.",
             (
                 "Move it away, or make it yours (chown); it is tried again every ten seconds."
                 if isinstance(cause, PermissionError)

@@ -515,7 +515,7 @@ class Incident(Record):
     resource: str  # kind of the resource, or gpu_fault, throttling, stalled, unplugged
     subject: str  # identity within its kind
     label: str | None  # name for the user
-    blame: str  # measure of the contributors' share: growth, owner, work or nobody
+    blame: str  # measure of the contributors' share: growth, owner, work or "nobody"
     stage: str  # current stage of the policy: ok, watch, warn, save or pause
     peak: str  # the highest stage so far
     level: Level  # urgency for the user

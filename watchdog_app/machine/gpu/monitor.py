@@ -50,7 +50,7 @@ _ASLEEP = "It sleeps, powered down by the system, and is left alone."
 _SILENT = "The driver has not answered in time: its figures are not known."
 _SKIPPED = "The driver hung or crashed when asked about this GPU; it is asked again later."
 _MISSING = "The driver no longer lists this GPU."
-_NOT_READ = "It was not read for a while: nobody uses it, and so it may sleep."
+_NOT_READ = "Its figures are old: no program uses it, so it is read rarely and may sleep."
 
 
 @dataclass(slots=True)

@@ -222,9 +222,9 @@ _INIT_FAULTS: dict[int, tuple[str, str]] = {
 def _mismatch_fault(library: str | None, module: str | None, *, reading: bool) -> Fault:
     versions = f" (library {library}, loaded module {module})" if library and module else ""
     means = (
-        "GPU jobs that run go on and are still watched; new ones fail until then."
+        "Running GPU jobs continue and are still watched; new ones fail until then."
         if reading
-        else f"GPU jobs that run go on, new ones fail. {NOT_WATCHED}"
+        else f"Running GPU jobs continue, new ones fail. {NOT_WATCHED}"
     )
     return Fault(
         UPDATED,

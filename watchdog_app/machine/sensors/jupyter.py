@@ -267,7 +267,7 @@ def request_sessions(info_path: str, timeout_s: float) -> dict[str, tuple[Sessio
     if status is None:
         raise Unsupported(f"the Jupyter server of {info_path} does not speak HTTP")
     if status[1] in (b"401", b"403"):
-        raise Denied(f"the Jupyter server of {info_path} lets nobody in by token")
+        raise Denied(f"the Jupyter server of {info_path} does not accept its token")
     if status[1] != b"200":
         raise Unsupported(f"the Jupyter server of {info_path} answers {status[1].decode()}")
     return parse_sessions(body, info.root_dir)
