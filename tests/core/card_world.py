@@ -1,10 +1,9 @@
-"""
-A machine with graphics cards made of records, to drive the engine reading by reading.
+"""A simulated machine with graphics cards, which drives the engine one sample at a time.
 
-    world = CardWorld(cards=2)
-    world.on(0, world.program(100, "train.ipynb"))
-    world.run(10)                      # ten readings, a second each
-    world.gpus[1] = replace(world.gpus[1], state=GpuState.LOST)
+world = CardWorld(cards=2)
+world.on(0, world.program(100, "train.ipynb"))
+world.run(10)                      # ten samples, one per second
+world.gpus[1] = replace(world.gpus[1], state=GpuState.LOST)
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from watchdog_app.core.model.resource import Reading
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.policy.engine import Engine, TickResult
 
-WALL_S = 1.7e9  # wall time when the monotonic clock stood at 0
+WALL_S = 1.7e9  # wall time at which the monotonic clock was 0
 
 
 def task(pid: int, name: str, cpu_s: float = 0.0, state: str = "R", workers: int = 0) -> Task:
@@ -43,7 +42,7 @@ def task(pid: int, name: str, cpu_s: float = 0.0, state: str = "R", workers: int
 
 
 def card(index: int, **more: object) -> Gpu:
-    """A card of 24 GiB at work."""
+    """A busy card of 24 GiB."""
     known = Gpu(
         id=f"GPU-{index}",
         uuid=f"GPU-{index}",
@@ -62,7 +61,7 @@ def card(index: int, **more: object) -> Gpu:
 
 
 class CardWorld:
-    """Tasks, cards, agents, a clock, and an engine that watches them."""
+    """Tasks, cards, agents, a clock, and an engine that monitors them."""
 
     def __init__(self, cards: int = 1, settings: Settings | None = None) -> None:
         self.gpus = [card(index) for index in range(cards)]
@@ -70,8 +69,8 @@ class CardWorld:
         self.faults: tuple[Fault, ...] = ()
         self.engine = Engine(settings or Settings(), UID)
         self.now = 1000.0
-        self.wall_s = WALL_S  # as it was when the other clock stood at 0: it can be set
-        self.read = True  # whether the cards are read anew
+        self.wall_s = WALL_S  # wall time at which the monotonic clock was 0; a test may set it
+        self.read = True  # whether a sample reads the cards again
         self.log: list[Decision] = []
         self.notices: list[Notification] = []
         self.closed: list[str] = []
@@ -85,7 +84,7 @@ class CardWorld:
     def program(
         self, pid: int, name: str, *, agent: bool = False, cores: float = 1.0, workers: int = 0
     ) -> int:
-        """A task that begins now."""
+        """A task that starts now."""
         self._tasks[pid] = task(pid, name, workers=workers)
         self._busy[pid] = cores
         if agent:
@@ -96,35 +95,35 @@ class CardWorld:
         return pid
 
     def rescued(self, pid: int) -> None:
-        """The agent has saved just now."""
+        """The agent saves a rescue now."""
         rescue = RescueRecord("/rescues/490", 490, GIB, 0.5, WALL_S + self.now)
         self._agents[pid] = replace(self._agents[pid], rescue=rescue, rescue_mono_s=self.now)
 
     def agent(self, pid: int, **changes: object) -> None:
-        """What the agent reports from now on."""
+        """Change what the agent reports from now on."""
         self._agents[pid] = replace(self._agents[pid], **changes)  # type: ignore[arg-type]
 
     def ends(self, pid: int) -> None:
-        """The task is gone."""
+        """The task ends."""
         del self._tasks[pid]
         self._agents.pop(pid, None)
 
     def on(self, index: int, *pids: int, memory: int | None = GIB) -> None:
-        """Who is on a card, each with so much of its memory."""
+        """Set which processes use a card, each with this much of its memory."""
         self.set(index, processes=tuple(GpuProcess(pid, memory) for pid in pids))
 
     def set(self, index: int, **changes: object) -> None:
-        """Change what a card answers."""
+        """Change what a card reports."""
         self.gpus[index] = replace(self.gpus[index], **changes)  # type: ignore[arg-type]
 
     def tasks(self) -> list[Task]:
-        """As they are now."""
+        """The tasks in their present state."""
         return [
             replace(each, cpu_s=self._busy[pid] * self.now) for pid, each in self._tasks.items()
         ]
 
     def tick(self) -> TickResult:
-        """One look, and what it decides."""
+        """Take one sample and run the engine on it."""
         if self.read:
             self._read_mono_s = self.now
         tasks = self.tasks()
@@ -157,7 +156,7 @@ class CardWorld:
         return result
 
     def run(self, seconds: float, each: Callable[[float], None] | None = None) -> CardWorld:
-        """A look a second; `each` is called before it with the seconds since the beginning."""
+        """Take a sample per second; call `each` before each with the seconds since the start."""
         for second in range(int(seconds)):
             if each is not None:
                 each(float(second))
@@ -169,7 +168,7 @@ class CardWorld:
         return self
 
     def kinds(self) -> list[str]:
-        """What was decided: "notify:warning", "checkpoint:train.ipynb", ..."""
+        """The decisions so far: "notify:warning", "checkpoint:train.ipynb", ..."""
         return [
             f"notify:{each.evidence['topic']}"
             if each.kind is DecisionKind.NOTIFY

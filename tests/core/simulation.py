@@ -1,8 +1,7 @@
-"""
-A machine made of numbers, to drive the engine tick by tick without waiting.
+"""A simulated machine that drives the engine tick by tick without waiting.
 
-Trainings grow by the step, stop while they save or are paused, and are killed when their group or
-the machine is full, the largest first. Time moves by the engine's own wish for the next look.
+Trainings grow with each step and stop while they save or are paused. When their group or the
+machine is full, the largest is killed. The engine's own sampling interval advances the time.
 """
 
 from __future__ import annotations
@@ -20,17 +19,16 @@ from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.policy.engine import Engine, TickResult
 
 MB = 1_000_000
-WALL_S = 1.7e9  # wall time when the monotonic clock stood at 0
+WALL_S = 1.7e9  # wall time at which the monotonic clock was 0
 _RESOLUTION_S = 0.005
 
 
 @dataclass
 class Program:
-    """
-    A task. `grows` gives its bytes after so many seconds of running.
+    """A task. `grows` gives its bytes after so many seconds of running.
 
-    With `save_s` it holds an agent that takes as long to save; `fails` makes saves fail. A pause
-    finds it waiting in the kernel for `waits_s`, and it stops when that is over.
+    With `save_s` it has an agent whose saves take that long; `fails` makes saves fail. On a pause
+    it first waits in the kernel for `waits_s`, and stops after that.
     """
 
     pid: int
@@ -78,7 +76,7 @@ def flat(mb: float) -> Callable[[float], float]:
 
 
 class Machine:
-    """Programs, limits, a clock, and an engine that watches them."""
+    """Programs, limits, a clock, and an engine that monitors them."""
 
     def __init__(
         self,
@@ -93,7 +91,7 @@ class Machine:
         self.programs = list(programs)
         self.groups = {name: mb * MB for name, mb in (groups or {}).items()}
         self.ram, self.swap = ram_mb * MB, swap_mb * MB
-        self.others = others  # bytes of programs that are not watched
+        self.others = others  # bytes of programs that watchdog does not watch
         self.engine = Engine(settings or Settings(), UID, can_pause)
         self.now = 0.0
         self.log: list[Decision] = []
@@ -111,7 +109,7 @@ class Machine:
         return inside + (self.others(self.now) if group is None else 0.0)
 
     def _advance(self, until: float) -> None:
-        """Move time to `until`, or to the first thing that an agent reports."""
+        """Move time to `until`, or to the first report of an agent."""
         while self.now < until - 1e-7:
             dt = min(_RESOLUTION_S, until - self.now)
             self.now += dt
@@ -174,7 +172,7 @@ class Machine:
         return result
 
     def run(self, seconds: float) -> Machine:
-        """Until so much time has passed, or everything that grows has died or was paused."""
+        """Run for this many seconds, or until every growing program has died or is paused."""
         end = self.now + seconds
         while self.now < end - 1e-6:
             result = self.tick()
@@ -212,7 +210,7 @@ class Machine:
         )
 
     def kinds(self, *kinds: DecisionKind) -> list[str]:
-        """What was decided, in order: "notify:warning", "checkpoint:train.ipynb", ..."""
+        """The decisions in order: "notify:warning", "checkpoint:train.ipynb", ..."""
         return [_word(d) for d in self.log if not kinds or d.kind in kinds]
 
     # Records

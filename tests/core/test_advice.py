@@ -1,4 +1,4 @@
-"""Advice: by what an agent knows, for memory in workers, for groups that swap."""
+"""Advice from what an agent knows, for memory in workers, and for groups that swap."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 def test_what_is_advised_fits_with_the_overhead_of_its_elements_and_the_first_step(
     count, base, filled, each
 ):
-    """In a group of 1,100 MiB the number that is said leaves room for the training."""
+    """In a group of 1,100 MiB the advised buffer size leaves room for the training."""
     limit = 1100 * 1024**2
     bytes_ = 3.0 * GIB
     taken = filled * limit
@@ -48,7 +48,7 @@ def test_what_is_advised_fits_with_the_overhead_of_its_elements_and_the_first_st
 
 
 def test_the_same_number_is_advised_however_far_the_buffer_has_filled():
-    """What it has taken by now is given back by another run."""
+    """What the buffer holds so far does not count, because the next run starts without it."""
     told = {
         advice.filling_advice(
             Filling("the shuffle buffer of 4,000 examples", filled * GIB, 3 * GIB),
@@ -61,7 +61,7 @@ def test_the_same_number_is_advised_however_far_the_buffer_has_filled():
 
 
 def test_a_buffer_that_has_filled_and_leaves_too_little_is_named():
-    """The second death names it as the first did."""
+    """The second death gives the same advice as the first."""
     said = advice.filling_advice(
         Filling("the shuffle buffer of 4,000 examples", 0.8 * GIB, 0.8 * GIB), 0.05 * GIB
     )
@@ -100,7 +100,7 @@ def test_a_buffer_that_has_filled_and_leaves_too_little_is_named():
     ],
 )  # fmt: skip
 def test_a_buffer_that_fills_is_told_with_what_would_fit(filling, room_gib, expected):
-    """Room is what may be planned with; the number is one that a person would choose."""
+    """The room is what the training may plan with; the advice is a round number."""
     assert expected == advice.filling_advice(filling, room_gib * GIB)
 
 
@@ -130,14 +130,14 @@ def grown(*lines: GrowingLine, tensors: tuple[MoreTensors, ...] = ()) -> MemoryG
             ["50 more tensors of (7,) live than 10 s ago: a list or dict holds them.",
              "90 more tensors of () live than 10 s ago: a list or dict holds them."],
         ),
-        (  # the second is neither made in each step nor large
+        (  # the second line neither allocates in each step nor is large
             grown(LINE, tensors=(MoreTensors("Tensor", (999, 999), 5), MoreTensors("T", (), 9))),
             1e6,
             ["Python objects grow 31.0 MiB a step: line train.py:42 holds them.",
              "5 more tensors of (999, 999) live than 10 s ago: a list or dict holds them."],
         ),
         (grown(), 1e6, []),
-        (grown(SMALL), 100e6, []),  # it explains nothing
+        (grown(SMALL), 100e6, []),  # too small to explain the growth
         (
             MemoryGrowth(10.0, None, None, (replace(LINE, bytes_per_step=None),), (), True), None,
             ["Python objects grow 3.03 GiB in 10 s: line train.py:42 holds them."],
@@ -145,12 +145,12 @@ def grown(*lines: GrowingLine, tensors: tuple[MoreTensors, ...] = ()) -> MemoryG
     ],
 )  # fmt: skip
 def test_what_grows_is_told_where_it_explains_the_growth(growth, slope, expected):
-    """A line of the program before one of a library, where both are found."""
+    """A line of the program comes before a line of a library if both were found."""
     assert expected == list(advice.growth_advice(growth, slope))
 
 
 def test_the_parts_are_told_largest_first_and_what_is_unknown_is_left_out():
-    """And what they leave over, which is Python and libraries."""
+    """The remainder is Python and its libraries."""
     parts = MemoryParts(
         batch_size=256, weights_bytes=GIB, gradients_bytes=GIB, optimizer_bytes=None,
         activations_bytes=4 * GIB, resident_bytes=9 * GIB,
@@ -176,7 +176,9 @@ def shortage(
     per_s: float = 0.0,
     **reading: float,
 ) -> Shortage:
-    """A task of these processes that grows steadily in 3 of 4 GiB; the agent is in the first."""
+    """A task of these processes that grows steadily in 3 of 4 GiB; its agent runs in the first
+    process.
+    """
     about = replace(task(*members), rss_bytes=sum(each.rss_bytes for each in members))
     parts = agent if isinstance(agent, MemoryParts) else None
     known = (AgentState(about.key, "torch", "/r", memory=parts),)
@@ -203,8 +205,8 @@ def told(given: Shortage, **changes: object) -> str:
     [
         (9.8, 0.0, 8.0, ["Batch 256 needs 9.80 GiB of activations; 56 fits."]),
         (9.8, 1.5, 8.0, ["Batch 256 needs 9.80 GiB of activations; 24 fits."]),
-        (9.8, 0.0, 40.0, []),  # they fit
-        (0.5, 0.0, 14.0, []),  # they are not what it is about
+        (9.8, 0.0, 40.0, []),  # the activations fit
+        (0.5, 0.0, 14.0, []),  # the activations are not the cause
         (9.8, 0.0, 3.0, [("Batch 256 needs 9.80 GiB of activations, and even batch 1 may not fit: "
                           "the model may be too large for what is left.")]),
     ],
@@ -212,11 +214,11 @@ def told(given: Shortage, **changes: object) -> str:
 def test_a_batch_that_is_too_large_is_told_with_one_that_fits(
     activations_gib, others_gib, limit_gib, expected
 ):
-    """What the machine's other programs hold and what does not depend on the batch is kept."""
+    """The advice reserves what other programs hold and what does not depend on the batch size."""
     parts = MemoryParts(
         batch_size=256, weights_bytes=GIB, gradients_bytes=GIB, optimizer_bytes=GIB,
         activations_bytes=int(activations_gib * GIB), resident_bytes=13 * GIB,
-        base_bytes=int(2.2 * GIB),  # weights, and what Python and its libraries hold
+        base_bytes=int(2.2 * GIB),  # weights, Python and its libraries
     )  # fmt: skip
     used = {"used": (13 + others_gib) * GIB, "limit": limit_gib * GIB}
     found = advice.build_advice(shortage(member(13), kind=ResourceKind.RAM, agent=parts, **used))
@@ -226,14 +228,14 @@ def test_a_batch_that_is_too_large_is_told_with_one_that_fits(
 
 @pytest.mark.parametrize(("slope", "named"), [(50e6, True), (0.0, False)])
 def test_who_was_seen_growing_too_shortly_to_say_how_is_told_of_a_loop(slope, named):
-    """A fast leak ends in some readings; without anybody who grew nothing is claimed."""
+    """A fast leak may end after a few samples; without a growing task the advice blames no loop."""
     said = told(shortage(member(3.0), slope=slope), regime=Regime.UNKNOWN)
 
     assert named is ("keep float(loss)" in said)
 
 
 def test_a_task_whose_workers_hold_its_memory_is_told_so():
-    """Its own loop is not to blame: no word of tensors in lists."""
+    """The workers hold the memory, so the advice does not mention tensors in lists."""
     said = told(shortage(member(0.5), *[member(0.75, pid=pid) for pid in range(4712, 4716)]))
 
     assert "3.00 GiB of 3.50 GiB are in its 4 workers" in said
@@ -246,12 +248,12 @@ def test_a_task_whose_workers_hold_its_memory_is_told_so():
     [
         (member(3.0), member(0.2, pid=4712), member(0.2, pid=4713)),
         (member(3.0), member(3.0, shared=2.9, pid=4712)),
-        (member(3.0), member(3.0, cow=2.9, pid=4712)),  # a fork's pages are its parent's
+        (member(3.0), member(3.0, cow=2.9, pid=4712)),  # a fork shares the pages of its parent
         (member(3.0),),
     ],
 )
 def test_workers_that_hold_little_of_their_own_are_not_blamed(members):
-    """What they share with the task is no copy."""
+    """Pages that a worker shares with the task are not a copy."""
     said = told(shortage(*members))
 
     assert "worker" not in said
@@ -259,14 +261,14 @@ def test_workers_that_hold_little_of_their_own_are_not_blamed(members):
 
 
 def test_one_worker_is_one():
-    """The sentence is of one."""
+    """The sentence uses the singular."""
     assert "in its worker, which holds a copy of its own" in told(
         shortage(member(0.5), member(2.0, pid=4712))
     )
 
 
 def test_a_worker_that_is_the_training_is_not_blamed():
-    """Below a launcher: fewer workers would be no training."""
+    """Below a launcher the worker is the training itself, so fewer workers would not help."""
     worker = member(2.0, pid=4712)
     given = shortage(member(0.1), worker)
     agents = {key: (AgentState(worker.key, "torch", "/r"),) for key in given.agents}
@@ -278,7 +280,7 @@ def test_a_worker_that_is_the_training_is_not_blamed():
 
 
 def test_a_group_that_swaps_is_told_of_the_group_and_not_of_the_machine():
-    """Nobody is to close other programs where the machine has room."""
+    """The user need not close other programs if the machine has room."""
     said = told(shortage(member(3.0), swapped=1.0 * GIB, per_s=40e6))
 
     assert said.startswith("The group swaps (38.1 MiB/s read back)")
@@ -287,7 +289,7 @@ def test_a_group_that_swaps_is_told_of_the_group_and_not_of_the_machine():
 
 
 def test_a_machine_that_thrashes_is_told_of_as_such():
-    """By its own resource, and in a group that has nothing in swap."""
+    """This holds for the machine's own RAM, and for a group that has nothing in swap."""
     assert told(shortage(member(3.0), kind=ResourceKind.RAM, per_s=40e6)).startswith(
         "The machine is thrash"
     )
@@ -295,14 +297,16 @@ def test_a_machine_that_thrashes_is_told_of_as_such():
 
 
 def test_a_task_without_an_agent_is_told_how_to_get_one():
-    """In one line, for any framework."""
+    """The advice is one line and works for any framework."""
     assert "watchdog exec -- python" in told(shortage(member(3.0), agent=False))
     assert "no agent" not in told(shortage(member(3.0)))
 
 
 @pytest.mark.parametrize("regime", [Regime.UNKNOWN, Regime.FLAT, Regime.FALLING])
 def test_a_group_that_is_full_and_that_nobody_is_known_to_have_filled_is_not_said_to_grow(regime):
-    """It was full when it was first seen: no loop is blamed for it, and no training missed."""
+    """A group that was full at the first sample has no known culprit: blame no loop and no missing
+    agent.
+    """
     said = told(shortage(member(3.0), agent=False), regime=regime, attribution=Attribution())
 
     assert "grows" not in said
@@ -311,7 +315,7 @@ def test_a_group_that_is_full_and_that_nobody_is_known_to_have_filled_is_not_sai
 
 
 def test_a_buffer_that_fills_is_the_growth():
-    """No tensors in lists are looked for beside it."""
+    """The filling buffer explains the growth, so the advice does not mention tensors in lists."""
     given = shortage(member(3.0))
     buffer = Filling("the shuffle buffer of 100 examples", GIB, 9.0 * GIB)
 
@@ -323,7 +327,7 @@ def test_a_buffer_that_fills_is_the_growth():
 
 @pytest.mark.parametrize("agent", [True, False])
 def test_at_the_limit_of_a_guard_the_words_to_type_come_first(agent):
-    """It was started with watchdog exec, and its limit was set nowhere else."""
+    """watchdog exec started it and set its limit, so the advice starts with `watchdog limit`."""
     given = shortage(member(3.0), kind=ResourceKind.GUARD, agent=agent, used=3.9 * GIB)
 
     said = told(given)

@@ -1,4 +1,4 @@
-"""When the next sample is due: soon near an end, seldom while nothing moves."""
+"""The sampling interval: short near a limit, long while nothing changes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def with_shm(used: int, limit: int) -> Snapshot:
 
 
 def due_s(seen: Snapshot, before: Snapshot | None = None, *agents: AgentState) -> float:
-    """Of a policy to which nothing else has happened."""
+    """The interval that a fresh engine asks for."""
     tasks = group_processes(seen.processes, seen.infos)
     found = readings(seen, tasks)
     earlier = found
@@ -60,11 +60,12 @@ def due_s(seen: Snapshot, before: Snapshot | None = None, *agents: AgentState) -
         (snapshot(), snapshot(), False),
         (snapshot(), snapshot(free=20 * GIB - 90 * MIB), False),  # less than a two-hundredth
         (snapshot(), snapshot(free=20 * GIB - 110 * MIB), True),
-        (snapshot(), snapshot(free=20 * GIB + 110 * MIB), True),  # it may be filled again
+        # memory that was freed may fill again
+        (snapshot(), snapshot(free=20 * GIB + 110 * MIB), True),
         (in_group(GIB), in_group(GIB), False),
         (in_group(GIB), in_group(GIB + 60 * MIB), True),
-        (in_group(GIB), in_group(GIB, limit=8 * GIB), True),  # set by hand
-        # At its limit with pages of files, of which programs take ever more: usage stands still.
+        (in_group(GIB), in_group(GIB, limit=8 * GIB), True),  # the user changed the limit
+        # At its limit, a group drops file pages while programs grow: its usage stays constant.
         (in_group(9 * GIB, 8 * GIB), in_group(9 * GIB, 8 * GIB - 60 * MIB), True),
         (snapshot(), in_group(GIB), True),
         (snapshot(limited=True), snapshot(limited=True, vsize=4 * GIB), True),
@@ -76,12 +77,12 @@ def due_s(seen: Snapshot, before: Snapshot | None = None, *agents: AgentState) -
 def test_while_memory_moves_it_is_sampled_at_the_usual_rate(
     before: Snapshot, now: Snapshot, moved: bool
 ):
-    """A two-hundredth of the room that is left counts, of each kind of memory."""
+    """A change of a two-hundredth of the free memory counts, for each kind of memory."""
     assert moved is (due_s(now, before) == 1.0)
 
 
 def test_the_interval_follows_the_room():
-    """No more than two thirds of it can be gone before the next, at 4 GiB a second."""
+    """At 4 GiB/s at most two thirds of the free memory can fill before the next sample."""
     assert LONGEST_S == due_s(snapshot(free=20 * GIB))
     assert pytest.approx(1.5) == due_s(snapshot(free=9 * GIB))
     assert due_s(snapshot(free=4 * GIB)) <= 1.0
@@ -108,7 +109,7 @@ def heat(celsius: float) -> Hardware:
         ),
         (snapshot(hardware=heat(45.0)), (), True),
         (snapshot(hardware=heat(90.0)), (), False),
-        (snapshot(unix_s=1e9 + 9.0, begun_unix_s=1e9), (), False),  # its first moments
+        (snapshot(unix_s=1e9 + 9.0, begun_unix_s=1e9), (), False),  # it has just started
         (snapshot(unix_s=1e9 + 10.0, begun_unix_s=1e9), (), True),
         (snapshot(unix_s=1e9, begun_unix_s=1e9 + 3600), (), True),  # the clock was set back
     ],
@@ -116,7 +117,7 @@ def heat(celsius: float) -> Hardware:
 def test_work_is_sampled_at_the_usual_rate(
     seen: Snapshot, agents: tuple[AgentState, ...], rests: bool
 ):
-    """Trainings, GPUs at work, heat near its limit and what has just begun."""
+    """Trainings, busy GPUs, heat near its limit and new processes keep the usual rate."""
     assert rests is (due_s(seen, None, *agents) == LONGEST_S)
 
 

@@ -1,4 +1,4 @@
-"""What can run out."""
+"""The resources that can run out, derived from one sample."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def process(pid, *, group_path=None, ppid=0, rlimit=None, vsize=None):
 
 
 def look(machine, processes=(), cgroups=(), gauges=()):
-    """Readings of a made-up machine."""
+    """Readings of a simulated machine."""
     samples = tuple(found for found, _ in processes)
     infos = {found.key: found for _, found in processes}
     snapshot = Snapshot(0.0, 0.0, machine, samples, tuple(cgroups), tuple(gauges), (), infos)
@@ -84,7 +84,7 @@ def look(machine, processes=(), cgroups=(), gauges=()):
 
 
 def disk(path, used, limit):
-    """What the sensor says of a disk for rescues."""
+    """The disk sensor's gauge for the rescue folder."""
     return Gauge("disk", path, f"disk for rescues in {path}", used, limit)
 
 
@@ -94,12 +94,12 @@ def of_kind(found, kind):
 
 
 def pids(reading):
-    """Whom it can hit."""
+    """The pids that the resource can hit."""
     return [key.pid for key in reading.tasks]
 
 
 def test_ram_without_swap_is_lethal():
-    """Used is what is not available."""
+    """RAM in use is the total less what is available."""
     (ram,) = look(host(total=16, available=10), [process(1), process(2)])
 
     assert (ResourceKind.RAM, "", 6 * GIB, 16 * GIB, "bytes", True) == (
@@ -114,7 +114,7 @@ def test_ram_without_swap_is_lethal():
 
 
 def test_with_swap_ram_slows_down_and_both_together_kill():
-    """RAM and swap is a resource of its own."""
+    """RAM plus swap is a separate resource."""
     ram, both = look(host(total=16, available=1, swap=8, swap_free=5))
 
     assert (15 * GIB, False) == (ram.used, ram.fatal)
@@ -127,12 +127,12 @@ def test_with_swap_ram_slows_down_and_both_together_kill():
 
 
 def test_more_available_than_there_is_uses_nothing():
-    """Counters of different moments."""
+    """The kernel reads its counters at different moments."""
     assert 0 == look(host(total=16, available=17))[0].used
 
 
 def test_group_counts_what_cannot_be_given_back():
-    """File pages are dropped before anybody is killed."""
+    """The kernel drops file pages before it kills a process."""
     found = look(host(), [process(1, group_path="train")], [cgroup("train", 5.0, 8.0, files=2.0)])
     (limit,) = of_kind(found, ResourceKind.CGROUP)
 
@@ -147,7 +147,9 @@ def test_group_counts_what_cannot_be_given_back():
 
 
 def test_every_limited_group_above_a_task_is_a_ceiling_the_tightest_last():
-    """By headroom and not by limit: the outer one can be nearly full."""
+    """The tightest group has the least free memory, not the lowest limit: the outer one can be
+    nearly full.
+    """
     found = look(
         host(),
         [process(1, group_path="outer/inner"), process(2, group_path="outer/other")],
@@ -161,7 +163,9 @@ def test_every_limited_group_above_a_task_is_a_ceiling_the_tightest_last():
 
 
 def test_the_same_groups_are_ceilings_whichever_is_the_tightest():
-    """Which one that is changes with what a neighbour uses; a forecast needs its history."""
+    """A neighbour's usage changes which group is the tightest; the forecast needs an unbroken
+    history.
+    """
 
     def resources(outer_usage):
         found = look(
@@ -177,7 +181,7 @@ def test_the_same_groups_are_ceilings_whichever_is_the_tightest():
 
 @pytest.mark.parametrize("name", [guard_group_name(4711, 99), "watchdog-guard-4711-99.scope"])
 def test_guards_are_told_apart_by_the_program_that_was_started_in_them(name):
-    """Two at once would else be two rows of the same words. Nobody is killed there."""
+    """Without the pid, two guards would have the same label. A guard does not kill."""
     found = look(host(), [process(4711, group_path=name)], [cgroup(name, 3.0, 4.0)])
     (limit,) = of_kind(found, ResourceKind.GUARD)
 
@@ -186,7 +190,7 @@ def test_guards_are_told_apart_by_the_program_that_was_started_in_them(name):
 
 
 def test_worker_in_another_group_counts_for_its_task():
-    """A launcher that puts its children into groups."""
+    """A launcher can put its children into groups."""
     found = look(
         host(),
         [process(1, group_path="a"), process(2, ppid=1, group_path="b")],
@@ -202,7 +206,7 @@ def test_worker_in_another_group_counts_for_its_task():
     ("folder", "limit"), [("training", 4), ("train", 16), ("train", 17), ("train", 64)]
 )
 def test_a_group_of_others_and_a_limit_above_the_machine_are_no_ceiling(folder, limit):
-    """`train` does not hold `training`; RAM ends first."""
+    """`train` does not contain `training`; RAM fills before a limit above it."""
     found = look(host(total=16), [process(1, group_path=folder)], [cgroup("train", 3.0, limit)])
 
     assert [] == of_kind(found, ResourceKind.CGROUP)
@@ -211,15 +215,15 @@ def test_a_group_of_others_and_a_limit_above_the_machine_are_no_ceiling(folder, 
 @pytest.mark.parametrize(
     ("swap", "swap_limit", "swap_free", "expected_used", "expected_limit"),
     [
-        (None, None, 0, 3, 8),  # no swap anywhere
-        (1, 2, 6, 4, 10),  # its own limit
-        (1, 2, 0.5, 4, 9.5),  # the machine has less left than that
-        (1, None, 6, 4, 15),  # as much as the machine has left
-        (0, 0, 6, 3, 8),  # none for this group
+        (None, None, 0, 3, 8),  # no swap on the machine
+        (1, 2, 6, 4, 10),  # the group's own swap limit
+        (1, 2, 0.5, 4, 9.5),  # the machine has less swap left than that
+        (1, None, 6, 4, 15),  # all the swap that the machine has left
+        (0, 0, 6, 3, 8),  # this group may not swap
     ],
 )
 def test_swap_of_a_group_counts(swap, swap_limit, swap_free, expected_used, expected_limit):
-    """Used and limit grow by it; what others took of the machine's swap is gone."""
+    """Swap counts in used and in limit; swap that other programs use does not count."""
     found = look(
         host(total=16, swap=8, swap_free=swap_free),
         [process(1, group_path="g")],
@@ -232,7 +236,7 @@ def test_swap_of_a_group_counts(swap, swap_limit, swap_free, expected_used, expe
 
 
 def test_memory_high_below_the_limit_is_the_ceiling_where_there_is_no_swap():
-    """Above it a group with nothing to swap stands still, long before the limit kills."""
+    """A group that cannot swap stalls above memory.high, long before memory.max kills."""
     found = look(host(), [process(1, group_path="g")], [cgroup("g", 3.0, 8.0, high=6.0)])
     (limit,) = of_kind(found, ResourceKind.CGROUP)
 
@@ -244,15 +248,15 @@ def test_memory_high_below_the_limit_is_the_ceiling_where_there_is_no_swap():
     ("swap", "swap_limit", "swap_high", "swap_free", "expected"),
     [
         (0.0, 2.0, None, 4.0, 8.0),  # memory.swap.max of the group
-        (0.5, 2.0, None, 4.0, 8.0),  # some of it is in use already
-        (0.5, None, None, 4.0, 10.5),  # what the machine has left
-        (0.5, 2.0, None, 0.25, 6.75),  # ... which is less than the group may have
+        (0.5, 2.0, None, 4.0, 8.0),  # the group uses some of it already
+        (0.5, None, None, 4.0, 10.5),  # all the swap that the machine has left
+        (0.5, 2.0, None, 0.25, 6.75),  # ... which is less than the group's limit
         (1.5, None, None, 0.0, 7.5),  # swap is full
-        (2.0, 2.0, None, 4.0, 8.0),  # the group's share of it is full
-        (2.0, 1.0, None, 4.0, 8.0),  # ... and was lowered since
-        (0.5, 2.0, 1.0, 4.0, 7.0),  # memory.swap.high holds it back before memory.swap.max
+        (2.0, 2.0, None, 4.0, 8.0),  # the group has used its share of swap
+        (2.0, 1.0, None, 4.0, 8.0),  # ... and its swap limit was lowered since
+        (0.5, 2.0, 1.0, 4.0, 7.0),  # memory.swap.high throttles it before memory.swap.max
         (0.5, None, 1.0, 4.0, 7.0),
-        (0.0, 0.0, None, 4.0, 6.0),  # it may not swap
+        (0.0, 0.0, None, 4.0, 6.0),  # the group may not swap
     ],
 )
 def test_a_group_stands_still_at_memory_high_and_what_can_be_in_swap(
@@ -329,7 +333,7 @@ NO_SWAP_BELOW = cgroup("a/b", 3.0, None, swap=0.0, swap_limit=0.0)
 def test_memory_of_a_group_ends_where_it_stalls_or_is_killed(
     swap, swap_free, members, groups, expected
 ):
-    """By its own limits and those of the groups above and below it, of memory and of swap."""
+    """The limits of the group, and of the groups above and below it, for memory and swap."""
     processes = [process(pid, group_path=path) for pid, path in members.items()]
 
     found = look(host(swap=swap, swap_free=swap_free), processes, groups)
@@ -368,12 +372,12 @@ def test_a_group_stands_still_where_its_pressure_says_so(percent, expected):
     ],
 )
 def test_groups_are_named_in_human_words(path, expected):
-    """Nobody knows sixty-four hexadecimal digits."""
+    """A user does not recognise sixty-four hexadecimal digits."""
     assert expected == group_name(path)
 
 
 def test_address_space_of_each_process_with_a_limit():
-    """RLIMIT_AS is a process's own."""
+    """RLIMIT_AS applies to each process separately."""
     found = look(
         host(),
         [process(1, rlimit=8, vsize=5), process(2, ppid=1, rlimit=8, vsize=3), process(3, vsize=9)],
@@ -388,7 +392,7 @@ def test_address_space_of_each_process_with_a_limit():
 
 
 def test_shared_memory_is_a_ceiling_where_it_has_a_limit():
-    """A write to a full one is a bus error."""
+    """A write to a full /dev/shm raises SIGBUS."""
     (shm,) = of_kind(look(host(shm=8, shm_used=2), [process(1)]), ResourceKind.SHM)
 
     assert (2 * GIB, 8 * GIB, True, [1]) == (shm.used, shm.limit, shm.fatal, pids(shm))
@@ -396,7 +400,7 @@ def test_shared_memory_is_a_ceiling_where_it_has_a_limit():
 
 
 def test_disk_of_the_rescues_is_a_ceiling_that_does_not_kill():
-    """What only root may use is not free."""
+    """Space reserved for root does not count as free."""
     found = look(host(), gauges=[disk("/data/rescues", 8 * GIB, 10 * GIB), disk("/x", 0, 0)])
     (reading,) = of_kind(found, ResourceKind.DISK)
 
@@ -409,7 +413,7 @@ def test_disk_of_the_rescues_is_a_ceiling_that_does_not_kill():
 
 
 def test_a_gauge_of_any_kind_becomes_a_reading_as_it_is():
-    """A new kind of resource needs a row and a sensor, and nothing between the two."""
+    """A new kind of resource needs only a table row and a sensor."""
     gauges = [
         Gauge(kind, "x", f"a {kind}", 3.0, 4.0, fatal=True, everyone=True, note="so")
         for kind in ResourceKind
@@ -433,13 +437,13 @@ def test_a_gauge_of_any_kind_becomes_a_reading_as_it_is():
 
 
 def test_a_count_is_told_in_full():
-    """Of a kind whose unit is none of ours, such as open files."""
+    """The unit has no format of its own, such as open files."""
     assert "11,400 of 14,000 files" == phrases.format_level(11_400.0, 14_000.0, "files")
     assert "78.5 of 83 °C" == phrases.format_level(78.5, 83.0, "celsius")
 
 
 def test_every_ceiling_has_a_key_of_its_own():
-    """Series are kept by it."""
+    """The key identifies the stored series."""
     found = look(
         host(swap=8, swap_free=8, shm=8, shm_used=1),
         [
@@ -472,7 +476,7 @@ def room(machine):
 
 
 def test_swap_on_zram_is_room_only_as_far_as_compression_gains():
-    """What it holds lies in RAM: that is not counted twice, and free zram alone is no memory."""
+    """Pages in zram occupy RAM: they do not count twice, and free zram alone is not memory."""
     empty = zram(host(total=16, available=4, swap=8, swap_free=8), total=8, used=0, ram=0)
     dense = zram(host(total=16, available=1, swap=8, swap_free=4), total=8, used=4, ram=4.1)
     half = zram(host(total=16, available=1, swap=8, swap_free=4), total=8, used=4, ram=2)
@@ -500,7 +504,7 @@ def test_swap_on_zram_is_room_only_as_far_as_compression_gains():
     ],
 )
 def test_a_machine_with_next_to_nothing_left_stands_still(machine, stalled):
-    """Whatever free zram says; with swap left it is RAM alone that has run out."""
+    """Free zram does not matter; while swap is left, only RAM has run out."""
     found = look(machine, [process(1)])
 
     assert stalled == [

@@ -1,4 +1,4 @@
-"""Who makes a resource fill up: by recent growth, never by size."""
+"""Which task fills a resource: decided by recent growth, never by size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from watchdog_app.core.policy.attribution import attribute
 
 
 def attributed(series, kind=ResourceKind.CGROUP, slope=0.0, others=lambda t: 0.0, until=60.0):
-    """Attribution at `until` for tasks that follow `series`: name to a function of time."""
+    """Attribution at `until` for tasks that follow `series`: a name and a function of time each."""
     programs = [Program(10 + index, name, grows) for index, (name, grows) in enumerate(series)]
     machine = Machine(*programs)
     resource, growths = History(), {program.key: History() for program in programs}
@@ -32,7 +32,7 @@ def attributed(series, kind=ResourceKind.CGROUP, slope=0.0, others=lambda t: 0.0
 
 
 def newcomer(grows, starts, *, until, seen_before=True):
-    """Attribution two seconds after `new.py` was first seen, beside a flat neighbour."""
+    """Attribution two seconds after `new.py` first appears next to a flat neighbour."""
     old, new = Program(10, "old.py", flat(1000)), Program(11, "new.py", grows)
     resource, growths = History(), {old.key: History(), new.key: History()}
     for tenth in range(int(until * 10) + 1):
@@ -52,7 +52,7 @@ def newcomer(grows, starts, *, until, seen_before=True):
 
 
 def test_a_task_that_has_just_started_counts_with_all_its_memory():
-    """Nobody else has taken what it held when it was first seen."""
+    """What a new task holds at its first sample is growth since then."""
     found = newcomer(lambda t: (600 + 100 * t) * MB, 20.0, until=22.0)
 
     assert [("new.py", pytest.approx(1.0))] == [
@@ -62,7 +62,7 @@ def test_a_task_that_has_just_started_counts_with_all_its_memory():
 
 
 def test_a_task_that_is_new_to_us_alone_is_not_blamed_for_what_it_held_before():
-    """It was found late, or moved into the group: the group itself has grown by little."""
+    """It was found late or moved into the group: the group itself has hardly grown."""
     leaks, late = Program(10, "leak.py", flat(1)), Program(11, "late.py", flat(1))
     resource, growths = History(), {leaks.key: History(), late.key: History()}
     for second in range(41):
@@ -82,7 +82,7 @@ def test_a_task_that_is_new_to_us_alone_is_not_blamed_for_what_it_held_before():
 
 
 def test_what_was_there_at_the_first_look_is_not_new():
-    """A daemon that starts sees everything for the first time."""
+    """A new daemon sees every task for the first time."""
     found = newcomer(lambda t: (600 + 100 * t) * MB, 20.0, until=22.0, seen_before=False)
 
     assert [("new.py", pytest.approx(100 * MB))] == [
@@ -97,7 +97,7 @@ def test_a_task_that_was_seen_before_the_window_counts_with_its_growth_alone():
 
 
 def test_the_largest_task_is_no_culprit_when_it_does_not_grow():
-    """Size is no guilt."""
+    """Size alone does not make a task a culprit."""
     found = attributed([("big", flat(3000)), ("leak", leak(10))])
 
     assert ["leak"] == [each.name for each in found.contributors]
@@ -107,7 +107,7 @@ def test_the_largest_task_is_no_culprit_when_it_does_not_grow():
 
 
 def test_two_that_leak_share_the_guilt_by_their_speed():
-    """The slower one is named, and guilty only when it is not much slower."""
+    """The slower one is listed too; it is actionable only if it is nearly as fast."""
     found = attributed([("slow", leak(3)), ("fast", leak(9))])
 
     assert [("fast", 0.75), ("slow", 0.25)] == [
@@ -130,7 +130,7 @@ def test_a_warm_up_that_ended_is_not_blamed_for_the_leak_of_now():
 
 
 def test_a_leak_in_steps_is_found_between_its_steps():
-    """The trend says that it grows though the last seconds do not."""
+    """The trend shows growth although the last seconds do not."""
 
     def steps(t):
         return (300 + 100 * (t // 15)) * MB
@@ -142,7 +142,7 @@ def test_a_leak_in_steps_is_found_between_its_steps():
 
 
 def test_growth_that_no_task_explains_is_foreign():
-    """Another program eats: no contributor, and it is said."""
+    """A program that is not watched grows: the result has no contributor and says why."""
     found = attributed([("a", flat(500))], ResourceKind.RAM, others=lambda t: 50 * t * MB)
 
     assert () == found.contributors
@@ -151,7 +151,7 @@ def test_growth_that_no_task_explains_is_foreign():
 
 
 def test_trembling_is_no_growth():
-    """An idle interpreter moves by a megabyte or two."""
+    """The memory of an idle interpreter varies by a megabyte or two."""
     found = attributed([("a", lambda t: (500 + (t % 2)) * MB)])
 
     assert found.window_s is None
@@ -174,12 +174,12 @@ def test_the_only_owner_of_a_ceiling_is_its_culprit():
     "kind", [ResourceKind.DISK, ResourceKind.TEMPERATURE, ResourceKind.BATTERY]
 )
 def test_memory_says_nothing_about_who_fills_other_things(kind):
-    """No guess is better than a wrong one."""
+    """A wrong guess is worse than no guess."""
     assert () == attributed([("leak", leak(10))], kind).contributors
 
 
 def test_a_history_answers_for_the_time_that_it_knows():
-    """Fine at the end, coarse before, bounded in between."""
+    """Fine steps at the end, coarse steps before, bounded in between."""
     growth = History()
     for tenth in range(6000):
         growth.add(tenth / 10, tenth * 2.0)
@@ -194,7 +194,7 @@ def test_a_history_answers_for_the_time_that_it_knows():
 
 
 def test_growth_is_compared_over_the_same_time_whenever_a_history_began():
-    """Else a task that was seen later seems to make a part of its group's growth alone."""
+    """Otherwise a task that was seen later appears to make only part of its group's growth."""
     group, task = History(), History()
     for tenth in range(600):
         group.add(tenth / 10, tenth * 2.0)
@@ -205,7 +205,7 @@ def test_growth_is_compared_over_the_same_time_whenever_a_history_began():
 
 
 def test_a_history_ignores_time_that_goes_back():
-    """A reading of the past changes nothing."""
+    """A sample with an older time changes nothing."""
     growth = History()
     for moment, value in ((1.0, 5.0), (2.0, 6.0), (1.5, 100.0), (2.0, 50.0)):
         growth.add(moment, value)
@@ -215,13 +215,13 @@ def test_a_history_ignores_time_that_goes_back():
     assert (0.0, 0.0) == History().growth(10.0)
 
 
-# Growth of a memory group that shows in no process: on whom it is put, and in which words
+# Growth of a memory group that shows in no process: its attribution and its words
 
 MIB = 2.0**20
 
-# A training with two data workers in a group of 687 MiB, as the kernel had it: seconds, use of the
-# group less pages of files, and RssAnon of the three processes, in MiB. At 10.7 s the training
-# walks through its objects: 65 MiB are copied, and no process becomes larger.
+# A recorded training with two data workers in a group of 687 MiB: seconds, usage of the group less
+# file pages, and RssAnon of the three processes, in MiB. At 10.7 s the training walks through its
+# objects: 65 MiB are copied, and no process grows.
 RECORDED = (
     (8.39, 513.2, 223.8, 342.2, 342.2),
     (8.63, 519.4, 223.8, 345.2, 345.2),
@@ -237,12 +237,12 @@ RECORDED = (
     (10.91, 604.0, 223.8, 372.5, 369.5),
     (11.11, 636.1, 224.9, 372.5, 372.6),
 )
-SHARED_MIB = 200.0  # with the workers, when that was last measured: 3 x 134 less a third of it
+SHARED_MIB = 200.0  # shared with the workers at the last measurement: 3 x 134 less a third of it
 KEY = ResourceKey(ResourceKind.CGROUP, "/sys/fs/cgroup/memory/small")
 
 
 def recorded(unwatched, shared_mib=SHARED_MIB):
-    """Attribution at the end of the recording; `unwatched` are MiB by the time, or None."""
+    """Attribution at the end of the recording; `unwatched` maps time to MiB, or is None."""
     program = Program(10, "train.py", flat(1))
     whole = Machine(program)._task(program)
     workers = tuple(
@@ -264,7 +264,7 @@ def recorded(unwatched, shared_mib=SHARED_MIB):
 
 
 def test_what_workers_stop_sharing_is_growth_of_their_task():
-    """Recorded: it grew by 5 MiB, and its group by 60 in the same time."""
+    """In the recording the task grows by 5 MiB and its group by 60 in the same time."""
     found = recorded(lambda _: 1.2)
 
     assert ["train.py"] == [each.name for each in found.actionable]
@@ -273,7 +273,7 @@ def test_what_workers_stop_sharing_is_growth_of_their_task():
 
 
 def test_where_nothing_is_shared_any_more_it_is_in_no_process():
-    """Neither a task nor a program that is not watched may be blamed for it."""
+    """Neither a task nor an unwatched program can be blamed."""
     found = recorded(lambda _: 1.2, shared_mib=0.0)
 
     assert found.mostly_unwatched
@@ -283,7 +283,7 @@ def test_where_nothing_is_shared_any_more_it_is_in_no_process():
 
 
 def test_a_program_in_the_group_that_grows_so_is_blamed_and_no_worker():
-    """It is there, it is not watched, and it has become larger by that much."""
+    """The unwatched program has grown by that much."""
     found = recorded(lambda at: 1.2 + max(0.0, at - 10.6) * 150)
 
     assert found.mostly_unwatched
@@ -292,7 +292,7 @@ def test_a_program_in_the_group_that_grows_so_is_blamed_and_no_worker():
 
 
 def test_a_program_in_the_group_that_stays_as_it_is_is_not_blamed():
-    """However large it is."""
+    """Its size does not matter."""
     found = recorded(lambda _: 300.0)
 
     assert ["train.py"] == [each.name for each in found.actionable]
@@ -300,7 +300,7 @@ def test_a_program_in_the_group_that_stays_as_it_is_is_not_blamed():
 
 
 def test_where_nobody_looked_what_no_task_explains_is_of_other_programs():
-    """As of the machine's RAM, whose programs are not all read."""
+    """The same holds for the machine's RAM, whose programs are not all read."""
     found = recorded(None)
 
     assert found.mostly_unwatched
@@ -308,7 +308,7 @@ def test_where_nobody_looked_what_no_task_explains_is_of_other_programs():
 
 
 def test_a_task_of_which_nothing_is_known_gets_nothing():
-    """No growth of it was seen: it has just begun."""
+    """It has just started, so its growth is unknown."""
     resource, others = History(), History()
     for at, used, *_ in RECORDED:
         resource.add(at, used * MIB)
@@ -331,7 +331,7 @@ def test_a_task_of_which_nothing_is_known_gets_nothing():
     ],
 )
 def test_a_warning_that_names_no_task_says_what_was_seen_and_no_more(others, unaccounted, said):
-    """Programs that are not watched are blamed where they were seen to grow."""
+    """Unwatched programs are blamed only if they were seen to grow."""
     decision = Decision(
         "d1", DecisionKind.NOTIFY, "i1", KEY, Stage.WARN, None, 1.0, 1.0, "why",
         {"topic": "warning", "used": 600 * MIB, "limit": 687 * MIB, "unit": "bytes", "fatal": 1,

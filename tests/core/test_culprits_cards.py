@@ -1,4 +1,4 @@
-"""Who fills a card: its memory is read each second, and who holds it every five."""
+"""Which program fills a card: its memory is read each second, its processes every five."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIB = 1024**2
 
 
 class Listing(CardWorld):
-    """A card of 24 GiB whose processes are listed as the reader does it: see machine.gpu.nvml."""
+    """A card of 24 GiB whose processes are listed at the intervals of machine.gpu.nvml."""
 
     def __init__(self, mib_per_s: float) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Listing(CardWorld):
 
     def look(self, second: float) -> None:
         held = self.memory()
-        used = sum(held.values()) + GIB  # what the driver does not count as anybody's
+        used = sum(held.values()) + GIB  # memory that the driver assigns to no process
         self.set(0, memory_used_bytes=used)
         moved = self._listed is not None and used - self._listed[1] >= 256 * MIB
         if self._listed is None or self.now - self._listed[0] >= (1.0 if moved else 5.0):
@@ -50,7 +50,7 @@ class Listing(CardWorld):
 
 @pytest.mark.parametrize("mib_per_s", [20, 50, 100, 300])
 def test_who_fills_a_card_stays_named_while_the_list_of_its_processes_is_old(mib_per_s):
-    """And its growth is the true one: both are taken up to when the list was made."""
+    """Its growth is exact, because both series end at the time of the list."""
     world = Listing(mib_per_s)
 
     world.run(70, world.look)
@@ -60,7 +60,7 @@ def test_who_fills_a_card_stays_named_while_the_list_of_its_processes_is_old(mib
 
 
 def test_a_list_that_fails_once_blames_nobody_who_was_there_before():
-    """The driver refuses it for a moment: who holds much and grows little is no newcomer."""
+    """The driver may refuse the list once: a large process that grows little is not new."""
     world = Listing(50)
 
     def look(second):
@@ -74,7 +74,7 @@ def test_a_list_that_fails_once_blames_nobody_who_was_there_before():
 
 
 def test_a_program_that_comes_to_a_card_counts_with_all_it_takes():
-    """It was not on the list before."""
+    """It was not in the list before."""
     world = Listing(0)
     world.run(20, world.look)
     idle = world.memory()
@@ -93,7 +93,7 @@ def test_a_program_that_comes_to_a_card_counts_with_all_it_takes():
 
 
 def test_a_part_of_a_card_is_blamed_on_who_is_on_it():
-    """The list of a MIG instance has a time of its own."""
+    """The process list of a MIG instance has its own time."""
     world = Listing(50)
     whole = replace(world.gpus[0], processes=(), memory_used_bytes=None, memory_total_bytes=None)
     world.gpus.append(replace(whole, id="GPU-whole", index=0))

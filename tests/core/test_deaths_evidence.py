@@ -1,4 +1,4 @@
-"""Of what it died, how sure that is, and how it is told."""
+"""The cause of a death, how certain it is, and how the account describes it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ FATAL = LastError(fatal="Fatal Python error: Segmentation fault", frames=("a.py:
 
 
 def facts(status, *words, **more):
-    """Of process 42."""
+    """Exit facts of process 42."""
     return ExitFacts(status, pid=42, kernel=words, kernel_log_readable=True, **more)
 
 
@@ -74,7 +74,7 @@ HELD = "after it was interrupted while it was stopped at its memory limit of 300
     ],
 )
 def test_what_ends_while_its_guard_holds_it_was_not_killed_for_memory(status, words):
-    """Its group is full, and the kernel kills nobody there."""
+    """Its group is full, but the kernel does not kill in a guard."""
     full = {"group_used_bytes": 300 << 20, "group_limit_bytes": 300 << 20}
     guard = GuardEnd(300 << 20, "400M", held=HELD)
 
@@ -86,7 +86,7 @@ def test_what_ends_while_its_guard_holds_it_was_not_killed_for_memory(status, wo
 
 
 def test_a_full_guard_alone_points_to_nothing():
-    """Without it the same level would: "probably killed by the kernel"."""
+    """Without the guard the same level means "probably killed by the kernel"."""
     full = {"group_used_bytes": 300 << 20, "group_limit_bytes": 300 << 20}
 
     assert CauseKind.GROUP_LIMIT is diagnose(facts(None, **full)).kind
@@ -99,10 +99,10 @@ def test_a_full_guard_alone_points_to_nothing():
         (facts(9, KILL), CauseKind.HOST_MEMORY, Certainty.EXACT, "machine was out of memory"),
         (facts(9, GROUP_KILL), CauseKind.GROUP_LIMIT, Certainty.EXACT, "its memory group"),
         (facts(None, KILL), CauseKind.HOST_MEMORY, Certainty.EXACT, "kernel log"),
-        # The machine's count rose, and the log names another: it was not for this one.
+        # The machine's count rose, but the log names another victim.
         (facts(9, OTHERS, **ROSE), CauseKind.KILLED, Certainty.UNKNOWN, "no sign"),
         (facts(9, **ROSE), CauseKind.HOST_MEMORY, Certainty.LIKELY, "rose from 0 to 1"),
-        # Its group filled between two looks; the machine had more room left than the group.
+        # Its group filled between two samples; the machine had more memory left than the group.
         (
             facts(9, group_used_bytes=50, group_limit_bytes=200, host_available_bytes=900, **ROSE),
             CauseKind.GROUP_LIMIT, Certainty.LIKELY, "most likely its memory group reached",
@@ -119,7 +119,7 @@ def test_a_full_guard_alone_points_to_nothing():
             facts(None, group_kills_before=0, group_kills_after=1),
             CauseKind.GROUP_LIMIT, Certainty.LIKELY, "oom_kill rose",
         ),
-        # An exit status is no kill, whatever the counts say of others.
+        # An exit status is not a kill, whatever the counts say about others.
         (facts(0, KILL, **ROSE), CauseKind.ENDED, Certainty.EXACT, "exited"),
         (facts(1 << 8, **ROSE), CauseKind.FAILED, Certainty.EXACT, "status 1"),
         (facts(7, BAD), CauseKind.HARDWARE, Certainty.EXACT, "broken part of the RAM"),
@@ -127,7 +127,7 @@ def test_a_full_guard_alone_points_to_nothing():
             facts(15, oom_daemons=("earlyoom",), **FULL_HOST),
             CauseKind.OOM_DAEMON, Certainty.LIKELY, "most likely ended by earlyoom",
         ),
-        # It runs, but there was room; or swap was free; or it does not run.
+        # The OOM daemon runs, but memory or swap was free; or it does not run.
         (
             facts(15, oom_daemons=("earlyoom",), host_total_bytes=100, host_available_bytes=50),
             CauseKind.SIGNAL, Certainty.LIKELY, "SIGTERM",
@@ -149,7 +149,7 @@ def test_a_full_guard_alone_points_to_nothing():
             CauseKind.KILLED, Certainty.UNKNOWN, "no sign",
         ),
         (facts(11, SEGFAULT), CauseKind.SIGNAL, Certainty.EXACT, "SIGSEGV in libcudnn.so.9"),
-        # What else the log says of it is no kill, and a kill is no other signal.
+        # Other log lines about it do not make a kill, and a kill explains only SIGKILL.
         (facts(9, SEGFAULT), CauseKind.KILLED, Certainty.UNKNOWN, "no sign"),
         (facts(7, KILL), CauseKind.SIGNAL, Certainty.EXACT, "SIGBUS"),
         (facts(11, words=FATAL), CauseKind.SIGNAL, Certainty.EXACT, "at a.py:1 in f"),
@@ -163,7 +163,7 @@ def test_a_full_guard_alone_points_to_nothing():
             facts(1 << 8, words=MEMORY, address_space_full="1.4 of 1.5 GiB"),
             CauseKind.ADDRESS_SPACE, Certainty.LIKELY, "MemoryError at train.py:42 in step",
         ),
-        # It said itself that it was something else.
+        # The program itself reported another cause.
         (
             facts(1 << 8, words=VALUE, address_space_full="1.4 of 1.5 GiB"),
             CauseKind.FAILED, Certainty.EXACT, "ValueError",
@@ -186,7 +186,7 @@ def test_a_full_guard_alone_points_to_nothing():
             facts(None, said_bye=True, group_kills_before=0, group_kills_after=1),
             CauseKind.ENDED, Certainty.LIKELY, "exited",
         ),
-        # An error or a crash is laid to a used-up address space, a good end and a signal are not.
+        # A full address space explains an error or a crash, but not a clean exit or a signal.
         (facts(1 << 8, **SPACE), CauseKind.ADDRESS_SPACE, Certainty.LIKELY, "291 MiB of 293 MiB"),
         (facts(None, **SPACE), CauseKind.ADDRESS_SPACE, Certainty.LIKELY, "291 MiB of 293 MiB"),
         (facts(11, **SPACE), CauseKind.ADDRESS_SPACE, Certainty.LIKELY, "291 MiB of 293 MiB"),
@@ -194,7 +194,7 @@ def test_a_full_guard_alone_points_to_nothing():
         (facts(None, said_bye=True, **SPACE), CauseKind.ENDED, Certainty.LIKELY, "exited"),
         (facts(2, **SPACE), CauseKind.SIGNAL, Certainty.LIKELY, "SIGINT"),
         (facts(9, **SPACE), CauseKind.KILLED, Certainty.UNKNOWN, "no sign"),
-        # A fault of its card explains an error and a crash; a kill that was counted is none of it.
+        # A fault of its card explains an error and a crash, but not a counted kill.
         (facts(1 << 8, **XID), CauseKind.GPU_LOST, Certainty.LIKELY, "Xid 79"),
         (facts(6, **XID), CauseKind.GPU_LOST, Certainty.LIKELY, "Xid 79"),
         (facts(None, **XID), CauseKind.GPU_LOST, Certainty.LIKELY, "Xid 79"),
@@ -210,7 +210,7 @@ def test_a_full_guard_alone_points_to_nothing():
     ],
 )  # fmt: skip
 def test_a_cause_is_as_sure_as_its_evidence(given, kind, certainty, words):
-    """Exact where the kernel or the program said it, most likely with reasons, else unknown."""
+    """Exact if the kernel or the program said it, likely with indirect evidence, else unknown."""
     cause = diagnose(given)
 
     assert (kind, certainty) == (cause.kind, cause.certainty)
@@ -218,7 +218,7 @@ def test_a_cause_is_as_sure_as_its_evidence(given, kind, certainty, words):
 
 
 def test_what_is_not_exact_never_reads_as_a_fact():
-    """A likely kill says so in its words, not only in its mark."""
+    """The sentence itself says "most likely", not only the mark."""
     for given in (facts(9, oomd_kills=3), facts(9, cpu_limit_s=9.0, cpu_used_s=9.0)):
         assert diagnose(given).text.startswith("most likely")
 
@@ -238,7 +238,7 @@ def test_what_is_not_exact_never_reads_as_a_fact():
     ],
 )
 def test_a_kernel_that_crashed_is_news_without_an_agent(given, told):
-    """A script's crash is seen by who started it, a kernel's is not."""
+    """The user sees a script crash, but not a kernel."""
     assert told is should_notify(diagnose(given), None)
 
 
@@ -246,14 +246,14 @@ def test_a_kernel_that_crashed_is_news_without_an_agent(given, told):
 @pytest.mark.parametrize("counted", [STILL, STILL_HOST, {**STILL, **STILL_HOST}])
 @pytest.mark.parametrize("full", [FULL_GROUP, NO_RAM, {**FULL_GROUP, **NO_RAM}])
 def test_a_cause_that_the_counters_exclude_is_not_named(status, counted, full):
-    """A full group or machine points to the kernel only where its count may have risen."""
+    """A full group or machine points to the kernel only if its kill count may have risen."""
     given = facts(status, **counted, **full)
 
     cause = diagnose(given)
 
     assert not cause.memory
     assert "by the kernel" not in cause.text
-    assert "no sign of a lack of memory" not in cause.text  # it was full
+    assert "no sign of a lack of memory" not in cause.text  # because it was full
 
 
 def test_a_group_that_stood_still_outweighs_the_count_of_the_machine():
@@ -264,7 +264,7 @@ def test_a_group_that_stood_still_outweighs_the_count_of_the_machine():
 
 
 def test_another_process_that_the_kernel_log_names_excludes_a_kill_of_this_one():
-    """However full the machine was: the level alone names no cause against the log."""
+    """The level alone names no cause against the log."""
     cause = diagnose(facts(9, OTHERS, **ROSE, **NO_RAM))
 
     assert CauseKind.KILLED is cause.kind
@@ -272,7 +272,7 @@ def test_another_process_that_the_kernel_log_names_excludes_a_kill_of_this_one()
 
 @pytest.mark.parametrize("full", [FULL_GROUP, NO_RAM])
 def test_counters_that_could_not_be_read_exclude_nothing_and_that_is_said(full):
-    """The level remains, and is called likely."""
+    """The level remains as evidence, and the cause is only likely."""
     given = ExitFacts(9, pid=42, kernel_log_readable=False, **full)
 
     cause = diagnose(given)
@@ -284,7 +284,7 @@ def test_counters_that_could_not_be_read_exclude_nothing_and_that_is_said(full):
 
 
 def test_memory_high_kills_nobody():
-    """A group that is held back is full for minutes: whoever kills it then is not the kernel."""
+    """A throttled group is full for minutes: a kill then does not come from the kernel."""
     given = ExitFacts(9, pid=42, kernel_log_readable=False, group_high=True, **FULL_GROUP)
 
     assert CauseKind.KILLED is diagnose(given).kind
@@ -304,19 +304,19 @@ ONE = {"group_kills_before": 0, "group_kills_after": 1}
          "killed by systemd-oomd, which killed 2 processes of its unit train.scope"),
         (facts(None, unit=OOMD, **STILL), CauseKind.OOM_DAEMON, Certainty.LIKELY,
          "most likely killed by systemd-oomd"),
-        # The failed unit is loaded, the journal is not to be read.
+        # The failed unit is loaded, but the journal cannot be read.
         (facts(9, unit=UnitEnd("a.scope", True, result="oom-kill"), **STILL_HOST),
          CauseKind.OOM_DAEMON, Certainty.LIKELY, "most likely killed by systemd-oomd"),
-        # The kernel killed its worker, systemd ended the rest.
+        # The kernel killed its worker; systemd ended the rest.
         (facts(15, unit=POLICY, **ONE), CauseKind.OOM_DAEMON, Certainty.EXACT, "OOMPolicy=stop"),
         (facts(None, unit=POLICY, **ONE), CauseKind.OOM_DAEMON, Certainty.LIKELY,
          "most likely ended by systemd (OOMPolicy=stop)"),
         (facts(None, unit=UnitEnd("a.service", True, result="oom-kill", main_status=15), **ONE),
          CauseKind.OOM_DAEMON, Certainty.EXACT, "OOMPolicy=stop"),
-        # It was the kernel's victim itself.
+        # The kernel killed the process itself.
         (facts(9, unit=POLICY, **ONE), CauseKind.GROUP_LIMIT, Certainty.EXACT, "oom_kill rose"),
         (facts(9, GROUP_KILL, unit=POLICY), CauseKind.GROUP_LIMIT, Certainty.EXACT, "kernel log"),
-        # Its group is gone and the count with it.
+        # Its group was removed, and the count with it.
         (facts(9, unit=POLICY, **ROSE), CauseKind.GROUP_LIMIT, Certainty.LIKELY,
          "systemd says that its out-of-memory killer"),
         (facts(None, unit=POLICY_SCOPE, **ROSE, **FULL_GROUP), CauseKind.GROUP_LIMIT,
@@ -325,11 +325,11 @@ ONE = {"group_kills_before": 0, "group_kills_after": 1}
          Certainty.LIKELY, "its memory group reached its limit of"),
         (facts(None, unit=POLICY_SCOPE, **ROSE, **FULL_GROUP, group_high=True),
          CauseKind.GROUP_LIMIT, Certainty.LIKELY, "most likely killed by the kernel: systemd says"),
-        # It ended by itself, whatever befell its unit.
+        # It exited normally, whatever happened to its unit.
         (facts(0, unit=POLICY, **ONE), CauseKind.ENDED, Certainty.EXACT, "exited"),
         (facts(11, unit=POLICY), CauseKind.SIGNAL, Certainty.EXACT, "SIGSEGV"),
         (facts(0, unit=OOMD), CauseKind.ENDED, Certainty.EXACT, "exited"),
-        # Neither of the two: a kill by hand.
+        # Neither the kernel nor a daemon: a user killed it.
         (facts(9, unit=UnitEnd("a.scope", True, result="signal"), **STILL, **FULL_GROUP),
          CauseKind.KILLED, Certainty.UNKNOWN, "somebody"),
         (facts(15, unit=OOMD), CauseKind.SIGNAL, Certainty.LIKELY, "SIGTERM"),
@@ -338,7 +338,7 @@ ONE = {"group_kills_before": 0, "group_kills_after": 1}
     ],
 )  # fmt: skip
 def test_what_systemd_and_guards_say_of_a_unit_names_the_cause(given, kind, certainty, words):
-    """Only where signal and counts agree with it."""
+    """The unit's record counts only if the signal and the counts agree with it."""
     cause = diagnose(given)
 
     assert (kind, certainty) == (cause.kind, cause.certainty)
@@ -351,7 +351,7 @@ def test_what_systemd_and_guards_say_of_a_unit_names_the_cause(given, kind, cert
 
 
 def test_the_lines_of_systemd_are_evidence():
-    """As they stand in the journal, and the property that anybody may ask for."""
+    """As they stand in the journal, with the property that any user may read."""
     found = [each.text for each in collect_evidence(facts(9, unit=OOMD))]
     shown = [each.text for each in collect_evidence(facts(15, unit=POLICY))]
 
@@ -360,7 +360,7 @@ def test_the_lines_of_systemd_are_evidence():
 
 
 def test_without_its_journal_systemd_oomd_is_likely_where_it_runs_and_the_group_was_full():
-    """The kernel killed nobody, and nobody else here kills for the pressure of a group."""
+    """The kernel did not kill, and no other program here kills for the pressure of a group."""
     given = facts(9, oom_daemons=("systemd-oomd",), group_high=True, **STILL_HOST, **FULL_GROUP)
     room = facts(9, oom_daemons=("systemd-oomd",), **STILL_HOST)
 
@@ -375,14 +375,14 @@ COUNTS = ("count", "no_kill")
 
 
 def counted(**more):
-    """What is said of counts."""
+    """The statements about counts."""
     given = facts(9, counted="between 10:03:01 and 10:03:05", group="/sys/fs/cgroup/memory/a/b",
                   **more)  # fmt: skip
     return [each.text for each in collect_evidence(given) if each.source in COUNTS]
 
 
 def test_an_exact_statement_about_counts_names_the_group_and_the_time():
-    """Nothing is said about other groups or other times."""
+    """The statement does not extend to other groups or other times."""
     when = "between 10:03:01 and 10:03:05"
     group = "in the memory group /a/b"
     nothing, rose = "The kernel killed nothing for memory", "The kernel's count of kills for memory"
@@ -392,7 +392,7 @@ def test_an_exact_statement_about_counts_names_the_group_and_the_time():
 
 
 def test_a_kill_in_the_log_is_not_contradicted_by_the_count_of_the_group_it_had_left():
-    """It moved into another group shortly before: that one was not counted."""
+    """It moved into another group shortly before, whose count was not read."""
     given = facts(9, GROUP_KILL, **STILL, **STILL_HOST)
 
     found = collect_evidence(given)
@@ -402,7 +402,7 @@ def test_a_kill_in_the_log_is_not_contradicted_by_the_count_of_the_group_it_had_
 
 
 def kill_of(pid, mono_s, group=None):
-    """The lines of the kernel log about one kill."""
+    """The kernel log lines of one kill."""
     constraint = "CONSTRAINT_NONE" if group is None else "CONSTRAINT_MEMCG"
     text = "Out of memory: Killed process" if group is None else "Memory cgroup out of memory: ..."
     return (
@@ -415,20 +415,20 @@ def kill_of(pid, mono_s, group=None):
 @pytest.mark.parametrize(
     ("words", "concerns"),
     [
-        (kill_of(7, 99.0), True),  # of the whole machine
+        (kill_of(7, 99.0), True),  # the whole machine was full
         (kill_of(7, 99.0, "/a"), True),  # at a limit above both
         (kill_of(7, 99.0, "/a/b"), True),
         (kill_of(7, 99.0, "/a/b/c"), False),
         (kill_of(7, 99.0, "/b"), False),
         (kill_of(7, 99.0, "/other"), False),
-        (kill_of(7, 92.0), False),  # 8 s before, when this one was still seen alive
-        (kill_of(7, 99.0, "/a")[1:], False),  # whose limit it was is not known
+        (kill_of(7, 92.0), False),  # 8 s before; this process was still seen alive after it
+        (kill_of(7, 99.0, "/a")[1:], False),  # the log does not say whose limit it was
     ],
 )
 def test_of_other_kills_only_those_at_its_own_limits_since_it_was_seen_alive_are_evidence(
     words, concerns
 ):
-    """What happened elsewhere or before has nothing to do with it."""
+    """Kills elsewhere or earlier have nothing to do with it."""
     group = "/sys/fs/cgroup/memory/a/b"
 
     found = lines_about_exit(words, 42, 100.0, alive_mono_s=98.5, group=group)
@@ -438,7 +438,7 @@ def test_of_other_kills_only_those_at_its_own_limits_since_it_was_seen_alive_are
 
 @pytest.mark.parametrize(("counted_mono_s", "concerns"), [(98.0, True), (99.5, False)])
 def test_a_kill_of_before_the_count_began_is_not_told_beside_it(counted_mono_s, concerns):
-    """Else the log's kill at its limit and a count that stayed would contradict each other."""
+    """Otherwise a kill in the log and an unchanged count would contradict each other."""
     group = "/sys/fs/cgroup/memory/a/b"
 
     found = lines_about_exit(
@@ -450,7 +450,7 @@ def test_a_kill_of_before_the_count_began_is_not_told_beside_it(counted_mono_s, 
 
 
 def test_evidence_names_what_could_not_be_read():
-    """A missing witness is said, and what to do about it."""
+    """The account names the missing source and how to make it readable."""
     found = collect_evidence(ExitFacts(9, pid=42, kernel_log_readable=False))
 
     (missing,) = [
@@ -462,14 +462,14 @@ def test_evidence_names_what_could_not_be_read():
 
 
 def test_a_good_end_has_no_evidence_of_kills():
-    """How much memory was left has nothing to do with it."""
+    """How much memory was left does not matter then."""
     given = facts(0, OTHERS, **ROSE, **FULL_HOST)
 
     assert ["status"] == [each.source for each in collect_evidence(given)]
 
 
 def test_the_table_of_a_kill_belongs_to_that_kill():
-    """Rows of another's moment are left out."""
+    """Rows from another time are left out."""
     row = KernelLogLine(KernelEvent.OOM_TASK, 10.0, "chrome", 3, "chrome", rss_bytes=9 * GB)
     own = KernelLogLine(KernelEvent.OOM_TASK, 10.0, "python", 42, "python", rss_bytes=1 * GB)
     other = KernelLogLine(KernelEvent.OOM_TASK, 4.0, "old", 5, "old", rss_bytes=90 * GB)
@@ -500,7 +500,7 @@ def told(**more):
 
 
 def test_an_account_says_what_how_sure_and_how_to_go_on():
-    """In the order in which somebody asks at two in the morning."""
+    """In the order of a user's questions."""
     rescue = {"path": "/r/rescue-1", "step": 90, "bytes": GB, "saved_unix_s": 988.0}
     text = told(rescue=rescue, agent={"step": 95, "report_age_s": 0.8}, evidence=[
         {"source": "kernel", "certainty": "exact", "text": "The kernel log says: Killed"},
@@ -527,7 +527,9 @@ def test_an_account_says_what_how_sure_and_how_to_go_on():
     ],
 )
 def test_a_loop_that_was_found_by_itself_is_not_said_to_go_on_by_itself(kind, by_lines, expected):
-    """Its next run begins anew: whoever is told otherwise believes the rescue lost."""
+    """Its next run starts from the beginning; a wrong promise would make the user believe the
+    rescue lost.
+    """
     rescue = {"path": "/r", "step": 90, "bytes": GB, "saved_unix_s": 988.0, "by_lines": by_lines}
 
     text = told(task_kind=kind, argv=["python", "train.py"], rescue=rescue)
@@ -536,7 +538,7 @@ def test_a_loop_that_was_found_by_itself_is_not_said_to_go_on_by_itself(kind, by
 
 
 def test_the_command_to_go_on_can_be_pasted():
-    """Blanks, quotes and shell characters in names are harmless."""
+    """Blanks, quotes and shell characters in names are quoted."""
     text = told(
         task_kind="script",
         argv=["/env/bin/python3.11", "my train.py", "--name", "it's; rm -rf $HOME"],
@@ -555,7 +557,7 @@ def test_the_command_to_go_on_can_be_pasted():
      ({"had_agent": True}, False)],
 )  # fmt: skip
 def test_that_exec_saves_the_work_is_told_to_who_did_without_it(more, promised):
-    """Under a guard or with an agent it would be no other than it was."""
+    """Under a guard or with an agent, exec would change nothing."""
     text = told(task_kind="script", argv=["python", "train.py"], **more)
 
     assert promised == ("To start it again, with its work saved next time:" in text)
@@ -580,7 +582,7 @@ def test_the_step_of_what_died_unsaved_is_said_to_be_a_reading(age_s):
     ],
 )
 def test_a_damaged_or_hostile_entry_is_told_all_the_same(more):
-    """Old versions and odd names: no error, nothing that a terminal would obey."""
+    """Old versions and odd names cause no error and print no control characters."""
     text = told(**more)
 
     assert "\x1b" not in text
@@ -589,7 +591,7 @@ def test_a_damaged_or_hostile_entry_is_told_all_the_same(more):
 
 
 def test_who_took_the_memory_is_named_even_if_nobody_watched_it():
-    """From the kernel's own list, with who is not watched marked."""
+    """From the kernel's own list; programs that are not watched are marked."""
     text = told(takers={
         "kernel_table": [
             {"pid": 3, "name": "chrome", "bytes": 9 * GB, "watched": False},

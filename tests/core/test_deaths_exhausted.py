@@ -1,4 +1,4 @@
-"""An exception that says that memory ran out is the cause, and what to change is said."""
+"""An exception about memory is the cause of the death, and the account says what to change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FAILED = 1 << 8
 
 
 def of(error, message=None, status=FAILED, **more):
-    """The cause of an end with these last words."""
+    """The cause of an end with this exception."""
     words = LastError(error, message, frames=("<modules/conv.py>:5 in f", "train.py:42 in step"))
     return diagnose(ExitFacts(status, pid=42, words=words, **more))
 
@@ -51,7 +51,7 @@ def of(error, message=None, status=FAILED, **more):
         ("RuntimeError", "CUDA error: out of memory", CauseKind.GPU_MEMORY, ""),
         ("JaxRuntimeError", "RESOURCE_EXHAUSTED: Out of memory allocating 4096 bytes.",
          CauseKind.PROGRAM_MEMORY, "4.00 KiB"),
-        # Other people's words, and other things that run out.
+        # Text that only mentions memory, and other resources that run out.
         ("ValueError", "out of memory", CauseKind.FAILED, ""),
         ("HTTPError", "500: the server is out of memory", CauseKind.FAILED, ""),
         ("OSError", "[Errno 28] No space left on device", CauseKind.FAILED, ""),
@@ -61,7 +61,7 @@ def of(error, message=None, status=FAILED, **more):
     ],
 )  # fmt: skip
 def test_an_error_is_of_memory_by_its_name_or_its_text(error, message, kind, asked):
-    """Exact: the program said so itself; with the line and what it asked for."""
+    """Exact, because the program said so; with the line and the size it asked for."""
     cause = of(error, message)
 
     assert (kind, Certainty.EXACT) == (cause.kind, cause.certainty)
@@ -71,7 +71,7 @@ def test_an_error_is_of_memory_by_its_name_or_its_text(error, message, kind, ask
 
 
 def test_the_program_is_believed_before_levels_and_counts_of_others():
-    """A worker was killed and the group was full: the main program ended by its own error."""
+    """A worker was killed and the group was full, but the main program ended with its own error."""
     full = {"group_kills_before": 0, "group_kills_after": 1, "group_limit_bytes": 100,
             "group_used_bytes": 99.0}  # fmt: skip
 
@@ -81,18 +81,18 @@ def test_the_program_is_believed_before_levels_and_counts_of_others():
 
 
 def test_a_full_card_explains_no_error_of_another_kind():
-    """PyTorch keeps a card full all the time: a ValueError is a ValueError."""
+    """PyTorch keeps a card full all the time, so a full card does not explain a ValueError."""
     assert CauseKind.FAILED is of("ValueError", "bad", device_full="memory of GPU 0: full").kind
 
 
 def test_a_good_end_is_none_whatever_was_said_before():
-    """Status 0: somebody has caught it after all."""
+    """With status 0 the program has caught the exception."""
     assert CauseKind.ENDED is of("MemoryError", None, 0).kind
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS])
 def test_a_crash_with_the_address_space_used_up_is_told_as_that_signal(number):
-    """Its signal and library are facts, the failed allocation is likely."""
+    """The signal and the library are facts; the failed allocation is only likely."""
     word = KernelLogLine(KernelEvent.CRASH, 1.0, "python[42]: segfault", 42, library="libfoo.so")
     cause = diagnose(
         ExitFacts(number, pid=42, kernel=(word,), address_space_full="1.39 of 1.43 GiB")
@@ -105,7 +105,7 @@ def test_a_crash_with_the_address_space_used_up_is_told_as_that_signal(number):
 
 
 def test_an_agent_that_told_of_an_exception_is_believed_without_status_and_words():
-    """Whoever started it has collected the status, and the home is read-only."""
+    """The parent has collected the status, and the home folder is read-only."""
     cause = diagnose(ExitFacts(failed=True, group_limit_bytes=100, group_used_bytes=99.0))
 
     assert (CauseKind.FAILED, Certainty.EXACT) == (cause.kind, cause.certainty)
@@ -113,7 +113,7 @@ def test_an_agent_that_told_of_an_exception_is_believed_without_status_and_words
 
 
 def test_an_end_for_memory_is_told_and_written_down():
-    """With or without an agent, however short it ran."""
+    """With or without an agent, and after any running time."""
     cause = of("MemoryError")
 
     assert cause.spec.own
@@ -136,7 +136,7 @@ def test_an_end_for_memory_is_told_and_written_down():
     ],
 )
 def test_what_to_change_follows_from_the_error(entry, words):
-    """For a training its batch, for any program its chunks, for a shell's limit that limit."""
+    """A training gets its batch size, a program its chunks, a shell's limit that limit."""
     told = " ".join(exits.advice_after_exit(entry))
 
     for word in words:
@@ -144,7 +144,7 @@ def test_what_to_change_follows_from_the_error(entry, words):
 
 
 def test_the_kernel_s_count_is_evidence_where_a_worker_was_killed():
-    """The program's own status is 1: its worker's end is what the count is about."""
+    """The program's own status is 1; the count is about the end of its worker."""
     words = LastError("RuntimeError", "DataLoader worker (pid 7) is killed by signal: Killed.")
     counts = {"group_kills_before": 3, "group_kills_after": 3}
 
@@ -155,13 +155,13 @@ def test_the_kernel_s_count_is_evidence_where_a_worker_was_killed():
 
 
 def test_other_ends_get_no_advice_about_memory():
-    """Nothing is advised that nothing points to."""
+    """Without evidence there is no advice."""
     assert [] == list(exits.advice_after_exit({"cause": "failed", "agent": {}}))
     assert None is out_of_memory(None, None)
 
 
 def test_a_training_that_lost_a_worker_is_told_about_workers():
-    """The error is its own, the reason its worker's."""
+    """The exception is in the training, the reason in its worker."""
     text = "An exception ...: RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed."
     entry = {"cause": "failed", "evidence": [{"source": "python", "text": text}]}
 

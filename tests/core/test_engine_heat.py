@@ -1,4 +1,4 @@
-"""Heat and an empty battery through the whole engine: who is saved, told, paused, left alone."""
+"""Heat and an empty battery through the whole engine: saves, notices and pauses."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ FAILS_S = 100.0
 
 
 def played(hardware, seconds, pids=(7,)):
-    """
-    Every decision as (time, decision), of a machine whose tasks all train with an agent.
+    """Every decision as (time, decision), for a machine whose tasks all train with an agent.
 
-    Saves and notices are done at once; nobody is really paused.
+    Saves and notices finish at once; nothing is really paused.
     """
     engine = Engine(Settings(), own_uid=0)
     machine = host(available=60 * GIB)
@@ -60,7 +59,7 @@ def played(hardware, seconds, pids=(7,)):
 
 
 def of_kind(made, kind, resource):
-    """Times and tasks of the decisions of one kind for one kind of resource."""
+    """Time and pid of the decisions of one kind for one kind of resource."""
     return [
         (t, None if each.task is None else each.task.pid)
         for t, each in made
@@ -69,7 +68,7 @@ def of_kind(made, kind, resource):
 
 
 def machine(celsius):
-    """A laptop: the processor slows down at 100, the kernel switches off at 105."""
+    """A laptop: the processor throttles at 100, the kernel shuts down at 105."""
     shown = float(round(celsius))
     return Hardware(
         temperatures=(
@@ -80,7 +79,7 @@ def machine(celsius):
 
 
 def card(index, celsius, pid):
-    """A card with one program on it."""
+    """A card with one program."""
     return Gpu(
         f"GPU-{index}",
         index,
@@ -95,17 +94,17 @@ def card(index, celsius, pid):
 
 
 def failing(t):
-    """Cooling fails under load."""
+    """Temperature over time when cooling fails under load."""
     return 75.0 if t < FAILS_S else 75.0 + 0.4 * (t - FAILS_S)
 
 
 def test_a_training_that_warms_the_machine_up_is_let_alone():
-    """To 95 of 100 degrees."""
+    """It warms to 95 of 100 degrees, which is not a danger."""
     assert [] == played(lambda t: machine(95.0 - 50.0 * math.exp(-t / 40.0)), 400.0)
 
 
 def test_failing_cooling_is_told_of_and_the_training_saved_before_the_machine_is_off():
-    """Off at 175 s: the last save is seconds old then."""
+    """The machine shuts down at 175 s; the last save is seconds old then."""
     made = played(lambda t: machine(failing(t)), FAILS_S + 73.0)
 
     saves = of_kind(made, DecisionKind.CHECKPOINT, ResourceKind.TEMPERATURE)
@@ -117,7 +116,7 @@ def test_failing_cooling_is_told_of_and_the_training_saved_before_the_machine_is
 
 
 def test_a_hot_card_concerns_those_who_are_on_it():
-    """The training on the other card is asked for nothing."""
+    """The engine asks nothing of the training on the other card."""
 
     def hardware(t):
         return Hardware(gpus=(card(0, failing(t), 7), card(1, 60.0, 8)), gpus_mono_s=t)
@@ -131,7 +130,7 @@ def test_a_hot_card_concerns_those_who_are_on_it():
 
 
 def test_a_battery_that_runs_empty_saves_the_training():
-    """At one percent a minute from sixty: empty, by its reserve, after 55 minutes."""
+    """At one percent a minute from sixty, the battery reaches its reserve after 55 minutes."""
 
     def hardware(t):
         left = 60.0 - t / 60.0
@@ -149,7 +148,7 @@ def test_a_battery_that_runs_empty_saves_the_training():
 
 
 def test_a_battery_told_in_whole_percents_is_no_faster_than_it_is():
-    """A step is no pace: no save a minute for half an hour, and none missing at the end."""
+    """One step is not a rate: no save a minute for half an hour, and none missing at the end."""
 
     def hardware(t):
         left = round(50.0 - t / 36.0)
@@ -163,7 +162,7 @@ def test_a_battery_told_in_whole_percents_is_no_faster_than_it_is():
 
 
 def test_a_battery_that_is_charged_concerns_nobody():
-    """Plugged in."""
+    """It is plugged in."""
     made = played(
         lambda t: Hardware(batteries=(Battery("BAT0", 30.0 + t / 60.0, False),), on_mains=True),
         600.0,

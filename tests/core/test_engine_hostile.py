@@ -1,4 +1,4 @@
-"""Whatever the machine does, the engine answers: no exception, no pause in a save, no flood."""
+"""Under any input the engine raises nothing, pauses no save and does not flood the user."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.policy.engine import Engine
 
-# A guard is a group by another name: without it the recorded worlds stay as they are.
+# A guard is a group under another name; without it the recorded worlds stay the same.
 KINDS = [kind for kind in ResourceKind if kind is not ResourceKind.GUARD]
 
 
@@ -34,7 +34,7 @@ def wild_program(chance: random.Random, pid: int) -> Program:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_wild_machine_never_breaks_the_engine(seed):
-    """Limits of zero, clocks that stand still, tasks that come and go, outcomes in any order."""
+    """Limits of zero, stopped clocks, tasks that come and go, outcomes in any order."""
     chance = random.Random(seed)
     machine = Machine()
     engine = Engine(Settings(), UID)
@@ -59,7 +59,8 @@ def test_a_wild_machine_never_breaks_the_engine(seed):
         for n, kind in enumerate(chance.sample(KINDS, 4)):
             used = chance.choice([0.0, 1.0, 900.0 + index, 1200.0, 1e18]) * MB
             limit = chance.choice([0.0, 1000.0 + n, 1200.0]) * MB
-            chance.choice(["bytes", "ratio", "celsius"])  # once its unit: the draws stay the same
+            # its unit, listed once so that the random draws stay the same
+            chance.choice(["bytes", "ratio", "celsius"])
             fatal = chance.random() < 0.7
             key, hit = ResourceKey(kind, str(n)), tuple(task.key for task in tasks)
             readings.append(Reading(key, "x\n\x1b", used, limit, fatal, hit))
@@ -91,7 +92,7 @@ def test_a_wild_machine_never_breaks_the_engine(seed):
 
 
 def test_a_hundred_idle_tasks_make_no_decision():
-    """At rest there is nothing to say, and looks are as rare as the settings want."""
+    """At rest the engine decides nothing and samples at the configured interval."""
     machine = Machine(*(Program(n, f"{n}.ipynb", flat(100)) for n in range(10, 110)))
 
     machine.run(30)
@@ -119,7 +120,7 @@ def leaking_program(chance: random.Random, pid: int) -> Program:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_leaks_of_every_sort_end_in_order(seed):
-    """People and chance meddle: limits move, tasks are stopped, resumed and killed by hand."""
+    """Chance interferes: limits move, tasks are stopped, resumed and killed by hand."""
     chance = random.Random(seed)
     programs = [leaking_program(chance, 10 + n) for n in range(chance.randrange(1, 5))]
     machine = Machine(
@@ -128,7 +129,7 @@ def test_leaks_of_every_sort_end_in_order(seed):
     machine.refuse = {kind for kind in (DecisionKind.PAUSE, DecisionKind.RESUME)
                       if chance.random() < 0.15}  # fmt: skip
     for _ in range(40):
-        machine.run(4.0)  # it asserts that nothing is paused in a save, or asked twice
+        machine.run(4.0)  # asserts that no save is paused and none is requested twice
         program = chance.choice(programs)
         meddling = chance.random()
         if meddling < 0.05:
@@ -150,7 +151,7 @@ def test_leaks_of_every_sort_end_in_order(seed):
 
 
 def test_a_notification_that_cannot_be_worded_costs_no_save_and_no_pause(monkeypatch):
-    """The decision stays, without a text; the daemon says that it failed."""
+    """The decision stays, without a text, and the daemon reports that the text failed."""
 
     def broken(*_: object) -> None:
         raise ValueError

@@ -1,4 +1,4 @@
-"""What outlives the daemon, and the second measurement before an action."""
+"""State that the next daemon restores, and the second measurement before an action."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def machine(**changes) -> Machine:
 
 
 def restarted(before: Machine, gap_s: float = 2.0) -> Machine:
-    """The same machine, looked at by a new engine that read the old one's state."""
+    """The same machine with a new engine that has loaded the old engine's state."""
     state = json.loads(json.dumps(before.engine.dump()))
     before.engine = Engine(before.engine.settings, UID)
     before.now += gap_s
@@ -30,7 +30,7 @@ def restarted(before: Machine, gap_s: float = 2.0) -> Machine:
 
 
 def test_a_pause_is_known_after_a_restart_and_ends_when_there_is_room():
-    """The incident is still open, and its task is still its own to resume."""
+    """The incident is still open, and the engine may still resume its task."""
     after = restarted(machine().run(60))
     assert after.programs[0].stopped
 
@@ -44,7 +44,7 @@ def test_a_pause_is_known_after_a_restart_and_ends_when_there_is_room():
 
 
 def test_a_warning_is_not_repeated_after_a_restart():
-    """The cool-down holds over it, and so does the incident's id."""
+    """The cool-down and the incident's id survive the restart."""
     before = machine(settings=NO_PAUSE).run(27)
     assert 1 == before.kinds().count("notify:warning")
     identity = before.result.incidents[0].id
@@ -57,7 +57,7 @@ def test_a_warning_is_not_repeated_after_a_restart():
 
 @pytest.mark.parametrize("step_s", [-5.0, -7200.0, 7200.0])
 def test_a_wall_clock_that_was_set_in_between_changes_nothing(step_s):
-    """Nobody who is paused may be forgotten because a time server had its way."""
+    """A time server may set the clock: the engine must still know its paused tasks."""
     before = machine().run(60)
     state = json.loads(json.dumps(before.engine.dump()))
     engine = Engine(Settings(), UID)
@@ -82,7 +82,7 @@ def test_a_wall_clock_that_was_set_in_between_changes_nothing(step_s):
     ids=["empty", "newer", "cut", "short", "wrong type", "old", "of another start"],
 )
 def test_a_state_that_cannot_be_used_is_a_value_error_and_changes_nothing(change):
-    """The engine starts afresh; half a state would be worse than none."""
+    """The engine starts empty, because half a state would be worse."""
     before = machine().run(60)
     engine = Engine(Settings(), UID)
 
@@ -93,7 +93,7 @@ def test_a_state_that_cannot_be_used_is_a_value_error_and_changes_nothing(change
 
 
 def test_saves_of_before_are_remembered_until_the_agents_are_back():
-    """A new daemon does not ask a training that was saved a moment ago to save again at once."""
+    """A new daemon does not ask a training to save again right after a save."""
     before = machine(settings=NO_PAUSE)
     while not before.programs[0].saves:
         before.run(0.1)
@@ -115,7 +115,7 @@ def decision_of(kind: DecisionKind, run_s: float = 60.0):
 
 @pytest.mark.parametrize("kind", [DecisionKind.CHECKPOINT, DecisionKind.PAUSE, DecisionKind.NOTIFY])
 def test_a_decision_is_off_when_the_danger_is_over(kind):
-    """Measured again right before acting: the memory was freed in between."""
+    """The second measurement shows that the memory was freed in between."""
     decision, before = decision_of(kind)
     (reading,) = [each for each in before.readings() if each.key == decision.resource]
     used = decision.evidence["used"]
@@ -129,7 +129,7 @@ def test_a_decision_is_off_when_the_danger_is_over(kind):
 
 
 def test_word_of_what_has_happened_is_always_true():
-    """A notice of a pause is due whatever the memory does."""
+    """The engine reports a pause whatever the memory does."""
     before = machine().run(60)
     (told,) = [each for each in before.log if each.evidence.get("topic") == "paused"]
 
@@ -137,7 +137,7 @@ def test_word_of_what_has_happened_is_always_true():
 
 
 def test_a_resume_is_off_when_the_room_is_gone():
-    """It would be paused again at once."""
+    """The task would be paused again at once."""
     before = machine().run(60)
     before.groups["g"] = 8000 * MB
     before.run(30)
@@ -152,7 +152,7 @@ def test_a_resume_is_off_when_the_room_is_gone():
 
 
 def test_an_outcome_of_an_unknown_decision_is_ignored():
-    """An earlier daemon's request may be answered to this one."""
+    """The answer may belong to a request of an earlier daemon."""
     engine = machine().run(5).engine
 
     engine.record(Outcome("nobody-1", OutcomeStatus.DONE, WALL_S, 0.0, "done"))
@@ -161,7 +161,7 @@ def test_an_outcome_of_an_unknown_decision_is_ignored():
 
 
 def test_a_save_that_was_skipped_is_no_failure():
-    """Measured again and no longer true: it may be asked for in the next tick."""
+    """The second measurement cancelled it, so the next tick may ask again."""
     before = machine(settings=NO_PAUSE)
     while not before.kinds(DecisionKind.CHECKPOINT):
         before.run(0.1)
@@ -179,7 +179,7 @@ def test_a_save_that_was_skipped_is_no_failure():
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_suspend_during_a_save_does_not_stop_the_saves_after_it(known):
-    """The wall clock runs on by hours before the outcome comes; the memory's end does not wait."""
+    """The wall clock jumps by hours before the outcome arrives; memory keeps filling."""
     before = machine(settings=NO_PAUSE)
     while not before.kinds(DecisionKind.CHECKPOINT):
         before.run(0.1)

@@ -1,4 +1,4 @@
-"""Whole stories, tick by tick with a clock of numbers: which decisions come, in which order."""
+"""Whole scenarios, tick by tick on a simulated clock: which decisions come, in which order."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def leaking(*more: Program, limit_mb: float = 1200.0, program: Program | None = 
 
 
 def lost_s(program: Program) -> float:
-    """Work since its last rescue."""
+    """Seconds of work since its last rescue."""
     return (program.step - program.rescue.step) * program.step_s
 
 
@@ -49,7 +49,7 @@ def lost_s(program: Program) -> float:
 @pytest.mark.parametrize("save_s", [0.02, 0.6])
 @pytest.mark.parametrize("rate", [5, 20, 100, 300])
 def test_a_leak_is_told_and_saved_and_loses_a_second_at_most(rate, save_s):
-    """Without a pause the kernel kills it, and the last rescue is a second old."""
+    """Without a pause the kernel kills it, and its last rescue is about a second old."""
     limit_mb = max(1200, 300 + 12 * rate)
     machine = leaking(
         program=training(rate, save_s=save_s), limit_mb=limit_mb, settings=NO_PAUSE
@@ -58,14 +58,14 @@ def test_a_leak_is_told_and_saved_and_loses_a_second_at_most(rate, save_s):
 
     assert program.dead
     assert program.rescue is not None
-    assert lost_s(program) <= 1.2  # a second, a step, a look
+    assert lost_s(program) <= 1.2  # a second, a step, a sample
     assert "notify:warning" in machine.kinds()
     assert [] == machine.kinds(PAUSE)
     assert min(late - early for early, late in pairwise(program.saves)) >= 1.0
 
 
 def test_saves_come_at_ever_shorter_times_and_not_too_many():
-    """About the logarithm of the time: a save costs more than a step."""
+    """About the logarithm of the time, because a save costs more than a step."""
     machine = leaking(settings=NO_PAUSE).run(60)
     saves = machine.programs[0].saves
     gaps = [late - early for early, late in pairwise(saves)]
@@ -75,7 +75,7 @@ def test_saves_come_at_ever_shorter_times_and_not_too_many():
 
 
 def test_the_warning_comes_before_the_save_and_the_save_before_the_pause():
-    """Gentlest step first."""
+    """The gentlest action comes first."""
     machine = leaking().run(60)
     kinds = machine.kinds()
 
@@ -87,7 +87,7 @@ def test_the_warning_comes_before_the_save_and_the_save_before_the_pause():
 
 @pytest.mark.parametrize("rate", [5, 25, 100, 300])
 def test_a_pause_comes_right_after_a_last_save_and_nothing_is_lost(rate):
-    """The process lives, and even if it is killed by hand its rescue has every step."""
+    """The process lives; even if the user kills it, its rescue has every step."""
     limit_mb = max(1200, 300 + 12 * rate)
     machine = leaking(program=training(rate), limit_mb=limit_mb).run(1.5 * limit_mb / rate)
     program = machine.programs[0]
@@ -98,7 +98,7 @@ def test_a_pause_comes_right_after_a_last_save_and_nothing_is_lost(rate):
 
 
 def test_nothing_happens_after_the_pause():
-    """The incident stays open as long as the task is held, and is silent."""
+    """The incident stays open and silent as long as the task is paused."""
     machine = leaking().run(60)
     before = machine.kinds()
 
@@ -110,7 +110,7 @@ def test_nothing_happens_after_the_pause():
 
 
 def test_every_decision_carries_its_figures_and_an_id_of_its_own():
-    """What decided is in the evidence; a replay can check it."""
+    """The evidence holds the figures that decided; a replay can check them."""
     machine = leaking().run(60)
 
     assert len(machine.log) == len({decision.id for decision in machine.log})
@@ -125,7 +125,7 @@ def test_every_decision_carries_its_figures_and_an_id_of_its_own():
     assert "continue" == next(d for d in machine.log if d.kind is CHECKPOINT).evidence["then"]
 
 
-# What is left alone
+# What the engine leaves alone
 
 
 def test_a_big_warm_up_is_left_alone():
@@ -139,7 +139,7 @@ def test_a_big_warm_up_is_left_alone():
 
 
 def test_hovering_below_the_limit_is_left_alone():
-    """Up and down at 96 % is how some trainings live."""
+    """Some trainings constantly vary around 96 % of their limit."""
     program = training(0)
     program.grows = lambda t: (1150 + 30 * math.sin(t / 5)) * MB
 
@@ -150,7 +150,7 @@ def test_hovering_below_the_limit_is_left_alone():
 
 
 def test_only_the_guilty_of_two_is_acted_on():
-    """The healthy one under the same limit is neither paused nor asked for anything."""
+    """The healthy task under the same limit is neither paused nor asked to save."""
     machine = leaking(bystander()).run(60)
     actionable, healthy = machine.programs
 
@@ -161,7 +161,7 @@ def test_only_the_guilty_of_two_is_acted_on():
 
 
 def test_a_warm_up_at_the_same_time_is_not_paused_after_the_guilty():
-    """The pause has stopped the growth: what the other one grew before is no reason."""
+    """The pause has stopped the growth: what the other task grew before is not a reason."""
     healthy = bystander()
     healthy.grows = lambda t: (50 + 250 * min(1.0, t / 12)) * MB
     machine = leaking(
@@ -173,7 +173,7 @@ def test_a_warm_up_at_the_same_time_is_not_paused_after_the_guilty():
 
 
 def test_a_second_culprit_is_paused_when_the_first_pause_was_not_enough():
-    """Two leak; the faster goes first, and the other before the limit is met."""
+    """Two tasks leak; the faster is paused first, the other before the limit is reached."""
     second = Program(20, "second.py", leak(15.0, 50.0), save_s=0.02, group="g")
     machine = leaking(second, program=training(25.0, save_s=0.02)).run(120)
 
@@ -182,7 +182,7 @@ def test_a_second_culprit_is_paused_when_the_first_pause_was_not_enough():
 
 
 def test_a_task_in_another_group_is_not_touched():
-    """Not even where it is large, grows and holds an agent."""
+    """Not even if it is large, grows and has an agent."""
     elsewhere = bystander(3000.0, group="h")
     machine = Machine(training(), elsewhere, groups={"g": 1200, "h": 8000}).run(60)
 
@@ -191,7 +191,7 @@ def test_a_task_in_another_group_is_not_touched():
 
 
 def test_a_bystander_that_the_kernel_could_choose_is_saved_and_never_paused():
-    """The largest process is killed, whoever leaks."""
+    """The kernel kills the largest process, whichever leaks."""
     machine = leaking(bystander(900.0), limit_mb=1800.0).run(80)
     actionable, healthy = machine.programs
 
@@ -202,7 +202,7 @@ def test_a_bystander_that_the_kernel_could_choose_is_saved_and_never_paused():
 
 
 def test_a_finished_warm_up_is_not_blamed_for_a_later_leak():
-    """Who grew little recently is no contributor, whatever it grew before."""
+    """A task that grew little recently is not a contributor."""
     warm = bystander(save_s=None)
     warm.grows = lambda t: (200 + 900 * min(1.0, t / 10)) * MB
     machine = leaking(
@@ -213,11 +213,11 @@ def test_a_finished_warm_up_is_not_blamed_for_a_later_leak():
     assert {"checkpoint:train.ipynb"} == set(machine.kinds(CHECKPOINT))
 
 
-# Others make the growth
+# Unwatched programs grow
 
 
 def test_where_other_programs_eat_the_memory_all_are_saved_and_none_is_paused():
-    """A pause would not help; the notice says who it is not."""
+    """A pause would not help; the warning names no task."""
     machine = Machine(
         Program(10, "a.ipynb", flat(3000), save_s=0.1),
         Program(20, "b.ipynb", flat(2900), save_s=0.1),
@@ -232,11 +232,11 @@ def test_where_other_programs_eat_the_memory_all_are_saved_and_none_is_paused():
     assert warning.evidence["others_share"] > 0.9
 
 
-# When things go wrong
+# Failures
 
 
 def test_a_save_that_fails_is_told_once_and_the_task_is_paused_instead_of_lost():
-    """It would otherwise die: its state is safe in memory."""
+    """Without the pause the kernel would kill it; while it is paused, its state stays in memory."""
     machine = leaking(program=training(fails=True)).run(60)
     program = machine.programs[0]
 
@@ -248,7 +248,7 @@ def test_a_save_that_fails_is_told_once_and_the_task_is_paused_instead_of_lost()
 
 
 def test_an_agent_that_never_answers_does_not_keep_its_task_from_the_pause():
-    """A request without an answer is a failure after its deadline."""
+    """A request without an answer fails after its deadline."""
     machine = leaking(program=training(deaf=True)).run(60)
 
     assert machine.programs[0].stopped
@@ -256,20 +256,21 @@ def test_an_agent_that_never_answers_does_not_keep_its_task_from_the_pause():
 
 
 def test_a_task_without_an_agent_is_warned_of_and_paused():
-    """There is nothing to save, and it would otherwise die."""
+    """It cannot be saved, and without the pause the kernel would kill it."""
     machine = leaking(program=training(save_s=None)).run(60)
 
     assert ["notify:warning", "pause:train.ipynb", "notify:paused"] == machine.kinds()
 
 
 def test_a_training_that_has_ended_in_a_danger_is_not_said_to_have_had_no_agent():
-    """What was advised while it trained stays: its rescues are there, its workers were counted."""
+    """The advice from its training time stays: it has rescues, and its workers were counted."""
     train = Program(1, "train.ipynb", leak(20.0), save_s=0.1, group="g")
     settings = Settings(actions=ActionSettings(pause=False))
     machine = Machine(train, groups={"g": 2000.0}, settings=settings)
     while machine.tick().incidents[:1] == () or machine.result.incidents[0].stage < Stage.WARN:
         machine.run(1.0)
-    train.save_s, train.request = None, None  # an error ended it: its agent has said good-bye
+    # an exception ended the training: its agent has disconnected
+    train.save_s, train.request = None, None
 
     machine.run(2.0)
 
@@ -280,7 +281,7 @@ def test_a_training_that_has_ended_in_a_danger_is_not_said_to_have_had_no_agent(
 
 
 def test_a_pause_that_fails_is_told_and_saving_goes_on():
-    """What cannot be held is saved up to its last second, and not asked for again."""
+    """A task that cannot be paused is saved up to its last second; the pause is not tried again."""
     machine = leaking()
     machine.refuse.add(PAUSE)
 
@@ -290,7 +291,7 @@ def test_a_pause_that_fails_is_told_and_saving_goes_on():
     assert 1 == len(machine.kinds(PAUSE))
     assert "notify:pause_failed" in machine.kinds()
     assert program.dead
-    assert lost_s(program) <= 1.2  # a second, a step, a look
+    assert lost_s(program) <= 1.2  # a second, a step, a sample
 
 
 @pytest.mark.parametrize(
@@ -306,7 +307,7 @@ def test_a_pause_that_fails_is_told_and_saving_goes_on():
     ids=["another user's", "a server", "no way", "switched off", "rule of task", "rule of ceiling"],
 )
 def test_what_may_not_be_paused_is_not(changes):
-    """Another user's task, a Jupyter server, and whatever the settings exclude."""
+    """Another user's task, a Jupyter server, and tasks that the settings exclude."""
     program = changes.get("program")
     if program is not None:
         changes["program"] = replace(program, saves=[])
@@ -317,7 +318,7 @@ def test_what_may_not_be_paused_is_not(changes):
 
 
 def test_what_may_not_be_saved_is_not_asked():
-    """Checkpoints off: told and paused, with the first pause not waiting for any save."""
+    """With checkpoints off the engine warns and pauses; the first pause waits for no save."""
     settings = Settings(actions=ActionSettings(checkpoint=False))
 
     machine = leaking(settings=settings).run(60)
@@ -327,7 +328,7 @@ def test_what_may_not_be_saved_is_not_asked():
 
 
 def test_notices_can_be_switched_off_alone():
-    """Everything else is done all the same."""
+    """The engine still acts as usual."""
     settings = Settings(rules=(RuleSettings(task="/home/ann/*.ipynb", notify=False),))
 
     machine = leaking(settings=settings).run(60)
@@ -340,7 +341,7 @@ def test_notices_can_be_switched_off_alone():
 
 
 def test_people_hear_of_one_leak_once_though_it_fills_two_ceilings():
-    """The group's limit and the machine's RAM come near together."""
+    """The group's limit and the machine's RAM are reached at about the same time."""
     both = leaking(program=training(50), limit_mb=3000.0, ram_mb=3100.0, settings=NO_PAUSE).run(50)
 
     warnings = [d for d in both.log if d.evidence.get("topic") == "warning"]
@@ -349,7 +350,7 @@ def test_people_hear_of_one_leak_once_though_it_fills_two_ceilings():
 
 
 def test_a_long_slow_leak_makes_few_notices():
-    """Half an hour of growth: staged, and no flood."""
+    """Half an hour of growth makes a few staged notices."""
     machine = leaking(program=training(0.5), settings=NO_PAUSE).run(1900)
 
     warnings = [d for d in machine.log if d.evidence.get("topic") == "warning"]
@@ -358,7 +359,7 @@ def test_a_long_slow_leak_makes_few_notices():
 
 
 def test_the_end_of_a_danger_is_told_to_those_who_heard_of_it():
-    """It stopped growing: one quiet word, and the incident is closed."""
+    """It stopped growing: one quiet notice, and the incident is closed."""
     program = training(25)
     program.grows = lambda t: (300 + 25 * min(t, 30.0)) * MB
 
@@ -375,7 +376,7 @@ def test_the_end_of_a_danger_is_told_to_those_who_heard_of_it():
 
 
 def test_a_paused_task_runs_again_when_there_is_room():
-    """The limit was raised: after a while it is resumed, and told so."""
+    """The limit was raised: after a while the engine resumes it and says so."""
     machine = leaking().run(60)
     machine.groups["g"] = 8000 * MB
 
@@ -389,7 +390,7 @@ def test_a_paused_task_runs_again_when_there_is_room():
 
 @pytest.mark.parametrize("waits_s", [0.5, 1.5, 30.0, math.inf])
 def test_a_task_that_waits_in_the_kernel_at_its_pause_runs_again_when_there_is_room(waits_s):
-    """Swapped out, throttled by its group, behind a dead disk: it is paused."""
+    """Swapped out, throttled by its group or blocked by a dead disk: its pause still counts."""
     machine = leaking(program=training(waits_s=waits_s)).run(60)
     after = machine.kinds()[machine.kinds().index("pause:train.ipynb") + 1 :]
     assert machine.programs[0].stopped
@@ -403,7 +404,7 @@ def test_a_task_that_waits_in_the_kernel_at_its_pause_runs_again_when_there_is_r
 
 
 def test_a_person_who_resumes_it_in_its_wait_is_heard_when_it_runs():
-    """Until it shows that it runs nobody can tell; from then on it is left running."""
+    """The engine cannot know before the task runs; from then on it leaves the task running."""
     machine = leaking(program=training(waits_s=5.0)).run(60)
     program = machine.programs[0]
     program.paused_s = machine.now
@@ -417,7 +418,7 @@ def test_a_person_who_resumes_it_in_its_wait_is_heard_when_it_runs():
 
 
 def test_one_that_waits_in_the_kernel_is_not_paused_on_another_account_as_well():
-    """Two limits come near together: one hold, and not one that ends the other."""
+    """Two limits come near together: one pause, and neither incident ends the other's."""
     machine = leaking(program=training(waits_s=math.inf), ram_mb=1250).run(120)
 
     assert 1 == len(machine.kinds(PAUSE))
@@ -425,7 +426,7 @@ def test_one_that_waits_in_the_kernel_is_not_paused_on_another_account_as_well()
 
 
 def test_a_pause_ends_when_there_is_room_though_pauses_were_forbidden_since():
-    """Switching pauses off must not make those that were made last for ever."""
+    """A task that is already paused must not stay paused for ever."""
     machine = leaking().run(60)
     machine.engine.settings = Settings(actions=ActionSettings(pause=False))
     assert machine.programs[0].stopped
@@ -437,7 +438,7 @@ def test_a_pause_ends_when_there_is_room_though_pauses_were_forbidden_since():
 
 
 def test_a_little_room_is_not_enough_to_run_again():
-    """It would be paused again at once."""
+    """The engine would have to pause it again at once."""
     machine = leaking().run(60)
     machine.groups["g"] = 1300 * MB
 
@@ -447,7 +448,7 @@ def test_a_little_room_is_not_enough_to_run_again():
 
 
 def test_a_task_that_a_person_resumed_is_not_paused_again():
-    """Their word counts; it is saved up to its end instead."""
+    """The user's decision counts; the engine saves it up to its end instead."""
     machine = leaking().run(60)
     program = machine.programs[0]
     program.stopped = False
@@ -456,11 +457,11 @@ def test_a_task_that_a_person_resumed_is_not_paused_again():
 
     assert 1 == len(machine.kinds(PAUSE))
     assert program.dead
-    assert lost_s(program) <= 1.2  # a second, a step, a look
+    assert lost_s(program) <= 1.2  # a second, a step, a sample
 
 
 def test_a_resume_that_fails_is_tried_again_later():
-    """Not in every tick."""
+    """The retry does not come in every tick."""
     machine = leaking().run(60)
     machine.refuse.add(RESUME)
     machine.groups["g"] = 8000 * MB
@@ -475,7 +476,9 @@ def test_a_resume_that_fails_is_tried_again_later():
 
 
 def test_a_resume_without_room_is_no_end_of_the_danger():
-    """Long paused, then resumed by a person: no word of safety, no promise of a pause."""
+    """Long paused, then resumed by the user: the engine neither reports safety nor promises a
+    pause.
+    """
     machine = leaking().run(120)
     program = machine.programs[0]
     assert program.stopped
@@ -491,7 +494,7 @@ def test_a_resume_without_room_is_no_end_of_the_danger():
 
 
 def test_the_incident_of_a_paused_task_that_was_killed_is_closed():
-    """Nothing is left behind for a task that is gone."""
+    """A task that has ended leaves no open incident."""
     machine = leaking(bystander()).run(60)
     machine.programs[0].dead = True
 
@@ -505,7 +508,7 @@ def test_the_incident_of_a_paused_task_that_was_killed_is_closed():
 
 
 def test_ram_with_swap_behind_it_is_warned_of_but_nothing_is_paused_before_the_end_of_swap():
-    """Filling RAM slows down; filling swap as well kills."""
+    """Full RAM is slow; full RAM and full swap kill."""
     machine = Machine(training(100, group=""), ram_mb=8000, swap_mb=4000).run(100)
 
     assert {ResourceKind.RAM} == {d.resource.kind for d in machine.log if d.at_mono_s < 77}
@@ -519,7 +522,7 @@ def test_ram_with_swap_behind_it_is_warned_of_but_nothing_is_paused_before_the_e
 
 
 def test_the_share_of_time_spent_saving_is_bounded_while_the_end_does_not_come():
-    """Creeping along below the limit for twenty minutes costs a tenth of the time at most."""
+    """Twenty minutes close to the limit cost at most a tenth of the time."""
     program = training(0, save_s=1.0)
     program.grows = lambda t: (1100 + 90 * (1 - math.exp(-t / 400))) * MB
 
@@ -529,7 +532,7 @@ def test_the_share_of_time_spent_saving_is_bounded_while_the_end_does_not_come()
 
 
 def test_the_settings_can_be_replaced_in_the_middle():
-    """The series go on; the new switches hold from the next tick."""
+    """The series continue; the new settings apply from the next tick."""
     machine = leaking().run(20)
 
     machine.engine.settings = Settings(
@@ -542,7 +545,7 @@ def test_the_settings_can_be_replaced_in_the_middle():
 
 
 def test_what_is_gone_is_forgotten():
-    """Thousands of short programs leave nothing behind in the engine."""
+    """Thousands of short programs leave no state in the engine."""
     machine = Machine(ram_mb=64_000)
     for index in range(300):
         machine.programs = [
@@ -558,7 +561,7 @@ def test_what_is_gone_is_forgotten():
 
 
 def test_the_engine_asks_for_a_look_at_once_when_a_save_is_done():
-    """The next save, or the pause that waited for it, must not wait for the clock."""
+    """The next save, or the pause that waited for it, must not wait for the usual interval."""
     machine = leaking()
     while not machine.kinds(CHECKPOINT):
         machine.run(0.1)
@@ -573,7 +576,7 @@ def test_the_engine_asks_for_a_look_at_once_when_a_save_is_done():
 
 @pytest.mark.parametrize("agent", [True, False])
 def test_what_is_advised_to_a_steady_leak_is_the_same_from_the_notice_to_after_its_death(agent):
-    """The last moments, and those without it, are not the record of its growth."""
+    """Its last moments and the gaps in between do not change its growth record."""
     program = training(12, save_s=0.5 if agent else None)
     machine = leaking(bystander(), program=program, settings=NO_PAUSE)
     said: list[tuple[str, ...]] = []
@@ -589,7 +592,7 @@ def test_what_is_advised_to_a_steady_leak_is_the_same_from_the_notice_to_after_i
 
 @pytest.mark.parametrize(("swap", "stage"), [(0, Stage.SAVE), (8 << 30, Stage.WARN)])
 def test_a_machine_without_memory_is_in_danger_though_nothing_grows(swap, stage):
-    """MemAvailable stands at 0 for minutes, whether anybody is watched there or not."""
+    """MemAvailable is 0 for minutes, with or without a watched task."""
     machine = host(16 << 30, 0, swap_total_bytes=swap, swap_free_bytes=swap // 2)
     engine = Engine(Settings(), 1000)
     for now in range(120):

@@ -1,4 +1,4 @@
-"""Plain words: what happened, what it means now, what to do; and safe to show."""
+"""Notices say what happened, what it means and what to do, and are safe to show."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_PAUSE = Settings(actions=ActionSettings(pause=False))
 
 
 def story(name="train.ipynb", seconds=60.0, settings=None, **changes):
-    """A leak to a group's limit, and every notice that it made, by topic."""
+    """A leak to a group's limit, and the first notice of each topic."""
     program = Program(10, name, leak(25), **{"save_s": 0.2, "group": "g", **changes})
     machine = Machine(program, groups={"g": 1200}, settings=settings)
     notices = {}
@@ -40,13 +40,13 @@ def story(name="train.ipynb", seconds=60.0, settings=None, **changes):
 
 
 def test_a_warning_names_the_notebook_the_ceiling_the_time_and_the_numbers():
-    """The title alone says it; the body says how sure that is and what is done."""
+    """The title is enough; the body adds the certainty and the actions."""
     _, notices = story()
     notice = notices["warning"]
 
     assert notice.title.startswith("Memory limit reached in about ")
     assert notice.title.endswith(": train.ipynb")
-    assert "normal" == notice.urgency  # critical is for the very end and for deaths
+    assert "normal" == notice.urgency  # critical only for the very end and for deaths
     assert 10 == notice.task
     for words in (
         "Memory limit of the group g: ",
@@ -69,7 +69,7 @@ def test_a_warning_names_the_notebook_the_ceiling_the_time_and_the_numbers():
 
 
 def test_a_pause_says_how_to_go_on_and_what_not_to_press():
-    """Restart would kill the paused kernel."""
+    """A restart would kill the paused kernel."""
     _, notices = story()
     notice = notices["paused"]
 
@@ -91,7 +91,7 @@ def test_a_paused_script_is_told_about_fg_and_not_about_jupyter():
 
 
 def test_a_save_that_failed_says_why_and_what_is_left():
-    """No rescue at all, or an older one."""
+    """There is no rescue, or only an older one."""
     _, notices = story(fails=True)
 
     assert "Not saved: train.ipynb" == notices["rescue_failed"].title
@@ -100,7 +100,7 @@ def test_a_save_that_failed_says_why_and_what_is_left():
 
 
 def test_a_task_without_an_agent_is_told_so():
-    """And how to get one."""
+    """The notice and the advice say how to get an agent."""
     machine, notices = story(save_s=None, seconds=30)
 
     assert "has no watchdog agent" in notices["warning"].body
@@ -110,7 +110,7 @@ def test_a_task_without_an_agent_is_told_so():
 
 
 def test_a_death_names_its_cause_and_the_rescue():
-    """What the user finds in the morning."""
+    """The notice that the user finds in the morning."""
     machine, _ = story(settings=NO_PAUSE)
     program = machine.programs[0]
     assert program.dead
@@ -144,7 +144,7 @@ def test_a_death_names_its_cause_and_the_rescue():
     ],
 )
 def test_no_name_breaks_a_notice_or_a_command_line(name):
-    """One line, no control character, and only names that are safe to paste in a command."""
+    """One line, no control characters, and only names that are safe to paste into a command."""
     _, notices = story(name, seconds=50)
 
     assert {"warning", "paused"} <= set(notices)
@@ -175,13 +175,13 @@ def test_no_name_breaks_a_notice_or_a_command_line(name):
     ],
 )
 def test_text_from_files_becomes_one_plain_line(text, expected):
-    """What cannot be shown, or changes how the rest is shown, is a question mark."""
+    """A question mark replaces control and direction characters."""
     assert expected == clean(text)
 
 
 @pytest.mark.parametrize("name", ["-x", "a b", "$(x)", "a;b", "*", "", "ü.py", "a'b", "n" * 99])
 def test_a_name_that_is_not_safe_to_paste_is_named_by_its_pid(name):
-    """A notice's command line is copied without thinking."""
+    """The user copies the command line of a notice without thinking."""
     assert "42" == shell_argument(name, 42)
     assert "train-2.ipynb" == shell_argument("train-2.ipynb", 42)
 
@@ -206,12 +206,12 @@ def test_a_name_that_is_not_safe_to_paste_is_named_by_its_pid(name):
     ],
 )
 def test_times_are_as_exact_as_a_forecast_is(seconds, expected):
-    """Two figures at most."""
+    """At most two figures."""
     assert expected == phrases.format_eta(seconds)
 
 
 def test_an_interval_says_what_is_known_of_it():
-    """An end that may never come is `or more`."""
+    """An interval without an upper end reads `or more`."""
     assert "30 s to 4 min" == phrases.format_interval(29.0, 250.0)
     assert "30 s or more" == phrases.format_interval(29.0, float("inf"))
     assert "30 s or more" == phrases.format_interval(29.0, None)
@@ -224,7 +224,6 @@ def test_an_interval_says_what_is_known_of_it():
 
 
 def test_every_kind_of_ceiling_has_its_words():
-    """None may come without a title."""
     assert all(SPECS[kind].title for kind in ResourceKind)
 
 
@@ -246,7 +245,7 @@ def explained(machine, program, **more):
 
 
 def test_one_task_is_explained_with_its_end_its_ceilings_and_its_agent():
-    """What it uses, what stops it first and when, what can be saved."""
+    """What it uses, what ends it first and when, what can be saved."""
     machine, _ = story(seconds=28, settings=NO_PAUSE)
 
     text = explained(machine, machine.programs[0])
@@ -266,7 +265,7 @@ def test_one_task_is_explained_with_its_end_its_ceilings_and_its_agent():
 
 
 def test_what_others_fill_up_is_said_to_end_beside_a_task_that_rests():
-    """Its limits have a forecast below: not that nothing points to an end."""
+    """Its limits have a forecast below, so the text must not deny one."""
     idle = Program(11, "idle.ipynb", flat(50), group="g")
     machine = Machine(Program(10, "train.ipynb", leak(25), group="g"), idle, groups={"g": 1200})
 
@@ -277,7 +276,7 @@ def test_what_others_fill_up_is_said_to_end_beside_a_task_that_rests():
 
 
 def test_an_agent_of_an_older_version_is_said_to_need_a_restart():
-    """It trains on, and cannot be saved until then."""
+    """Its training continues, but cannot be saved until then."""
     machine, _ = story(seconds=28, settings=NO_PAUSE)
 
     assert "restart its kernel" in explained(machine, machine.programs[0], outdated=True)
@@ -285,7 +284,7 @@ def test_an_agent_of_an_older_version_is_said_to_need_a_restart():
 
 
 def test_a_quiet_task_and_a_quiet_machine_are_explained_too():
-    """Nothing to say is said."""
+    """The text says so explicitly."""
     program = Program(10, "idle.ipynb", flat(300))
     machine = Machine(program).run(10)
 
@@ -314,14 +313,14 @@ def test_a_quiet_task_and_a_quiet_machine_are_explained_too():
      (0, True, False), (9, False, False)],
 )  # fmt: skip
 def test_only_deaths_that_are_news_are_told(status, training, expected):
-    """People end their own programs all day."""
+    """Users end their own programs all the time."""
     agent = AgentState(ProcessKey(1, 1), "keras", "/r", training=training)
 
     assert expected is should_notify(diagnose(ExitFacts(status)), agent)
 
 
 def test_a_death_for_lack_of_memory_is_told_with_or_without_an_agent():
-    """Unless notices are switched off for that task."""
+    """Only a rule that switches notices off suppresses it."""
     machine, _ = story(save_s=None, settings=NO_PAUSE)
     task = machine._task(machine.programs[0])
     cause = diagnose(ExitFacts(9, group_kills_before=0, group_kills_after=1))

@@ -1,4 +1,4 @@
-"""Memory of a card and the charge of a battery, through the real watch."""
+"""Memory of a card and the charge of a battery, through the real ResourceMonitor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CARD = 24.0 * GIB
 
 
 def played(curve, forecaster, limit, seconds, read_every_s):
-    """Assessments with their times until the limit is reached, and when that was."""
+    """(time, assessment) until the limit is reached, and when that was."""
     unit = "ratio" if limit < 2.0 else "bytes"
     watch = ResourceMonitor(WatchSettings(), StageSettings(), forecaster, unit)
     t, read_s, used, seen = 0.0, -1e9, 0.0, []
@@ -34,7 +34,7 @@ def played(curve, forecaster, limit, seconds, read_every_s):
 
 
 def first(seen, wanted):
-    """The time of the first assessment that is wanted."""
+    """The time of the first assessment that matches."""
     return next((t for t, assessment in seen if wanted(assessment)), None)
 
 
@@ -49,7 +49,7 @@ def first(seen, wanted):
     ids=["at once", "in two steps", "within eight seconds", "long ago"],
 )
 def test_a_framework_that_takes_the_whole_card_is_no_danger(curve):
-    """TensorFlow without growth: nearly full, and it stays so."""
+    """TensorFlow without memory growth: the card is nearly full and stays so."""
     seen, _ = played(curve, DeviceMemoryForecaster(), CARD, 300.0, 2.0)
 
     assert {Stage.OK} == {a.stage for _, a in seen}
@@ -66,7 +66,7 @@ def test_a_framework_that_takes_the_whole_card_is_no_danger(curve):
     ids=["slow", "fast", "after taking most of it"],
 )
 def test_growth_on_a_card_is_rescued_before_it_is_full(curve, least_s):
-    """What grows after a framework has taken its share is growth."""
+    """Growth counts even after a framework has reserved most of the card."""
     seen, end_s = played(curve, DeviceMemoryForecaster(), CARD, 1000.0, 2.0)
 
     rescued_s = first(seen, lambda a: a.rescue)
@@ -76,7 +76,7 @@ def test_growth_on_a_card_is_rescued_before_it_is_full(curve, least_s):
 
 
 def drain(hours, begin=0.3, step=0.0):
-    """A battery that is emptied at one pace, told in steps."""
+    """A battery that drains at a constant rate, reported in steps."""
 
     def curve(t):
         level = begin + t * (1.0 - begin) / (3600.0 * hours)
@@ -88,7 +88,7 @@ def drain(hours, begin=0.3, step=0.0):
 @pytest.mark.parametrize("step", [0.0, 0.01])
 @pytest.mark.parametrize("hours", [0.3, 1.0, 2.0])
 def test_a_battery_is_foretold_told_of_and_answered_with_a_save(hours, step):
-    """In whole percents as well."""
+    """This also holds for a charge in whole percents."""
     seen, end_s = played(drain(hours, step=step), DischargeForecaster(), 0.95, 8000.0, 10.0)
 
     early = next(a.forecast for t, a in seen if t > 0.6 * end_s)
@@ -100,7 +100,7 @@ def test_a_battery_is_foretold_told_of_and_answered_with_a_save(hours, step):
 
 
 def expected(curve, end_s):
-    """Each forecast of a drain, read every 10 s, as a share of what was really left."""
+    """Each forecast of a drain, sampled every 10 s, as a share of the true time left."""
     forecaster, found = DischargeForecaster(), []
     for step in range(int(end_s / 10.0)):
         t = 10.0 * step
@@ -114,8 +114,8 @@ def expected(curve, end_s):
 @pytest.mark.parametrize("begin", [0.0, 0.5, 0.69])
 @pytest.mark.parametrize("hours", [1.5, 3.0, 6.0, 10.0])
 def test_time_until_empty_is_right_in_whole_percents(hours, begin):
-    """A step every six minutes says nothing until there have been two."""
-    curve = drain(hours * (1.0 - begin), begin, step=0.01)  # hours are of a full battery
+    """One step every six minutes: there is no rate before the second step."""
+    curve = drain(hours * (1.0 - begin), begin, step=0.01)  # hours of a full battery
     end_s = 3600.0 * hours * (0.95 - begin)
 
     shares = [share for t, share in expected(curve, end_s) if curve(t) < 0.9]
@@ -128,7 +128,7 @@ def test_time_until_empty_is_right_in_whole_percents(hours, begin):
 
 @pytest.mark.parametrize("step", [0.0, 0.01])
 def test_a_battery_that_gives_way_at_its_end_is_seen_to_do_so(step):
-    """Its gauge shows up to 9 % more than there is, and falls ever faster."""
+    """Its gauge shows up to 9 % too much, and falls ever faster."""
 
     def curve(t):
         left = 1.0 - t / 3600.0
@@ -142,14 +142,14 @@ def test_a_battery_that_gives_way_at_its_end_is_seen_to_do_so(step):
 
 
 def test_a_battery_that_nothing_drains_has_no_forecast():
-    """A level is no end."""
+    """A constant level has no end."""
     seen, _ = played(lambda t: 0.6, DischargeForecaster(), 0.95, 3000.0, 10.0)
 
     assert not any(a.forecast or a.notify or a.rescue for _, a in seen)
 
 
 def test_a_battery_at_its_reserve_is_answered_at_once():
-    """Unplugged when it was nearly empty: there is no trend yet."""
+    """It was unplugged when nearly empty, and there is no trend yet."""
     seen, _ = played(lambda t: 0.95, DischargeForecaster(), 0.95, 5.0, 10.0)
 
     assert seen[0][1].rescue
@@ -157,7 +157,7 @@ def test_a_battery_at_its_reserve_is_answered_at_once():
 
 
 def test_a_heavier_load_brings_the_end_nearer_soon():
-    """A training begins on battery: the last minutes count and not the last hour."""
+    """A training starts on battery: the last minutes count, not the last hour."""
 
     def curve(t):
         return 0.2 + t * 0.00002 + max(0.0, t - 1800.0) * 0.0004
@@ -181,7 +181,6 @@ def test_a_heavier_load_brings_the_end_nearer_soon():
     ],
 )
 def test_each_kind_has_its_forecaster(kind, expected):
-    """Each runs out in its own way."""
     reading = Reading(ResourceKey(kind), "", 1.0, 2.0, True, ())
 
     assert isinstance(forecaster_for(reading), expected)

@@ -1,4 +1,4 @@
-"""Whether growth still goes on, and whether where it leads is news."""
+"""Whether growth continues, and whether its end is new information."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMIT = 1000.0
 
 
 def told(level, lasts, hz=10):
-    """(time, notify, rescue) of each look at a series."""
+    """(time, notify, rescue) of each sample of a series."""
     watch, draw, found = ResourceMonitor(WatchSettings(), StageSettings()), random.Random(1), []
     for i in range(int(lasts * hz)):
         a = watch.step(i / hz, level(i / hz, draw), LIMIT)
@@ -29,7 +29,7 @@ def stopped_ramp(t, draw):
 
 
 def test_a_ramp_that_stops_closes_its_alarm_soon():
-    """Told while it rises towards the limit, at rest again a few seconds after it stopped."""
+    """It alarms while the series rises, and rests a few seconds after it stopped."""
     found = told(stopped_ramp, 80)
     notices = [t for t, notify, _ in found if notify]
 
@@ -39,14 +39,14 @@ def test_a_ramp_that_stops_closes_its_alarm_soon():
 
 
 def test_what_has_stopped_opens_nothing():
-    """Evidence that is complete only after the last rise is evidence of nothing."""
+    """Evidence that is complete only after the last rise does not count."""
     found = told(lambda t, d: min(860.0, 100 + 36 * t) + d.gauss(0, 0.5), 60)
 
     assert not any(notify for _, notify, _ in found)
 
 
 def test_an_alarm_lasts_through_the_treads_of_a_staircase():
-    """Pauses as long as those before do not withdraw what was said."""
+    """Pauses no longer than the earlier ones do not end the alarm."""
     found = told(lambda t, d: 60 + 70 * (t // 6 + min(1.0, (t % 6) / 2)), 77)
     notices = [t for t, notify, _ in found if notify]
 
@@ -55,7 +55,7 @@ def test_an_alarm_lasts_through_the_treads_of_a_staircase():
 
 
 def test_one_spike_is_no_envelope():
-    """A table that is copied once when it grows, and then grows ever less."""
+    """A table is copied once when it grows, and then grows ever less."""
 
     def vocabulary(t, _):
         grown = 420 * (t / (t + 15))
@@ -65,7 +65,7 @@ def test_one_spike_is_no_envelope():
 
 
 def test_a_tooth_as_high_as_those_before_is_no_news():
-    """Garbage collected at an uneven height, now and then a little higher than ever."""
+    """Garbage is collected at varying heights, sometimes a little higher than ever."""
     heights = [800, 740, 815, 700, 830]
 
     def teeth(t, _):
@@ -75,7 +75,7 @@ def test_a_tooth_as_high_as_those_before_is_no_news():
 
 
 def test_what_often_touches_its_limit_lives_there():
-    """Short peaks at 99 % that come back: told of at first at most, not for ever."""
+    """Short peaks at 99 % that come back alarm at most at first."""
     found = told(lambda t, d: 500 + (490 if 0 < t % 8 < 0.5 else 0) + d.gauss(0, 1), 160)
 
     assert not any(notify for t, notify, _ in found if t > 40)
@@ -86,7 +86,7 @@ def test_what_often_touches_its_limit_lives_there():
     st.lists(st.floats(-1e6, 1e6), max_size=9), st.floats(0, 1e3), st.sampled_from([0.3, 0.5, 0.9])
 )
 def test_a_bound_on_the_concordance_is_never_above_what_was_asked(values, ignore, least):
-    """Leaving off early changes nothing for what rises enough."""
+    """Stopping early changes nothing for values that rise enough."""
     exact, early = concordance(values, ignore), concordance(values, ignore, least)
 
     assert (exact >= least) == (early >= least)

@@ -1,4 +1,4 @@
-"""Heat through the real watch: curves that saturate, cooling that fails."""
+"""Heat through the real ResourceMonitor: curves that saturate, cooling that fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOAD_S, FAILS_S = 30.0, 120.0
 
 
 def warming(begin, end, tau_s, jump=0.0):
-    """A load begins: the silicon jumps within seconds, the heat sink follows."""
+    """A load starts: the silicon jumps within seconds, the heat sink follows."""
 
     def curve(t):
         passed = max(0.0, t - LOAD_S)
@@ -27,7 +27,7 @@ def warming(begin, end, tau_s, jump=0.0):
 
 
 def failing(level, rate=None, end=None, tau_s=60.0):
-    """Cooling fails under load: a ramp, or a curve that leads far beyond."""
+    """Cooling fails under load: a ramp, or a curve far above the limit."""
 
     def curve(t):
         passed = max(0.0, t - FAILS_S)
@@ -39,10 +39,9 @@ def failing(level, rate=None, end=None, tau_s=60.0):
 
 
 def played(curve, limit, *, seconds=600.0, noise=0.4, seed=0, caution=Caution.NORMAL):
-    """
-    Assessments with their times until the limit is reached, and when that was.
+    """(time, assessment) until the limit is reached, and when that was.
 
-    Whole degrees, read every 2 s, with noise: as sensors are.
+    Readings are whole degrees every 2 s with noise, as from a real sensor.
     """
     draw = random.Random(seed)
     watch = ResourceMonitor(
@@ -60,7 +59,7 @@ def played(curve, limit, *, seconds=600.0, noise=0.4, seed=0, caution=Caution.NO
 
 
 def first(seen, wanted):
-    """The time of the first assessment that is wanted."""
+    """The time of the first assessment that matches."""
     return next((t for t, assessment in seen if wanted(assessment)), None)
 
 
@@ -68,7 +67,7 @@ def first(seen, wanted):
 @pytest.mark.parametrize("tau_s", [15.0, 30.0, 60.0, 120.0])
 @pytest.mark.parametrize("end", [85.0, 90.0, 95.0])
 def test_a_load_that_warms_up_to_below_the_limit_alarms_nobody(end, tau_s, jump):
-    """A straight line through the beginning of each of these leads beyond 100."""
+    """A straight line through the start of each of these crosses 100."""
     for seed in range(3):
         seen, _ = played(warming(45.0, end, tau_s, jump), 100.0, seed=seed)
 
@@ -78,7 +77,7 @@ def test_a_load_that_warms_up_to_below_the_limit_alarms_nobody(end, tau_s, jump)
 @pytest.mark.parametrize("tau_s", [15.0, 30.0, 60.0])
 @pytest.mark.parametrize("end", [90.0, 93.0])
 def test_a_noisy_sensor_alarms_nobody_either(end, tau_s):
-    """Of silicon under a load that comes and goes: three degrees up and down."""
+    """Silicon under a varying load: three degrees up and down."""
     for seed in range(8):
         seen, _ = played(warming(45.0, end, tau_s), 100.0, seconds=300.0, noise=1.2, seed=seed)
 
@@ -86,7 +85,7 @@ def test_a_noisy_sensor_alarms_nobody_either(end, tau_s):
 
 
 def test_a_rise_to_where_it_has_been_before_is_no_news():
-    """Along a straight line, again and again: the first time may be a failure, the third is not."""
+    """Repeated straight rises: the first may be a failure, the third is not."""
     seen, _ = played(lambda t: 70.0 + 0.52 * (t % 60.0 if t % 60.0 < 50.0 else 0.0), 100.0)
 
     assert any(a.rescue for t, a in seen if t < 120.0)
@@ -107,7 +106,7 @@ def test_a_rise_to_where_it_has_been_before_is_no_news():
     ],
 )
 def test_failing_cooling_saves_before_the_shutdown(curve, least_s):
-    """The rescue stage is open, and stays open, before the machine switches off."""
+    """The rescue stage opens before the machine switches off, and stays open."""
     for seed in range(3):
         seen, end_s = played(curve, 98.0, seconds=1500.0, seed=seed)
 
@@ -119,7 +118,7 @@ def test_failing_cooling_saves_before_the_shutdown(curve, least_s):
 
 
 def test_a_slow_failure_is_told_of_with_a_forecast():
-    """Time until shutdown, with an interval that holds the truth."""
+    """The interval of the time until shutdown contains the truth."""
     seen, end_s = played(failing(75.0, rate=0.2), 98.0)
 
     told_s = first(seen, lambda a: a.notify)
@@ -130,7 +129,7 @@ def test_a_slow_failure_is_told_of_with_a_forecast():
 
 
 def test_a_processor_that_is_as_hot_as_ever_is_normal():
-    """85 of 100 degrees for an hour."""
+    """It is at 85 of 100 degrees for an hour."""
     seen, _ = played(lambda t: 85.0 + math.sin(t / 40.0), 100.0, seconds=3600.0)
 
     assert {Stage.OK} == {a.stage for _, a in seen}
@@ -138,7 +137,7 @@ def test_a_processor_that_is_as_hot_as_ever_is_normal():
 
 
 def test_a_training_that_heats_and_cools_again_and_again_alarms_nobody():
-    """Validation after each epoch lets it cool; it has been as hot before."""
+    """Validation after each epoch cools it; it was as hot before."""
 
     def epochs(t):
         return 60.0 + 28.0 * (1.0 - math.exp(-(t % 120.0) / 25.0)) if t % 120 < 90 else 65.0
@@ -149,21 +148,21 @@ def test_a_training_that_heats_and_cools_again_and_again_alarms_nobody():
 
 
 def test_one_reading_at_the_limit_is_noise():
-    """Sensors do show a single nonsense."""
+    """Sensors occasionally return one wrong value."""
     seen, _ = played(lambda t: 99.0 if 300 <= t < 302 else 70.0, 100.0, noise=0.0)
 
     assert not any(a.notify or a.rescue for _, a in seen)
 
 
 def test_heat_asks_for_no_faster_looks():
-    """The sensor has nothing new to say sooner."""
+    """The sensor has no new value sooner."""
     seen, _ = played(failing(75.0, rate=0.5), 98.0)
 
     assert 1.0 == pytest.approx(seen[-1][0] - seen[-2][0])
 
 
 def test_a_gap_makes_it_forget():
-    """After a suspend the machine is cold, and that is no fall; then it warms up anew."""
+    """After a suspend the machine is cold; that is neither a fall nor a start of heating."""
     forecaster = HeatForecaster()
     for t in range(100):
         forecaster.update(float(t), 60.0 + 0.3 * t, 98.0)
@@ -175,7 +174,7 @@ def test_a_gap_makes_it_forget():
 
 
 def test_caution_moves_the_evidence():
-    """High asks for less of it."""
+    """High caution needs less evidence."""
     low, _ = played(failing(75.0, rate=0.2), 98.0, caution=Caution.LOW)
     high, _ = played(failing(75.0, rate=0.2), 98.0, caution=Caution.HIGH)
 
@@ -184,7 +183,7 @@ def test_caution_moves_the_evidence():
 
 @pytest.mark.parametrize("value", [-300.0, 0.0, 1e9])
 def test_nonsense_breaks_nothing(value):
-    """Whatever a sensor shows, the loop goes on."""
+    """A sensor can return any value."""
     forecaster = HeatForecaster()
     for t in range(60):
         forecaster.update(float(t), value if t % 7 == 0 else 50.0, 98.0)
@@ -193,7 +192,7 @@ def test_nonsense_breaks_nothing(value):
 
 
 def test_a_machine_that_was_as_hot_for_hours_is_believed_to_bear_it():
-    """A staircase of loads looks like failing cooling: told of the first time, if at all."""
+    """A staircase of loads looks like failing cooling; it may alarm the first time only."""
 
     def stairs(t):
         steps = (50.0, 66.0, 76.0, 84.0, 93.0)
@@ -228,13 +227,13 @@ def test_failing_cooling_is_seen_on_a_machine_that_has_worked_hot_before():
     assert saved <= 97.0
 
 
-# A first-order lag to a level below the limit, and beyond it: whole degrees, once a second
+# First-order heating towards a level below or above the limit: whole degrees, once a second
 
 LIMIT_C = 95.0
 
 
 def heated(asymptote, tau_s, seed, lasts_s=600):
-    """Assessments of a heating, with the true time left at each, None where it never ends."""
+    """Assessments of a heating, each with the true time left, or None if it never ends."""
     watch = ResourceMonitor(WatchSettings(), StageSettings(), HeatForecaster(), "celsius")
     draw = random.Random(seed)
     end_s = None
@@ -252,7 +251,7 @@ def heated(asymptote, tau_s, seed, lasts_s=600):
 
 @pytest.mark.parametrize("tau_s", [15.0, 40.0, 90.0, 180.0])
 def test_heat_that_ends_three_degrees_below_its_limit_never_alarms(tau_s):
-    """Neither told of nor saved for, and hardly a look that shows a time."""
+    """It neither notifies nor saves, and hardly ever shows a time."""
     for seed in range(4):
         found = heated(LIMIT_C - 3.0, tau_s, seed)
 
@@ -262,7 +261,7 @@ def test_heat_that_ends_three_degrees_below_its_limit_never_alarms(tau_s):
 
 @pytest.mark.parametrize("tau_s", [60.0, 90.0, 180.0])
 def test_heat_that_leads_beyond_its_limit_is_told_of_with_a_good_time(tau_s):
-    """Before the end, and the median of the times shown is within a third of the truth."""
+    """The notice comes before the end; the median error of the times is below a third."""
     for seed in range(4):
         found = heated(LIMIT_C + 15.0, tau_s, seed)
         errors = sorted(

@@ -1,4 +1,4 @@
-"""The parts of a forecast in small figures: what each reads off a few points, and its bounds."""
+"""The parts of a forecast on a few points: their results and their bounds."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ BOTH, PEAKS, LINE = TrendKind.BOTH, TrendKind.PEAKS, TrendKind.LINE
         ([1.0, 2.0, 3.0], 0.0, 1.0),
         ([3.0, 2.0, 1.0], 0.0, -1.0),
         ([1.0, 3.0, 2.0], 0.0, 1 / 3),
-        ([0.0, 1.0, 2.0], 1.0, 1 / 3),  # a difference of `ignore` is none
+        ([0.0, 1.0, 2.0], 1.0, 1 / 3),  # a difference of `ignore` does not count
         ([2.0, 1.0, 0.0], 1.0, -1 / 3),
         ([1.0, 1.0, 1.0], 0.0, 0.0),
         ([0.0, 4.0, 1.0, 5.0], 0.0, 4 / 6),
     ],
 )
 def test_concordance_counts_pairs(values, ignore, expected):
-    """Those that rise less those that fall, of all."""
+    """Rising pairs less falling pairs, divided by all pairs."""
     assert expected == pytest.approx(concordance(values, ignore))
 
 
@@ -52,17 +52,17 @@ def test_concordance_counts_pairs(values, ignore, expected):
         ([0.0, 2.0], [1.0, 5.0], 2.0),
         ([0.0, 1.0, 2.0], [0.0, 1.0, 10.0], 5.0),
         ([0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 3.0, 6.0], 2.0),
-        ([1.0, 1.0, 2.0], [0.0, 4.0, 6.0], 4.0),  # two at the same time have no slope
+        ([1.0, 1.0, 2.0], [0.0, 4.0, 6.0], 4.0),  # two points at the same time have no slope
         ([1.0, 1.0], [0.0, 4.0], 0.0),
     ],
 )
 def test_sen_slope_is_the_median_of_all_pairs(times, values, expected):
-    """Of an even number the mean of the middle two."""
+    """For an even number of slopes, the mean of the middle two."""
     assert expected == pytest.approx(sen_slope(times, values))
 
 
 def test_scales_keep_the_lowest_and_the_highest_of_each_block():
-    """A block ends a quarter of a second after it began; two make one of the next scale."""
+    """A block ends a quarter of a second after it began; two blocks make one of the next scale."""
     scales, ended = Scales(), []
     for i, value in enumerate([5, 9, 2, 7, 7, 3, 8, 4, 6]):
         ended.append(scales.add(0.125 * i, float(value)))
@@ -76,7 +76,7 @@ def test_scales_keep_the_lowest_and_the_highest_of_each_block():
     ] == list(scales.levels[0])
     assert [(0.25, 2.0, 0.125, 9.0), (0.625, 3.0, 0.75, 8.0)] == list(scales.levels[1])
     assert [(0.25, 2.0, 0.125, 9.0)] == list(scales.levels[2])
-    # An unfinished block counts from two fifths of its length on.
+    # An unfinished block counts once it has two fifths of its length.
     assert [(0.25, 2.0, 0.125, 9.0)] == scales.window(3)
     assert [] == scales.window(4)
 
@@ -87,7 +87,7 @@ def blocks(count: int, floor, top) -> list[tuple[float, float, float, float]]:
 
 
 def test_a_band_that_rises_is_one_trend_of_floor_and_peaks_each():
-    """Both with the slope, the growth and the level that can be read off the figures."""
+    """Both have the slope, the growth and the level of the input."""
     rising = blocks(6, lambda i: 10 * i, lambda i: 10 * i + 4)
 
     peaks, both = read_scale(rising, rising[:-1], 3, 0.0)
@@ -120,21 +120,21 @@ def test_what_does_not_rise_as_a_whole_is_no_trend(floor, top, kinds):
 
 
 def test_peaks_tell_how_tall_and_how_straight_they_are():
-    """The height of a swing, and the largest distance from the line, as shares of the growth."""
+    """The height of a swing and the largest distance from the line, as shares of the growth."""
     swings = blocks(6, lambda i: 5, lambda i: (100, 110, 125, 130, 140, 150)[i])
 
     (peaks,) = read_scale(swings, swings[:-1], 2 + 1, 0.0)
 
     assert (50.0, 150.0, 10.0) == (peaks.gain, peaks.level, peaks.slope)
     assert 0.1 == pytest.approx(peaks.misfit)
-    # Blocks of 2 s that grow by 20 each, 121 on the average above 5: 116 less 20.
+    # Blocks of 2 s that grow by 20 each, on average 121 above 5: 116 less 20.
     assert 96 / 50 == pytest.approx(peaks.amplitude)
     assert 1.0 == pytest.approx(peaks.recent)
     assert 1.0 == peaks.agreement
 
 
 def test_a_curve_tells_its_speed_and_how_that_grows():
-    """Squares: at the end 12 a second, and 2 more each second."""
+    """Squares: 12 a second at the end, and 2 more each second."""
     curve = blocks(7, lambda i: i * i, lambda i: i * i + 1)
 
     (both,) = read_scale(curve, curve[:-1], 2, 0.0)
@@ -162,16 +162,16 @@ def test_a_bend_is_more_than_noise_from_nine_tenths_of_the_pairs_on(ignore, agre
     [
         ((0, 20, 40, 60, 80), (100, 110, 120, 130, 140), 0.5),
         ((0, 20, 40), (100, 110, 120), None),  # too few
-        ((0, 15, 30, 45), (100, 110, 120, 130), None),  # the scales see these
+        ((0, 15, 30, 45), (100, 110, 120, 130), None),  # the scales cover these
         ((0, 16, 32, 48), (100, 110, 120, 130), 0.625),
-        ((0, 20, 40, 100), (100, 110, 120, 130), None),  # they keep no time
+        ((0, 20, 40, 100), (100, 110, 120, 130), None),  # they are irregular
         ((0, 20, 40, 80), (100, 110, 120, 130), 0.45),
         ((0, 20, 40, 60), (130, 120, 110, 100), None),
         ((0, 20, 40, 60), (100, 100, 100, 100), None),
     ],
 )
 def test_peaks_far_apart_are_a_trend_where_they_keep_time(times, values, expected):
-    """Four of them at the least, and no gap twice as long as another."""
+    """At least four of them, and no gap twice as long as another."""
     peaks = [(float(t), float(v)) for t, v in zip(times, values, strict=True)]
     troughs = [(t + 10.0, 50.0) for t, _ in peaks[:-1]]
 
@@ -186,12 +186,12 @@ def test_peaks_far_apart_are_a_trend_where_they_keep_time(times, values, expecte
 
 
 def test_turning_points_remember_peaks_troughs_and_their_rhythm():
-    """What came back by more than the given size; the level that is reached counts."""
+    """A turn must exceed the given size; the highest level counts."""
     turns = TurningPoints()
     values = (0, 10, 0, 12, 1, 11, 0, 13, 9)
     for t, value in enumerate(values[:7]):
         turns.add(float(t), float(value), 4.0)
-    assert (2.0, 1.0) == turns.cycle(6.0)  # of three peaks and the two troughs between them
+    assert (2.0, 1.0) == turns.cycle(6.0)  # three peaks and the two troughs between them
     for t, value in enumerate(values[7:], 7):
         turns.add(float(t), float(value), 4.0)
 
@@ -201,13 +201,13 @@ def test_turning_points_remember_peaks_troughs_and_their_rhythm():
     assert None is turns.cycle(9.1)  # twice the period after the last peak
     assert 32 / 3 == pytest.approx(turns.height())
     assert (2, 5.0, 12.0) == turns.visits(11.0, 5.5)
-    assert (1, 3.0, 12.0) == turns.visits(11.0, 5.0)  # earlier, and not at that moment
+    assert (1, 3.0, 12.0) == turns.visits(11.0, 5.0)  # earlier only, not at that moment
     assert (0, None, 10.0) == turns.visits(11.0, 2.0)
     assert (0, None, None) == turns.visits(11.0, 1.0)
 
 
 def test_a_line_is_fitted_from_six_points_on():
-    """Slope, value where it began, and how certain the slope is."""
+    """The slope, the value at the start, and the certainty of the slope."""
     fit = LineFit()
     for i in range(5):
         fit.add(float(i), 5.0 + 2.0 * i, 25.0)
@@ -223,7 +223,7 @@ def test_a_line_is_fitted_from_six_points_on():
 
 
 def test_bins_are_means_and_repeat_what_was_not_measured():
-    """A gap of up to fifteen bins is bridged, a longer one makes it forget."""
+    """A gap of up to fifteen bins is filled; a longer gap clears them."""
     bins = Bins(2.0, 4)
     ended = [bins.add(t, v) for t, v in ((0.0, 1.0), (1.0, 3.0), (2.0, 5.0), (8.0, 7.0))]
     assert [False, False, True, True] == ended
@@ -238,7 +238,7 @@ def test_bins_are_means_and_repeat_what_was_not_measured():
 
 
 def test_caution_asks_for_more_of_everything_and_looks_less_far():
-    """Times, evidence and spans by a factor, the horizon by its inverse."""
+    """Caution scales times, evidence and spans, and divides the horizon."""
     usual, careful = Thresholds(), Thresholds().times(2.0)
     more = "span_s late_span_s evidence late_evidence fast_evidence long_span_s long_evidence"
 
@@ -248,7 +248,7 @@ def test_caution_asks_for_more_of_everything_and_looks_less_far():
     assert usual.novelty == careful.novelty
 
 
-# 300 of growth over 30 s to 400, with room for 100: the end is 10 s away.
+# 300 of growth in 30 s to 400, with 100 left: the end is 10 s away.
 TREND = Trend(LINE, -1, start_t=70.0, gain=300.0, level=400.0, slope=10.0)
 VIEW = View(100.0, 400.0, 500.0, 0.0, TurningPoints(), low_t=98.0, low=380.0)
 
@@ -263,28 +263,29 @@ VIEW = View(100.0, 400.0, 500.0, 0.0, TurningPoints(), low_t=98.0, low=380.0)
         ({"recent": 2.21}, {}, False),
         ({"kind": BOTH, "agreement": 0.85, "reference": (98.0, 380.0)}, {}, True),
         ({"kind": BOTH, "agreement": 0.84, "reference": (98.0, 380.0)}, {}, False),
-        ({"kind": BOTH, "reference": (98.0, 393.1)}, {}, False),  # of late it grew by a third
+        # the recent growth is only a third
+        ({"kind": BOTH, "reference": (98.0, 393.1)}, {}, False),
         ({"kind": BOTH, "reference": (98.0, 392.9)}, {}, True),
-        ({"start_t": 86.0}, {}, True),  # began late: 14 s are enough
+        ({"start_t": 86.0}, {}, True),  # started late: 14 s are enough
         ({"start_t": 86.1}, {}, False),
         ({"start_t": 86.0, "gain": 135.0}, {}, True),
         ({"start_t": 86.0, "gain": 130.0}, {}, False),
-        ({"start_t": 75.0}, {"start_t": 66.0}, True),  # began with the process: 25 s
+        ({"start_t": 75.0}, {"start_t": 66.0}, True),  # started with the process: 25 s
         ({"start_t": 75.1}, {"start_t": 66.0}, False),
         ({"start_t": 75.0, "gain": 267.0}, {"start_t": 66.0}, True),
         ({"start_t": 75.0, "gain": 266.0}, {"start_t": 66.0}, False),
         ({"start_t": 75.0}, {"start_t": 65.0}, True),
-        ({"start_t": 75.1}, {"start_t": 65.0}, True),  # not with it any more
+        ({"start_t": 75.1}, {"start_t": 65.0}, True),  # no longer with the process
         ({"slope": 5.6}, {}, True),
         ({"slope": 5.5}, {}, False),  # more than 18 s ahead
-        ({"slope": 5.5, "start_t": 27.0, "gain": 390.0}, {}, True),  # seen for long
+        ({"slope": 5.5, "start_t": 27.0, "gain": 390.0}, {}, True),  # observed for long
         ({"slope": 5.5, "start_t": 28.0, "gain": 390.0}, {}, False),
         ({"slope": 5.5, "start_t": 27.0, "gain": 379.0}, {}, False),
         ({"slope": 10.0, "start_t": 57.0, "gain": 390.0}, {}, True),
-        ({"level": 415.1}, {}, False),  # the line lies too far above the value
+        ({"level": 415.1}, {}, False),  # the line is too far above the value
         ({"level": 414.9}, {}, True),
         ({"gain": 99.0, "level": 375.0}, {}, False),  # the value is far above the line
-        ({}, {"low": 392.1, "still_s": 0.1}, False),  # stands still
+        ({}, {"low": 392.1, "still_s": 0.1}, False),  # the series is flat
         ({}, {"low": 391.9, "still_s": 0.1}, True),
         ({}, {"low": 399.0, "still_s": 2.0, "pauses": ((80.0, 3.0), (90.0, 2.0))}, True),
         ({}, {"low": 399.0, "still_s": 2.1, "pauses": ((80.0, 3.0), (90.0, 2.0))}, False),
@@ -292,7 +293,7 @@ VIEW = View(100.0, 400.0, 500.0, 0.0, TurningPoints(), low_t=98.0, low=380.0)
     ],
 )
 def test_growth_convinces_where_nothing_innocent_explains_it(trend, view, convinces):
-    """Each figure right at its bound and right beyond it."""
+    """Each figure at its bound and just beyond it."""
     eta_s = convincing_eta_s(replace(TREND, **trend), replace(VIEW, **view), Thresholds())
 
     assert convinces is (eta_s is not None)
@@ -300,7 +301,7 @@ def test_growth_convinces_where_nothing_innocent_explains_it(trend, view, convin
 
 @pytest.mark.parametrize(("still_s", "convinces"), [(4.0, True), (4.1, False)])
 def test_what_has_convinced_may_pause_longer(still_s, convinces):
-    """One second and one and a half times the longest pause before."""
+    """One second plus one and a half times the longest earlier pause."""
     view = replace(VIEW, low=399.0, still_s=still_s, pauses=((80.0, 2.0),))
 
     assert convinces is (convincing_eta_s(TREND, view, Thresholds(), convinced=True) is not None)
@@ -311,14 +312,14 @@ def test_what_has_convinced_may_pause_longer(still_s, convinces):
     [
         ([], True),
         ([(20.0, 369.0)], True),
-        ([(20.0, 371.0)], False),  # not 6 % of the limit above what was there before
+        ([(20.0, 371.0)], False),  # not 6 % of the limit above the earlier level
         ([(60.0, 499.0)], False),
         ([(39.0, 499.0), (80.0, 499.0)], False),
         ([(80.0, 499.0)], True),  # a peak of the growth itself
     ],
 )
 def test_a_level_that_was_reached_before_is_no_news(peaks, convinces):
-    """It came and went: it may do so again."""
+    """The level was reached and left once, and may be so again."""
     turns = TurningPoints()
     turns.peaks.extend(peaks)
 
@@ -327,7 +328,7 @@ def test_a_level_that_was_reached_before_is_no_news(peaks, convinces):
 
 
 def test_between_two_tall_peaks_their_line_goes_on():
-    """Half the time that the next may take, at the most."""
+    """At most half of the time until the next peak."""
     swings = replace(TREND, kind=PEAKS, amplitude=0.25, reference=(99.0, 4.0))
 
     assert 90.0 == room_left(swings, VIEW)
@@ -337,7 +338,7 @@ def test_between_two_tall_peaks_their_line_goes_on():
 
 
 def test_an_interval_is_wider_where_trends_disagree_or_bend():
-    """The figures of one line alone, and what a second trend, a bend and a beginning add."""
+    """The interval of one line, and what a second trend, a bend and a start add."""
 
     def logs(view=VIEW, others=(), **changes):
         chosen = replace(TREND, **changes)
@@ -350,7 +351,7 @@ def test_an_interval_is_wider_where_trends_disagree_or_bend():
     begun = 0.5 * math.exp(-100 / 15)
     assert (0.05 + 0.3 * youth + begun, 0.08 + 0.1 * youth + begun) == pytest.approx(logs())
     low, high = logs()
-    grown = 0.5 * math.exp(-50 / 15) - begun  # of a series that began 50 s later
+    grown = 0.5 * math.exp(-50 / 15) - begun  # for a series that began 50 s later
     assert (low + grown, high + grown) == pytest.approx(logs(replace(VIEW, start_t=50.0)))
     sooner, later = replace(TREND, slope=20.0), replace(TREND, slope=5.0)
     assert (low + 1.8 * math.log(2), high) == pytest.approx(logs(others=[sooner]))
@@ -362,7 +363,7 @@ def test_an_interval_is_wider_where_trends_disagree_or_bend():
 
 
 def test_half_of_the_pairs_that_agree_are_a_trend():
-    """Seven of 28 pairs fall: that is one half; with an eighth it is none."""
+    """Seven of 28 falling pairs leave one half; one more falling pair is too many."""
 
     def kinds(order):
         found = blocks(8, lambda i: 10 * order[i], lambda i: 10 * order[i] + 5)
@@ -403,11 +404,11 @@ def test_peaks_need_no_new_height_but_must_not_have_been_there_twice(peaks, conv
         ({"amplitude": 3.0}, True),
         ({"amplitude": 3.1}, False),
         ({"reference": (96.0, 4.0)}, True),
-        ({"reference": (95.9, 4.0)}, False),  # the next one is overdue
+        ({"reference": (95.9, 4.0)}, False),  # the next peak is overdue
     ],
 )
 def test_peaks_convince_by_their_own_bounds(changes, convinces):
-    """How far they agree, how straight they are, how tall, and how long ago the last was."""
+    """Agreement, straightness, height, and the time since the last peak."""
     trend = replace(TREND, kind=PEAKS, **{"reference": (99.0, 4.0), **changes})
 
     assert convinces is (convincing_eta_s(trend, VIEW, Thresholds()) is not None)
@@ -417,10 +418,10 @@ def test_peaks_convince_by_their_own_bounds(changes, convinces):
     ("start_t", "gain", "slope", "view_start_t", "convinces"),
     [
         (94.0, 175.0, 21.0, 64.0, True),
-        (94.1, 175.0, 21.0, 64.0, False),  # 6 s of it at the least
+        (94.1, 175.0, 21.0, 64.0, False),  # at least 6 s of growth
         (94.0, 174.0, 21.0, 64.0, False),
         (94.0, 175.0, 20.0, 64.0, False),  # more than 4.8 s ahead
-        (94.0, 175.0, 21.0, 64.1, False),  # began within 30 s
+        (94.0, 175.0, 21.0, 64.1, False),  # started within the first 30 s
         (97.0, 1333.0, 10.0, 0.0, True),  # overwhelming
         (97.1, 1333.0, 10.0, 0.0, False),
         (97.0, 1332.0, 10.0, 0.0, False),
@@ -429,7 +430,7 @@ def test_peaks_convince_by_their_own_bounds(changes, convinces):
 def test_growth_too_fast_for_a_long_look_has_bounds_of_its_own(
     start_t, gain, slope, view_start_t, convinces
 ):
-    """It must begin late, or be far more than what is left."""
+    """It must start late, or far exceed what is left."""
     trend = replace(TREND, start_t=start_t, gain=gain, slope=slope)
     view = replace(VIEW, start_t=view_start_t, low=300.0)
 
@@ -437,7 +438,7 @@ def test_growth_too_fast_for_a_long_look_has_bounds_of_its_own(
 
 
 def movement(level, lasts_s: float, limit: float = 100.0, *, grows: bool = True) -> Regime:
-    """What a series is called at its end, eight samples a second."""
+    """The regime of a series at its end, with eight samples a second."""
     scales, turns = Scales(), TurningPoints()
     for i in range(int(8 * lasts_s) + 1):
         scales.add(i / 8, level(i / 8))
@@ -450,7 +451,7 @@ def movement(level, lasts_s: float, limit: float = 100.0, *, grows: bool = True)
     ("level", "lasts_s", "limit", "grows", "expected"),
     [
         (lambda t: 10 * (t // 3), 8.5, 100.0, True, Regime.STAIRCASE),
-        (lambda t: 10 * (t // 3), 8.5, 150.0, True, Regime.LINEAR),  # pieces of an allocator
+        (lambda t: 10 * (t // 3), 8.5, 150.0, True, Regime.LINEAR),  # an allocator's blocks
         (lambda t: 20 * (t // 4.5), 8.5, 100.0, True, Regime.LINEAR),  # one jump
         (lambda t: 5 * t, 8.5, 100.0, True, Regime.LINEAR),
         (lambda t: 90 - t, 4.75, 100.0, False, Regime.FLAT),
@@ -460,12 +461,12 @@ def movement(level, lasts_s: float, limit: float = 100.0, *, grows: bool = True)
         (lambda t: 90 - t, 1.5, 100.0, False, Regime.FLAT),
         (lambda t: 20 + 10 * (t % 4), 30.0, 100.0, False, Regime.SAWTOOTH),
         (lambda t: 20 + 40 * (t % 4 < 0.5), 30.0, 100.0, False, Regime.BURST),
-        # Growth of three swings is growth.
+        # Growth over three swings is growth.
         (lambda t: 10 + 3 * t + 5 * (t % 2), 30.0, 100.0, True, Regime.LINEAR),
     ],
 )
 def test_a_movement_has_its_word_from_its_figures(level, lasts_s, limit, grows, expected):
-    """Each word at its bound."""
+    """Each regime at its bound."""
     assert expected is movement(level, lasts_s, limit, grows=grows)
 
 
@@ -473,17 +474,17 @@ def test_a_movement_has_its_word_from_its_figures(level, lasts_s, limit, grows, 
     ("before", "rate", "lasts_s", "expected"),
     [
         (300.0, 100.0, 46.0, 1.0),
-        (899.0, 100.0, 46.0, None),  # it was there before, and left again
+        (899.0, 100.0, 46.0, None),  # the level was reached before, and left
         (890.0, 100.0, 46.0, 1.0),
         (300.0, 100.0, 43.4, None),  # below 65 % of the limit
         (300.0, 100.0, 43.6, 3.4),
         (300.0, 140.0, 44.0, None),  # a burst
         (300.0, 140.0, 44.6, 0.4),  # ... as high as this it is the end
-        (300.0, 9.0, 95.0, None),  # too slow for it
+        (300.0, 9.0, 95.0, None),  # too slow
     ],
 )
 def test_the_last_chance_is_growth_too_fast_to_wait_for(before, rate, lasts_s, expected):
-    """By the last seconds alone, from two thirds of the limit on."""
+    """It uses the last seconds only, from two thirds of the limit on."""
 
     def level(t):
         if 20 <= t < 22:
@@ -503,7 +504,7 @@ def test_the_last_chance_is_growth_too_fast_to_wait_for(before, rate, lasts_s, e
     [(1.0, 7.0), (1.4, 5.0), (2.3, 3.04), (2.4, 0.1), (0.5, 10.0), (0.0, 10.0)],
 )
 def test_a_resource_is_looked_at_a_hundred_times_on_its_way(rate, expected):
-    """As fast as allowed in the last five minutes, never slower than usual."""
+    """It is as fast as allowed in the last five minutes, and never slower than usual."""
     watch = ResourceMonitor(WatchSettings(interval_s=10.0, fast_interval_s=0.1), StageSettings())
     for i in range(600):
         watch.step(i / 10, 300.0 - 60 * rate + rate * i / 10, 1000.0)

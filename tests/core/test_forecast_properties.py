@@ -1,4 +1,4 @@
-"""What holds for every series: units, order, headroom, bounded memory, no exception."""
+"""Properties that hold for every series: units, order, headroom, bounded memory, no exception."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def etas(values, limit=LIMIT, dt=0.1, t0=0.0):
 @given(st.lists(st.tuples(finite, finite, finite), max_size=60))
 @settings(max_examples=150, deadline=None)
 def test_no_finite_input_raises(samples):
-    """Times that go back, absurd values, moving and negative limits: an answer, never a crash."""
+    """Times that go back, absurd values, moving and negative limits get an answer."""
     w = watch()
     for t, used, limit in samples:
         a = w.step(t, used, limit)
@@ -61,7 +61,7 @@ def test_no_finite_input_raises(samples):
 @given(st.integers(0, 10**6), st.integers(1, 40))
 @settings(max_examples=30, deadline=None)
 def test_gaps_resets_and_moving_limits_never_raise(seed, every):
-    """Suspends, counters that restart and limits that jump, zero included, are all survived."""
+    """Suspends, counters that restart, and limits that jump, also to zero."""
     draw, w, t = random.Random(seed), watch(), 0.0
     for i, v in enumerate(wandering(seed)):
         t += draw.choice([0.1, 0.1, 1.0]) if i % every else draw.choice([31.0, 3600.0])
@@ -73,7 +73,7 @@ def test_gaps_resets_and_moving_limits_never_raise(seed, every):
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=15, deadline=None)
 def test_the_unit_of_the_series_changes_nothing(factor, seed):
-    """Bytes or gibibytes: the same forecast, the same stage."""
+    """Bytes or GiB give the same forecast and the same stage."""
     values = wandering(seed)
     plain, scaled = watch(), watch()
     for i, v in enumerate(values):
@@ -86,7 +86,7 @@ def test_the_unit_of_the_series_changes_nothing(factor, seed):
 @given(seed=st.integers(0, 10**6), shift=st.sampled_from([0.0, 1024.0, 2.0**20]))
 @settings(max_examples=20, deadline=None)
 def test_when_the_clock_began_changes_nothing(seed, shift):
-    """Monotonic time starts anywhere."""
+    """Monotonic time may start anywhere."""
     values = wandering(seed)
     for here, there in zip(etas(values, dt=0.125), etas(values, dt=0.125, t0=shift), strict=True):
         assert (here is None) == (there is None)
@@ -97,7 +97,7 @@ def test_when_the_clock_began_changes_nothing(seed, shift):
 @given(rate=st.floats(0.5, 20.0), start=st.floats(0.0, 500.0), shift=st.floats(0.0, 1e5))
 @settings(max_examples=30, deadline=None)
 def test_a_constant_slope_gives_the_exact_time(rate, start, shift):
-    """Whatever the slope, the level, or an offset of both series and limit."""
+    """This holds for any slope, level, and offset of both series and limit."""
     forecaster = TrendForecaster()
     for i in range(150):
         used = start + rate * i * 0.1
@@ -116,7 +116,7 @@ def test_a_constant_slope_gives_the_exact_time(rate, start, shift):
 @settings(deadline=None)
 @given(scale=st.sampled_from([1.0, 2.0, 10.0]))
 def test_slower_time_is_a_slower_end(scale):
-    """The same ramp taken `scale` times as slowly ends `scale` times as late."""
+    """The same ramp, `scale` times slower, ends `scale` times later."""
     values = [100.0 + 2.0 * i for i in range(150)]
     first = etas(values)[-1]
     slow = etas(values, dt=0.1 * scale)[-1]
@@ -127,7 +127,7 @@ def test_slower_time_is_a_slower_end(scale):
 @given(values=st.lists(levels, min_size=5, max_size=200))
 @settings(max_examples=60, deadline=None)
 def test_a_falling_series_has_no_time_of_exhaustion(values):
-    """Never an ETA on what falls, at whatever pace."""
+    """There is no ETA for a falling series, at any pace."""
     falling = sorted((1.0 + v * 900 for v in values), reverse=True)
 
     assert [None] * len(falling) == etas(falling)
@@ -136,14 +136,14 @@ def test_a_falling_series_has_no_time_of_exhaustion(values):
 @given(level=st.floats(0.0, 999.0), n=st.integers(1, 300))
 @settings(max_examples=30, deadline=None)
 def test_a_flat_series_has_no_time_of_exhaustion(level, n):
-    """Never an ETA on what does not move."""
+    """There is no ETA for a constant series."""
     assert [None] * n == etas([level] * n)
 
 
 @given(seed=st.integers(0, 10**6), more=st.floats(1.0, 3.0))
 @settings(max_examples=60, deadline=None)
 def test_more_headroom_never_brings_the_end_nearer(seed, more):
-    """The same series under a higher limit: a later end, or none foreseen."""
+    """A higher limit gives a later end, or none."""
     values = wandering(seed)
     for near, far in zip(etas(values), etas(values, limit=LIMIT * more), strict=True):
         if near is not None and far is not None:
@@ -165,7 +165,7 @@ def test_order_and_repetition_of_samples_change_nothing(seed):
 
 
 def test_memory_is_bounded():
-    """A day of samples is held in no more than the first hour's memory."""
+    """6,000 samples need less than 1.3 times the memory of 1,500."""
     import tracemalloc
 
     def held(n):
@@ -177,7 +177,7 @@ def test_memory_is_bounded():
         tracemalloc.stop()
         return size
 
-    held(6000)  # what is made once in a process is not of the series
+    held(6000)  # what a process allocates once does not belong to the series
 
     assert held(6000) < 1.3 * held(1500)
 
@@ -185,7 +185,7 @@ def test_memory_is_bounded():
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=15, deadline=None)
 def test_dearer_saves_are_rescued_no_later(seed):
-    """When a checkpoint takes longer, it is never asked for later."""
+    """A longer checkpoint is never requested later."""
     values = wandering(seed)
     cheap, dear = watch(), watch()
     for i, v in enumerate(values):

@@ -1,4 +1,4 @@
-"""What each kind of movement is called, what is told of it, and what is not."""
+"""The regime of each kind of series, and which of them cause a notice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIMIT = 1000.0
 
 
 def play(level, lasts, hz=10, **settings):
-    """Assessments of a series until it meets its limit."""
+    """Assessments of a series until it reaches its limit."""
     watch = ResourceMonitor(WatchSettings(**settings), StageSettings(), unit="units")
     draw, found = random.Random(3), []
     for i in range(int(lasts * hz)):
@@ -40,7 +40,7 @@ SERIES = {
 
 @pytest.mark.parametrize("regime", SERIES)
 def test_a_movement_is_called_by_its_name(regime):
-    """After a minute most answers carry the name of the movement."""
+    """After half a minute over 40 % of the answers name the right regime."""
     named = [a.regime for a in play(SERIES[regime], 70)][300:]
 
     assert named.count(regime) > 0.4 * len(named), {r: named.count(r) for r in named}
@@ -65,7 +65,7 @@ def test_a_movement_is_called_by_its_name(regime):
     ],
 )
 def test_innocent_growth_is_not_told_of(level):
-    """No notice, no pause; for these no checkpoint either."""
+    """They cause no notice, no pause and no checkpoint."""
     found = play(level, 120)
 
     assert not any(a.notify or a.rescue or a.stage is Stage.PAUSE for a in found)
@@ -87,7 +87,7 @@ def test_innocent_growth_is_not_told_of(level):
     ],
 )
 def test_growth_that_kills_is_told_of_ten_seconds_ahead(level):
-    """And the notice stands until the end."""
+    """The notice stays until the end."""
     found = play(level, 400)
     first = next(i for i, a in enumerate(found) if a.notify)
 
@@ -96,7 +96,7 @@ def test_growth_that_kills_is_told_of_ten_seconds_ahead(level):
 
 
 def test_a_silent_checkpoint_may_come_before_the_notice():
-    """The eager tier alone: stage RESCUE, nobody told."""
+    """The eager tier alone: stage SAVE and no notice."""
     found = play(lambda t, d: 300 + 40 * max(0, t - 15), 60)
     silent = [a for a in found if a.rescue and not a.notify]
 
@@ -105,14 +105,14 @@ def test_a_silent_checkpoint_may_come_before_the_notice():
 
 
 def test_what_sits_at_its_limit_is_not_paused():
-    """A group that lives at 99 % for days is told of once and let be."""
+    """A group may be at 99 % for days."""
     found = play(lambda t, d: 990.0, 60)
 
     assert Stage.PAUSE not in {a.stage for a in found}
 
 
 def test_more_caution_asks_for_less_evidence():
-    """The first notice of a leak: high no later than normal, normal no later than low."""
+    """The first notice of a leak: high is no later than normal, normal no later than low."""
     firsts = []
     for caution in (Caution.HIGH, Caution.NORMAL, Caution.LOW):
         found = play(lambda t, d: 200 + 10 * max(0, t - 20), 200, caution=caution)
@@ -123,7 +123,7 @@ def test_more_caution_asks_for_less_evidence():
 
 
 def test_the_reason_is_said_in_words():
-    """Rate, duration, kind and level; percent for a ratio, never a bare float."""
+    """Rate, duration, kind and level, with readable units."""
     watch = ResourceMonitor(WatchSettings(), StageSettings())
     for i in range(400):
         a = watch.step(i * 0.1, (2 + 0.02 * i / 10) * 1024**3, 7.0 * 1024**3)
@@ -133,14 +133,14 @@ def test_the_reason_is_said_in_words():
 
 
 def test_growth_read_from_peaks_is_said_to_be_of_peaks():
-    """The present level alone would not bear out the time that is foretold."""
+    """The present level alone would not support the forecast."""
     found = play(lambda t, d: (60 + 5 * t) * (1 if t % 2 < 1 else 2), 80)
 
     assert found[-1].why.startswith("peaks rising ")
 
 
 def test_a_bend_and_a_beginning_widen_the_interval():
-    """A steady line long after its beginning has the narrowest interval."""
+    """A steady line long after its start has the narrowest interval."""
 
     def width(level):
         found = play(level, 60)[300:]
@@ -155,7 +155,7 @@ def test_a_bend_and_a_beginning_widen_the_interval():
 
 
 def test_one_spike_does_not_move_sens_slope():
-    """The median of slopes, and the sign that they agree on."""
+    """Sen's slope is a median, so an outlier hardly changes it."""
     times = [float(i) for i in range(9)]
     values = [2.0 * i for i in range(9)]
     values[4] = 500.0
@@ -165,7 +165,7 @@ def test_one_spike_does_not_move_sens_slope():
 
 
 def test_a_line_starts_afresh_where_the_course_changes():
-    """Flat, then rising: the slope is that of the rise, not of both."""
+    """Flat, then rising: the slope is that of the rise only."""
     line_fit = LineFit()
     for i in range(400):
         line_fit.add(i * 0.1, 100.0 + max(0.0, i * 0.1 - 20.0) * 3.0, 200.0)
@@ -175,7 +175,7 @@ def test_a_line_starts_afresh_where_the_course_changes():
 
 
 def test_high_peaks_are_remembered_longer_than_ripples():
-    """Sixteen are kept; the lowest of the older go first."""
+    """Sixteen are kept; the lowest of the older ones are dropped first."""
     turning_points, t = TurningPoints(), 0.0
     for height in (900.0, *[300.0] * 40):
         for v in (100.0, height, 100.0):

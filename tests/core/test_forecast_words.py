@@ -1,4 +1,4 @@
-"""A steady leak is always called steady, and another word needs time."""
+"""A steady leak is always called steady; another word needs time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ADAPTIVE = None
 
 
 def played(level, hz: float | None, limit: float = LIMIT) -> list[tuple[float, Assessment]]:
-    """Assessments until the limit is met, at a fixed rate or as often as the watch asks."""
+    """Assessments until the limit is reached, at a fixed or at the adaptive rate."""
     watch = ResourceMonitor(WatchSettings(), StageSettings(), unit="units")
     t, found = 0.0, []
     while t < 600 and (used := level(t)) < limit:
@@ -29,7 +29,7 @@ def played(level, hz: float | None, limit: float = LIMIT) -> list[tuple[float, A
 
 
 def words(found: list[tuple[float, Assessment]]) -> list[Regime]:
-    """What it was called while somebody was told, each word once as long as it stood."""
+    """The regimes while a notice was due, without repeats."""
     told = [each.regime for _, each in found if each.notify or each.stage >= Stage.WARN]
     return [word for word, _ in groupby(told)]
 
@@ -37,7 +37,7 @@ def words(found: list[tuple[float, Assessment]]) -> list[Regime]:
 def leak(
     rate: float, *, noise: float = 0, piece: float = 0, load_s: float = 0, saw: float = 0, seed=1
 ):
-    """A steady leak after loading, in pieces of an allocator, with garbage that comes and goes."""
+    """A steady leak after loading, in allocator blocks, with garbage that comes and goes."""
     draw = random.Random(seed)
 
     def level(t: float) -> float:
@@ -67,7 +67,7 @@ def test_a_steady_leak_is_called_steady_from_the_first_to_the_last_word(rate, no
 @pytest.mark.parametrize("hz", [1, 10])
 @pytest.mark.parametrize("pause_s", [0.2, 0.5, 1.0])
 def test_saves_that_hold_a_leak_up_in_its_last_seconds_do_not_change_its_word(pause_s, hz):
-    """A save a second: it grows more slowly by the clock, and as before by the step."""
+    """With one save a second the leak is slower by the clock, but not by the step."""
 
     def level(t: float) -> float:
         running = min(t, 60.0)
@@ -82,7 +82,7 @@ def test_saves_that_hold_a_leak_up_in_its_last_seconds_do_not_change_its_word(pa
 @pytest.mark.parametrize("hz", [1, 10])
 @pytest.mark.parametrize("slower", [0.4, 2.5])
 def test_one_change_of_rate_is_no_curve(slower, hz):
-    """The program does something else now, and that it does steadily."""
+    """The program now does something else, and does it steadily."""
     assert [LINEAR] == words(
         played(lambda t: BASE + 10 * min(t, 40) + 10 * slower * max(0.0, t - 40), hz)
     )

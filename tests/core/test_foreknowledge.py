@@ -1,4 +1,4 @@
-"""What phases, announcements and swap traffic add to the single series, tick by tick."""
+"""What phases, announcements and swap traffic add to the plain series, tick by tick."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from watchdog_app.core.model.resource import Reading, ResourceKind
 from watchdog_app.core.policy.phases import Phases
 
 EPOCH_S = 100.0
-PHASE_S = 12.0  # the last of an epoch
+PHASE_S = 12.0  # the last seconds of an epoch
 
 
 def phase_at(t: float) -> str:
@@ -36,7 +36,7 @@ def validating(
 
 
 class Told(Machine):
-    """A machine whose one training reports what `says` adds to its view."""
+    """A machine whose one training reports what `says` adds to its state."""
 
     def __init__(
         self, program: Program, limit_mb: float, says: Callable[[float], dict[str, object]]
@@ -71,7 +71,7 @@ def training(grows: Callable[[float], float]) -> Program:
 
 
 def test_a_validation_that_gave_back_what_it_took_is_not_told_of_again():
-    """Without phases the second, a little higher, is a warning; with them it is no news."""
+    """Without phases, a second and slightly higher validation warns; with phases it does not."""
     first, later = validating(650.0), validating(740.0)
 
     def grows(t: float) -> float:
@@ -86,7 +86,7 @@ def test_a_validation_that_gave_back_what_it_took_is_not_told_of_again():
 
 
 def test_a_validation_that_will_not_fit_is_told_before_it_begins():
-    """A cache has eaten the room: people hear of it while it trains, and the work is saved."""
+    """A cache has filled the memory: the warning comes during training, and the work is saved."""
     calm = validating(600.0)
 
     def cached(t: float) -> float:
@@ -106,7 +106,7 @@ def test_a_validation_that_will_not_fit_is_told_before_it_begins():
 
 
 def test_a_leak_during_validation_is_told_of_as_ever():
-    """What the phase never gave back is not taken for a phase."""
+    """Memory that the phase does not release counts as growth."""
 
     def grows(t: float) -> float:
         inside = (t // EPOCH_S) * PHASE_S + max(0.0, (t % EPOCH_S) - (EPOCH_S - PHASE_S))
@@ -138,7 +138,7 @@ def announced(mb: float) -> Callable[[float], dict[str, object]]:
 
 
 def test_a_buffer_that_fills_as_announced_is_not_told_of():
-    """It looks like a leak until it stops; who knows its size is not alarmed."""
+    """It looks like a leak until it stops; the announced size prevents the alarm."""
     without = Told(training(filling(600.0)), 1000.0, silent).run(150)
     knowing = Told(training(filling(600.0)), 1000.0, announced(600.0)).run(150)
 
@@ -147,7 +147,7 @@ def test_a_buffer_that_fills_as_announced_is_not_told_of():
 
 
 def test_what_the_first_step_adds_to_a_full_buffer_is_no_news_where_it_fits():
-    """A training that begins takes more than its buffer: threads, kernels, a traced graph."""
+    """A training's start takes more than its buffer: threads, kernels, a traced graph."""
     filled_and_begun = training(filling(400.0))
 
     machine = Told(filled_and_begun, 1000.0, announced(310.0)).run(150)
@@ -156,7 +156,7 @@ def test_what_the_first_step_adds_to_a_full_buffer_is_no_news_where_it_fits():
 
 
 def test_growth_that_may_be_less_explains_and_foretells_nothing():
-    """Of a data set of unknown length: no alarm before it grows, none while it does and fits."""
+    """A data set of unknown length: no alarm before it grows, nor while it grows and fits."""
 
     def at_most(mb: float) -> Callable[[float], dict[str, object]]:
         return lambda t: {**announced(mb)(t), "expected_at_most": True}
@@ -171,7 +171,7 @@ def test_growth_that_may_be_less_explains_and_foretells_nothing():
 
 
 def test_a_buffer_that_cannot_fit_is_told_of_at_once():
-    """Before it has grown at all."""
+    """The warning comes before the buffer grows."""
     program = training(filling(800.0))
 
     machine = Told(program, 1000.0, announced(800.0)).run(150)
@@ -185,7 +185,7 @@ def test_a_buffer_that_cannot_fit_is_told_of_at_once():
 
 @pytest.mark.parametrize("claimed_mb", [300.0, 600.0])
 def test_growth_beyond_what_was_announced_is_saved_and_told(claimed_mb):
-    """An announcement buys no more than it says, and never the last chance."""
+    """An announcement explains only its own size, and never delays the last chance."""
     program = training(filling(2000.0, 100.0))
 
     machine = Told(program, 1000.0, announced(claimed_mb)).run(150)
@@ -197,7 +197,7 @@ def test_growth_beyond_what_was_announced_is_saved_and_told(claimed_mb):
 
 
 class Several(Told):
-    """More programs beside the one that announces, in its group or on the machine."""
+    """Several programs: the first announces, the others share its group or the machine."""
 
     held_by_strangers = 0.0
 
@@ -238,7 +238,7 @@ SERVER = Program(200, "jupyter-lab", lambda t: 10 * MB, kind=TaskKind.SERVER)
     [
         pytest.param([], "g", 1000.0, 0.0, False, id="alone in its group"),
         pytest.param([IDLE], "g", 1010.0, 0.0, True, id="the limit is its neighbour's, too"),
-        # They are not watched, and hold more than what has to stay free.
+        # Unwatched programs hold more than the reserve.
         pytest.param([], "g", 1100.0, 100.0, True, id="others fill the group as well"),
         pytest.param([SERVER], "g", 1010.0, 0.0, False, id="a server is no neighbour"),
         pytest.param([IDLE], "", 1010.0, 0.0, False, id="an idle neighbour on the machine"),
@@ -247,7 +247,7 @@ SERVER = Program(200, "jupyter-lab", lambda t: 10 * MB, kind=TaskKind.SERVER)
 def test_an_announcement_hides_nothing_from_its_neighbours(
     neighbours, group, limit_mb, strangers_mb, warned
 ):
-    """It fits and comes as announced."""
+    """The buffer fits and fills as announced."""
     others = [replace(each, saves=[]) for each in neighbours]
     machine = Several(training(filling(600.0)), *others, group=group, limit_mb=limit_mb)
     machine.held_by_strangers = strangers_mb * MB
@@ -256,7 +256,7 @@ def test_an_announcement_hides_nothing_from_its_neighbours(
 
 
 def test_two_announcements_that_fit_one_by_one_are_told_of_where_they_do_not_fit_together():
-    """Neither of the two lies."""
+    """Each announcement alone is true."""
     both = training(filling(600.0)), Program(200, "other.ipynb", filling(600.0))
     machine = Several(*both, limit_mb=1300.0)
     machine.announces[200] = announced(600.0)
@@ -268,7 +268,7 @@ def test_two_announcements_that_fit_one_by_one_are_told_of_where_they_do_not_fit
 
 
 def test_an_announcement_explains_no_growth_but_its_own():
-    """A slow leak beside it is told of while the buffer fills."""
+    """A slow leak of another program still warns while the buffer fills."""
     leak = Program(200, "leak.ipynb", lambda t: (100 + max(0.0, t - 60.0) * 3) * MB)
     machine = Several(training(filling(700.0, 40.0)), leak, limit_mb=1150.0)
     machine.announces[100] = announced(700.0)
@@ -279,7 +279,7 @@ def test_an_announcement_explains_no_growth_but_its_own():
 
 
 def test_an_announcement_that_never_came_is_forgotten():
-    """After ten minutes without growth it hides nothing and foretells nothing."""
+    """After ten minutes without growth it neither hides nor predicts anything."""
     program = training(lambda t: 300 * MB)
     machine = Told(program, 1000.0, announced(650.0))
 
@@ -292,7 +292,7 @@ def test_an_announcement_that_never_came_is_forgotten():
 
 
 class Thrashing(Machine):
-    """RAM is level and full; pages go out and come back."""
+    """RAM is full at a constant level; pages are swapped out and back in."""
 
     per_s = 40 * MB
     full_percent = 30.0
@@ -310,7 +310,7 @@ class Thrashing(Machine):
 
 
 def test_a_machine_that_thrashes_is_told_of_though_its_level_is_flat():
-    """With the reason, and with what to do; nobody is paused for it."""
+    """The warning gives the reason and the advice; no task is paused."""
     machine = Thrashing(training(lambda t: 900 * MB), ram_mb=1000, swap_mb=4000)
 
     machine.run(30)
@@ -323,7 +323,7 @@ def test_a_machine_that_thrashes_is_told_of_though_its_level_is_flat():
 
 
 class GroupThrashing(Thrashing):
-    """A group is full and has its pages in swap; the machine has plenty."""
+    """A group is full and has pages in swap; the machine has free memory."""
 
     def readings(self) -> list[Reading]:
         return [
@@ -333,7 +333,7 @@ class GroupThrashing(Thrashing):
 
 
 def test_a_group_that_thrashes_in_a_machine_with_room_is_the_one_that_is_told_of():
-    """The machine is not full, and nobody is to close other programs for it."""
+    """The machine is not full, so the user need not close other programs."""
     program = Program(100, "train.ipynb", lambda t: 900 * MB, group="box")
     machine = GroupThrashing(program, groups={"box": 1400.0}, ram_mb=9000, swap_mb=4000)
 
@@ -346,7 +346,7 @@ def test_a_group_that_thrashes_in_a_machine_with_room_is_the_one_that_is_told_of
 
 @pytest.mark.parametrize(("per_s", "full"), [(40 * MB, 3.0), (0.1 * MB, 30.0)])
 def test_swap_that_is_used_without_harm_is_left_alone(per_s, full):
-    """Traffic without pressure, or pressure without traffic, is no thrashing."""
+    """Thrashing needs both traffic and pressure."""
     machine = Thrashing(training(lambda t: 900 * MB), ram_mb=1000, swap_mb=4000)
     machine.per_s, machine.full_percent = per_s, full
 
@@ -357,7 +357,7 @@ def test_swap_that_is_used_without_harm_is_left_alone(per_s, full):
 
 @pytest.mark.parametrize("limit_mb", [900.0, 1300.0, 2000.0])
 def test_an_agent_without_phases_changes_nothing(limit_mb):
-    """A program that says only that it trains is decided on as if there were no phases."""
+    """A program that reports only "train" gets the same decisions as without phases."""
     grows = validating(700.0, drift_mb=60.0)
 
     plain = Told(training(grows), limit_mb, silent).run(3 * EPOCH_S)
@@ -370,7 +370,7 @@ def test_an_agent_without_phases_changes_nothing(limit_mb):
 
 
 def test_what_a_phase_took_stays_explained_when_the_training_ends_with_it():
-    """The agent says good-bye right after the last validation: that is no reason to warn."""
+    """The agent disconnects right after the last validation: that is not a reason to warn."""
     machine = Told(training(validating(700.0, drift_mb=20.0)), 1300.0, with_phases)
     machine.run(2 * EPOCH_S - 1.0)
     before = len(machine.warnings)
@@ -382,7 +382,7 @@ def test_what_a_phase_took_stays_explained_when_the_training_ends_with_it():
 
 
 def test_a_buffer_that_filled_as_announced_is_no_news_when_its_training_ends():
-    """A short one is over when its buffer is full: the trend lasts some seconds longer."""
+    """A short training ends when its buffer is full; the trend lasts some seconds longer."""
     machine = Told(training(filling(600.0)), 1000.0, announced(600.0))
     machine.run(101.0)
 
@@ -393,7 +393,7 @@ def test_a_buffer_that_filled_as_announced_is_no_news_when_its_training_ends():
 
 
 def test_the_notice_of_a_buffer_that_will_not_fit_begins_with_why():
-    """The trend until then is no news: neither its time nor its rate is told."""
+    """The trend so far is irrelevant: the notice gives neither its time nor its rate."""
     machine = Told(training(filling(800.0)), 1000.0, announced(800.0)).run(150)
 
     told = machine.warnings[0].notification
@@ -405,7 +405,7 @@ def test_the_notice_of_a_buffer_that_will_not_fit_begins_with_why():
 
 
 def test_a_phase_that_recurs_quickly_is_foreseen_half_a_cycle_after_its_end():
-    """Every ten seconds: not eight seconds after it, when the next one has all but begun."""
+    """It comes every ten seconds; eight seconds after its end would be too late."""
     known, foreseen = Phases(), []
     for t in range(26):
         phase = "validate" if t % 10 in (6, 7) else "train"

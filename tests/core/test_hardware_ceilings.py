@@ -1,4 +1,4 @@
-"""What can run out of cards, cooling and battery."""
+"""Resources of cards, cooling and battery that can run out."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def gpu(index=0, *, used=10.0, total=24.0, reserved=0.0, pids=(), **more):
 
 
 def allocator(used, limit, device="GPU:0", uuid="GPU-0"):
-    """What a framework says; sizes in GiB."""
+    """A framework's own memory report; sizes in GiB."""
     return AllocatorMemory(device, int(used * GIB), int(limit * GIB), uuid)
 
 
 def look(hardware, pids=(1, 2), agents=()):
-    """The readings of the hardware alone, of a machine with these tasks and agents by pid."""
+    """The hardware readings of a machine with these tasks, and agents by pid."""
     samples = tuple(process(pid, 0, start_time=pid) for pid in pids)
     infos = {each.key: info(each, name=f"p{each.key.pid}.py") for each in samples}
     views = [
@@ -66,12 +66,12 @@ def of_kind(found, kind):
 
 
 def pids_of(reading):
-    """Whom it can hit."""
+    """The pids that the resource can hit."""
     return [key.pid for key in reading.tasks]
 
 
 def heat(**more):
-    """A card on which somebody is, with these temperatures."""
+    """A card with one process and these temperatures."""
     return Hardware(gpus=(gpu(pids=[1], **more),))
 
 
@@ -90,14 +90,14 @@ NOTHING = {
 
 @pytest.mark.parametrize("name", NOTHING)
 def test_what_is_not_there_or_not_known_cannot_run_out(name):
-    """Unknown is not zero."""
+    """An unknown value is not zero."""
     found = look(NOTHING[name])
 
     assert [] == [each for each in found if each.key.kind is not ResourceKind.GPU_MEMORY]
 
 
 def test_memory_of_a_card_is_what_the_driver_reports_and_its_limit_lacks_what_it_reserves():
-    """As other monitors show it, with the same room; it hits those who are on it."""
+    """Other monitors show the same used size and the same room; only tasks on the card are hit."""
     card = gpu(used=10.0, reserved=0.5, pids=[(2, 8.0), (77, 1.0)])
 
     (memory,) = look(Hardware(gpus=(card,)))
@@ -115,7 +115,7 @@ def test_memory_of_a_card_is_what_the_driver_reports_and_its_limit_lacks_what_it
 
 
 def test_each_card_is_a_ceiling_of_its_own():
-    """A training on one is not asked for anything because of the other."""
+    """A training on one card is not asked for anything because of the other."""
     found = look(Hardware(gpus=(gpu(0, pids=[1]), gpu(1, pids=[2]))))
 
     assert [("GPU-0", [1]), ("GPU-1", [2])] == [(each.key.subject, pids_of(each)) for each in found]
@@ -136,7 +136,7 @@ def test_each_card_is_a_ceiling_of_its_own():
     ids=["unknown", "no total", "zero", "unified", "idle", "lost", "asleep", "another user's"],
 )
 def test_no_ceiling_where_nothing_of_ours_can_run_out(card):
-    """Unified memory is the host's RAM, which is a resource already."""
+    """Unified memory is the host's RAM, which is already a resource."""
     assert [] == of_kind(look(Hardware(gpus=(card,))), ResourceKind.GPU_MEMORY)
 
 
@@ -146,7 +146,7 @@ def test_no_ceiling_where_nothing_of_ours_can_run_out(card):
     ids=["none listed", "of the host", "garbage with our number"],
 )
 def test_where_the_driver_does_not_say_who_is_on_it_it_can_hit_everybody(processes):
-    """WSL lists nobody; in a container the numbers are the host's."""
+    """WSL lists no process; in a container the pids are the host's."""
     (memory,) = look(Hardware(gpus=(gpu(processes=processes),)))
 
     assert [1, 2] == pids_of(memory)
@@ -154,7 +154,7 @@ def test_where_the_driver_does_not_say_who_is_on_it_it_can_hit_everybody(process
 
 
 def test_parts_of_a_card_are_ceilings_instead_of_the_card():
-    """MIG: each part has memory of its own; the heat is the card's."""
+    """Each MIG part has its own memory; the temperature belongs to the card."""
     card = gpu(0, used=30.0, total=80.0, temperature_c=60.0, shutdown_c=95.0)
     parts = (
         gpu(0, uuid="MIG-a", parent_id="GPU-0", used=9.0, total=10.0, pids=[1]),
@@ -171,7 +171,7 @@ def test_parts_of_a_card_are_ceilings_instead_of_the_card():
 
 
 def test_what_a_framework_says_of_itself_replaces_what_the_driver_sees():
-    """TensorFlow holds 23 of 24 GiB from the start, and uses six."""
+    """TensorFlow reserves 23 of 24 GiB at its start, and uses six."""
     card = gpu(used=23.5, pids=[(1, 23.0), (2, 0.4)])
 
     found = look(Hardware(gpus=(card,)), agents=[(1, [allocator(6.0, 22.0)])])
@@ -190,7 +190,7 @@ def test_what_a_framework_says_of_itself_replaces_what_the_driver_sees():
 
 
 def test_a_card_whose_tasks_all_speak_for_themselves_is_no_ceiling():
-    """Nearly full by the driver, and nobody in danger."""
+    """The driver reports the card as nearly full, but no task is in danger."""
     found = look(
         Hardware(gpus=(gpu(used=23.9, pids=[(1, 23.0)]),)), agents=[(1, [allocator(6.0, 22.0)])]
     )
@@ -201,16 +201,16 @@ def test_a_card_whose_tasks_all_speak_for_themselves_is_no_ceiling():
 @pytest.mark.parametrize(
     ("held", "used", "expected"),
     [
-        (23.0, 23.5, 22.0),  # it has all that it may have
-        (8.0, 10.0, 22.0),  # it may grow, and there is room
-        (8.0, 22.0, 10.0),  # it may grow, and others have taken the card
-        (8.0, 24.5, 8.0),  # counters of different moments
+        (23.0, 23.5, 22.0),  # it holds all that it may hold
+        (8.0, 10.0, 22.0),  # it may grow, and the card has room
+        (8.0, 22.0, 10.0),  # it may grow, but other programs fill the card
+        (8.0, 24.5, 8.0),  # the counters are from different moments
         (4.0, 24.0, 6.0),  # never less than what it uses
-        (None, 24.0, 22.0),  # the driver does not say what it holds
+        (None, 24.0, 22.0),  # the driver does not report what it holds
     ],
 )
 def test_a_framework_that_grows_reaches_no_further_than_the_card_does(held, used, expected):
-    """Its own limit was set when it began; others have come since."""
+    """Its own limit was set at its start; other programs have started since."""
     found = look(
         Hardware(gpus=(gpu(used=used, pids=[(1, held)]),)), agents=[(1, [allocator(6.0, 22.0)])]
     )
@@ -222,7 +222,7 @@ def test_a_framework_that_grows_reaches_no_further_than_the_card_does(held, used
 
 
 def test_another_program_with_our_number_tells_nothing_of_ours():
-    """The host's processes in a container."""
+    """In a container the driver lists the host's processes."""
     stranger = GpuProcess(1, GIB, foreign=True)
     card = gpu(used=23.0, processes=(stranger,))
 
@@ -240,7 +240,7 @@ def test_an_allocator_is_a_ceiling_without_any_driver():
 
 
 def test_an_allocator_without_a_card_is_on_the_only_one():
-    """Old TensorFlow tells no identity."""
+    """Old TensorFlow reports no device identity."""
     card = gpu(used=23.5, pids=[(1, 23.0)])
 
     found = look(Hardware(gpus=(card,)), agents=[(1, [allocator(6.0, 22.0, uuid=None)])])
@@ -249,7 +249,7 @@ def test_an_allocator_without_a_card_is_on_the_only_one():
 
 
 def test_nonsense_of_an_agent_is_left_out():
-    """A limit of nothing, one device twice, an agent of no task."""
+    """A limit of zero, a repeated device, an agent without a task."""
     found = look(
         Hardware(),
         agents=[
@@ -262,7 +262,7 @@ def test_nonsense_of_an_agent_is_left_out():
 
 
 def test_a_card_has_a_ceiling_for_switching_off_and_none_for_slowing_down():
-    """Only the one kills."""
+    """Only the shutdown kills."""
     card = gpu(3, pids=[2], temperature_c=71.0, slowdown_c=93.0, shutdown_c=98.0)
 
     (off,) = of_kind(look(Hardware(gpus=(card,))), ResourceKind.TEMPERATURE)
@@ -279,7 +279,7 @@ def test_a_card_has_a_ceiling_for_switching_off_and_none_for_slowing_down():
 
 
 def test_heat_of_the_machine_concerns_everybody():
-    """Each sensor where a threshold is known."""
+    """Each sensor with a known threshold counts."""
     found = look(
         Hardware(
             temperatures=(
@@ -300,7 +300,7 @@ def test_heat_of_the_machine_concerns_everybody():
 
 
 def test_a_battery_that_is_drained_can_run_empty():
-    """Used is what was taken out; the last twentieth cannot be had."""
+    """Used is the charge that was taken; the last twentieth cannot be used."""
     (battery,) = look(
         Hardware(
             batteries=(Battery("BAT0", 40.0, True, energy_j=80_000.0, full_j=200_000.0),),
@@ -330,21 +330,21 @@ def test_a_battery_that_is_drained_can_run_empty():
     ids=["percents", "energies", "one does not tell", "full"],
 )
 def test_several_batteries_are_one_ceiling(batteries, expected):
-    """By energy where all tell it: they are of different sizes."""
+    """By energy if all of them report it, because their sizes differ."""
     (found,) = look(Hardware(batteries=batteries, on_mains=False))
 
     assert pytest.approx(expected) == found.used
 
 
 def test_a_supply_that_is_too_weak_lets_the_battery_run_empty():
-    """Plugged in, and drained all the same."""
+    """It is plugged in and still drains."""
     (found,) = look(Hardware(batteries=(Battery("BAT0", 30.0, True),), on_mains=True))
 
     assert "too weak" in found.note
 
 
 def test_no_two_ceilings_have_the_same_key():
-    """Or their series would mix."""
+    """Otherwise their series would mix."""
     hardware = Hardware(
         gpus=(
             gpu(0, pids=[1], temperature_c=60.0, slowdown_c=90.0, shutdown_c=95.0),

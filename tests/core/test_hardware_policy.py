@@ -1,4 +1,4 @@
-"""What is done about a full card, heat and an empty battery, and for whom."""
+"""What the engine does about a full card, heat and an empty battery, and for which tasks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHECKPOINT, PAUSE = DecisionKind.CHECKPOINT, DecisionKind.PAUSE
 
 
 def of(world: CardWorld, *kinds: DecisionKind) -> list[str]:
-    """Names of those for whom such things were decided."""
+    """Names of the tasks of these decisions."""
     return [str(each.evidence.get("name")) for each in world.log if each.kind in kinds]
 
 
@@ -53,7 +53,7 @@ def filling(settings: Settings | None = None) -> CardWorld:
 
 
 def test_a_card_that_fills_up_names_who_grows_on_it_and_saves_that_one_alone():
-    """By the memory of each process on the card; trainings on other cards are left alone."""
+    """The memory of each process on the card decides; trainings on other cards are left alone."""
     world = filling()
 
     first = texts(world, "warning")[0]
@@ -71,7 +71,7 @@ def test_a_card_that_fills_up_names_who_grows_on_it_and_saves_that_one_alone():
 
 
 def test_each_of_two_cards_that_one_task_fills_is_told_of():
-    """GPU 1 ends the training as surely as GPU 0, and sooner by what was told of it."""
+    """GPU 1 ends the training as GPU 0 does, and sooner, so a notice for GPU 0 is not enough."""
     world = CardWorld(cards=2)
     train = world.program(100, "train.ipynb", agent=True)
     world.on(0, train)
@@ -92,7 +92,7 @@ def test_each_of_two_cards_that_one_task_fills_is_told_of():
 
 
 def test_heat_of_two_cards_of_one_task_is_told_of_both():
-    """The shutdown of one is not the shutdown of the other."""
+    """Each card shuts down separately."""
     world = CardWorld(cards=2)
     train = world.program(100, "train.ipynb", agent=True)
     for index in (0, 1):
@@ -112,7 +112,7 @@ def test_heat_of_two_cards_of_one_task_is_told_of_both():
 
 
 def test_what_was_told_of_two_cards_outlives_the_daemon():
-    """Neither is told of a second time by the next one."""
+    """The next daemon repeats neither notice."""
     world = CardWorld(cards=2)
     train = world.program(100, "train.ipynb", agent=True)
 
@@ -136,7 +136,7 @@ def test_what_was_told_of_two_cards_outlives_the_daemon():
 
 
 def test_nobody_is_paused_for_a_full_card_unless_a_rule_names_it():
-    """Its end is an error and no kill: a pause would only keep the card's memory taken."""
+    """The program ends with an error, not a kill: a pause would only keep the card's memory."""
     assert [] == of(filling(), PAUSE)
 
     wanted = Settings(rules=(RuleSettings(resource="gpu_*", pause=True),))
@@ -148,13 +148,13 @@ def test_nobody_is_paused_for_a_full_card_unless_a_rule_names_it():
     [
         (RuleSettings(resource="gpu_memory", pause=True), True),
         (RuleSettings(resource="gpu_*", task="*.ipynb", pause=True), True),
-        (RuleSettings(resource="*", pause=True), False),  # says nothing about cards
+        (RuleSettings(resource="*", pause=True), False),  # does not name cards
         (RuleSettings(resource="ram", pause=True), False),
         (RuleSettings(resource="gpu_memory"), False),
     ],
 )
 def test_a_rule_that_names_the_ceiling_allows_the_pause(rule, paused):
-    """A switch for all tasks and resources is not meant for cards."""
+    """A rule for all tasks and resources does not cover cards."""
     about = task(100, "a.ipynb")
 
     found = allowed_actions(ActionSettings(), (rule,), about, ResourceKind.GPU_MEMORY)
@@ -164,7 +164,7 @@ def test_a_rule_that_names_the_ceiling_allows_the_pause(rule, paused):
 
 
 def test_who_grows_is_asked_where_the_driver_does_not_say_who_holds_what():
-    """All who are on the card may be the one; saving them costs little."""
+    """Each program on the card may be the one; saving them costs little."""
     world = CardWorld()
     world.program(100, "a.ipynb", agent=True)
     world.program(200, "b.ipynb", agent=True)
@@ -177,7 +177,7 @@ def test_who_grows_is_asked_where_the_driver_does_not_say_who_holds_what():
 
 
 def test_an_allocator_that_fills_up_warns_its_own_task():
-    """TensorFlow has all the card from its start: only the agent knows."""
+    """TensorFlow reserves the whole card at its start, so only its agent knows the usage."""
     world = CardWorld()
     world.on(0, world.program(100, "tf.ipynb", agent=True), world.program(200, "b.py", agent=True))
     world.set(0, memory_used_bytes=23 * GIB)
@@ -199,7 +199,7 @@ def test_an_allocator_that_fills_up_warns_its_own_task():
 
 
 def heating(per_s: float, seconds: int, *, cools: bool = True) -> CardWorld:
-    """A card that gets hotter as long as its training runs; shutdown at 95 °C."""
+    """A card that heats up while its training runs; shutdown at 95 °C."""
     world = CardWorld(cards=2)
     world.set(0, slowdown_c=83.0, shutdown_c=95.0)
     world.on(0, world.program(100, "hot.ipynb", agent=True))
@@ -216,7 +216,7 @@ def heating(per_s: float, seconds: int, *, cools: bool = True) -> CardWorld:
 
 
 def test_a_shutdown_ahead_saves_and_then_pauses_so_that_the_card_cools():
-    """The training on the other card is asked for nothing; the pause ends when it is cool."""
+    """The training on the other card is not asked for anything; the pause ends after cooling."""
     world = heating(0.15, 320)
 
     kinds = world.kinds()
@@ -234,7 +234,7 @@ def test_a_shutdown_ahead_saves_and_then_pauses_so_that_the_card_cools():
 
 
 def test_an_empty_battery_ahead_saves_every_training_and_pauses_none():
-    """A pause saves little: the work is what can be saved."""
+    """A pause saves little energy; a save keeps the work."""
     world = CardWorld(cards=0)
     world.program(100, "a.ipynb", agent=True)
     world.program(200, "b.ipynb", agent=True)
@@ -253,19 +253,19 @@ def test_an_empty_battery_ahead_saves_every_training_and_pauses_none():
     assert warned.startswith("Battery empty in about ")
     assert "% left" in warned
     assert "Plug the machine in" in warned
-    # Long before it is empty: who is told two minutes before cannot fetch the charger.
+    # Long before it is empty, so that the user can fetch the charger.
     first = next(each for each in world.log if each.evidence.get("topic") == "warning")
     assert 400 < float(first.evidence["eta_s"] or 0)
 
 
 def test_saves_on_an_emptying_battery_keep_their_distance():
-    """Its last part lasts minutes, and nobody knows how many: one rescue a minute, to the end."""
+    """The duration of the last part is unknown: about one rescue a minute until the end."""
     world = CardWorld(cards=0)
     world.program(100, "a.ipynb", agent=True)
     world.agent(100, save_s=0.01, step_s=0.01)
 
     def drain(second):
-        left = max(1.0, 9.0 - second / 60)  # beyond the reserve it goes on for some minutes
+        left = max(1.0, 9.0 - second / 60)  # beyond the reserve it lasts some minutes more
         battery = Battery("BAT0", left, True, left * 2000, 200_000.0, 33.0)
         world.hardware = Hardware(batteries=(battery,), on_mains=False)
 
@@ -275,17 +275,17 @@ def test_saves_on_an_emptying_battery_keep_their_distance():
     assert 3 <= len(times) <= 14
     assert all(later - one >= 30 for one, later in pairwise(times))
     assert max(later - one for one, later in pairwise(times)) <= 200
-    assert world.now - times[-1] <= 120  # also when it is used up by its own figures
+    assert world.now - times[-1] <= 120  # also after its own figures say that it is empty
     last = [each for each in world.notices if each.topic == "warning"][-1]
     assert ("Battery at its end: a.ipynb", "critical") == (last.title, last.urgency)
     assert "may switch off any moment" in last.body
 
 
-# Who is on which card
+# Which task uses which card
 
 
 def test_memory_of_a_card_belongs_to_the_task_that_has_the_process():
-    """Workers' memory is their task's; parts of a card count once; strangers are nobody's."""
+    """Workers count for their task, MIG parts count once, and unknown processes do not count."""
     world = CardWorld(cards=2)
     trainer = task(100, "a.py", workers=2)
     part = replace(
@@ -298,7 +298,7 @@ def test_memory_of_a_card_belongs_to_the_task_that_has_the_process():
 
     uses = {use.id: use.memory_bytes for use in found[trainer.key]}
     assert {"GPU-0": 2 * GIB, "MIG-1": 2 * GIB, "GPU-1": None} == uses
-    assert total_memory_bytes(found[trainer.key]) is None  # one part of it is not known
+    assert total_memory_bytes(found[trainer.key]) is None  # one part is unknown
     assert {trainer.key} == set(found)
 
 
@@ -306,7 +306,7 @@ def test_memory_of_a_card_belongs_to_the_task_that_has_the_process():
 
 
 def test_the_notice_of_a_death_by_a_fault_names_the_fault():
-    """With the incident that stands for it."""
+    """The incident is that of the fault."""
     world = CardWorld()
     world.on(0, world.program(100, "a.ipynb", agent=True))
     world.run(3)
@@ -332,7 +332,7 @@ def test_the_notice_of_a_death_by_a_fault_names_the_fault():
     ],
 )
 def test_a_card_was_full_when_what_was_left_is_less_than_a_large_tensor(kind, used, mine, full):
-    """Only of cards that the task was on."""
+    """Only cards that the task used count."""
     about = task(100, "a.py")
     hit = (about.key,) if mine else ()
     reading = Reading(ResourceKey(kind, "GPU-0"), "GPU 0 memory", used * GIB, 24 * GIB, True, hit)
@@ -342,7 +342,7 @@ def test_a_card_was_full_when_what_was_left_is_less_than_a_large_tensor(kind, us
 
 
 def test_a_card_about_to_switch_off_names_who_is_on_it_what_dies_and_a_whole_command():
-    """Also where nobody computes on the processor; the limit's command can be copied."""
+    """It also names tasks that use no processor time; the power command can be copied."""
     world = CardWorld(cards=2)
     world.on(0, world.program(100, "quiet.py", cores=0.0), world.program(300, "other.py", cores=0))
     world.set(0, power_w=300.0, power_limit_w=350.0, slowdown_c=93.0, shutdown_c=98.0)
@@ -359,7 +359,7 @@ def test_a_card_about_to_switch_off_names_who_is_on_it_what_dies_and_a_whole_com
 
 
 def test_a_card_that_is_full_and_steady_is_not_called_out_of_danger():
-    """23.9 of 24.0 GiB: it grows no more, and has nothing left."""
+    """At 23.9 of 24.0 GiB it no longer grows, but has no memory left."""
     world = CardWorld()
     world.on(0, world.program(100, "grow.py"))
     world.run(20)

@@ -1,4 +1,4 @@
-"""Cards that are lost, broken or braked: named, told seldom; nobody else is asked for anything."""
+"""Cards that are lost, broken or throttled: one notice each, and only for the tasks on them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from watchdog_app.core.policy.engine import Engine
 
 
 def two_trainings() -> CardWorld:
-    """One training a card, both with an agent."""
+    """One training per card, both with an agent."""
     world = CardWorld(cards=2)
     world.on(0, world.program(100, "left.ipynb", agent=True))
     world.on(1, world.program(200, "right.ipynb", agent=True))
@@ -39,7 +39,7 @@ def incident(world: CardWorld):
 
 
 def explained(world: CardWorld, pid: int) -> str:
-    """`watchdog explain PID`."""
+    """The output of `watchdog explain PID`."""
     about = next(each for each in world.tasks() if each.key.pid == pid)
     return status.describe_task(
         about,
@@ -57,7 +57,7 @@ def explained(world: CardWorld, pid: int) -> str:
     [(13, True, False), (31, True, False), (43, True, False), (79, False, True)],
 )
 def test_only_a_card_that_does_not_work_is_called_out_of_order(code, works, lost):
-    """A fault of a program's own leaves the card as it was; all words follow one table."""
+    """A program's own fault does not damage the card; one table decides all the words."""
     world = two_trainings()
     world.set(0, xids=(XidEvent(code, WALL_S + world.now),))
     world.run(3)
@@ -74,7 +74,7 @@ def test_only_a_card_that_does_not_work_is_called_out_of_order(code, works, lost
 
 
 def test_an_incident_that_has_cleared_drops_its_advice():
-    """Nobody is to reset a card that is well again."""
+    """The user must not reset a card that works again."""
     world = two_trainings()
     world.set(1, state=GpuState.LOST, processes=())
     world.run(5)
@@ -92,7 +92,7 @@ def test_an_incident_that_has_cleared_drops_its_advice():
 
 
 def test_a_lost_card_names_the_notebook_that_was_on_it_and_the_cure():
-    """Critical, once, with the meaning; the training on the other card is asked for nothing."""
+    """One critical notice says what it means; the training on the other card is not affected."""
     world = two_trainings()
     world.rescued(200)
 
@@ -120,7 +120,7 @@ def test_a_lost_card_names_the_notebook_that_was_on_it_and_the_cure():
 
 
 def test_who_died_with_its_card_is_still_named():
-    """The program often ends before the loss is read."""
+    """The program often ends before the daemon reads the loss."""
     world = two_trainings()
 
     world.ends(200)
@@ -129,7 +129,7 @@ def test_who_died_with_its_card_is_still_named():
     world.run(5)
 
     assert "GPU 1 is lost: right.ipynb" == world.notices[0].title
-    assert "has no watchdog agent" not in world.notices[0].body  # it held one
+    assert "has no watchdog agent" not in world.notices[0].body  # it had one
     assert world.result is not None
     assert ["GPU 1 (NVIDIA RTX 4090)"] == [
         text.partition(":")[0] for text in world.result.card_faults.values()
@@ -137,7 +137,6 @@ def test_who_died_with_its_card_is_still_named():
 
 
 def test_a_card_that_comes_back_closes_its_incident_and_says_so():
-    """After a reset everything is as before."""
     world = two_trainings()
     world.set(1, state=GpuState.NEEDS_RESET)
     world.run(5)
@@ -153,10 +152,10 @@ def test_a_card_that_comes_back_closes_its_incident_and_says_so():
 
 
 def test_a_card_that_is_no_longer_listed_is_lost_only_where_somebody_was_on_it():
-    """Cards are unplugged and handed to virtual machines; a reader that begins anew is silent."""
+    """Cards are unplugged or passed to virtual machines; a reader that restarts is silent."""
     world = two_trainings()
     world.on(0)
-    world.run(70)  # nobody has been on the first for a while
+    world.run(70)  # the first card was unused for a while
     kept = list(world.gpus)
 
     world.gpus = kept[1:]
@@ -177,7 +176,7 @@ def test_a_card_that_is_no_longer_listed_is_lost_only_where_somebody_was_on_it()
 
 
 def test_a_driver_that_is_gone_is_told_once_with_its_cure():
-    """All cards at once, and the sensor knows why."""
+    """All cards fail at once, and the sensor knows the reason."""
     world = two_trainings()
 
     world.gpus = []
@@ -196,7 +195,7 @@ def test_a_driver_that_is_gone_is_told_once_with_its_cure():
 
 
 def test_a_hung_driver_is_told_after_a_while_and_not_for_a_late_answer():
-    """A busy driver answers late; one that hangs needs somebody."""
+    """A busy driver may answer late; a hung driver needs the user."""
     world = two_trainings()
 
     world.set(0, state=GpuState.SILENT)
@@ -212,7 +211,7 @@ def test_a_hung_driver_is_told_after_a_while_and_not_for_a_late_answer():
 
 
 def test_cards_that_nobody_reads_any_more_count_as_silent():
-    """The reader itself may hang; a sleeping card is left alone and is none."""
+    """The reader may hang too; a sleeping card is not silent."""
     world = two_trainings()
     world.set(1, state=GpuState.ASLEEP, processes=())
     world.run(1)
@@ -231,7 +230,7 @@ def test_cards_that_nobody_reads_any_more_count_as_silent():
     [
         (31, "GPU 0 reports a fault: left.ipynb", "normal", "Start the program again"),
         (94, "GPU 0 reports a fault: left.ipynb", "normal", "Start the program again"),
-        # The command can be copied, and begins with the end of our own reader.
+        # The command can be copied, and stops the daemon's own reader first.
         (48, "GPU 0 reports a fault: left.ipynb", "critical",
          "`watchdog stop; sudo nvidia-smi --gpu-reset -i 0; watchdog start`. If that fails"),
         (119, "GPU 0 reports a fault: left.ipynb", "critical", "nvidia-smi --gpu-reset -i 0"),
@@ -239,7 +238,7 @@ def test_cards_that_nobody_reads_any_more_count_as_silent():
     ],
 )  # fmt: skip
 def test_a_fatal_xid_is_told_with_its_meaning_and_cure(code, title, urgency, remedy):
-    """By NVIDIA's catalogue; a code that is not in it is not guessed at."""
+    """The text follows NVIDIA's catalogue; an unknown code is not guessed."""
     world = two_trainings()
 
     world.set(0, xids=(XidEvent(code, WALL_S + world.now),))
@@ -255,7 +254,7 @@ def test_a_fatal_xid_is_told_with_its_meaning_and_cure(code, title, urgency, rem
     ("code", "age_s"), [(45, 0), (63, 0), (92, 0), (154, 0), (48, 1800)], ids=str
 )
 def test_an_xid_that_needs_nobody_or_is_old_is_no_news(code, age_s):
-    """They follow from another fault, show in other figures, or were told by an earlier daemon."""
+    """They follow from another fault, show in other figures, or are older than the daemon."""
     world = two_trainings()
 
     world.set(0, xids=(XidEvent(code, WALL_S + world.now - age_s),))
@@ -265,7 +264,7 @@ def test_an_xid_that_needs_nobody_or_is_old_is_no_news(code, age_s):
 
 
 def test_only_the_program_that_the_driver_names_is_hit():
-    """Two notebooks share a card, one has a faulty kernel."""
+    """Two notebooks share a card; one has a faulty CUDA kernel."""
     world = CardWorld()
     world.on(0, world.program(100, "left.ipynb"), world.program(200, "right.ipynb", workers=2))
     world.run(3)
@@ -279,7 +278,7 @@ def test_only_the_program_that_the_driver_names_is_hit():
 
 
 def test_the_same_fault_again_and_again_is_one_notice():
-    """A program in a loop of faults fills the log, not the screen."""
+    """A program that faults in a loop makes many log lines, but one notice."""
     world = two_trainings()
 
     def fault(second):
@@ -293,7 +292,7 @@ def test_the_same_fault_again_and_again_is_one_notice():
 
 @pytest.mark.parametrize("lost", [True, False], ids=["the card goes", "a fault of the card"])
 def test_a_fault_that_gets_worse_is_told_again_at_once(lost):
-    """A fault of a program that takes the whole card with it."""
+    """The fault of a program grows into a loss or a fault of the whole card."""
     world = two_trainings()
     first = XidEvent(31, WALL_S + world.now)
     world.set(1, xids=(first,))
@@ -307,7 +306,7 @@ def test_a_fault_that_gets_worse_is_told_again_at_once(lost):
     assert 1 == len({each.incident for each in world.notices})
 
 
-# Memory of the card, and what the driver asks for
+# Memory of the card, and the driver's recommended action
 
 
 @pytest.mark.parametrize(
@@ -321,7 +320,6 @@ def test_a_fault_that_gets_worse_is_told_again_at_once(lost):
     ],
 )
 def test_worn_memory_and_recovery_actions_are_told(change, words, urgency):
-    """Each with what to do."""
     world = two_trainings()
     world.set(0, ecc_uncorrected=3)
     world.run(3)
@@ -335,7 +333,7 @@ def test_worn_memory_and_recovery_actions_are_told(change, words, urgency):
 
 
 def test_damaged_values_are_not_saved():
-    """After memory errors a save would be the newest rescue, and a wrong one."""
+    """After memory errors a save would become the newest rescue, with wrong values."""
     world = two_trainings()
     world.set(0, ecc_uncorrected=0)
     world.run(2)
@@ -346,11 +344,11 @@ def test_damaged_values_are_not_saved():
     assert not [kind for kind in world.kinds() if kind.startswith("checkpoint")]
 
 
-# What brakes
+# Throttling
 
 
 def brake(world: CardWorld, events: set[str], seconds: int, share: float = 1.0) -> CardWorld:
-    """So much of the time with these reasons."""
+    """Run with these throttle reasons for this share of the time."""
 
     def each(second):
         world.set(0, throttling=frozenset(events if (second * share) % 1.0 < share else ()))
@@ -378,7 +376,7 @@ def test_a_brake_that_lasts_is_told_with_its_own_advice(events, seconds, trouble
 
 
 def test_a_brake_that_comes_and_goes_is_told_once_an_hour():
-    """Each time is an incident of its own; who was told need not be told again."""
+    """Each time is a separate incident, but the user already knows."""
     world = two_trainings()
     for _ in range(4):
         brake(world, {ClockEvent.HARDWARE_THERMAL}, 200)
@@ -389,7 +387,7 @@ def test_a_brake_that_comes_and_goes_is_told_once_an_hour():
 
 
 def test_a_fault_whose_notification_was_not_delivered_is_reported_again():
-    """Though it would be quiet for an hour: nobody has seen it."""
+    """The hour of silence does not apply, because the user has not seen the first notice."""
     world = two_trainings()
     brake(world, {ClockEvent.HARDWARE_THERMAL}, 200)
     (told,) = world.notices
@@ -401,7 +399,7 @@ def test_a_fault_whose_notification_was_not_delivered_is_reported_again():
 
 
 def test_another_daemon_keeps_quiet_about_a_fault_that_comes_and_goes():
-    """What was reported, and when, outlives the daemon."""
+    """The next daemon restores what was reported, and when."""
     world = two_trainings()
     brake(world, {ClockEvent.HARDWARE_THERMAL}, 200)
     brake(world, set(), 300)
@@ -425,7 +423,7 @@ def test_another_daemon_keeps_quiet_about_a_fault_that_comes_and_goes():
     ],
 )
 def test_brakes_that_flash_or_are_normal_are_no_news(events, seconds, share):
-    """A card at full load must not cry wolf."""
+    """A card at full load must not cause false alarms."""
     world = brake(two_trainings(), events, seconds, share)
 
     assert [] == world.notices
@@ -447,7 +445,7 @@ def test_a_processor_that_is_clocked_down_for_heat_is_a_note_while_something_wor
 
 
 def test_a_training_on_battery_is_told_to_be_plugged_in():
-    """After some seconds, once, with what is left; a plug that is moved is no news."""
+    """One notice after some seconds, with the charge; a short unplugging causes none."""
     world = CardWorld(cards=0)
     world.program(100, "fit.py", agent=True)
     battery = Battery("BAT0", 62.0, True, energy_j=124_000.0, full_j=200_000.0, power_w=40.0)
@@ -476,11 +474,11 @@ def test_an_idle_laptop_on_battery_is_left_alone():
     assert [] == world.notices
 
 
-# Switches, restarts, words
+# Settings, restarts, wording
 
 
 def test_rules_and_switches_hold_for_faults_as_well():
-    """Who wants no notices gets none; the incident is there all the same."""
+    """Switched-off notices are not sent, but the incident exists."""
     quiet = Settings(rules=(RuleSettings(resource="gpu_health", notify=False),))
     for settings, expected in ((quiet, 0), (Settings(actions=ActionSettings(pause=False)), 1)):
         world = CardWorld(settings=settings)
@@ -493,7 +491,7 @@ def test_rules_and_switches_hold_for_faults_as_well():
 
 
 def test_a_lost_card_is_told_also_while_protection_is_off():
-    """That has happened; what only may happen is not told."""
+    """The loss has happened; a mere risk is not reported then."""
     world = two_trainings()
     world.engine.protecting = False
 
@@ -507,7 +505,7 @@ def test_a_lost_card_is_told_also_while_protection_is_off():
 
 
 def test_another_daemon_does_not_tell_again_what_was_told():
-    """Incidents outlive the daemon, with who was on the card."""
+    """The next daemon restores incidents, with the tasks on the card."""
     world = two_trainings()
     world.set(1, state=GpuState.LOST, processes=())
     world.run(5)
@@ -522,7 +520,7 @@ def test_another_daemon_does_not_tell_again_what_was_told():
 
 
 def test_a_lost_card_that_cannot_say_who_it_is_is_the_one_that_was_lost_before():
-    """To a daemon that begins after the loss: no second notice, no false all-clear."""
+    """For a daemon that starts after the loss: no second notice, no false all-clear."""
     world = two_trainings()
     world.set(1, state=GpuState.LOST, processes=())
     world.run(5)
@@ -540,7 +538,7 @@ def test_a_lost_card_that_cannot_say_who_it_is_is_the_one_that_was_lost_before()
 
 
 def test_a_clock_that_is_set_back_hides_no_fault():
-    """Events carry wall times; only their age when they are first heard of counts."""
+    """Events carry wall times; only their age at the first reading counts."""
     world = two_trainings()
     before = XidEvent(31, WALL_S + world.now)
 
@@ -554,7 +552,7 @@ def test_a_clock_that_is_set_back_hides_no_fault():
 
 
 def test_a_storm_of_faults_does_not_hide_the_worst():
-    """The card's own fault comes first, however many of its programs' follow."""
+    """The card's own fault comes first, however many program faults follow."""
     world = two_trainings()
     world.set(0, xids=(XidEvent(13, WALL_S + world.now), XidEvent(79, WALL_S + world.now + 0.1)))
     world.run(2)
@@ -571,7 +569,7 @@ def test_a_storm_of_faults_does_not_hide_the_worst():
 
 
 def test_whose_fault_it_was_may_be_learned_later():
-    """The driver tells of a fault at once, the kernel log says a moment later whose it was."""
+    """The driver reports a fault at once; the kernel log names its process a moment later."""
     world = CardWorld()
     world.on(0, world.program(100, "left.ipynb"), world.program(200, "right.ipynb"))
     world.run(3)
@@ -586,7 +584,7 @@ def test_whose_fault_it_was_may_be_learned_later():
 
 
 def test_a_fault_is_explained_without_a_word_of_growth():
-    """What is broken has no trend."""
+    """A broken card has no trend."""
     world = two_trainings()
     world.set(1, state=GpuState.LOST)
     world.run(5)
@@ -599,7 +597,7 @@ def test_a_fault_is_explained_without_a_word_of_growth():
 
 
 def test_a_machine_is_explained_with_lost_cards_and_without_heat_that_goes_nowhere():
-    """What is wrong is said; what is well stands in the status."""
+    """The text lists faults; healthy readings are in the status."""
     world = two_trainings()
     world.set(0, slowdown_c=83.0, shutdown_c=95.0)
     world.set(1, state=GpuState.LOST, xids=(XidEvent(79, WALL_S + world.now),))
@@ -617,7 +615,7 @@ def test_a_machine_is_explained_with_lost_cards_and_without_heat_that_goes_nowhe
 
 
 def test_a_task_is_explained_with_what_it_holds_on_its_cards():
-    """By the driver, and by its framework's own count."""
+    """Both the driver's and the framework's own count."""
     world = two_trainings()
     (about, _) = world.tasks()
     told = AllocatorMemory("GPU:0", 3 * GIB, 20 * GIB, "GPU-0", 5 * GIB, retries=2)
@@ -633,7 +631,7 @@ def test_a_task_is_explained_with_what_it_holds_on_its_cards():
 
 
 def test_a_card_with_a_hostile_name_is_shown_safely():
-    """Names come from the driver, and from whoever passes for one."""
+    """The driver reports the name, and a fake driver can report any."""
     world = CardWorld()
     world.gpus = [card(0, name="evil\x1b[31m\nGPU")]
     world.on(0, world.program(100, "left.ipynb"))
@@ -647,7 +645,7 @@ def test_a_card_with_a_hostile_name_is_shown_safely():
 
 
 def test_machines_without_cards_and_batteries_are_not_concerned():
-    """No incident, no notice, nothing remembered."""
+    """No incident, no notice, no state."""
     world = CardWorld(cards=0)
     world.program(100, "fit.py", agent=True)
 
@@ -658,11 +656,11 @@ def test_machines_without_cards_and_batteries_are_not_concerned():
     assert 24 * GIB == card(0).memory_total_bytes
 
 
-# One cause, one voice
+# One notice for one cause
 
 
 def test_who_had_left_a_card_is_not_named_in_its_loss():
-    """Two on a card, one leaves and goes on elsewhere; it has lost nothing 12 s later."""
+    """Two tasks share a card and one moves away; 12 s later it has lost nothing."""
     world = CardWorld()
     world.on(0, world.program(100, "left.py"), world.program(200, "stays.py"))
     world.run(10)
@@ -677,7 +675,7 @@ def test_who_had_left_a_card_is_not_named_in_its_loss():
 
 
 def test_a_card_that_came_back_takes_the_fault_that_took_it_with_it():
-    """A reset cures the Xid as well: closed, well again, and no second alarm."""
+    """A reset also clears the Xid: the incident closes, and no second alarm follows."""
     world = two_trainings()
     world.set(1, state=GpuState.LOST, processes=(), xids=(XidEvent(79, WALL_S + world.now),))
     world.run(50)
@@ -698,7 +696,7 @@ def updated(world: CardWorld) -> Fault:
 
 
 def test_an_update_underneath_is_one_notice_with_the_cure_and_no_card_is_blamed():
-    """Silent cards follow from it; when it is over the driver answers again, and once."""
+    """The silent cards follow from the update; after it one notice says that the driver works."""
     world = two_trainings()
     world.faults = (updated(world),)
     for index in (0, 1):
@@ -718,7 +716,7 @@ def test_an_update_underneath_is_one_notice_with_the_cure_and_no_card_is_blamed(
 
 
 def test_cards_that_are_silent_together_are_one_notice():
-    """The driver hangs, not four cards at once; parts of a card are as their card is."""
+    """The driver hangs, not four cards at once; a MIG part follows its card."""
     world = CardWorld(cards=4)
     for index in range(4):
         world.on(index, world.program(100 + index, f"job{index}.py"))
@@ -736,7 +734,7 @@ def test_cards_that_are_silent_together_are_one_notice():
 
 
 def test_a_card_that_is_gone_from_the_readings_is_never_called_well():
-    """The driver vanishes under a card that did not answer: no all-clear for what is unseen."""
+    """The driver vanishes under a card that did not answer: an unseen card gets no all-clear."""
     world = two_trainings()
     world.set(0, state=GpuState.SILENT, processes=())
     world.run(30)
@@ -753,7 +751,7 @@ def test_a_card_that_is_gone_from_the_readings_is_never_called_well():
 
 
 def test_explain_says_of_a_task_on_a_lost_card_that_it_has_lost_its_work():
-    """Not that nothing points to an end."""
+    """The text must not say that nothing points to an end."""
     world = two_trainings()
     world.set(1, state=GpuState.LOST, processes=())
     result = world.run(3).result
@@ -778,7 +776,7 @@ def test_explain_says_of_a_task_on_a_lost_card_that_it_has_lost_its_work():
 
 
 def test_a_part_of_a_card_is_told_apart_from_the_others():
-    """Three instances have one name: a fault of one says which."""
+    """Three instances share one name, so the title adds the part."""
     world = CardWorld()
     parts = [replace(card(0), id=f"MIG-{n}", parent_id=world.gpus[0].id, part=n) for n in range(3)]
     world.gpus += parts

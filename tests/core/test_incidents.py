@@ -1,4 +1,4 @@
-"""An incident's own bookkeeping: pace, calm, and the way to disk and back."""
+"""The state of an incident: pace, calm, and the round trip to disk."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def reading(used: float, limit: float = 1000.0) -> Reading:
 
 
 def test_the_pace_rises_at_once_and_falls_slowly():
-    """Half of it in ten seconds."""
+    """It halves in ten seconds."""
     assert 50.0 == updated_pace(0.0, 10.0, 50.0, 0.1, saving=False)
 
     later = updated_pace(50.0, 10.0, None, 10.0, saving=False)
@@ -48,18 +48,18 @@ def test_the_pace_rises_at_once_and_falls_slowly():
 
 
 def test_the_pace_is_kept_while_a_save_holds_the_training_up():
-    """The growth stands still only as long as the save runs."""
+    """The growth stops only for the duration of the save."""
     assert 50.0 == updated_pace(50.0, 0.0, 0.0, 10.0, saving=True)
 
 
 def test_without_a_pace_there_is_no_end():
-    """Infinity, and nothing divided by zero; beyond the limit no time is left."""
+    """The time is infinite without a division by zero; beyond the limit it is zero."""
     assert float("inf") == time_left_s(reading(500.0), 0.0)
     assert 0.0 == time_left_s(reading(1500.0), 5.0)
 
 
 def test_an_incident_is_over_after_a_calm_of_some_length():
-    """One tick of danger in between and the calm begins anew."""
+    """One tick of danger in between restarts the calm."""
     state = incident()
     state.update_stage(Stage.SAVE, 100.0, "rising", rising=True)
     state.update_stage(Stage.WATCH, 101.0, "level", rising=False)
@@ -73,7 +73,7 @@ def test_an_incident_is_over_after_a_calm_of_some_length():
 
 
 def test_an_incident_is_not_over_while_it_holds_a_task():
-    """Somebody waits for it."""
+    """The user waits for the task."""
     state = incident(calm_since_mono_s=0.0, paused={KEY: PausedTask(1.0, 5.0, 2.0)})
 
     assert not state.is_over(1000.0, 15.0)
@@ -81,7 +81,7 @@ def test_an_incident_is_not_over_while_it_holds_a_task():
 
 
 def test_an_incident_survives_the_way_to_disk_and_back():
-    """Everything but what is in the air: requests end with the daemon."""
+    """Everything except pending requests, which end with the daemon."""
     contributor = Contributor(KEY, "train.ipynb", 1e6, 0.9)
     state = incident(
         stage=Stage.PAUSE,
@@ -103,7 +103,7 @@ def test_an_incident_survives_the_way_to_disk_and_back():
 
 
 def test_a_closed_incident_says_when_and_keeps_its_worst():
-    """What the journal keeps of it."""
+    """The journal keeps this record."""
     closed = incident(stage=Stage.SAVE, peak=Stage.PAUSE).to_incident(1.7e9 + 60)
 
     assert (Stage.OK, Stage.PAUSE, 1.7e9 + 60) == (closed.stage, closed.peak, closed.closed_unix_s)

@@ -1,4 +1,4 @@
-"""The tests of promises that look like clutter in the code: none may be deleted with it."""
+"""Tests that protect promises which look redundant in the code: none of them may be deleted."""
 
 import ast
 from pathlib import Path
@@ -120,7 +120,6 @@ PROMISES = {
 
 @pytest.mark.parametrize("promise", PROMISES)
 def test_a_promise_keeps_its_tests(promise):
-    """Each test that the table names exists."""
     for file, names in PROMISES[promise].items():
         tree = ast.parse((HERE / f"{file}.py").read_text())
         there = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}

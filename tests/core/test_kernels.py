@@ -1,4 +1,4 @@
-"""Kernels that only the agent inside can name, and kernels over restarts, by their id."""
+"""Kernels whose notebook only the agent knows, and kernels across restarts, by their id."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ PATH = "/home/u/vs.ipynb"
 
 
 def kernel(pid=10, kind=TaskKind.KERNEL, kernel_id="v3ab", notebook=None, start=None):
-    """One task, as a look without agents shows it."""
+    """One task, as a sample without agents shows it."""
     process = sample(pid, start=start)
     found = replace(info(process, kind), kernel_id=kernel_id, notebook=notebook)
     return group_processes([process], {found.key: found})[0]
 
 
 def told_of(key, path=PATH):
-    """What is known after an agent in a process has said its notebook."""
+    """The registry after an agent in a process has reported its notebook."""
     found = KernelRegistry()
     found.set_notebook(key, path)
     return found
 
 
 def test_kernel_has_the_name_that_its_agent_says():
-    """VS Code tells nobody else."""
+    """VS Code gives the name to no other program."""
     task = told_of(ProcessKey(10, 100)).with_notebook_names([kernel()])[0]
 
     assert ("vs.ipynb", TaskKind.NOTEBOOK, PATH) == (task.name, task.kind, task.info.notebook)
 
 
 def test_name_stays_when_the_agent_has_left_and_when_the_kernel_is_restarted():
-    """The training ended, or the new process has not begun one."""
+    """The training ended, or the new process has not started one yet."""
     told = told_of(ProcessKey(10, 100))
     told.with_notebook_names([kernel()])
 
@@ -53,8 +53,8 @@ def test_name_stays_when_the_agent_has_left_and_when_the_kernel_is_restarted():
 @pytest.mark.parametrize(
     ("task", "told"),
     [
-        (kernel(), {ProcessKey(99, 990): PATH}),  # another process's agent
-        (kernel(), {ProcessKey(10, 101): PATH}),  # the same pid, long ago
+        (kernel(), {ProcessKey(99, 990): PATH}),  # the agent of another process
+        (kernel(), {ProcessKey(10, 101): PATH}),  # an earlier process with the same pid
         (kernel(), {ProcessKey(10, 100): "vs.ipynb"}),
         (kernel(), {ProcessKey(10, 100): ""}),
         (kernel(kind=TaskKind.SCRIPT), {ProcessKey(10, 100): PATH}),
@@ -62,14 +62,14 @@ def test_name_stays_when_the_agent_has_left_and_when_the_kernel_is_restarted():
     ],
 )
 def test_strangers_and_relative_paths_name_nothing(task, told):
-    """What the machine itself says goes before; a script is its script."""
+    """The name from the machine comes first; a script is named after its file."""
     ((key, path),) = told.items()
 
     assert (task,) == told_of(key, path).with_notebook_names([task])
 
 
 def test_names_are_known_to_the_next_daemon():
-    """Their agents may not speak again; the kernel may have been restarted meanwhile."""
+    """The agents may not report again, and the kernel may have restarted meanwhile."""
     before, after = told_of(ProcessKey(10, 100)), KernelRegistry()
     before.with_notebook_names([kernel()])
     unchanged = before.revision
@@ -86,7 +86,9 @@ def test_names_are_known_to_the_next_daemon():
 
 
 def test_name_that_was_said_before_the_kernel_was_seen_is_kept_for_it():
-    """Its first cell runs within the same second; another process of that pid is another."""
+    """Its first cell runs within the same second; a different process with that pid is
+    unrelated.
+    """
     told = told_of(ProcessKey(10, 100))
 
     assert ["p11"] == [
@@ -103,11 +105,11 @@ def test_name_that_was_said_before_the_kernel_was_seen_is_kept_for_it():
 
 
 def test_restarted_kernel_is_followed_by_its_id():
-    """Said once; every process of it leads to the one that runs."""
+    """One event per restart; every earlier process leads to the running one."""
     kernels = KernelRegistry()
     first, second, third = (kernel(pid, kernel_id="k1") for pid in (10, 11, 12))
     assert () == kernels.update([first])
-    assert () == kernels.update([])  # the moment between
+    assert () == kernels.update([])  # the moment between the two processes
 
     found = kernels.update([second])
     kernels.update([second])
@@ -121,7 +123,7 @@ def test_restarted_kernel_is_followed_by_its_id():
 
 
 def test_two_processes_of_one_id_are_no_restart():
-    """A copy of the command line while the kernel itself runs."""
+    """A copy of the command line exists while the kernel itself runs."""
     kernels = KernelRegistry()
     real, copy = kernel(10, kernel_id="k1"), kernel(11, kernel_id="k1")
     kernels.update([real])
@@ -139,7 +141,7 @@ def test_another_users_kernel_of_that_id_is_another():
 
 
 def test_kernel_is_known_by_its_last_name_also_when_it_is_gone():
-    """So that its history is found by its id."""
+    """Its history is found by its id."""
     kernels = KernelRegistry()
     kernels.update([kernel(kernel_id="k1")])
     kernels.update([kernel(kernel_id="k1", kind=TaskKind.NOTEBOOK, notebook="/p/a.ipynb")])
@@ -150,7 +152,7 @@ def test_kernel_is_known_by_its_last_name_also_when_it_is_gone():
 
 
 def test_what_is_remembered_is_bounded():
-    """A kernel that dies all night, and thousands of kernels."""
+    """A kernel may die all night, and there may be thousands of kernels."""
     kernels = KernelRegistry()
     for pid in range(10, 100):
         kernels.update([kernel(pid, kernel_id="k1")])
@@ -164,7 +166,7 @@ def test_what_is_remembered_is_bounded():
 
 
 def test_kernels_are_known_to_the_next_daemon():
-    """One that was restarted while nobody watched is a restart, and leads back to the first."""
+    """A restart while no daemon ran counts, and leads back to the first process."""
     before, after = KernelRegistry(), KernelRegistry()
     first, second, third = (kernel(pid, kernel_id="k1") for pid in (10, 11, 12))
     before.update([first])

@@ -26,7 +26,7 @@ def usage(path: str, used: float, limit: float) -> CgroupMemory:
 
 
 class Nest:
-    """A script that leaks 50 MiB/s in the inner group, and what others use of the outer one."""
+    """A script that leaks 50 MiB/s in the inner group; other programs use the outer one."""
 
     def __init__(self, others: Callable[[float], float], outer: float, inner: float) -> None:
         self.engine = Engine(Settings(), UID)
@@ -40,7 +40,7 @@ class Nest:
         return self.used >= self.inner or self.used + self.others(self.now) >= self.outer
 
     def run(self, seconds: float) -> Nest:
-        """For so long, or until it is killed."""
+        """Run for this long, or until the kernel kills the script."""
         end = self.now + seconds
         while self.now < end and not self.dead:
             passed = self._tick()
@@ -76,7 +76,7 @@ class Nest:
 @pytest.mark.parametrize("period_s", [1.0, 2.0, 4.0, 8.0])
 @pytest.mark.parametrize("swing", [20 * MIB, 150 * MIB])
 def test_a_leak_is_seen_though_the_tightest_group_changes_all_the_time(period_s, swing):
-    """What a neighbour takes and gives back moves the outer limit nearer and farther."""
+    """A neighbour's usage moves the outer limit nearer and farther."""
     nest = Nest(
         lambda now: 4 * GIB + (swing if now % period_s < period_s / 2 else -swing),
         8 * GIB,
@@ -92,7 +92,7 @@ def test_a_leak_is_seen_though_the_tightest_group_changes_all_the_time(period_s,
 
 
 def test_a_neighbours_burst_does_not_make_a_pause_last_for_ever():
-    """For two seconds the outer group is the nearer one; the hold stays with the inner."""
+    """For two seconds the outer group is tighter; the pause still belongs to the inner group."""
     burst = [float("inf")]
     nest = Nest(lambda now: 18.03 * GIB if 0 <= now - burst[0] < 2 else 0.0, 20 * GIB, 2 * GIB).run(
         60
@@ -108,7 +108,7 @@ def test_a_neighbours_burst_does_not_make_a_pause_last_for_ever():
 
 
 def test_a_group_that_cannot_be_read_for_a_moment_does_not_lose_its_pause():
-    """The incident stays open while it holds a task that lives."""
+    """The incident stays open while a task that it paused lives."""
     nest = Nest(lambda now: 0.0, 20 * GIB, 2 * GIB).run(60)
     assert nest.stopped
 
@@ -122,7 +122,7 @@ def test_a_group_that_cannot_be_read_for_a_moment_does_not_lose_its_pause():
 
 
 def test_an_incident_ends_when_its_group_is_gone_and_a_person_has_resumed_the_task():
-    """Nothing is held then, and nothing can run out."""
+    """No task is paused then, and no limit exists."""
     nest = Nest(lambda now: 0.0, 20 * GIB, 2 * GIB).run(60)
     nest.groups_seen = False
     nest.run(3)

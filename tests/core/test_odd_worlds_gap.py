@@ -1,4 +1,4 @@
-"""Times in which nobody looked: no gap and no sleep is taken for growth."""
+"""Gaps in the samples and a suspended machine: neither counts as growth."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SLEPT_AT_S = 1200.0
 
 
 def battery(engine: Engine, t: float, percent: float):
-    """The forecast for a battery at that charge."""
+    """The assessment of a battery at that charge, and the tick's result."""
     hardware = Hardware(batteries=(Battery("BAT0", percent, True),), on_mains=False)
     snapshot = Snapshot(t, UNIX_S + t, host(), (), infos={}, hardware=hardware)
     result = engine.tick(snapshot, (), readings(snapshot, (), ()), {})
@@ -27,7 +27,7 @@ def battery(engine: Engine, t: float, percent: float):
 
 @pytest.mark.parametrize("asleep", [pytest.param(True, id="slept"), pytest.param(False, id="fell")])
 def test_what_a_battery_lost_in_a_sleep_is_no_pace(asleep):
-    """A night takes 40 percent between two looks: told anew by what follows, not by that."""
+    """A suspend takes 40 percent between two samples; only later samples make a forecast."""
     engine = Engine(Settings(), own_uid=0)
     t, told = 0.0, []
     while t < SLEPT_AT_S + 60:
@@ -44,7 +44,7 @@ def test_what_a_battery_lost_in_a_sleep_is_no_pace(asleep):
 
 
 def test_a_gap_in_the_looks_is_no_trend():
-    """What grew while nobody looked is not carried on: nothing is decided on two looks."""
+    """Growth during a gap is not extrapolated: two samples decide nothing."""
     machine = Machine(
         Program(7, "train.ipynb", lambda t: 300e6 if t < 60 else 700e6, save_s=0.5, group="g"),
         groups={"g": 1000},
@@ -62,7 +62,7 @@ def test_a_gap_in_the_looks_is_no_trend():
 
 
 def test_an_open_danger_is_found_again_after_a_gap():
-    """Forecasts are made anew from what follows the gap: a leak that goes on is seen again."""
+    """Forecasts start again after the gap and find a leak that continues."""
     machine = Machine(
         Program(7, "train.ipynb", leak(10), save_s=0.5, group="g"),
         Program(8, "idle.ipynb", flat(100)),

@@ -1,4 +1,4 @@
-"""The level and the headline of the machine: what every screen says first."""
+"""The level and the headline of the machine, which every screen shows first."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HEAT = ResourceKey(ResourceKind.TEMPERATURE, "GPU-0")
 
 
 class World:
-    """What `overview` is given, grown call by call."""
+    """The arguments of `overview`, built call by call."""
 
     def __init__(self) -> None:
         self.given: dict = {
@@ -198,7 +198,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_most_urgent_thing_is_said(case: str):
-    """One level, one sentence."""
+    """There is one level and one sentence."""
     grown, level, text = CASES[case]
 
     assert (level, text) == grown(World()).said
@@ -206,7 +206,7 @@ def test_the_most_urgent_thing_is_said(case: str):
 
 @pytest.mark.parametrize("name", ["\x1b[2J", "two\nlines", "\u202etxt", "a" * 5000, ""])
 def test_hostile_names_are_shown_and_never_obeyed(name: str):
-    """One line of bounded length."""
+    """One line of bounded length, without control characters."""
     world = World().resource(RAM, name, 15, 16, Stage.SAVE, eta_s=9.0)
     world.incident(RAM, name, who=(task(1, name),))
 

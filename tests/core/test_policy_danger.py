@@ -1,4 +1,4 @@
-"""Who is saved, paused and named under one resource, in small figures."""
+"""Which tasks are saved, paused and named for one resource, in small figures."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def danger(
     used: float = 600.0,
     **reading,
 ) -> Danger:
-    """Under a group of 1000 MB; the first tasks make these shares of its growth."""
+    """A danger in a group of 1000 MB; the first tasks cause these shares of its growth."""
     there = {each.key: each for each in tasks}
     incident = OpenIncident("i", KEY, "g", 1.7e9, 900.0, pace_per_s=100.0 * MB)
     blame = tuple(
@@ -99,7 +99,7 @@ def danger(
 
 
 def asked(found: Danger) -> list[int]:
-    """Whose agents are asked to save, in order."""
+    """The pids whose agents are asked to save, in order."""
     saving = Saving(dict(found.tick.schedules))
     return [decision.task.pid for decision in saving.due(found)]
 
@@ -107,11 +107,12 @@ def asked(found: Danger) -> list[int]:
 @pytest.mark.parametrize(
     ("mb", "changes", "saved"),
     [
-        (374, {}, []),  # who grows will hold 500 by then, and three quarters of that are needed
+        # the growing task reaches 500 by then; a victim needs three quarters of that
+        (374, {}, []),
         (376, {}, [2]),
         (374, {"shares": (0.9,)}, [2]),  # ... 460: 345
         (10, {"shares": (), "others": 0.9}, [2]),
-        (10, {"others": 0.51}, [2]),  # most is of nobody: anybody may die
+        (10, {"others": 0.51}, [2]),  # most growth has no known task: any task may be killed
         (10, {"others": 0.5}, []),
         (376, {"assessment": replace(ALARM, notify=False, stage=Stage.SAVE)}, []),
         (376, {"fatal": False}, []),
@@ -120,14 +121,14 @@ def asked(found: Danger) -> list[int]:
     ],
 )
 def test_who_could_be_killed_in_place_of_another_is_saved_as_well(mb, changes, saved):
-    """The kernel takes the largest: as large as the one that grows will be, or nearly."""
+    """The kernel kills the largest: one that is nearly as large as the growing task will be."""
     values = {"shares": (1.0,), "agents": (agent(2),), **changes}
 
     assert saved == asked(danger(task(1, 100), task(2, mb), **values))
 
 
 def test_those_that_grow_are_saved_first_and_the_others_by_size():
-    """By their rules before that."""
+    """Rules with a priority come before that."""
     there = (task(1, 100), task(2, 900), task(3, 950), task(4, 800))
     everybody = tuple(agent(pid) for pid in (1, 2, 3, 4))
     rules = Settings(rules=(RuleSettings(task="4.py", priority="high"),))
@@ -145,7 +146,7 @@ def test_those_that_grow_are_saved_first_and_the_others_by_size():
     ],
 )
 def test_only_a_users_own_programs_are_paused(change, expected):
-    """Never the server that others depend on, never what is not theirs."""
+    """Never the server that others depend on, never another user's program."""
     there = task(1, 100, **change)
     found = danger(there, shares=(1.0,), used=990.0)
 
@@ -166,12 +167,12 @@ def test_only_a_users_own_programs_are_paused(change, expected):
         ({"settings": Settings(rules=(RuleSettings(task="2.py", priority="low"),)),
           "shares": (0.5, 0.5)}, 2),
         ({"settings": Settings(rules=(RuleSettings(task="2.py", priority="low"),)),
-          "shares": (0.9, 0.1)}, 1),  # who grows little is not acted on
+          "shares": (0.9, 0.1)}, 1),  # a task that grows little is not paused
         ({"fatal": False}, None),
     ],
 )  # fmt: skip
 def test_the_task_to_pause_is_the_one_that_grows(changes, paused):
-    """Where it may be touched and its pause helps."""
+    """Only if the task may be paused and a pause helps."""
     values = {"shares": (1.0,), "used": 990.0, **changes}
 
     found = pause_target(danger(task(1, 100), task(2, 100), **values), frozenset())
@@ -180,7 +181,7 @@ def test_the_task_to_pause_is_the_one_that_grows(changes, paused):
 
 
 def test_a_second_task_is_paused_only_when_the_first_pause_did_not_help():
-    """A quarter of the room that was left has gone, and there was time to see it."""
+    """A quarter of the room has filled since, and there was time to notice it."""
     found = danger(task(1, 100), shares=(1.0,), used=990.0)
     found.incident.paused_mono_s, found.incident.paused_used = 999.99, 900.0 * MB
     assert pause_target(found, frozenset()) is None  # too soon
@@ -191,7 +192,7 @@ def test_a_second_task_is_paused_only_when_the_first_pause_did_not_help():
     assert pause_target(found, frozenset()) is None
     found.incident.paused_used = 986.0 * MB
     assert pause_target(found, frozenset()) is not None
-    assert pause_target(found, frozenset({ProcessKey(1, 7)})) is None  # it is on its way
+    assert pause_target(found, frozenset({ProcessKey(1, 7)})) is None  # its pause is under way
 
 
 @pytest.mark.parametrize(
@@ -208,7 +209,7 @@ def test_a_second_task_is_paused_only_when_the_first_pause_did_not_help():
     ],
 )
 def test_a_pause_waits_for_a_save_that_can_be_had(state, schedule, waits):
-    """What could not be saved is safe in memory while it is paused."""
+    """Unsaved work stays in memory while the task is paused."""
     there = agent(1, **state)
     found = danger(
         task(1, 100),
@@ -231,7 +232,7 @@ def test_a_pause_waits_for_a_save_that_can_be_had(state, schedule, waits):
     ],
 )
 def test_a_paused_task_runs_again_when_there_is_twice_the_room(used, since, resumed):
-    """For as long as a danger takes to settle."""
+    """The room must last as long as a danger takes to settle."""
     stopped = task(1, 100)
     stopped = replace(stopped, members=(replace(stopped.members[0], state="T"),))
     found = danger(stopped, shares=(1.0,), used=used)
@@ -244,7 +245,7 @@ def test_a_paused_task_runs_again_when_there_is_twice_the_room(used, since, resu
 
 
 def test_a_resume_that_failed_is_tried_again_after_a_minute():
-    """And then there must have been room for as long as ever."""
+    """The room must have lasted as long as usual by then."""
     stopped = task(1, 100)
     stopped = replace(stopped, members=(replace(stopped.members[0], state="T"),))
     found = danger(stopped, shares=(1.0,), used=900.0)
@@ -260,7 +261,7 @@ def test_a_resume_that_failed_is_tried_again_after_a_minute():
 
 
 def test_a_task_that_a_person_has_resumed_is_left_running():
-    """One second after the pause, as the signal takes its time; one that has ended is forgotten."""
+    """One second after the pause, since the signal takes time; a task that has ended is dropped."""
     running, gone = task(1, 100), ProcessKey(9, 7)
     found = danger(running, shares=(1.0,), used=990.0)
     found.incident.paused = {
@@ -277,7 +278,7 @@ def test_a_task_that_a_person_has_resumed_is_left_running():
 
 
 def test_a_pause_says_what_becomes_of_the_work():
-    """And waits for an answer no longer than it makes sense."""
+    """The answer must come before a sensible deadline."""
     there = agent(1)
     saved = {there.key: CheckpointSchedule(saved_mono_s=997.0)}
     found = danger(task(1, 100), shares=(1.0,), agents=(there,), schedules=saved, used=990.0)
@@ -293,7 +294,7 @@ def test_a_pause_says_what_becomes_of_the_work():
     ("kind", "used", "holds"),
     [
         (DecisionKind.PAUSE, 600.0, True),
-        (DecisionKind.PAUSE, 496.0, True),  # a quarter more room, and what is noise
+        (DecisionKind.PAUSE, 496.0, True),  # a quarter more room, plus noise
         (DecisionKind.PAUSE, 495.0, False),
         (DecisionKind.CHECKPOINT, 495.0, False),
         (DecisionKind.RESUME, 495.0, True),
@@ -302,7 +303,7 @@ def test_a_pause_says_what_becomes_of_the_work():
     ],
 )
 def test_a_decision_holds_while_the_room_is_about_the_same(kind, used, holds):
-    """A second measurement, some milliseconds later."""
+    """The second measurement comes some milliseconds later."""
     found = danger(task(1, 100), shares=(1.0,))
     decision = found.decide(kind, None, "because")
 
@@ -311,14 +312,14 @@ def test_a_decision_holds_while_the_room_is_about_the_same(kind, used, holds):
 
 
 def warned(found: Danger, reporting: Reporting, now: float, eta_s: float, **changes) -> bool:
-    """Whether a warning is due then."""
+    """Whether a warning is due at that time."""
     assessment = replace(ALARM, forecast=Forecast(eta_s, 1.0, 99.0), **changes)
     later = replace(found, tick=replace(found.tick, mono_s=now), assessment=assessment)
     return reporting.warning(later, pausing=False) is not None
 
 
 def test_a_warning_is_repeated_when_the_end_is_half_as_far_after_the_cool_down():
-    """At once where the stage is higher."""
+    """At once if the stage is higher."""
     found, reporting = danger(task(1, 100), shares=(1.0,)), Reporting()
     cooldown_s = Settings().stages.cooldown_s
     assert warned(found, reporting, 1000.0, 60.0, stage=Stage.WARN)
@@ -331,7 +332,7 @@ def test_a_warning_is_repeated_when_the_end_is_half_as_far_after_the_cool_down()
 
 
 def test_one_cause_is_told_once_for_all_its_resources():
-    """The same task under another limit is no news within the cool-down, another card is."""
+    """The same task under another limit is not news within the cool-down; another card is."""
     reporting, cooldown_s = Reporting(), Settings().stages.cooldown_s
     assert warned(danger(task(1, 100), shares=(1.0,)), reporting, 1000.0, 9.0)
     assert not warned(danger(task(1, 100), shares=(1.0,)), reporting, 1001.0, 9.0)
@@ -351,7 +352,7 @@ def test_one_cause_is_told_once_for_all_its_resources():
     ],
 )
 def test_a_notification_is_filed_under_the_first_that_grows(changes, pid):
-    """Where a card gets hot, under a training on it."""
+    """For a hot card it is a training on the card."""
     values = {"shares": (1.0,), "agents": (agent(2),), **changes}
 
     found = blamed_task(danger(task(1, 100), task(2, 100), **values))
@@ -359,7 +360,7 @@ def test_a_notification_is_filed_under_the_first_that_grows(changes, pid):
     assert pid == (None if found is None else found.key.pid)
 
 
-# The stage: a training that saves in no time is saved on doubtful evidence
+# The stage: a training whose saves are cheap is saved on doubtful evidence
 
 TASK = ProcessKey(10, 1)
 HEAT = ResourceKey(ResourceKind.TEMPERATURE, "cpu")
@@ -369,12 +370,12 @@ AGENT = AgentState(TASK, "keras", "/r", training=True, step=100, step_s=0.05, sa
 
 
 def judged(assessment: Assessment, reading: Reading, *agents: AgentState) -> Assessment:
-    """With these agents in the one task, no need foreseen, and no pace known."""
+    """The final stage with these agents in the one task, no expected need and no known pace."""
     return with_final_stage(assessment, reading, {TASK: agents}, StageSettings())
 
 
 def test_a_doubtful_end_within_reach_opens_the_eager_tier_alone():
-    """A silent checkpoint, and no notice."""
+    """A silent checkpoint without a notice."""
     found = judged(DOUBTFUL, READING, AGENT)
 
     assert found.rescue
@@ -397,7 +398,7 @@ def test_a_doubtful_end_within_reach_opens_the_eager_tier_alone():
     ids=["no end", "far", "little used", "only slow", "cost unknown", "dear", "starting", "over"],
 )
 def test_otherwise_the_evidence_decides_as_before(assessment, reading, agent):
-    """Nothing is added."""
+    """The assessment stays unchanged."""
     found = judged(assessment, replace(READING, **reading), replace(AGENT, **agent))
 
     assert assessment == found
@@ -413,7 +414,7 @@ def test_otherwise_the_evidence_decides_as_before(assessment, reading, agent):
     ids=["nothing left at all", "memory.high", "RAM, and swap is left"],
 )
 def test_what_stands_still_at_its_limit_is_never_ok(reading, stage, saves):
-    """A level without any trend: it is told, and saved where that is the end."""
+    """A level without a trend causes a notice, and a save if the limit is fatal."""
     level = Assessment(Stage.OK, Regime.FLAT, 0.0, 1.0, None, "level")
 
     found = judged(level, replace(READING, stalled=True, **reading))
@@ -428,7 +429,7 @@ CERTAIN = replace(DOUBTFUL, notify=True, rescue=True, stage=Stage.SAVE)
 @pytest.mark.parametrize(
     ("assessment", "reading", "expected", "pace", "stage"),
     [
-        # 2 units are left of 100: the pause is due at 2 s, elsewhere at 0.6 s.
+        # 2 units of 100 are left: the pause is due at 2 s, elsewhere at 0.6 s.
         (CERTAIN, {"used": 98}, None, 1.0, Stage.PAUSE),
         (CERTAIN, {"used": 98}, None, 0.9, Stage.SAVE),
         (CERTAIN, {"used": 97}, None, 1.5, Stage.PAUSE),
@@ -443,7 +444,7 @@ CERTAIN = replace(DOUBTFUL, notify=True, rescue=True, stage=Stage.SAVE)
     ],
 )
 def test_the_pace_of_the_training_makes_the_very_end(assessment, reading, expected, pace, stage):
-    """Only where the trend alone is certain, and only of what kills."""
+    """Only if the trend alone is certain, and only for fatal resources."""
     found = with_final_stage(
         assessment,
         replace(READING, **reading),
@@ -460,7 +461,7 @@ def test_the_pace_of_the_training_makes_the_very_end(assessment, reading, expect
     ("coming", "rescue"), [(COMING, True), (replace(COMING, stage=Stage.WARN), False)]
 )
 def test_a_need_that_no_trend_shows_is_told_first(coming, rescue):
-    """Its reason comes before that of the trend; work is saved where it asks for that."""
+    """Its reason comes before that of the trend; the need's stage decides about a save."""
     level = Assessment(Stage.OK, Regime.FLAT, 0.0, 0.5, None, "level")
 
     found = with_final_stage(level, READING, {}, StageSettings(), expected=coming)
@@ -483,7 +484,7 @@ def test_a_need_that_no_trend_shows_is_told_first(coming, rescue):
     ],
 )
 def test_a_save_is_cheap_by_its_own_figures(agent, due):
-    """A tenth of the time that a save is given at the least, and a training under way."""
+    """At most a tenth of the least time for a save, in a running training."""
     stages = StageSettings(save_floor_s=7.0 if agent.get("step_s") else 10.0)
     agents = {TASK: [replace(AGENT, **agent)]}
 

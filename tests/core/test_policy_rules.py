@@ -1,4 +1,4 @@
-"""Which switches hold for which task and resource."""
+"""Which switches apply to which task and resource."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def task(name: str = "train.ipynb"):
     ],
 )
 def test_a_rule_holds_where_both_of_its_patterns_match(rule, matches):
-    """Name or path of the task, kind of the resource."""
+    """Name or path of the task, and kind of the resource."""
     found = allowed_actions(DEFAULTS, [rule], task(), ResourceKind.RAM)
 
     assert found.pause is not matches
@@ -43,7 +43,7 @@ def test_a_rule_holds_where_both_of_its_patterns_match(rule, matches):
 
 
 def test_the_first_rule_that_matches_wins():
-    """Later ones are not mixed in; what it leaves open is as in [actions]."""
+    """Later rules are not merged; what it leaves open follows [actions]."""
     rules = [
         RuleSettings(task="other*", notify=False),
         RuleSettings(task="train*", pause=False),
@@ -64,13 +64,13 @@ def test_what_concerns_the_machine_is_met_by_rules_for_every_task_alone():
 
 
 def test_a_name_with_brackets_and_line_ends_is_matched_as_text():
-    """Names of files are data, never patterns."""
+    """File names are data, never patterns."""
     rules = [RuleSettings(task="a[[]1]*", pause=False)]
 
     assert not allowed_actions(DEFAULTS, rules, task("a[1]\n.ipynb"), ResourceKind.RAM).pause
 
 
-# Two daemons do not pull at one training
+# Two daemons do not act on one training
 
 ALL = ActionSettings(notify=True, checkpoint=True, pause=True)
 NONE = ActionSettings(notify=False, checkpoint=False, pause=False)
@@ -82,7 +82,7 @@ NONE = ActionSettings(notify=False, checkpoint=False, pause=False)
     ids=["its own", "none", "through a link", "with slashes too many", "another daemon's"],
 )
 def test_a_task_of_another_daemon_is_left_to_it(tmp_path, named, switches):
-    """Nothing is permitted then, whatever a rule says."""
+    """The switches are all off then, whatever a rule says."""
     (tmp_path / "run").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "run")
     theirs = None if named is None else f"{tmp_path}/{named}"

@@ -1,4 +1,4 @@
-"""When an agent is asked to save again: by what is at stake, within a budget."""
+"""When an agent is asked to save again: by the work at stake, within a budget."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def due(schedule: CheckpointSchedule, now: float, left_s: float, **changes) -> b
 
 
 def test_the_first_save_of_an_incident_is_due_at_once():
-    """A rescue of an earlier incident does not count, one of a moment ago does."""
+    """A rescue of an earlier incident does not count; a rescue from a moment ago does."""
     assert due(CheckpointSchedule(), 100.0, INF)
     assert due(CheckpointSchedule(saved_mono_s=50.0), 100.0, INF)
     assert not due(CheckpointSchedule(saved_mono_s=99.9), 100.0, 60.0)
@@ -57,7 +57,7 @@ def test_nothing_is_asked_while_a_save_is_pending_or_under_way():
 
 
 def test_a_request_without_an_answer_is_a_failure_after_its_deadline():
-    """And never before."""
+    """It is not a failure before the deadline."""
     schedule = CheckpointSchedule()
     schedule.mark_requested("d1", 100.0, AGENT)
 
@@ -68,7 +68,7 @@ def test_a_request_without_an_answer_is_a_failure_after_its_deadline():
 
 
 def test_saves_cost_a_tenth_of_the_time_at_most_while_no_end_comes():
-    """A handful at once, then the budget: hovering at the limit must not stop the training."""
+    """A few at once, then the budget: saves near the limit must not stop the training."""
     schedule = CheckpointSchedule(saved_mono_s=100.0)
     now, saves = 100.0, 0
     while now < 1100.0:
@@ -84,7 +84,7 @@ def test_saves_cost_a_tenth_of_the_time_at_most_while_no_end_comes():
 
 
 def test_a_save_that_the_agent_made_by_itself_counts():
-    """Its newest rescue is the one that matters, whoever asked for it."""
+    """The newest rescue counts, whichever side started it."""
     schedule = CheckpointSchedule(failures=3)
 
     schedule.observe(replace(AGENT, rescue_mono_s=150.0), 151.0)
@@ -93,7 +93,7 @@ def test_a_save_that_the_agent_made_by_itself_counts():
 
 
 def test_a_pause_waits_for_a_rescue_of_the_last_step_and_not_for_ever():
-    """The one that was asked for as the last is good enough, however late we are."""
+    """The requested last save counts, even if the pause comes late."""
     schedule = CheckpointSchedule(saved_mono_s=100.0)
     assert schedule.ready_for_pause(AGENT, 100.05)
     assert not schedule.ready_for_pause(AGENT, 100.5)
@@ -108,7 +108,7 @@ def test_a_pause_waits_for_a_rescue_of_the_last_step_and_not_for_ever():
 @pytest.mark.parametrize("save_s", [0.001, 0.3])
 @pytest.mark.parametrize("last", [False, True])
 def test_at_the_very_end_at_most_one_save_a_second_is_asked_for(last, save_s):
-    """However quick a save is: ten a second would hold the training up and fill the history."""
+    """Even quick saves: ten a second would slow the training and fill the history."""
     agent = replace(AGENT, step_s=0.01, save_s=save_s)
     schedule = CheckpointSchedule()
     asked: list[float] = []
@@ -123,11 +123,11 @@ def test_at_the_very_end_at_most_one_save_a_second_is_asked_for(last, save_s):
         now += 0.1
 
     assert min(b - a for a, b in pairwise(asked)) >= 1.0
-    assert len(asked) >= 6  # and the end is not slept through
+    assert len(asked) >= 6  # and it still saves near the end
 
 
 def test_a_request_that_was_never_sent_delays_no_save():
-    """It was skipped because the danger had passed; the danger may be back at the next look."""
+    """It was skipped because the danger had passed; the danger may return at the next sample."""
     schedule = CheckpointSchedule()
     schedule.mark_requested("d1", 100.0, AGENT)
 

@@ -1,4 +1,4 @@
-"""Who is saved and paused first where several could be: `protect` of a rule."""
+"""Which task is saved and paused first: the `priority` of a rule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHECKPOINT, PAUSE = DecisionKind.CHECKPOINT, DecisionKind.PAUSE
 
 
 def two(*rules: RuleSettings, slower: float = 20.0, seconds: float = 120) -> Machine:
-    """Two that leak under one limit, the first one faster."""
+    """Two tasks that leak under one limit, the first one faster."""
     first = Program(10, "fast.py", leak(30.0, 50.0), save_s=0.02, group="g")
     second = Program(20, "slow.py", leak(slower, 50.0), save_s=0.02, group="g")
     return Machine(first, second, groups={"g": 1200}, settings=Settings(rules=rules)).run(seconds)
@@ -25,7 +25,7 @@ LAST = RuleSettings(task="slow.py", priority=Priority.LOW)
 
 
 def test_without_a_rule_the_guiltiest_goes_first():
-    """What the rules below change."""
+    """The rules below change this order."""
     machine = two()
 
     assert "pause:fast.py" == machine.kinds(PAUSE)[0]
@@ -42,7 +42,7 @@ def test_what_is_protected_is_paused_after_others_and_when_need_be(rule):
 
 
 def test_what_is_to_be_saved_last_is_saved_after_the_others():
-    """In one look, in this order."""
+    """In one sample, in this order."""
     machine = two(RuleSettings(task="fast.py", priority=Priority.LOW))
     first = next(each for each in machine.log if each.kind is CHECKPOINT)
     together = [
@@ -56,7 +56,7 @@ def test_what_is_to_be_saved_last_is_saved_after_the_others():
 
 
 def test_nobody_who_grows_little_is_paused_in_its_stead():
-    """Protecting one is no reason to stop an innocent."""
+    """Protecting one task is not a reason to stop one that does not grow."""
     leaking = Program(10, "fast.py", leak(30.0, 50.0), save_s=0.02, group="g")
     calm = Program(20, "calm.py", flat(200.0), save_s=0.02, group="g")
     machine = Machine(leaking, calm, groups={"g": 1200}, settings=Settings(rules=(FIRST,))).run(120)
@@ -65,7 +65,7 @@ def test_nobody_who_grows_little_is_paused_in_its_stead():
 
 
 def test_where_the_guiltiest_may_not_be_paused_its_turn_changes_nothing():
-    """`pause = false` and `protect` do not add up to somebody else's pause."""
+    """`pause = false` and `protect` together do not pause another task."""
     never = RuleSettings(task="fast.py", pause=False, priority=Priority.HIGH)
 
     machine = two(never, slower=10.0, seconds=20)
@@ -75,7 +75,7 @@ def test_where_the_guiltiest_may_not_be_paused_its_turn_changes_nothing():
 
 
 def test_the_first_rule_that_matches_says_the_turn():
-    """As with the switches; what it leaves open is normal."""
+    """As with the switches, what the first rule leaves open is normal."""
     task = Machine()._task(Program(10, "a.py", flat(1)))
     rules = [
         RuleSettings(task="b*", priority=Priority.LOW),
@@ -91,7 +91,7 @@ def test_the_first_rule_that_matches_says_the_turn():
 
 
 def test_while_protection_is_off_nothing_is_decided_and_it_is_when_it_is_on_again():
-    """The incident is open all the same, and the warning comes at once."""
+    """The incident is open, and the warning comes at once."""
     program = Program(10, "train.ipynb", leak(6.0), save_s=0.1, group="g")
     machine = Machine(program, groups={"g": 1200})
     machine.engine.protecting = False
@@ -107,7 +107,7 @@ def test_while_protection_is_off_nothing_is_decided_and_it_is_when_it_is_on_agai
 
 
 def test_a_danger_that_was_held_back_is_told_anew():
-    """In fresh words, once, and only where it is still there."""
+    """The second notice has new figures, comes once, and only if the danger still exists."""
     program = Program(10, "train.ipynb", leak(4.0), save_s=0.1, group="g")
     machine = Machine(
         program,

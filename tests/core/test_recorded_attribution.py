@@ -1,4 +1,4 @@
-"""Whose growth it is, as recorded, in worlds of three tasks that are drawn by lot."""
+"""Attribution of growth compared with a recording, in random worlds of three tasks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _task(pid: int, copied_mb: int) -> Task:
 
 
 def _level(draw: random.Random) -> tuple[float, Level]:
-    """When a task begins, and what it holds from then on."""
+    """When a task starts, and its size from then on."""
     begin_s = draw.choice((0, 0, 0, 250, 285, 296, 299))
     rate = draw.choice((0.0, 0.0, -5.0, 0.1, 1.0, 5.0, 5.0, 20.0))
     every_s = draw.choice((0, 0, 10, 45))

@@ -1,8 +1,7 @@
-"""
-What the engine makes of recorded memory traces, compared with what it made of them before.
+"""The engine's assessment of recorded memory traces, compared with its earlier one.
 
-`support.decisions` compares the decisions of these tests, and of all scenarios in tests/core.
-The traces are of real programs in a memory group of their own, ten samples a second.
+`support.decisions` compares the decisions of these tests, and of all scenarios in tests/core. The
+traces come from real programs, each in its own memory group, with ten samples a second.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from watchdog_app.core.replay.trace import read
 
 _HERE = Path(__file__).parent
 _TRACES = sorted((_HERE / "recorded_traces").glob("*.csv.gz"))
-_EACH = 10  # moments in between are noted when something other than a figure changes
+_EACH = 10  # the moments in between are noted if more than a figure changes
 
 
 @pytest.mark.parametrize("path", _TRACES, ids=lambda path: path.name.removesuffix(".csv.gz"))

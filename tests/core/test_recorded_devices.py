@@ -1,6 +1,4 @@
-"""
-What is found wrong with cards over time, as recorded: which fault, of which card, whom it hits.
-"""
+"""Faults of cards over time compared with a recording: which fault, which card, which tasks."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ def for_a_while(state: GpuState, begin: int, end: int) -> Cards:
 
 
 def left(gone_s: int) -> Cards:
-    """Its task leaves at 100 s, and the card is lost so much later."""
+    """Its task leaves at 100 s, and the card is lost `gone_s` later."""
 
     def at(s: int) -> list[Gpu]:
         if s >= 100 + gone_s:
@@ -51,14 +49,14 @@ def left(gone_s: int) -> Cards:
 
 
 def absent(begin: int, end: int, *, both: bool = False) -> Cards:
-    """No longer listed from `begin` to `end`."""
+    """Not listed from `begin` to `end`."""
     return lambda s: (
         [each for each in first(s) if not both and each.index] if begin <= s < end else first(s)
     )
 
 
 def xid(code: int, at: int, *, age_s: float = 0.0, pid: int | None = None) -> Cards:
-    """One fault, and the pid only two seconds later."""
+    """One fault, whose pid appears two seconds later."""
 
     def cards(s: int) -> list[Gpu]:
         if s < at:
@@ -70,7 +68,7 @@ def xid(code: int, at: int, *, age_s: float = 0.0, pid: int | None = None) -> Ca
 
 
 def storm(s: int) -> list[Gpu]:
-    """A fault of another code each ten seconds."""
+    """A fault with another code every ten seconds."""
     codes = (79, 48, 63, 64, 94, 95, 74, 43, 31, 13, 45, 61, 62, 69, 92, 119, 120, 999)
     events = [
         XidEvent(code, WALL_S + BEGIN_S + 10 * n) for n, code in enumerate(codes) if s >= 10 * n
@@ -79,19 +77,19 @@ def storm(s: int) -> list[Gpu]:
 
 
 def mended(s: int) -> list[Gpu]:
-    """A fault takes the card with it; it comes back."""
+    """A fault takes the card with it, and the card comes back."""
     event = XidEvent(79, WALL_S + BEGIN_S + 50)
     lost = {"state": GpuState.LOST, "processes": ()} if 52 <= s < 100 else {}
     return first(s, xids=(event,) if s >= 50 else (), **lost)
 
 
 def errors(s: int) -> list[Gpu]:
-    """Memory errors: three, then a driver that counts anew, then two more."""
+    """Memory errors: three, then a driver that restarts its count, then two more."""
     return first(s, ecc_uncorrected=5 if s < 60 else 8 if s < 300 else 1 if s < 400 else 3)
 
 
 def divided(s: int) -> list[Gpu]:
-    """A card in two parts; one of them goes."""
+    """A card in two parts, of which one disappears."""
     whole = card(0, state=GpuState.LOST if s >= 200 else GpuState.OK)
     parts = [
         card(0, id=f"MIG-{n}", uuid=f"MIG-{n}", parent_id="GPU-0", part=n, **on(100 * n + 100))
@@ -126,7 +124,7 @@ CASES: dict[str, tuple[Cards, int]] = {
 
 
 def noted(health: DeviceHealth, second: int, hardware: Hardware, *faults: Fault) -> list[Any]:
-    """Each finding as fault, place, whom it hits."""
+    """Each finding as fault, subject and the tasks that it hits."""
     at_s = BEGIN_S + second
     snapshot = Snapshot(at_s, WALL_S + at_s, HOST, (), faults=faults, hardware=hardware)
     found = list(health.observe(snapshot, TASKS))
@@ -157,7 +155,7 @@ def test_the_same_is_found_wrong_as_before(name: str) -> None:
 
 @pytest.mark.parametrize("state", [GpuState.OK, GpuState.SILENT])
 def test_cards_that_nobody_reads_are_found_as_before(state: GpuState) -> None:
-    """The reader stands still for 100 s."""
+    """The reader hangs for 100 s."""
     health, lines = DeviceHealth(), []
     for s in range(200):
         read_s = 30 if 30 <= s < 130 else s

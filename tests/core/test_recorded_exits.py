@@ -1,7 +1,6 @@
-"""
-What is made of the facts about an end: cause, certainty and evidence, as recorded.
+"""Cause, certainty and evidence of an end, compared with a recording.
 
-Of each sentence only the figures are compared, so that wording may change.
+Only the figures of each sentence are compared, so that the wording may change.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 
 PID = 42
 GB = 1 << 30
-LONG = "7" * 400  # how much of it is shown can be counted
+LONG = "7" * 400  # the length of the shown part can be counted
 
 STATUSES = {
     "unknown": None,
@@ -164,7 +163,7 @@ def _facts(status: str, *names: str) -> ExitFacts:
 
 
 def _figures(text: str) -> str:
-    """The figures of a sentence; of a long one, how many digits it has."""
+    """The figures of a sentence; for a long one its number of digits."""
     found = re.findall(r"\d[\d.]*", text)
     return " ".join(each if len(each) < 20 else f"{len(each)} digits" for each in found)
 
@@ -190,7 +189,7 @@ def test_one_fact_leads_to_the_same_cause_and_evidence_as_before(status: str) ->
 
 @pytest.mark.parametrize("status", ["unknown", "status 1", "SIGKILL", "SIGTERM", "SIGABRT"])
 def test_two_facts_lead_to_the_same_cause_as_before(status: str) -> None:
-    """Noted is a cause that neither fact has alone, and which of two prevails."""
+    """Notes causes that neither fact has alone, and which of two facts prevails."""
     alone = {name: _cause(_facts(status, name)) for name in FACTS}
     names = [name for name in FACTS if alone[name] != alone["nothing more"]]
     for first in names:

@@ -1,8 +1,7 @@
-"""
-What the forecasters make of synthetic series, as recorded.
+"""The forecasters' results for synthetic series, compared with a recording.
 
-`support.decisions` compares each outlook with the one of before: every threshold and every figure
-of these forecasters decides one of them.
+`support.decisions` compares each outlook: every threshold of these forecasters decides at least one
+of them.
 """
 
 from __future__ import annotations
@@ -39,17 +38,17 @@ def bow(begin_s: float, level: float, per_s2: float) -> Curve:
 
 
 def again(period_s: float, up_s: float, low: float, high: float) -> Curve:
-    """Up along a line and back at once, again and again."""
+    """Up along a line and back at once, repeatedly."""
     return lambda t: low + (high - low) * min(1.0, t % period_s / up_s) * (t % period_s < up_s)
 
 
 def then(at_s: float, first: Curve, second: Curve) -> Curve:
-    """One curve, and from `at_s` on another, which begins at 0."""
+    """One curve, and from `at_s` on another, which starts at 0."""
     return lambda t: first(t) if t < at_s else second(t - at_s)
 
 
 def noisy(curve: Curve, deviation: float, step: float = 0.0) -> Curve:
-    """With noise, in whole `step`s, as a sensor tells it."""
+    """The curve with noise, in whole `step`s, as a sensor reports it."""
     draw = random.Random(1)
 
     def told(t: float) -> float:
@@ -68,7 +67,7 @@ def recorded(
     every_s: float,
     each: int,
 ) -> None:
-    """Note each outlook of which more than a figure has changed, and each `each`-th."""
+    """Note each outlook in which more than a figure has changed, and every `each`-th."""
     before: object = None
     for index in range(int(seconds / every_s)):
         t = index * every_s
@@ -151,7 +150,7 @@ def test_heat_that_was_borne_is_known_for_hours_as_before(rest_s: float) -> None
 
 
 def test_heat_that_is_read_more_often_or_late_is_foretold_as_before() -> None:
-    """Between two bins a forecast gets older by the seconds that passed."""
+    """Between two bins a forecast ages by the seconds that passed."""
     forecaster, times = HeatForecaster(), random.Random(2)
     t = 0.0
     while t < 200.0:
@@ -202,12 +201,12 @@ def test_device_memory_is_foretold_as_before(name: str) -> None:
 
 
 def stairs(every_s: float, step: float, rise_s: float) -> Curve:
-    """A step in each such span, which takes `rise_s`."""
+    """One step in each span, which takes `rise_s`."""
     return lambda t: 0.1 + step * (t // every_s + min(1.0, t % every_s / rise_s))
 
 
 def swinging(period_s: float, height: float, per_s: float, up: float = 0.5) -> Curve:
-    """Swings over a leak; so much of the period is the rise."""
+    """Swings over a leak; `up` is the share of the period that rises."""
 
     def level(t: float) -> float:
         at = t % period_s / period_s

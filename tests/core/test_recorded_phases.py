@@ -1,8 +1,7 @@
-"""
-What phases and announcements of a training foretell and explain, as recorded.
+"""What phases and announcements of a training predict and explain, compared with a recording.
 
-`support.decisions` compares what is foretold with what was before: every threshold of
-`core.policy.phases` decides one of these answers.
+`support.decisions` compares the predictions: every threshold of `core.policy.phases` decides at
+least one of them.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Says = Callable[[float], dict[str, Any]]
 
 
 def validating(peak: float, *, drift: float = 0.0, more: float = 0.0, keeps: float = 0.0) -> Level:
-    """A peak in each validation: `drift` lies under it and `more` on it with each epoch."""
+    """A peak in each validation: each epoch adds `drift` to its base and `more` to its height."""
 
     def level(t: float) -> float:
         epoch, at = int(t // EPOCH_S), t % EPOCH_S - (EPOCH_S - VALIDATES_S)
@@ -54,12 +53,12 @@ def phases(name: str = "validate", last: int = 99, **more: Any) -> Says:
 
 
 def many(t: float) -> dict[str, Any]:
-    """Ten phases, each for six seconds of an epoch."""
+    """Ten phases of six seconds each."""
     return {"phase": f"part {int(t % 60 // 6)}", "epoch": int(t // EPOCH_S)}
 
 
 def announced(size: float, *, number: int = 1, begin_s: float = 10.0, **more: Any) -> Says:
-    """From `begin_s` on: so many MB will be taken."""
+    """Announce this many MB from `begin_s` on."""
 
     def says(t: float) -> dict[str, Any]:
         if t < begin_s:
@@ -154,7 +153,7 @@ def _task(key: ProcessKey, used: float, kind: TaskKind = TaskKind.SCRIPT) -> Tas
 @pytest.mark.parametrize("limit_mb", [700, 1060, 1250])
 @pytest.mark.parametrize("name", [name for name in CASES if "many" not in name])
 def test_needs_are_foreseen_and_growth_is_explained_as_before(name: str, limit_mb: float) -> None:
-    """Alone in its group, beside a server, beside another program; its agent leaves at 280 s."""
+    """Alone in its group, with a server, with another program; its agent leaves at 280 s."""
     level, says = CASES[name]
     phases_of, tracker, before = TrainingPhases(), Tracker(Settings()), ""
     for t in map(float, range(290)):
@@ -199,7 +198,7 @@ def test_needs_are_foreseen_and_growth_is_explained_as_before(name: str, limit_m
 def test_thrashing_is_foreseen_as_before(
     full_percent: float | None, moved: float, free: float
 ) -> None:
-    """So many MiB a second, for 20 s; then a rest, and again."""
+    """`moved` MiB per second for 20 s; then a rest, and again."""
     found, tracker = Thrashing(), Tracker(Settings())
     total = 1 << 30
     kinds = (ResourceKind.RAM, ResourceKind.RAM_SWAP, ResourceKind.CGROUP, ResourceKind.SHM)

@@ -1,7 +1,6 @@
-"""
-Which reasons of a stall are named, and what is found to slow a machine down, as recorded.
+"""The reasons of a stall and the causes of a slow machine, compared with a recording.
 
-The kinds alone, so that wording may change.
+Only the kinds are compared, so that the wording may change.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ CLOCKS = {
 
 
 def _noted(world: CardWorld, seconds: int, each: Callable[[int], None]) -> None:
-    """Note whenever other incidents are open."""
+    """Note each change of the open incidents."""
     before: list[str] = []
     for second in range(seconds):
         each(second)
@@ -117,7 +116,7 @@ def _noted(world: CardWorld, seconds: int, each: Callable[[int], None]) -> None:
 @pytest.mark.parametrize(("on_s", "of_s"), [(2, 3), (1, 10), (30, 100)])
 @pytest.mark.parametrize("name", CLOCKS)
 def test_a_card_that_is_slowed_down_is_found_as_before(name: str, on_s: int, of_s: int) -> None:
-    """For a part of the time, then less often, then no more."""
+    """For part of the time, then less often, then never."""
     world = CardWorld(cards=1)
     world.on(0, world.program(100, "fit.py", agent=True))
 
@@ -130,7 +129,7 @@ def test_a_card_that_is_slowed_down_is_found_as_before(name: str, on_s: int, of_
 
 @pytest.mark.parametrize("every_s", [10, 25, 40, 100])
 def test_a_processor_that_is_hot_is_found_as_before(every_s: int) -> None:
-    """It counts one event more in each such span, then one in 40 s, then no more."""
+    """One more event in each span, then one in 40 s, then none."""
     world = CardWorld(cards=0)
     world.program(100, "fit.py", cores=8.0)
 

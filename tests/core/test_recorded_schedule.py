@@ -1,4 +1,4 @@
-"""When an agent is asked to save, as recorded: the answer for each combination of the figures."""
+"""When an agent is asked to save, compared with a recording, for each combination of figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What looks like a secret is in no journal, notice or command line of ours."""
+"""Secrets do not reach a journal, a notice or a command line of watchdog."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from watchdog_app.base.text.plain import redact, redact_argv
         (["sk-proj-abcdefghijklmnop"], ["***"]),
         (["postgres://me:x1@host/db"], ["postgres://***@host/db"]),
         (["https://host/?token=x1&a=1"], ["https://host/?token=***&a=1"]),
-        # Words that only look like it.
+        # Words that only resemble a secret.
         (["--tokenizer", "bert-base"], ["--tokenizer", "bert-base"]),
         (["--max-tokens", "512"], ["--max-tokens", "512"]),
         (["--sort-key", "loss"], ["--sort-key", "loss"]),
@@ -32,7 +32,7 @@ from watchdog_app.base.text.plain import redact, redact_argv
     ],
 )
 def test_a_command_line_is_shown_without_its_secrets(words, expected):
-    """By the name of an option, by the form of a word; the rest stays as it was."""
+    """The name of an option or the form of a word marks a secret; the rest stays."""
     assert expected == redact_argv(words)
 
 
@@ -44,12 +44,11 @@ def test_a_command_line_is_shown_without_its_secrets(words, expected):
     ],
 )  # fmt: skip
 def test_the_text_of_an_error_loses_its_secrets(text):
-    """It goes into the journal and onto the screen."""
+    """The text goes into the journal and onto the screen."""
     assert "x1y2" not in redact(text)
 
 
 def test_a_usual_text_stays_as_it_is():
-    """No word is lost for nothing."""
     text = "Expected 3 tokens, got key 'loss' and password-free secrets"
 
     assert text == redact(text)

@@ -1,4 +1,4 @@
-"""A training that stands still is one incident: looked into, told once, closed when it goes on."""
+"""A stalled training is one incident: inspected, reported once, closed when it continues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STEP = Frame("/home/me/train.py", 42, "batches")
 
 
 class Stalled:
-    """One training under an engine; it is looked at once a second."""
+    """One training under an engine, sampled once a second."""
 
     def __init__(self, settings: Settings = SETTINGS) -> None:
         self.machine = Machine(Program(10, "train.py", flat(100), save_s=1.0), settings=settings)
@@ -38,7 +38,7 @@ class Stalled:
         self.wanted = []
 
     def look(self, seconds: float = 1.0, **agent):
-        """Let time pass; the last tick."""
+        """Advance the time; return the last tick."""
         self.agent = replace(self.agent, **agent)
         for _ in range(int(seconds)):
             self.machine.now += 1.0
@@ -56,7 +56,7 @@ class Stalled:
         return tick
 
     def show(self, *frames: Frame) -> None:
-        """The daemon has seen what its threads do."""
+        """Give the engine a dump of the training's threads."""
         thread = ThreadState(
             10, "MainThread", "S", "futex_do_wait", frames=frames or (QUEUE, STEP), trains=True
         )
@@ -65,7 +65,7 @@ class Stalled:
 
 
 def test_it_is_opened_looked_into_and_told_once():
-    """The notice waits for the threads, and says what most likely holds it up."""
+    """The notice waits for the thread dump, and names the most likely cause."""
     training = Stalled()
     tick = training.look(12)
     (incident,) = tick.incidents
@@ -102,7 +102,9 @@ def test_it_is_opened_looked_into_and_told_once():
 
 
 def test_without_anybody_who_looks_it_is_told_all_the_same():
-    """Another system, a replay: after some seconds, with what is known."""
+    """On another system or in a replay, the notice comes after some seconds with the
+    known facts.
+    """
     training = Stalled()
     training.look(11)
     assert [] == training.decisions
@@ -119,7 +121,7 @@ def test_without_anybody_who_looks_it_is_told_all_the_same():
 
 
 def test_what_is_not_known_is_said_to_be_not_known():
-    """With the place, and without a guess."""
+    """The notice gives the place and does not guess."""
     training = Stalled()
     training.look(12)
     training.show(Frame("/home/me/train.py", 9, "own_wait"))
@@ -136,7 +138,7 @@ def test_what_is_not_known_is_said_to_be_not_known():
 
 
 def test_it_is_over_with_the_next_step_and_that_is_told():
-    """In place of the notice that it stands."""
+    """A second notice replaces the first."""
     training = Stalled()
     training.look(12)
     training.show()
@@ -156,7 +158,7 @@ def test_it_is_over_with_the_next_step_and_that_is_told():
 
 @pytest.mark.parametrize("way", ["task", "training", "agent"])
 def test_what_has_ended_is_closed_without_a_word(way):
-    """A death is told in its own notice, an end that was wanted in none."""
+    """A death has its own notice; an intended end has none."""
     training = Stalled()
     training.look(12)
     training.show()
@@ -173,7 +175,7 @@ def test_what_has_ended_is_closed_without_a_word(way):
 
 
 def test_a_connection_that_breaks_for_a_moment_does_not_end_it():
-    """The agent comes again, and has at first said nothing."""
+    """The agent reconnects, and has not reported anything at first."""
     training = Stalled()
     training.look(12)
     training.show()
@@ -190,7 +192,7 @@ def test_a_connection_that_breaks_for_a_moment_does_not_end_it():
 
 
 def test_another_daemon_goes_on_with_it_and_does_not_tell_it_twice():
-    """It learns where the training stands, and closes the incident when it moves."""
+    """It learns the training's step, and closes the incident when the training moves."""
     training = Stalled()
     training.look(12)
     training.show()
@@ -231,7 +233,7 @@ def test_stalls_can_be_silenced_and_the_incident_is_there_all_the_same(changes, 
 
 
 def test_nobody_is_saved_or_paused_on_its_account():
-    """A save happens at a step, and there is none."""
+    """A save needs a step, and there is none."""
     training = Stalled()
     training.agent = replace(training.agent, rescue=RescueRecord("/r", 1, 1, 1.0, 1.0))
     training.look(200)

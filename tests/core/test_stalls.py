@@ -1,4 +1,4 @@
-"""Trainings that stop making steps are told of once, and nothing else is."""
+"""A training that stops making steps is reported once; nothing else is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STEP_S = 0.1
 
 
 class Training:
-    """A training that is looked at once a second."""
+    """A training that is sampled once a second."""
 
     def __init__(self, **agent) -> None:
         self.machine = Machine(Program(10, "train.py", flat(100), save_s=1.0))
@@ -25,7 +25,7 @@ class Training:
         self.cpu_s = 10.0
 
     def look(self, seconds: float = 1.0, cores: float = 0.0, every_s: float = 1.0, **agent):
-        """Let time pass with these in force; the stalls that were found."""
+        """Advance the time with these values; return the stalls that were found."""
         self.agent = replace(self.agent, **agent)
         found = []
         end = self.now + seconds
@@ -38,7 +38,7 @@ class Training:
 
 
 def test_no_step_for_a_minute_is_a_stall_and_is_told_once():
-    """Not at once, not again; the next stall is told of anew."""
+    """It comes neither at once nor twice; the next stall is reported again."""
     training = Training()
 
     assert [] == training.look(59)
@@ -47,7 +47,7 @@ def test_no_step_for_a_minute_is_a_stall_and_is_told_once():
     assert 60 < stall.silent_s < 63
     assert [] == training.look(1000)
     assert [] == training.look(1, step=6)
-    # A gap that ended is no measure for the next one, unless it is much longer.
+    # A gap that ended is no measure for the next one, unless the next is much longer.
     assert 1 == len(training.look(4000))
 
 
@@ -65,12 +65,12 @@ def test_no_step_for_a_minute_is_a_stall_and_is_told_once():
     ids=str,
 )
 def test_what_has_a_reason_of_its_own_is_no_stall(agent):
-    """Validation, a save, a training that has ended, one of which nothing is known yet."""
+    """A validation, a save, a training that has ended, an agent that has reported nothing."""
     assert [] == Training().look(3000, **agent)
 
 
 def test_a_training_that_makes_steps_is_none():
-    """However slow the steps are, while they come."""
+    """The steps may be slow as long as they come."""
     training = Training()
 
     for step in range(50):
@@ -78,7 +78,7 @@ def test_a_training_that_makes_steps_is_none():
 
 
 def test_long_steps_are_given_time():
-    """Twenty of them."""
+    """The limit is twenty steps."""
     training = Training()
 
     assert [] == training.look(190, step_s=10.0)
@@ -86,7 +86,7 @@ def test_long_steps_are_given_time():
 
 
 def test_one_that_computes_is_given_ten_times_as_long():
-    """It may be a validation that nobody announced."""
+    """It may be a validation that the program did not announce."""
     training = Training()
 
     assert [] == training.look(590, cores=1.0)
@@ -95,7 +95,7 @@ def test_one_that_computes_is_given_ten_times_as_long():
 
 
 def test_a_gap_that_was_none_before_is_none_again():
-    """The same pause at the end of every epoch is how this program is."""
+    """The same pause after every epoch belongs to the program."""
     training = Training()
     training.look(50, step=6)
     training.look(1, step=7)
@@ -105,7 +105,7 @@ def test_a_gap_that_was_none_before_is_none_again():
 
 
 def test_time_in_which_it_was_paused_or_we_did_not_look_does_not_count():
-    """A daemon that was stopped sees old reports first."""
+    """After a stop the daemon sees old reports first."""
     training = Training()
     training.look(50)
     stopped = replace(training.task.members[0], state="T")
@@ -121,7 +121,7 @@ def test_time_in_which_it_was_paused_or_we_did_not_look_does_not_count():
 
 
 def test_what_has_ended_is_forgotten():
-    """Memory is bounded by the agents there are."""
+    """The memory is bounded by the number of agents."""
     training = Training()
     training.look(50)
 

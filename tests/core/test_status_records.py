@@ -1,4 +1,4 @@
-"""The status as records: lenient reading of both versions, and the schema that they are."""
+"""The status as records: lenient reading of both versions, and its schema."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_record_has_no_other_fields():
 
 
 def test_a_record_takes_what_an_object_has_under_its_names():
-    """What is given by name counts."""
+    """Keyword arguments override the object's attributes."""
     found = Temperature.from_object(SimpleNamespace(key="k", celsius=50.0, other=1), celsius=60.0)
 
     assert Temperature(key="k", celsius=60.0) == found
@@ -62,7 +62,7 @@ def test_a_record_takes_what_an_object_has_under_its_names():
 
 @pytest.mark.parametrize("junk", JUNK, ids=repr)
 def test_what_does_not_fit_is_unknown_and_never_an_exception(junk):
-    """In every field of every record, and in place of the whole."""
+    """In every field of every record, and instead of the whole status."""
     for record in Record.__subclasses__():
         for name, _ in record.FIELDS:
             record.read({name: junk})
@@ -73,7 +73,7 @@ def test_what_does_not_fit_is_unknown_and_never_an_exception(junk):
 
 
 def test_nothing_infinite_is_a_figure():
-    """JSON of other programs may hold it."""
+    """JSON of other programs may contain infinity or NaN."""
     found = Resource.read({"used": math.inf, "limit": math.nan, "ratio": "x", "eta_s": True})
 
     assert (None,) * 4 == (found.used, found.limit, found.ratio, found.eta_s)
@@ -81,12 +81,12 @@ def test_nothing_infinite_is_a_figure():
 
 @pytest.mark.parametrize(("value", "pid"), [(7, 7), (7.0, 7), (4.5, None), (True, None)])
 def test_a_whole_number_is_not_guessed(value, pid):
-    """A button must not reach the process beside the one that is meant."""
+    """A button must not reach a neighbouring process."""
     assert pid == Task.read({"pid": value}).pid
 
 
 def test_an_old_reading_is_unknown_and_says_how_old_it_is():
-    """Counted in intervals of that daemon."""
+    """The age is counted in intervals of that daemon."""
     fresh = Status.read(status(time_unix_s=100.0, daemon={"interval_s": 1.0}))
     slow = Status.read(status(time_unix_s=100.0, daemon={"interval_s": 60.0}))
 
@@ -107,19 +107,19 @@ def test_an_old_reading_is_unknown_and_says_how_old_it_is():
     ],
 )
 def test_faults_are_told_from_what_runs_out(incident, fault):
-    """Their figures mean something else."""
+    """Their figures have another meaning."""
     assert fault is Incident.read(incident).is_fault
 
 
 def test_equal_records_are_equal():
-    """The tray draws and tells only what has changed."""
+    """The tray redraws and reports only changes."""
     assert Task.read(process(1, "a", 1)) == Task.read(process(1, "a", 1))
     assert Task.read(process(1, "a", 1)) != Task.read(process(1, "a", 2))
     assert Task.read({}) != Gpu.read({})
 
 
 def test_each_field_has_a_meaning_and_a_known_type():
-    """docs/status-json.md is printed from them."""
+    """docs/status-json.md is generated from them."""
     tables = schema_tables()
     known = tables.fields()
 
@@ -134,7 +134,7 @@ def test_each_field_has_a_meaning_and_a_known_type():
 
 
 def test_the_words_of_the_tables_are_in_the_schema():
-    """Which ways of display and of blame there are."""
+    """The schema lists the ways of display and of blame."""
     meanings = {(name, key): text for name, row in schema_tables().fields().items()
                 for key, _, text in row}  # fmt: skip
 
@@ -149,7 +149,7 @@ def test_the_words_of_the_tables_are_in_the_schema():
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
 def test_actions_make_sense_only_for_tasks_that_they_can_help(name):
-    """Whatever the task is called."""
+    """This does not depend on the task's name."""
     calm = Task.read(process(7, name, 1))
     paused = Task.read(process(7, name, 1, state="paused", paused_by_watchdog=True))
     held = Task.read(process(7, name, 1, guard={"stopped": True}))

@@ -1,4 +1,4 @@
-"""What most likely holds a training up, from what its threads do."""
+"""The most likely cause of a stalled training, derived from its threads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def main(*frames: Frame, **more) -> ThreadState:
 
 
 def program(*threads: ThreadState, **more) -> ProcessThreads:
-    """The process that holds the agent."""
+    """The process that contains the agent."""
     threads = threads or (main(),)
     fields = {"thread_count": len(threads), "agent": True, **more}
     return ProcessThreads(100, 1, "python", "S", threads, **fields)
@@ -39,7 +39,7 @@ def program(*threads: ThreadState, **more) -> ProcessThreads:
 def worker(
     pid: int = 200, state: str = "S", threads: int = 1, writes: bool = False, **more
 ) -> ProcessThreads:
-    """A child of the program; `writes`: one thread more waits at a full pipe."""
+    """A child of the program; with `writes` one more thread waits at a full pipe."""
     fields = {"wchan": "futex_do_wait", "syscall": "futex", **more}
     thread = ThreadState(pid, "python", state, **fields)
     feeder = ThreadState(pid + 1, "python", "S", "anon_pipe_write", "write")
@@ -125,7 +125,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_first_suspect_is_what_the_evidence_says(name):
-    """With a reason that was seen and something to do, in sentences that can be joined."""
+    """It has an observed reason and a remedy, as sentences that can be joined."""
     seen, around, expected = CASES[name]
 
     found = stall_reasons(seen, StallContext(**around))
@@ -150,12 +150,12 @@ INNOCENT = {
 
 @pytest.mark.parametrize("name", INNOCENT)
 def test_without_evidence_nobody_is_suspected(name):
-    """Not known is an answer; a guess is none."""
+    """Unknown is a valid answer; a guess is not."""
     assert () == stall_reasons(INNOCENT[name])
 
 
 def test_workers_that_wait_for_work_are_no_deadlock():
-    """One listens at the pipe, the others wait for their turn: so an idle pool looks."""
+    """An idle pool looks like this: one worker reads the pipe, the others wait for their turn."""
     idle = picture(program(main(GET, STEP)), worker(200, **READS), worker(201))
 
     assert ReasonKind.FORK not in {each.why for each in stall_reasons(idle)}
@@ -163,7 +163,7 @@ def test_workers_that_wait_for_work_are_no_deadlock():
 
 
 def test_a_worker_that_computes_is_no_deadlock():
-    """Somebody works: the others may wait for it."""
+    """The other workers may wait for the one that computes."""
     busy = worker(201, state="R", wchan=None, syscall=None)
 
     found = stall_reasons(picture(program(WAITS_FOR_POOL), worker(200, syscall=None), busy))
@@ -172,14 +172,14 @@ def test_a_worker_that_computes_is_no_deadlock():
 
 
 def test_thrashing_elsewhere_is_no_reason():
-    """The machine thrashes, and nothing shows that this task does."""
+    """The machine thrashes, but nothing shows that this task does."""
     seen = picture(program(main(wchan="hrtimer_nanosleep", syscall=None)))
 
     assert () == stall_reasons(seen, StallContext(swap=THRASHING))
 
 
 def test_workers_in_a_lock_that_nobody_will_open_are_told_with_both_remedies():
-    """A fork took it along, or a worker was killed that held it."""
+    """A fork copied the locked lock, or a worker was killed that held it."""
     seen = picture(program(WAITS_FOR_POOL, ThreadState(101, "t", "S")), worker(200), worker(201))
 
     (found,) = stall_reasons(seen)
@@ -191,7 +191,7 @@ def test_workers_in_a_lock_that_nobody_will_open_are_told_with_both_remedies():
 
 
 def test_what_we_have_paused_ourselves_is_no_suspect():
-    """The policy knows of its pauses."""
+    """The policy knows its own pauses."""
     seen = picture(program(main(NEXT, wchan=None, syscall=None)), worker(200, state="T"))
 
     found = stall_reasons(seen, StallContext(stopped_by_us=frozenset({200})))
@@ -212,7 +212,7 @@ def test_two_threads_that_wait_for_each_other_are_both_named():
 
 
 def test_names_of_users_cannot_break_a_line():
-    """Files and threads are called what users call them."""
+    """Users choose the names of files and threads."""
     hostile = replace(
         main(Frame("/x/\x1b[31m\nevil.py", 1, "f\nf")), name="a\nb\x1b]0;x\x07", wchan="f\nutex"
     )
@@ -227,7 +227,7 @@ def test_names_of_users_cannot_break_a_line():
 
 
 def test_a_lock_taken_twice_by_one_thread_is_named_as_that():
-    """The thread that waits may hold it itself: a lock that is not re-entrant."""
+    """The waiting thread may hold the lock itself if it is not re-entrant."""
     (found,) = stall_reasons(picture())
 
     assert "no other thread" in found.text
@@ -244,7 +244,7 @@ IDLE_LIBRARIES = {
 
 @pytest.mark.parametrize("idle", IDLE_LIBRARIES)
 def test_a_thread_without_a_line_of_the_program_holds_no_lock_of_it(idle):
-    """It serves a library: it is neither who holds the lock nor a part of the deadlock."""
+    """It belongs to a library, so it neither holds the lock nor joins the deadlock."""
     library = ThreadState(
         101, idle, "S", "do_epoll_wait", "epoll_wait", frames=(IDLE_LIBRARIES[idle],)
     )
@@ -260,7 +260,7 @@ def test_a_thread_without_a_line_of_the_program_holds_no_lock_of_it(idle):
 
 
 def test_a_queue_whose_producer_has_ended_is_told_beside_threads_of_libraries():
-    """A thread of a library fills no queue of the program's."""
+    """A library's thread fills no queue of the program."""
     library = ThreadState(
         101, "IOPub", "S", "do_epoll_wait", frames=(IDLE_LIBRARIES["a kernel's output"],)
     )

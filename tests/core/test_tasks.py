@@ -1,4 +1,4 @@
-"""Process trees that a user thinks of as one thing."""
+"""Process trees that the user sees as one task."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def tree(samples, infos):
 
 K = TaskKind
 FORK = {"argv": ("python", "-m", "ipykernel_launcher", "-f", "/r/kernel-k1.json")}
-SHELL = {"ancestor": ProcessKey(10, 100)}  # that a shell stands between
-TREES = {  # pid, parent, kind and what else is known; the tasks that they form
+SHELL = {"ancestor": ProcessKey(10, 100)}  # there is a shell in between
+TREES = {  # pid, parent, kind and other facts; then the tasks that they form
     "a script and its workers, parents first": (
         [(30, 20), (21, 10), (20, 10), (10, 1), (31, 20)], [[10, 20, 21, 30, 31]],
     ),
@@ -103,7 +103,7 @@ def test_processes_form_the_tasks_that_a_person_sees(name):
 
 
 def test_circle_of_parents_loses_nobody():
-    """Pids reused between two reads; also a process that is its own parent."""
+    """Pids may be reused between two reads; a process may appear as its own parent."""
     samples = [sample(10, 20), sample(20, 10), sample(30, 30), sample(40, 20)]
 
     found = tree(samples, map(info, samples))
@@ -112,14 +112,13 @@ def test_circle_of_parents_loses_nobody():
 
 
 def test_sample_without_an_info_is_left_out():
-    """It was dropped between the two."""
+    """The process ended between the two reads."""
     known, unknown = sample(10), sample(20, 10)
 
     assert [[10]] == tree([known, unknown], [info(known)])
 
 
 def test_nothing_makes_no_task():
-    """An idle machine."""
     assert () == group_processes((), {})
 
 
@@ -143,7 +142,7 @@ def test_task_is_the_sum_of_its_members():
 
 
 def test_unknown_swap_of_one_member_is_unknown_swap():
-    """A part must not pass for the whole."""
+    """A partial sum must not look complete."""
     root, worker = sample(10, swap=5), sample(20, 10, swap=None)
 
     (task,) = group_processes([root, worker], {s.key: info(s) for s in (root, worker)})
@@ -155,26 +154,25 @@ def test_unknown_swap_of_one_member_is_unknown_swap():
     ("members", "expected"),
     [
         ([sample(1, rss=100, shared=30)], 100),
-        # Libraries and shared batches once.
+        # Libraries and shared batches count once.
         ([sample(1, rss=100, shared=30), sample(2, rss=80, shared=30)], 150),
         ([sample(1, rss=100, shared=10), sample(2, rss=80, shared=60)], 170),
         # A fork shares its parent's data until one of them writes.
         ([sample(1, rss=4100, shared=100), sample(2, rss=4050, shared=50, cow=3990)], 4110),
-        # The parent of the root is no member: what they share is nobody else's figure.
+        # The root's parent is not a member: their shared pages count for the root.
         ([sample(1, rss=4100, shared=100, cow=4000)], 4100),
-        # Figures of different moments never make a negative size.
+        # Figures from different moments never make a negative size.
         ([sample(1, rss=100, shared=300), sample(2, rss=50, shared=0, cow=90)], 100),
         ([sample(1, rss=100, shared=None), sample(2, rss=50, shared=None)], 150),
         ([sample(1, rss=0, shared=0)], 0),
     ],
 )
 def test_shared_pages_count_once(members, expected):
-    """In MiB."""
     assert expected * MIB == resident_bytes(members)
 
 
 def test_task_is_paused_when_every_member_is_stopped():
-    """A worker that still runs makes it a running task."""
+    """With a running worker the task counts as running."""
     root, worker = sample(10, state="T"), sample(20, 10, state="T")
     infos = {s.key: info(s) for s in (root, worker)}
 

@@ -1,4 +1,4 @@
-"""A training that nears memory.high and what can be in swap: told of, saved, and saved again."""
+"""A training near memory.high with full swap: reported, saved, and saved again."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ SWAP_OF_SLICE = {SLICE: {"swap_max": 60}, SCOPE: {"high": 140, "max": 600}}
 
 
 class Throttled:
-    """
-    A script that leaks 6 MiB/s in a scope until memory.high and swap are full.
+    """A script that leaks 6 MiB/s in a scope until memory.high and swap are full.
 
     From then on a step takes `stuck_s`, and nothing grows.
     """
@@ -42,7 +41,8 @@ class Throttled:
         self.now, self.used_mib, self.steps = 1000.0, 60.0, 100.0
         self.stuck_s, self.leak_mib_s = 5.0, 6.0
         self.stalled_since: float | None = None
-        self.request: tuple[str, int] | None = None  # of a save, and the step it was asked in
+        # id of a save request, and the step in which it came
+        self.request: tuple[str, int] | None = None
         self.rescue: RescueRecord | None = None
         self.rescue_mono_s: float | None = None
         self.asked: list[float] = []
@@ -139,7 +139,7 @@ VARIANTS = pytest.mark.parametrize(
         (ABOVE, 60, 197),
         (SWAP_HIGH, 400, 197),
         (SWAP_OF_SLICE, 400, 197),
-        (OWN, 60, 186),  # something else keeps it from using all of its swap
+        (OWN, 60, 186),  # something keeps it from using all of its swap
     ],
     ids=["own", "full", "high alone", "slice above", "swap.high", "swap of a slice", "not full"],
 )
@@ -148,7 +148,7 @@ VARIANTS = pytest.mark.parametrize(
 @VARIANTS
 def test_a_training_is_saved_and_told_of_before_it_stands_still(limits, swap_mib, ends_mib):
     world = Throttled(limits, swap_mib, ends_mib).run(60)
-    if ends_mib < 0.95 * 200:  # that it ends sooner nobody can foresee
+    if ends_mib < 0.95 * 200:  # the early end is not predictable
         world.stalled_since += 30
 
     first = dict.fromkeys(DecisionKind)

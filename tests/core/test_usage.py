@@ -1,4 +1,4 @@
-"""What a task holds: who is blamed rests on it."""
+"""The memory that a task holds, on which the attribution relies."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def process(pid, rss, *, shared=None, shmem=None, swap=0, cow=None, ppid=0):
 
 
 def infos(*samples):
-    """A script in the group for each."""
+    """A script in the group for each sample."""
     return {each.key: records.info(each, name=f"p{each.key.pid}", cgroup=GROUP) for each in samples}
 
 
 @pytest.mark.parametrize(
     ("members", "expected"),
     [
-        ([process(1, 500)], 500),  # nobody says what is shared
-        ([process(1, 500, shared=100)], 400),  # nor what of it is no file
+        ([process(1, 500)], 500),  # the shared part is unknown
+        ([process(1, 500, shared=100)], 400),  # the shmem part is unknown
         ([process(1, 500, shared=100, shmem=0)], 400),
         ([process(1, 500, shared=100, shmem=60)], 460),
-        ([process(1, 500, shared=600)], 0),  # counters of different moments
+        ([process(1, 500, shared=600)], 0),  # the counters are from different moments
         ([process(1, 500, swap=50)], 550),
         ([process(1, 500, swap=None)], 500),
         ([process(1, 500, shared=90, shmem=80), process(2, 200, shared=90, shmem=80, ppid=1)], 600),
@@ -62,14 +62,14 @@ def infos(*samples):
     ],
 )
 def test_a_task_holds_what_cannot_be_taken_back_from_it(members, expected):
-    """Its own pages, shared memory once, and swap; no pages of files."""
+    """Its own pages, shared memory once, and swap; but not file pages."""
     (task,) = group_processes(members, infos(*members))
 
     assert expected * MIB == unreclaimable_bytes(task)
 
 
 def guilty_of(first, second):
-    """Who is guilty of a group that fills by what is no file, after half a minute."""
+    """The culprits of a group that fills with unreclaimable memory, after half a minute."""
     usage, resource = (TaskUsage(), TaskUsage()), History()
     for second_s in range(31):
         samples = (first(second_s), second(second_s))
@@ -97,12 +97,12 @@ def guilty_of(first, second):
     "shared",
     [
         pytest.param(lambda _: {"shared": 10, "shmem": 0}, id="its own memory"),
-        # Nobody can take that back; it is no file though it counts as shared.
+        # It cannot be reclaimed: it counts as shared, but is not a file.
         pytest.param(lambda t: {"shared": 20 * t, "shmem": 20 * t}, id="shared memory"),
     ],
 )
 def test_who_reads_a_mapped_file_is_not_blamed_for_what_its_neighbour_fills(shared):
-    """Its pages are given back whenever somebody needs the room."""
+    """The kernel reclaims file pages when another program needs the memory."""
 
     def reader(t):
         return process(1, 100 + 80 * t, shared=80 * t, shmem=0)
@@ -115,7 +115,7 @@ def test_who_reads_a_mapped_file_is_not_blamed_for_what_its_neighbour_fills(shar
     [(ResourceKind.GPU_MEMORY, "GPU-0", 100.0), (ResourceKind.TEMPERATURE, None, 0.0)],
 )
 def test_what_a_card_said_once_is_one_sample_however_often_it_is_shown(kind, device, per_s):
-    """It is no plateau; a sensor of the machine's own is read with each look."""
+    """A repeated value is not a plateau; the machine's own sensors are read in each sample."""
     tracker, key = Tracker(Settings()), ResourceKey(kind, "x")
     for second in range(4):
         hardware = Hardware(gpus_mono_s=min(1.0, second))
@@ -137,7 +137,7 @@ AHEAD = Forecast(100.0, 50.0, 200.0)
         (Stage.OK, AHEAD, False, True, True, True),
         (Stage.WATCH, None, False, True, True, True),
         (Stage.WATCH, AHEAD, False, True, False, False),
-        # One that does not make it grow is shown it where it certainly dies with it.
+        # A task that does not grow is shown the end only if it certainly dies with it.
         (Stage.SAVE, AHEAD, True, True, False, True),
         (Stage.SAVE, AHEAD, False, True, False, False),
         (Stage.WARN, AHEAD, True, True, False, False),
@@ -147,7 +147,7 @@ AHEAD = Forecast(100.0, 50.0, 200.0)
 def test_a_task_is_shown_the_end_that_it_brings_on_or_dies_with(
     *, stage, forecast, notify, fatal, grows, shown
 ):
-    """An idle notebook has no time to exhaustion only because something else is growing."""
+    """An idle notebook has no time to exhaustion just because another program grows."""
     one, key = records.task(records.process(1)), ResourceKey(ResourceKind.CGROUP, GROUP)
     reading = Reading(key, "g", 1.0, 2.0, fatal, (one.key,))
     known = Assessment(stage, Regime.LINEAR, 1.0, 0.5, forecast, "rising", notify=notify)

@@ -1,4 +1,4 @@
-"""One resource under watch: stages, pace and the two tiers."""
+"""One monitored resource: stages, pace and the two tiers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def played(watch, series, limit):
     ],
 )
 def test_every_leak_that_takes_five_seconds_from_half_full_is_rescued(rate, limit):
-    """A steady leak opens the rescue tier before the limit, at the pace the watch asks for."""
+    """A steady leak opens the rescue tier before the limit, at the monitor's own sampling rate."""
     watch = ResourceMonitor(WatchSettings(), StageSettings())
     t, used, rescued = 0.0, 0.4 * limit, None
     while used < limit:
@@ -46,7 +46,7 @@ def test_every_leak_that_takes_five_seconds_from_half_full_is_rescued(rate, limi
 
 
 def test_a_flat_series_stays_at_rest():
-    """Nothing that moves: no alarm, and the slowest pace."""
+    """There is no alarm, and the interval is the longest."""
     watch = ResourceMonitor(WatchSettings(), StageSettings())
     last = played(watch, [(i * 1.0, 500 * MIB) for i in range(200)], 1000 * MIB)[-1]
 
@@ -55,7 +55,6 @@ def test_a_flat_series_stays_at_rest():
 
 
 def test_samples_that_repeat_a_time_or_go_back_change_nothing():
-    """Order and duplicates do not matter."""
     watch = ResourceMonitor(WatchSettings(), StageSettings())
     first = watch.step(1.0, 10.0, 100.0)
 
@@ -74,23 +73,23 @@ def test_readings_that_are_no_numbers_are_ignored(bad):
 
 
 def test_a_limit_of_zero_is_an_unknown_limit():
-    """Division by it would be a crash; alarm on it would be a lie."""
+    """A division by it would crash; an alarm would be false."""
     watch = ResourceMonitor(WatchSettings(), StageSettings())
 
     assert Stage.OK is watch.step(1.0, 5.0, 0.0).stage
 
 
 class Foretold:
-    """A forecaster that says what it is given."""
+    """A forecaster that returns a given outlook."""
 
     def __init__(self, outlook: Outlook) -> None:
         self.outlook = outlook
 
     def update(self, mono_s: float, used: float, limit: float) -> None:
-        """Nothing is read."""
+        """Read nothing."""
 
     def set_caution(self, caution: Caution) -> None:
-        """It asks for no evidence."""
+        """Ignore the caution."""
 
     def assess(self) -> Outlook:
         return self.outlook
@@ -110,14 +109,14 @@ KNOWN = SaveCost(save_s=4.0, step_s=1.0)
         ({"strict_eta_s": 401.0}, {"caution": Caution.HIGH}, SaveCost(), Stage.OK, False),
         ({"strict_eta_s": 99.0}, {"caution": Caution.LOW}, SaveCost(), Stage.SAVE, True),
         ({"strict_eta_s": 101.0}, {"caution": Caution.LOW}, SaveCost(), Stage.OK, False),
-        # Three times save and step: 5 s and 1 s where nothing is known, 10 s at the least.
+        # Three times save plus step: 5 s and 1 s if unknown, at least 10 s.
         ({"eager_eta_s": 29.9}, {}, SaveCost(), Stage.SAVE, False),
         ({"eager_eta_s": 30.1}, {}, SaveCost(), Stage.OK, False),
         ({"eager_eta_s": 24.9}, {}, KNOWN, Stage.SAVE, False),
         ({"eager_eta_s": 25.1}, {}, KNOWN, Stage.OK, False),
         ({"eager_eta_s": 16.6}, {}, SaveCost(0.1, 0.1), Stage.SAVE, False),
         ({"eager_eta_s": 16.7}, {}, SaveCost(0.1, 0.1), Stage.OK, False),
-        # Once and a half what a save and a step take, 2.6 s at the least.
+        # One and a half times save plus step, at least 2.6 s.
         ({"last_chance_s": 2.59}, {}, SaveCost(), Stage.SAVE, False),
         ({"last_chance_s": 2.61}, {}, SaveCost(), Stage.OK, False),
         ({"last_chance_s": 7.4}, {}, KNOWN, Stage.SAVE, False),
@@ -127,13 +126,13 @@ KNOWN = SaveCost(save_s=4.0, step_s=1.0)
         ({"strict_eta_s": 3.3, "critical": True}, {}, SaveCost(), Stage.PAUSE, True),
         ({"strict_eta_s": 3.4, "critical": True}, {}, SaveCost(), Stage.SAVE, True),
         ({"strict_eta_s": 0.0}, {}, SaveCost(), Stage.SAVE, True),
-        # Looked at more than twice as often as usual: 500 of room, a hundred looks.
+        # Sampled more than twice as often as usual: 500 of room, a hundred samples.
         ({"fastest_per_s": 1.01}, {"interval_s": 10.0}, SaveCost(), Stage.WATCH, False),
         ({"fastest_per_s": 0.99}, {"interval_s": 10.0}, SaveCost(), Stage.OK, False),
     ],
 )
 def test_each_stage_begins_at_its_bound(outlook, settings, costs, stage, notify):
-    """By the time that is foretold, what a save costs, and how careful somebody wants it."""
+    """The predicted time, the cost of a save and the caution decide."""
     watch = ResourceMonitor(
         WatchSettings(**settings), StageSettings(), Foretold(Outlook(**outlook))
     )
@@ -147,7 +146,7 @@ def test_each_stage_begins_at_its_bound(outlook, settings, costs, stage, notify)
 
 @pytest.mark.parametrize(("unit", "outlives_s"), [("bytes", 4.0), ("celsius", 15.0)])
 def test_a_stage_outlives_its_evidence_and_ends_later_than_it_began(unit, outlives_s):
-    """It ends at once and a half the time, and then some seconds later."""
+    """It ends at one and a half times the time, and then some seconds later."""
     foretold = Foretold(Outlook(strict_eta_s=199.0))
     watch = ResourceMonitor(WatchSettings(), StageSettings(), foretold, unit)
     assert watch.step(0.0, 500.0, 1000.0).notify
@@ -162,7 +161,7 @@ def test_a_stage_outlives_its_evidence_and_ends_later_than_it_began(unit, outliv
 
 
 def test_before_the_first_reading_nothing_is_said():
-    """Nor of a reading that is none."""
+    """A reading without a number does not count either."""
     watch = ResourceMonitor(WatchSettings(), StageSettings())
 
     found = watch.step(math.nan, 1.0, 2.0)
