@@ -131,6 +131,34 @@ def test_what_an_agent_reports_is_shown(world, agent):
     } == shown
 
 
+LINKED = """
+import time
+from watchdog_app.agent.runtime.link import Link
+link = Link("torch", "/tmp", socket_path={socket!r})
+link.start()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("launcher", "expected"),
+    [
+        ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, (1, 2)),  # torchrun
+        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "4"}, (3, 4)),
+        ({"RANK": "second", "WORLD_SIZE": "9" * 30}, (None, None)),
+    ],
+)
+def test_rank_and_world_size_are_those_of_the_launcher(world, launcher, expected):
+    """Read from the environment of the training."""
+    world.start()
+    world.env.update(launcher)
+
+    pid = world.script(LINKED.format(socket=world.socket))
+
+    found = world.until(lambda: (world.task(pid) or {}).get("agent"), "the agent is seen")
+    assert expected == (found["rank"], found["world_size"])
+
+
 def test_a_training_that_has_ended_well_keeps_no_page(world, agent):
     """Four megabytes of memory each: in a night of short jobs, or of cells in one notebook."""
     page = world.folder / "page"

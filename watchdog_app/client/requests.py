@@ -467,6 +467,8 @@ class RegisterAgent(Params, method="agent.register"):
     resumes_itself: bool = flag(
         default=True
     )  # false: a user must run lines that its next run names
+    rank: int | None = integer(default=None)  # of this process, as its launcher set it
+    world_size: int | None = integer(default=None)  # processes of the launcher
     rescue: Rescue | None = nested(Rescue)  # the last rescue before this connection
 
 

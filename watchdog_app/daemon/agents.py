@@ -106,6 +106,8 @@ class Agents:
                 params.framework,
                 params.directory,
                 outdated,
+                rank=params.rank,
+                world_size=params.world_size,
                 rescue=rescue,
                 rescue_mono_s=rescue_mono_s,
             ),

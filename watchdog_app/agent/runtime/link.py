@@ -28,6 +28,7 @@ from watchdog_app.base.errors import RequestError, WatchdogError
 from watchdog_app.client.client import Client
 from watchdog_app.rescue.checkpoint import run_lock
 from watchdog_app.rescue.checkpoint.owner import this_process
+from watchdog_app.rescue.identity.program_key import rank_and_world_size
 
 _CLOSE_WAIT_S = 1.0
 
@@ -68,11 +69,14 @@ class Link:
         self.acknowledged_number: int | None = None  # the last announcement that it acknowledged
         # The background thread reads these. `fields` is replaced as a whole, never changed in
         # place.
+        rank, world_size = rank_and_world_size()
         self.registration: dict[str, Any] = {
             "framework": framework,
             "directory": directory,
             "notebook": notebook,
             "resumes_itself": not by_lines,
+            "rank": rank,
+            "world_size": world_size,
         }
         self.fields: dict[str, Any] = {}
         self.latest_progress: dict[str, Any] | None = None

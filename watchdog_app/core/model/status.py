@@ -430,8 +430,8 @@ class Agent(Record):
     outdated: bool  # older protocol: restart the kernel so that the agent can save
     resumes_itself: bool | None  # false: the user has to run lines that the agent names
     not_restored: tuple[str, ...]  # state that a resume does not restore
-    rank: int | None  # rank of this process in a distributed training
-    world_size: int | None  # number of processes of the distributed training
+    rank: int | None  # rank of this process, as its launcher set it (RANK, SLURM_PROCID ...)
+    world_size: int | None  # number of processes that the launcher started
     memory: MemoryParts | None  # null before the first step
     allocators: tuple[Allocator, ...]  # one entry per GPU
     rescue: Rescue | None  # last complete rescue

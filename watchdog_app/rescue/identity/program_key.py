@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import marshal
 import os
+import re
 import secrets
 import sys
 import threading
@@ -29,6 +30,11 @@ _RANKS = (
     *("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK"),
     *("HOROVOD_RANK", "SLURM_PROCID", "LOCAL_RANK"),
 )
+_WORLD_SIZES = (
+    *("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"),
+    *("HOROVOD_SIZE", "SLURM_NTASKS"),
+)
+_NUMBER = re.compile("[0-9]{1,9}")
 _TASKS = (
     *("SLURM_ARRAY_TASK_ID", "SGE_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAYID", "LSB_JOBINDEX"),
     *("JOB_COMPLETION_INDEX", "AWS_BATCH_JOB_ARRAY_INDEX", "CLOUD_RUN_TASK_INDEX"),
@@ -119,9 +125,20 @@ def training(
     env: Mapping[str, str] = os.environ,
 ) -> Training:
     """The training that begins now; launchers set the variables for rank and task."""
-    rank = next((env[each] for each in _RANKS if env.get(each)), "0")
+    rank = _first_set(_RANKS, env) or "0"
     task = next((env[each] for each in _TASKS if env.get(each, "") not in _NO_TASK), None)
     return Training(name, site, turn, place, rank, task)
+
+
+def rank_and_world_size(env: Mapping[str, str] = os.environ) -> tuple[int | None, int | None]:
+    """Rank and number of the processes that a launcher started. None: the launcher set none."""
+    found = (_first_set(names, env) or "" for names in (_RANKS, _WORLD_SIZES))
+    rank, world_size = (int(each) if _NUMBER.fullmatch(each) else None for each in found)
+    return rank, world_size
+
+
+def _first_set(names: Sequence[str], env: Mapping[str, str]) -> str | None:
+    return next((env[each] for each in names if env.get(each)), None)
 
 
 def record(program: Program, training: Training, salt: bytes) -> dict[str, Any]:
