@@ -136,6 +136,8 @@ def test_a_save_on_ones_own_initiative_has_no_request(session, told):
 
     assert 9 == saved.step
     assert [("agent.saved", None)] == [(method, each["request"]) for method, each in told]
+    why = {"reason": "the end of an epoch", "exact": True, "missing": []}
+    assert why.items() <= told[0][1]["rescue"].items()
 
 
 def test_a_save_that_the_disk_refuses_is_told_and_the_training_goes_on(

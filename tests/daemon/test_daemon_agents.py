@@ -29,7 +29,8 @@ answer = say("agent.register", 2, pid=os.getpid(), start_time=start, framework="
 open("page", "w").write(answer["result"]["page"] or "")
 say("agent.report", training=True, step=41, step_s=0.05, save_s=0.2, state_bytes=1000,
     loss=0.5, epoch=None, batch=3)
-saved = dict(path=os.getcwd() + "/rescue-42", step=42, bytes=1000, seconds=0.25, plain="yes")
+saved = dict(path=os.getcwd() + "/rescue-42", step=42, bytes=1000, seconds=0.25, plain="yes",
+    reason="RAM runs out", exact=False, missing=["the shuffle buffer"])
 if mode in ("own-save", "failed", "left"):
     say("agent.saved", request=None, rescue=saved)
 if mode == "bye":
@@ -187,6 +188,8 @@ def test_a_checkpoint_is_asked_for_saved_and_told(world, agent):
     assert {"path": path, "step": 42, "bytes": 1000, "seconds": 0.25}.items() <= saved.items()
     rescue = world.until(lambda: world.task(pid)["agent"]["rescue"], "the status has it")
     assert (path, 42) == (rescue["path"], rescue["step"])
+    why = rescue["reason"], rescue["exact"], rescue["missing"]
+    assert ("RAM runs out", False, ["the shuffle buffer"]) == why
     assert ["decision"] == [
         e["kind"] for e in client.call("history", task=str(pid))["entries"]
         if e["decision_kind"] == "checkpoint" and e["kind"] == "decision"

@@ -406,6 +406,9 @@ class Rescue(Params):
     bytes: int = integer(0, _MAX_INT)
     seconds: float = number(0, 1e7, default=0.0)
     saved_unix_s: float | None = number(0, _MOST_UNIX_S)
+    exact: bool | None = flag(default=None)
+    missing: tuple[str, ...] = list_of(text(300), 16)
+    reason: str | None = text(default=None)
 
 
 class Frame(Params):
@@ -570,7 +573,7 @@ class Saved(Params, method="agent.saved"):
     """A rescue is complete. Extra fields are allowed."""
 
     request: str | None = text(200, default=None)  # null: the agent saved without a request
-    rescue: Rescue = nested(Rescue, default=_REQUIRED)  # path, step, bytes, seconds, saved_unix_s
+    rescue: Rescue = nested(Rescue, default=_REQUIRED)  # as in the status
 
 
 class Failed(Params, method="agent.failed"):

@@ -217,8 +217,7 @@ class Session:
 
     def report_not_restored(self, lost: Sequence[str]) -> None:
         """Report to the daemon what a resume will not restore."""
-        told = [each[:_LONGEST_TEXT] for each in lost[:_MOST_TEXTS]]
-        self.link.report(not_restored=told)
+        self.link.report(not_restored=_shortened(lost))
 
     def report_allocators(self) -> None:
         """Report the GPUs' allocators between two batches that do not train (a validation)."""
@@ -338,7 +337,7 @@ class Session:
         if request is not None:
             self.link.accepted(request)
         try:
-            saved = self._write_rescue(request, reason, step)
+            saved, missing = self._write_rescue(request, reason, step)
         except RescueError as error:
             problem = getattr(error, "problem", str(error))
             remedy = getattr(error, "remedy", _REMEDY)
@@ -354,10 +353,22 @@ class Session:
             self._rearm_at = now + _REARM_AFTER_S
         self.saved = saved
         self.cost.add_save(saved.bytes, saved.seconds)
-        self.link.saved(request, saved.path, saved.step, saved.bytes, saved.seconds, reason=reason)
+        self.link.saved(
+            request,
+            saved.path,
+            saved.step,
+            saved.bytes,
+            saved.seconds,
+            reason=reason[:_LONGEST_TEXT],
+            exact=not missing,
+            missing=missing,
+        )
         return saved
 
-    def _write_rescue(self, request: str | int | None, reason: str, step: int) -> SavedRescue:
+    def _write_rescue(
+        self, request: str | int | None, reason: str, step: int
+    ) -> tuple[SavedRescue, list[str]]:
+        """Return the rescue and what a resume from it will not restore."""
         capture = self._capture_with_meta(reason, step)
         self._record_state_size(capture)
         progress = None
@@ -366,7 +377,8 @@ class Session:
             def progress(done: int, total: int) -> None:
                 self.link.progress(request, done, total)
 
-        return self.store.save(capture.entries, capture.meta, progress, step=step)
+        saved = self.store.save(capture.entries, capture.meta, progress, step=step)
+        return saved, _shortened(capture.meta.get("not_restored") or ())
 
     def _capture_with_meta(self, reason: str, step: int) -> Capture:
         """The state with all metadata of a rescue."""
@@ -563,6 +575,11 @@ class SaveCost:
             # The rehearsal is mostly fixed cost: it can raise the guess, hardly lower it.
             guess = max(guess, seconds + (nbytes - size) / _DEFAULT_BYTES_PER_S)
         return guess
+
+
+def _shortened(lost: Sequence[str]) -> list[str]:
+    """Return the texts that one message of the protocol holds."""
+    return [each[:_LONGEST_TEXT] for each in lost[:_MOST_TEXTS]]
 
 
 def _scaled_seconds(nbytes: int, size: int, seconds: float) -> float:

@@ -20,6 +20,9 @@ class RescueRecord:
     # The agent found the loop without a call from the program. The next run starts from the
     # beginning and prints the lines that resume this rescue.
     by_lines: bool = False
+    exact: bool | None = None  # a resumed training is bit for bit the same; None: unknown
+    missing: tuple[str, ...] = ()  # state that a resume does not restore
+    reason: str | None = None  # why the state was saved
 
 
 @dataclass(frozen=True, slots=True)
