@@ -1,9 +1,10 @@
 """A simulated machine with graphics cards, which drives the engine one sample at a time.
 
-world = CardWorld(cards=2)
-world.on(0, world.program(100, "train.ipynb"))
-world.run(10)                      # ten samples, one per second
-world.gpus[1] = replace(world.gpus[1], state=GpuState.LOST)
+Example:
+    world = CardWorld(cards=2)
+    world.on(0, world.program(100, "train.ipynb"))
+    world.run(10)                      # ten samples, one per second
+    world.gpus[1] = replace(world.gpus[1], state=GpuState.LOST)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A real daemon in folders of its own, and processes for it to watch."""
+"""A real daemon in its own folders, and processes for it to watch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from watchdog_app.daemon.notify.dispatcher import Dispatcher
 from watchdog_app.daemon.parts import Parts
 from watchdog_app.guard.backends import create
 
-# Nothing is done of its own accord: other tests run on the same machine.
+# The daemon takes no action, because other tests run on the same machine.
 QUIET = """
 [actions]
 notify = false
@@ -40,7 +40,7 @@ desktop = false
 
 
 class World:
-    """Folders, a daemon in them, and processes; all of it ends with `close`."""
+    """Folders, a daemon in them, and processes; `close` ends all of them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -79,7 +79,7 @@ class World:
         return self._clients[-1]
 
     def command(self, *words: str, columns: int = 80) -> subprocess.CompletedProcess[str]:
-        """A command of watchdog, with or without the daemon, in a terminal that wide."""
+        """Run a watchdog command, with or without the daemon, in a terminal of this width."""
         return subprocess.run(
             [sys.executable, "-m", "watchdog_app", *words],
             env={**self.env, "COLUMNS": str(columns), "PYTHONUTF8": "1"},
@@ -91,7 +91,7 @@ class World:
         )
 
     def problems(self) -> dict[str, str]:
-        """What the status says does not work: messages by source."""
+        """The problems in the status: messages by source."""
         with self.connect() as client:
             return {e["source"]: e["message"] for e in client.call("status")["problems"]}
 
@@ -109,8 +109,8 @@ class World:
         return (self.folder / "log").read_text(errors="replace")
 
     def script(self, code: str, name: str = "job.py", group: Any = None) -> int:
-        """
-        Start a script that is nobody's child: a task of its own, in a memory group. Its pid.
+        """Start a script without a parent, as a separate task, in a memory group; return
+        its pid.
         """
         path = self.folder / name
         path.write_text(code)
@@ -125,7 +125,7 @@ class World:
         return pid
 
     def sleeper(self, name: str = "job.py") -> int:
-        """A script that does next to nothing, seen by the daemon. Its pid."""
+        """Start a script that mostly sleeps, and wait until the daemon sees it; return its pid."""
         pid = self.script("import time\nwhile True: time.sleep(0.1)\n", name)
         self.seen(pid)
         return pid
@@ -135,13 +135,13 @@ class World:
             return next((t for t in client.call("status")["tasks"] if t["pid"] == pid), None)
 
     def ends(self, pid: int) -> list[dict]:
-        """What the history knows of the end of a process."""
+        """The history's entries about the end of a process."""
         with self.connect() as client:
             entries = client.call("history", kinds=["death", "end"], limit=1000)["entries"]
         return [each for each in entries if each["pid"] == pid]
 
     def ended(self, pid: int) -> dict:
-        """Wait until its end is written down."""
+        """Wait until the history has its end."""
         return self.until(lambda: self.ends(pid), f"the end of {pid} is written down")[0]
 
     def seen(self, pid: int) -> dict:
@@ -149,7 +149,7 @@ class World:
 
     @staticmethod
     def state_letter(pid: int) -> str:
-        """As in /proc/PID/stat; empty when the process is gone."""
+        """The state letter of /proc/PID/stat; empty if the process is gone."""
         try:
             stat = Path(f"/proc/{pid}/stat").read_text()
         except OSError:
@@ -178,7 +178,7 @@ class World:
 
 
 class Raw:
-    """A connection that sends whatever bytes it likes."""
+    """A connection that can send any bytes."""
 
     def __init__(self, path: str, greet: bool = True, role: str = "cli") -> None:
         self.socket = socket.socket(socket.AF_UNIX)
@@ -213,7 +213,7 @@ class Raw:
 
 @pytest.fixture
 def world(tmp_path):
-    """A world without a daemon yet."""
+    """A world whose daemon is not started yet."""
     world = World(tmp_path)
     yield world
     world.close()
@@ -221,7 +221,7 @@ def world(tmp_path):
 
 @pytest.fixture
 def group():
-    """A memory group of 150 MiB that ends with the test."""
+    """A memory group of 150 MiB that the fixture removes after the test."""
     made = create(f"watchdog-test-daemon-{os.getpid()}-{time.monotonic_ns()}", 150 << 20)
     yield made
     made.close()
@@ -229,7 +229,7 @@ def group():
 
 @pytest.fixture(scope="module")
 def standing(tmp_path_factory):
-    """A world whose daemon all tests of a module share: for requests that change nothing."""
+    """A world whose daemon all tests of a module share, for requests that change nothing."""
     world = World(tmp_path_factory.mktemp("standing"))
     try:
         world.start()
@@ -240,7 +240,7 @@ def standing(tmp_path_factory):
 
 @pytest.fixture
 def raw_standing(standing):
-    """Open raw connections to the daemon that stands."""
+    """Open raw connections to the shared daemon."""
     yield from _connections(standing)
 
 
@@ -264,13 +264,13 @@ def _connections(world):
 
 @pytest.fixture
 def channels() -> list[Any]:
-    """Where the daemon of `parts` sends notifications."""
+    """The channels to which the daemon of `parts` sends notifications."""
     return []
 
 
 @pytest.fixture
 def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, channels: list[Any]):
-    """The parts of a daemon, in this process."""
+    """The parts of a daemon, in the test's process."""
     keywords = {**(Dispatcher.__init__.__kwdefaults__ or {}), "opened": lambda _: channels}
     monkeypatch.setattr(Dispatcher.__init__, "__kwdefaults__", keywords)
     for variable in ("WATCHDOG_RUNTIME_DIR", "WATCHDOG_STATE_DIR"):
@@ -290,12 +290,12 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, channels: list[Any]):
 
 @pytest.fixture
 def control(parts: Parts, tmp_path: Path) -> Control:
-    """What clients ask of them as a whole."""
+    """The control object of these parts."""
     return Control(parts, {}, str(tmp_path / "config.toml"))
 
 
 @pytest.fixture
 def loop(parts: Parts, control: Control) -> Loop:
-    """Their loop."""
+    """The loop of these parts."""
     lock = SimpleNamespace(reacquire=lambda: True)
     return Loop(parts, control, lock, ServiceManager())  # type: ignore[arg-type]

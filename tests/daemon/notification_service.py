@@ -1,11 +1,16 @@
-"""
-A notification service for tests: owns org.freedesktop.Notifications and writes down what it gets.
+"""A notification service for tests, which owns org.freedesktop.Notifications and logs its calls.
 
+Each call of Notify becomes one line of JSON in FILE.
+
+Usage:
     python notification_service.py FILE [MODE]
 
-MODE: "plain" (the default), "markup" (understands it), "refuse" (answers with an error),
-"hang" (never answers), "excess" (refuses the first as GNOME does what comes too fast). Each call
-of Notify becomes one line of JSON in FILE.
+MODE is one of:
+- "plain" (the default),
+- "markup" (supports markup),
+- "refuse" (answers with an error),
+- "hang" (never answers),
+- "excess" (refuses the first call, as GNOME does for calls that come too fast).
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ REFUSED: list[Message] = []
 
 
 def answer(message: Message, path: str, mode: str) -> Message | bool:
-    """The reply to a call; True: it is handled, and never answered."""
+    """The reply to a call; True: handled, but without an answer."""
     if message.message_type is not MessageType.METHOD_CALL or message.interface != NAME:
         return False
     if message.member == "GetCapabilities":

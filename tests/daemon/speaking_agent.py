@@ -1,8 +1,8 @@
-"""What an agent of a test begins with: one that is reduced to its words."""
+"""The start of a minimal agent program that speaks the protocol directly."""
 
 from __future__ import annotations
 
-# Begins a program that speaks the protocol by itself: `say`, its `start` time, and a greeting.
+# Defines `say` and the process's `start` time, and sends the greeting.
 SPEAKS = """
 import json, os, socket, sys, time
 line = socket.socket(socket.AF_UNIX)

@@ -1,4 +1,4 @@
-"""A daemon that is killed while something is paused: nothing stands still that nobody knows of."""
+"""A daemon that is killed while a task is paused: the next one knows every stopped process."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ SLEEPER = "import time\nwhile True: time.sleep(0.1)\n"
 
 
 def stopped(world, name: str) -> int:
-    """A task that stands still."""
+    """A script that has received SIGSTOP; returns its pid."""
     ready = world.folder / f"{name}.ready"
     pid = world.script(f"open({str(ready)!r}, 'w')\n{SLEEPER}", name)
-    world.until(ready.exists, "it runs")  # before that it may be a shell still
+    world.until(ready.exists, "it runs")  # before that the process may still be a shell
     os.kill(pid, signal.SIGSTOP)
     world.until(lambda: world.state_letter(pid) == "T", "it is stopped")
     return pid
 
 
 class Standing:
-    """A paused task, and both copies as a daemon that was killed has left them."""
+    """A paused task, and both copies as a killed daemon left them."""
 
     def __init__(self, world) -> None:
         self.pid = stopped(world, "held.py")
@@ -53,7 +53,7 @@ class Standing:
         self.write(self.key)
 
     def write(self, key: ProcessKey, *, cut_short: bool = False) -> None:
-        """Both copies say that this process was paused, or was about to be."""
+        """Write to both copies that this process was paused, or was about to be."""
         boot = boot_id()
         pause = Pause(key, "held.py", "memory is nearly used up")
         if cut_short:
@@ -64,25 +64,25 @@ class Standing:
             pauses.write(str(folder), pauses.encode_file(boot, [pause]))
 
     def spoil_journal(self) -> None:
-        """Random bytes."""
+        """Overwrite the journal with random bytes."""
         (self.state / "journal.db").write_bytes(random.Random(1).randbytes(20_000))
 
 
 @pytest.fixture
 def standing(world):
-    """See there."""
+    """A paused task and the copies of a killed daemon."""
     return Standing(world)
 
 
 @pytest.fixture
 def here(world, monkeypatch):
-    """What is done without a daemon is done in this process."""
+    """Make commands without a daemon run in the test's process."""
     for name in ("WATCHDOG_RUNTIME_DIR", "WATCHDOG_STATE_DIR"):
         monkeypatch.setenv(name, world.env[name])
 
 
 def test_a_damaged_journal_loses_no_pause(world, here, standing):
-    """The next daemon knows it, reports it, and writes a copy again that somebody removed."""
+    """The next daemon knows the pause, reports it, and rewrites a copy that was removed."""
     standing.write(standing.key, cut_short=True)
     standing.spoil_journal()
 
@@ -92,7 +92,7 @@ def test_a_damaged_journal_loses_no_pause(world, here, standing):
     assert "was damaged and is kept as" in world.log()
     said = [entry["what"] for entry in client.call("history", kinds=["daemon"])["entries"]]
     assert any("the journal was damaged and is kept as" in what for what in said)
-    # No person asked for it, and the engine does not know of it.
+    # The user did not ask for it, and the engine does not know it.
     assert "Still paused: held.py" in world.log()
     for copy in standing.copies:
         copy.unlink()
@@ -107,7 +107,7 @@ def test_a_damaged_journal_loses_no_pause(world, here, standing):
 
 
 def test_a_pid_that_passed_to_another_process_is_not_signalled(world, here, standing):
-    """The paused one ended while no daemon ran; whoever has its pid now is stopped by its user."""
+    """The paused process ended while no daemon ran; the user stopped the one with its pid now."""
     standing.write(ProcessKey(standing.pid, standing.key.start_time - 5))
 
     assert [] == offline.paused()
@@ -120,7 +120,7 @@ def test_a_pid_that_passed_to_another_process_is_not_signalled(world, here, stan
 
 
 def test_without_a_daemon_status_tells_and_resume_lets_go(world, standing):
-    """And leaves alone what a person has stopped: not by --all, nor by its pid."""
+    """It resumes nothing that the user stopped: neither with --all, nor by its pid."""
     theirs = stopped(world, "theirs.py")
 
     shown = world.command("status")
@@ -148,7 +148,7 @@ def test_without_a_daemon_status_tells_and_resume_lets_go(world, standing):
 
 @pytest.mark.parametrize("lost", ["state", "runtime", "folder of the socket"])
 def test_one_of_both_copies_is_enough(world, here, standing, lost):
-    """Random bytes, a file cut off, /tmp cleaned."""
+    """Random bytes, a truncated file, a cleaned /tmp."""
     runtime, state = standing.copies
     if lost == "state":
         state.write_bytes(random.Random(1).randbytes(20_000))
@@ -165,7 +165,7 @@ def test_one_of_both_copies_is_enough(world, here, standing, lost):
 
 
 def test_what_runs_again_is_not_paused_by_watchdog_when_a_person_stops_it(world, here, standing):
-    """Resumed while the disk of the state folder took nothing: the newer copy is believed."""
+    """The state folder could not be written at the resume: the newer copy counts."""
     old = standing.copies[1].read_bytes()
     offline.resume(None)
     standing.copies[1].write_bytes(old)
@@ -178,7 +178,9 @@ def test_what_runs_again_is_not_paused_by_watchdog_when_a_person_stops_it(world,
 
 
 def test_without_both_copies_it_is_said_who_stands_still(world, here, standing):
-    """Nobody knows who stopped them: they are named, with what resumes them, and left alone."""
+    """It is unknown who stopped them: the error names them with `kill -CONT`, and they stay
+    stopped.
+    """
     standing.copies[0].unlink()
     standing.copies[1].write_text("{bad")
 
@@ -195,11 +197,11 @@ def test_without_both_copies_it_is_said_who_stands_still(world, here, standing):
 
 @pytest.mark.parametrize("place", ["before it is written", "after the signals"])
 def test_a_daemon_killed_in_a_pause_leaves_nobody_unknown(world, here, place):
-    """SIGKILL in the place of a write: who is stopped is known, and can be let go."""
+    """SIGKILL at the time of a write: every stopped process is known, and can be resumed."""
     disk = Disk(world, "run")
     client = world.start(**disk.env)
     pid = world.sleeper("held.py")
-    # The copy: opened, cut, written, renamed; once before the signals, once after them.
+    # Opening, truncating, writing and renaming the copy; once before the signals, once after them.
     disk.kill(3 if place.startswith("before") else 5)
 
     with pytest.raises(WatchdogError):
@@ -214,7 +216,7 @@ def test_a_daemon_killed_in_a_pause_leaves_nobody_unknown(world, here, place):
 
 
 def test_with_full_disks_it_goes_on_watching_and_acting(world):
-    """Neither copy can be written: that is said, and made good when there is room."""
+    """Neither copy can be written: the daemon says so, and writes them when there is room."""
     disk = Disk(world, "")
     client = world.start(**disk.env)
     pid = world.sleeper("held.py")
@@ -231,7 +233,7 @@ def test_with_full_disks_it_goes_on_watching_and_acting(world):
     world.until(lambda: {"journal", "pauses"}.isdisjoint(world.problems()), "it recovers", 40)
     assert str(pid) in (world.folder / "run" / "paused.json").read_text()
     assert str(pid) in (world.folder / "state" / "paused.json").read_text()
-    # A daemon that stands still itself keeps nobody from resuming.
+    # A stopped daemon does not prevent a resume.
     os.kill(world.process.pid, signal.SIGSTOP)
     try:
         done = world.command("resume", "--all")
@@ -242,7 +244,7 @@ def test_with_full_disks_it_goes_on_watching_and_acting(world):
 
 
 def test_a_slow_disk_delays_no_pause(world):
-    """The task stands still before that it was decided is on the disk; then it is there."""
+    """The task stops before the decision is on the disk; the decision follows."""
     disk = Disk(world, "state")
     client = world.start(**disk.env)
     pid = world.sleeper("held.py")
@@ -252,7 +254,7 @@ def test_a_slow_disk_delays_no_pause(world):
         return len([each for each in found if each["pid"] == pid])
 
     sync_s, shortest_s = 1.2, float("inf")
-    for turn in range(1, 6):  # this machine may be busy with something else
+    for turn in range(1, 6):  # the machine may be busy
         disk.slow(sync_s)
         began = time.monotonic()
         client.call("task.pause", task=str(pid))
@@ -270,7 +272,9 @@ def test_a_slow_disk_delays_no_pause(world):
 
 
 def test_many_daemons_at_once_are_one(world):
-    """Started by systemd, a login and a person in the same moment, beside a socket left behind."""
+    """systemd, a login and the user start it at the same moment, with an old socket in
+    the folder.
+    """
     (world.folder / "run").mkdir(0o700)
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(world.socket)
@@ -303,7 +307,7 @@ def test_many_daemons_at_once_are_one(world):
 
 
 class Disk:
-    """A folder of the daemon's whose disk refuses for a while, by a shim under its C library."""
+    """A folder of the daemon whose disk fails for a while, through a shim under its C library."""
 
     def __init__(self, world, folder: str) -> None:
         self._switch = world.folder.parent / "refuses"
@@ -321,11 +325,11 @@ class Disk:
         made.rename(self._switch)
 
     def slow(self, sync_s: float) -> None:
-        """Every sync takes so long, and succeeds."""
+        """Every sync takes this long, and succeeds."""
         self.refuse(1000 + int(1000 * sync_s))
 
     def kill(self, place: int) -> None:
-        """SIGKILL in the place of this operation from now."""
+        """Send SIGKILL at the `place`-th operation from now."""
         self.refuse(-place)
 
     def works(self) -> None:

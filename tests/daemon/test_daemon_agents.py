@@ -1,4 +1,4 @@
-"""Agents that speak the protocol over the socket from processes of their own."""
+"""Agents that speak the protocol over the socket from separate processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from speaking_agent import SPEAKS
 from watchdog_app.base.linux.process import start_time
 from watchdog_app.client import jsonrpc
 
-# An agent reduced to its words: registers, reports, and does as it is told on its command line.
+# A minimal agent: it registers, reports, and then acts as its mode says.
 AGENT = (
     """
 import os, sys, time
@@ -66,7 +66,7 @@ while True:
 
 @pytest.fixture
 def agent(world):
-    """Start the daemon and a training with an agent of a given mode: client, pid."""
+    """Start the daemon and a training whose agent has a given mode; return client and pid."""
 
     def start(mode: str):
         client = world.start()
@@ -84,7 +84,7 @@ def begin(world, mode: str) -> int:
 
 
 def register(agent, **change) -> dict:
-    """This very process as a training."""
+    """Register the test's process as a training."""
     about = {
         "pid": os.getpid(),
         "start_time": start_time(os.getpid()),
@@ -95,13 +95,13 @@ def register(agent, **change) -> dict:
 
 
 def deaths(client, world) -> list[dict]:
-    """Of this world's own scripts: other Pythons of the machine may die beside it."""
+    """Deaths of this world's scripts only: other Python programs of the machine may die too."""
     entries = client.call("history", kinds=["death"])["entries"]
     return [one for one in entries if (one["path"] or "").startswith(str(world.folder))]
 
 
 def test_what_an_agent_reports_is_shown(world, agent):
-    """Every figure of the report, and nothing where it said nothing."""
+    """Every figure of the report is shown; values that it lacks are null."""
     _, pid = agent("quiet")
 
     shown = world.until(
@@ -161,7 +161,7 @@ def test_rank_and_world_size_are_those_of_the_launcher(world, launcher, expected
 
 
 def test_a_training_that_has_ended_well_keeps_no_page(world, agent):
-    """Four megabytes of memory each: in a night of short jobs, or of cells in one notebook."""
+    """A page takes four megabytes; a night of short jobs or cells would fill the memory."""
     page = world.folder / "page"
     _, _ = agent("quiet")
     kept = world.until(lambda: page.exists() and page.read_text(), "the first one's page")
@@ -203,7 +203,7 @@ def test_a_checkpoint_is_asked_for_saved_and_told(world, agent):
 def test_what_became_of_a_checkpoint_that_a_person_asked_for_is_in_the_history(
     world, agent, mode, status, detail
 ):
-    """One outcome of the wish, with its rescue or with the reason."""
+    """There is one outcome for the request, with its rescue or with the reason."""
     client, pid = agent(mode)
 
     client.call("task.checkpoint", task=str(pid), wait=True, timeout_s=20)
@@ -220,7 +220,7 @@ def test_what_became_of_a_checkpoint_that_a_person_asked_for_is_in_the_history(
 
 
 def test_a_program_that_has_just_begun_is_not_said_to_have_no_agent(world):
-    """TensorFlow takes its time to start: what is known is said, and to ask again."""
+    """TensorFlow starts slowly: the answer says what is known, and to ask again."""
     client = world.start()
     pid = world.script("import time\ntime.sleep(600)", "train.py")
     world.seen(pid)
@@ -233,7 +233,7 @@ def test_a_program_that_has_just_begun_is_not_said_to_have_no_agent(world):
 
 
 def test_a_checkpoint_without_waiting_is_answered_at_once(world, agent):
-    """The request is under way; a second one joins it."""
+    """The first request is under way, and the second one joins it."""
     client, pid = agent("quiet")
 
     first = client.call("task.checkpoint", task=str(pid), timeout_s=30)["requests"]
@@ -244,7 +244,7 @@ def test_a_checkpoint_without_waiting_is_answered_at_once(world, agent):
 
 
 def test_all_tasks_can_be_asked_at_once(world, agent):
-    """Those without an agent are left out."""
+    """Tasks without an agent are left out."""
     client, pid = agent("save")
     world.seen(world.script("import time; time.sleep(600)", "other.py"))
 
@@ -262,7 +262,7 @@ def test_all_tasks_can_be_asked_at_once(world, agent):
     ],
 )
 def test_why_a_save_does_not_come_is_told(world, agent, mode, timeout_s, said):
-    """The agent's words, its silence in time, or its end: nobody waits for the dead."""
+    """The agent's message, its timeout, or its end: the client does not wait for a dead process."""
     client, pid = agent(mode)
 
     answer = client.call("task.checkpoint", task=str(pid), wait=True, timeout_s=timeout_s)
@@ -273,7 +273,7 @@ def test_why_a_save_does_not_come_is_told(world, agent, mode, timeout_s, said):
 
 
 def test_a_death_is_written_down_within_a_second_with_what_is_left(world, agent):
-    """SIGKILL: who, how, and the rescue to go on from."""
+    """After SIGKILL the entry names the process, the signal and its rescue."""
     client, pid = agent("own-save")
     world.until(lambda: world.task(pid)["agent"]["rescue"], "the rescue is known")
 
@@ -287,7 +287,7 @@ def test_a_death_is_written_down_within_a_second_with_what_is_left(world, agent)
 
 @pytest.mark.parametrize("end", ["bye", "exit"])
 def test_an_end_that_is_no_death_is_not_told(world, agent, end):
-    """A good-bye, or exit code 0: trainings end."""
+    """Trainings end normally, with a bye or with exit code 0."""
     client = world.start()
     (world.folder / "mode").write_text("bye" if end == "bye" else "quiet")
     code = AGENT.format(socket=world.socket)
@@ -304,7 +304,7 @@ def test_an_end_that_is_no_death_is_not_told(world, agent, end):
 
 @pytest.mark.parametrize("mode", ["failed", "left"])
 def test_a_training_that_ends_by_an_error_is_a_death_with_its_rescue(world, agent, mode):
-    """An exception that nobody caught, or sys.exit(1): Python says good-bye in good order."""
+    """An uncaught exception or sys.exit(1): Python still runs its exit handlers."""
     world.config.write_text(
         "[actions]\ncheckpoint = false\npause = false\nnotify = true\n[notify]\ndesktop = false\n"
     )
@@ -325,7 +325,7 @@ def test_a_training_that_ends_by_an_error_is_a_death_with_its_rescue(world, agen
 
 
 def test_an_agent_whose_connection_breaks_is_not_dead(world, agent):
-    """The process lives: no death; and when it ends after all, that is told."""
+    """The process lives, so there is no death; its later end is reported."""
     client = world.start()
     pid = begin(world, "leave")
     world.until(lambda: world.task(pid), "it is seen")
@@ -338,7 +338,7 @@ def test_an_agent_whose_connection_breaks_is_not_dead(world, agent):
 
 
 def test_an_agent_may_come_back(world, agent):
-    """kill -9 of the daemon, a new one: the agent of a process is known by its new connection."""
+    """After kill -9 and a new daemon, the agent reconnects and is known again."""
     _, pid = agent("return")
     world.kill()
     world.start()
@@ -349,7 +349,7 @@ def test_an_agent_may_come_back(world, agent):
 
 
 def test_the_newer_of_two_connections_of_one_process_counts(world, raw):
-    """The old one ends later and is no death."""
+    """The end of the old connection is not a death."""
     client = world.start()
     first, second = raw(role="agent"), raw(role="agent")
     assert "result" in register(first)
@@ -379,7 +379,7 @@ def test_the_newer_of_two_connections_of_one_process_counts(world, raw):
     ids=str,
 )
 def test_an_agent_that_claims_what_is_not_so_is_refused(raw_standing, change, code):
-    """It speaks for its own process, which the kernel names, and in words of the right kind."""
+    """An agent speaks only for its own process, which the kernel names, and with valid values."""
     said = register(raw_standing(role="agent"), **change)
 
     assert code == said["error"]["code"]
@@ -397,7 +397,7 @@ def test_an_agent_that_claims_what_is_not_so_is_refused(raw_standing, change, co
     ids=str,
 )
 def test_a_report_without_sense_changes_nothing(world, raw, params):
-    """Refused as a whole; the report before stands."""
+    """The whole report is refused; the previous one stays."""
     client = world.start()
     agent = raw(role="agent")
     register(agent)
@@ -407,7 +407,7 @@ def test_a_report_without_sense_changes_nothing(world, raw, params):
 
     def mine():
         tasks = client.call("status")["tasks"]
-        # Between the agent's coming and its first report, a look shows it without a step.
+        # Before the agent's first report, a sample shows it without a step.
         return [
             t["agent"]["step"]
             for t in tasks
@@ -419,7 +419,7 @@ def test_a_report_without_sense_changes_nothing(world, raw, params):
 
 
 def test_who_announces_growth_is_told_when_it_was_looked_at(world, raw):
-    """Each announcement once; the next one is another."""
+    """Each announcement is acknowledged once; a new number is a new announcement."""
     world.start()
     agent = raw(role="agent")
     registered = register(agent)
@@ -437,14 +437,14 @@ def test_who_announces_growth_is_told_when_it_was_looked_at(world, raw):
 
 
 def test_an_agent_of_an_older_protocol_is_outdated_and_harmed_in_nothing(world, raw):
-    """It is taken in, shown, and asked for nothing that it does not know."""
+    """It is registered and shown, but receives no message that it does not know."""
     client = world.start()
     agent = raw(greet=False)
     agent.ask("hello", protocol=1, role="agent", version="0.1.0")
     registered = register(agent)
     agent.tell("agent.report", training=True, step=7, expected_number=4, expected_bytes=1 << 20)
 
-    def mine():  # the task may be that of the test's own launcher
+    def mine():  # the task may be the test's own launcher
         tasks = [each for each in client.call("status")["tasks"] if each["agent"]]
         own = [each for each in tasks if each["agent"]["pid"] == os.getpid()]
         return own and own[0]["agent"]["step"] and own[0]
@@ -461,13 +461,13 @@ def test_an_agent_of_an_older_protocol_is_outdated_and_harmed_in_nothing(world, 
     assert (True, 7) == (shown["outdated"], shown["step"])
     assert task["can_save"] is False
     assert "restart its kernel" in asked["requests"][0]["detail"]
-    with pytest.raises(TimeoutError):  # no word that it waits for, and no request
+    with pytest.raises(TimeoutError):  # neither an acknowledgement nor a request
         agent.read()
     agent.tell("agent.bye")
 
 
 def test_an_undefined_loss_is_unknown_and_the_rest_is_taken(world, raw):
-    """A loss of infinity has no JSON: absent; a text is no loss: unknown as well."""
+    """JSON has no infinity, and a text is not a loss; both count as unknown."""
     world.start()
     agent = raw(role="agent")
     register(agent)
@@ -477,7 +477,7 @@ def test_an_undefined_loss_is_unknown_and_the_rest_is_taken(world, raw):
 
 
 def test_words_of_an_agent_before_it_registered_are_refused(world, raw):
-    """Each of them."""
+    """This holds for each message."""
     world.start()
     agent = raw(role="agent")
 

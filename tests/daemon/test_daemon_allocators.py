@@ -1,4 +1,4 @@
-"""What agents say of their GPUs' allocators, as the daemon takes it in."""
+"""The daemon's reading of the GPU allocators that agents report."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def reported(**fields: Any) -> tuple[AllocatorMemory, ...]:
 
 
 def test_allocators_are_known_as_they_were_told():
-    """What is absent is unknown."""
+    """Absent values are unknown."""
     full = {**CARD, "gpu_uuid": "GPU-1", "peak_bytes": 6, "retries": 2, "ooms": 1}
 
     assert (
@@ -36,7 +36,7 @@ def test_allocators_are_known_as_they_were_told():
 
 @pytest.mark.parametrize("told", [{}, {"allocators": None}, {"allocators": []}])
 def test_an_agent_without_a_gpu_says_nothing_of_one(told):
-    """As agents of earlier versions do."""
+    """Agents of earlier versions do not report allocators."""
     assert () == reported(**told)
 
 
@@ -58,6 +58,6 @@ def test_an_agent_without_a_gpu_says_nothing_of_one(told):
     ],
 )
 def test_nonsense_is_refused_with_the_name_of_what_is_wrong(allocators, names):
-    """A stranger's numbers do not get into the forecast."""
+    """An unchecked client's numbers must not reach the forecast."""
     with pytest.raises(RequestError, match=names):
         reported(allocators=allocators)

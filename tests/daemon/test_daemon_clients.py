@@ -1,4 +1,4 @@
-"""What clients may do to the daemon, and what they get."""
+"""What clients may do to the daemon, and what they receive."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def answers(world) -> bool:
-    """A fresh client is served."""
+    """Whether a new client is served."""
     with world.connect() as client:
         return bool(client.call("status")["daemon"]["pid"])
 
 
 def is_served(world) -> bool:
-    """The same where being refused is possible."""
+    """The same, if the daemon may refuse the client."""
     try:
         return answers(world)
     except WatchdogError:
@@ -58,7 +58,7 @@ def is_served(world) -> bool:
     ids=lambda value: str(value)[:30],
 )
 def test_nonsense_is_answered_and_the_connection_lives(raw_standing, line, code):
-    """Each has its code; the next request of the same client is served."""
+    """Each has its error code, and the client's next request is served."""
     client = raw_standing()
 
     client.send(line)
@@ -68,7 +68,7 @@ def test_nonsense_is_answered_and_the_connection_lives(raw_standing, line, code)
 
 
 def test_a_line_of_ten_megabytes_ends_the_connection(world, raw):
-    """Told why where that can still be heard; everybody else is served."""
+    """The client receives the reason if it can; other clients are served."""
     world.start()
     client = raw()
 
@@ -84,7 +84,7 @@ def test_a_line_of_ten_megabytes_ends_the_connection(world, raw):
 
 
 def test_a_client_that_reads_nothing_is_dropped(world, raw):
-    """It asks and asks and never reads; the daemon's memory stays bounded."""
+    """It sends requests and never reads; the daemon's memory stays bounded."""
     world.start()
     client = raw()
     client.socket.settimeout(5)
@@ -103,7 +103,7 @@ def test_a_client_that_reads_nothing_is_dropped(world, raw):
 
 
 def test_more_connections_than_there_is_room_for_end_nothing(world):
-    """Those beyond are closed; when the others leave, there is room again."""
+    """The daemon closes those beyond its limit; there is room again when the others leave."""
     world.start()
     crowd = []
     for _ in range(700):
@@ -117,7 +117,7 @@ def test_more_connections_than_there_is_room_for_end_nothing(world):
 
 
 def test_one_process_cannot_keep_others_out(world):
-    """However many connections it opens: a command of another one is answered."""
+    """The daemon still answers a command of another process."""
     world.start()
     crowd = [transport.connect(world.socket, 10) for _ in range(600)]
 
@@ -148,7 +148,7 @@ time.sleep(600)
 
 
 def test_a_daemon_without_room_can_be_done_without(world):
-    """Its places are taken by several: status says so, resume and stop work all the same."""
+    """Several processes take all connections: status says so, resume and stop still work."""
     pid = world.script(SLEEP)
     client = world.start(limit_files=80)
     world.seen(pid)
@@ -179,7 +179,7 @@ def test_a_daemon_without_room_can_be_done_without(world):
 
 
 def test_a_daemon_without_descriptors_left_goes_on(world):
-    """Few files may be open, processes and clients are many: it looks, idles, has room later."""
+    """With few open files and many processes and clients it keeps sampling and does not spin."""
     for index in range(40):
         world.script(SLEEP, f"job-{index}.py")
     client = world.start(limit_files=80)
@@ -204,7 +204,7 @@ def cpu_s(pid: int) -> float:
 
 
 def test_whoever_does_not_greet_is_told_to_and_later_dropped(world, raw):
-    """No request is served before hello; silence is cut off after a while."""
+    """The daemon serves no request before hello, and closes a silent connection after a while."""
     world.start()
     client = raw(greet=False)
 
@@ -223,7 +223,7 @@ def test_whoever_does_not_greet_is_told_to_and_later_dropped(world, raw):
     ],
 )
 def test_another_protocol_is_refused_with_what_to_do(raw_standing, protocol, role, remedy):
-    """The client prints the message as it is, and reads nothing that it would misunderstand."""
+    """The client prints the message unchanged, and reads nothing that it would misunderstand."""
     client = raw_standing(greet=False)
 
     error = client.ask("hello", protocol=protocol, role=role, version="99.0")["error"]
@@ -235,7 +235,7 @@ def test_another_protocol_is_refused_with_what_to_do(raw_standing, protocol, rol
 
 
 def test_every_key_of_the_status_is_documented(world):
-    """docs/status-json.md names each key that a status holds."""
+    """docs/status-json.md names each key of a status."""
     client = world.start()
     world.seen(world.script(SLEEP))
     text = (DOCS / "status-json.md").read_text()
@@ -250,14 +250,14 @@ def test_every_key_of_the_status_is_documented(world):
 
 @pytest.fixture
 def job(world):
-    """A daemon and a script that it has seen: client, pid."""
+    """A daemon and a script that it has seen; returns client and pid."""
     client = world.start()
     pid = world.sleeper("job-of-this-test.py")
     return client, pid
 
 
 def test_a_name_that_nobody_has_lists_who_there_is(job):
-    """The candidates are what the person may have meant."""
+    """The candidates are the tasks that the user may have meant."""
     client, pid = job
 
     with pytest.raises(TaskNotFound) as caught:
@@ -268,7 +268,7 @@ def test_a_name_that_nobody_has_lists_who_there_is(job):
 
 
 def test_a_name_that_several_have_is_acted_on_for_none(world, job):
-    """Two scripts of one name: both are listed, neither is paused."""
+    """Two scripts with one name: both are listed, neither is paused."""
     client, first = job
     (world.folder / "other").mkdir()
     second = world.sleeper("other/job-of-this-test.py")
@@ -282,7 +282,7 @@ def test_a_name_that_several_have_is_acted_on_for_none(world, job):
 
 
 def test_a_pid_that_is_gone_is_no_part_of_a_name(world):
-    """A number is a pid and nothing else: `12` must not pause job12.py."""
+    """A number is always a pid: `12` must not pause job12.py."""
     client = world.start()
     pid = world.sleeper("job999999.py")
 
@@ -292,7 +292,7 @@ def test_a_pid_that_is_gone_is_no_part_of_a_name(world):
 
 
 def test_a_pause_is_shown_written_down_and_undone(world, job):
-    """State, flag, journal; then it runs again."""
+    """The state, the flag and the journal show the pause; then the task runs again."""
     client, pid = job
 
     answer = client.call("task.pause", task=str(pid))
@@ -310,7 +310,7 @@ def test_a_pause_is_shown_written_down_and_undone(world, job):
 
 
 def test_a_pause_of_somebody_else_is_theirs_to_end(world, job):
-    """A task stopped by kill -STOP is shown as paused and not resumed by us."""
+    """A task stopped with kill -STOP shows as paused, and watchdog does not resume it."""
     client, pid = job
     os.kill(pid, 19)
     world.until(lambda: world.task(pid)["state"] == "paused", "it is seen")
@@ -330,7 +330,7 @@ time.sleep(600)
 
 
 def test_a_pause_leaves_other_tasks_running(world):
-    """A launcher is paused, and what it started as a task of its own goes on."""
+    """A launcher is paused; the separate task that it started keeps running."""
     client = world.start()
     (world.folder / "launched-below.py").write_text(SLEEP)
     pid = world.script(LAUNCHER, "launcher.py")
@@ -353,7 +353,7 @@ def test_a_pause_leaves_other_tasks_running(world):
 
 
 def test_a_second_pause_is_refused_and_forgets_nothing(world, job):
-    """Asked for twice in a row, before any look: the pause stays known over kill -9."""
+    """Two pauses before the next sample: the pause is still known after kill -9."""
     client, pid = job
     client.call("task.pause", task=str(pid))
 
@@ -366,7 +366,7 @@ def test_a_second_pause_is_refused_and_forgets_nothing(world, job):
 
 
 def test_a_pause_that_somebody_ends_is_forgotten(world, job):
-    """kill -CONT by hand: the daemon notices."""
+    """The daemon notices a kill -CONT by hand."""
     client, pid = job
     client.call("task.pause", task=str(pid))
 
@@ -378,7 +378,7 @@ def test_a_pause_that_somebody_ends_is_forgotten(world, job):
 
 @pytest.mark.parametrize("end", ["kill", "end"])
 def test_a_pause_outlives_the_daemon(world, job, end):
-    """Killed or ended, it resumes nothing. The next daemon knows it, shows it, and can end it."""
+    """A daemon that is killed or stopped resumes nothing; the next one shows and can resume it."""
     client, pid = job
     client.call("task.pause", task=str(pid))
 
@@ -392,7 +392,7 @@ def test_a_pause_outlives_the_daemon(world, job, end):
 
 
 def test_what_is_paused_is_resumed_without_a_daemon_from_a_disk_that_takes_nothing(world, job):
-    """Killed, and SQLite cannot make its index: the journal is read from a copy."""
+    """The daemon was killed, and SQLite cannot create its index: a copy of the journal is read."""
     client, pid = job
     client.call("task.pause", task=str(pid))
     world.kill()
@@ -407,7 +407,7 @@ def test_what_is_paused_is_resumed_without_a_daemon_from_a_disk_that_takes_nothi
 
 
 def test_the_forecast_is_written_down_with_a_pause(world, job):
-    """Killed right after a pause, the next daemon knows whom to let go when there is room."""
+    """Killed right after a pause, the next daemon knows which task to resume when there is room."""
     client, pid = job
 
     def written() -> str | None:
@@ -430,14 +430,14 @@ def test_a_task_without_an_agent_cannot_be_saved(job):
     answer = client.call("task.checkpoint", task=str(pid), wait=True)
 
     assert "refused" == answer["requests"][0]["status"]
-    detail = answer["requests"][0]["detail"]  # of a program whose framework is not known
+    detail = answer["requests"][0]["detail"]  # for a program with an unknown framework
     assert "TensorFlow" not in detail
     assert "watchdog_app.agent.torch" in detail
     assert "watchdog_app.agent.keras" in detail
 
 
 def test_the_history_can_be_narrowed(world, job):
-    """By kind, by time, by number; newest first."""
+    """By kind, time and number; newest first."""
     client, pid = job
     client.call("task.pause", task=str(pid))
     client.call("task.resume", task=str(pid))
@@ -454,7 +454,7 @@ def test_the_history_can_be_narrowed(world, job):
 
 
 def test_the_series_of_a_task_can_be_read_back(world, job):
-    """Points of the task and of the resources above it, for a replay."""
+    """Points of the task and of its resources, for a replay."""
     client, pid = job
 
     def series():
@@ -477,12 +477,12 @@ def state(pid: int) -> str:
 
 
 def test_a_client_that_asks_hundreds_of_things_at_once_keeps_nobody_waiting(world, raw):
-    """It gets every answer, in order; what somebody else asks for is done in between."""
+    """It gets every answer in order; another client's request is served in between."""
     pid = world.start().call("status")["daemon"]["pid"]
     many, other = raw(), raw()
 
     os.kill(pid, signal.SIGSTOP)
-    try:  # it finds all of this at once, `many` first
+    try:  # the daemon finds all requests at once, those of `many` first
         many.send(b"".join(jsonrpc.encode(jsonrpc.request(n, "status", {})) for n in range(250)))
         other.send(jsonrpc.encode(jsonrpc.request(1, "protection.set", {"on": False})))
     finally:

@@ -1,4 +1,4 @@
-"""Real ends against a real daemon: what is written down, how soon, and what is told of it later."""
+"""Real ends with a real daemon: what it records, how soon, and what `explain` says later."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from watchdog_app.history import past_exits
 from watchdog_app.history.journal import Entry, Journal
 
 WAIT = "import os, time\nwhile not os.path.exists('{flag}'): time.sleep(0.01)\n"
-SOON_S = 2.0  # what is promised
+SOON_S = 2.0  # the documented time
 
 
 @pytest.fixture
 def ended(world):
-    """Run scripts that all wait, let them go one after the other: their entries by name."""
+    """Run scripts that wait, release them one after the other; return their entries by name."""
     world.start()
 
     def run(**codes):
@@ -44,7 +44,7 @@ def ended(world):
 
 
 def test_every_end_is_written_down_with_how_that_is_known(world, ended):
-    """Signals, statuses, crashes, exceptions; exact where the kernel or Python said it."""
+    """Signals, statuses, crashes, exceptions; exact if the kernel or Python said it."""
     hook = "from watchdog_app.agent.runtime import crash_report; crash_report.install()\n"
     found = ended(
         status="raise SystemExit(3)",
@@ -72,10 +72,9 @@ def test_every_end_is_written_down_with_how_that_is_known(world, ended):
 
 
 def test_how_a_large_program_ended_is_known_though_its_memory_goes_first(world):
-    """
-    For as long as that takes it has no command line, and nobody is told yet how it ended.
+    """While its memory is freed it has no command line, and its exit status is not known yet.
 
-    Some 0.2 s for each GB: looks ten times a second meet it then.
+    Freeing takes about 0.2 s per GB, so ten samples a second hit that time.
     """
     world.config.write_text(world.config.read_text() + "[watch]\ninterval_s = 0.1\n")
     world.start()
@@ -98,13 +97,13 @@ def test_a_death_is_written_down_within_seconds_and_explained_by_every_name(worl
     client = world.start()
     pid = world.sleeper("odd_name_42.py")
     first = client.call("status")["daemon"]["samples"]
-    # A plot needs some looks, which come late on a busy machine.
+    # A plot needs some samples, which come late on a busy machine.
     world.until(lambda: client.call("status")["daemon"]["samples"] >= first + 3, "it looks")
     time.sleep(1.2)
     os.kill(pid, signal.SIGKILL)
     gone = time.monotonic()
     world.until(lambda: world.ends(pid), "its end is written down")
-    assert time.monotonic() - gone < 10 * SOON_S  # this machine may be busy
+    assert time.monotonic() - gone < 10 * SOON_S  # the machine may be busy
 
     for name in (str(pid), "odd_name_42.py", "ODD_NAME", str(world.folder / "odd_name_42.py")):
         answer = client.call("explain", task=name)
@@ -119,7 +118,7 @@ def test_a_death_is_written_down_within_seconds_and_explained_by_every_name(worl
 
 
 def test_a_task_that_lives_again_is_told_with_the_death_before_it(world):
-    """Its name is that of the living; who died in its place before is said as well."""
+    """The name belongs to the living task; `explain` also gives the death before it."""
     client = world.start()
     first = world.sleeper("again.py")
     os.kill(first, signal.SIGKILL)
@@ -132,12 +131,12 @@ def test_a_task_that_lives_again_is_told_with_the_death_before_it(world):
     assert f"pid {second}" in answer["text"]
     assert f"runs again, with pid {second}" in answer["death_text"]
     assert "To start it again" not in answer["death_text"]
-    # A pid means that process: no earlier run of the script is its death.
+    # A pid means only that process: an earlier run of the script is not its death.
     assert client.call("explain", task=str(second))["death"] is None
 
 
 def test_secrets_on_a_command_line_are_not_written_down(world):
-    """The command to go on is kept, what opens doors is not."""
+    """The command to start it again is kept, but its secrets are not."""
     world.start()
     path = world.folder / "job.py"
     path.write_text("import time\ntime.sleep(600)\n")
@@ -155,7 +154,7 @@ def test_secrets_on_a_command_line_are_not_written_down(world):
 
 
 def test_without_a_daemon_the_journal_explains(world):
-    """Days later, the daemon long gone: the last death, one by name, and none."""
+    """Long after the daemon: the last death, a death by name, and an unknown name."""
     world.start()
     pid = world.sleeper("night.py")
     time.sleep(2.2)
@@ -179,7 +178,7 @@ def test_without_a_daemon_the_journal_explains(world):
 
 
 def test_a_death_is_found_by_incident_kernel_and_the_most_exact_name(tmp_path):
-    """Of several that fit the newest; a pid is never a part of a name."""
+    """The newest of several matches counts; a pid never matches part of a name."""
     with closing(Journal(str(tmp_path), 1e9, 10**8)) as journal:
         contributor = [{"pid": 7, "name": "a.ipynb"}]
         journal.add([Entry(5.0, "incident", {"id": "i-1", "opened_unix_s": 5.0,
@@ -207,7 +206,7 @@ def test_a_death_is_found_by_incident_kernel_and_the_most_exact_name(tmp_path):
 
 
 def death_text(folder, advice: list[str], **death) -> str:
-    """What is told of the death of train.py after an incident with this advice."""
+    """The account of train.py's death after an incident with this advice."""
     who = {"pid": 7, "name": "train.py"}
     incident = {"id": "i-1", "opened_unix_s": 5.0, "contributors": [who], "advice": advice}
     with closing(Journal(str(folder), 1e9, 10**8)) as journal:
@@ -229,14 +228,14 @@ def death_text(folder, advice: list[str], **death) -> str:
     ],
 )
 def test_what_grew_while_it_lived_is_told_after_its_end(tmp_path, cause, memory, shown):
-    """The incident was written down before its agent had found the line."""
+    """The incident was recorded before its agent had found the line."""
     line = "Look at train.py:42: it holds 300 MiB more each minute."
 
     text = death_text(tmp_path, ["It grows."], cause=cause, memory=memory, grew=[line])
 
     assert shown is (line in text)
     assert 1 >= text.count(line)
-    # What was advised in the danger counts where it died of that.
+    # The incident's advice counts if the task died of that danger.
     assert (shown and cause != "killed") is ("It grows." in text)
 
 
@@ -249,7 +248,7 @@ def test_what_grew_while_it_lived_is_told_after_its_end(tmp_path, cause, memory,
     ],
 )
 def test_a_smaller_batch_is_no_cure_for_a_leak_that_was_seen_coming(tmp_path, advice, expected):
-    """It is for a step that needed too much at once."""
+    """A smaller batch helps only if one step needed too much at once."""
     text = death_text(tmp_path, advice, cause="program_memory", agent={"step": 3})
 
     assert expected is ("Make the batch smaller" in text)
@@ -270,7 +269,7 @@ for step in range(1, 10**6):
 
 
 def test_the_growing_line_that_was_known_is_in_explain_after_a_kill(world):
-    """It was found by a trace while the program lived."""
+    """A trace found the line while the program lived."""
     client = world.start()
     pid = world.script(GROWS, "grows.py")
     world.until(lambda: ((world.task(pid) or {}).get("agent") or {}).get("step"), "it trains")
@@ -287,7 +286,7 @@ def test_the_growing_line_that_was_known_is_in_explain_after_a_kill(world):
 
 
 def alive_list(world, **changes):
-    """What the last daemon wrote of who lives, with something changed."""
+    """Change fields of the last daemon's list of living tasks; return it."""
     db = sqlite3.connect(world.folder / "state" / "journal.db")
     (text,) = db.execute("SELECT data FROM state WHERE key = 'alive'").fetchone()
     state = {**json.loads(text), **changes}
@@ -298,7 +297,7 @@ def alive_list(world, **changes):
 
 
 def test_what_ended_while_nobody_watched_is_written_down_by_the_next_daemon(world):
-    """In the same run of the machine: between when and when, and of what is not known."""
+    """In the same boot: the entry says between which times, and that the cause is unknown."""
     world.start()
     world.until((world.folder / "state" / "journal.db").exists, "a journal")
     world.end()
@@ -312,11 +311,11 @@ def test_what_ended_while_nobody_watched_is_written_down_by_the_next_daemon(worl
     assert "while no watchdog ran" in entry["reason"]
     world.end()
     world.start()
-    assert 1 == len(world.ends(gone["pid"]))  # once
+    assert 1 == len(world.ends(gone["pid"]))  # only once
 
 
 def test_a_training_that_is_killed_after_a_stop_is_known_to_the_next_daemon(world):
-    """Also one that began just before: the list of who lives is written at the stop."""
+    """This includes a training that began just before: the stop records who lives."""
     world.start()
     pid = world.script(GROWS, "late.py")
     world.until(lambda: ((world.task(pid) or {}).get("agent") or {}).get("step"), "it trains")
@@ -341,7 +340,7 @@ def test_a_training_that_is_killed_after_a_stop_is_known_to_the_next_daemon(worl
     ],
 )
 def test_what_died_with_the_machine_is_told_with_the_last_readings(world, heat, certainty, words):
-    """A machine that went down without a word to the daemon: of heat only where it was near."""
+    """The machine went down without a shutdown: heat is the cause only if it was near its limit."""
     world.start()
     world.until((world.folder / "state" / "journal.db").exists, "a journal")
     world.kill()
@@ -374,7 +373,7 @@ def test_what_died_with_the_machine_is_told_with_the_last_readings(world, heat, 
 
 @pytest.fixture
 def kernel(world, monkeypatch):
-    """Start a real kernel through jupyter_client: its manager, a client of it and its pid."""
+    """Start a real kernel through jupyter_client: its manager, its client and its pid."""
     from jupyter_client.manager import KernelManager
 
     for name, value in world.env.items():
@@ -402,7 +401,7 @@ def kernel(world, monkeypatch):
 
 
 def test_a_kernel_that_was_closed_and_one_that_crashed_are_told_apart(world, kernel):
-    """Shutdown is most likely its user's; a crash is a death, with the kernel's word on it."""
+    """A shutdown most likely came from the user; a crash is a death, with the kernel's evidence."""
     client = world.start()
     closed, _, closed_pid = kernel()
     _, crashing, crashed_pid = kernel()

@@ -1,4 +1,4 @@
-"""A real daemon beside a driver of our own: cards that fill up, get lost, hang."""
+"""A real daemon with a stub driver: cards that fill up, get lost, hang."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from gpu_stub.driver_stub import GIB, HANG, DriverStub
 
-RSS_MOST_BYTES = 27_000_000  # the budget is 25 MB at rest; the tests' machine is not at rest
+RSS_MOST_BYTES = 27_000_000  # the budget is 25 MB at rest; the test machine is not at rest
 WAIT_S = 90
 IDLE = "import time\nwhile True: time.sleep(0.2)\n"
 BUSY = "while True: sum(range(10000))\n"
@@ -17,7 +17,7 @@ BUSY = "while True: sum(range(10000))\n"
 
 @pytest.fixture
 def stub(tmp_path):
-    """A driver with two cards, both at work."""
+    """A driver with two busy cards."""
     stub = DriverStub(tmp_path / "driver", cards=2)
     for card in (0, 1):
         stub.set(card, used=4 * GIB, utilization=95, temperature=60)
@@ -26,14 +26,14 @@ def stub(tmp_path):
 
 @pytest.fixture
 def client(world, stub):
-    """The daemon with that driver; notices are decided, and shown to nobody."""
+    """The daemon with that driver; it decides on notices but shows none."""
     world.config.write_text(world.config.read_text().replace("notify = false", "notify = true", 1))
     world.env |= stub.env(world.env)
     return world.start()
 
 
 def shows_on_bus(world, addresses: tuple[str, ...]) -> None:
-    """Processes that start from now on find these NVIDIA cards on the PCI bus."""
+    """Make processes that start from now on find these NVIDIA cards on the PCI bus."""
     for address in addresses:
         folder = world.folder / "bus" / address
         folder.mkdir(parents=True)
@@ -66,7 +66,7 @@ def cards(world, client, count: int) -> list[dict]:
 
 
 def test_a_card_that_fills_up_warns_and_names_the_script(world, stub, client):
-    """Memory that the script holds on the card grows; the other script's does not."""
+    """The memory of one script on the card grows; the other script's does not."""
     grows, still = world.script(BUSY, "grows.py"), world.script(IDLE, "still.py")
     stub.processes(1, [(still, GIB)])
     world.seen(grows)
@@ -91,7 +91,7 @@ def test_a_card_that_fills_up_warns_and_names_the_script(world, stub, client):
 
 
 def test_a_lost_card_opens_an_incident_that_names_the_script_on_it(world, stub, client):
-    """The other card goes on, and its script is asked for nothing."""
+    """The other card works, and its script is not asked for anything."""
     left, right = world.script(IDLE, "left.py"), world.script(IDLE, "right.py")
     stub.processes(0, [(left, GIB)])
     stub.processes(1, [(right, GIB)])
@@ -101,7 +101,8 @@ def test_a_lost_card_opens_an_incident_that_names_the_script_on_it(world, stub, 
     stub.xid(1, 79)
     stub.lose(1)
 
-    def named() -> dict | None:  # a late look may find the card lost before it has named anybody
+    # a late sample may find the card lost before it has read the processes
+    def named() -> dict | None:
         found = incident(client, "gpu_fault")
         return found if found and found["contributors"] else None
 
@@ -117,7 +118,7 @@ def test_a_lost_card_opens_an_incident_that_names_the_script_on_it(world, stub, 
 
 
 def test_a_driver_that_hangs_costs_the_cards_and_nothing_else(world, stub, client):
-    """The daemon looks at everything else at its own pace, and says which card is silent."""
+    """The daemon samples everything else as usual, and reports the silent card."""
     pid = world.sleeper("job.py")
     cards(world, client, 2)
 
@@ -139,7 +140,7 @@ def test_a_driver_that_hangs_costs_the_cards_and_nothing_else(world, stub, clien
 
 
 def test_the_daemon_itself_never_loads_the_driver(world, stub, client):
-    """A crash in there must not be ours, and its five megabytes neither."""
+    """A crash in the driver must not end the daemon, and its five megabytes must not count."""
     world.seen(world.script(IDLE, "job.py"))
     cards(world, client, 2)
     assert world.process is not None
@@ -152,7 +153,6 @@ def test_the_daemon_itself_never_loads_the_driver(world, stub, client):
 
 
 def test_no_card_is_no_error(world):
-    """Nothing is said where there is nothing."""
     client = world.start()
     world.until(lambda: client.call("status")["tasks"] is not None, "a look")
 
@@ -165,7 +165,7 @@ def test_no_card_is_no_error(world):
 def test_a_death_before_its_gpu_is_read_waits_for_that_and_is_told_with_its_cause(
     world, stub, client
 ):
-    """A training ends at once, its GPU's fault is read seconds later: it is diagnosed once."""
+    """A training ends at once and its GPU's fault is read seconds later: one diagnosis."""
     pid = world.script(
         "import os, sys, time\nwhile not os.path.exists('end'): time.sleep(0.01)\nos.abort()\n",
         "train.py",
@@ -189,14 +189,14 @@ def test_a_death_before_its_gpu_is_read_waits_for_that_and_is_told_with_its_caus
 def test_a_daemon_after_one_that_was_killed_tells_of_a_lost_card_no_second_time(
     world, stub, client
 ):
-    """The card cannot say any more who it is; its incident goes on as it was."""
+    """The lost card cannot report its UUID; its incident stays the same."""
     shows_on_bus(world, ("0000:05:00.0", "0000:06:00.0"))
     pid = world.script(IDLE, "right.py")
     stub.processes(1, [(pid, GIB)])
     world.until(lambda: (world.task(pid) or {}).get("gpus"), "right.py is on its card", WAIT_S)
     stub.lose(1)
     world.until(lambda: decisions(client, "gpu_lost"), "the loss is told", WAIT_S)
-    time.sleep(0.5)  # to be written down
+    time.sleep(0.5)  # time to record it
 
     world.kill()
     again = world.start()

@@ -1,4 +1,4 @@
-"""What the daemon takes for a moment it gives back; what it will need it has before."""
+"""The daemon returns temporary memory, and reserves in advance what it will need."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from watchdog_app.base import own_process
 
-# A large piece comes and goes, from which the C library learns to keep as much; then many smaller.
+# A large block comes and goes, after which the C library keeps as much; then many smaller blocks.
 PROGRAM = """
 import sys, threading
 from watchdog_app.base.own_process import limit_heap
@@ -36,7 +36,7 @@ print(kept, apart)
 
 
 def figures(*words: str) -> tuple[int, ...]:
-    """What a program prints."""
+    """The numbers that a program prints."""
     done = subprocess.run(
         [sys.executable, "-c", *words],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=True,
@@ -46,7 +46,7 @@ def figures(*words: str) -> tuple[int, ...]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the C library of Linux")
 def test_a_moment_of_many_answers_leaves_no_memory_held():
-    """Of 6 MB that were given up, as by clients that do not read their answers."""
+    """6 MB are freed, as for clients that do not read their answers."""
     as_ever, _ = figures(PROGRAM, "as ever")
     small, heaps = figures(PROGRAM, "small")
 
@@ -69,11 +69,14 @@ print(int("ast" in sys.modules))
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="dataclasses looks at each record with it")
 def test_what_the_daemon_does_not_use_is_not_loaded():
-    """1 MB; a record without a docstring is looked at with it. Who uses it gets it."""
+    """They cost 1 MB; only a dataclass without a docstring needs them.
+
+    Code that uses one still gets it.
+    """
     assert (0, 1) == figures(LATE)
 
 
-# Pieces of a page and less, of which every other is given up: none of them is at the heap's end.
+# Blocks of up to a page, of which every second is freed: none is at the end of the heap.
 HOLES = """
 import sys
 from watchdog_app.base.own_process import collect_garbage, limit_heap
@@ -95,7 +98,7 @@ print(before - held, before - rss())
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the C library of Linux")
 def test_what_is_free_between_pieces_in_use_is_given_back():
-    """With the garbage, where memory is not locked."""
+    """It is trimmed with the garbage if memory is not locked."""
     of_itself, given_back = figures(HOLES)
 
     assert of_itself < 4_000_000, "there is something to be mended here"
@@ -104,7 +107,7 @@ def test_what_is_free_between_pieces_in_use_is_given_back():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="FDSize of proc(5)")
 def test_there_is_room_for_descriptors_before_they_are_needed():
-    """Growing the table later holds a look up by tens of milliseconds."""
+    """Growing the table later would delay a sample by tens of milliseconds."""
     program = (
         "import re, os; from watchdog_app.base.own_process import raise_file_limit as allow;"
         "allow(); print(re.search(r'FDSize:\\s+(\\d+)', open('/proc/self/status').read())[1],"
@@ -117,7 +120,7 @@ def test_there_is_room_for_descriptors_before_they_are_needed():
 
 
 def test_garbage_is_looked_for_only_where_there_may_be_some():
-    """At rest nothing is made, and nothing needs to be looked through."""
+    """At rest no objects are made, so no collection is needed."""
     gc.collect()
     before = gc.get_stats()[2]["collections"]
 

@@ -1,4 +1,4 @@
-"""What the journal keeps, and what it survives."""
+"""What the journal keeps, and which failures it survives."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MIB = 1024 * 1024
 
 @pytest.fixture
 def journal(tmp_path):
-    """A journal in a folder of its own."""
+    """A journal in a separate folder."""
     opened = Journal(str(tmp_path / "state"), 14 * DAY_S, 64 * MIB)
     yield opened
     opened.close()
@@ -43,7 +43,7 @@ def points(ident: str, *values, kind: str = "task", **more) -> SeriesPoints:
 
 
 def test_what_is_written_is_read_newest_first(journal):
-    """Entries come back whole, with their time and kind."""
+    """Entries come back complete, with their time and kind."""
     journal.add([entry(1.0, label="a"), entry(3.0, label="c"), entry(2.0, label="b")])
 
     found = journal.history()
@@ -56,7 +56,7 @@ def test_what_is_written_is_read_newest_first(journal):
 
 
 def test_entries_are_found_by_task_time_kind_and_number(journal):
-    """By pid, by part of a name in any case; bounds are inclusive."""
+    """By pid, or by part of a name in any case; bounds are inclusive."""
     journal.add([
         entry(1.0, "decision", pid=7, name="Über train.ipynb"),
         entry(2.0, "outcome", pid=8, name="other.py"),
@@ -78,7 +78,7 @@ def test_entries_are_found_by_task_time_kind_and_number(journal):
     "name", ["a\udcff\udc80.py", "日本.ipynb", "'; DROP TABLE entries; --", "%_", ""]
 )
 def test_any_name_of_a_file_can_be_written_and_found(journal, name):
-    """No UTF-8, other scripts, quotes and wild cards: names are data."""
+    """Invalid UTF-8, other scripts, quotes and wild cards: names are data."""
     journal.add([Entry(1.0, "death", {"name": name}, pid=7, name=name, path="/x/" + name)])
     journal.add((), [points("i", (1.0, 5.0, None), name=name, path="/x/" + name)])
 
@@ -88,7 +88,7 @@ def test_any_name_of_a_file_can_be_written_and_found(journal, name):
 
 
 def test_series_are_read_by_task_with_the_ceilings_above_it(journal):
-    """The task's own first, then those of its resources; of another task's none."""
+    """The task's series first, then those of its resources; none of another task."""
     journal.add((), [
         points("ram:", (1.0, 50.0, 100.0), kind="ram"),
         points("cgroup:/x", (1.0, 5.0, 10.0), (2.0, 6.0, 10.0), kind="cgroup"),
@@ -105,7 +105,7 @@ def test_series_are_read_by_task_with_the_ceilings_above_it(journal):
 
 
 def test_ceilings_are_linked_also_after_a_restart(tmp_path):
-    """A resource that an earlier daemon wrote is known to the next."""
+    """The next daemon knows a resource that an earlier one recorded."""
     folder = str(tmp_path)
     first = Journal(folder, DAY_S, MIB)
     first.add((), [points("ram:", (1.0, 50.0, 100.0), kind="ram")])
@@ -119,14 +119,14 @@ def test_ceilings_are_linked_also_after_a_restart(tmp_path):
 
 
 def test_a_number_that_json_lacks_is_no_point(journal):
-    """Infinite and undefined become unknown."""
+    """Infinite and undefined values become unknown."""
     journal.add((), [points("i", (1.0, float("inf"), float("nan")))])
 
     assert [[1.0, None, None, None]] == journal.series()[0]["points"]
 
 
 def test_what_is_too_old_is_forgotten(journal):
-    """Entries, points and series that have none left."""
+    """Entries, points, and series without points."""
     now = 100 * DAY_S
     journal.add(
         [entry(now - 15 * DAY_S), entry(now - 13 * DAY_S)],
@@ -140,7 +140,7 @@ def test_what_is_too_old_is_forgotten(journal):
 
 
 def test_a_clock_that_stands_far_ahead_costs_nothing_of_what_was_written(journal, tmp_path):
-    """Neither one that jumps while it is open, nor one that is wrong when the machine starts."""
+    """The clock may jump while the journal is open, or be wrong at the machine's start."""
     now = time.time()
     written = [entry(now - day * DAY_S) for day in range(1, 12)]
     journal.add(written, [points("i", (now - 11 * DAY_S, 1.0, None), (now, 1.0, None))])
@@ -159,7 +159,7 @@ def test_a_clock_that_stands_far_ahead_costs_nothing_of_what_was_written(journal
 
 
 def test_what_is_old_is_forgotten_after_a_long_absence_too(journal, tmp_path, monkeypatch):
-    """It ages with the time that is seen to pass, and at once with the next daemon."""
+    """Entries age with the time that passes, and at once for the next daemon."""
     now = time.time()
     journal.add([entry(now - day * DAY_S) for day in range(30, 40)])
     journal.close()
@@ -182,7 +182,7 @@ def test_what_is_old_is_forgotten_after_a_long_absence_too(journal, tmp_path, mo
 
 
 def test_what_is_too_much_is_forgotten_oldest_first(tmp_path):
-    """The newest stays, and the file does not grow beyond its bound."""
+    """The newest entries stay, and the file stays within its bound."""
     journal = Journal(str(tmp_path), 14 * DAY_S, MIB)
     for start in range(0, 100_000, 5000):
         many = [(float(t), float(t * 4096), None) for t in range(start, start + 5000)]
@@ -200,7 +200,7 @@ def test_what_is_too_much_is_forgotten_oldest_first(tmp_path):
 
 
 def test_bounds_too_small_to_keep_end_the_trimming(tmp_path):
-    """A bound below an empty file is no endless loop."""
+    """A bound below the size of an empty file causes no endless loop."""
     journal = Journal(str(tmp_path), DAY_S, 1)
     journal.add([entry(1.0)])
 
@@ -212,7 +212,7 @@ def test_bounds_too_small_to_keep_end_the_trimming(tmp_path):
 
 @pytest.mark.parametrize("damage", ["garbage", "middle", "truncated", "other"])
 def test_a_damaged_journal_is_set_aside_and_a_new_one_begun(tmp_path, damage):
-    """What is left of it is kept; the new one works."""
+    """The damaged file is kept, and the new one works."""
     path = tmp_path / "journal.db"
     first = Journal(str(tmp_path), DAY_S, 64 * MIB)
     first.add([entry(float(n), text="x" * 500) for n in range(2000)])
@@ -243,7 +243,7 @@ def test_a_damaged_journal_is_set_aside_and_a_new_one_begun(tmp_path, damage):
     "harm", ["DROP TABLE state", "ALTER TABLE entries RENAME data TO datum", "DROP TABLE points"]
 )
 def test_a_journal_that_lacks_what_is_written_is_set_aside(tmp_path, harm):
-    """It is of our version and whole, and nothing could ever be written into it."""
+    """It has the right version and is intact, but could never be written."""
     with contextlib.closing(Journal(str(tmp_path), 1e9, 1 << 20)) as journal:
         journal.add([entry(1.0)])
     with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as db, db:
@@ -257,7 +257,7 @@ def test_a_journal_that_lacks_what_is_written_is_set_aside(tmp_path, harm):
 
 
 def test_a_damaged_row_hides_no_other(tmp_path, monkeypatch):
-    """SQLite's check sees no bit that tips over inside a text: the rest is read, and acted on."""
+    """SQLite's check misses a flipped bit inside a text: the other rows are still read."""
     with contextlib.closing(Journal(str(tmp_path), 1e9, 1 << 20)) as journal:
         journal.add([entry(1.0), entry(2.0), entry(3.0)])
         for key in ("a", "b"):
@@ -273,7 +273,7 @@ def test_a_damaged_row_hides_no_other(tmp_path, monkeypatch):
 
 
 def test_where_no_pause_can_be_read_it_is_not_said_that_there_is_none(tmp_path, monkeypatch):
-    """Without a daemon: stopped tasks are searched for if both copies are damaged."""
+    """Without a daemon, both copies damaged: `resume` searches for stopped tasks."""
     monkeypatch.setenv("WATCHDOG_STATE_DIR", str(tmp_path))
     monkeypatch.setenv("WATCHDOG_RUNTIME_DIR", str(tmp_path / "run"))
     (tmp_path / "paused.json").write_text("{bad")
@@ -284,7 +284,7 @@ def test_where_no_pause_can_be_read_it_is_not_said_that_there_is_none(tmp_path, 
 
 
 def test_only_a_few_damaged_journals_are_kept(tmp_path):
-    """The newest three."""
+    """The newest three are kept."""
     for n in range(5):
         (tmp_path / f"journal.db.damaged-2020010{n}-000000").write_bytes(b"old")
     (tmp_path / "journal.db").write_bytes(b"garbage, certainly no database" * 100)
@@ -303,7 +303,7 @@ def test_state_is_kept(journal):
     assert journal.load_state("other") is None
 
 
-# The thread before it
+# The writer thread
 
 
 @pytest.fixture
@@ -327,7 +327,7 @@ def ask(writer, job):
 
 
 def test_a_disk_that_hangs_makes_a_crowd_wait_no_longer_than_one(writer):
-    """500 ends in one moment: the looks go on, and all of it is written when the disk has."""
+    """500 ends at once: sampling continues, and all of them are recorded when the disk answers."""
     hung, go_on = threading.Event(), threading.Event()
 
     def hang(_: Journal) -> None:
@@ -345,13 +345,13 @@ def test_a_disk_that_hangs_makes_a_crowd_wait_no_longer_than_one(writer):
     finally:
         go_on.set()
 
-    # Before, each of them waited 0.02 s: 10 s together.
+    # Before the fix each of them waited 0.02 s: 10 s together.
     assert sum(spent) < 5
     until(lambda: writer.write_durably([entry(time.time(), label="last")], 1.0))
 
 
 def test_what_has_to_be_kept_waits_for_one_question_and_not_for_a_crowd(writer):
-    """A decision, and the note of a pause, come before whoever merely wants to read."""
+    """A decision or a pause's record comes before clients that only read."""
     began, go_on, order = threading.Event(), threading.Event(), []
 
     def first(_: Journal) -> None:
@@ -374,7 +374,7 @@ def test_what_has_to_be_kept_waits_for_one_question_and_not_for_a_crowd(writer):
 
 
 def test_nothing_is_read_for_a_client_that_has_gone(writer):
-    """Nor is it told anything."""
+    """It also gets no answer."""
     told, read = [], []
     go_on = threading.Event()
     writer.submit(lambda _: go_on.wait(60))
@@ -388,7 +388,7 @@ def test_nothing_is_read_for_a_client_that_has_gone(writer):
 
 
 def test_a_durable_entry_is_on_the_disk_when_it_returns(writer, tmp_path):
-    """Another connection sees it, without any end of the first."""
+    """Another connection sees it while the first is still open."""
     assert writer.write_durably([entry(time.time(), label="x")], 10)
 
     other = sqlite3.connect(tmp_path / "state" / "journal.db")
@@ -397,7 +397,7 @@ def test_a_durable_entry_is_on_the_disk_when_it_returns(writer, tmp_path):
 
 
 def test_what_was_handed_over_is_there_for_the_next_question(writer):
-    """A question sees every entry before it, although entries are written in batches."""
+    """A query sees every earlier entry, although entries are written in batches."""
     now = time.time()
     writer.add(entry(now))
     writer.add_series([points("i", (now, 5.0, None))])
@@ -407,7 +407,7 @@ def test_what_was_handed_over_is_there_for_the_next_question(writer):
 
 
 def test_the_end_writes_everything_out(tmp_path):
-    """Nothing that was handed over is lost by a clean end."""
+    """A clean end loses nothing that was submitted."""
     writer = JournalWriter(str(tmp_path), DAY_S, MIB, lambda: None)
     writer.open()
     writer.add(entry(time.time()))
@@ -419,7 +419,7 @@ def test_the_end_writes_everything_out(tmp_path):
 
 
 def test_a_journal_that_cannot_be_opened_is_said(tmp_path):
-    """The folder is a file: a fault, and whoever asks for the history is told."""
+    """The folder is a file: the fault says so, and a history query gets the error."""
     (tmp_path / "state").write_text("a file")
     writer = JournalWriter(str(tmp_path / "state"), DAY_S, MIB, lambda: None)
     assert writer.open() is None
@@ -435,14 +435,14 @@ def test_a_journal_that_cannot_be_opened_is_said(tmp_path):
 
 
 def test_a_full_disk_degrades_and_recovers(writer):
-    """While nothing can be written the fault stands; afterwards nothing is missing."""
+    """While nothing can be written the fault stays; afterwards nothing is missing."""
     limit_pages(writer, 1)
     now = time.time()
     big = [entry(now - n, "decision", text="x" * 2000) for n in range(50)]
     assert not writer.write_durably(big, 10)
     assert writer.fault is not None
 
-    # The limit was of the connection that failed; the next attempt opens another.
+    # The limit belongs to the failed connection; the next attempt opens another.
     assert writer.write_durably([entry(now)], 10)
 
     assert writer.fault is None
@@ -451,7 +451,7 @@ def test_a_full_disk_degrades_and_recovers(writer):
 
 
 def limit_pages(writer, extra: int) -> None:
-    """As a full disk: SQLite may add this many pages and no more."""
+    """Simulate a full disk: SQLite may add this many pages and no more."""
 
     def limit(journal):
         pages = journal._db.execute("PRAGMA page_count").fetchone()[0]
@@ -461,7 +461,7 @@ def limit_pages(writer, extra: int) -> None:
 
 
 def test_an_entry_that_cannot_be_written_blocks_no_other(writer):
-    """A number beyond SQLite's is left out and noted; the next entries are written."""
+    """A number beyond SQLite's range is dropped and noted; the next entries are recorded."""
     assert writer.write_durably([Entry(1.0, "incident", {}, pid=2**80)], 10)
     now = float(int(time.time()))
     assert writer.write_durably([entry(now)], 10)
@@ -471,7 +471,7 @@ def test_an_entry_that_cannot_be_written_blocks_no_other(writer):
 
 
 def test_an_entry_that_cannot_be_written_takes_no_other_along(writer):
-    """What is handed over together with it, before and behind, is written."""
+    """The entries before and after it in the same batch are recorded."""
     now = float(int(time.time()))
     broken = Entry(now, "incident", {}, pid=2**80)
     circle: dict = {}
@@ -487,7 +487,7 @@ def test_an_entry_that_cannot_be_written_takes_no_other_along(writer):
 
 
 def test_a_group_whose_name_is_no_utf8_is_a_series_like_others(tmp_path):
-    """Any byte may stand in the name of a group or a folder; what is written with it stays."""
+    """The name of a group or folder may hold any byte; entries of the same batch stay."""
     odd = "cgroup:/jobs/\udcff\udcfe"
     with contextlib.closing(Journal(str(tmp_path), 1e9, 1 << 20)) as journal:
         journal.add(
@@ -506,7 +506,7 @@ def test_a_group_whose_name_is_no_utf8_is_a_series_like_others(tmp_path):
 
 
 def test_what_is_written_is_synced_now_and_then_without_a_decision(tmp_path, monkeypatch):
-    """A disk that has failed takes everything until then: that is to be known, and told, soon."""
+    """A failed disk may lose everything since the last sync, so the daemon must notice it soon."""
     said: list[str] = []
 
     def synced() -> bool:
@@ -516,7 +516,7 @@ def test_what_is_written_is_synced_now_and_then_without_a_decision(tmp_path, mon
         return found
 
     with contextlib.closing(Journal(str(tmp_path), 1e9, 1 << 20)) as journal:
-        journal._db.set_trace_callback(said.append)  # fsync itself is SQLite's and the kernel's
+        journal._db.set_trace_callback(said.append)  # fsync itself is up to SQLite and the kernel
         began, after_s = time.monotonic(), 0.0
         monkeypatch.setattr(time, "monotonic", lambda: began + after_s)
 
@@ -528,7 +528,7 @@ def test_what_is_written_is_synced_now_and_then_without_a_decision(tmp_path, mon
 
 
 def test_a_question_that_fails_is_answered_with_its_error(writer):
-    """And the thread lives on."""
+    """The thread keeps running."""
 
     def bad(_):
         raise KeyError("x")
@@ -539,7 +539,7 @@ def test_a_question_that_fails_is_answered_with_its_error(writer):
 
 
 def test_nothing_is_done_while_there_is_nothing_to_write(tmp_path, monkeypatch):
-    """And what comes at rest is written by the first turn after its time."""
+    """Entries at rest are written by the first turn after their delay."""
     from watchdog_app.history import writer as journal_writer
 
     monkeypatch.setattr(journal_writer, "_AT_REST_S", 0.05)
@@ -558,7 +558,7 @@ def test_nothing_is_done_while_there_is_nothing_to_write(tmp_path, monkeypatch):
     writer.close(10)
 
 
-# Which points are kept
+# Points that are kept
 
 
 def keep(values, unit: str = "bytes", pace=lambda t: Pace.REST) -> list[tuple[float, float]]:
@@ -585,20 +585,22 @@ HOUR = range(3600)
     ],
 )
 def test_a_series_costs_as_many_points_as_it_moves(values, pace, least, most):
-    """A point in five minutes at rest, one in seconds where it moves, each sample near a limit."""
+    """One point in five minutes at rest, one in seconds while it moves, each sample near
+    a limit.
+    """
     unit = "celsius" if pace is Pace.CALM else "bytes"
 
     assert least <= len(keep(values, unit, lambda _: pace)) <= most
 
 
 def test_the_last_sample_before_a_move_is_kept():
-    """A straight line between the points would else invent a slow growth."""
+    """Otherwise a straight line between the points would show a slow growth."""
     kept = keep([(t, 100 * MIB) for t in range(100)] + [(100, 300 * MIB)])
     assert [(0.0, 100 * MIB), (99.0, 100 * MIB), (100.0, 300 * MIB)] == kept
 
 
 def test_in_an_alarm_every_sample_is_kept_with_the_minute_before():
-    """What was left out is written when it becomes interesting."""
+    """Samples that were left out are written when an alarm begins."""
     kept = keep(
         ((t, 100 * MIB) for t in range(130)), pace=lambda t: Pace.ALARM if t >= 120 else Pace.REST
     )
@@ -606,20 +608,20 @@ def test_in_an_alarm_every_sample_is_kept_with_the_minute_before():
 
 
 def test_a_clock_that_was_set_back_starts_the_series_anew():
-    """No point is lost and none is out of order within its part."""
+    """No point is lost, and each part is in order."""
     kept = keep([(100, 1), (101, 1), (50, 1), (51, 1)], unit="celsius")
     assert [100.0, 50.0] == [t for t, _ in kept]
 
 
 def test_a_limit_that_moves_is_kept():
-    """Replaying needs to know it."""
+    """A replay needs the limit."""
     thinner = Downsampler()
     thinner.add("x", Point(0.0, 5.0, 10.0), "bytes", Pace.REST)
     assert 0 < len(thinner.add("x", Point(6.0, 5.0, 20.0), "bytes", Pace.REST))
 
 
 def test_series_that_are_gone_are_forgotten():
-    """Memory does not grow with the number of processes that ever were."""
+    """Memory does not grow with the number of past processes."""
     thinner = Downsampler()
     for key in range(100):
         thinner.add(key, Point(0.0, 1.0), "bytes", Pace.REST)
@@ -630,11 +632,11 @@ def test_series_that_are_gone_are_forgotten():
     assert 1 == len(thinner.add(6, Point(1.0, 1.0), "bytes", Pace.REST))
 
 
-# What else may happen to its file
+# Other failures of the journal's file
 
 
 def test_a_pause_is_written_again_when_the_disk_has_room(world):
-    """The disk takes nothing while the task is paused; later the next daemon knows it."""
+    """The disk is full during the pause; later the next daemon knows the pause."""
     (world.folder / "state").write_text("in the way")
     client = world.start()
     pid = world.sleeper("held.py")
@@ -648,7 +650,7 @@ def test_a_pause_is_written_again_when_the_disk_has_room(world):
 
 
 def test_a_removed_journal_is_begun_anew(world):
-    """rm under a running daemon: the log says it, and a pause is known all the same."""
+    """rm under a running daemon: the log reports it, and the pause is still known."""
     client = world.start()
     pid = world.sleeper("held.py")
     client.call("task.pause", task=str(pid))
@@ -662,7 +664,7 @@ def test_a_removed_journal_is_begun_anew(world):
 
 
 def stored_pauses(world) -> dict:
-    """What the copy of the state folder says."""
+    """The pauses in the state folder's copy."""
     try:
         return json.loads((world.folder / "state" / "paused.json").read_text())["pauses"]
     except OSError:
@@ -671,7 +673,7 @@ def stored_pauses(world) -> dict:
 
 @pytest.mark.parametrize("how", ["as it is", "no index can be made"])
 def test_a_journal_that_was_not_closed_is_read_where_nothing_can_be_written(tmp_path, how):
-    """Killed, and the disk is full: what stands in the log beside the file is read too."""
+    """Killed with a full disk: the write-ahead log is read too."""
     journal = Journal(str(tmp_path / "live"), DAY_S, MIB)
     journal.save_state("x", {"n": 1})
     folder = tmp_path / "left"
@@ -686,7 +688,7 @@ def test_a_journal_that_was_not_closed_is_read_where_nothing_can_be_written(tmp_
 
 
 def test_a_number_that_is_no_pid_finds_nothing(journal):
-    """Thirty digits are more than SQLite's numbers hold."""
+    """Thirty digits exceed SQLite's integers."""
     journal.add([entry(1.0, pid=7)], [points("b:7:1", (1.0, 4.0, None), pid=7)])
 
     assert [] == journal.history(task="9" * 30)

@@ -1,4 +1,4 @@
-"""A training in a worker below a launcher: its end names the rescue that exists."""
+"""A training in a worker of a launcher: the report of its end names its rescue."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ for step in range(91, 10**6):
     if os.path.exists("grow"):
         kept.append(bytearray(b"x") * 5_000_000)
 """
-# As torchrun and multiprocessing: it starts the program that trains, and waits for it.
+# Like torchrun and multiprocessing, it starts the training program and waits for it.
 LAUNCHES = """
 import subprocess, sys, time
 status = subprocess.call([sys.executable, "trains.py"])
@@ -54,7 +54,7 @@ def deaths(client):
 def test_the_rescue_of_a_worker_is_named_whether_its_launcher_lives_or_dies(
     world, group, ends, kernel
 ):
-    """In the journal, in `explain` of the launcher, and never "no agent that could have saved"."""
+    """In the journal and in `explain` of the launcher, never "no agent that could have saved"."""
     client = world.start()
     launcher, worker = launch(world, group, ends=ends)
 
@@ -76,7 +76,7 @@ def test_the_rescue_of_a_worker_is_named_whether_its_launcher_lives_or_dies(
         assert "/r/rescue-90" in answer["death_text"]
     if kernel:
         assert found[0]["memory"]
-        for entry in found[1:]:  # of the launcher, which says that it ended by itself
+        for entry in found[1:]:  # those of the launcher, which exited by its own choice
             told = [each["text"] for each in entry["evidence"] if each["source"] == "worker"]
             assert [True] == [f"process {worker}) was killed by the kernel" in one for one in told]
 
@@ -89,7 +89,7 @@ time.sleep(600)
 
 
 def test_a_worker_that_is_alone_in_its_group_is_described_by_its_own_figures(world, group):
-    """Its launcher lives outside: neither its memory nor the machine's count of kills is meant."""
+    """Its launcher lives outside: its memory and the machine's kill count do not apply."""
     client = world.start()
     (world.folder / "trains.py").write_text(TRAINS)
     command = group.command([sys.executable, str(world.folder / "trains.py")])

@@ -1,4 +1,4 @@
-"""The daemon's memory stays in memory, as far as the system allows it, and it is said how far."""
+"""The daemon locks its memory as far as the system allows, and says how far."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ kept = bytearray(2**22)  # what is taken afterwards can still be had
 
 
 def locked(limit: int, *, allowed: bool = False) -> tuple[int, int, str]:
-    """A process under this limit locks itself: (kB locked, kB that it grew, what it says)."""
+    """Lock a process's memory under this limit: (kB locked, kB grown, its message)."""
     argv = [sys.executable, "-c", LOCK, str(limit)]
     if not allowed:
         if os.getuid() == 0 and not shutil.which("setpriv"):
@@ -46,7 +46,7 @@ def locked(limit: int, *, allowed: bool = False) -> tuple[int, int, str]:
 
 @pytest.mark.parametrize("limit_kb", [0, 64, 4096])
 def test_a_low_limit_is_used_up_and_said(limit_kb):
-    """As much as may be locked is; the rest, what that means and how to allow it are told."""
+    """It locks up to the limit; the message names the rest, its effect and how to allow it."""
     count, grown, said = locked(limit_kb * 1024)
 
     assert limit_kb == count
@@ -56,7 +56,7 @@ def test_a_low_limit_is_used_up_and_said(limit_kb):
 
 
 def test_what_is_locked_is_said_with_the_limit_and_both_ways_to_raise_it():
-    """The limit of a user's service is that of their manager: limits.conf would not help."""
+    """The limit of a user's service is that of the user's manager: limits.conf would not help."""
     said = own_process.lock_limit_warning(120 * 2**20, 25 * 2**20)
 
     assert said.startswith("25.0 MiB")
@@ -66,7 +66,7 @@ def test_what_is_locked_is_said_with_the_limit_and_both_ways_to_raise_it():
 
 
 def test_locking_all_of_it_does_not_make_it_grow():
-    """What was never touched stays out: the budget of resident memory holds."""
+    """Untouched pages stay unmapped: the budget of resident memory holds."""
     if os.getuid() != 0:
         pytest.skip("locking without limit takes root")
 
@@ -79,7 +79,7 @@ def test_locking_all_of_it_does_not_make_it_grow():
 
 @pytest.mark.parametrize(("score", "told"), [(None, False), (-900, False), (0, True), (100, True)])
 def test_the_order_of_killing_is_told_where_it_is_not_in_our_favour(score, told):
-    """A user may not lower it; the log says what that means."""
+    """A user may not lower it; the log explains the effect."""
     said = own_process.oom_score_warning(score)
 
     assert told == (said is not None)

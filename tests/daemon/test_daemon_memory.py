@@ -1,4 +1,4 @@
-"""Real memory groups: of what a task died, and a pause before it does."""
+"""Real memory groups: the cause of a task's death, and a pause before it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ while True:
 
 
 def test_a_kill_by_the_kernel_is_told_as_one_also_without_an_agent(world, group):
-    """Who died, that the kernel did it, and of which limit."""
+    """The entry names the task, the kernel and the limit."""
     world.start()
     pid = world.script(GROW.format(rate=60), "leak-of-this-test.py", group)
     world.seen(pid)
@@ -34,7 +34,7 @@ def test_a_kill_by_the_kernel_is_told_as_one_also_without_an_agent(world, group)
 
 
 def test_a_kill_elsewhere_is_not_taken_for_the_cause(world, group):
-    """A script that ends while the kernel kills another one: it simply ended."""
+    """A script that ends while the kernel kills another one has simply ended."""
     world.start()
     leak = world.script(GROW.format(rate=100), "leak-of-this-test.py", group)
     quiet = world.sleeper("quiet-of-this-test.py")
@@ -49,7 +49,7 @@ def test_a_kill_elsewhere_is_not_taken_for_the_cause(world, group):
 
 
 def test_a_killed_worker_of_a_task_that_lives_is_told(world, group):
-    """The task may wait for it for ever, and says nothing by itself."""
+    """The task may wait for its worker for ever without a message."""
     world.start()
     code = (
         "import os, time\nif os.fork() == 0:\n    time.sleep(3)\n"
@@ -68,7 +68,7 @@ def test_a_killed_worker_of_a_task_that_lives_is_told(world, group):
 
 
 def test_the_last_resort_is_taken_written_down_and_can_be_undone(world, group):
-    """Paused before the limit, decision before outcome, with the figures that decided."""
+    """It is paused before the limit, and the decision, with its figures, precedes the outcome."""
     world.config.write_text(
         "[actions]\nnotify = false\ncheckpoint = false\npause = false\n"
         '[[rule]]\ntask = "hold-of-this-test.py"\npause = true\n'

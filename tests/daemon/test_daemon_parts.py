@@ -1,4 +1,4 @@
-"""Parts of the daemon that no healthy machine shows: faults, strangers, failures of its own."""
+"""Parts of the daemon in rare situations: faults, unknown processes, internal errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from watchdog_app.machine.sensors.triggers import Triggers
 
 @pytest.fixture
 def said(tmp_path):
-    """A log and what it has said."""
+    """A log, and a function that reads its text."""
     path = tmp_path / "log"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT)
     yield Log(fd=fd), path.read_text
@@ -41,7 +41,7 @@ def said(tmp_path):
 
 
 def test_a_fault_is_said_once(said):
-    """The same again adds no line; its end does."""
+    """The same fault adds no line; its end does."""
     log, text = said
     faults = Faults(log)
 
@@ -69,7 +69,7 @@ def test_a_step_that_fails_ends_nothing_and_is_shown(said):
 
 
 def test_a_line_of_the_log_stays_one_line(said):
-    """Whatever a file is called; values with blanks are quoted."""
+    """This holds for any file name; values with blanks are quoted."""
     log, text = said
 
     log.info("seen", name='a\nb\x1b[2J"c', path="/x y", count=3)
@@ -80,7 +80,7 @@ def test_a_line_of_the_log_stays_one_line(said):
 
 
 def test_the_file_of_the_log_is_begun_anew_when_it_is_full(tmp_path):
-    """That one alone which `watchdog start` gives: not what somebody else sends it to."""
+    """Only the file that `watchdog start` opens is rotated, not a redirection by the user."""
     path, other = tmp_path / "daemon.log", tmp_path / "other"
     sizes = []
     for place in (path, other):
@@ -100,7 +100,9 @@ def test_the_file_of_the_log_is_begun_anew_when_it_is_full(tmp_path):
 
 
 def test_a_machine_that_cannot_be_read_is_a_fault_until_it_can(said, tmp_path):
-    """No /proc/meminfo: nothing to watch by; said, and tried again."""
+    """Without /proc/meminfo nothing can be watched: the fault says so, and the next
+    sample retries.
+    """
     log, _ = said
     (tmp_path / "proc").mkdir()
     poller = Poller(lambda error: None)
@@ -119,7 +121,7 @@ def test_a_machine_that_cannot_be_read_is_a_fault_until_it_can(said, tmp_path):
 
 
 def test_a_callback_that_fails_keeps_no_other_from_being_called():
-    """Both descriptors are ready; the first raises."""
+    """Both descriptors are ready, and the first callback raises."""
     errors, called = [], []
     poller = Poller(errors.append)
     pairs = [socket.socketpair() for _ in range(2)]
@@ -138,7 +140,7 @@ def test_a_callback_that_fails_keeps_no_other_from_being_called():
 
 
 def test_a_waker_ends_the_wait_however_often_it_was_called():
-    """From another thread or a signal handler; a full pipe is no error."""
+    """Another thread or a signal handler may call it; a full pipe is not an error."""
     poller = Poller(lambda error: None)
     waker = Waker(poller)
     for _ in range(100_000):
@@ -153,7 +155,7 @@ def test_a_waker_ends_the_wait_however_often_it_was_called():
 
 
 def test_a_worker_returns_values_and_errors_in_order():
-    """And finishes what was submitted before it ends."""
+    """It finishes the submitted jobs before it ends."""
     worker = Worker()
     found = []
 
@@ -195,28 +197,28 @@ TASKS = (
 @pytest.mark.parametrize(
     ("wanted", "pid"),
     [
-        ("10", 10),  # a pid before a name
+        ("10", 10),  # a pid comes before a name
         ("12", 10),  # a worker
         ("40", 40),
         ("1234abcd", 10),
-        ("1234", None),  # digits are a pid: no beginning of a kernel id
-        ("4711", None),  # no script of that name
+        ("1234", None),  # digits are a pid, not the start of a kernel id
+        ("4711", None),  # a number never matches a script's name
         (" 4711 ", None),
         ("04711", None),
-        ("8765", None),  # no kernel id either
-        ("123456789012345", None),  # longer than any pid: no part of a name
+        ("8765", None),  # a number is not a kernel id either
+        ("123456789012345", None),  # longer than any pid, but still no part of a name
         ("/a/4711", 60),
         ("060", 60),
         ("1234a", 10),
         ("5678e", 20),
         ("/b/Train.ipynb", 20),
-        ("train.ipynb", 10),  # case tells two apart
+        ("train.ipynb", 10),  # the case distinguishes the two
         ("Train.ipynb", 20),
         ("eval", 30),
         ("EVALUATE.PY", 30),
         ("luate", 30),
         (" evaluate.py ", 30),
-        ("TRAIN.ipynb", None),  # fits two
+        ("TRAIN.ipynb", None),  # matches two
         ("train", None),
         ("/a/", None),
         ("", None),
@@ -226,7 +228,7 @@ TASKS = (
     ],
 )
 def test_a_name_finds_its_task(wanted, pid):
-    """The more exact wins; what fits several fits none."""
+    """The more exact match wins; a name that matches several tasks is refused."""
     try:
         found = find_task(wanted, TASKS).key.pid
     except TaskNotFound:
@@ -235,7 +237,7 @@ def test_a_name_finds_its_task(wanted, pid):
 
 
 def test_a_pid_that_is_not_found_says_how_a_script_of_that_name_is_meant():
-    """A number is a pid and nothing else; the tasks there are follow."""
+    """A number is always a pid; the existing tasks follow as candidates."""
     with pytest.raises(TaskNotFound) as refused:
         find_task("4711", TASKS)
 
@@ -275,7 +277,9 @@ def a_guard(pid, start_time, name, group):
 
 
 def test_no_look_waits_for_a_supervisor_that_is_being_started(monkeypatch):
-    """A new supervisor of a guard takes seconds where memory runs out: looks go on meanwhile."""
+    """Starting a new supervisor takes seconds when memory is short; sampling continues
+    meanwhile.
+    """
     guard = a_guard(7, 8, "hog.py", f"/x/{cgroup.PREFIX}7.8")
     begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
@@ -299,7 +303,9 @@ def test_no_look_waits_for_a_supervisor_that_is_being_started(monkeypatch):
 
 @pytest.fixture
 def crowd(monkeypatch):
-    """Forty tasks beside a guard that the last of them is in; nobody may wait for the kernel."""
+    """Forty tasks and a guard that contains the last of them; waiting for the kernel fails the
+    test.
+    """
     tasks = [task(pid, f"fit{pid}.py", workers=(pid + 1,)) for pid in range(1000, 1080, 2)]
     inside = {tasks[-1].key.pid: f"/x/{cgroup.PREFIX}7-8/below"}
     guard = a_guard(7, 8, "hog.py", f"/x/{cgroup.PREFIX}7-8")
@@ -313,7 +319,7 @@ def crowd(monkeypatch):
 
 
 def test_a_guard_that_refuses_and_calms_by_turns_is_reported_once(monkeypatch):
-    """A library frees and asks again many times a second; a stop and its end are always news."""
+    """A library may free and ask again many times a second; a stop and its end are always news."""
     name = f"{cgroup.PREFIX}7.8"
     monkeypatch.setattr(process, "adopt_orphans", lambda: None)
     told = []
@@ -331,7 +337,7 @@ def test_a_guard_that_refuses_and_calms_by_turns_is_reported_once(monkeypatch):
 
 
 def test_a_rescue_of_all_looks_at_the_guards_once(crowd):
-    """Not once for each task; the one that is held is refused, with why."""
+    """Not once per task; the task that is stopped at its limit is refused with the reason."""
     nobody = SimpleNamespace(connected_in=lambda _: [], request_checkpoint=lambda *_: [])
     parts = SimpleNamespace(
         observer=SimpleNamespace(tasks=lambda: crowd.tasks), guards=crowd.guards, executor=nobody,
@@ -369,7 +375,7 @@ def test_a_save_is_refused_of_a_task_that_is_stopped_now_not_at_the_last_sample(
 
 
 def test_who_is_under_a_guard_is_known_from_the_look_and_the_kernel_is_not_asked(crowd):
-    """A read of /proc/PID/cgroup can wait for minutes; what was moved by hand is followed."""
+    """A read of /proc/PID/cgroup can block for minutes; a move by hand is followed."""
     first, last = crowd.tasks[0].key, crowd.tasks[-1].key
     crowd.guards.refresh()
     before = crowd.guards.get(first), crowd.guards.get(last)
@@ -387,7 +393,7 @@ def test_who_is_under_a_guard_is_known_from_the_look_and_the_kernel_is_not_asked
 
 
 def test_a_pipe_in_the_place_of_a_guards_record_is_no_record(tmp_path):
-    """Nobody waits for who would write into it."""
+    """The reader must not wait for a writer of the pipe."""
     os.mkfifo(tmp_path / "guard.json")
     found = []
     reader = threading.Thread(target=lambda: found.append(record.read(str(tmp_path))), daemon=True)

@@ -1,4 +1,4 @@
-"""Pauses over the end of a daemon, and over everything else that can happen to a process."""
+"""Pauses across the end of a daemon, and across other events of the process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INTENT = Pause(ROOT, "train.py", "why", intended=(ROOT, WORKER))
 
 
 def states(**found):
-    """State by pid; None where it is gone."""
+    """A function from key to state; None for a process that is gone."""
     return lambda key: found.get(f"p{key.pid}")
 
 
@@ -35,13 +35,13 @@ class Standing:
             self.pauses.add(pause)
 
     def ended(self, **found):
-        """Pauses that are over in these states."""
+        """Pauses that have ended in these states."""
         self._states = found
         return self.pauses.remove_ended()
 
 
 def test_a_pause_that_stands_is_remembered_as_it_was(tmp_path):
-    """Every process, the method, the reason."""
+    """Every process, the method and the reason."""
     file.write(str(tmp_path), file.encode_file("boot", [PAUSE]))
     where = str(tmp_path), str(tmp_path / "none")
 
@@ -60,7 +60,7 @@ def test_a_pause_that_stands_is_remembered_as_it_was(tmp_path):
     ],
 )
 def test_a_pause_that_does_not_stand_is_forgotten(stored, now):
-    """Gone, or running again."""
+    """The process is gone or runs again."""
     assert still_paused(stored, now) is None
 
 
@@ -75,7 +75,7 @@ def test_a_pause_that_does_not_stand_is_forgotten(stored, now):
     ],
 )
 def test_a_copy_of_nonsense_is_not_believed(tmp_path, damage):
-    """Whatever lies on the disk: it is said that nothing is known."""
+    """Any content of the file raises an error that says it cannot be read."""
     value = json.loads(file.encode_file("boot", [PAUSE]))
     (tmp_path / file.FILE).write_text(json.dumps({**value, **damage}))
 
@@ -84,13 +84,13 @@ def test_a_copy_of_nonsense_is_not_believed(tmp_path, damage):
 
 
 def test_a_pause_cut_short_is_known_by_what_it_stopped():
-    """Killed between the first signal and the last: what is stopped is ours to resume."""
+    """The daemon was killed between two signals: the next one may resume what is stopped."""
     found = still_paused(INTENT, states(p10="T", p11="S"))
     assert (ROOT,) == found.paused.keys
 
 
 def test_a_process_that_waits_for_the_disk_is_still_paused(tmp_path):
-    """It stops when the disk has answered: the pause is not forgotten before."""
+    """It stops when the disk answers; the pause is kept until then."""
     held = Standing(tmp_path, PAUSE)
 
     assert [] == held.ended(p10="D", p11="S")
@@ -100,7 +100,7 @@ def test_a_process_that_waits_for_the_disk_is_still_paused(tmp_path):
 
 
 def test_what_had_stopped_and_was_frozen_then_is_still_paused(tmp_path):
-    """A guard's group in cgroup v1: all of it waits in the kernel, as it seems."""
+    """A guard's group in cgroup v1: all of it seems to wait in the kernel."""
     held = Standing(tmp_path, PAUSE)
 
     assert [] == held.ended(p10="T", p11="T")
@@ -109,7 +109,7 @@ def test_what_had_stopped_and_was_frozen_then_is_still_paused(tmp_path):
 
 
 def test_a_worker_alone_that_is_stopped_keeps_the_pause(tmp_path):
-    """Somebody resumed the root by hand: the rest is still ours to resume."""
+    """The user resumed the root by hand: watchdog may still resume the rest."""
     held = Standing(tmp_path, PAUSE)
 
     assert [] == held.ended(p10="S", p11="T")
@@ -117,7 +117,7 @@ def test_a_worker_alone_that_is_stopped_keeps_the_pause(tmp_path):
 
 
 def test_a_second_pause_adds_what_it_stopped(tmp_path):
-    """Workers that came later are resumed with the others."""
+    """Workers that appeared later are resumed with the others."""
     held = Standing(tmp_path, PAUSE)
     late = ProcessKey(12, 102)
 
@@ -133,7 +133,7 @@ FAMILY = [(ROOT, False), (WORKER, True), (CHILD, False)]
 
 
 def intended(folder, *before: Pause) -> Pause:
-    """What is written down before the first signal of a pause."""
+    """The record that is written before the first signal of a pause."""
     held = Standing(folder, *before)
     assert held.pauses.record_intent(TASK, FAMILY, "why", 1.0)
     (found,) = file.read((str(folder / "run"), str(folder / "none")), "boot")
@@ -141,7 +141,7 @@ def intended(folder, *before: Pause) -> Pause:
 
 
 def test_a_pause_cut_short_wakes_whom_it_stopped_and_no_other(tmp_path):
-    """A child that is no Python is among them; who was stopped before the pause is not."""
+    """A child that is not Python is included; a process that was stopped before is not."""
     stored = intended(tmp_path)
 
     found = still_paused(stored, states(p10="T", p11="T", p12="T"))
@@ -150,7 +150,7 @@ def test_a_pause_cut_short_wakes_whom_it_stopped_and_no_other(tmp_path):
 
 
 def test_a_second_pause_cut_short_forgets_nothing_of_the_first(tmp_path):
-    """The intent keeps what was stopped, and adds to it what is found stopped."""
+    """The intent keeps the processes of the first pause, and adds those found stopped."""
     stored = intended(tmp_path, PAUSE)
 
     found = still_paused(stored, states(p10="S", p11="T", p12="T"))
@@ -169,7 +169,7 @@ def test_a_second_pause_cut_short_forgets_nothing_of_the_first(tmp_path):
     ],
 )
 def test_who_was_paused_and_looks_asleep_is_on_its_way_to_stop(state, held, stopping, shown):
-    """What a guard has frozen (cgroup v2) takes the signal afterwards: nobody has resumed it."""
+    """A frozen process (cgroup v2) stops only after the freeze: it was not resumed."""
     sample = ProcessSample(ROOT, 1, state, 0, None, 0, None, 0.0)
     other = replace(TASK, key=WORKER, members=(replace(sample, key=WORKER, state="S"),))
 
@@ -182,7 +182,7 @@ def test_who_was_paused_and_looks_asleep_is_on_its_way_to_stop(state, held, stop
 
 
 def test_a_debugger_ends_no_pause(tmp_path):
-    """State t: it stays ours to resume, now and after a restart."""
+    """In state t the task stays paused by watchdog, now and after a restart."""
     held = Standing(tmp_path, PAUSE)
 
     assert [] == held.ended(p10="t", p11="t")

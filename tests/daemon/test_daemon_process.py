@@ -19,7 +19,7 @@ SLEEP = "import time\nwhile True:\n    time.sleep(0.1)\n"
 
 
 def test_the_daemon_answers_with_what_runs(world):
-    """A script that was started shows up with its name, its memory and its state."""
+    """A started script appears with its name, its memory and its state."""
     client = world.start()
     pid = world.script(SLEEP, "train_me.py")
 
@@ -39,7 +39,7 @@ def test_the_daemon_answers_with_what_runs(world):
 
 
 def test_it_ends_cleanly_when_told_to(world):
-    """SIGTERM: exit code 0, the socket is gone, the lock is free."""
+    """SIGTERM: exit code 0, the socket is removed, the lock is free."""
     world.start()
 
     assert 0 == world.end()
@@ -49,7 +49,7 @@ def test_it_ends_cleanly_when_told_to(world):
 
 
 def test_a_client_can_end_it(world):
-    """`stop` is answered, and then the daemon ends with exit code 0."""
+    """`stop` is answered, and then the daemon exits with code 0."""
     client = world.start()
 
     assert {} == client.call("stop")
@@ -58,7 +58,7 @@ def test_a_client_can_end_it(world):
 
 
 def test_a_second_daemon_is_refused(world):
-    """It names the one that runs, and that one goes on."""
+    """The message names the running daemon, which continues."""
     client = world.start()
 
     second = world.command("run")
@@ -69,7 +69,7 @@ def test_a_second_daemon_is_refused(world):
 
 
 def test_a_killed_daemon_leaves_nothing_in_the_way(world):
-    """After kill -9 the socket's file is there; the next daemon replaces it."""
+    """After kill -9 the socket's file remains; the next daemon replaces it."""
     world.start()
     world.kill()
     assert os.path.exists(world.socket)
@@ -95,7 +95,7 @@ def test_folder_socket_and_journal_are_private(world):
 
 
 def test_a_folder_that_is_a_link_is_refused(world, tmp_path):
-    """Somebody may have laid a link in /tmp: nothing is written through it."""
+    """Another user may have created a link in /tmp: the daemon writes nothing through it."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "run").symlink_to(tmp_path / "elsewhere")
 
@@ -108,7 +108,7 @@ def test_a_folder_that_is_a_link_is_refused(world, tmp_path):
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make a folder of somebody else")
 def test_a_folder_of_somebody_else_is_refused(world, tmp_path):
-    """Its owner could listen in."""
+    """Its owner could read the socket."""
     (tmp_path / "run").mkdir(mode=0o777)
     os.chown(tmp_path / "run", 12345, 12345)
 
@@ -120,7 +120,7 @@ def test_a_folder_of_somebody_else_is_refused(world, tmp_path):
 
 
 def test_a_folder_open_to_others_is_closed(world, tmp_path):
-    """Ours, but readable by all: mended before anything lies in it."""
+    """The user's own folder is readable by all: the daemon fixes that before it writes to it."""
     (tmp_path / "run").mkdir(mode=0o777)
     (tmp_path / "run").chmod(0o777)
 
@@ -140,7 +140,7 @@ def test_a_removed_socket_is_made_again(world):
 
 
 def test_a_daemon_that_gives_way_leaves_the_socket_of_the_next_alone(world):
-    """The folder was cleaned and another daemon was started in it: that one stays reachable."""
+    """The folder was cleaned and another daemon started in it: that daemon stays reachable."""
     world.start().close()
     first = world.process
     shutil.rmtree(os.path.dirname(world.socket))
@@ -154,7 +154,7 @@ def test_a_daemon_that_gives_way_leaves_the_socket_of_the_next_alone(world):
 
 
 def test_the_history_says_that_a_daemon_was_cut_short(world):
-    """Killed: what it did not write down is missing from there on. Ended in good order: nothing."""
+    """After a kill the history says that entries are missing; after a clean stop it does not."""
 
     def said() -> str:
         return world.connect().call("history", kinds=["daemon"])["entries"][0]["what"]
@@ -171,7 +171,7 @@ def test_the_history_says_that_a_daemon_was_cut_short(world):
 
 
 def test_a_mistake_in_the_configuration_stops_the_start(world):
-    """Exit code 2, and the message names file, key, value and what is accepted."""
+    """Exit code 2, and the message names file, key, value and the accepted values."""
     world.config.write_text("[stages]\nwarn_s = -5\n")
 
     found = world.command("run")
@@ -199,7 +199,7 @@ def test_a_reload_takes_over_the_new_settings(world):
 
 
 def test_a_daemon_starts_with_keys_of_an_earlier_version_and_shows_their_new_names(world):
-    """A configuration that was good before an upgrade keeps no training unwatched."""
+    """A configuration from before an upgrade must not prevent the start."""
     world.config.write_text("[stages]\nhold_s = 1\n")
     client = world.start()
 
@@ -214,7 +214,9 @@ def test_a_daemon_starts_with_keys_of_an_earlier_version_and_shows_their_new_nam
 
 
 def test_a_bad_reload_keeps_what_was(world):
-    """The error is answered, shown in the status until mended, and nothing else changes."""
+    """The client gets the error, the status shows it until it is fixed, and nothing else
+    changes.
+    """
     world.config.write_text("[stages]\nwarn_s = 50\n")
     client = world.start()
     world.config.write_text("[stages]\nwarn = 60\n")
@@ -231,7 +233,7 @@ def test_a_bad_reload_keeps_what_was(world):
 
 
 def test_a_hang_up_without_a_terminal_ends_nothing(world):
-    """A daemon without a terminal takes SIGHUP for a reload, also with a broken file."""
+    """A daemon without a terminal treats SIGHUP as a reload, also with a broken file."""
     world.start()
     world.config.write_text("nonsense")
 
@@ -261,7 +263,7 @@ def test_systemd_hears_that_it_is_ready_alive_and_ending(world, tmp_path):
 
 
 def test_lines_for_the_journal_carry_their_urgency(world):
-    """Where standard error is the systemd journal the urgency goes first, and no time."""
+    """If standard error is the systemd journal, the priority comes first, without a time."""
     with open(world.folder / "log", "ab") as log:
         found = os.fstat(log.fileno())
     world.start(JOURNAL_STREAM=f"{found.st_dev}:{found.st_ino}")
@@ -270,7 +272,7 @@ def test_lines_for_the_journal_carry_their_urgency(world):
 
 
 def test_a_reader_of_the_log_who_does_not_read_stops_nothing(world):
-    """Standard error is a full pipe: the daemon goes on and answers."""
+    """Standard error is a full pipe: the daemon keeps running and answers."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     try:
@@ -296,7 +298,7 @@ def test_a_reader_of_the_log_who_does_not_read_stops_nothing(world):
 
 
 def test_a_status_goes_to_subscribers_about_once_a_second(world):
-    """Two in a row are about a second apart, and both are whole."""
+    """Two in a row are about a second apart, and both are complete."""
     world.start()
     with world.connect("tray") as client:
         client.call("subscribe", topics=["status"])
@@ -309,9 +311,9 @@ def test_a_status_goes_to_subscribers_about_once_a_second(world):
 
 
 def test_whoever_subscribes_to_a_daemon_at_rest_is_told_at_once(world):
-    """And of new readings from then on: rest ends when somebody looks on."""
+    """It also gets new readings from then on: a subscriber ends the rest."""
     asking = world.start()
-    end = time.monotonic() + 30  # where others are at work it may never rest
+    end = time.monotonic() + 30  # on a busy machine it may never rest
     while asking.call("status")["daemon"]["interval_s"] <= 1.0 and time.monotonic() < end:
         time.sleep(4)
     with world.connect("tray") as client:
@@ -325,7 +327,7 @@ def test_whoever_subscribes_to_a_daemon_at_rest_is_told_at_once(world):
 
 
 def test_the_own_cost_is_shown(world):
-    """Memory in use is a figure of the order that we promise; ticks go on."""
+    """The memory is within the expected range, and sampling continues."""
     client = world.start()
     before = client.call("status")["daemon"]
 

@@ -1,4 +1,4 @@
-"""What people are told when a kernel that died runs again."""
+"""Notices about a kernel that died and was restarted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HOST = HostMemory(8, 4, 0, 0, None, None, None, None, None)
 
 
 def kernel(pid: int, notebook: str | None = None) -> Task:
-    """The kernel k1 in this process."""
+    """A task of the kernel k1 in this process."""
     key = ProcessKey(pid, pid * 10)
     kind = TaskKind.KERNEL if notebook is None else TaskKind.NOTEBOOK
     name = f"p{pid}" if notebook is None else notebook.rpartition("/")[2]
@@ -45,7 +45,7 @@ def kernel(pid: int, notebook: str | None = None) -> Task:
 
 
 class Told:
-    """What a `Restarts` does, kept."""
+    """The results of a `Restarts` object, collected."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -55,14 +55,14 @@ class Told:
         self.restarts = Restarts(self.kernels)
 
     def take(self, tasks: list[Task]) -> None:
-        """One more look."""
+        """Take one more sample."""
         for restart in self.restarts.update(tasks):
             self.entries.append(restart.entry)
             self.moved.append((restart.before.pid, restart.now.pid))
             self._tell(restart.notified)
 
     def died(self, *words) -> None:
-        """A task has ended."""
+        """Report the end of a task."""
         self._tell(self.restarts.task_ended(*words))
 
     def _tell(self, told) -> None:
@@ -77,7 +77,7 @@ def first() -> Task:
 
 
 def death_of(task: Task) -> Decision:
-    """The notice of it, with a rescue."""
+    """The notice of its death, with a rescue."""
     cause = Cause(CauseKind.GROUP_LIMIT, "killed by the kernel: its group was full")
     told = exit_notification(
         "d1", task, None, cause, snapshot=Snapshot(5.0, 7e8, HOST, ()), incident=None
@@ -86,7 +86,7 @@ def death_of(task: Task) -> Decision:
 
 
 def test_restart_after_a_death_is_told_with_what_is_left(first: Task):
-    """A second notice: it is empty, and the rescue is there."""
+    """The second notice says that the kernel is empty, and where the rescue is."""
     told = Told()
     told.take([first])
     told.died(first, death_of(first))
@@ -107,7 +107,7 @@ def test_restart_after_a_death_is_told_with_what_is_left(first: Task):
 
 
 def test_restart_before_the_cause_of_the_death_is_known_is_told_all_the_same(first: Task):
-    """Jupyter starts a kernel anew within seconds; its cause may be waited for a little longer."""
+    """Jupyter restarts a kernel within seconds; the cause may be known a little later."""
     told = Told()
     told.take([first])
     told.take([kernel(11)])
@@ -124,7 +124,7 @@ def test_restart_before_the_cause_of_the_death_is_known_is_told_all_the_same(fir
 def test_restart_that_nobody_was_told_a_death_of_is_only_written_down(
     first: Task, *, written_down: bool
 ):
-    """Its user has pressed the button, or a rule keeps us silent."""
+    """The user restarted it, or a rule suppresses notices."""
     told = Told()
     told.take([first])
     if written_down:
@@ -138,7 +138,7 @@ def test_restart_that_nobody_was_told_a_death_of_is_only_written_down(
 
 
 def test_task_says_how_often_its_kernel_was_restarted(first: Task):
-    """In `watchdog explain`; nothing where it was not."""
+    """`watchdog explain` shows it; a kernel without restarts has no such line."""
     told = Told()
     second = kernel(11)
     told.take([first])
@@ -155,7 +155,7 @@ def test_task_says_how_often_its_kernel_was_restarted(first: Task):
 
 
 class Desk:
-    """What a journal's writer does, at once."""
+    """A journal writer that works at once."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -170,7 +170,7 @@ class Desk:
 def test_restart_while_no_daemon_runs_is_seen_by_the_next(
     first: Task, tmp_path: Path, boot: str, restarts: int
 ):
-    """Unless the machine was started anew, with other processes of the same numbers."""
+    """Unless the machine was rebooted, so that equal pids mean other processes."""
     journal = Journal(str(tmp_path), 1e6, 1 << 20)
     desk = Desk(journal)
     before, after = Told(), Told()

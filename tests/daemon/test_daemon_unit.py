@@ -1,4 +1,4 @@
-"""The systemd unit: valid, and nothing in it blinds the daemon; what systemd hears of it."""
+"""The systemd unit is valid and hides nothing from the daemon; its messages to systemd."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNIT = Path(__file__).parents[2] / "packaging/linux/share/systemd/user/watchdog.
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
 def test_systemd_finds_no_fault_with_the_unit(tmp_path):
-    """Every directive is known and has a value that is accepted."""
+    """Every directive is known and has an accepted value."""
     found = subprocess.run(
         ["systemd-analyze", "verify", "--user", str(UNIT)],
         env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
@@ -31,7 +31,7 @@ def test_systemd_finds_no_fault_with_the_unit(tmp_path):
 
 
 def test_no_directive_makes_a_namespace():
-    """In a namespace of its own the daemon could not read the user's processes."""
+    """In a separate namespace the daemon could not read the user's processes."""
     forbidden = r"^(Private|Protect|ReadOnly|ReadWrite|Inaccessible|RootDirectory|TemporaryFile)"
     assert [] == re.findall(forbidden, UNIT.read_text(), re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""Ends in units of systemd, against a real daemon and recorded answers of systemd's tools."""
+"""Ends in systemd units, with a real daemon and recorded answers of systemd's tools."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def scope():
 
 @pytest.fixture
 def systemd(world):
-    """Tools of systemd's that print recorded answers."""
+    """Fake systemd tools that print recorded answers."""
     folder = world.folder / "bin"
     folder.mkdir()
     world.env["PATH"] = f"{folder}:{world.env['PATH']}"
@@ -67,7 +67,7 @@ FULL = "held = bytearray(b'x') * (90 * 2**20)\nopen('grown', 'w').close()\n" + W
 def test_a_kill_in_a_full_group_is_never_laid_to_a_kernel_that_counted_none(
     world, scope, systemd, journal, told
 ):
-    """systemd-oomd where its manager's journal says so; else it is somebody's SIGKILL."""
+    """systemd-oomd if its manager's journal says so; otherwise a SIGKILL of unknown origin."""
     systemd(journal)
     client = world.start()
     pid = world.script(FULL, "train.py", scope)
@@ -88,7 +88,7 @@ def test_a_kill_in_a_full_group_is_never_laid_to_a_kernel_that_counted_none(
 
 
 def test_a_kill_by_systemd_oomd_while_no_daemon_ran_is_named_by_the_next(world, scope, systemd):
-    """From the journal of the unit's manager, with the time in which it happened."""
+    """From the journal of the unit's manager, with the time span of the end."""
     systemd(OOMD)
     world.start()
     pid = world.script(WAIT, "train.py", scope)
@@ -112,7 +112,7 @@ def test_a_kill_by_systemd_oomd_while_no_daemon_ran_is_named_by_the_next(world, 
 
 
 def keep(world, pid: int, group: str) -> None:
-    """Write the script down as alive: younger ones than a minute are not missed."""
+    """Record the script as alive, because the daemon ignores tasks younger than a minute."""
     import json
     import sqlite3
 

@@ -1,4 +1,4 @@
-"""Notices find their way: to a companion, past one that does not answer, to a user's command."""
+"""Notices reach a tray, skip a channel that does not answer, and reach the user's command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ notify = true
 
 @pytest.fixture
 def death(world):
-    """A training with an agent that is killed: a notice that nothing else depends on."""
+    """Kill a training with an agent: a notice that nothing else influences."""
 
     def happen() -> int:
         pid = begin(world, "own-save")
@@ -38,7 +38,7 @@ def death(world):
 
 @pytest.fixture
 def start(world):
-    """Start a daemon with these settings of [notify], and a client that hears of notices."""
+    """Start a daemon with these [notify] settings, and a client that subscribes to notices."""
 
     def begin(notify: str = "", role: str = "tray"):
         world.config.write_text(f"{RULE}[notify]\ndesktop = false\n{notify}")
@@ -61,7 +61,7 @@ def outcome(world, client) -> dict:
 
 
 def test_a_companion_that_subscribes_gets_the_notice(world, start, death):
-    """Title, body, task and buttons; its word is the outcome."""
+    """Title, body, task and buttons; its answer is the outcome."""
     client, tray = start()
 
     pid = death()
@@ -81,7 +81,7 @@ def test_a_companion_that_subscribes_gets_the_notice(world, start, death):
 
 @pytest.mark.parametrize("answer", ["silence", "failure"])
 def test_a_companion_that_cannot_show_it_is_not_relied_on(world, start, death, answer):
-    """The user's command is run instead, with the notice on its standard input."""
+    """The user's command runs instead, with the notice on its standard input."""
     said = world.folder / "said"
     client, tray = start(f"command = {command(world, said)}\n")
 
@@ -96,7 +96,7 @@ def test_a_companion_that_cannot_show_it_is_not_relied_on(world, start, death, a
 
 
 def test_a_command_is_run_also_when_a_companion_shows_it(world, start, death):
-    """A page to a phone does not depend on who sits at the desk."""
+    """A page to a phone must not depend on a connected tray."""
     said = world.folder / "said"
     _, tray = start(f"command = {command(world, said)}\n")
 
@@ -109,7 +109,7 @@ def test_a_command_is_run_also_when_a_companion_shows_it(world, start, death):
 
 
 def test_a_command_that_fails_is_named_although_the_companion_showed_it(world, start, death):
-    """In the outcome and among the faults: who relies on the page has to know."""
+    """In the outcome and among the problems: a user who relies on the page must know."""
     client, tray = start(f'command = ["{sys.executable}", "-c", "raise SystemExit(7)"]\n')
 
     death()
@@ -131,7 +131,7 @@ def test_a_command_that_fails_is_named_although_the_companion_showed_it(world, s
 
 @pytest.mark.parametrize("desktop", ["nothing", "command"])
 def test_lines_in_a_terminal_count_where_nothing_else_shows_it(world, start, death, desktop):
-    """And keep no other way from being tried: nobody may be looking at them."""
+    """The other channels still run, because the user may not see the terminal."""
     said = world.folder / "said"
     more = f"command = {command(world, said)}\n" if desktop == "command" else ""
     client, follower = start(more, role="cli")
@@ -149,7 +149,7 @@ def test_lines_in_a_terminal_count_where_nothing_else_shows_it(world, start, dea
 
 @pytest.mark.parametrize(("terminal", "status"), [("false", "undelivered"), ("true", "done")])
 def test_the_outcome_says_whether_anybody_was_shown_it(world, death, terminal, status):
-    """The terminal alone: lines on standard error. Nothing: undelivered, and the status has it."""
+    """The terminal alone prints to standard error; without a channel the notice is undelivered."""
     world.config.write_text(f"{RULE}[notify]\ndesktop = false\nterminal = {terminal}\n")
     client = world.start()
 
@@ -166,7 +166,7 @@ def test_the_outcome_says_whether_anybody_was_shown_it(world, death, terminal, s
 
 
 def test_a_command_that_hangs_stalls_nothing(world, death):
-    """The daemon looks and answers while it runs."""
+    """The daemon samples and answers while the command runs."""
     world.config.write_text(f'{RULE}[notify]\ndesktop = false\ncommand = ["sleep", "600"]\n')
     client = world.start()
     death()
@@ -181,7 +181,7 @@ def test_a_command_that_hangs_stalls_nothing(world, death):
 
 
 def test_no_notice_where_the_rules_forbid_it(world, death):
-    """`notify = false`: the death is in the journal and nobody is told."""
+    """`notify = false`: the death is in the journal without a notice."""
     world.config.write_text(RULE.replace("notify = true", "notify = false"))
     client = world.start()
 
@@ -192,7 +192,7 @@ def test_no_notice_where_the_rules_forbid_it(world, death):
 
 
 def command(world, said) -> str:
-    """A command that keeps what it was given."""
+    """A command that stores its standard input."""
     path = world.folder / "keep.py"
     path.write_text(
         f"import os, sys\ntext = sys.stdin.read()\nopen({str(said)!r} + '.new', 'w').write(text)\n"

@@ -1,4 +1,4 @@
-"""Ends as data: what the monitor of exits makes of samples and agents that end."""
+"""The exit monitor's results for samples and agents that end."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from watchdog_app.core.model.machine import (
 from watchdog_app.core.model.resource import ResourceKey, ResourceKind
 from watchdog_app.daemon.exit_monitor import ExitMonitor
 
-ROOT, WORKER = ProcessKey(2**22 - 2, 1), ProcessKey(2**22 - 1, 1)  # pids that nobody has
+ROOT, WORKER = ProcessKey(2**22 - 2, 1), ProcessKey(2**22 - 1, 1)  # unused pids
 HOST = HostMemory(8, 4, 0, 0, None, None, None, None, None)
 
 
 class Poller:
-    """No handle can be had of these: nothing is ever added."""
+    """A poller for processes without a handle: nothing is ever added."""
 
     def add(self, *_: object) -> None:
         raise AssertionError
 
 
 class Units:
-    """Nobody who could answer for systemd."""
+    """Systemd does not answer."""
 
     def ask(self, *_: object, **__: object) -> None:
         return None
@@ -67,7 +67,7 @@ def new_monitor() -> ExitMonitor:
 
 
 def test_an_open_stall_and_its_reason_are_evidence_of_the_end():
-    """Who killed it looks for why it stood still."""
+    """A user who killed it wants to know why it stalled."""
     task, monitor = launched(), new_monitor()
     why = "no step since step 100 for 8 s; one takes 0.02 s. Most likely it writes to a pipe"
     stall = Incident(
@@ -87,7 +87,7 @@ def test_an_open_stall_and_its_reason_are_evidence_of_the_end():
 
 
 def test_a_launcher_whose_end_is_seen_before_its_worker_s_has_the_worker_s_rescue():
-    """Both end in one moment, and their handles are ready in any order."""
+    """Both end at the same moment, and their handles become ready in any order."""
     task, monitor = launched(), new_monitor()
     rescue = RescueRecord("/r/rescue-90", 90, 1, 0.1, 7e8)
     view = AgentState(WORKER, "keras", "/r", training=True, rescue=rescue)

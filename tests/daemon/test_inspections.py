@@ -1,4 +1,4 @@
-"""What agents tell of their threads and their memory is checked, bounded and put together."""
+"""Thread dumps and memory reports from agents are checked, bounded and merged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FRAME = {"file": "/x/train.py", "line": 42, "function": "step"}
 
 
 class World:
-    """One task with an agent, and a kernel that says what is wanted of it."""
+    """One task with an agent, and a fake kernel that returns its threads."""
 
     def __init__(self, with_agent: bool = True, threads: int = 2) -> None:
         self.sent = []
@@ -55,7 +55,7 @@ class World:
         )
         self.task = records.task(records.process(10, start_time=500), name="train.py")
         self.now = 100.0
-        self.held = None  # looks that are not done yet, where the kernel makes them wait
+        self.held = None  # reads that wait until the test releases them
         self.grown = []
         self.inspections = self.made(
             SimpleNamespace(submit=self.look, collect=lambda: None, waiting=0)
@@ -107,7 +107,7 @@ MAIN = {"name": "MainThread", "native_id": 10, "trains": True, "frames": [FRAME]
 
 
 def test_what_python_and_the_kernel_say_of_a_thread_is_one():
-    """By the kernel's number; a thread that only Python knows of stands behind."""
+    """By the kernel's thread id; a thread that only Python knows comes last."""
     world = World()
     request = world.ask()
 
@@ -126,7 +126,7 @@ def test_what_python_and_the_kernel_say_of_a_thread_is_one():
 
 
 def test_an_agent_that_does_not_answer_is_waited_for_three_seconds():
-    """Its silence says that Python gets no turn; where it was is known from its last report."""
+    """Its silence means that Python does not run; its last report gives its place."""
     world = World()
     world.ask(100.0)
     world.expire(102.9)
@@ -142,7 +142,7 @@ def test_an_agent_that_does_not_answer_is_waited_for_three_seconds():
 
 
 def test_a_task_without_an_agent_is_told_at_once_by_the_kernel_alone():
-    """Nobody is asked."""
+    """No agent is asked."""
     world = World(with_agent=False)
 
     world.ask()
@@ -152,7 +152,7 @@ def test_a_task_without_an_agent_is_told_at_once_by_the_kernel_alone():
 
 
 def test_an_answer_of_somebody_else_or_to_nothing_is_dropped():
-    """An agent is believed in what concerns its own process."""
+    """An agent may answer only for its own process."""
     world = World()
     request = world.ask()
 
@@ -166,7 +166,7 @@ def test_an_answer_of_somebody_else_or_to_nothing_is_dropped():
 
 
 def test_a_look_that_has_to_wait_holds_up_nobody():
-    """The picture comes when it is there; meanwhile nothing is due and nothing is told twice."""
+    """The dump arrives later; meanwhile nothing is due and nothing is reported twice."""
     world = World()
     world.held = []
     request = world.ask()
@@ -184,7 +184,7 @@ def test_a_look_that_has_to_wait_holds_up_nobody():
 
 
 def test_threads_are_read_beside_the_loop(monkeypatch):
-    """The kernel may make that reader wait for as long as an exec takes."""
+    """The kernel may block that reader for as long as an exec takes."""
     from watchdog_app.machine.sensors import thread_dump
 
     begun, go, woken = (threading.Event() for _ in range(3))
@@ -216,7 +216,7 @@ def test_threads_are_read_beside_the_loop(monkeypatch):
 
 
 def test_no_more_questions_are_asked_than_are_kept():
-    """Whoever connects anew for each of them included; those that end make room."""
+    """This includes a client that reconnects for each request; requests that end make room."""
     world, ended = World(), []
     for _ in range(32):
         world.inspections.trace(world.task, 1.0, 100.0, ended.append)
@@ -247,7 +247,7 @@ def test_no_more_questions_are_asked_than_are_kept():
     ids=lambda thread: str(thread)[:40],
 )
 def test_stacks_in_another_form_are_refused(thread):
-    """And the request waits on."""
+    """The request keeps waiting."""
     world = World()
     request = world.ask()
 
@@ -278,7 +278,7 @@ MEMORY = {"batch_size": 256, "weights_bytes": 10, "buffers": [{"what": "shuffle"
 
 
 def test_the_memory_of_a_training_is_read():
-    """What is absent is unknown; what is new is left alone."""
+    """Absent values are unknown; unknown keys are ignored."""
     found = to_record(MemoryParts, requests.MemoryParts.read(MEMORY))
 
     assert (256, 10, None, -1.5) == (
@@ -288,7 +288,7 @@ def test_the_memory_of_a_training_is_read():
 
 
 def test_paths_of_agents_are_those_of_files_and_devices_are_ascii():
-    """Each sign beyond ASCII takes up to twelve bytes of every answer."""
+    """A non-ASCII character takes up to twelve bytes of every answer."""
     long = "/" + "d" * 4095
     rescue, device = {"step": 1, "bytes": 1}, {"used_bytes": 1, "limit_bytes": 1}
     read = requests.Allocator.read({**device, "device": "GPU:\U0001f6000"})
@@ -344,13 +344,13 @@ def test_what_grows_is_read():
     ids=lambda value: str(value)[:50],
 )
 def test_figures_in_another_form_are_refused(message, known, change):
-    """By the name of the figure."""
+    """The error names the field."""
     with pytest.raises(RequestError):
         message.read({**known, **change})
 
 
 def test_what_grows_is_known_from_the_first_answer_on():
-    """Who is asked may be killed before the last one; that one alone ends the request."""
+    """The task may be killed before the last answer; only the last answer ends the request."""
     world, ended = World(), []
     world.inspections.trace(world.task, 5.0, 100.0, ended.append)
     said = {"request": world.sent[0][1]["request"], "lines": []}
@@ -370,7 +370,7 @@ def test_what_grows_is_known_from_the_first_answer_on():
 
 @pytest.mark.parametrize(("eta_s", "expected"), [(None, 5.0), (60, 5.0), (4, 2.0), (0.5, 1.0)])
 def test_what_grows_is_looked_for_in_the_time_that_is_left(eta_s, expected):
-    """The answer is to come before the end."""
+    """The answer must come before the predicted end."""
     forecast = None if eta_s is None else Forecast(eta_s, eta_s, eta_s)
 
     assert expected == trace_s(SimpleNamespace(forecast=forecast))

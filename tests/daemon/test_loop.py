@@ -1,4 +1,4 @@
-"""The loop goes on when a part of it fails, and does not spin."""
+"""The loop continues when a part of it fails, and does not spin."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _sources(parts) -> set[str]:
 
 @pytest.fixture
 def running(parts, control, loop):
-    """The loop in a thread, and how often it has turned."""
+    """The loop in a thread, with a counter of its turns."""
     turns: list[None] = []
     wait = parts.poller.wait
 
@@ -53,7 +53,7 @@ def running(parts, control, loop):
 def test_a_look_that_fails_is_a_fault_and_is_repeated(
     parts, loop, monkeypatch, broken: Callable[..., tuple[str, str]]
 ):
-    """It does not end the daemon. The fault is over with the first look that succeeds."""
+    """The daemon keeps running, and the next successful sample clears the fault."""
     part, function = broken(parts)
     with monkeypatch.context() as patched:
         patched.setattr(getattr(parts, part), function, _fails)
@@ -68,7 +68,7 @@ def test_a_look_that_fails_is_a_fault_and_is_repeated(
 
 
 def test_a_client_hears_of_looks_that_fail(parts, running, monkeypatch):
-    """It is answered, and the loop does not spin for its sake."""
+    """The loop answers the client without spinning."""
     monkeypatch.setattr(parts.observer, "look", _fails)
     until(lambda: "daemon.look" in _sources(parts))
     client = Client.connect(parts.socket_path, "cli", timeout_s=60)
@@ -87,7 +87,7 @@ def test_a_client_hears_of_looks_that_fail(parts, running, monkeypatch):
 def test_a_configuration_that_cannot_be_read_again_ends_nothing(
     parts, loop, monkeypatch, error: Exception, source: str | None
 ):
-    """A mistake in it is told by itself; what nobody foresaw is a fault."""
+    """A configuration error is reported separately; an unexpected exception is a fault."""
 
     def fails() -> None:
         raise error

@@ -1,4 +1,4 @@
-"""How late looks are, how many were missed, and what keeps them from being late."""
+"""How late samples are, how many were missed, and how the daemon keeps them on time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ print(raise_priority(), open("/proc/self/autogroup").read().split()[-1])
     ],
 )
 def test_lateness_is_counted_by_the_clock(due, now, interval, late, missed):
-    """By how much, and how many fell due meanwhile."""
+    """The delay, and the number of samples that became due meanwhile."""
     loop_lag = LoopLag()
 
     assert late == pytest.approx(loop_lag.record(due, now, interval))
@@ -43,7 +43,7 @@ def test_lateness_is_counted_by_the_clock(due, now, interval, late, missed):
 @pytest.mark.skipif(not os.path.exists("/proc/self/autogroup"), reason="no autogroups here")
 @pytest.mark.parametrize("alone", [True, False])
 def test_in_a_session_of_its_own_the_whole_session_goes_first(alone):
-    """A nice value counts within a session alone; one with others in it is left as it is."""
+    """A nice value counts only within a session; a shared session keeps its value."""
     argv = [sys.executable, "-c", AUTOGROUP]
     if not alone:
         argv = ["/bin/sh", "-c", '"$@"; exit $?', "sh", *argv]
@@ -78,7 +78,7 @@ print(min(look() for _ in range(20)) / before)
 
 
 def test_a_thread_that_computes_holds_up_no_look_by_much():
-    """Python lets each turn of another thread last ten times as long by itself."""
+    """By default Python gives each turn of another thread ten times as long."""
     done = subprocess.run(
         [sys.executable, "-c", COMPUTING],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=True,

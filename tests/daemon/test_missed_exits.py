@@ -1,4 +1,4 @@
-"""Those that ended while no daemon ran, as the next one finds them in the journal."""
+"""Tasks that ended while no daemon ran, as the next daemon finds them in the journal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from watchdog_app.machine.sensors.systemd_units import UnitQuery
 
 
 class Units:
-    """Systemd, which answers when the test says so."""
+    """A systemd that answers when the test says so."""
 
     def __init__(self) -> None:
         self.questions: list[UnitQuery] = []
@@ -42,7 +42,7 @@ def found(tmp_path, monkeypatch, *tasks: dict) -> tuple[MissedExits, Units]:
 def test_each_is_given_once_and_an_answer_is_waited_for_no_longer_than_its_time(
     tmp_path, monkeypatch
 ):
-    """One that systemd knows comes at once, the other when its time is over."""
+    """A task that systemd knows comes at once, the other after its timeout."""
     missed, units = found(
         tmp_path,
         monkeypatch,
@@ -61,7 +61,7 @@ def test_each_is_given_once_and_an_answer_is_waited_for_no_longer_than_its_time(
 
 
 def test_one_that_is_damaged_in_the_journal_hides_no_other(tmp_path, monkeypatch):
-    """It raises once: the daemon reports that, and goes on with the others."""
+    """It raises once: the daemon reports it, and continues with the others."""
     missed, _ = found(
         tmp_path,
         monkeypatch,

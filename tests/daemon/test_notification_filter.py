@@ -1,4 +1,4 @@
-"""Protection switched off and notices suppressed: for how long, and what comes through."""
+"""Protection that is off and suppressed notices: for how long, and which notices pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOON = 1_793_450_000.0
 
 
 class Clocks:
-    """A running time and a wall clock, each moved by hand."""
+    """A monotonic and a wall clock, both moved by the test."""
 
     def __init__(self, unix_s: float = NOON) -> None:
         self.mono_s, self.unix_s = 1000.0, unix_s
@@ -58,7 +58,7 @@ def zone(monkeypatch):
 
 
 def test_protection_comes_on_by_itself_when_the_time_is_over():
-    """And says so once."""
+    """It says so once."""
     clocks = Clocks()
     quiet = clocks.quiet()
     quiet.protect(False, 3600)
@@ -79,7 +79,7 @@ def test_protection_comes_on_by_itself_when_the_time_is_over():
     ids=["the clock is set back a day", "the machine slept", "the clock stands"],
 )
 def test_no_clock_can_keep_it_off_for_longer(mono_s, unix_s):
-    """Whichever comes to the end first."""
+    """The clock that reaches the end first counts."""
     clocks = Clocks()
     quiet = clocks.quiet()
     quiet.protect(False, 3600)
@@ -91,7 +91,7 @@ def test_no_clock_can_keep_it_off_for_longer(mono_s, unix_s):
 
 
 def test_another_daemon_goes_on_with_what_was_asked_for():
-    """Also after the machine was started anew, when only the wall clock is left."""
+    """Also after a reboot, when only the wall clock is valid."""
     clocks = Clocks()
     before = clocks.quiet()
     before.protect(False, 3600)
@@ -107,7 +107,7 @@ def test_another_daemon_goes_on_with_what_was_asked_for():
 
     assert not after.protecting
     assert NOON + 3600 == after.protection.until_unix_s
-    assert [None] == [each.incident for each in after.snoozed]  # that incident is no more
+    assert [None] == [each.incident for each in after.snoozed]  # that incident has ended
     later.pass_(3000)
     assert after.expire()[0]
     assert not after.snoozed
@@ -122,7 +122,7 @@ def test_another_daemon_goes_on_with_what_was_asked_for():
     ],
 )
 def test_nonsense_on_the_disk_leaves_protection_on(value):
-    """Nothing is half taken over."""
+    """A partial load would be worse."""
     quiet = Clocks().quiet()
 
     with pytest.raises(ValueError, match="not what was written down"):
@@ -145,7 +145,7 @@ def test_nonsense_on_the_disk_leaves_protection_on(value):
     ],
 )
 def test_while_it_is_off_only_what_has_happened_is_told(topic, urgency, out):
-    """A death is no warning."""
+    """A death has already happened; a warning has not."""
     quiet = Clocks().quiet()
     quiet.protect(False)
 
@@ -182,7 +182,7 @@ def test_a_snooze_holds_back_what_was_meant_and_nothing_critical(meant, notice, 
 
 
 def test_when_a_snooze_ends_the_danger_is_to_be_told_anew():
-    """Once, and only where something was suppressed."""
+    """Once, and only if something was suppressed."""
     clocks = Clocks()
     quiet = clocks.quiet()
     quiet.snooze(None, None, None, 900)
@@ -198,7 +198,7 @@ def test_when_a_snooze_ends_the_danger_is_to_be_told_anew():
 
 
 def test_a_snooze_can_be_ended_and_replaced():
-    """The last word counts."""
+    """The last request counts."""
     quiet = Clocks().quiet()
     quiet.snooze("i1", None, None, 900)
     quiet.snooze("i1", None, None, 60)
@@ -209,11 +209,11 @@ def test_a_snooze_can_be_ended_and_replaced():
     assert quiet.snooze("i1", None, None, 0) is None
 
     assert not quiet.snoozed
-    assert frozenset({"i1"}) == quiet.expire()[1]  # who ends it wants to hear of it
+    assert frozenset({"i1"}) == quiet.expire()[1]  # ending a snooze asks for its notices
 
 
 def test_snoozes_are_bounded():
-    """A companion gone mad fills no memory."""
+    """A broken tray must not fill the memory."""
     quiet = Clocks().quiet()
 
     for number in range(500):
@@ -225,7 +225,7 @@ def test_snoozes_are_bounded():
     assert quiet.knows_incident("j499")
 
 
-# NotificationFilter hours
+# Quiet hours
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_snoozes_are_bounded():
         ("America/New_York", "2026-11-21T12:00", False),  # 07:00 there
         ("America/New_York", "2026-11-21T11:59", True),
         ("Asia/Kolkata", "2026-11-21T16:30", True),  # 22:00 there
-        # Clocks are put back at 03:00 on 25 October and forward at 02:00 on 29 March.
+        # Clocks go back at 03:00 on 25 October and forward at 02:00 on 29 March.
         ("Europe/Berlin", "2026-10-25T04:30", True),  # 05:30 there; 06:30 before
         ("Europe/Berlin", "2026-10-25T06:00", False),
         ("Europe/Berlin", "2026-10-25T05:59", True),
@@ -248,7 +248,7 @@ def test_snoozes_are_bounded():
     ],
 )
 def test_quiet_hours_go_by_the_clock_on_the_wall(zone, zone_name, utc, held):
-    """In every time zone, and on the days on which clocks are changed."""
+    """In every time zone, and on the days of a clock change."""
     from datetime import UTC, datetime
 
     zone(zone_name)
@@ -264,7 +264,7 @@ def test_quiet_hours_go_by_the_clock_on_the_wall(zone, zone_name, utc, held):
 
 
 def test_when_quiet_hours_end_the_danger_is_to_be_told(zone):
-    """What began at 06:50 and is still there at 07:00."""
+    """A danger that began at 06:50 and still exists at 07:00."""
     zone("UTC")
     clocks = Clocks(1_793_450_000 - 1_793_450_000 % 86400 + 6 * 3600 + 50 * 60)
     quiet = clocks.quiet(("22:00-07:00",))
@@ -272,7 +272,7 @@ def test_when_quiet_hours_end_the_danger_is_to_be_told(zone):
     quiet.reason(warning())
     quiet.snooze(None, None, None, 60)
     clocks.pass_(120)
-    assert frozenset() == quiet.expire()[1]  # the snooze is over, the night is not
+    assert frozenset() == quiet.expire()[1]  # the snooze is over, the quiet hours are not
 
     clocks.pass_(8 * 60)
 
@@ -295,14 +295,14 @@ def test_when_quiet_hours_end_the_danger_is_to_be_told(zone):
     ],
 )
 def test_hours_include_their_begin_and_not_their_end(text, times, quiet):
-    """Over midnight as within a day."""
+    """This holds across midnight and within a day."""
     for at in times:
         hour, minute = map(int, at.split(":"))
         assert (text if quiet else None) == quiet_span_at([text], hour, minute)
 
 
 def test_of_several_hours_any_counts():
-    """The one that holds is named."""
+    """The matching span is returned."""
     assert "12:00-13:00" == quiet_span_at(["22:00-07:00", "12:00-13:00"], 12, 30)
     assert quiet_span_at([], 12, 30) is None
 
@@ -314,7 +314,7 @@ def test_of_several_hours_any_counts():
      "22.00-07.00", "10pm-7am"],
 )  # fmt: skip
 def test_what_is_no_span_of_hours_is_refused(text):
-    """One that begins where it ends could mean nothing, or the whole day."""
+    """A span with equal ends could mean nothing, or the whole day."""
     with pytest.raises(ValueError, match=r".+"):
         parse_span_of_day(text)
 
@@ -323,7 +323,7 @@ def test_what_is_no_span_of_hours_is_refused(text):
 
 
 def test_protection_outlives_the_daemon(world):
-    """Also one that is killed: it comes on again when it was to."""
+    """Also after a kill; it comes on again at its time."""
     client = world.start()
     assert {"on": True, "until_unix_s": None} == client.call("status")["daemon"]["protection"]
     answer = client.call("protection.set", on=False, for_s=3600)
@@ -344,7 +344,7 @@ def test_protection_outlives_the_daemon(world):
 
 
 def test_protection_that_is_off_for_a_second_comes_on(world):
-    """By itself, within some seconds, and in the history."""
+    """It comes on automatically within some seconds, and the history records it."""
     client = world.start()
     client.call("protection.set", on=False, for_s=1)
 
@@ -371,7 +371,7 @@ def test_protection_that_is_off_for_a_second_comes_on(world):
     ],
 )
 def test_nonsense_is_refused_and_changes_nothing(standing, method, params, named):
-    """The parameter is named."""
+    """The error names the parameter."""
     with standing.connect() as client:
         with pytest.raises(RequestError) as caught:
             client.call(method, **params)
@@ -383,7 +383,7 @@ def test_nonsense_is_refused_and_changes_nothing(standing, method, params, named
 
 
 def test_a_death_comes_through_a_snooze_and_through_protection_that_is_off(world):
-    """It is critical, and it has happened."""
+    """It is critical and has already happened."""
     world.config.write_text(
         "[actions]\ncheckpoint = false\npause = false\nnotify = false\n[notify]\ndesktop = false\n"
         '[[rule]]\ntask = "train.py"\nnotify = true\n'
@@ -404,7 +404,7 @@ def test_a_death_comes_through_a_snooze_and_through_protection_that_is_off(world
 
 
 def test_a_snooze_of_a_task_names_it_and_outlives_the_daemon(world):
-    """And is ended by 0 s."""
+    """`for_s=0` ends it."""
     client = world.start()
     pid = world.sleeper("long.py")
     answer = client.call("snooze", task=str(pid), for_s=900)

@@ -1,4 +1,4 @@
-"""Notices reach the desktop, the terminal and the user's command, or it is said why not."""
+"""Notices reach the desktop, the terminal and the user's command, or the outcome says why not."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def notice(**changes) -> Notification:
 
 
 class Way:
-    """A channel that answers as it is told and counts."""
+    """A channel that gives a fixed answer and records its notices."""
 
     beside_tray = needed = True
 
@@ -76,7 +76,7 @@ class Way:
 
 
 class World:
-    """A dispatcher to these channels, without a daemon; `told` is what became of each."""
+    """A dispatcher with these channels and no daemon; `told` holds the outcomes."""
 
     def __init__(self, *ways: Way) -> None:
         self.now = 0.0
@@ -103,7 +103,7 @@ class World:
 
 
 def test_a_notice_goes_every_way_and_is_delivered_when_one_worked():
-    """Failures are told beside it."""
+    """The outcome also names the failures."""
     good, bad = Way(True, "terminal"), Way(False, "desktop")
 
     told = World(bad, good).show()
@@ -113,7 +113,7 @@ def test_a_notice_goes_every_way_and_is_delivered_when_one_worked():
 
 
 def test_a_channel_that_hangs_delays_no_other():
-    """Each has a thread of its own."""
+    """Each channel has a separate thread."""
     hold = threading.Event()
     slow, quick = Way(True, "slow"), Way(True, "quick")
     slow.send = lambda _: hold.wait(20) and slow.answer
@@ -131,7 +131,7 @@ def test_a_channel_that_hangs_delays_no_other():
 
 
 def test_a_notice_without_any_way_is_not_delivered():
-    """Switched off is said, with the place where it is switched on."""
+    """The detail names the setting that switches notices on."""
     delivered, detail = World().show()
 
     assert not delivered
@@ -142,7 +142,7 @@ def test_a_notice_without_any_way_is_not_delivered():
 
 
 def test_the_terminal_gets_plain_lines():
-    """No control character of a name gets through, and what cannot be encoded is replaced."""
+    """Control characters of a name are replaced, and so is text that cannot be encoded."""
     stream = io.StringIO()
 
     delivery = TerminalChannel(stream=stream).send(
@@ -152,12 +152,12 @@ def test_the_terminal_gets_plain_lines():
     assert delivery.delivered
     lines = stream.getvalue().splitlines()
     assert lines[0].endswith("watchdog: Paused: ?[2Jtrain?.ipynb")
-    # What to type instead of a button.
+    # The command to type instead of a button.
     assert ["one", "two?", "> watchdog pause train.ipynb"] == [line.strip() for line in lines[1:]]
 
 
 def test_a_closed_terminal_is_not_delivered():
-    """The daemon outlives the terminal that it was started from."""
+    """The daemon may outlive the terminal that started it."""
     stream = io.StringIO()
     stream.close()
 
@@ -175,7 +175,7 @@ def python(program: str) -> list[str]:
 
 
 def test_the_command_gets_the_notice_as_json_and_as_variables(tmp_path):
-    """On standard input the whole, in the environment the parts."""
+    """The whole notice on standard input, its parts in the environment."""
     out = tmp_path / "got"
     program = (
         "import json, os, sys\n"
@@ -194,7 +194,7 @@ def test_the_command_gets_the_notice_as_json_and_as_variables(tmp_path):
 
 
 def test_names_are_never_seen_by_a_shell(tmp_path):
-    """What looks like a command substitution stays text."""
+    """Text that looks like a command substitution stays text."""
     trap = tmp_path / "trap"
     out = tmp_path / "got"
     program = f"import os; open({str(out)!r}, 'w').write(os.environ['WATCHDOG_TITLE'])"
@@ -217,7 +217,7 @@ def test_names_are_never_seen_by_a_shell(tmp_path):
     ids=["missing", "no program", "failing"],
 )
 def test_a_command_that_fails_is_not_delivered_and_says_why(argv, why):
-    """The reason is in the detail, for `watchdog history`."""
+    """The detail holds the reason, for `watchdog history`."""
     delivery = CommandChannel(argv).send(notice())
 
     assert not delivery.delivered
@@ -225,7 +225,7 @@ def test_a_command_that_fails_is_not_delivered_and_says_why(argv, why):
 
 
 def test_a_command_that_hangs_is_ended_with_all_it_started(tmp_path):
-    """The daemon waits no longer than it was told to."""
+    """The daemon waits no longer than the timeout."""
     out = tmp_path / "pid"
     program = (
         "import subprocess, time\n"
@@ -241,7 +241,7 @@ def test_a_command_that_hangs_is_ended_with_all_it_started(tmp_path):
 
 
 def test_a_command_that_leaves_a_program_behind_does_not_block(tmp_path):
-    """What runs on in the background holds the output open; nobody waits for it."""
+    """A background process keeps the output open; the daemon does not wait for it."""
     out = tmp_path / "pid"
     program = (
         "import subprocess\n"
@@ -268,7 +268,7 @@ def bus(tmp_path):
     started = []
     services = tmp_path / "services"
     services.mkdir()
-    # Not --session: that one starts whatever notification service this machine has installed.
+    # Not --session: it would start the notification service that is installed on the machine.
     config = tmp_path / "bus.conf"
     config.write_text(BUS.format(folder=tmp_path, services=services))
     daemon = subprocess.Popen(
@@ -314,7 +314,7 @@ def desktop(env, **changes) -> DesktopChannel:
 
 @pytest.mark.desktop
 def test_a_notice_is_shown_on_the_desktop_with_its_urgency(bus):
-    """Title, body and urgency arrive; the server's word is the delivery."""
+    """Title, body and urgency arrive; the server's answer is the delivery."""
     bus.serve("plain")
 
     delivery = desktop(bus.environment).send(notice(body="<b>5 < 6</b>"))
@@ -323,7 +323,7 @@ def test_a_notice_is_shown_on_the_desktop_with_its_urgency(bus):
     (shown,) = bus.shown()
     assert ("watchdog", 2) == (shown["app"], shown["urgency"])
     assert "RAM full in about 4 min: train.ipynb" == shown["title"]
-    # The helper has ended when a button would be pressed: what to type stands there instead.
+    # The helper has ended before a button could be pressed: the command stands in the text instead.
     assert [] == shown["actions"]
     assert "<b>5 < 6</b>\nwatchdog pause train.ipynb" == shown["body"]
 
@@ -353,7 +353,7 @@ def test_a_notice_is_shown_on_the_desktop_with_its_urgency(bus):
     ],
 )
 def test_a_text_is_shown_as_it_is(bus, mode, body, shown):
-    """Neither twice nor as anything but text."""
+    """It is escaped exactly once, and always shown as text."""
     bus.serve(mode)
 
     desktop(bus.environment).send(notice(title="a\x1b[31m.py", body=body))
@@ -364,7 +364,7 @@ def test_a_text_is_shown_as_it_is(bus, mode, body, shown):
 
 @pytest.mark.desktop
 def test_a_server_that_wants_a_break_gets_one(bus):
-    """GNOME refuses what comes too fast: it is tried once more."""
+    """GNOME refuses notices that come too fast, so the channel retries once."""
     bus.serve("excess")
 
     delivery = desktop(bus.environment).send(notice())
@@ -375,7 +375,7 @@ def test_a_server_that_wants_a_break_gets_one(bus):
 
 @pytest.mark.desktop
 def test_notices_of_one_incident_replace_each_other(bus):
-    """One bubble an incident and task, another for another."""
+    """One bubble per incident and task."""
     bus.serve("plain")
     notifier = desktop(bus.environment)
 
@@ -387,7 +387,7 @@ def test_notices_of_one_incident_replace_each_other(bus):
 
 @pytest.mark.desktop
 def test_notices_keep_a_second_apart(bus):
-    """GNOME refuses more."""
+    """GNOME refuses a faster rate."""
     bus.serve("plain")
     waits: list[float] = []
     notifier = DesktopChannel(env=bus.environment, clock=lambda: 5.0, sleep=waits.append)
@@ -404,12 +404,12 @@ def test_notices_keep_a_second_apart(bus):
     [
         ("refuse", "refused it: too many notifications"),
         ("hang", "did not answer within"),
-        ("broken", "could not be started"),  # installed, which is not the same as missing
+        ("broken", "could not be started"),  # installed but broken, which differs from missing
         (None, "no notification service runs in this session"),
     ],
 )
 def test_a_notice_that_was_not_shown_says_why(bus, mode, why):
-    """Refused, no answer, broken, nobody there: four different reasons, none a success."""
+    """Refused, no answer, broken, missing: four different reasons, none a success."""
     if mode == "broken":
         bus.serve_broken()
     elif mode is not None:
@@ -422,7 +422,7 @@ def test_a_notice_that_was_not_shown_says_why(bus, mode, why):
 
 
 def test_without_a_session_bus_the_notice_is_not_delivered(tmp_path):
-    """An ssh session: said, and nothing hangs."""
+    """In an ssh session the detail says so, and nothing hangs."""
     env = {**os.environ, "DBUS_SESSION_BUS_ADDRESS": f"unix:path={tmp_path}/no-bus"}
 
     delivery = desktop(env).send(notice())
@@ -442,7 +442,7 @@ def test_without_a_session_bus_the_notice_is_not_delivered(tmp_path):
     ids=["hangs", "crashes", "talks nonsense", "missing"],
 )
 def test_a_broken_helper_is_an_undelivered_notice(helper, why):
-    """It can hang, crash or talk nonsense: the daemon goes on."""
+    """It can hang, crash or print nonsense: the daemon continues."""
     delivery = DesktopChannel(deadline_s=0.5, helper=helper).send(notice())
 
     assert not delivery.delivered
@@ -450,7 +450,7 @@ def test_a_broken_helper_is_an_undelivered_notice(helper, why):
 
 
 def test_the_helper_answers_to_what_is_no_notice():
-    """Garbage on standard input is an answer, not a traceback."""
+    """Garbage on standard input gives an answer, not a traceback."""
     done = subprocess.run(
         [sys.executable, "-m", "watchdog_app.daemon.notify.desktop_helper"],
         input=b"{",
@@ -477,7 +477,7 @@ class notification:
 
 @pytest.mark.parametrize("broken", ["", "yes"])
 def test_plyer_is_the_last_resort(tmp_path, broken):
-    """On macOS, with texts that are no options; what fails is told."""
+    """On macOS, with texts that must not look like options; a failure is reported."""
     (tmp_path / "plyer.py").write_text(PLYER)
     said = tmp_path / "said"
     env = {**os.environ, "PYTHONPATH": str(tmp_path), "SAID": str(said), "BREAK": broken}

@@ -1,4 +1,4 @@
-"""Clocks that are set, machines that sleep, times in which nobody looked: with a real daemon."""
+"""Clocks that are set, machines that sleep, gaps without samples: with a real daemon."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pause = false
 [notify]
 desktop = false
 """
-# Told like a real training; in a group of its own so that nothing else is near a limit.
+# It reports like a real training.
 TRAINING = """
 import time
 from watchdog_app.agent.runtime.link import Link
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="clocks of Linux
 
 
 class Shim:
-    """The compiled library, and by how much it moves each clock."""
+    """The compiled library, and the offset of each clock."""
 
     def __init__(self, folder: Path) -> None:
         assert shutil.which("gcc"), "needs gcc: sudo apt-get install gcc libc6-dev"
@@ -74,7 +74,9 @@ def ticks(world) -> int:
 
 
 def test_no_jump_of_a_clock_stops_the_looks_or_raises_an_alarm(world, tmp_path):
-    """The wall clock forward and back, a night asleep, a minute without a look: no false word."""
+    """The wall clock forward and back, a night asleep, a minute without a sample: no
+    false alarm.
+    """
     world.config.write_text(NOTICES)
     shim = Shim(tmp_path)
     world.start(**shim.env())
@@ -119,7 +121,7 @@ def test_no_jump_of_a_clock_stops_the_looks_or_raises_an_alarm(world, tmp_path):
     ],
 )
 def test_clocks_are_told_apart(mono, boot, wall, expected):
-    """A sleep shows between two clocks, a clock that was set between two others."""
+    """A sleep shows between two clocks, a set clock between two others."""
     at = [[5000.0, 7000.0, 1.8e9]]
     clocks = Clocks(*(lambda place=place: at[-1][place] for place in range(3)))
     at.append([at[0][0] + mono, at[0][1] + boot, at[0][2] + wall])

@@ -1,4 +1,4 @@
-"""Too many processes, too little processor, a daemon that was stopped: a real daemon, really."""
+"""Too many processes, too little processor time, a stopped daemon: with a real daemon."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def daemon_status(world) -> dict:
 
 
 def test_a_fork_bomb_of_short_lived_pythons_leaves_no_descriptor_and_stops_no_look(world):
-    """Most are gone before the next look: looks go on, and all is given back."""
+    """Most are gone before the next sample: sampling continues, and all descriptors are
+    returned.
+    """
     world.start()
     pid = world.process.pid
     world.until(lambda: daemon_status(world)["samples"] > 1, "it looks")
@@ -51,13 +53,13 @@ def test_a_fork_bomb_of_short_lived_pythons_leaves_no_descriptor_and_stops_no_lo
 
     assert 0 == bomb.returncode
     world.until(lambda: daemon_status(world)["samples"] > ticks + 1, "it has looked meanwhile")
-    # Other tests' processes come and go beside it: a handful more or less is theirs.
+    # Processes of other tests come and go: a few more or less do not count.
     world.until(lambda: descriptors(pid) <= before + 20, "descriptors are given back")
     assert [] == [each for each in world.problems().values() if "failed" in each]
 
 
 def test_without_a_processor_it_looks_no_less_often(world):
-    """What a look computes bounds its rate, and not how long others kept it from computing."""
+    """The sampling rate depends on the CPU time of a sample, not on its waiting time."""
     world.start()
     loops = [
         subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
@@ -76,13 +78,13 @@ def test_without_a_processor_it_looks_no_less_often(world):
 
 
 def test_a_daemon_that_was_stopped_says_that_looks_are_missing(world):
-    """It cannot know of them from what it reads."""
+    """The daemon's own readings do not show the gap."""
     world.start()
     world.until(lambda: daemon_status(world)["samples"] > 1, "it looks")
 
     interval_s = daemon_status(world)["interval_s"]  # longer at rest, and on a busy machine
     world.process.send_signal(signal.SIGSTOP)
-    time.sleep(8.0 + interval_s)  # the next sample is due after two at the latest
+    time.sleep(8.0 + interval_s)  # the next sample is due after two intervals at the latest
     world.process.send_signal(signal.SIGCONT)
 
     world.until(lambda: "loop_lag" in world.problems(), "it says so")
@@ -92,7 +94,7 @@ def test_a_daemon_that_was_stopped_says_that_looks_are_missing(world):
 
 
 def test_who_kills_for_memory_is_not_asked_anew_for_each_of_five_hundred_ends(tmp_path):
-    """Finding them asks every process on the machine: once in ten seconds has to do."""
+    """Finding them reads every process of the machine: once in ten seconds is enough."""
 
     def process(pid: int, comm: str) -> None:
         (tmp_path / str(pid)).mkdir()

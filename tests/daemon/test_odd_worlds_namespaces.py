@@ -1,4 +1,4 @@
-"""Containers, hidden processes, pids that are used again: a real daemon in real namespaces."""
+"""Containers, hidden processes and reused pids: a real daemon in real namespaces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ for step in range(600):
     link.report(training=True, step=step, step_s=0.1, phase="train")
     time.sleep(0.1)
 """
-# Two Pythons, one after the other, under the same pid; told on standard output.
+# Two Pythons, one after the other, with the same pid; reported on standard output.
 TWICE = """
 import os, subprocess, sys, time
 from pathlib import Path
@@ -55,11 +55,11 @@ pytestmark = pytest.mark.skipif(not may_unshare(), reason="no process namespace 
 
 @pytest.fixture
 def apart():
-    """Start programs in process namespaces of their own; each gets a pipe to write to."""
+    """Start programs in separate process namespaces; each gets a pipe to write to."""
     started = []
 
     def start(argv: list[str], **more) -> subprocess.Popen[str]:
-        # A shell is process 1: an init that is no init kills those that it does not reap.
+        # The shell is process 1: a program that does not reap its children must not be the init.
         shell = ["sh", "-c", '"$@"; exit $?', "sh", *argv]
         started.append(subprocess.Popen([*APART, *shell], stdin=subprocess.PIPE, text=True, **more))
         return started[-1]
@@ -74,7 +74,7 @@ def apart():
 
 
 def test_a_training_in_a_container_is_heard_by_the_daemon_outside(world, apart):
-    """It takes itself for another pid; the kernel tells which process it is."""
+    """Its own pid differs inside; the kernel reports the outside pid."""
     world.start()
 
     apart([sys.executable, "-c", TRAINING], env=world.env, cwd=world.folder)
@@ -92,7 +92,7 @@ def test_a_training_in_a_container_is_heard_by_the_daemon_outside(world, apart):
 
 
 def test_an_agent_outside_is_told_why_a_daemon_in_a_container_does_not_take_it(world, apart):
-    """The kernel names nobody who is not in the daemon's namespace: nothing is guessed."""
+    """The kernel gives no pid for a process outside the daemon's namespace: nothing is guessed."""
     argv = [sys.executable, "-m", "watchdog_app", "run"]
     apart(argv, env=world.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     world.until(lambda: os.path.exists(world.socket), "the daemon listens")
@@ -107,7 +107,7 @@ def test_an_agent_outside_is_told_why_a_daemon_in_a_container_does_not_take_it(w
 
 
 def test_a_pid_that_is_used_again_is_another_task(world, apart, tmp_path):
-    """Pid and start time together: what was known of the first is not said of the second."""
+    """Pid and start time identify a task: facts about the first do not apply to the second."""
     both = f'{sys.executable} -m watchdog_app run & exec {sys.executable} "$@"'
     program = tmp_path / "twice.py"
     program.write_text(TWICE)
@@ -146,7 +146,9 @@ USER = ["setpriv", "--reuid=1000", "--regid=1000", "--clear-groups"]
 
 @pytest.fixture
 def users_world(world):
-    """A world of another user's, where that user may go: pytest's own folders are root's."""
+    """A world of another user, in a folder that this user may enter: pytest's folders belong to
+    root.
+    """
     folder = Path(tempfile.mkdtemp(prefix="watchdog-user-"))
     world = type(world)(folder)
     for path in (folder, world.config):
@@ -165,7 +167,7 @@ def may_be_a_user() -> bool:
 
 @pytest.mark.skipif(not may_be_a_user(), reason="no other user may run this Python here")
 def test_a_user_who_sees_only_own_processes_is_watched_over_all_the_same(users_world):
-    """hidepid=2: others' processes are not there for the daemon, and that is no fault."""
+    """With hidepid=2 the daemon does not see others' processes, and that is not a fault."""
     world = users_world
     job = world.folder / "mine.py"
     job.write_text("import time; held = b'x' * 20_000_000; time.sleep(60)")

@@ -1,4 +1,4 @@
-"""The daemon and saves from outside: pages for agents, and a copy by a process of its own."""
+"""The daemon and saves from outside: pages for agents, and a copy by a separate process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def outside(tmp_path, monkeypatch):
 
 
 def published(page):
-    """This process publishes one tensor; what keeps it alive."""
+    """Publish one tensor of this process; returns the memory, its address and its samples."""
     memory = ctypes.create_string_buffer(b"weights!" * 512, 4096)
     address = ctypes.addressof(memory)
     places = [address + at for at in tables.sample_places(4096)]
@@ -43,7 +43,7 @@ def published(page):
 
 
 def test_an_agent_gets_a_page_that_goes_with_its_process(outside):
-    """Asked for again, by an agent that connects anew, it is the same one."""
+    """An agent that reconnects gets the same page."""
     path = outside.page(KEY)
     outside.ask_every_batch(KEY, True)
     with Segment(path) as page:
@@ -58,7 +58,7 @@ def test_an_agent_gets_a_page_that_goes_with_its_process(outside):
 
 
 def test_a_page_of_a_process_that_has_ended_goes_when_the_next_is_made(outside):
-    """Whoever ended without a word, where the kernel tells no ends."""
+    """The process ended without a message, on a kernel that reports no ends."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     left = outside.page(ProcessKey(ended.pid, 1))
@@ -70,7 +70,7 @@ def test_a_page_of_a_process_that_has_ended_goes_when_the_next_is_made(outside):
 
 
 def test_at_the_end_no_folder_stays_in_memory_but_for_trainings_that_go_on(outside):
-    """The next daemon finds the page of one that lives."""
+    """The next daemon finds the page of a living training."""
     path = outside.page(KEY)
     outside.close()
     kept = os.path.exists(path)
@@ -86,11 +86,11 @@ def test_at_the_end_no_folder_stays_in_memory_but_for_trainings_that_go_on(outsi
 
 @pytest.mark.parametrize("fresh", [True, False], ids=["fresh", "stale"])
 def test_a_training_is_copied_by_a_process_of_its_own(outside, tmp_path, fresh):
-    """The rescue is told with its step, and what is not of this step is told with the reason."""
+    """The rescue is reported with its step; a stale copy is refused with the reason."""
     rescues = tmp_path / "rescues"
     rescues.mkdir()
     with Segment(outside.page(KEY)) as page:
-        # A child of this one would need its permission where Yama asks for it.
+        # A child process would need this process's permission under Yama.
         page.begin(ME.pid, ME.start_time)
         memory, addresses, samples = published(page)
         static = tables.static_text(
@@ -119,12 +119,12 @@ def test_a_training_is_copied_by_a_process_of_its_own(outside, tmp_path, fresh):
 
 
 def test_a_training_without_a_page_is_not_copied(outside):
-    """An agent of an older version, or a machine without memory for pages."""
+    """The agent has an older version, or the machine has no memory for pages."""
     assert not outside.copy(KEY, "/nowhere", lambda _: None)
 
 
 def test_what_the_copy_says_is_one_line_of_json(tmp_path):
-    """Also when there is nothing to be copied."""
+    """Also if there is nothing to copy."""
     words = [str(ME.pid), str(ME.start_time), str(tmp_path / "none"), str(tmp_path), "5", "a test"]
     done = subprocess.run(
         [sys.executable, "-m", "watchdog_app.guard.copier", *words],

@@ -1,4 +1,4 @@
-"""When the next look is due."""
+"""When the next sample is due."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pace():
 
 
 def test_a_look_that_fails_is_repeated_an_interval_later(pace, clock):
-    """It never says that it has ended."""
+    """A failed sample never reports its end."""
     pace.look_now()
 
     assert 100.0 == pace.started()
@@ -36,7 +36,7 @@ def test_a_look_that_fails_is_repeated_an_interval_later(pace, clock):
 
 
 def test_the_rate_holds_however_long_a_look_takes(pace, clock):
-    """The next look is due so long after the beginning of this one."""
+    """The next sample is due one interval after the start of this one."""
     pace.started()
     clock.mono_s += 0.4
     pace.ended(1.0, 0.01)
@@ -45,7 +45,7 @@ def test_the_rate_holds_however_long_a_look_takes(pace, clock):
 
 
 def test_a_look_that_takes_long_to_compute_makes_them_rarer(pace, clock):
-    """A quarter of a core, not more."""
+    """Sampling uses at most a quarter of a core."""
     pace.started()
     pace.ended(0.1, 0.5)
 
@@ -54,7 +54,9 @@ def test_a_look_that_takes_long_to_compute_makes_them_rarer(pace, clock):
 
 
 def test_a_look_is_fresh_for_an_interval_after_its_end(pace, clock):
-    """Also one that takes longer than that: otherwise nobody would ever be answered."""
+    """Also a sample that takes longer than an interval: otherwise no request would ever be
+    answered.
+    """
     assert not pace.is_fresh
     pace.started()
     clock.mono_s += 5.0
@@ -69,7 +71,7 @@ def test_a_look_is_fresh_for_an_interval_after_its_end(pace, clock):
 
 
 def test_an_earlier_look_is_not_earlier_than_allowed(pace, clock):
-    """Whoever asks for one in between waits for the fast interval."""
+    """A request for an earlier sample waits for the fast interval."""
     pace.started()
     pace.ended(1.0, 0.01)
     pace.look_soon()

@@ -1,10 +1,8 @@
-"""
-Through how many modules a reading passes to its notification, and a request to its rescue.
+"""The number of modules between a reading and its notification, and a request and its rescue.
 
-A newcomer who follows one of them reads these modules and no other. Counted are the modules that
-do a part of the work, and each that stands on the call stack between two of them. Not counted are
-leaves that several of them use: `base`, records, and `daemon.log`, which contains errors. The
-numbers may only shrink.
+A newcomer who follows one of them reads only these modules. Modules that do a part of the work
+count, and so does each on the call stack between two of them. Shared leaves do not count: `base`,
+records, and `daemon.log`, which contains errors. The numbers may only shrink.
 """
 
 from __future__ import annotations
@@ -73,7 +71,7 @@ LEAVES = ("base.", "core.model.", "daemon.log")
 
 
 class Screen:
-    """A channel that keeps what it shows."""
+    """A channel that records what it shows."""
 
     name, beside_tray, needed = "screen", True, False
 
@@ -98,7 +96,7 @@ class FillingMachine:
         return getattr(self._real, name)
 
     def sample(self, now_mono_s: float, now_unix_s: float) -> Any:
-        """The figures of now."""
+        """The present figures."""
         found = self._real.sample(now_mono_s, now_unix_s)
         free_bytes = 16 * GIB - self.used_bytes
         sample = ProcessSample(self.key, 1, "R", self.used_bytes, None, 0, None, self.now_mono_s)
@@ -116,7 +114,7 @@ class FillingMachine:
 
 
 class Trace:
-    """For each module the modules on the stack when one of its functions was first called."""
+    """For each module, the modules on the stack at the first call of one of its functions."""
 
     def __init__(self) -> None:
         self.stacks: dict[str, list[str]] = {}
@@ -132,7 +130,7 @@ class Trace:
         threading.setprofile(None)  # type: ignore[arg-type]
 
     def passed(self, path: Iterable[str]) -> set[str]:
-        """The modules of a path, and what stands between them. All of the path must be there."""
+        """The modules of a path and those between them. All of the path must have been called."""
         missing = [module for module in path if module not in self.stacks]
         assert [] == missing
         found: set[str] = set()
@@ -169,19 +167,19 @@ def screen() -> Screen:
 
 @pytest.fixture
 def channels(screen: Screen) -> list[Any]:
-    """Those of the daemon."""
+    """The channels of the daemon."""
     return [screen]
 
 
 @pytest.fixture
 def parts(parts: Parts) -> Parts:
-    """A daemon in this process; what it reads of the machine is the test's."""
+    """A daemon in the test's process, whose machine readings come from the test."""
     parts.observer.machine = FillingMachine(parts.observer.machine)  # type: ignore[assignment]
     return parts
 
 
 def test_a_reading_passes_through_few_modules_to_its_notification(parts, loop, screen):
-    """And one for the channel. A module that comes between two of them fails here."""
+    """The channel counts as one. A new module between two of them fails here."""
     machine = parts.observer.machine
     for _ in range(200):
         machine.now_mono_s += 1.0
@@ -197,7 +195,7 @@ def test_a_reading_passes_through_few_modules_to_its_notification(parts, loop, s
 
 
 def test_a_request_passes_through_few_modules_to_its_rescue(parts, control, loop, tmp_path):
-    """From the command line to the bytes. A module that comes between two of them fails here."""
+    """From the command line to the bytes. A new module between two of them fails here."""
     loop.look()
     parts.server.open(Methods(parts, control))
     store = RescueStore(str(tmp_path / "rescues"))

@@ -1,4 +1,4 @@
-"""Processes that end wake the daemon by themselves."""
+"""Processes that end wake the daemon through their pidfd."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def keys(*pids: int) -> list[ProcessKey]:
 
 
 def test_the_end_of_a_process_wakes_the_loop_once():
-    """Its handle is still open then; nothing is left open afterwards."""
+    """Its handle is still open then; no descriptor stays open afterwards."""
     poller = Poller(lambda error: None)
     woken: list[bool] = []
     ends = PidFds(poller, lambda key: woken.append(ends.fd(key) is not None))
@@ -34,7 +34,7 @@ def test_the_end_of_a_process_wakes_the_loop_once():
 
 
 def test_a_process_that_is_gone_already_is_no_error():
-    """Its end shows in the next look anyhow: nobody is woken, and no descriptor is kept."""
+    """The next sample shows its end: no wake-up, and no open descriptor."""
     poller = Poller(lambda error: None)
     woken = []
     ends = PidFds(poller, lambda _: woken.append(True))

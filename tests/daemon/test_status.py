@@ -1,4 +1,4 @@
-"""What the daemon says of one sample, as records."""
+"""The daemon's status of one sample, as records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def built(look: Look | None, **more):
 
 
 def test_before_the_first_sample_nothing_is_called_well():
-    """The daemon and its problems are known alone."""
+    """Only the daemon and its problems are known."""
     found = built(None)
 
     assert ("unknown", "lab7", []) == (
@@ -56,7 +56,7 @@ def test_a_partition_names_its_gpu_and_its_instances(world):
 
 
 def test_a_task_at_the_limit_of_its_guard_is_stopped_and_a_pause_of_ours_comes_first(world):
-    """One word for what a person has to do."""
+    """The state says what the user must do."""
     look, key = look_of(world), next(iter(world.tasks())).key
     guards = {key: Guard(pid=100, stopped=True, limit_bytes=1, used_bytes=1)}
 
@@ -78,5 +78,5 @@ def test_a_task_at_the_limit_of_its_guard_is_stopped_and_a_pause_of_ours_comes_f
     ],
 )
 def test_kinds_have_the_names_of_the_schema(key, name):
-    """Whatever the policy calls them."""
+    """The policy's name does not matter."""
     assert name == kind_name(key)

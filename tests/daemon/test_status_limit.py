@@ -1,4 +1,4 @@
-"""A status fits into one message, whatever programs call themselves and agents say."""
+"""A status fits into one message, whatever names programs use and agents report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.statuses import GIB, MIB, agent, ceiling, process, status
 from watchdog_app.client.jsonrpc import MAX_LINE_BYTES, TooLongToSend, encode
 from watchdog_app.daemon.status import fit
 
-# A program that has written over all of its 65,000 bytes of arguments what is no UTF-8.
+# A program that has overwritten its 65,000 bytes of arguments with invalid UTF-8.
 TITLE = """
 import ctypes, os, sys, time
 if len(sys.argv) == 1:
@@ -22,7 +22,7 @@ ctypes.memset(begin, 0xFF, end - begin - 1)
 time.sleep(600)
 """
 
-# The longest paths that an agent may name, of bytes that are no UTF-8; devices and buffers.
+# The longest paths that an agent may name, in invalid UTF-8; devices and buffers.
 AGENT = (
     SPEAKS
     + """
@@ -45,7 +45,7 @@ def size(value: dict) -> int:
 
 
 def test_what_is_in_danger_or_paused_is_never_left_out_before_the_rest():
-    """Of more than fits the largest are kept, in their order, and what is missing is counted."""
+    """Of a too long list the largest are kept in order, and the missing ones are counted."""
     tasks = [
         process(pid, "n" * 270, pid * MIB, script=f"/home/ada/{'p' * 3000}")
         for pid in range(1001, 1501)  # of one length: none is kept because it is short
@@ -66,7 +66,7 @@ def test_what_is_in_danger_or_paused_is_never_left_out_before_the_rest():
 
 
 def test_one_that_says_too_much_takes_no_room_from_others():
-    """Its long texts are cut; it and all others are there."""
+    """Its long texts are cut; it and all others remain."""
     loud = process(
         7, "loud.py", 90 * GIB, agent=agent(directory="\U0001f600" * 400_000, framework="x" * 9999)
     )
@@ -82,7 +82,7 @@ def test_one_that_says_too_much_takes_no_room_from_others():
 
 
 def test_a_limit_of_each_process_does_not_hide_those_of_the_machine():
-    """One ceiling a process under `ulimit -v`: the machine's own are kept."""
+    """One resource per process under `ulimit -v`: the machine's resources are kept."""
     own = [
         ceiling("rlimit_as", f"address space of {'n' * 270}", MIB, GIB, note="x" * 500)
         for _ in range(3000)
@@ -99,7 +99,7 @@ def test_a_limit_of_each_process_does_not_hide_those_of_the_machine():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a title is written over the command line")
 def test_long_titles_leave_everybody_an_answer(world):
-    """Status, followers and a pause from the command line, beside four of 65,000 bytes."""
+    """Status, subscription and a pause from the command line, with four titles of 65,000 bytes."""
     client = world.start()
     others = [world.script(TITLE, f"title{number}.py") for number in range(4)]
     other = world.script("import time\ntime.sleep(600)\n")
@@ -118,7 +118,7 @@ def test_long_titles_leave_everybody_an_answer(world):
 
 
 def test_agents_that_say_all_they_may_leave_everybody_an_answer(world):
-    """More than a message of what they say: asked or followed, the status comes."""
+    """More than one message of reports: the status still comes, by request and by subscription."""
     client = world.start()
     pids = [
         world.script(AGENT.format(socket=world.socket), f"agent{number}.py") for number in range(20)
