@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tokenize
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ NO_PROSE = (
 )
 
 
+@cache
 def docstrings() -> dict[str, str]:
     """By place: every docstring."""
     found = {}
@@ -83,6 +85,7 @@ def test_docstrings_and_comments_have_no_banned_words():
     assert [] == banned
 
 
+@cache
 def shown_texts() -> dict[str, str]:
     """By place: the strings of several words that are no docstrings."""
     found = {}
