@@ -117,6 +117,11 @@ def test_texts_for_people_have_no_banned_words():
     assert [] == banned
 
 
+def test_texts_for_people_name_no_page_that_an_installation_lacks():
+    """The wheel has no docs/: a text names a command instead."""
+    assert [] == [place for place, text in shown_texts().items() if "docs/" in text]
+
+
 def test_descriptions_of_commands_have_short_sentences():
     """At most 25 words."""
     long_ones = [

@@ -16,7 +16,7 @@ examples:
   watchdog checkpoint train.ipynb --wait
   watchdog checkpoint --all --wait --timeout 2min      before a shutdown
 
-The training needs the agent: callbacks=[Rescue("rescues/")], see docs/saving.md.
+The training needs the agent: callbacks=[Rescue("rescues/")], or watchdog agent --help.
 
 exit codes: 0 saved (without --wait: asked), 1 one could not be saved, 2 usage,
   3 daemon not running"""

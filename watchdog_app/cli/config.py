@@ -47,7 +47,7 @@ examples:
   watchdog config check ./other.toml
   watchdog config --default > "$(watchdog config path)"
 
-What each setting means: docs/configuration.md, or watchdog config --default.
+watchdog config --default says what each setting means.
 
 exit codes: 0 the settings are good, 1 failure,
   2 usage, or the file holds a mistake"""

@@ -28,7 +28,6 @@ examples:
   watchdog doctor --json | jq -r '.findings[] | select(.severity == "error") | .what'
 
 groups: driver, framework, memory, storage, power, desktop, watchdog
-What each looks at: docs/doctor.md
 
 exit codes: 0 nothing of severity error, 1 at least one error, 2 usage"""
 

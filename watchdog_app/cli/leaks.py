@@ -17,8 +17,8 @@ Json = dict[str, Any]
 DESCRIPTION = """\
 Ask the agent in a training for the lines whose Python objects keep growing, and for tensors
 that accumulate. Python code runs up to twice as slow meanwhile; the framework's kernels do
-not. A program that uses tracemalloc itself, or that tracing could crash (docs/saving.md), is
-asked for tensors only. A due warning does the same once, for five seconds (watch.trace)."""
+not. A program that uses tracemalloc itself, or that tracing could crash, is asked for
+tensors only. A due warning does the same once, for five seconds (watch.trace)."""
 EPILOG = """\
 examples:
   watchdog leaks train.ipynb

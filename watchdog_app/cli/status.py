@@ -34,8 +34,6 @@ examples:
   watchdog status --watch --json       one JSON object a line
   watchdog status --check              one line for Nagios, Icinga or a prompt
 
-The fields of the JSON: docs/status-json.md.
-
 exit codes: 0 answered, 1 failure, 2 usage, 3 daemon not running
   with --check: 0 ok, 1 warning, 2 critical (or usage), 3 unknown: no daemon,
   or a reading too old to judge by"""

@@ -363,9 +363,7 @@ class TopApp(App[None]):
 def _refusal_reason(key: str, task: Task) -> str:
     """Return why the task does not support the action; empty: it does."""
     if key == "save" and task.agent is None:
-        return (
-            "has no agent that could save it. One line in the training gives it one: docs/saving.md"
-        )
+        return "has no agent that could save it. See how to add one: watchdog agent --help"
     return "is not paused." if key == "resume" and task.state != "paused" else ""
 
 

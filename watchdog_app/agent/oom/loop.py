@@ -138,8 +138,8 @@ class LoopWatch:
         advice = (
             "Not even the smallest part of a batch fits: free memory elsewhere."
             if self._shrinks
-            else 'With Rescue(..., on_oom="shrink") and its helper for the step a batch that does '
-            "not fit is trained in parts: see docs/saving.md."
+            else 'Rescue(..., on_oom="shrink") with its helper for a step trains a batch that does '
+            "not fit in parts: see help(Rescue)."
         )
         return watch.saved_text("in a training step", path, "before that step", advice)
 

@@ -52,7 +52,7 @@ def advice_after_exit(entry: Mapping[str, Any]) -> Iterator[str]:
         yield "Make the batch smaller: the step that failed needs memory in proportion."
         yield (
             'Or keep it and let the agent train in parts what does not fit: Rescue(..., on_oom="'
-            'shrink"); the loss stays that of the whole batch (see docs/saving.md).'
+            'shrink"); the loss stays that of the whole batch.'
         )
         where = " --gpu" if spec.of_card else ""
         yield f"See before the start what fits: watchdog estimate MODEL --batch N{where}"

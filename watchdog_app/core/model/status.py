@@ -595,7 +595,7 @@ class Status(Record):
     resources: tuple[Resource, ...]  # all resources that can run out
     gpus: tuple[Gpu, ...]  # one entry per GPU and partition (MIG); empty: no GPU is watched
     hardware: Hardware | None  # null before the first reading
-    tasks: tuple[Task, ...]  # the largest tasks, at most 500
+    tasks: tuple[Task, ...]  # as many as fit into the message, those in danger first
     incidents: tuple[Incident, ...]  # open incidents
     problems: tuple[Problem, ...]  # parts that are not watched
 
