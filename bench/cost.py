@@ -243,7 +243,7 @@ def watch(
             }
         # Trace last, because tracing slows down. Subtract the sample that the status command
         # caused.
-        looks = status(env)["daemon"]["samples"] - ticks - 1
+        samples = status(env)["daemon"]["samples"] - ticks - 1
         if len(running) > 2:
             for name, calls in syscalls({name: p.pid for name, p in running.items()}).items():
                 found[name]["syscalls_per_min"] = calls
@@ -254,7 +254,7 @@ def watch(
             "zombies": count_processes() - count_living(),
             "crowd_ended": ended,
             "python": python,
-            "samples_per_min": looks * 60 / args.seconds / args.rounds,
+            "samples_per_min": samples * 60 / args.seconds / args.rounds,
             "tools": found,
         }
     finally:

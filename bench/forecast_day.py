@@ -90,7 +90,7 @@ def day(seed, caution):
     draw = random.Random(seed)
     running = jobs(draw)
     watch = ResourceMonitor(WatchSettings(caution=caution), StageSettings())
-    t, wander, looks = 0.0, 5 * GIB, 0
+    t, wander, samples = 0.0, 5 * GIB, 0
     notices = rescues = 0
     told = saved = False
     while t < DAY_S:
@@ -103,9 +103,9 @@ def day(seed, caution):
         notices += a.notify and not told
         rescues += a.rescue and not saved
         told, saved = a.notify, a.rescue
-        looks += 1
+        samples += 1
         t += watch.next_sample_s
-    return notices, rescues, looks
+    return notices, rescues, samples
 
 
 def main():
@@ -114,8 +114,8 @@ def main():
     ap.add_argument("--caution", default="normal")
     a = ap.parse_args()
     found = [day(seed, Caution(a.caution)) for seed in range(a.days)]
-    for seed, (notices, rescues, looks) in enumerate(found):
-        print(f"day {seed}: notices {notices}, silent checkpoints {rescues}, looks {looks}")
+    for seed, (notices, rescues, samples) in enumerate(found):
+        print(f"day {seed}: notices {notices}, silent checkpoints {rescues}, looks {samples}")
     n = len(found)
     print(
         f"a day on average: notices {sum(f[0] for f in found) / n:.2f}, "

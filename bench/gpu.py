@@ -101,10 +101,10 @@ class Watchdog:
         own = time.process_time()
         others = self._reader_cpu_s()
         wall = time.perf_counter()
-        look = self._watch.read(self._now, busy=True)
-        while look.read_mono_s != self._now:
+        sample = self._watch.read(self._now, busy=True)
+        while sample.read_mono_s != self._now:
             time.sleep(0.002)  # the daemon's tick has the same cost as this call
-            look = self._watch.read(self._now, busy=True)
+            sample = self._watch.read(self._now, busy=True)
         wall_s = time.perf_counter() - wall
         return time.process_time() - own + self._reader_cpu_s() - others, wall_s
 

@@ -51,7 +51,7 @@ class Watched:
         self.held_since: float | None = None
         self.told = False
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Read the record; return whether the program runs and is not held."""
         record = self.desk.record(self.process)
         if record is not None:
@@ -96,7 +96,7 @@ def follow(watched: list[Watched], around: str = "") -> None:
     """Wait until each program has ended or is held; print their rows."""
     end = time.monotonic() + _PATIENCE_S
     killed = 0
-    while sum(each.look() for each in watched) and time.monotonic() < end:
+    while sum(each.poll() for each in watched) and time.monotonic() < end:
         killed = max(killed, kills(around))
         time.sleep(0.02)
     for each in watched:

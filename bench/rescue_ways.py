@@ -28,7 +28,7 @@ from watchdog_app.rescue.checkpoint import inventory
 
 WAYS = ("without", "guard")
 _SPARE_S = 200.0  # in addition to the growth: starting, saving, ending, on a busy machine
-_LOOK_S = 0.02
+_POLL_INTERVAL_S = 0.02
 _FULL = 0.98  # fraction of the limit
 
 
@@ -103,7 +103,7 @@ class Seen:
         # Unix time of each copy, and whether the group was at its limit
         self._copied: dict[float, bool] = {}
 
-    def look(self, record: dict[str, Any]) -> None:
+    def update(self, record: dict[str, Any]) -> None:
         """Read the supervisor's record; it also makes copies shortly before the limit."""
         self.record = record
         for event in record.get("events", []):
@@ -133,7 +133,7 @@ def _follow(desk: Desk, process: subprocess.Popen[str], place: Place, patience_s
     seen = Seen()
     end = time.monotonic() + patience_s
     while process.poll() is None and time.monotonic() < end:
-        seen.look(desk.record(process) or seen.record)
+        seen.update(desk.record(process) or seen.record)
         group = seen.record.get("group")
         if group:
             seen.oom_kills = max(seen.oom_kills, group_oom_kills(group) or 0)
@@ -141,7 +141,7 @@ def _follow(desk: Desk, process: subprocess.Popen[str], place: Place, patience_s
             seen.held = True
             desk.run("limit", str(process.pid), "--end")
         seen.rescues.update(place.complete_rescues())
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_INTERVAL_S)
     seen.rescues.update(place.complete_rescues())
     return seen
 

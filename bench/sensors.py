@@ -110,12 +110,12 @@ def main() -> int:
             tick()
         snapshot = machine.sample(now_s + 1, time.time())
         _PYTHON_PIDS.update(key.pid for key in snapshot.infos)
-        look = measure(tick, options.seconds)
+        sample = measure(tick, options.seconds)
         core = measure(
             lambda: readings(snapshot, group_processes(snapshot.processes, snapshot.infos)), 0.5
         )
         rows = {
-            "one look (processes, memory, groups)": look,
+            "one look (processes, memory, groups)": sample,
             "tasks and ceilings of it": core,
             "psutil, the Python processes alone": measure(careful, options.seconds),
             "psutil, all processes": measure(naive, options.seconds),
@@ -138,9 +138,9 @@ def main() -> int:
     else:
         print(f"{result['processes']} processes, {result['watched']} watched, pid {os.getpid()}")
         for name, (median, p90) in rows.items():
-            ratio = median / look[0]
+            ratio = median / sample[0]
             print(f"{name:40} {median:8.3f} ms   90 % under {p90:8.3f} ms   x{ratio:.1f}")
-    return 0 if look[0] <= options.target_ms else 1
+    return 0 if sample[0] <= options.target_ms else 1
 
 
 if __name__ == "__main__":

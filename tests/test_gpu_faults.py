@@ -23,7 +23,7 @@ from watchdog_app.core.explain.status import describe_task
 from watchdog_app.core.model.decisions import Stage
 from watchdog_app.core.model.hardware import GpuProcess, GpuState
 from watchdog_app.core.model.status import Daemon, Status
-from watchdog_app.daemon.status import Look, status
+from watchdog_app.daemon.status import AssessedSample, status
 from watchdog_app.doctor import cards, gpu
 from watchdog_app.machine.gpu.monitor import GpuMonitor
 from watchdog_app.top.rows import gpu_rows
@@ -82,14 +82,14 @@ def world(tmp_path_factory):
         nonlocal clock
         clock += seconds
         since, give_up = clock, time.monotonic() + 60
-        while (look := watch.read(clock, True)).read_mono_s is None or look.read_mono_s < since:
-            assert time.monotonic() < give_up, look
+        while (sample := watch.read(clock, True)).read_mono_s is None or sample.read_mono_s < since:
+            assert time.monotonic() < give_up, sample
             time.sleep(0.005)
         world.gpus = [
             replace(each, processes=(GpuProcess(100 + each.index, GIB),))
             if each.state is GpuState.OK
             else each
-            for each in look.gpus
+            for each in sample.gpus
         ]
 
     for index in range(len(ROWS)):
@@ -121,9 +121,9 @@ def status_of(world, gpus, incidents):
     snapshot = replace(world.snapshot, hardware=replace(world.snapshot.hardware, gpus=tuple(gpus)))
     result = replace(world.result, incidents=tuple(incidents))
     now = WALL_S + world.now
-    look = Look(snapshot, tuple(world.tasks()), (), result)
+    sample = AssessedSample(snapshot, tuple(world.tasks()), (), result)
     return status(
-        look, daemon=Daemon(), host_name="host", paused=(), faults=(), now_unix_s=now
+        sample, daemon=Daemon(), host_name="host", paused=(), faults=(), now_unix_s=now
     ).to_json()
 
 

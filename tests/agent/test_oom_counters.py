@@ -39,9 +39,9 @@ def seed(drawn):
     return Number(MODEL, row, np.array([5, drawn]))
 
 
-def at_steps(counters, numbers, looks):
+def at_steps(counters, numbers, readings):
     counters.set_variables(numbers)
-    for step, values in looks:
+    for step, values in readings:
         for each, value in zip(numbers, values, strict=True):
             each.assign(value)
         counters.sample(step)
@@ -72,11 +72,11 @@ def test_counters_are_put_back_whether_the_step_had_moved_them_or_not(moved):
         ([(2, ([5, 3],)), (6, ([5, 15],))], [7, 24]),  # seeded anew
     ],
 )
-def test_what_is_not_certain_is_left_alone(looks, now):
+def test_what_is_not_certain_is_left_alone(readings, now):
     """Then the rescue says what does not come back."""
     number = seed(0)
     counters = StepCounters()
-    at_steps(counters, [number], looks)
+    at_steps(counters, [number], readings)
     number.assign(now)
 
     assert not counters.restore(9)

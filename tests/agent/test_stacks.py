@@ -166,14 +166,14 @@ def short():
 
 gc.set_threshold(1, 1, 1)
 end = time.monotonic() + 2
-looks = 0
+count = 0
 while time.monotonic() < end:
     for _ in range(4):
         _thread.start_new_thread(short, ())
     Held()
     stacks.current_line(_thread.get_ident())
-    looks += 1
-print(looks)
+    count += 1
+print(count)
 """
 
 

@@ -75,7 +75,7 @@ def process(pid, *, group_path=None, ppid=0, rlimit=None, vsize=None):
     )  # fmt: skip
 
 
-def look(machine, processes=(), cgroups=(), gauges=()):
+def measure(machine, processes=(), cgroups=(), gauges=()):
     """Readings of a simulated machine."""
     samples = tuple(found for found, _ in processes)
     infos = {found.key: found for _, found in processes}
@@ -100,7 +100,7 @@ def pids(reading):
 
 def test_ram_without_swap_is_lethal():
     """RAM in use is the total less what is available."""
-    (ram,) = look(host(total=16, available=10), [process(1), process(2)])
+    (ram,) = measure(host(total=16, available=10), [process(1), process(2)])
 
     assert (ResourceKind.RAM, "", 6 * GIB, 16 * GIB, "bytes", True) == (
         ram.key.kind,
@@ -115,7 +115,7 @@ def test_ram_without_swap_is_lethal():
 
 def test_with_swap_ram_slows_down_and_both_together_kill():
     """RAM plus swap is a separate resource."""
-    ram, both = look(host(total=16, available=1, swap=8, swap_free=5))
+    ram, both = measure(host(total=16, available=1, swap=8, swap_free=5))
 
     assert (15 * GIB, False) == (ram.used, ram.fatal)
     assert (ResourceKind.RAM_SWAP, 18 * GIB, 24 * GIB, True) == (
@@ -128,12 +128,14 @@ def test_with_swap_ram_slows_down_and_both_together_kill():
 
 def test_more_available_than_there_is_uses_nothing():
     """The kernel reads its counters at different moments."""
-    assert 0 == look(host(total=16, available=17))[0].used
+    assert 0 == measure(host(total=16, available=17))[0].used
 
 
 def test_group_counts_what_cannot_be_given_back():
     """The kernel drops file pages before it kills a process."""
-    found = look(host(), [process(1, group_path="train")], [cgroup("train", 5.0, 8.0, files=2.0)])
+    found = measure(
+        host(), [process(1, group_path="train")], [cgroup("train", 5.0, 8.0, files=2.0)]
+    )
     (limit,) = of_kind(found, ResourceKind.CGROUP)
 
     assert (f"{ROOT}/train", 3 * GIB, 8 * GIB, True, None) == (
@@ -150,7 +152,7 @@ def test_every_limited_group_above_a_task_is_a_ceiling_the_tightest_last():
     """The tightest group has the least free memory, not the lowest limit: the outer one can be
     nearly full.
     """
-    found = look(
+    found = measure(
         host(),
         [process(1, group_path="outer/inner"), process(2, group_path="outer/other")],
         [cgroup("outer", 9.5, 10.0), cgroup("outer/inner", 1.0, 4.0)],
@@ -168,7 +170,7 @@ def test_the_same_groups_are_ceilings_whichever_is_the_tightest():
     """
 
     def resources(outer_usage):
-        found = look(
+        found = measure(
             host(),
             [process(1, group_path="outer/inner"), process(2, group_path="outer")],
             [cgroup("outer", outer_usage, 10.0), cgroup("outer/inner", 3.0, 4.0)],
@@ -182,7 +184,7 @@ def test_the_same_groups_are_ceilings_whichever_is_the_tightest():
 @pytest.mark.parametrize("name", [guard_group_name(4711, 99), "watchdog-guard-4711-99.scope"])
 def test_guards_are_told_apart_by_the_program_that_was_started_in_them(name):
     """Without the pid, two guards would have the same label. A guard does not kill."""
-    found = look(host(), [process(4711, group_path=name)], [cgroup(name, 3.0, 4.0)])
+    found = measure(host(), [process(4711, group_path=name)], [cgroup(name, 3.0, 4.0)])
     (limit,) = of_kind(found, ResourceKind.GUARD)
 
     assert "guard limit of pid 4711" == limit.label
@@ -191,7 +193,7 @@ def test_guards_are_told_apart_by_the_program_that_was_started_in_them(name):
 
 def test_worker_in_another_group_counts_for_its_task():
     """A launcher can put its children into groups."""
-    found = look(
+    found = measure(
         host(),
         [process(1, group_path="a"), process(2, ppid=1, group_path="b")],
         [cgroup("a", 1.0, 8.0), cgroup("b", 3.0, 4.0)],
@@ -207,7 +209,7 @@ def test_worker_in_another_group_counts_for_its_task():
 )
 def test_a_group_of_others_and_a_limit_above_the_machine_are_no_ceiling(folder, limit):
     """`train` does not contain `training`; RAM fills before a limit above it."""
-    found = look(host(total=16), [process(1, group_path=folder)], [cgroup("train", 3.0, limit)])
+    found = measure(host(total=16), [process(1, group_path=folder)], [cgroup("train", 3.0, limit)])
 
     assert [] == of_kind(found, ResourceKind.CGROUP)
 
@@ -224,7 +226,7 @@ def test_a_group_of_others_and_a_limit_above_the_machine_are_no_ceiling(folder, 
 )
 def test_swap_of_a_group_counts(swap, swap_limit, swap_free, expected_used, expected_limit):
     """Swap counts in used and in limit; swap that other programs use does not count."""
-    found = look(
+    found = measure(
         host(total=16, swap=8, swap_free=swap_free),
         [process(1, group_path="g")],
         [cgroup("g", 3.0, 8.0, swap=swap, swap_limit=swap_limit)],
@@ -237,7 +239,7 @@ def test_swap_of_a_group_counts(swap, swap_limit, swap_free, expected_used, expe
 
 def test_memory_high_below_the_limit_is_the_ceiling_where_there_is_no_swap():
     """A group that cannot swap stalls above memory.high, long before memory.max kills."""
-    found = look(host(), [process(1, group_path="g")], [cgroup("g", 3.0, 8.0, high=6.0)])
+    found = measure(host(), [process(1, group_path="g")], [cgroup("g", 3.0, 8.0, high=6.0)])
     (limit,) = of_kind(found, ResourceKind.CGROUP)
 
     assert (6 * GIB, True) == (limit.limit, limit.fatal)
@@ -262,7 +264,7 @@ def test_memory_high_below_the_limit_is_the_ceiling_where_there_is_no_swap():
 def test_a_group_stands_still_at_memory_high_and_what_can_be_in_swap(
     swap, swap_limit, swap_high, swap_free, expected
 ):
-    found = look(
+    found = measure(
         host(swap=4.0, swap_free=swap_free),
         [process(1, group_path="g")],
         [cgroup("g", 3, 8, high=6, swap=swap, swap_limit=swap_limit, swap_high=swap_high)],
@@ -336,7 +338,7 @@ def test_memory_of_a_group_ends_where_it_stalls_or_is_killed(
     """The limits of the group, and of the groups above and below it, for memory and swap."""
     processes = [process(pid, group_path=path) for pid, path in members.items()]
 
-    found = look(host(swap=swap, swap_free=swap_free), processes, groups)
+    found = measure(host(swap=swap, swap_free=swap_free), processes, groups)
 
     assert expected == [
         (
@@ -350,7 +352,7 @@ def test_memory_of_a_group_ends_where_it_stalls_or_is_killed(
 @pytest.mark.parametrize(("percent", "expected"), [(None, False), (10.0, False), (70.0, True)])
 def test_a_group_stands_still_where_its_pressure_says_so(percent, expected):
     groups = [cgroup("g", 5.9, 8.0, high=6.0, stalled=percent)]
-    (limit,) = of_kind(look(host(), [process(1, group_path="g")], groups), ResourceKind.CGROUP)
+    (limit,) = of_kind(measure(host(), [process(1, group_path="g")], groups), ResourceKind.CGROUP)
 
     assert expected is limit.stalled
 
@@ -378,7 +380,7 @@ def test_groups_are_named_in_human_words(path, expected):
 
 def test_address_space_of_each_process_with_a_limit():
     """RLIMIT_AS applies to each process separately."""
-    found = look(
+    found = measure(
         host(),
         [process(1, rlimit=8, vsize=5), process(2, ppid=1, rlimit=8, vsize=3), process(3, vsize=9)],
     )
@@ -393,15 +395,15 @@ def test_address_space_of_each_process_with_a_limit():
 
 def test_shared_memory_is_a_ceiling_where_it_has_a_limit():
     """A write to a full /dev/shm raises SIGBUS."""
-    (shm,) = of_kind(look(host(shm=8, shm_used=2), [process(1)]), ResourceKind.SHM)
+    (shm,) = of_kind(measure(host(shm=8, shm_used=2), [process(1)]), ResourceKind.SHM)
 
     assert (2 * GIB, 8 * GIB, True, [1]) == (shm.used, shm.limit, shm.fatal, pids(shm))
-    assert [] == of_kind(look(host()), ResourceKind.SHM)
+    assert [] == of_kind(measure(host()), ResourceKind.SHM)
 
 
 def test_disk_of_the_rescues_is_a_ceiling_that_does_not_kill():
     """Space reserved for root does not count as free."""
-    found = look(host(), gauges=[disk("/data/rescues", 8 * GIB, 10 * GIB), disk("/x", 0, 0)])
+    found = measure(host(), gauges=[disk("/data/rescues", 8 * GIB, 10 * GIB), disk("/x", 0, 0)])
     (reading,) = of_kind(found, ResourceKind.DISK)
 
     assert ("/data/rescues", 8 * GIB, 10 * GIB, False) == (
@@ -419,7 +421,7 @@ def test_a_gauge_of_any_kind_becomes_a_reading_as_it_is():
         for kind in ResourceKind
     ]
 
-    found = look(host(), [process(1)], gauges=gauges)[-len(gauges) :]
+    found = measure(host(), [process(1)], gauges=gauges)[-len(gauges) :]
 
     assert gauges == [
         Gauge(
@@ -444,7 +446,7 @@ def test_a_count_is_told_in_full():
 
 def test_every_ceiling_has_a_key_of_its_own():
     """The key identifies the stored series."""
-    found = look(
+    found = measure(
         host(swap=8, swap_free=8, shm=8, shm_used=1),
         [
             process(1, group_path="a/b", rlimit=8, vsize=1),
@@ -471,7 +473,7 @@ def zram(machine, *, total, used, ram):
 
 def room(machine):
     """GiB left of RAM and swap together."""
-    (both,) = of_kind(look(machine, [process(1)]), ResourceKind.RAM_SWAP)
+    (both,) = of_kind(measure(machine, [process(1)]), ResourceKind.RAM_SWAP)
     return (both.limit - both.used) / GIB
 
 
@@ -505,7 +507,7 @@ def test_swap_on_zram_is_room_only_as_far_as_compression_gains():
 )
 def test_a_machine_with_next_to_nothing_left_stands_still(machine, stalled):
     """Free zram does not matter; while swap is left, only RAM has run out."""
-    found = look(machine, [process(1)])
+    found = measure(machine, [process(1)])
 
     assert stalled == [
         one.stalled for one in found if one.key.kind in (ResourceKind.RAM, ResourceKind.RAM_SWAP)

@@ -29,7 +29,7 @@ class Listing(CardWorld):
         grown = self.per_s * (self.now - 1000.0)
         return {100: int(22 * GIB - 75 * self.per_s + grown), 300: GIB}
 
-    def look(self, second: float) -> None:
+    def sample(self, second: float) -> None:
         held = self.memory()
         used = sum(held.values()) + GIB  # memory that the driver assigns to no process
         self.set(0, memory_used_bytes=used)
@@ -53,7 +53,7 @@ def test_who_fills_a_card_stays_named_while_the_list_of_its_processes_is_old(mib
     """Its growth is exact, because both series end at the time of the list."""
     world = Listing(mib_per_s)
 
-    world.run(70, world.look)
+    world.run(70, world.sample)
 
     assert {("grow.py",)} == set(world.blamed)
     assert pytest.approx([mib_per_s] * len(world.rates), rel=0.01) == world.rates
@@ -63,12 +63,12 @@ def test_a_list_that_fails_once_blames_nobody_who_was_there_before():
     """The driver may refuse the list once: a large process that grows little is not new."""
     world = Listing(50)
 
-    def look(second):
-        world.look(second)
+    def sample(second):
+        world.sample(second)
         if second == 40:
             world.set(0, processes=(), processes_mono_s=None)
 
-    world.run(60, look)
+    world.run(60, sample)
 
     assert {("grow.py",)} == set(world.blamed[-15:])
 
@@ -76,10 +76,10 @@ def test_a_list_that_fails_once_blames_nobody_who_was_there_before():
 def test_a_program_that_comes_to_a_card_counts_with_all_it_takes():
     """It was not in the list before."""
     world = Listing(0)
-    world.run(20, world.look)
+    world.run(20, world.sample)
     idle = world.memory()
     world.memory = lambda: {**idle, 100: idle[100] - 2 * GIB}
-    world.run(20, world.look)
+    world.run(20, world.sample)
     world.program(500, "new.py")
     was = world.memory
 
@@ -87,7 +87,7 @@ def test_a_program_that_comes_to_a_card_counts_with_all_it_takes():
         return {**was(), 500: int((world.now - 1020.0) * 0.05 * GIB)}
 
     world.memory = memory
-    world.run(20, world.look)
+    world.run(20, world.sample)
 
     assert {("new.py",)} == set(world.blamed)
 
@@ -98,10 +98,10 @@ def test_a_part_of_a_card_is_blamed_on_who_is_on_it():
     whole = replace(world.gpus[0], processes=(), memory_used_bytes=None, memory_total_bytes=None)
     world.gpus.append(replace(whole, id="GPU-whole", index=0))
 
-    def look(second):
-        world.look(second)
+    def sample(second):
+        world.sample(second)
         world.set(0, parent_id="GPU-whole")
 
-    world.run(60, look)
+    world.run(60, sample)
 
     assert {("grow.py",)} == set(world.blamed)

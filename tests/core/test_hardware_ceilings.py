@@ -47,7 +47,7 @@ def allocator(used, limit, device="GPU:0", uuid="GPU-0"):
     return AllocatorMemory(device, int(used * GIB), int(limit * GIB), uuid)
 
 
-def look(hardware, pids=(1, 2), agents=()):
+def measure(hardware, pids=(1, 2), agents=()):
     """The hardware readings of a machine with these tasks, and agents by pid."""
     samples = tuple(process(pid, 0, start_time=pid) for pid in pids)
     infos = {each.key: info(each, name=f"p{each.key.pid}.py") for each in samples}
@@ -91,7 +91,7 @@ NOTHING = {
 @pytest.mark.parametrize("name", NOTHING)
 def test_what_is_not_there_or_not_known_cannot_run_out(name):
     """An unknown value is not zero."""
-    found = look(NOTHING[name])
+    found = measure(NOTHING[name])
 
     assert [] == [each for each in found if each.key.kind is not ResourceKind.GPU_MEMORY]
 
@@ -100,7 +100,7 @@ def test_memory_of_a_card_is_what_the_driver_reports_and_its_limit_lacks_what_it
     """Other monitors show the same used size and the same room; only tasks on the card are hit."""
     card = gpu(used=10.0, reserved=0.5, pids=[(2, 8.0), (77, 1.0)])
 
-    (memory,) = look(Hardware(gpus=(card,)))
+    (memory,) = measure(Hardware(gpus=(card,)))
 
     assert (ResourceKind.GPU_MEMORY, "GPU-0") == (memory.key.kind, memory.key.subject)
     assert (10 * GIB, 23.5 * GIB, "bytes", True) == (
@@ -116,7 +116,7 @@ def test_memory_of_a_card_is_what_the_driver_reports_and_its_limit_lacks_what_it
 
 def test_each_card_is_a_ceiling_of_its_own():
     """A training on one card is not asked for anything because of the other."""
-    found = look(Hardware(gpus=(gpu(0, pids=[1]), gpu(1, pids=[2]))))
+    found = measure(Hardware(gpus=(gpu(0, pids=[1]), gpu(1, pids=[2]))))
 
     assert [("GPU-0", [1]), ("GPU-1", [2])] == [(each.key.subject, pids_of(each)) for each in found]
 
@@ -137,7 +137,7 @@ def test_each_card_is_a_ceiling_of_its_own():
 )
 def test_no_ceiling_where_nothing_of_ours_can_run_out(card):
     """Unified memory is the host's RAM, which is already a resource."""
-    assert [] == of_kind(look(Hardware(gpus=(card,))), ResourceKind.GPU_MEMORY)
+    assert [] == of_kind(measure(Hardware(gpus=(card,))), ResourceKind.GPU_MEMORY)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_no_ceiling_where_nothing_of_ours_can_run_out(card):
 )
 def test_where_the_driver_does_not_say_who_is_on_it_it_can_hit_everybody(processes):
     """WSL lists no process; in a container the pids are the host's."""
-    (memory,) = look(Hardware(gpus=(gpu(processes=processes),)))
+    (memory,) = measure(Hardware(gpus=(gpu(processes=processes),)))
 
     assert [1, 2] == pids_of(memory)
     assert "does not say" in memory.note
@@ -161,7 +161,7 @@ def test_parts_of_a_card_are_ceilings_instead_of_the_card():
         gpu(0, uuid="MIG-b", parent_id="GPU-0", used=20.0, total=40.0, pids=[2]),
     )
 
-    found = look(Hardware(gpus=(card, *parts)))
+    found = measure(Hardware(gpus=(card, *parts)))
 
     assert [("MIG-a", [1]), ("MIG-b", [2])] == [
         (each.key.subject, pids_of(each)) for each in of_kind(found, ResourceKind.GPU_MEMORY)
@@ -174,7 +174,7 @@ def test_what_a_framework_says_of_itself_replaces_what_the_driver_sees():
     """TensorFlow reserves 23 of 24 GiB at its start, and uses six."""
     card = gpu(used=23.5, pids=[(1, 23.0), (2, 0.4)])
 
-    found = look(Hardware(gpus=(card,)), agents=[(1, [allocator(6.0, 22.0)])])
+    found = measure(Hardware(gpus=(card,)), agents=[(1, [allocator(6.0, 22.0)])])
 
     (own,) = of_kind(found, ResourceKind.GPU_ALLOCATOR)
     assert ("1:GPU:0", 6 * GIB, 22 * GIB, True, [1]) == (
@@ -191,7 +191,7 @@ def test_what_a_framework_says_of_itself_replaces_what_the_driver_sees():
 
 def test_a_card_whose_tasks_all_speak_for_themselves_is_no_ceiling():
     """The driver reports the card as nearly full, but no task is in danger."""
-    found = look(
+    found = measure(
         Hardware(gpus=(gpu(used=23.9, pids=[(1, 23.0)]),)), agents=[(1, [allocator(6.0, 22.0)])]
     )
 
@@ -211,7 +211,7 @@ def test_a_card_whose_tasks_all_speak_for_themselves_is_no_ceiling():
 )
 def test_a_framework_that_grows_reaches_no_further_than_the_card_does(held, used, expected):
     """Its own limit was set at its start; other programs have started since."""
-    found = look(
+    found = measure(
         Hardware(gpus=(gpu(used=used, pids=[(1, held)]),)), agents=[(1, [allocator(6.0, 22.0)])]
     )
 
@@ -226,7 +226,7 @@ def test_another_program_with_our_number_tells_nothing_of_ours():
     stranger = GpuProcess(1, GIB, foreign=True)
     card = gpu(used=23.0, processes=(stranger,))
 
-    found = look(Hardware(gpus=(card,)), agents=[(1, [allocator(6.0, 22.0)])])
+    found = measure(Hardware(gpus=(card,)), agents=[(1, [allocator(6.0, 22.0)])])
 
     (own,) = of_kind(found, ResourceKind.GPU_ALLOCATOR)
     assert 22 * GIB == own.limit
@@ -234,7 +234,7 @@ def test_another_program_with_our_number_tells_nothing_of_ours():
 
 def test_an_allocator_is_a_ceiling_without_any_driver():
     """The library may hang or be missing: the framework still knows."""
-    (own,) = look(Hardware(), agents=[(1, [allocator(6.0, 22.0, uuid=None)])])
+    (own,) = measure(Hardware(), agents=[(1, [allocator(6.0, 22.0, uuid=None)])])
 
     assert ("tensorflow's memory on GPU:0", 22 * GIB) == (own.label, own.limit)
 
@@ -243,14 +243,14 @@ def test_an_allocator_without_a_card_is_on_the_only_one():
     """Old TensorFlow reports no device identity."""
     card = gpu(used=23.5, pids=[(1, 23.0)])
 
-    found = look(Hardware(gpus=(card,)), agents=[(1, [allocator(6.0, 22.0, uuid=None)])])
+    found = measure(Hardware(gpus=(card,)), agents=[(1, [allocator(6.0, 22.0, uuid=None)])])
 
     assert [ResourceKind.GPU_ALLOCATOR] == [each.key.kind for each in found]
 
 
 def test_nonsense_of_an_agent_is_left_out():
     """A limit of zero, a repeated device, an agent without a task."""
-    found = look(
+    found = measure(
         Hardware(),
         agents=[
             (1, [allocator(1.0, 0.0), allocator(1.0, 2.0), allocator(1.5, 2.0)]),
@@ -265,7 +265,7 @@ def test_a_card_has_a_ceiling_for_switching_off_and_none_for_slowing_down():
     """Only the shutdown kills."""
     card = gpu(3, pids=[2], temperature_c=71.0, slowdown_c=93.0, shutdown_c=98.0)
 
-    (off,) = of_kind(look(Hardware(gpus=(card,))), ResourceKind.TEMPERATURE)
+    (off,) = of_kind(measure(Hardware(gpus=(card,))), ResourceKind.TEMPERATURE)
 
     assert ("GPU-3/shutdown", 71.0, 98.0, "celsius", True, [2]) == (
         off.key.subject,
@@ -280,7 +280,7 @@ def test_a_card_has_a_ceiling_for_switching_off_and_none_for_slowing_down():
 
 def test_heat_of_the_machine_concerns_everybody():
     """Each sensor with a known threshold counts."""
-    found = look(
+    found = measure(
         Hardware(
             temperatures=(
                 Temperature("coretemp/Package id 0", "CPU", 70.0, 100.0, 105.0, is_cpu=True),
@@ -301,7 +301,7 @@ def test_heat_of_the_machine_concerns_everybody():
 
 def test_a_battery_that_is_drained_can_run_empty():
     """Used is the charge that was taken; the last twentieth cannot be used."""
-    (battery,) = look(
+    (battery,) = measure(
         Hardware(
             batteries=(Battery("BAT0", 40.0, True, energy_j=80_000.0, full_j=200_000.0),),
             on_mains=False,
@@ -331,14 +331,14 @@ def test_a_battery_that_is_drained_can_run_empty():
 )
 def test_several_batteries_are_one_ceiling(batteries, expected):
     """By energy if all of them report it, because their sizes differ."""
-    (found,) = look(Hardware(batteries=batteries, on_mains=False))
+    (found,) = measure(Hardware(batteries=batteries, on_mains=False))
 
     assert pytest.approx(expected) == found.used
 
 
 def test_a_supply_that_is_too_weak_lets_the_battery_run_empty():
     """It is plugged in and still drains."""
-    (found,) = look(Hardware(batteries=(Battery("BAT0", 30.0, True),), on_mains=True))
+    (found,) = measure(Hardware(batteries=(Battery("BAT0", 30.0, True),), on_mains=True))
 
     assert "too weak" in found.note
 
@@ -354,7 +354,7 @@ def test_no_two_ceilings_have_the_same_key():
         batteries=(Battery("BAT0", 30.0, True),),
     )
 
-    keys = [each.key for each in look(hardware, agents=[(1, [allocator(1.0, 2.0)])])]
+    keys = [each.key for each in measure(hardware, agents=[(1, [allocator(1.0, 2.0)])])]
 
     assert len(keys) == len(set(keys))
     assert 6 == len(keys)

@@ -165,9 +165,9 @@ def test_needs_are_foreseen_and_growth_is_explained_as_before(name: str, limit_m
             ResourceKey(ResourceKind.CGROUP, "/g"), "g", used, limit_mb * MB, True, tuple(tasks)
         )
         agents = {KEY: [silent, agent]} if t < 280 else {}
-        look = Observation(Snapshot(t, t, host(), ()), tasks, [reading], agents)
-        tracker.update(look)
-        phases_of.update(look, tracker)
+        observation = Observation(Snapshot(t, t, host(), ()), tasks, [reading], agents)
+        tracker.update(observation)
+        phases_of.update(observation, tracker)
         expected = phases_of.predict(reading)
         own = Attribution((Contributor(KEY, "x", 1.0, 0.8),), 0.2, 5.0)
         less = Attribution((Contributor(KEY, "x", 1.0, 0.79),), 0.2, 5.0)
@@ -213,9 +213,9 @@ def test_thrashing_is_foreseen_as_before(
         pressure = None if full_percent is None else Pressure(50.0, full_percent, 0.0)
         swaps = dict.fromkeys(("swap_in_bytes", "swap_out_bytes"), bytes_moved)
         machine = host(total, free * total, **swaps, pressure=pressure)
-        look = Observation(Snapshot(float(t), float(t), machine, ()), {}, readings, {})
-        tracker.update(look)
-        found.update(look, tracker)
+        observation = Observation(Snapshot(float(t), float(t), machine, ()), {}, readings, {})
+        tracker.update(observation)
+        found.update(observation, tracker)
         open_ = [index for index, each in enumerate(readings) if found.predict(each)]
         if open_ or t % 10 == 0:
             decisions.note({"t": t, "thrashing": open_})

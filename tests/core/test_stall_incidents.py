@@ -37,7 +37,7 @@ class Stalled:
         self.closed = []
         self.wanted = []
 
-    def look(self, seconds: float = 1.0, **agent):
+    def advance(self, seconds: float = 1.0, **agent):
         """Advance the time; return the last tick."""
         self.agent = replace(self.agent, **agent)
         for _ in range(int(seconds)):
@@ -67,7 +67,7 @@ class Stalled:
 def test_it_is_opened_looked_into_and_told_once():
     """The notice waits for the thread dump, and names the most likely cause."""
     training = Stalled()
-    tick = training.look(12)
+    tick = training.advance(12)
     (incident,) = tick.incidents
     assert ("stalled", "train.py is stalled") == (incident.resource.kind.value, incident.label)
     assert [(training.machine.now, training.agent.key)] == training.wanted
@@ -75,7 +75,7 @@ def test_it_is_opened_looked_into_and_told_once():
 
     training.show()
     assert training.engine.wants_tick
-    tick = training.look(1)
+    tick = training.advance(1)
 
     (decision,) = training.decisions
     (incident,) = tick.incidents
@@ -96,7 +96,7 @@ def test_it_is_opened_looked_into_and_told_once():
     assert "train.py is stalled: noticed 2.0 s ago; needs somebody." in told
     assert "of the growth" not in told
 
-    tick = training.look(59)
+    tick = training.advance(59)
     assert 1 == len(training.decisions)
     assert 2 == len(training.wanted), "it is looked into again after a minute"
 
@@ -106,10 +106,10 @@ def test_without_anybody_who_looks_it_is_told_all_the_same():
     known facts.
     """
     training = Stalled()
-    training.look(11)
+    training.advance(11)
     assert [] == training.decisions
 
-    training.look(7)
+    training.advance(7)
 
     (decision,) = training.decisions
     said = decision.notification
@@ -123,7 +123,7 @@ def test_without_anybody_who_looks_it_is_told_all_the_same():
 def test_what_is_not_known_is_said_to_be_not_known():
     """The notice gives the place and does not guess."""
     training = Stalled()
-    training.look(12)
+    training.advance(12)
     training.show(Frame("/home/me/train.py", 9, "own_wait"))
     thread = ThreadState(10, "MainThread", "S", "hrtimer_nanosleep", frames=(STEP,), trains=True)
     program = ProcessThreads(10, 1, "python", "S", (thread,), 1, agent=True)
@@ -131,7 +131,7 @@ def test_what_is_not_known_is_said_to_be_not_known():
         training.machine._task(training.program), ThreadDump((program,), True)
     )
 
-    (incident,) = training.look(1).incidents
+    (incident,) = training.advance(1).incidents
 
     assert incident.why.endswith("Why is not known; it is at train.py:42 in batches")
     assert () == incident.advice
@@ -140,11 +140,11 @@ def test_what_is_not_known_is_said_to_be_not_known():
 def test_it_is_over_with_the_next_step_and_that_is_told():
     """A second notice replaces the first."""
     training = Stalled()
-    training.look(12)
+    training.advance(12)
     training.show()
-    training.look(5)
+    training.advance(5)
 
-    tick = training.look(1, step=201)
+    tick = training.advance(1, step=201)
 
     assert () == tick.incidents
     (closed,) = training.closed
@@ -160,15 +160,15 @@ def test_it_is_over_with_the_next_step_and_that_is_told():
 def test_what_has_ended_is_closed_without_a_word(way):
     """A death has its own notice; an intended end has none."""
     training = Stalled()
-    training.look(12)
+    training.advance(12)
     training.show()
-    training.look(1)
+    training.advance(1)
     if way == "task":
         training.there = False
     elif way == "agent":
         training.connected = False
 
-    training.look(35, training=way != "training")
+    training.advance(35, training=way != "training")
 
     assert 1 == len(training.closed)
     assert 1 == len(training.decisions)
@@ -177,15 +177,15 @@ def test_what_has_ended_is_closed_without_a_word(way):
 def test_a_connection_that_breaks_for_a_moment_does_not_end_it():
     """The agent reconnects, and has not reported anything at first."""
     training = Stalled()
-    training.look(12)
+    training.advance(12)
     training.show()
-    training.look(1)
+    training.advance(1)
     training.connected = False
-    training.look(10)
+    training.advance(10)
     training.connected = True
 
-    training.look(1, step=None, training=False, reported_mono_s=None)
-    tick = training.look(2, step=200, training=True, reported_mono_s=1.0)
+    training.advance(1, step=None, training=False, reported_mono_s=None)
+    tick = training.advance(2, step=200, training=True, reported_mono_s=1.0)
 
     assert [] == training.closed
     assert 1 == len(tick.incidents)
@@ -194,19 +194,19 @@ def test_a_connection_that_breaks_for_a_moment_does_not_end_it():
 def test_another_daemon_goes_on_with_it_and_does_not_tell_it_twice():
     """It learns the training's step, and closes the incident when the training moves."""
     training = Stalled()
-    training.look(12)
+    training.advance(12)
     training.show()
-    training.look(1)
+    training.advance(1)
     state = training.engine.dump()
     engine = Engine(SETTINGS, own_uid=0)
     engine.load(state, training.machine.now, training.machine.now + 1.6e9)
     training.engine = engine
 
-    tick = training.look(30)
+    tick = training.advance(30)
     assert 1 == len(tick.incidents)
     assert 1 == len(training.decisions)
     training.show()
-    training.look(1, step=201)
+    training.advance(1, step=201)
 
     assert 1 == len(training.closed)
     assert "makes steps again" in training.decisions[1].reason
@@ -226,7 +226,7 @@ def test_stalls_can_be_silenced_and_the_incident_is_there_all_the_same(changes, 
     training = Stalled(replace(SETTINGS, **changes))
     training.engine.protecting = protecting
 
-    tick = training.look(30)
+    tick = training.advance(30)
 
     assert 1 == len(tick.incidents)
     assert [] == training.decisions
@@ -236,6 +236,6 @@ def test_nobody_is_saved_or_paused_on_its_account():
     """A save needs a step, and there is none."""
     training = Stalled()
     training.agent = replace(training.agent, rescue=RescueRecord("/r", 1, 1, 1.0, 1.0))
-    training.look(200)
+    training.advance(200)
 
     assert {"notify"} == {each.kind.value for each in training.decisions}

@@ -24,7 +24,7 @@ class Training:
         self.now = 100.0
         self.cpu_s = 10.0
 
-    def look(self, seconds: float = 1.0, cores: float = 0.0, every_s: float = 1.0, **agent):
+    def advance(self, seconds: float = 1.0, cores: float = 0.0, every_s: float = 1.0, **agent):
         """Advance the time with these values; return the stalls that were found."""
         self.agent = replace(self.agent, **agent)
         found = []
@@ -41,14 +41,14 @@ def test_no_step_for_a_minute_is_a_stall_and_is_told_once():
     """It comes neither at once nor twice; the next stall is reported again."""
     training = Training()
 
-    assert [] == training.look(59)
-    (stall,) = training.look(10)
+    assert [] == training.advance(59)
+    (stall,) = training.advance(10)
     assert (5, STEP_S) == (stall.step, stall.step_s)
     assert 60 < stall.silent_s < 63
-    assert [] == training.look(1000)
-    assert [] == training.look(1, step=6)
+    assert [] == training.advance(1000)
+    assert [] == training.advance(1, step=6)
     # A gap that ended is no measure for the next one, unless the next is much longer.
-    assert 1 == len(training.look(4000))
+    assert 1 == len(training.advance(4000))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_no_step_for_a_minute_is_a_stall_and_is_told_once():
 )
 def test_what_has_a_reason_of_its_own_is_no_stall(agent):
     """A validation, a save, a training that has ended, an agent that has reported nothing."""
-    assert [] == Training().look(3000, **agent)
+    assert [] == Training().advance(3000, **agent)
 
 
 def test_a_training_that_makes_steps_is_none():
@@ -74,56 +74,56 @@ def test_a_training_that_makes_steps_is_none():
     training = Training()
 
     for step in range(50):
-        assert [] == training.look(50, step=step)
+        assert [] == training.advance(50, step=step)
 
 
 def test_long_steps_are_given_time():
     """The limit is twenty steps."""
     training = Training()
 
-    assert [] == training.look(190, step_s=10.0)
-    assert 1 == len(training.look(20))
+    assert [] == training.advance(190, step_s=10.0)
+    assert 1 == len(training.advance(20))
 
 
 def test_one_that_computes_is_given_ten_times_as_long():
     """It may be a validation that the program did not announce."""
     training = Training()
 
-    assert [] == training.look(590, cores=1.0)
-    (stall,) = training.look(30, cores=1.0)
+    assert [] == training.advance(590, cores=1.0)
+    (stall,) = training.advance(30, cores=1.0)
     assert stall.cores > 0.9
 
 
 def test_a_gap_that_was_none_before_is_none_again():
     """The same pause after every epoch belongs to the program."""
     training = Training()
-    training.look(50, step=6)
-    training.look(1, step=7)
+    training.advance(50, step=6)
+    training.advance(1, step=7)
 
-    assert [] == training.look(100)
-    assert 1 == len(training.look(80))
+    assert [] == training.advance(100)
+    assert 1 == len(training.advance(80))
 
 
 def test_time_in_which_it_was_paused_or_we_did_not_look_does_not_count():
     """After a stop the daemon sees old reports first."""
     training = Training()
-    training.look(50)
+    training.advance(50)
     stopped = replace(training.task.members[0], state="T")
     running = training.task
     training.task = replace(running, members=(stopped,))
-    assert [] == training.look(500)
+    assert [] == training.advance(500)
     training.task = running
 
-    assert [] == training.look(50)
-    assert [] == training.look(500, every_s=500)
-    assert [] == training.look(5)
-    assert 1 == len(training.look(20))
+    assert [] == training.advance(50)
+    assert [] == training.advance(500, every_s=500)
+    assert [] == training.advance(5)
+    assert 1 == len(training.advance(20))
 
 
 def test_what_has_ended_is_forgotten():
     """The memory is bounded by the number of agents."""
     training = Training()
-    training.look(50)
+    training.advance(50)
 
     training.stalls.update(training.now + 1, [], {})
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from support.looks import observer_of
+from support.observers import observer_of
 
 from watchdog_app.base.errors import TaskNotFound
 from watchdog_app.base.threads import Worker
@@ -113,7 +113,7 @@ def test_a_machine_that_cannot_be_read_is_a_fault_until_it_can(said, tmp_path):
         Settings(), machine, agents, faults, str(tmp_path), triggers=Triggers(poller, lambda: None)
     )
 
-    assert observer.look() is None
+    assert observer.sample() is None
 
     assert "machine" in [fault.source for fault in faults.all()]
     observer.close()

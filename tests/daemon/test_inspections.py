@@ -58,7 +58,7 @@ class World:
         self.held = None  # reads that wait until the test releases them
         self.grown = []
         self.inspections = self.made(
-            SimpleNamespace(submit=self.look, collect=lambda: None, waiting=0)
+            SimpleNamespace(submit=self.dump_threads, collect=lambda: None, waiting=0)
         )
         self.seen = []
 
@@ -74,19 +74,19 @@ class World:
             log=None,
         )
 
-    def looks(self):
+    def dumped(self):
         threads = tuple(
             ThreadState(10 + number, "python", "S", "futex_do_wait")
             for number in range(self.threads)
         )
         return (ProcessThreads(10, 1, "python", "S", threads, self.threads),)
 
-    def look(self, _, done):
-        looks = self.looks()
+    def dump_threads(self, _, done):
+        dumped = self.dumped()
         if self.held is None:
-            done((looks, self.now), None)
+            done((dumped, self.now), None)
         else:
-            self.held.append(lambda: done((looks, self.now), None))
+            self.held.append(lambda: done((dumped, self.now), None))
 
     def expire(self, now: float) -> None:
         self.now = now
@@ -177,8 +177,8 @@ def test_a_look_that_has_to_wait_holds_up_nobody():
 
     assert [] == world.seen
     assert world.inspections.next_deadline_mono_s() is None
-    (look,) = world.held
-    look()
+    (finish,) = world.held
+    finish()
     assert 1 == len(world.seen)
     assert world.seen[0].answered is True
 
@@ -193,7 +193,7 @@ def test_threads_are_read_beside_the_loop(monkeypatch):
     def slow(keys, **_):
         begun.set()
         go.wait(60)
-        return World().looks()
+        return World().dumped()
 
     monkeypatch.setattr(thread_dump, "dump", slow)
     world = World(with_agent=False)

@@ -46,7 +46,7 @@ def running(parts, control, loop):
     "broken",
     [
         pytest.param(lambda parts: ("guards", "limits"), id="before the machine is read"),
-        pytest.param(lambda parts: ("observer", "look"), id="while it is read"),
+        pytest.param(lambda parts: ("observer", "sample"), id="while it is read"),
         pytest.param(lambda parts: ("observer", "tasks"), id="after it was read"),
     ],
 )
@@ -57,19 +57,19 @@ def test_a_look_that_fails_is_a_fault_and_is_repeated(
     part, function = broken(parts)
     with monkeypatch.context() as patched:
         patched.setattr(getattr(parts, part), function, _fails)
-        parts.pace.look_now()
+        parts.pace.sample_now()
         loop._run_once()
         assert "daemon.look" in _sources(parts)
-        assert parts.pace.next_look_mono_s > 0.0, "not at once"
+        assert parts.pace.next_sample_mono_s > 0.0, "not at once"
 
-    parts.pace.look_now()
+    parts.pace.sample_now()
     loop._run_once()
     assert "daemon.look" not in _sources(parts)
 
 
 def test_a_client_hears_of_looks_that_fail(parts, running, monkeypatch):
     """The loop answers the client without spinning."""
-    monkeypatch.setattr(parts.observer, "look", _fails)
+    monkeypatch.setattr(parts.observer, "sample", _fails)
     until(lambda: "daemon.look" in _sources(parts))
     client = Client.connect(parts.socket_path, "cli", timeout_s=60)
     before = running()
@@ -94,7 +94,7 @@ def test_a_configuration_that_cannot_be_read_again_ends_nothing(
 
     monkeypatch.setattr(loop._control, "reload", fails)
     loop.reloading = True
-    parts.pace.look_now()
+    parts.pace.sample_now()
     loop._run_once()
 
     assert not loop.reloading

@@ -60,7 +60,7 @@ COMPUTING = """
 import threading, time
 from watchdog_app.base.own_process import shorten_switch_interval
 
-def look():
+def measure():
     begun = time.perf_counter()
     for _ in range(30):
         time.sleep(0.0001)  # like a file that is read: whoever computes gets the turn
@@ -71,9 +71,9 @@ def compute():
         sum(range(100))
 
 threading.Thread(target=compute, daemon=True).start()
-before = min(look() for _ in range(3))
+before = min(measure() for _ in range(3))
 shorten_switch_interval()
-print(min(look() for _ in range(20)) / before)
+print(min(measure() for _ in range(20)) / before)
 """
 
 

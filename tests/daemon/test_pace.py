@@ -29,10 +29,10 @@ def pace():
 
 def test_a_look_that_fails_is_repeated_an_interval_later(pace, clock):
     """A failed sample never reports its end."""
-    pace.look_now()
+    pace.sample_now()
 
     assert 100.0 == pace.started()
-    assert 101.0 == pace.next_look_mono_s
+    assert 101.0 == pace.next_sample_mono_s
 
 
 def test_the_rate_holds_however_long_a_look_takes(pace, clock):
@@ -41,7 +41,7 @@ def test_the_rate_holds_however_long_a_look_takes(pace, clock):
     clock.mono_s += 0.4
     pace.ended(1.0, 0.01)
 
-    assert 101.0 == pace.next_look_mono_s
+    assert 101.0 == pace.next_sample_mono_s
 
 
 def test_a_look_that_takes_long_to_compute_makes_them_rarer(pace, clock):
@@ -50,7 +50,7 @@ def test_a_look_that_takes_long_to_compute_makes_them_rarer(pace, clock):
     pace.ended(0.1, 0.5)
 
     assert 2.0 == pace.interval_s
-    assert 102.0 == pace.next_look_mono_s
+    assert 102.0 == pace.next_sample_mono_s
 
 
 def test_a_look_is_fresh_for_an_interval_after_its_end(pace, clock):
@@ -74,8 +74,8 @@ def test_an_earlier_look_is_not_earlier_than_allowed(pace, clock):
     """A request for an earlier sample waits for the fast interval."""
     pace.started()
     pace.ended(1.0, 0.01)
-    pace.look_soon()
+    pace.sample_soon()
 
-    assert pytest.approx(100.1) == pace.next_look_mono_s
-    pace.look_now()
-    assert 0.0 == pace.next_look_mono_s
+    assert pytest.approx(100.1) == pace.next_sample_mono_s
+    pace.sample_now()
+    assert 0.0 == pace.next_sample_mono_s

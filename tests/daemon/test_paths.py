@@ -185,7 +185,7 @@ def test_a_reading_passes_through_few_modules_to_its_notification(parts, loop, s
         machine.now_mono_s += 1.0
         machine.used_bytes += GIB // 16
         with Trace() as trace:
-            loop.look()
+            loop.sample()
         if "core.explain.notifications" in trace.stacks:
             break
 
@@ -196,7 +196,7 @@ def test_a_reading_passes_through_few_modules_to_its_notification(parts, loop, s
 
 def test_a_request_passes_through_few_modules_to_its_rescue(parts, control, loop, tmp_path):
     """From the command line to the bytes. A new module between two of them fails here."""
-    loop.look()
+    loop.sample()
     parts.server.open(Methods(parts, control))
     store = RescueStore(str(tmp_path / "rescues"))
     session = Session(store, Link("keras", store.directory), lambda: Capture([], {}))

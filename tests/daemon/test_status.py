@@ -10,13 +10,13 @@ from core.card_world import WALL_S, CardWorld
 from watchdog_app.core.model.hardware import Gpu
 from watchdog_app.core.model.resource import UNPLUGGED, ResourceKey, ResourceKind
 from watchdog_app.core.model.status import Daemon, Guard
-from watchdog_app.daemon.status import Look, kind_name, status
+from watchdog_app.daemon.status import AssessedSample, kind_name, status
 
 
-def look_of(world: CardWorld, *gpus: Gpu) -> Look:
+def sample_of(world: CardWorld, *gpus: Gpu) -> AssessedSample:
     hardware = replace(world.snapshot.hardware, gpus=gpus)
     snapshot = replace(world.snapshot, hardware=hardware)
-    return Look(snapshot, tuple(world.tasks()), (), world.result)
+    return AssessedSample(snapshot, tuple(world.tasks()), (), world.result)
 
 
 @pytest.fixture
@@ -28,9 +28,9 @@ def world():
     return world
 
 
-def built(look: Look | None, **more):
+def built(sample: AssessedSample | None, **more):
     about = {"daemon": Daemon(pid=1), "host_name": "lab7", "paused": (), "faults": ()}
-    return status(look, **{**about, **more}, now_unix_s=WALL_S)
+    return status(sample, **{**about, **more}, now_unix_s=WALL_S)
 
 
 def test_before_the_first_sample_nothing_is_called_well():
@@ -49,7 +49,7 @@ def test_a_partition_names_its_gpu_and_its_instances(world):
     whole = Gpu("0000:65:00.0", 0, "H100")
     part = Gpu("0000:65:00.0/gi3.ci0", 0, "H100 MIG", parent_id=whole.id, part=0)
 
-    first, second = built(look_of(world, whole, part)).gpus
+    first, second = built(sample_of(world, whole, part)).gpus
 
     assert (None, None) == (first.partition, first.parent_id)
     assert ("GI 3 / CI 0", whole.id) == (second.partition, second.parent_id)
@@ -57,11 +57,11 @@ def test_a_partition_names_its_gpu_and_its_instances(world):
 
 def test_a_task_at_the_limit_of_its_guard_is_stopped_and_a_pause_of_ours_comes_first(world):
     """The state says what the user must do."""
-    look, key = look_of(world), next(iter(world.tasks())).key
+    sample, key = sample_of(world), next(iter(world.tasks())).key
     guards = {key: Guard(pid=100, stopped=True, limit_bytes=1, used_bytes=1)}
 
-    (stopped,) = built(look, guards=guards).tasks
-    (paused,) = built(look, guards=guards, paused=[key]).tasks
+    (stopped,) = built(sample, guards=guards).tasks
+    (paused,) = built(sample, guards=guards, paused=[key]).tasks
 
     assert ("stopped", False, 100) == (stopped.state, stopped.paused_by_watchdog, stopped.guard.pid)
     assert ("paused", True) == (paused.state, paused.paused_by_watchdog)

@@ -141,7 +141,7 @@ def test_an_old_driver_is_told_with_the_one_that_is_needed():
 # Interpreters
 
 
-def look(tree, python, **changes):
+def run_check(tree, python, **changes):
     return frameworks.check(tree.facts(answers(card()), python=str(python), **changes))
 
 
@@ -152,7 +152,7 @@ def test_a_framework_that_computes_on_the_gpu_is_fine(tree, tmp_path):
         tmp_path / "venv/bin/python", {"dists": TF, "tensorflow_build": CUDA12}, tensorflow=said
     )
 
-    findings = found(look(tree, python))
+    findings = found(run_check(tree, python))
 
     assert {} == troubles(findings.values())
     assert "computes on the GPU" in findings["framework.gpu"].what
@@ -167,7 +167,7 @@ def test_a_framework_that_finds_no_gpu_says_why_in_its_own_words(tree, tmp_path)
         tmp_path / "venv/bin/python", {"dists": TF, "tensorflow_build": CUDA12}, tensorflow=script
     )
 
-    finding = found(look(tree, python))["framework.no-gpu"]
+    finding = found(run_check(tree, python))["framework.no-gpu"]
 
     assert ("W external/gpu_device.cc:2344] Cannot dlopen some GPU libraries",) == finding.details
 
@@ -193,7 +193,7 @@ def test_an_import_that_goes_wrong_is_one_finding(tree, tmp_path, expected, scri
     python = fake_python(tmp_path / "venv/bin/python", {"dists": dists}, torch=script)
     begun = time.monotonic()
 
-    assert expected == troubles(look(tree, python, timeout_s=3.0))
+    assert expected == troubles(run_check(tree, python, timeout_s=3.0))
     assert time.monotonic() - begun < 60
 
 
@@ -205,7 +205,7 @@ def test_one_broken_framework_hides_no_other(tree, tmp_path):
         tmp_path / "venv/bin/python", {"dists": dists}, torch="kill -SEGV $$", tensorflow=said
     )
 
-    findings = found(look(tree, python))
+    findings = found(run_check(tree, python))
 
     assert "framework.gpu" in findings
     assert "framework.broken" in findings
@@ -219,7 +219,7 @@ def test_an_error_of_the_computation_is_an_error(tree, tmp_path):
         tmp_path / "venv/bin/python", {"dists": TF, "tensorflow_build": CUDA12}, tensorflow=said
     )
 
-    assert {"framework.gpu-fails": "error"} == troubles(look(tree, python))
+    assert {"framework.gpu-fails": "error"} == troubles(run_check(tree, python))
 
 
 def test_a_full_gpu_is_not_computed_on(tree, tmp_path):
@@ -234,7 +234,7 @@ def test_a_full_gpu_is_not_computed_on(tree, tmp_path):
     full = tree.facts(answers(card(memory_free_bytes=GIB)), python=str(python))
     list(frameworks.check(full))
     assert "use" not in trace.read_text().split()
-    list(look(tree, python))
+    list(run_check(tree, python))
     assert "use" in trace.read_text().split()
 
 
@@ -273,7 +273,7 @@ def test_an_interpreter_that_does_not_start_is_said(tree, tmp_path):
     python.write_text("#!/no/such/interpreter\n")
     python.chmod(0o755)
 
-    assert {"framework.environment": "error"} == troubles(look(tree, python))
+    assert {"framework.environment": "error"} == troubles(run_check(tree, python))
 
 
 # Which interpreters

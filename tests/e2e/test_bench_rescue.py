@@ -63,7 +63,7 @@ def test_seconds_are_counted_from_the_limit(copies, jumped, rescues, expected):
     """Or from the jump, where that was refused; 0 where a rescue was there before."""
     seen = Seen()
     for unix_s, used in copies:
-        seen.look(record("limit", unix_s, used))
+        seen.update(record("limit", unix_s, used))
     seen.rescues = {Path(f"rescue-{at}"): at for at in rescues}
 
     assert expected == seen.seconds(jumped)
@@ -84,7 +84,7 @@ def test_a_kill_of_the_kernel_is_told_from_one_of_the_supervisor(
 ):
     """What the kernel counts, and an end that nobody has asked for."""
     seen = Seen()
-    seen.look(record("limit", 1.0, 100, stage))
+    seen.update(record("limit", 1.0, 100, stage))
     seen.held, seen.oom_kills = held, kills
 
     assert expected is seen.killed(code)

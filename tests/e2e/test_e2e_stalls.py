@@ -73,11 +73,11 @@ def test_a_standstill_is_told_with_what_most_likely_holds_it_up(stalled, way):
     world, pids = stalled
     likely, reason = WAYS[way]
 
-    def looked_into():
+    def inspected():
         found = incident_of(world, pids[way])
         return found if found and "Most likely" in found["reason"] else None
 
-    incident = world.until(looked_into, f"{way} is looked into", 40)
+    incident = world.until(inspected, f"{way} is looked into", 40)
 
     assert likely in incident["reason"]
     assert reason in incident["reason"]

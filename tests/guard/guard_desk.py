@@ -128,11 +128,11 @@ class Desk:
     def stage(self, process: subprocess.Popen[str], *stages: str) -> dict[str, Any]:
         """Wait until a guard is in one of these stages; its record."""
 
-        def look() -> dict[str, Any] | None:
+        def read() -> dict[str, Any] | None:
             record = self.record(process)
             return record if record and record["state"] in stages else None
 
-        return dict(self.until(look, f"never {stages}: {self.record(process)}"))
+        return dict(self.until(read, f"never {stages}: {self.record(process)}"))
 
     def line(self, process: subprocess.Popen[str]) -> str:
         """The next line that a program writes."""

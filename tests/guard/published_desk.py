@@ -100,7 +100,7 @@ class Training:
         end = time.monotonic() + 30
         while True:
             self.stop()
-            seen = self.look()
+            seen = self.check()
             if seen.state == "ready":
                 return seen
             assert time.monotonic() < end, seen
@@ -113,7 +113,7 @@ class Training:
             Path(f"{self.rescues}.{place}").touch()
         os.kill(self.pid, signal.SIGCONT)
 
-    def look(self):
+    def check(self):
         """See `copier.check`."""
         return copier.check(self.pid, self.start_time, self.page)
 

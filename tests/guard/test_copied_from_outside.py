@@ -141,7 +141,7 @@ def test_a_copy_is_what_the_training_would_have_written_and_it_goes_on_from_ther
         training.line("there optimizer")
         training.stop()
         before = names.complete_rescues(str(rescues))
-        assert "in_step" == training.look().state
+        assert "in_step" == training.check().state
         with pytest.raises(CopyError):
             training.copy()
         assert before == names.complete_rescues(str(rescues))

@@ -107,7 +107,7 @@ def test_the_silent_ones_are_few_and_give_way(desk):
     held = len(loop.handlers) - 1
     oldest = crowd[0].recv(1)
 
-    answer = ask(loop, path, {"go_on": True})
+    answer = ask(loop, path, {"unlimited": True})
     for each in crowd:
         each.close()
     loop.settle()

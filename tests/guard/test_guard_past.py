@@ -8,7 +8,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from support.looks import observer_of
+from support.observers import observer_of
 
 from watchdog_app.base.text.quantities import AUTOMATIC_LIMIT
 from watchdog_app.cli import offline_status

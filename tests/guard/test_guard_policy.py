@@ -9,7 +9,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
-from support.looks import observer_of
+from support.observers import observer_of
 
 from watchdog_app.base.errors import UsageError
 from watchdog_app.base.linux.cgroups import AvailableMemory

@@ -66,7 +66,7 @@ class Published:
             STEP, nbytes + 8, tables.snapshot_bytes(parts), lambda view: tables.write(view, parts)
         )
 
-    def look(self):
+    def check(self):
         return copier.check(ME.pid, ME.start_time, self.path)
 
     def copy(self, **words):
@@ -84,7 +84,7 @@ def published(tmp_path):
 
 def test_what_is_published_is_copied(published):
     """Both tensors, and the meta with what has changed in it."""
-    seen = published.look()
+    seen = published.check()
     saved = published.copy(reason="a test", directory=str(published.rescues))
     with LoadedRescue(saved.path) as loaded:
         loaded.verify()
@@ -99,16 +99,16 @@ def test_what_is_published_is_copied(published):
 def test_a_step_that_has_begun_is_seen(published):
     """By the page's number, by the number in memory, and by the elements that were noted."""
     published.counter.value += 1
-    counted = published.look()
+    counted = published.check()
     published.counter.value -= 1
     published.memory[8191] = b"\0"
-    changed = published.look()
+    changed = published.check()
     published.memory[8191] = bytes([255])
-    again = published.look()
+    again = published.check()
     published.page.boundary(STEP + 1)
-    stale = published.look()
+    stale = published.check()
     published.page.step_begins()
-    begun = published.look()
+    begun = published.check()
     found = [each.state for each in (counted, changed, again, stale, begun)]
     assert ["in_step", "in_step", "ready", "stale", "in_step"] == found
     assert "begun to change" in counted.why
@@ -195,7 +195,7 @@ def test_a_table_that_lies_is_never_copied(tmp_path, tampered):
     published = Published(tmp_path)
     published.publish(**tampered)
     before = sorted(os.listdir(tmp_path))
-    seen = published.look()
+    seen = published.check()
     assert "ready" != seen.state
     assert seen.why
     with pytest.raises(CopyError):
@@ -214,7 +214,7 @@ def test_a_header_that_lies_is_never_copied(published, slot, value):
     with open(published.path, "r+b") as file:
         file.seek(8 * slot)
         file.write(value.to_bytes(8, "little"))
-    assert "ready" != published.look().state
+    assert "ready" != published.check().state
     with pytest.raises(CopyError):
         published.copy()
     assert [] == os.listdir(published.rescues)
@@ -227,7 +227,7 @@ def test_a_table_that_is_no_json_is_never_copied(published, text):
     published.page.publish(
         STEP, 1, tables.snapshot_bytes(parts), lambda view: tables.write(view, parts)
     )
-    assert "damaged" == published.look().state
+    assert "damaged" == published.check().state
 
 
 def test_a_page_that_is_no_file_of_ours_is_not_opened(published, tmp_path):
@@ -278,7 +278,7 @@ def test_a_kill_between_any_two_writes_leaves_a_whole_table(published):
 def test_a_table_too_long_for_its_page_is_not_published(published):
     """What was published before is stale."""
     assert not published.page.publish(STEP, 1, 300_000, lambda _: 0)
-    assert "stale" == published.look().state
+    assert "stale" == published.check().state
 
 
 def test_a_process_finds_its_own_page_the_spare_one_or_makes_it(tmp_path):

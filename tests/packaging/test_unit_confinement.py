@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "packaging/linux/share/systemd/user/watchdog.service"
 CONFINED = str(Path(__file__).with_name("confined.py"))
 HOLDER = "import time; held = bytearray(80 << 20); time.sleep(600)"
-LOOK = """
+PROGRAM = """
 import ctypes, os, socket, sys
 pid = sys.argv[1]
 assert "Rss:" in open(f"/proc/{pid}/smaps_rollup").read()
@@ -60,7 +60,7 @@ def task(tmp_path):
 def test_memory_and_program_of_others_can_be_read_and_the_rest_is_refused(task, mdwe):
     """smaps_rollup, exe, open files, ctypes; no raw sockets, no change of root."""
     done = subprocess.run(
-        [sys.executable, CONFINED, str(UNIT), sys.executable, "-c", LOOK, str(task.pid)],
+        [sys.executable, CONFINED, str(UNIT), sys.executable, "-c", PROGRAM, str(task.pid)],
         env={**os.environ, "CONFINED_MDWE": mdwe},
         capture_output=True,
         text=True,

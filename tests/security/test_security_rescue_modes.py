@@ -24,13 +24,13 @@ from watchdog_app.rescue.checkpoint.store import RescueStore
 os.umask(int(sys.argv[1], 8))
 folder = sys.argv[2]
 
-def look():
+def record_modes():
     for at, folders, files in os.walk(folder):
         for each in (os.path.join(at, name) for name in (*folders, *files)):
             modes[os.path.relpath(each, folder)] = os.stat(each).st_mode
 
 def view():
-    look()
+    record_modes()
     return memoryview(bytes(8192))
 
 modes = {}
@@ -41,7 +41,7 @@ for step in (1, 2):
     saved = store.save([entry], {"step": step})
 store.close()
 names.mark_finished(saved.path)
-look()
+record_modes()
 print(json.dumps(modes))
 """
 

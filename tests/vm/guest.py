@@ -209,11 +209,11 @@ class Session:
     def death(self, pid: int, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
         """The entry of a task's end, not of one of its workers'; waits for it."""
 
-        def look() -> list[dict[str, Any]]:
+        def read() -> list[dict[str, Any]]:
             ends = self.history("death", "end")
             return [e for e in ends if e["pid"] == pid and "worker" not in e]
 
-        return dict(until(look, f"the end of {pid}", timeout_s)[0])
+        return dict(until(read, f"the end of {pid}", timeout_s)[0])
 
     def journal(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """Rows of the daemon's journal, read beside it."""
@@ -277,13 +277,13 @@ class Session:
     def until_watched(self, training: Training) -> dict[str, Any]:
         """Wait until its agent has reported a step and the daemon knows its save's cost."""
 
-        def look() -> dict[str, Any] | None:
+        def read() -> dict[str, Any] | None:
             assert training.ended() is None, training.log()
             task = self.task(training.pid)
             agent = (task or {}).get("agent") or {}
             return task if agent.get("step") and agent.get("state_bytes") else None
 
-        return until(look, "the agent reports")
+        return until(read, "the agent reports")
 
     def close(self) -> None:
         """End everything; a training that was stopped too."""

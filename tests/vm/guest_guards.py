@@ -57,12 +57,12 @@ class Guarded:
     def stage(self, *stages: str) -> dict[str, Any]:
         """Wait until it is in one of these; its record."""
 
-        def look() -> dict[str, Any] | None:
+        def read() -> dict[str, Any] | None:
             found = self.record()
             return found if found.get("state") in stages else None
 
         try:
-            return dict(until(look, f"{stages}"))
+            return dict(until(read, f"{stages}"))
         except AssertionError:
             raise AssertionError(f"{self.record()} {self.process.poll()} {self.said()}") from None
 

@@ -59,9 +59,9 @@ def test_the_daemon_goes_on_while_the_kernel_keeps_all_groups_locked(me, record_
         before = me.status()["daemon"]["samples"]
         for _ in range(25):  # longer than systemd waits for a word
             time.sleep(1)
-            looks = me.status()["daemon"]["samples"] - before
+            samples = me.status()["daemon"]["samples"] - before
         held_to_the_end = locked()
-    record_property("said, and looks in 25 s", [said, looks])
+    record_property("said, and looks in 25 s", [said, samples])
     until(lambda: not fault(), "the fault is over")
 
     def interval(text: str) -> bool:
@@ -73,7 +73,7 @@ def test_the_daemon_goes_on_while_the_kernel_keeps_all_groups_locked(me, record_
 
     assert held_at_first
     assert held_to_the_end
-    assert looks >= 3
+    assert samples >= 3
     assert first == me.daemon_pid()
     assert 0 == int(me.show("watchdog.service", "NRestarts"))
 

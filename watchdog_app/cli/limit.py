@@ -103,7 +103,7 @@ def _build_request(args: Args) -> dict[str, Any]:
         )
     if args.size is not None:
         return {"limit_bytes": args.size}
-    return {"go_on": True} if args.go_on else {"end": True}  # the verbs of the guard's socket
+    return {"unlimited": True} if args.go_on else {"end": True}  # the verbs of the guard's socket
 
 
 def _find_guard(target: str, guards: list[GuardRecord]) -> GuardRecord:

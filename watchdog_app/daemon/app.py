@@ -91,7 +91,7 @@ class App:
         with suppress(OSError):
             os.chdir("/")  # a current folder elsewhere would keep its disk mounted
         started = self._recover()
-        parts.faults.run_step("look", self.loop.look)
+        parts.faults.run_step("look", self.loop.sample)
         parts.server.open(Methods(parts, self.control))
         parts.faults.run_step("pauses", self._notify_recovered_pauses)
         score = own_process.lower_oom_score()

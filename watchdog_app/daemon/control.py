@@ -13,7 +13,7 @@ from watchdog_app.base.own_process import OwnUsage
 from watchdog_app.core.model import status as records
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.parts import Parts
-from watchdog_app.daemon.status import Look, fit, incident, status
+from watchdog_app.daemon.status import AssessedSample, fit, incident, status
 from watchdog_app.history.journal import Entry, Journal
 
 _PUBLISH_S = 0.95  # a status at most once a second
@@ -144,7 +144,7 @@ class Control:
         parts.agents.interval_s = settings.watch.interval_s
         parts.journal.configure(settings.journal.max_age_s, settings.journal.max_bytes)
         self.note("the configuration was reloaded")
-        parts.pace.look_soon()
+        parts.pace.sample_soon()
 
     def report_old_keys(self, messages: Sequence[str]) -> None:
         """
@@ -245,15 +245,15 @@ class Control:
             self._save_quiet()
 
     def _is_known_incident(self, incident: str) -> bool:
-        look = self._parts.observer.latest
-        open_incidents = () if look is None else look.result.incidents
+        sample = self._parts.observer.latest
+        open_incidents = () if sample is None else sample.result.incidents
         return self._parts.notification_filter.knows_incident(incident) or any(
             each.id == incident for each in open_incidents
         )
 
     def _save_quiet(self) -> None:
         self._parts.state_store.put(_QUIET, quiet=self._parts.notification_filter.dump())
-        self._parts.pace.look_soon()
+        self._parts.pace.sample_soon()
 
     def note(self, what: str, **more: Any) -> None:
         """Write an entry about the daemon itself to the journal and the log."""
@@ -262,30 +262,30 @@ class Control:
         self._parts.journal.add(Entry(time.time(), "daemon", data))
 
 
-def _explain(look: Look | None, task: Task | None) -> dict[str, Any]:
+def _explain(sample: AssessedSample | None, task: Task | None) -> dict[str, Any]:
     """The answer to `explain`: for one task, or for the machine."""
-    if look is None:
+    if sample is None:
         return {"text": "The daemon has not measured yet. Ask again.", "incidents": []}
     from watchdog_app.core.explain import status
 
-    result = look.result
+    result = sample.result
     seen: dict[str, Any] = {
-        "readings": look.readings,
+        "readings": sample.readings,
         "assessments": result.assessments,
         "incidents": result.incidents,
         "now_unix_s": time.time(),
     }
     concerns = result.incidents
     if task is None:
-        text = status.describe_machine(look.snapshot.host, look.tasks, **seen)
+        text = status.describe_machine(sample.snapshot.host, sample.tasks, **seen)
     else:
-        outlook, agent = result.tasks.get(task.key), look.agents.get(task.key)
-        hardware = look.snapshot.hardware
+        outlook, agent = result.tasks.get(task.key), sample.agents.get(task.key)
+        hardware = sample.snapshot.hardware
         text = status.describe_task(task, outlook, agent, hardware=hardware, **seen)
         reasons = result.stall_reasons.get(task.key)
         if reasons is not None:
             text = "\n".join((text, "", *status.stall_lines(reasons, task)))
-        above = {reading.key for reading in look.readings if task.key in reading.tasks}
+        above = {reading.key for reading in sample.readings if task.key in reading.tasks}
         concerns = tuple(
             each
             for each in result.incidents

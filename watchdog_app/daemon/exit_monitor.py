@@ -27,7 +27,7 @@ from watchdog_app.daemon.agents import Agent, Agents, newer_rescue
 from watchdog_app.daemon.guards import guard_end
 from watchdog_app.daemon.last_seen import LastSeen
 from watchdog_app.daemon.poller import PidFds, Poller
-from watchdog_app.daemon.status import Look
+from watchdog_app.daemon.status import AssessedSample
 from watchdog_app.history.entries import (
     TaskRef,
     exit_context,
@@ -73,7 +73,7 @@ class _PendingExit:
     mono_s: float
     unix_s: float
     known: dict[str, Any]  # further fields of its entry
-    look: Look | None  # last sample that contains the task, or the one before
+    sample: AssessedSample | None  # last sample that contains the task, or the one before
     question: UnitQuery | None  # to systemd; None: systemd is not asked
     gpu_read_mono_s: float | None  # a GPU reading from then on shows a fault; None: do not wait
     until_mono_s: float  # end of the wait
@@ -158,39 +158,39 @@ class ExitMonitor:
             return 0.0
         return min((each.until_mono_s for each in self._pending), default=None)
 
-    def follow(self, look: Look) -> None:
+    def follow(self, sample: AssessedSample) -> None:
         """Follow the tasks of a new sample."""
-        now = {task.key: task for task in look.tasks}
+        now = {task.key: task for task in sample.tasks}
         # Reading the machine's counter costs as much as reading ten processes. While no task is
         # missing, read it rarely: it need only be some seconds old at an end.
-        if look.snapshot.mono_s >= self._next_count_mono_s or now.keys() != self._watched.keys():
-            self._next_count_mono_s = look.snapshot.mono_s + _COUNT_INTERVAL_S
+        if sample.snapshot.mono_s >= self._next_count_mono_s or now.keys() != self._watched.keys():
+            self._next_count_mono_s = sample.snapshot.mono_s + _COUNT_INTERVAL_S
             self._counts.update()
         # Do this before `last_seen` is updated: it still holds the data of missing tasks.
         for key, known in self._watched.items():
             if key in now and len(known.task.members) > 1:
                 self._find_killed_workers(known.task, now[key], known.alive_mono_s)
-        self.last_seen.update(look, self._watched.keys() - now.keys())
-        groups = {info.cgroup for info in look.snapshot.infos.values() if info.cgroup}
+        self.last_seen.update(sample, self._watched.keys() - now.keys())
+        groups = {info.cgroup for info in sample.snapshot.infos.values() if info.cgroup}
         self._counts.track(groups, [w.task.info.cgroup for w in self._watched.values()])
         for key, task in now.items():
             watched = self._watched.get(key)
             if watched is None:
                 limit_s = process.cpu_limit_s(key.pid)
-                self._watched[key] = _Watched(task, limit_s, look.snapshot.mono_s)
+                self._watched[key] = _Watched(task, limit_s, sample.snapshot.mono_s)
                 continue
             watched.task, watched.ending_mono_s = task, None
-            watched.alive_mono_s = look.snapshot.mono_s
-        members = {member.key for task in look.tasks for member in task.members}
+            watched.alive_mono_s = sample.snapshot.mono_s
+        members = {member.key for task in sample.tasks for member in task.members}
         for key in [key for key in self._watched if key not in now]:
             if key in members:  # it runs: its parent ended, and it now belongs to another task
                 del self._watched[key]
-            elif not self._is_ending(self._watched[key], look.snapshot.mono_s):
+            elif not self._is_ending(self._watched[key], sample.snapshot.mono_s):
                 self._task_ended(key)
         self._pidfds.follow({*self._watched, *self._agents.keys()})
-        self._workers.follow({m.key for task in look.tasks for m in task.members[1:]})
-        self.last_seen.infos = look.snapshot.infos
-        self._sampled_mono_s = look.snapshot.mono_s
+        self._workers.follow({m.key for task in sample.tasks for m in task.members[1:]})
+        self.last_seen.infos = sample.snapshot.infos
+        self._sampled_mono_s = sample.snapshot.mono_s
 
     def follow_agent(self, key: ProcessKey) -> None:
         """Follow the process of a new agent, which may end before the next sample."""
@@ -288,7 +288,7 @@ class ExitMonitor:
                 mono_s=now_mono_s,
                 unix_s=unix_s,
                 known={} if task is None else self._process_fields(key, task),
-                look=self.last_seen.look(task),
+                sample=self.last_seen.sample_of(task),
                 question=question,
                 gpu_read_mono_s=now_mono_s + _GPU_LATE_S if on_gpu else None,
                 until_mono_s=max(until),
@@ -349,7 +349,7 @@ class ExitMonitor:
             had_agent=end.view is not None,
             was_paused=facts.was_paused and cause.kind is CauseKind.KILLED,
             unix_s=end.unix_s,
-            about=about | end.known | _context(facts, cause, end.look),
+            about=about | end.known | _context(facts, cause, end.sample),
             notable=news,
         )
         return Exit(task, cause, end.view, entry, end.mono_s, notable=news)
@@ -423,7 +423,7 @@ class ExitMonitor:
                 kept, time.monotonic(), _killed_worker(key, cause)
             )
             known = self._process_fields(key, before)
-            known |= _context(facts, cause, self.last_seen.look(before))
+            known |= _context(facts, cause, self.last_seen.sample_of(before))
             self._exits.append(
                 _worker_exit(now, key.pid, facts, cause=cause, view=view, known=known)
             )
@@ -494,11 +494,11 @@ def _exit_level(
     )
 
 
-def _context(facts: ExitFacts, cause: Cause, look: Look | None) -> dict[str, Any]:
+def _context(facts: ExitFacts, cause: Cause, sample: AssessedSample | None) -> dict[str, Any]:
     """Fields of the entry: memory holders in the last sample before the end, and the limit."""
-    outlooks = {} if look is None else look.result.tasks
+    outlooks = {} if sample is None else sample.result.tasks
     growth = {key: outlook.trend_bytes_per_s for key, outlook in outlooks.items()}
-    return exit_context(facts, cause, () if look is None else look.tasks, growth)
+    return exit_context(facts, cause, () if sample is None else sample.tasks, growth)
 
 
 def _worker_exit(

@@ -291,13 +291,8 @@ def to_status(guard: GuardRecord) -> records.Guard:
 
 
 def _supervisor_request(params: LimitGuard) -> dict[str, Any]:
-    # the names of the protocol on the guard's own socket
-    wanted = {
-        "limit_bytes": params.limit_bytes,
-        "more": params.more,
-        "go_on": params.unlimited,
-        "end": params.end,
-    }
+    # The guard's own socket uses the same names.
+    wanted = {name: getattr(params, name) for name in ("limit_bytes", "more", "unlimited", "end")}
     given = {name: value for name, value in wanted.items() if value}
     if len(given) != 1:
         raise RequestError(

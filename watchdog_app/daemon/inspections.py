@@ -99,18 +99,18 @@ class Inspections:
         Args:
             trace: whether the configuration allows allocation traces.
         """
-        look, now_mono_s = self.observer.latest, time.monotonic()
-        if look is None:
+        sample, now_mono_s = self.observer.latest, time.monotonic()
+        if sample is None:
             return
-        for task in look.tasks:
-            if task.key in look.result.stalled:
+        for task in sample.tasks:
+            if task.key in sample.result.stalled:
                 with suppress(RequestError):  # too many questions are open
                     self.dump(task, now_mono_s, partial(self._report_stall, task.key))
         for task, incident in (
-            self._growing_tasks(look.result.incidents, look.tasks) if trace else ()
+            self._growing_tasks(sample.result.incidents, sample.tasks) if trace else ()
         ):
             self.log.info("looking for what grows", task=task.name, incident=incident.id)
-            seconds = trace_s(look.result.assessments.get(incident.resource))
+            seconds = trace_s(sample.result.assessments.get(incident.resource))
             with suppress(RequestError):
                 self.trace(task, seconds, now_mono_s, lambda _: None)
 
@@ -228,10 +228,10 @@ class Inspections:
         from watchdog_app.core.diagnosis.stall_reasons import StallContext, stall_reasons
 
         held = frozenset(each.pid for pause in self.pauses.all() for each in pause.paused.keys)
-        look = self.observer.latest
-        if look is None:
+        sample = self.observer.latest
+        if sample is None:
             return stall_reasons(dump, StallContext(stopped_by_us=held))
-        result = look.result
+        result = sample.result
         outlook = result.tasks.get(key)
         cpu = None if outlook is None else outlook.cpu_percent
         return stall_reasons(
@@ -290,13 +290,14 @@ class Inspections:
 
     def _build_dump(self, question: _Question, seen: KernelThreads) -> ThreadDump:
         """Merge the data of the kernel and of the agents into one dump."""
-        looks, seen_mono_s = seen
+        dumped, seen_mono_s = seen
         asked = {agent.key.pid for agent in self.agents.connected_in(question.task)}
         left = _MOST_CHARS
         processes = []
-        for look in looks:
-            threads, left = _merge_threads(look.threads, question.stacks.get(look.pid, []), left)
-            processes.append(replace(look, threads=threads, agent=look.pid in asked))
+        for process in dumped:
+            stacks = question.stacks.get(process.pid, [])
+            threads, left = _merge_threads(process.threads, stacks, left)
+            processes.append(replace(process, threads=threads, agent=process.pid in asked))
         silent = {key.pid for key in question.waiting} & asked
         # Only the silence of the training agent has a meaning.
         view = self.agents.view_of(question.task)
@@ -361,7 +362,7 @@ def _merge_threads(
     """
     The kernel's threads with Python's names and stacks, then the threads that only Python knows.
     """
-    found = {look.tid: look for look in seen}
+    found = {thread.tid: thread for thread in seen}
     alone = []
     for each in stacks:
         frames = []
@@ -370,11 +371,11 @@ def _merge_threads(
             if left < 0:
                 break
             frames.append(frame)
-        look = found.get(each.tid)
-        if look is None:
+        thread = found.get(each.tid)
+        if thread is None:
             alone.append(replace(each, frames=tuple(frames)))
         else:
             found[each.tid] = replace(
-                look, name=each.name, frames=tuple(frames), trains=each.trains
+                thread, name=each.name, frames=tuple(frames), trains=each.trains
             )
     return (*found.values(), *alone), left

@@ -10,7 +10,7 @@ from watchdog_app.core.diagnosis.causes import address_space_full, device_full, 
 from watchdog_app.core.model.agent import MemoryGrowth
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind
-from watchdog_app.daemon.status import Look
+from watchdog_app.daemon.status import AssessedSample
 
 # A MemoryError unwinds the frames that held the memory: the last sample may find half of it free.
 _UNWINDING_S = 10.0
@@ -27,39 +27,39 @@ class LastSeen:
         self.infos: Mapping[ProcessKey, ProcessInfo] = {}
         self.card_faults: Mapping[ProcessKey, str] = {}
         self.gpus_mono_s: float | None = None  # time of the last GPU reading
-        self._latest: Look | None = None
-        self._looks: dict[ProcessKey, Look] = {}  # last sample that contains the task
+        self._latest: AssessedSample | None = None
+        self._samples: dict[ProcessKey, AssessedSample] = {}  # last sample that contains the task
         self._growth: dict[ProcessKey, MemoryGrowth] = {}  # growth that the agent traced
         self._on_gpu: set[ProcessKey] = set()  # tasks that use or used a GPU
         self._full_space: dict[ProcessKey, tuple[str, float]] = {}  # full address space, and when
 
-    def update(self, look: Look, missing: Set[ProcessKey]) -> None:
+    def update(self, sample: AssessedSample, missing: Set[ProcessKey]) -> None:
         """
         Update from a new sample.
 
         Args:
-            look: the new sample.
+            sample: the new sample.
             missing: tasks of earlier samples that it lacks; their data is kept.
         """
-        hardware = look.snapshot.hardware
-        self._latest = look
-        self.card_faults, self.gpus_mono_s = look.result.card_faults, hardware.gpus_mono_s
-        known = {key: self._looks[key] for key in missing & self._looks.keys()}
-        self._looks = {**known, **{task.key: look for task in look.tasks}}
+        hardware = sample.snapshot.hardware
+        self._latest = sample
+        self.card_faults, self.gpus_mono_s = sample.result.card_faults, hardware.gpus_mono_s
+        known = {key: self._samples[key] for key in missing & self._samples.keys()}
+        self._samples = {**known, **{task.key: sample for task in sample.tasks}}
         using = {each.pid for gpu in hardware.gpus for each in gpu.processes}
-        self._on_gpu &= self._looks.keys()
+        self._on_gpu &= self._samples.keys()
         self._on_gpu |= {
-            task.key for task in look.tasks if any(each.key.pid in using for each in task.members)
+            task.key for task in sample.tasks if any(each.key.pid in using for each in task.members)
         }
-        growth = {**self._growth, **look.result.growth}
-        self._growth = {key: each for key, each in growth.items() if key in self._looks}
-        for reading in look.readings:
+        growth = {**self._growth, **sample.result.growth}
+        self._growth = {key: each for key, each in growth.items() if key in self._samples}
+        for reading in sample.readings:
             if reading.key.kind is ResourceKind.RLIMIT_AS:
                 full = address_space_full(reading)
                 if full is not None:
-                    seen = full, look.snapshot.mono_s
+                    seen = full, sample.snapshot.mono_s
                     self._full_space.update(dict.fromkeys(reading.tasks, seen))
-        for key in self._full_space.keys() - self._looks.keys():
+        for key in self._full_space.keys() - self._samples.keys():
             del self._full_space[key]
 
     def update_growth(self, task: ProcessKey, growth: MemoryGrowth) -> None:
@@ -70,18 +70,18 @@ class LastSeen:
             task: the growing task.
             growth: the reported growth.
         """
-        if task in self._looks:
+        if task in self._samples:
             self._growth[task] = growth
 
     def growth(self, task: ProcessKey) -> tuple[MemoryGrowth | None, float | None]:
         """The growth in a task, and its slope in bytes per second."""
-        look = self._looks.get(task)
-        outlook = None if look is None else look.result.tasks.get(task)
+        sample = self._samples.get(task)
+        outlook = None if sample is None else sample.result.tasks.get(task)
         return self._growth.get(task), None if outlook is None else outlook.trend_bytes_per_s
 
-    def look(self, task: Task | None) -> Look | None:
+    def sample_of(self, task: Task | None) -> AssessedSample | None:
         """The last sample that contains a task; without one, the last sample."""
-        return (None if task is None else self._looks.get(task.key)) or self._latest
+        return (None if task is None else self._samples.get(task.key)) or self._latest
 
     def used_gpu(self, task: ProcessKey) -> bool:
         """Whether a task has used a GPU."""
@@ -89,10 +89,10 @@ class LastSeen:
 
     def memory_facts(self, task: Task | None) -> dict[str, Any]:
         """Fields of `ExitFacts`: the memory of a task's group and of the machine."""
-        look = self.look(task)
-        if look is None:
+        sample = self.sample_of(task)
+        if sample is None:
             return {}
-        memory = look.snapshot.host
+        memory = sample.snapshot.host
         found: dict[str, Any] = {
             "host_total_bytes": memory.total_bytes,
             "host_available_bytes": memory.available_bytes,
@@ -101,10 +101,10 @@ class LastSeen:
             "swap_free_bytes": memory.swap_free_bytes,
         }
         groups = [kind for kind, spec in SPECS.items() if spec.of_group]
-        limit = None if task is None else _find_reading(look, task.key, *groups)
+        limit = None if task is None else _find_reading(sample, task.key, *groups)
         if limit is not None:
             found |= {
-                "group_high": _is_throttled(look, limit.key.subject),
+                "group_high": _is_throttled(sample, limit.key.subject),
                 "group_label": limit.label,
                 "group_limit_bytes": limit.limit,
                 "group_used_bytes": limit.used,
@@ -113,8 +113,8 @@ class LastSeen:
 
     def stall(self, task: ProcessKey) -> str | None:
         """Why the training of a task made no steps when last seen; None: it made steps."""
-        look = self._looks.get(task)
-        for incident in () if look is None else look.result.incidents:
+        sample = self._samples.get(task)
+        for incident in () if sample is None else sample.result.incidents:
             hit = any(each.task == task for each in incident.contributors)
             if hit and incident.resource.kind is ResourceKind.STALLED:
                 return incident.why
@@ -122,30 +122,30 @@ class LastSeen:
 
     def device_facts(self, task: Task) -> dict[str, Any]:
         """Fields of `ExitFacts`: the GPUs and the address space of a task."""
-        look = self._looks.get(task.key)
+        sample = self._samples.get(task.key)
         space, seen_mono_s = self._full_space.get(task.key, (None, float("-inf")))
         # A paused task allocates nothing, so a full address space did not end it.
         full = not task.paused and time.monotonic() - seen_mono_s <= _UNWINDING_S
-        limit = None if look is None else _find_reading(look, task.key, ResourceKind.RLIMIT_AS)
+        limit = None if sample is None else _find_reading(sample, task.key, ResourceKind.RLIMIT_AS)
         return {
             "card_fault": self.card_faults.get(task.key),
-            "device_full": None if look is None else device_full(task, look.readings),
+            "device_full": None if sample is None else device_full(task, sample.readings),
             "address_space_full": space if full else None,
             "address_space": None if limit is None else format_level(limit),
         }
 
 
-def _find_reading(look: Look, task: ProcessKey, *kinds: ResourceKind) -> Reading | None:
+def _find_reading(sample: AssessedSample, task: ProcessKey, *kinds: ResourceKind) -> Reading | None:
     """The last reading of these kinds that includes a task."""
-    found = [each for each in look.readings if each.key.kind in kinds and task in each.tasks]
+    found = [each for each in sample.readings if each.key.kind in kinds and task in each.tasks]
     return found[-1] if found else None
 
 
-def _is_throttled(look: Look, group: str) -> bool:
+def _is_throttled(sample: AssessedSample, group: str) -> bool:
     """Whether memory.high, which throttles, limits a group before memory.max does."""
     return any(
         each.path == group
         and each.high_bytes is not None
         and (each.limit_bytes is None or each.high_bytes < each.limit_bytes)
-        for each in look.snapshot.cgroups
+        for each in sample.snapshot.cgroups
     )

@@ -20,7 +20,7 @@ from watchdog_app.daemon.exit_monitor import Exit
 from watchdog_app.daemon.instance import InstanceLock, ServiceManager
 from watchdog_app.daemon.pace import LOOP_LAG, Clocks
 from watchdog_app.daemon.parts import Parts
-from watchdog_app.daemon.status import Look
+from watchdog_app.daemon.status import AssessedSample
 from watchdog_app.machine.sensors import groups
 
 _DURABLE_TIMEOUT_S = 0.1  # longest wait for the disk for all notable ends of one turn
@@ -63,9 +63,9 @@ class Loop:
         now = time.monotonic()
         run_step("chores", partial(self._collect_results, now))
         if parts.observer.wants_tick:
-            parts.pace.look_now()
-        if now >= parts.pace.next_look_mono_s:
-            run_step("look", self.look)
+            parts.pace.sample_now()
+        if now >= parts.pace.next_sample_mono_s:
+            run_step("look", self.sample)
         if now >= self._next_housekeeping_mono_s:
             self._next_housekeeping_mono_s = now + _HOUSEKEEPING_INTERVAL_S
             run_step("chores", partial(self._housekeeping, now))
@@ -76,14 +76,14 @@ class Loop:
             self._next_heartbeat_mono_s = now + self._service_manager.heartbeat_s
             self._service_manager.heartbeat(now, pressed=self._is_under_pressure())
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Take one sample of the machine and act on it."""
         parts, run_step = self._parts, self._parts.faults.run_step
         began = parts.pace.started()
         spent_s = time.thread_time()
         wanted_s = parts.pace.settings.interval_s
         try:
-            wanted_s = self._look(began)
+            wanted_s = self._sample_and_act(began)
         finally:
             parts.pace.ended(wanted_s, time.thread_time() - spent_s)
         self._report_lateness()
@@ -108,38 +108,38 @@ class Loop:
             self._parts.log.warning(str(entry.data["text"]))
         if notable:  # usually on disk after this; a slow disk gets no more time
             parts.journal.write_durably(notable, _DURABLE_TIMEOUT_S)
-        parts.pace.look_soon()
+        parts.pace.sample_soon()
         for each in exits:  # a failure to report one must not prevent the others
             parts.faults.run_step("exits", partial(self._report_exit, each))
 
     # One sample
 
-    def _look(self, began_mono_s: float) -> float:
+    def _sample_and_act(self, began_mono_s: float) -> float:
         """Measure and act on it; return the seconds until the next sample."""
         parts, run_step = self._parts, self._parts.faults.run_step
         self._check_clocks()
         before = parts.observer.latest
-        look = parts.observer.look(parts.guards.limits())
-        if look is not None:
-            run_step("exits", partial(self._follow, look))
-            run_step("decisions", partial(self._carry_out_decisions, look))
+        sample = parts.observer.sample(parts.guards.limits())
+        if sample is not None:
+            run_step("exits", partial(self._follow, sample))
+            run_step("decisions", partial(self._carry_out_decisions, sample))
             run_step("announcements", parts.checkpoints.acknowledge_announcements)
-            run_step("journal", partial(self._record, look))
+            run_step("journal", partial(self._record, sample))
             run_step("pauses", parts.pauses.remove_ended)
             run_step("status", partial(self._control.publish, began_mono_s))
-        return self._next_interval_s(look, before)
+        return self._next_interval_s(sample, before)
 
-    def _follow(self, look: Look) -> None:
-        self._parts.exit_monitor.follow(look)
+    def _follow(self, sample: AssessedSample) -> None:
+        self._parts.exit_monitor.follow(sample)
         self.report_exits(time.monotonic())
 
     def _report_exit(self, ended: Exit) -> None:
         """Notify people of an exit if the engine decides so."""
-        parts, look, task = self._parts, self._parts.observer.latest, ended.task
+        parts, sample, task = self._parts, self._parts.observer.latest, ended.task
         decisions: Sequence[Decision] = ()
-        if ended.notable and task is not None and look is not None:
+        if ended.notable and task is not None and sample is not None:
             decisions = parts.observer.call_engine(
-                lambda engine: engine.task_ended(task, ended.view, ended.cause, look.snapshot)
+                lambda engine: engine.task_ended(task, ended.view, ended.cause, sample.snapshot)
             )
             if decisions:
                 parts.executor.carry_out(decisions, {task.key: task})
@@ -162,12 +162,12 @@ class Loop:
                 self._notify(*restart.notified)
         parts.state_store.save_kernels()
 
-    def _carry_out_decisions(self, look: Look) -> None:
+    def _carry_out_decisions(self, sample: AssessedSample) -> None:
         parts = self._parts
-        if not look.result.decisions:
+        if not sample.result.decisions:
             return
-        true, false, tasks = parts.observer.still_holds(look.result.decisions)
-        before = {task.key: task for task in look.tasks}
+        true, false, tasks = parts.observer.still_holds(sample.result.decisions)
+        before = {task.key: task for task in sample.tasks}
         for decision in false:
             task = before.get(decision.task) if decision.task else None
             parts.executor.skip(decision, task, "Measured again, and no longer true.")
@@ -177,26 +177,28 @@ class Loop:
             # if this daemon is killed now, the next one does not repeat the notifications
             parts.state_store.save_engine()
 
-    def _record(self, look: Look) -> None:
+    def _record(self, sample: AssessedSample) -> None:
         parts = self._parts
-        at_rest = look.result.next_sample_s >= parts.pace.settings.interval_s
-        parts.journal.add_series(parts.recorder.points(look), at_rest)
-        entries = parts.recorder.incidents(look)
+        at_rest = sample.result.next_sample_s >= parts.pace.settings.interval_s
+        parts.journal.add_series(parts.recorder.points(sample), at_rest)
+        entries = parts.recorder.incidents(sample)
         if entries:
             parts.journal.add(*entries)
 
-    def _next_interval_s(self, look: Look | None, before: Look | None) -> float:
+    def _next_interval_s(
+        self, sample: AssessedSample | None, before: AssessedSample | None
+    ) -> float:
         """Seconds until the next sample, by the policy and by whether a client watches."""
         parts = self._parts
         usual_s = parts.pace.settings.interval_s
-        if look is None:
+        if sample is None:
             return usual_s
         if parts.pauses.all() or parts.server.has_subscribers("status"):
-            return min(usual_s, look.result.next_sample_s)
+            return min(usual_s, sample.result.next_sample_s)
         return cadence.interval_s(
-            look.result,
-            look.snapshot,
-            look.readings,
+            sample.result,
+            sample.snapshot,
+            sample.readings,
             before=() if before is None else before.readings,
             agents=parts.agents.views(),
             usual_s=usual_s,
@@ -229,7 +231,7 @@ class Loop:
         wakeup = self._parts.observer.triggers.pop_wakeup()
         if wakeup is not None:
             self._parts.log.debug("woken", source=wakeup.source, path=wakeup.path)
-            self._parts.pace.look_soon()
+            self._parts.pace.sample_soon()
 
     def _report_ended_agents(self) -> None:
         """Report agents whose processes have ended without an event on a pidfd."""
@@ -278,7 +280,7 @@ class Loop:
         if parts.server.busy:
             return 0.0
         deadlines = (
-            parts.pace.next_look_mono_s,
+            parts.pace.next_sample_mono_s,
             # If the next sample comes soon, chores wait for it.
             self._next_housekeeping_mono_s + _HOUSEKEEPING_INTERVAL_S,
             parts.checkpoints.next_deadline_mono_s(),
@@ -293,9 +295,9 @@ class Loop:
 
     def _is_under_pressure(self) -> bool:
         """Whether memory is so short that one turn of the loop may take minutes."""
-        look = self._parts.observer.latest
-        if look is None:
+        sample = self._parts.observer.latest
+        if sample is None:
             return False
-        pressure = look.snapshot.host.pressure
+        pressure = sample.snapshot.host.pressure
         short = pressure is not None and pressure.some_avg10 >= _PRESSURE_PERCENT
-        return short or any(fault.source == groups.MEMBERSHIPS for fault in look.snapshot.faults)
+        return short or any(fault.source == groups.MEMBERSHIPS for fault in sample.snapshot.faults)

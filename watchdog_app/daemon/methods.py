@@ -82,7 +82,7 @@ class Methods:
         """Whether a request may be answered now: clients must see a fresh sample."""
         if connection.role == "agent" or not connection.greeted or self._parts.pace.is_fresh:
             return True
-        self._parts.pace.look_now()
+        self._parts.pace.sample_now()
         return False
 
     def connection_ended(self, connection: Connection) -> None:
@@ -110,7 +110,7 @@ class Methods:
 
     def _subscribe(self, connection: Connection, params: requests.Subscribe, _: Reply) -> Answer:
         connection.topics = frozenset(params.topics)
-        self._parts.pace.look_soon()  # at rest the last sample may be minutes old
+        self._parts.pace.sample_soon()  # at rest the last sample may be minutes old
         return {}
 
     def _notification_shown(
@@ -132,7 +132,7 @@ class Methods:
             pids = [key.pid for key in found.keys]
             kind, method = task.kind.value, found.method
             reply.result({**_task_fields(task), "kind": kind, "pids": pids, "method": method})
-            self._parts.pace.look_soon()
+            self._parts.pace.sample_soon()
 
         self._parts.executor.request_pause(task, _client_name(connection), done)
 
@@ -162,7 +162,7 @@ class Methods:
                     reply.error(jsonrpc.REFUSED, " ".join(failures))
                 else:
                     reply.result({"resumed": resumed, "failures": failures})
-                self._parts.pace.look_soon()
+                self._parts.pace.sample_soon()
 
         for pause in chosen:
             try:
@@ -399,7 +399,7 @@ class Methods:
             framework=agent.view.framework,
             directory=agent.view.directory,
         )
-        self._parts.pace.look_soon()
+        self._parts.pace.sample_soon()
         found: dict[str, Any] = {"interval_s": self._parts.agents.interval_s, "page": None}
         if not agent.view.outdated:  # an outdated agent does not know these fields
             found["page"] = self._parts.agents.out_of_process.page(agent.key)
@@ -413,7 +413,7 @@ class Methods:
         if agent.view.expected_number != before:
             # The agent waits before it allocates: sample now, with the limits that apply now.
             self._parts.observer.machine.review(agent.key)
-            self._parts.pace.look_soon()
+            self._parts.pace.sample_soon()
         return {}
 
     def _agent_progress(
@@ -466,7 +466,7 @@ class Methods:
     ) -> Answer:
         key = peer_key(connection, params.pid, params.start_time)
         self._parts.observer.kernels.set_notebook(key, params.notebook)
-        self._parts.pace.look_soon()
+        self._parts.pace.sample_soon()
         return {}
 
 

@@ -30,7 +30,7 @@ from watchdog_app.core.model.exits import (
 )
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.recorder import StateStore
-from watchdog_app.daemon.status import Look
+from watchdog_app.daemon.status import AssessedSample
 from watchdog_app.history.entries import exit_entry, task_fields
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.machine.sensors.exits import KERNELS, read_crash_report
@@ -108,25 +108,26 @@ class MissedExits:
         questions = [missed.question for missed in self._pending]
         return min((each.until_mono_s if each else 0.0 for each in questions), default=None)
 
-    def save_alive(self, look: Look | None, *, stopping: bool = False) -> None:
+    def save_alive(self, sample: AssessedSample | None, *, stopping: bool = False) -> None:
         """
         Save the tasks that are alive, after a change and at an interval.
 
         Args:
-            look: the last sample.
+            sample: the last sample.
             stopping: save them now, because this daemon ends.
         """
-        if look is None:
+        if sample is None:
             return
-        waited_s = look.snapshot.mono_s - self._saved_mono_s
-        keys = frozenset(task.key for task in look.tasks)
+        waited_s = sample.snapshot.mono_s - self._saved_mono_s
+        keys = frozenset(task.key for task in sample.tasks)
         interval_s = _SAVE_UNCHANGED_INTERVAL_S if keys == self._saved_keys else _SAVE_INTERVAL_S
         if waited_s < interval_s and not stopping:
             return
-        self._saved_keys, self._saved_mono_s = keys, look.snapshot.mono_s
-        unix_s = look.snapshot.unix_s
+        self._saved_keys, self._saved_mono_s = keys, sample.snapshot.mono_s
+        unix_s = sample.snapshot.unix_s
         living = [
-            _task_record(task, look.agents.get(task.key)) for task in _tasks_to_save(look, unix_s)
+            _task_record(task, sample.agents.get(task.key))
+            for task in _tasks_to_save(sample, unix_s)
         ]
         host_kills = cgroups.host_oom_kills()
         self._state_store.put(STATE, unix_s=unix_s, host_kills=host_kills, tasks=living)
@@ -162,13 +163,13 @@ class MissedExits:
             self._pending.append(missed)
 
 
-def _tasks_to_save(look: Look, unix_s: float) -> Sequence[Task]:
+def _tasks_to_save(sample: AssessedSample, unix_s: float) -> Sequence[Task]:
     """Tasks worth saving: kernels, trainings, and those that have run for a minute."""
     found = [
         task
-        for task in look.tasks
+        for task in sample.tasks
         if task.kind in KERNELS
-        or task.key in look.agents
+        or task.key in sample.agents
         or unix_s - (task.info.started_unix_s or unix_s) >= _LEAST_AGE_S
     ]
     return found[:_MOST_TASKS]

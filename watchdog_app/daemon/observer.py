@@ -22,7 +22,7 @@ from watchdog_app.core.policy.engine import Engine
 from watchdog_app.core.policy.rules import allowed_actions
 from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.log import Faults, Log
-from watchdog_app.daemon.status import Look
+from watchdog_app.daemon.status import AssessedSample
 from watchdog_app.machine import process_control
 from watchdog_app.machine.sensors.machine import Machine
 from watchdog_app.machine.sensors.triggers import Triggers
@@ -55,7 +55,7 @@ class Observer:
     ) -> None:
         self.machine = machine
         self.triggers = triggers
-        self.latest: Look | None = None  # the last sample that succeeded
+        self.latest: AssessedSample | None = None  # the last sample that succeeded
         self.ticks = 0
         self._agents = agents
         self._faults = faults
@@ -81,7 +81,7 @@ class Observer:
         info = None if self.latest is None else self.latest.snapshot.infos.get(key)
         return None if info is None else info.cgroup
 
-    def look(self, guard_limits: Mapping[str, int] = NO_LIMITS) -> Look | None:
+    def sample(self, guard_limits: Mapping[str, int] = NO_LIMITS) -> AssessedSample | None:
         """
         One tick: sample, group, forecast, decide. None: the machine could not be read.
 
@@ -115,7 +115,7 @@ class Observer:
         self._faults.update_sensor_faults((*snapshot.faults, *self.triggers.faults))
         seen = {task.key: self._agents.view_of(task) for task in tasks}
         by_task = {key: view for key, view in seen.items() if view is not None}
-        self.latest = Look(snapshot, tasks, readings, result, by_task)
+        self.latest = AssessedSample(snapshot, tasks, readings, result, by_task)
         return self.latest
 
     def still_holds(

@@ -79,7 +79,7 @@ class Pace:
         """
         self.settings = settings
         self.interval_s = settings.interval_s
-        self.next_look_mono_s = 0.0
+        self.next_sample_mono_s = 0.0
         self.loop_lag = LoopLag()
         self._began_mono_s = self._ended_mono_s = float("-inf")  # of the latest sample
         self._due_mono_s: float | None = None  # scheduled start of the next sample; None: the first
@@ -93,7 +93,7 @@ class Pace:
     def started(self) -> float:
         """Record that a sample starts now; return that time. The next is due an interval later."""
         began = self._began_mono_s = time.monotonic()
-        self.next_look_mono_s = began + self.interval_s
+        self.next_sample_mono_s = began + self.interval_s
         if self._due_mono_s is not None:
             self.loop_lag.record(min(self._due_mono_s, began), began, self.interval_s)
         return began
@@ -111,28 +111,28 @@ class Pace:
         self.interval_s = max(fastest_s, wanted_s)
         self._ended_mono_s = time.monotonic()
         # Measured from the start of this sample, so that its duration does not change the rate.
-        self._due_mono_s = self.next_look_mono_s = self._began_mono_s + self.interval_s
+        self._due_mono_s = self.next_sample_mono_s = self._began_mono_s + self.interval_s
 
-    def look_soon(self) -> None:
+    def sample_soon(self) -> None:
         """Sample as soon as the fastest interval allows."""
         earliest = self._began_mono_s + self.settings.fast_interval_s
-        self.next_look_mono_s = min(self.next_look_mono_s, earliest)
+        self.next_sample_mono_s = min(self.next_sample_mono_s, earliest)
         self._bring_due_time_forward()
 
-    def look_now(self) -> None:
+    def sample_now(self) -> None:
         """
         Sample at once: a save has ended and the next may be due.
 
         At the very end every step counts, and a step can be shorter than `fast_interval_s`. The
         time that a training takes to save limits how often this happens.
         """
-        self.next_look_mono_s = 0.0
+        self.next_sample_mono_s = 0.0
         self._bring_due_time_forward()
 
     def _bring_due_time_forward(self) -> None:
         # The lateness of a sample requested in between counts from its request.
         if self._due_mono_s is not None:
-            asked = max(self.next_look_mono_s, time.monotonic())
+            asked = max(self.next_sample_mono_s, time.monotonic())
             self._due_mono_s = min(self._due_mono_s, asked)
 
 

@@ -124,7 +124,7 @@ class Parts:
             agents=self.agents,
             was_paused=self.pauses.has,
             units=units,
-            worker_ended=self.pace.look_soon,
+            worker_ended=self.pace.sample_soon,
             folder=os.path.abspath(paths.state_dir()),
         )
         self.inspections = Inspections(

@@ -31,18 +31,18 @@ class Recorder:
         self._sampled_mono_s = float("-inf")
         self._incidents: dict[str, tuple[Stage, bool]] = {}
 
-    def points(self, look: status.Look) -> list[SeriesPoints]:
+    def points(self, sample: status.AssessedSample) -> list[SeriesPoints]:
         """The new points to store."""
-        paces = {key: _pace(each) for key, each in look.result.assessments.items()}
+        paces = {key: _pace(each) for key, each in sample.result.assessments.items()}
         alarm = Pace.ALARM in paces.values()
-        if not alarm and look.snapshot.mono_s - self._sampled_mono_s < _MIN_INTERVAL_S:
+        if not alarm and sample.snapshot.mono_s - self._sampled_mono_s < _MIN_INTERVAL_S:
             return []
-        self._sampled_mono_s = look.snapshot.mono_s
+        self._sampled_mono_s = sample.snapshot.mono_s
         found: list[SeriesPoints] = []
         keys: set[Hashable] = set()
         near: set[ProcessKey] = set()
         above: dict[Hashable, list[str]] = {}
-        for reading in look.readings:
+        for reading in sample.readings:
             pace = paces.get(reading.key, Pace.REST)
             ident = f"{reading.key.kind.value}:{reading.key.subject}"
             for key in reading.tasks:
@@ -52,14 +52,14 @@ class Recorder:
             elif pace is not Pace.REST:
                 near.update(reading.tasks)
             keys.add(ident)
-            point = Point(look.snapshot.unix_s, reading.used, limit=reading.limit)
+            point = Point(sample.snapshot.unix_s, reading.used, limit=reading.limit)
             kept = self._thinner.add(ident, point, reading.unit, pace)
             if kept:
                 kind = reading.key.kind.value
                 found.append(SeriesPoints(ident, kind, reading.label, reading.unit, kept))
-        for task in look.tasks:
+        for task in sample.tasks:
             keys.add(task.key)
-            point = Point(look.snapshot.unix_s, task.rss_bytes, swap=task.swap_bytes)
+            point = Point(sample.snapshot.unix_s, task.rss_bytes, swap=task.swap_bytes)
             pace = Pace.NEAR if task.key in near else Pace.REST
             kept = self._thinner.add(task.key, point, "bytes", pace)
             if kept:
@@ -67,16 +67,16 @@ class Recorder:
         self._thinner.keep_only(keys)
         return found
 
-    def incidents(self, look: status.Look) -> list[Entry]:
+    def incidents(self, sample: status.AssessedSample) -> list[Entry]:
         """An entry for each incident that opened, changed its stage or closed."""
         found = []
-        for incident in (*look.result.incidents, *look.result.closed):
+        for incident in (*sample.result.incidents, *sample.result.closed):
             now = (incident.stage, incident.closed_unix_s is not None)
             if self._incidents.get(incident.id) == now:
                 continue
             self._incidents[incident.id] = now
-            found.append(_incident_entry(incident, look.snapshot.unix_s))
-        open_ids = {incident.id for incident in look.result.incidents}
+            found.append(_incident_entry(incident, sample.snapshot.unix_s))
+        open_ids = {incident.id for incident in sample.result.incidents}
         for id_ in [id_ for id_ in self._incidents if id_ not in open_ids]:
             del self._incidents[id_]
         return found

@@ -68,7 +68,7 @@ _LISTS: dict[str, tuple[float, Rank, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class AssessedSample:
     """One sample and the engine's result for it."""
 
     snapshot: machine.Snapshot
@@ -79,7 +79,7 @@ class Look:
 
 
 def status(
-    look: Look | None,
+    sample: AssessedSample | None,
     *,
     daemon: records.Daemon,
     host_name: str,
@@ -92,7 +92,7 @@ def status(
     The whole status.
 
     Args:
-        look: the last sample; None before the first: only the daemon and the faults are known.
+        sample: the last sample; None before the first: only the daemon and the faults are known.
         daemon: the record of this daemon.
         host_name: the name of the machine.
         paused: tasks that watchdog has paused.
@@ -101,7 +101,7 @@ def status(
         now_unix_s: the current time, used before the first sample.
     """
     problems = [records.Problem.from_object(each) for each in faults]
-    if look is None:
+    if sample is None:
         return records.Status(
             schema_version=records.SCHEMA_VERSION,
             time_unix_s=now_unix_s,
@@ -111,21 +111,21 @@ def status(
             daemon=daemon,
             problems=tuple(problems),
         )
-    guards, ours, result = guards or {}, set(paused), look.result
-    resources = tuple(_resource(each, result.assessments.get(each.key)) for each in look.readings)
+    guards, ours, result = guards or {}, set(paused), sample.result
+    resources = tuple(_resource(each, result.assessments.get(each.key)) for each in sample.readings)
     incidents = tuple(incident(each) for each in result.incidents)
-    owners = devices.tasks_by_pid(look.tasks) if look.snapshot.hardware.gpus else {}
-    gpus = tuple(_gpu(gpu, look, owners) for gpu in look.snapshot.hardware.gpus)
+    owners = devices.tasks_by_pid(sample.tasks) if sample.snapshot.hardware.gpus else {}
+    gpus = tuple(_gpu(gpu, sample, owners) for gpu in sample.snapshot.hardware.gpus)
     cards = [
         Card(hardware.gpu_label(gpu), entry.level, entry.title)
-        for gpu, entry in zip(look.snapshot.hardware.gpus, gpus, strict=True)
+        for gpu, entry in zip(sample.snapshot.hardware.gpus, gpus, strict=True)
     ]
     summary = overview(
-        tasks=look.tasks,
-        readings=look.readings,
+        tasks=sample.tasks,
+        readings=sample.readings,
         assessments=result.assessments,
         incidents=result.incidents,
-        agents=look.agents,
+        agents=sample.agents,
         cards=cards,
         faults=faults,
         paused=ours,
@@ -133,20 +133,20 @@ def status(
     )
     # Only after the overview: its headline names the exhausted resource, not the GPU that has it.
     raise_levels(gpus, resources, incidents)
-    on_gpus = devices.devices_by_task(look.snapshot.hardware, look.tasks)
+    on_gpus = devices.devices_by_task(sample.snapshot.hardware, sample.tasks)
     return records.Status(
         schema_version=records.SCHEMA_VERSION,
-        time_unix_s=look.snapshot.unix_s,
+        time_unix_s=sample.snapshot.unix_s,
         level=summary.level,
         headline=summary.headline,
-        host=_host(look, host_name),
+        host=_host(sample, host_name),
         daemon=daemon,
         resources=resources,
         gpus=gpus,
-        hardware=_hardware(look.snapshot),
+        hardware=_hardware(sample.snapshot),
         tasks=tuple(
-            _task(task, look, task.key in ours, on_gpus.get(task.key, ()), guards.get(task.key))
-            for task in look.tasks
+            _task(task, sample, task.key in ours, on_gpus.get(task.key, ()), guards.get(task.key))
+            for task in sample.tasks
         ),
         incidents=incidents,
         problems=tuple(problems),
@@ -229,8 +229,8 @@ def raise_levels(
         gpu.level = max(levels)
 
 
-def _host(look: Look, name: str) -> records.Host:
-    host, result = look.snapshot.host, look.result
+def _host(sample: AssessedSample, name: str) -> records.Host:
+    host, result = sample.snapshot.host, sample.result
     return records.Host.from_object(
         host,
         name=name,
@@ -279,12 +279,12 @@ def _set_eta(record: records.Resource | records.Task, forecast: decisions.Foreca
 
 def _task(
     task: machine.Task,
-    look: Look,
+    sample: AssessedSample,
     is_ours: bool,
     on_gpus: Sequence[devices.DeviceUse],
     guard: records.Guard | None,
 ) -> records.Task:
-    outlook, agent = look.result.tasks.get(task.key), look.agents.get(task.key)
+    outlook, agent = sample.result.tasks.get(task.key), sample.agents.get(task.key)
     found = records.Task.from_object(
         task.info,
         pid=task.key.pid,
@@ -331,10 +331,12 @@ def _agent(agent: AgentState) -> records.Agent:
     )
 
 
-def _gpu(gpu: hardware.Gpu, look: Look, owners: Mapping[int, machine.Task]) -> records.Gpu:
-    health = gpu_health(gpu, look.result.incidents)
+def _gpu(
+    gpu: hardware.Gpu, sample: AssessedSample, owners: Mapping[int, machine.Task]
+) -> records.Gpu:
+    health = gpu_health(gpu, sample.result.incidents)
     processes = sorted(
-        devices.listed_processes(gpu, look.snapshot.hardware),
+        devices.listed_processes(gpu, sample.snapshot.hardware),
         key=lambda each: -(each.memory_bytes or 0),
     )
     return records.Gpu.from_object(

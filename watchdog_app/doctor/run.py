@@ -151,8 +151,8 @@ def _driver_facts(facts: Facts, checks: dict[Check, _Running]) -> dict[str, obje
 
 def _environment_facts(facts: Facts, checks: dict[Check, _Running]) -> list[dict[str, object]]:
     """Return the environments that were examined, for other programs."""
-    looked = checks.get(frameworks.check)
-    if looked is None or not looked.succeeded:
+    running = checks.get(frameworks.check)
+    if running is None or not running.succeeded:
         return []
     return [
         {

@@ -1,7 +1,8 @@
 """
 Requests to a guard from `watchdog limit` or the daemon, and their answers.
 
-    {"limit_bytes": 17179869184} | {"end": true} | {"go_on": true}  ->  {"ok": true, "text": "..."}
+    {"limit_bytes": 17179869184} | {"end": true} | {"unlimited": true}
+        ->  {"ok": true, "text": "..."}
 """
 
 from __future__ import annotations

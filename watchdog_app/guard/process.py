@@ -278,11 +278,11 @@ def _detach(*keep: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
-    start_supervisor = 3
+    first = 3
     for fd in sorted(keep):
-        os.closerange(start_supervisor, fd)
-        start_supervisor = fd + 1
-    os.closerange(start_supervisor, os.sysconf("SC_OPEN_MAX"))
+        os.closerange(first, fd)
+        first = fd + 1
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     sys.stdout = sys.stderr = None

@@ -323,7 +323,7 @@ class Supervisor:
         if request.get("end") is True:
             self._execute(self.policy.end_wanted(now))
             return f"{record.name} is being ended."
-        if request.get("go_on") is True:
+        if request.get("unlimited") is True:
             record.follows_machine = False
             self._execute(self.policy.no_limit_wanted(now))
             return f"{record.name} continues without a limit of its own."

@@ -57,8 +57,8 @@ class Icon(_xorg.Icon):  # type: ignore[misc]
 
         False every few seconds, so that the caller triggers another check.
         """
-        looked = time.monotonic() - self._checked_mono_s < _CHECK_INTERVAL_S
-        return looked and self._shown
+        recent = time.monotonic() - self._checked_mono_s < _CHECK_INTERVAL_S
+        return recent and self._shown
 
     @property
     def _shown(self) -> bool:

@@ -44,16 +44,16 @@ class Ticker:
         """The next reading that is begun a second from now."""
         self.now += 1.0
         since = self.now
-        return self.until(lambda look: (look.read_mono_s or 0) >= since)
+        return self.until(lambda sample: (sample.read_mono_s or 0) >= since)
 
     def until(self, true: Callable[[GpuSample], bool], step_s: float = 0.0) -> GpuSample:
         """Tick until that is so, the clock going on by `step_s` each 20 ms."""
         give_up = time.monotonic() + PATIENCE_S
         while True:
-            look = self.tick(step_s)
-            if true(look):
-                return look
-            assert time.monotonic() < give_up, f"it never came: {look}"
+            sample = self.tick(step_s)
+            if true(sample):
+                return sample
+            assert time.monotonic() < give_up, f"it never came: {sample}"
             time.sleep(0.02 if step_s else 0.002)
 
     def wait_for_call(self, function: str) -> None:

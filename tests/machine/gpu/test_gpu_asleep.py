@@ -19,13 +19,13 @@ def test_no_reader_is_started_while_every_card_sleeps(stub, ticker, root):
     watch = ticker(stub)
 
     for _ in range(20):
-        look = watch.tick(5)
+        sample = watch.tick(5)
 
     assert {} == stub.calls()
     assert watch.watch.reader_pid is None
-    assert [GpuState.ASLEEP] * 2 == [gpu.state for gpu in look.gpus]
-    assert [0, 1] == [gpu.index for gpu in look.gpus]
-    assert () == look.faults
+    assert [GpuState.ASLEEP] * 2 == [gpu.state for gpu in sample.gpus]
+    assert [0, 1] == [gpu.index for gpu in sample.gpus]
+    assert () == sample.faults
 
 
 def test_a_card_that_wakes_is_read(stub, ticker, root):
@@ -35,10 +35,10 @@ def test_a_card_that_wakes_is_read(stub, ticker, root):
     watch.tick()
     root.card(ONE, "active", "auto")
 
-    look = watch.reading()
+    sample = watch.reading()
 
-    assert [GpuState.OK] * 2 == [gpu.state for gpu in look.gpus]
-    assert "GPU-00000000-1111-2222-3333-444444444444" == look.gpus[0].uuid
+    assert [GpuState.OK] * 2 == [gpu.state for gpu in sample.gpus]
+    assert "GPU-00000000-1111-2222-3333-444444444444" == sample.gpus[0].uuid
 
 
 def test_a_sleeping_card_beside_a_working_one_is_not_touched(stub, ticker, root):
@@ -49,16 +49,16 @@ def test_a_sleeping_card_beside_a_working_one_is_not_touched(stub, ticker, root)
     watch = ticker(stub)
 
     for _ in range(12):
-        look = watch.reading()
+        sample = watch.reading()
 
     assert 0 == stub.touched(0)
-    asleep, awake = look.gpus
+    asleep, awake = sample.gpus
     assert (GpuState.ASLEEP, 0) == (asleep.state, asleep.index)
     assert (GpuState.OK, 1) == (awake.state, awake.index)
-    assert () == look.faults
+    assert () == sample.faults
     root.card(ONE, "active", "auto")
-    look = watch.reading()
-    assert [(GpuState.OK, 0), (GpuState.OK, 1)] == [(gpu.state, gpu.index) for gpu in look.gpus]
+    sample = watch.reading()
+    assert [(GpuState.OK, 0), (GpuState.OK, 1)] == [(gpu.state, gpu.index) for gpu in sample.gpus]
 
 
 def test_a_card_that_falls_asleep_keeps_its_name_and_loses_its_figures(stub, ticker, root):
@@ -70,12 +70,12 @@ def test_a_card_that_falls_asleep_keeps_its_name_and_loses_its_figures(stub, tic
     root.card(ONE, "suspended", "auto")
     root.card(TWO, "suspended", "auto")
 
-    look = watch.tick(1)
+    sample = watch.tick(1)
 
     assert watch.watch.reader_pid is None
-    assert [GpuState.ASLEEP] * 2 == [gpu.state for gpu in look.gpus]
-    assert "NVIDIA GeForce RTX 3090" == look.gpus[0].name
-    assert (None, None) == (look.gpus[0].temperature_c, look.read_mono_s)
+    assert [GpuState.ASLEEP] * 2 == [gpu.state for gpu in sample.gpus]
+    assert "NVIDIA GeForce RTX 3090" == sample.gpus[0].name
+    assert (None, None) == (sample.gpus[0].temperature_c, sample.read_mono_s)
 
 
 def test_an_unused_card_that_may_sleep_is_let_go(stub, ticker, root):
@@ -84,15 +84,15 @@ def test_an_unused_card_that_may_sleep_is_let_go(stub, ticker, root):
     watch = ticker(stub)
     watch.reading()
 
-    look = watch.until(lambda look: watch.watch.reader_pid is None, step_s=0.5)
+    sample = watch.until(lambda sample: watch.watch.reader_pid is None, step_s=0.5)
     since = watch.now
-    look = watch.tick(30)
+    sample = watch.tick(30)
 
-    assert [GpuState.OK] * 2 == [gpu.state for gpu in look.gpus]
-    assert look.gpus[0].temperature_c is None
-    assert any("may sleep" in note for note in look.gpus[0].notes)
-    assert () == look.faults
-    watch.until(lambda look: watch.watch.reader_pid is not None, step_s=2.0)
+    assert [GpuState.OK] * 2 == [gpu.state for gpu in sample.gpus]
+    assert sample.gpus[0].temperature_c is None
+    assert any("may sleep" in note for note in sample.gpus[0].notes)
+    assert () == sample.faults
+    watch.until(lambda sample: watch.watch.reader_pid is not None, step_s=2.0)
     assert watch.now - since >= 55
 
 
@@ -106,7 +106,7 @@ def test_a_card_that_cannot_sleep_or_is_used_is_read_on(stub, ticker, root, cont
     pid = watch.watch.reader_pid
 
     for _ in range(60):
-        look = watch.reading()
+        sample = watch.reading()
 
     assert pid == watch.watch.reader_pid
-    assert look.read_mono_s >= first.read_mono_s + 60
+    assert sample.read_mono_s >= first.read_mono_s + 60

@@ -33,21 +33,21 @@ from watchdog_app.machine.gpu.nvml_driver import Library
 MEMORY = "nvmlDeviceGetMemoryInfo_v2"
 
 
-def states(look):
-    return [gpu.state for gpu in look.gpus]
+def states(sample):
+    return [gpu.state for gpu in sample.gpus]
 
 
-def sources(look):
-    return [fault.source for fault in look.faults]
+def sources(sample):
+    return [fault.source for fault in sample.faults]
 
 
 def test_a_machine_without_a_driver_is_no_error(tmp_path, ticker):
     """No card, no reader, no fault."""
     watch = ticker(DriverStub(tmp_path, installed=False), find_library=lambda env, root: None)
 
-    look = watch.tick()
+    sample = watch.tick()
 
-    assert ((), (), None) == (look.gpus, look.faults, look.read_mono_s)
+    assert ((), (), None) == (sample.gpus, sample.faults, sample.read_mono_s)
     assert watch.watch.reader_pid is None
 
 
@@ -89,9 +89,9 @@ def test_a_library_without_a_driver_is_no_fault(stub, ticker):
     watch = ticker(stub)
     watch.wait_for_call("nvmlInitWithFlags")
 
-    look = watch.until(lambda look: watch.watch.reader_pid is None)
+    sample = watch.until(lambda sample: watch.watch.reader_pid is None)
 
-    assert ((), ()) == (look.gpus, look.faults)
+    assert ((), ()) == (sample.gpus, sample.faults)
 
 
 def test_a_card_whose_driver_is_not_loaded_is_a_fault(stub, ticker, root):
@@ -100,13 +100,13 @@ def test_a_card_whose_driver_is_not_loaded_is_a_fault(stub, ticker, root):
     stub.fail("nvmlInitWithFlags", DRIVER_NOT_LOADED)
     watch = ticker(stub)
 
-    look = watch.until(lambda look: look.faults)
+    sample = watch.until(lambda sample: sample.faults)
 
-    assert ["gpu.driver"] == sources(look)
-    assert "modprobe nvidia" in look.faults[0].remedy
+    assert ["gpu.driver"] == sources(sample)
+    assert "modprobe nvidia" in sample.faults[0].remedy
     stub.heal()
-    look = watch.until(lambda look: len(look.gpus) == 2, step_s=0.2)
-    assert () == look.faults
+    sample = watch.until(lambda sample: len(sample.gpus) == 2, step_s=0.2)
+    assert () == sample.faults
 
 
 @pytest.mark.parametrize(
@@ -123,25 +123,25 @@ def test_a_driver_that_refuses_to_begin_is_a_fault(stub, ticker, code, words):
     stub.fail("nvmlInitWithFlags", code)
     watch = ticker(stub)
 
-    look = watch.until(lambda look: look.faults)
+    sample = watch.until(lambda sample: sample.faults)
 
-    assert words in look.faults[0].message
-    assert look.faults[0].remedy
-    assert () == look.gpus
+    assert words in sample.faults[0].message
+    assert sample.faults[0].remedy
+    assert () == sample.gpus
     stub.heal()
-    look = watch.until(lambda look: len(look.gpus) == 2, step_s=0.5)
-    assert () == look.faults
+    sample = watch.until(lambda sample: len(sample.gpus) == 2, step_s=0.5)
+    assert () == sample.faults
 
 
 def test_the_fault_stays_between_two_tries(stub, ticker):
     """It does not come and go with each new reader."""
     stub.fail("nvmlInitWithFlags", VERSION_MISMATCH)
     watch = ticker(stub)
-    watch.until(lambda look: look.faults)
+    watch.until(lambda sample: sample.faults)
     stub.reset_calls()
 
-    def tried_again(look):
-        assert ["gpu.driver.updated"] == sources(look)
+    def tried_again(sample):
+        assert ["gpu.driver.updated"] == sources(sample)
         return stub.calls().get("nvmlInitWithFlags", 0) >= 2
 
     watch.until(tried_again, step_s=0.1)
@@ -152,9 +152,9 @@ def test_an_update_underneath_is_the_one_story_when_the_reader_has_to_begin_anew
     stub.fail("nvmlInitWithFlags", VERSION_MISMATCH)
     stub.fail("nvmlDeviceGetTemperature", CRASH, card=1)
 
-    look = watch.until(lambda look: "gpu.driver.updated" in sources(look), step_s=0.2)
+    sample = watch.until(lambda sample: "gpu.driver.updated" in sources(sample), step_s=0.2)
 
-    assert ["gpu.driver.updated"] == sources(look)
+    assert ["gpu.driver.updated"] == sources(sample)
 
 
 def test_a_driver_updated_underneath_is_said_while_its_jobs_go_on(stub, ticker, root, tmp_path):
@@ -169,13 +169,13 @@ def test_a_driver_updated_underneath_is_said_while_its_jobs_go_on(stub, ticker, 
     stub.set(0, used=3 * GIB)
 
     watch.now += 61
-    look = watch.reading()
+    sample = watch.reading()
 
-    assert ["gpu.driver.updated"] == sources(look)
-    assert "library 575.51.02, loaded module 570.124.06" in look.faults[0].message
-    assert "still watched" in look.faults[0].message
-    assert "modprobe -r" in look.faults[0].remedy
-    assert 3 * GIB == look.gpus[0].memory_used_bytes
+    assert ["gpu.driver.updated"] == sources(sample)
+    assert "library 575.51.02, loaded module 570.124.06" in sample.faults[0].message
+    assert "still watched" in sample.faults[0].message
+    assert "modprobe -r" in sample.faults[0].remedy
+    assert 3 * GIB == sample.gpus[0].memory_used_bytes
 
 
 def test_a_card_that_falls_off_the_bus_hides_no_other(stub, watch):
@@ -183,19 +183,19 @@ def test_a_card_that_falls_off_the_bus_hides_no_other(stub, watch):
     stub.set(1, used=GIB)
     stub.lose(0)
 
-    look = watch.reading()
+    sample = watch.reading()
 
-    assert [GpuState.LOST, GpuState.OK] == states(look)
-    lost = look.gpus[0]
+    assert [GpuState.LOST, GpuState.OK] == states(sample)
+    lost = sample.gpus[0]
     assert "GPU-00000000-1111-2222-3333-444444444444" == lost.uuid
     assert "NVIDIA GeForce RTX 3090" == lost.name
     assert (None, None) == (lost.memory_used_bytes, lost.temperature_c)
-    assert GIB == look.gpus[1].memory_used_bytes
-    assert ["gpu.0"] == sources(look)
-    assert "Start the machine again" in look.faults[0].remedy
+    assert GIB == sample.gpus[1].memory_used_bytes
+    assert ["gpu.0"] == sources(sample)
+    assert "Start the machine again" in sample.faults[0].remedy
     stub.find(0)
-    look = watch.until(lambda look: states(look) == [GpuState.OK] * 2, step_s=0.3)
-    assert () == look.faults
+    sample = watch.until(lambda sample: states(sample) == [GpuState.OK] * 2, step_s=0.3)
+    assert () == sample.faults
 
 
 @pytest.mark.parametrize(
@@ -215,14 +215,14 @@ def test_a_card_that_answers_with_errors_hides_no_other(stub, ticker, code, stat
         watch.reading()
     stub.fail_all(code, card=0)
 
-    look = watch.reading()
+    sample = watch.reading()
 
-    assert [state, GpuState.OK] == states(look)
-    assert 0 == look.gpus[0].index
-    assert look.gpus[0].id
-    assert look.gpus[0].notes
-    assert ["gpu.0"] == sources(look)
-    assert look.faults[0].remedy
+    assert [state, GpuState.OK] == states(sample)
+    assert 0 == sample.gpus[0].index
+    assert sample.gpus[0].id
+    assert sample.gpus[0].notes
+    assert ["gpu.0"] == sources(sample)
+    assert sample.faults[0].remedy
 
 
 def test_all_cards_broken_lets_the_reader_go_between_two_looks(stub, ticker):
@@ -231,12 +231,12 @@ def test_all_cards_broken_lets_the_reader_go_between_two_looks(stub, ticker):
         stub.fail_all(RESET_REQUIRED, card)
     watch = ticker(stub)
 
-    look = watch.until(lambda look: look.gpus and watch.watch.reader_pid is None)
+    sample = watch.until(lambda sample: sample.gpus and watch.watch.reader_pid is None)
 
-    assert [GpuState.NEEDS_RESET] * 2 == states(look)
+    assert [GpuState.NEEDS_RESET] * 2 == states(sample)
     stub.heal()
-    look = watch.until(lambda look: GpuState.OK in states(look), step_s=1.0)
-    assert () == look.faults
+    sample = watch.until(lambda sample: GpuState.OK in states(sample), step_s=1.0)
+    assert () == sample.faults
 
 
 @pytest.mark.parametrize("how", [HANG, CRASH, ABORT])
@@ -247,18 +247,18 @@ def test_a_call_that_hangs_or_crashes_hides_no_other_card(stub, watch, how):
     watch.tick(1)
     watch.wait_for_call("nvmlDeviceGetUtilizationRates")
 
-    look = watch.until(lambda look: GpuState.SILENT in states(look), step_s=0.1)
+    sample = watch.until(lambda sample: GpuState.SILENT in states(sample), step_s=0.1)
 
-    assert look.gpus[0].memory_used_bytes is None
-    assert "gpu.reader" in sources(look)
+    assert sample.gpus[0].memory_used_bytes is None
+    assert "gpu.reader" in sources(sample)
     stub.set(1, used=2 * GIB)
-    look = watch.until(lambda look: look.gpus[1].memory_used_bytes == 2 * GIB, step_s=0.1)
-    assert [GpuState.SILENT, GpuState.OK] == states(look)
-    assert ["gpu.0"] == sources(look)
+    sample = watch.until(lambda sample: sample.gpus[1].memory_used_bytes == 2 * GIB, step_s=0.1)
+    assert [GpuState.SILENT, GpuState.OK] == states(sample)
+    assert ["gpu.0"] == sources(sample)
     assert "nvmlShutdown" not in stub.calls()
     stub.heal()
-    look = watch.until(lambda look: states(look) == [GpuState.OK] * 2, step_s=1.0)
-    assert () == look.faults
+    sample = watch.until(lambda sample: states(sample) == [GpuState.OK] * 2, step_s=1.0)
+    assert () == sample.faults
 
 
 @pytest.mark.parametrize(("how", "least_s", "most_s"), [(CRASH, 10, 30), (HANG, 60, 90)])
@@ -267,11 +267,11 @@ def test_a_crash_leaves_a_card_out_for_a_shorter_time_than_a_hung_call(
 ):
     """A crash costs the other cards no deadline: it is tried again sooner."""
     stub.fail("nvmlDeviceGetUtilizationRates", how, card=0)
-    watch.until(lambda look: GpuState.SILENT in states(look), step_s=0.1)
+    watch.until(lambda sample: GpuState.SILENT in states(sample), step_s=0.1)
     silent_since = watch.now
     stub.heal()
 
-    watch.until(lambda look: states(look) == [GpuState.OK] * 2, step_s=0.5)
+    watch.until(lambda sample: states(sample) == [GpuState.OK] * 2, step_s=0.5)
 
     assert least_s <= watch.now - silent_since <= most_s
 
@@ -283,13 +283,13 @@ def test_a_card_that_was_left_out_is_silent_until_it_is_read_and_never_lost(tick
     watch.reading()
     for card in (1, 2):
         stub.fail_all(HANG, card)
-    watch.until(lambda look: states(look).count(GpuState.SILENT) == 2, step_s=0.1)
+    watch.until(lambda sample: states(sample).count(GpuState.SILENT) == 2, step_s=0.1)
     stub.heal()
     seen = []
 
-    def well(look):
-        seen.extend((gpu.state, gpu.memory_used_bytes is None) for gpu in look.gpus)
-        return states(look) == [GpuState.OK] * 4
+    def well(sample):
+        seen.extend((gpu.state, gpu.memory_used_bytes is None) for gpu in sample.gpus)
+        return states(sample) == [GpuState.OK] * 4
 
     watch.until(well, step_s=1.0)
 
@@ -304,13 +304,13 @@ def test_a_driver_that_hangs_or_crashes_as_a_whole_costs_the_figures(stub, ticke
     watch = ticker(stub, start_deadline_s=30.0)
     watch.wait_for_call(function)
 
-    look = watch.until(lambda look: look.faults, step_s=0.5)
+    sample = watch.until(lambda sample: sample.faults, step_s=0.5)
 
-    assert ["gpu.reader"] == sources(look)
-    assert () == look.gpus
+    assert ["gpu.reader"] == sources(sample)
+    assert () == sample.gpus
     stub.heal()
-    look = watch.until(lambda look: len(look.gpus) == 2, step_s=0.2)
-    assert () == look.faults
+    sample = watch.until(lambda sample: len(sample.gpus) == 2, step_s=0.2)
+    assert () == sample.faults
 
 
 def test_an_initialisation_that_hangs_is_a_fault_after_five_seconds(stub, ticker):
@@ -321,12 +321,12 @@ def test_an_initialisation_that_hangs_is_a_fault_after_five_seconds(stub, ticker
     began = watch.now
 
     early = [watch.tick(1.0) for _ in range(4)]
-    look = watch.until(lambda look: look.faults, step_s=0.5)
+    sample = watch.until(lambda sample: sample.faults, step_s=0.5)
 
     assert [()] * 4 == [each.faults for each in early]
     assert watch.now - began < 10.0
-    assert ["gpu.reader"] == sources(look)
-    assert "initialisation" in look.faults[0].message
+    assert ["gpu.reader"] == sources(sample)
+    assert "initialisation" in sample.faults[0].message
     assert watch.watch.reader_pid is not None
     later = [watch.tick(5.0) for _ in range(8)]
     assert {"gpu.reader"} == {source for each in later for source in sources(each)}
@@ -339,10 +339,10 @@ def test_a_slow_initialisation_is_no_fault_once_it_has_ended(stub, ticker):
     watch.wait_for_call("nvmlInitWithFlags")
     late = [watch.tick(2.0) for _ in range(5)][-1]
 
-    look = watch.until(lambda look: look.gpus)
+    sample = watch.until(lambda sample: sample.gpus)
 
     assert ["gpu.reader"] == sources(late)
-    assert () == look.faults
+    assert () == sample.faults
 
 
 def test_old_figures_are_never_shown_as_new(stub, ticker):
@@ -356,12 +356,12 @@ def test_old_figures_are_never_shown_as_new(stub, ticker):
     watch.wait_for_call("nvmlEventSetWait_v2")
 
     for _ in range(9):
-        look = watch.tick(1)
-        assert look.read_mono_s in (None, read_mono_s)
-    look = watch.tick(2)
+        sample = watch.tick(1)
+        assert sample.read_mono_s in (None, read_mono_s)
+    sample = watch.tick(2)
 
-    assert [GpuState.SILENT] * 2 == states(look)
-    assert (None, None) == (look.gpus[0].memory_used_bytes, look.read_mono_s)
+    assert [GpuState.SILENT] * 2 == states(sample)
+    assert (None, None) == (sample.gpus[0].memory_used_bytes, sample.read_mono_s)
 
 
 def test_tries_come_later_and_later(stub, ticker):
@@ -372,7 +372,7 @@ def test_tries_come_later_and_later(stub, ticker):
     def tries() -> int:
         return stub.calls().get("nvmlInitWithFlags", 0)
 
-    watch.until(lambda look: watch.now > 2000 and tries() > 1, step_s=15.0)
+    watch.until(lambda sample: watch.now > 2000 and tries() > 1, step_s=15.0)
 
     # 1, 2, 4 ... 256, 300, 300: ten tries in a thousand seconds, and the first; fewer where a
     # reader takes its time to start.
@@ -382,22 +382,22 @@ def test_tries_come_later_and_later(stub, ticker):
 def test_cards_that_appear_vanish_and_come_back_are_followed(stub, watch):
     """Indices move as nvidia-smi's do; who is missed is said to be lost."""
     third = stub.add_card()
-    watch.until(lambda look: len(look.gpus) == 3, step_s=0.3)
+    watch.until(lambda sample: len(sample.gpus) == 3, step_s=0.3)
     stub.remove_card(0)
 
-    def moved(look):
-        ready = {gpu.uuid: gpu.index for gpu in look.gpus if gpu.state is GpuState.OK}
+    def moved(sample):
+        ready = {gpu.uuid: gpu.index for gpu in sample.gpus if gpu.state is GpuState.OK}
         return [0, 1] == list(ready.values())
 
-    look = watch.until(moved, step_s=0.3)
+    sample = watch.until(moved, step_s=0.3)
 
-    by_uuid = {gpu.uuid[4:12]: gpu for gpu in look.gpus}
+    by_uuid = {gpu.uuid[4:12]: gpu for gpu in sample.gpus}
     assert GpuState.LOST is by_uuid["00000000"].state
     assert (0, 1) == (by_uuid["00000001"].index, by_uuid[f"{third:08x}"].index)
     stub.set(0, uuid="GPU-00000000-1111-2222-3333-444444444444", present=1)
-    look = watch.until(lambda look: states(look) == [GpuState.OK] * 3, step_s=0.3)
-    assert [0, 1, 2] == [gpu.index for gpu in look.gpus]
-    assert () == look.faults
+    sample = watch.until(lambda sample: states(sample) == [GpuState.OK] * 3, step_s=0.3)
+    assert [0, 1, 2] == [gpu.index for gpu in sample.gpus]
+    assert () == sample.faults
 
 
 def test_a_card_given_to_another_driver_is_no_loss(stub, ticker, root):
@@ -409,9 +409,9 @@ def test_a_card_given_to_another_driver_is_no_loss(stub, ticker, root):
     stub.remove_card(0)
     root.card("0000:05:00.0", driver="vfio-pci")
 
-    look = watch.until(lambda look: len(look.gpus) == 1, step_s=0.3)
+    sample = watch.until(lambda sample: len(sample.gpus) == 1, step_s=0.3)
 
-    assert () == look.faults
+    assert () == sample.faults
 
 
 def test_a_library_that_is_removed_is_a_fault_once_its_reader_is_gone(stub, ticker):
@@ -424,13 +424,13 @@ def test_a_library_that_is_removed_is_a_fault_once_its_reader_is_gone(stub, tick
 
     os.kill(watch.watch.reader_pid, signal.SIGKILL)
 
-    look = watch.until(lambda look: not look.gpus, step_s=0.1)
-    assert ["gpu.driver"] == sources(look)
-    assert "library is gone" in look.faults[0].message
+    sample = watch.until(lambda sample: not sample.gpus, step_s=0.1)
+    assert ["gpu.driver"] == sources(sample)
+    assert "library is gone" in sample.faults[0].message
     stub.install()
     watch.now += 61
-    look = watch.until(lambda look: len(look.gpus) == 2, step_s=0.1)
-    assert () == look.faults
+    sample = watch.until(lambda sample: len(sample.gpus) == 2, step_s=0.1)
+    assert () == sample.faults
 
 
 @pytest.mark.parametrize("what", ["raise ImportError('no pynvml here')", "1/0"])
@@ -441,10 +441,10 @@ def test_a_broken_binding_is_a_fault(stub, ticker, tmp_path, what):
     (folder / "pynvml.py").write_text(what + "\n")
 
     watch = ticker(stub, env={**stub.env(), "PYTHONPATH": str(folder)})
-    look = watch.until(lambda look: look.faults)
+    sample = watch.until(lambda sample: sample.faults)
 
-    assert ["gpu.reader"] == sources(look)
-    assert "pip install nvidia-ml-py" in look.faults[0].remedy
+    assert ["gpu.reader"] == sources(sample)
+    assert "pip install nvidia-ml-py" in sample.faults[0].remedy
 
 
 @pytest.mark.parametrize(
@@ -465,10 +465,10 @@ def test_a_reader_that_talks_nonsense_is_started_anew(stub, ticker, tmp_path, sa
     script.write_text(f"import sys\nprint({says!r}, flush=True)\nsys.stdin.read()\n")
     watch = ticker(stub, reader_argv=(sys.executable, str(script)))
 
-    look = watch.until(lambda look: look.faults, step_s=0.05)
+    sample = watch.until(lambda sample: sample.faults, step_s=0.05)
 
-    assert ["gpu.reader"] == sources(look)
-    assert () == look.gpus
+    assert ["gpu.reader"] == sources(sample)
+    assert () == sample.gpus
 
 
 @pytest.mark.parametrize(
@@ -494,18 +494,18 @@ def test_a_card_that_cannot_be_is_none(stub, ticker, tmp_path, figure):
     )
     watch = ticker(stub, reader_argv=(sys.executable, str(script)))
 
-    look = watch.until(lambda look: look.faults, step_s=0.05)
+    sample = watch.until(lambda sample: sample.faults, step_s=0.05)
 
-    assert "damaged" in look.faults[0].message
-    assert () == look.gpus
+    assert "damaged" in sample.faults[0].message
+    assert () == sample.gpus
 
 
 def test_a_reader_that_cannot_be_started_is_a_fault(stub, ticker):
     """The interpreter was removed by an update, say."""
-    look = ticker(stub, reader_argv=("/nonexistent/python",)).tick()
+    sample = ticker(stub, reader_argv=("/nonexistent/python",)).tick()
 
-    assert ["gpu.reader"] == sources(look)
-    assert "cannot be started" in look.faults[0].message
+    assert ["gpu.reader"] == sources(sample)
+    assert "cannot be started" in sample.faults[0].message
 
 
 def test_the_reader_goes_with_the_daemon_even_in_a_hung_call(stub, tmp_path):
@@ -584,18 +584,18 @@ def test_readers_that_cannot_be_ended_do_not_pile_up(stub, ticker):
     watch = ticker(stub)
     try:
         for _ in range(2):
-            watch.until(lambda look: watch.watch.reader_pid, step_s=1.0)
+            watch.until(lambda sample: watch.watch.reader_pid, step_s=1.0)
             frozen.append(watch.watch.reader_pid)
             (group / "cgroup.procs").write_text(str(frozen[-1]))
             (group / "freezer.state").write_text("FROZEN")
             while watch.watch.reader_pid == frozen[-1]:
                 watch.tick(1000.0 * 101)
-        look = watch.until(
-            lambda look: any("cannot be ended" in fault.message for fault in look.faults),
+        sample = watch.until(
+            lambda sample: any("cannot be ended" in fault.message for fault in sample.faults),
             step_s=50.0,
         )
         assert watch.watch.reader_pid is None
-        assert any("Restart the machine" in (fault.remedy or "") for fault in look.faults)
+        assert any("Restart the machine" in (fault.remedy or "") for fault in sample.faults)
     finally:
         (group / "freezer.state").write_text("THAWED")
         stub.heal()
@@ -604,8 +604,8 @@ def test_readers_that_cannot_be_ended_do_not_pile_up(stub, ticker):
             watch.tick()
             time.sleep(0.02)
         group.rmdir()
-    look = watch.until(lambda look: states(look) == [GpuState.OK] * 2, step_s=10.0)
-    assert () == look.faults
+    sample = watch.until(lambda sample: states(sample) == [GpuState.OK] * 2, step_s=10.0)
+    assert () == sample.faults
 
 
 def test_an_unsupported_question_is_not_asked_again_each_second(stub, ticker):
@@ -629,19 +629,19 @@ def test_a_machine_that_stalls_is_not_taken_for_a_driver_that_hangs(stub, watch)
     stub.delay("nvmlDeviceGetTemperature", 300_000)
     watch.tick(1)
 
-    look = watch.tick(10)
+    sample = watch.tick(10)
 
     assert pid == watch.watch.reader_pid
-    assert () == look.faults
+    assert () == sample.faults
 
 
 def test_a_silent_driver_is_said_once(stub, watch):
     """Not once more for each of its cards."""
     stub.fail("nvmlEventSetWait_v2", HANG)
 
-    look = watch.until(lambda look: GpuState.SILENT in states(look), step_s=0.5)
+    sample = watch.until(lambda sample: GpuState.SILENT in states(sample), step_s=0.5)
 
-    assert ["gpu.reader"] == sources(look)
+    assert ["gpu.reader"] == sources(sample)
 
 
 def test_a_card_lost_before_the_daemon_began_is_found_in_the_kernel_log(stub, ticker, root):

@@ -29,9 +29,9 @@ def test_every_figure_of_a_card_is_read(stub, ticker):
     stub.set(1, limit_mw=320_000, reasons=0x4, ecc=3, remap_pending=1, recovery=1)
     stub.processes(1, [(os.getpid(), 4 * GIB)])
 
-    look = ticker(stub).reading()
+    sample = ticker(stub).reading()
 
-    gpu = look.gpus[1]
+    gpu = sample.gpus[1]
     assert gpu.uuid == "GPU-00000001-1111-2222-3333-444444444444"
     assert (1, "NVIDIA GeForce RTX 3090", "00000000:06:00.0") == (gpu.index, gpu.name, gpu.bus_id)
     assert GpuState.OK is gpu.state
@@ -60,17 +60,17 @@ def test_every_figure_of_a_card_is_read(stub, ticker):
     )
     assert (GpuProcess(os.getpid(), 4 * GIB),) == gpu.processes
     assert () == gpu.notes
-    assert "570.124.06" == look.driver_version
-    assert () == look.faults
+    assert "570.124.06" == sample.driver_version
+    assert () == sample.faults
 
 
 @pytest.mark.parametrize("cards", [0, 1, 8, 16])
 def test_any_number_of_cards_is_read(tmp_path, ticker, cards):
     """In the order in which nvidia-smi counts; none is none, and no fault."""
-    look = ticker(DriverStub(tmp_path, cards=cards)).reading()
+    sample = ticker(DriverStub(tmp_path, cards=cards)).reading()
 
-    assert list(range(cards)) == [gpu.index for gpu in look.gpus]
-    assert () == look.faults
+    assert list(range(cards)) == [gpu.index for gpu in sample.gpus]
+    assert () == sample.faults
 
 
 def test_figures_follow_the_driver(stub, ticker):
@@ -334,10 +334,10 @@ def test_mig_instances_are_devices_of_their_own(stub, ticker):
     stub.set(first, used=3 * GIB)
     stub.processes(second, [(os.getpid(), 2 * GIB)])
 
-    look = ticker(stub).reading()
+    sample = ticker(stub).reading()
 
-    _, card, one, two = look.gpus
-    assert [0, 1, 1, 1] == [gpu.index for gpu in look.gpus]
+    _, card, one, two = sample.gpus
+    assert [0, 1, 1, 1] == [gpu.index for gpu in sample.gpus]
     assert (None, None, ()) == (card.memory_used_bytes, card.memory_total_bytes, card.processes)
     assert 40 == card.temperature_c
     assert (card.id, card.id) == (one.parent_id, two.parent_id)
@@ -346,7 +346,7 @@ def test_mig_instances_are_devices_of_their_own(stub, ticker):
     assert (3 * GIB, 5 * GIB) == (one.memory_used_bytes, one.memory_total_bytes)
     assert (GpuProcess(os.getpid(), 2 * GIB),) == two.processes
     assert (None, None) == (one.temperature_c, one.power_w)
-    assert () == look.faults
+    assert () == sample.faults
 
 
 def test_a_mig_instance_that_is_taken_down_is_no_loss(stub, ticker):
@@ -357,9 +357,9 @@ def test_a_mig_instance_that_is_taken_down_is_no_loss(stub, ticker):
     stub.remove_card(second)
     watch.now += 20
 
-    look = watch.until(lambda look: len(look.gpus) == 3, step_s=0.2)
+    sample = watch.until(lambda sample: len(sample.gpus) == 3, step_s=0.2)
 
-    assert () == look.faults
+    assert () == sample.faults
 
 
 def test_dear_questions_are_asked_less_often(stub, ticker):
@@ -389,8 +389,8 @@ def test_it_is_told_when_processes_were_listed(stub, ticker):
     later = [watch.reading() for _ in range(3)]
 
     assert listed == first.read_mono_s
-    assert {listed} == {look.gpus[0].processes_mono_s for look in later}
-    assert [look.read_mono_s for look in later] == [listed + 1 + n for n in range(3)]
+    assert {listed} == {sample.gpus[0].processes_mono_s for sample in later}
+    assert [sample.read_mono_s for sample in later] == [listed + 1 + n for n in range(3)]
     watch.tick(5.0)
     again = watch.reading()
     assert again.read_mono_s - 5.0 < again.gpus[0].processes_mono_s <= again.read_mono_s
@@ -453,10 +453,10 @@ def test_a_partitioned_card_without_instances_costs_no_search_each_second(stub, 
     stub.reset_calls()
 
     for _ in range(5):
-        look = watch.reading()
+        sample = watch.reading()
 
     assert "nvmlDeviceGetMigDeviceHandleByIndex" not in stub.calls()
-    assert [None, 24 * GIB] == [gpu.memory_total_bytes for gpu in look.gpus]
+    assert [None, 24 * GIB] == [gpu.memory_total_bytes for gpu in sample.gpus]
     stub.partition(0, 1)
-    look = watch.until(lambda look: len(look.gpus) == 3, step_s=0.3)
-    assert look.gpus[0].id == look.gpus[1].parent_id
+    sample = watch.until(lambda sample: len(sample.gpus) == 3, step_s=0.3)
+    assert sample.gpus[0].id == sample.gpus[1].parent_id

@@ -72,7 +72,7 @@ def nvidia_smi() -> list[dict[str, str]]:
     return [dict(zip(FIELDS.values(), row, strict=True)) for row in rows]
 
 
-def looks(watch: GpuMonitor, seconds: float):
+def samples(watch: GpuMonitor, seconds: float):
     """A look each quarter of a second."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -81,9 +81,9 @@ def looks(watch: GpuMonitor, seconds: float):
 
 
 def first(watch: GpuMonitor) -> GpuSample:
-    for look in looks(watch, 90):
-        if look.read_mono_s is not None:
-            return look
+    for sample in samples(watch, 90):
+        if sample.read_mono_s is not None:
+            return sample
     pytest.fail("the card was not read within 90 s")
 
 
@@ -94,8 +94,8 @@ def watch():
     found.close()
 
 
-def cards(look: GpuSample) -> list[Gpu]:
-    return [gpu for gpu in look.gpus if gpu.parent_id is None]
+def cards(sample: GpuSample) -> list[Gpu]:
+    return [gpu for gpu in sample.gpus if gpu.parent_id is None]
 
 
 def _number(text: str) -> float | None:
@@ -107,12 +107,12 @@ def _number(text: str) -> float | None:
 
 def test_figures_are_those_of_nvidia_smi(watch):
     """Identity, memory, limits exactly; what moves, within what moves in a second."""
-    look = first(watch)
+    sample = first(watch)
     said = nvidia_smi()
 
-    assert [row["uuid"] for row in said] == [gpu.uuid for gpu in cards(look)]
-    assert said[0]["driver"] == look.driver_version
-    for row, gpu in zip(said, cards(look), strict=True):
+    assert [row["uuid"] for row in said] == [gpu.uuid for gpu in cards(sample)]
+    assert said[0]["driver"] == sample.driver_version
+    for row, gpu in zip(said, cards(sample), strict=True):
         print(gpu)
         assert GpuState.OK is gpu.state
         assert row["name"] == gpu.name
@@ -145,8 +145,8 @@ def test_a_training_that_grows_to_its_limit_is_seen(watch):
     on_card: list[int] = []
     by_process: list[int] = []
     try:
-        for look in looks(watch, 120):
-            gpu = cards(look)[0]
+        for sample in samples(watch, 120):
+            gpu = cards(sample)[0]
             if gpu.memory_used_bytes is not None:
                 on_card.append(gpu.memory_used_bytes)
                 by_process += [
@@ -167,8 +167,8 @@ def test_a_training_that_grows_to_its_limit_is_seen(watch):
     assert sorted(on_card) == pytest.approx(on_card, abs=256 * MIB)
     if by_process:  # in a container the driver may tell other pids
         assert max(by_process) > 0.8 * total
-    for look in looks(watch, 20):
-        after = cards(look)[0].memory_used_bytes
+    for sample in samples(watch, 20):
+        after = cards(sample)[0].memory_used_bytes
         if after is not None and after < before + 1024 * MIB:
             return
     pytest.fail("its memory was not given back")
@@ -181,10 +181,10 @@ def test_one_reading_is_cheap(watch):
     for _ in range(10):
         time.sleep(1.0)
         begin = time.monotonic()
-        look = watch.read(begin, busy=True)
-        while (look.read_mono_s or 0) < begin and time.monotonic() < begin + 5:
+        sample = watch.read(begin, busy=True)
+        while (sample.read_mono_s or 0) < begin and time.monotonic() < begin + 5:
             time.sleep(0.001)
-            look = watch.read(begin, busy=True)
+            sample = watch.read(begin, busy=True)
         taken.append(time.monotonic() - begin)
     print(f"one reading: {sorted(taken)[5] * 1e3:.1f} ms (median of 10)")
     assert max(taken) < 5

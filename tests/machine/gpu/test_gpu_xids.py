@@ -119,9 +119,9 @@ def test_one_event_told_by_both_is_one(stub, ticker, tmp_path):
     os.write(writer, f"4,1,{int(watch.now * 1e6)},-;{FELL}".encode())
     stub.xid(1, 13)
 
-    look = watch.reading()
+    sample = watch.reading()
 
-    first, second = look.gpus
+    first, second = sample.gpus
     assert [(79, 4321, "GPU has fallen off the bus.")] == [
         (xid.code, xid.pid, xid.text) for xid in first.xids
     ]
@@ -149,9 +149,9 @@ def test_an_event_outlives_the_reader_that_told_it(stub, watch):
     stub.fail("nvmlDeviceGetUtilizationRates", CRASH, card=0)
     stub.lose(1)
 
-    look = watch.until(lambda look: GpuState.LOST in [g.state for g in look.gpus], step_s=0.2)
+    sample = watch.until(lambda sample: GpuState.LOST in [g.state for g in sample.gpus], step_s=0.2)
 
-    assert [[], [79]] == [[xid.code for xid in gpu.xids] for gpu in look.gpus]
+    assert [[], [79]] == [[xid.code for xid in gpu.xids] for gpu in sample.gpus]
 
 
 def test_events_of_before_the_daemon_are_found_in_the_log(stub, ticker, tmp_path):
@@ -162,10 +162,10 @@ def test_events_of_before_the_daemon_are_found_in_the_log(stub, ticker, tmp_path
     os.write(writer, f"4,1,{int(2000e6)},-;{FELL}".encode())
     os.write(writer, f"4,2,{int(9000e6)},-;{FELL.replace('79', '48')}".encode())
 
-    look = watch.reading()
+    sample = watch.reading()
 
-    assert [48] == [xid.code for xid in look.gpus[0].xids]
-    assert watch.unix + 9000 == pytest.approx(look.gpus[0].xids[0].at_unix_s, abs=2)
+    assert [48] == [xid.code for xid in sample.gpus[0].xids]
+    assert watch.unix + 9000 == pytest.approx(sample.gpus[0].xids[0].at_unix_s, abs=2)
     os.close(writer)
 
 

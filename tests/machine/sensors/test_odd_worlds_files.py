@@ -109,10 +109,10 @@ def test_newcomers_by_the_hundred_are_all_found_within_some_looks(tree):
     for pid in fresh:
         tree.copy(model, pid, 5_000_000 + pid)
 
-    looks = 0
-    while not fresh <= watched(machine, 1.0 + looks):
-        looks += 1
-        assert looks < 100, "some were forgotten"
+    samples = 0
+    while not fresh <= watched(machine, 1.0 + samples):
+        samples += 1
+        assert samples < 100, "some were forgotten"
 
     assert before <= watched(machine, 200.0)
 

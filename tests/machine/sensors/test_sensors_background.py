@@ -152,7 +152,7 @@ class Held(Describer):
         return super().describe(pid, stat, uid, waits=waits)
 
 
-class Looks:
+class Sampler:
     """Looks at a captured machine, at times of their own."""
 
     def __init__(self, tree: Tree, pid: int, gate: threading.Event) -> None:
@@ -167,57 +167,57 @@ class Looks:
 
 
 @pytest.fixture
-def looks(tree: Tree, gate: threading.Event) -> Iterator[Looks]:
+def sampler(tree: Tree, gate: threading.Event) -> Iterator[Sampler]:
     """Process 431 is a script of which the command line cannot be read."""
-    found = Looks(tree, 431, gate)
+    found = Sampler(tree, 431, gate)
     yield found
     found.table.close()
 
 
-def test_a_look_goes_on_without_who_cannot_be_read(looks):
+def test_a_look_goes_on_without_who_cannot_be_read(sampler):
     """The others are there at the next look at the latest; it is not asked twice."""
     rest = {410, 420, 421, 432, 433, 440, 450, 471}
 
-    until(lambda: rest == set(looks.at(0.0)))
-    assert 1 == looks.describer.reads
+    until(lambda: rest == set(sampler.at(0.0)))
+    assert 1 == sampler.describer.reads
 
 
-def test_who_could_not_be_read_is_described_as_soon_as_that_comes(looks, gate):
+def test_who_could_not_be_read_is_described_as_soon_as_that_comes(sampler, gate):
     """As if it had been read in place."""
-    looks.at(0.0)
+    sampler.at(0.0)
     gate.set()
 
-    until(lambda: 431 in looks.at(1.0))
-    info = looks.at(1.0)[431]
+    until(lambda: 431 in sampler.at(1.0))
+    info = sampler.at(1.0)[431]
     assert (TaskKind.SCRIPT, "train.py") == (info.kind, info.name)
     assert info.started_unix_s is not None
 
 
-def test_nobody_grows_unseen_for_longer_than_two_seconds(looks, gate):
+def test_nobody_grows_unseen_for_longer_than_two_seconds(sampler, gate):
     """Then it is watched without a name, and gets that when it can be read."""
-    looks.at(0.0)
-    soon = looks.at(1.0)
-    nameless = looks.at(3.0)[431]
+    sampler.at(0.0)
+    soon = sampler.at(1.0)
+    nameless = sampler.at(3.0)[431]
     key = nameless.key
     gate.set()
 
     assert 431 not in soon
     assert ((), TaskKind.PYTHON) == (nameless.argv, nameless.kind)
-    until(lambda: "train.py" == looks.at(4.0)[431].name)
-    assert key == looks.at(5.0)[431].key
+    until(lambda: "train.py" == sampler.at(4.0)[431].name)
+    assert key == sampler.at(5.0)[431].key
 
 
-def test_who_ends_before_it_could_be_read_is_forgotten(looks, gate, tree):
+def test_who_ends_before_it_could_be_read_is_forgotten(sampler, gate, tree):
     """Also one that was watched without a name by then."""
-    looks.at(0.0)
-    looks.at(3.0)
+    sampler.at(0.0)
+    sampler.at(3.0)
     shutil.rmtree(tree.proc / "431")
 
-    gone = looks.at(10.0)
+    gone = sampler.at(10.0)
     gate.set()
 
     assert 431 not in gone
-    assert 431 not in looks.at(12.0)
+    assert 431 not in sampler.at(12.0)
 
 
 # Copies the page tables of 100 MB again and again, under the lock of its memory map (dup_mmap), on

@@ -32,7 +32,7 @@ def machine():
     found.close()
 
 
-def looks_until_seen(machine: LinuxMachine, pid: int, begun_mono_s: float) -> float:
+def samples_until_seen(machine: LinuxMachine, pid: int, begun_mono_s: float) -> float:
     """Seconds of the daemon's clock until a process is watched, at the slowest interval."""
     now, end = begun_mono_s, time.monotonic() + WAIT_S
     while time.monotonic() < end:
@@ -60,7 +60,7 @@ def test_a_python_that_begins_is_watched_within_four_seconds(machine: LinuxMachi
     with subprocess.Popen([sys.executable, "-c", IDLE]) as process:
         try:
             wait_for_python(process.pid)
-            assert looks_until_seen(machine, process.pid, now) <= 4.0
+            assert samples_until_seen(machine, process.pid, now) <= 4.0
         finally:
             process.kill()
 
@@ -82,7 +82,7 @@ def test_a_shell_that_becomes_python_is_watched_within_four_seconds(
             assert process.pid not in {each.key.pid for each in found.processes}
             gate.write_text("go\n")
             wait_for_python(process.pid)
-            assert looks_until_seen(machine, process.pid, now) <= 4.0
+            assert samples_until_seen(machine, process.pid, now) <= 4.0
         finally:
             process.kill()
 
@@ -112,7 +112,7 @@ def test_an_old_shell_that_becomes_python_is_watched_when_it_starts_a_thread(
                 assert time.monotonic() < end
                 time.sleep(0.01)
 
-            assert looks_until_seen(machine, process.pid, now) <= 4.0
+            assert samples_until_seen(machine, process.pid, now) <= 4.0
         finally:
             process.kill()
 
@@ -231,12 +231,12 @@ def test_a_program_that_becomes_ours_after_it_began_as_roots_is_not_given_up():
     )
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as looker:
-        assert looker.stdout
-        assert "ready\n" == looker.stdout.readline()
+    ) as reader:
+        assert reader.stdout
+        assert "ready\n" == reader.stdout.readline()
         with subprocess.Popen([sys.executable, "-c", becoming]) as becomer:
             try:
-                out, _ = looker.communicate(f"{becomer.pid}\n", WAIT_S)
+                out, _ = reader.communicate(f"{becomer.pid}\n", WAIT_S)
             finally:
                 becomer.kill()
                 shutil.rmtree(folder)

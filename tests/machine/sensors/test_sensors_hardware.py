@@ -71,7 +71,7 @@ class Device:
 
 
 @dataclass
-class Look:
+class CardReading:
     gpus: tuple[Gpu, ...] = ()
     read_mono_s: float | None = None
     driver_version: str | None = None
@@ -81,14 +81,14 @@ class Look:
 class Cards:
     """Where the cards are read."""
 
-    def __init__(self, *looks):
-        self.looks = list(looks)
+    def __init__(self, *readings):
+        self.readings = list(readings)
         self.closed = False
         self.busy = []
 
     def read(self, now_mono_s, busy=False):
         self.busy.append(busy)
-        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        return self.readings.pop(0) if len(self.readings) > 1 else self.readings[0]
 
     def close(self):
         self.closed = True
@@ -136,8 +136,8 @@ def test_sensors_are_asked_every_two_seconds(watch_of):
     """At ten looks a second as well; between them the last answer stands."""
     device = Device()
     watch = watch_of(reader=device)
-    for look in range(50):
-        watch.read(look / 10)
+    for tick in range(50):
+        watch.read(tick / 10)
         until(lambda: len(device.asked) == device.answered)
         time.sleep(0.005)  # from the answer to the queue
 
@@ -151,11 +151,11 @@ def test_a_device_that_hangs_delays_nobody_and_is_said(watch_of):
     device.answers.clear()
 
     begun = time.monotonic()
-    looks = [watch.read(float(second)) for second in range(16)]
+    readings = [watch.read(float(second)) for second in range(16)]
     took_s = time.monotonic() - begun
 
     assert took_s < 5.0
-    assert [Hardware()] * 16 == looks
+    assert [Hardware()] * 16 == readings
     assert "not watched" in watch.faults["hardware"].message
     assert [0.0] == device.asked
     device.answers.set()
@@ -195,7 +195,7 @@ def test_a_reader_that_fails_is_a_fault_until_it_works(watch_of):
 def test_closing_ends_the_thread_and_closes_the_cards():
     """Without waiting for a device that hangs."""
     before = threads()
-    device, cards = Device(), Cards(Look())
+    device, cards = Device(), Cards(CardReading())
     watch = HardwareWatch(reader=device, gpu=cards, first_wait_s=20.0)
     watch.read(0.0)
 
@@ -207,7 +207,7 @@ def test_closing_ends_the_thread_and_closes_the_cards():
 
 def test_cards_are_read_closely_for_as_long_as_somebody_asks(watch_of, tree):
     """Whoever is on them: in a container the driver does not say."""
-    cards = Cards(Look())
+    cards = Cards(CardReading())
     watch = watch_of(str(tree.root), gpu=cards)
 
     watch.read(1.0)
@@ -223,7 +223,11 @@ def test_cards_stand_beside_heat(tree, watch_of):
     """With the time of their reading, the driver, and their faults while these last."""
     card = Gpu("GPU-0", 0, "card")
     lost = Fault("gpu", "lost", None)
-    cards = Cards(Look((card,), 5.0, "580.95"), Look((card,), 6.0, "580.95", (lost,)), Look())
+    cards = Cards(
+        CardReading((card,), 5.0, "580.95"),
+        CardReading((card,), 6.0, "580.95", (lost,)),
+        CardReading(),
+    )
     tree.hwmon(0, "coretemp", **LAPTOP_CPU)
     watch = watch_of(str(tree.root), gpu=cards)
 

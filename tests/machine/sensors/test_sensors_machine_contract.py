@@ -64,19 +64,19 @@ def start() -> Iterator[Callable[..., subprocess.Popen]]:
         process.communicate()
 
 
-def look(machine: Machine, ticks: int = 1):
+def take_sample(machine: Machine, ticks: int = 1):
     """The last of some ticks, a second apart by the machine's clock."""
-    look.now = getattr(look, "now", 0.0)
+    take_sample.now = getattr(take_sample, "now", 0.0)
     for _ in range(ticks):
-        look.now += 1.0
-        snapshot = machine.sample(look.now, time.time())
+        take_sample.now += 1.0
+        snapshot = machine.sample(take_sample.now, time.time())
     return snapshot
 
 
-def look_at(machine: Machine, pid: int):
+def sample_with(machine: Machine, pid: int):
     """The first look that knows this process: who it is may take a busy machine some looks."""
     end = time.monotonic() + 20
-    while key_of(snapshot := look(machine), pid) is None and time.monotonic() < end:
+    while key_of(snapshot := take_sample(machine), pid) is None and time.monotonic() < end:
         time.sleep(0.05)
     return snapshot
 
@@ -100,7 +100,7 @@ def test_python_process_is_found_with_its_figures(machine, start):
     """As psutil reads the same process at the same time."""
     process = start("-c", SLEEPER)
 
-    snapshot = look_at(machine, process.pid)
+    snapshot = sample_with(machine, process.pid)
     sample = next(s for s in snapshot.processes if s.key.pid == process.pid)
     info = snapshot.infos[sample.key]
     truth = psutil.Process(process.pid)
@@ -121,7 +121,7 @@ def test_script_is_named_and_placed(machine, start, tmp_path):
     (tmp_path / "train.py").write_text(SLEEPER)
     process = start("train.py", cwd=tmp_path)
 
-    snapshot = look_at(machine, process.pid)
+    snapshot = sample_with(machine, process.pid)
     info = snapshot.infos[key_of(snapshot, process.pid)]
 
     assert (TaskKind.SCRIPT, "train.py") == (info.kind, info.name)
@@ -131,12 +131,12 @@ def test_script_is_named_and_placed(machine, start, tmp_path):
 def test_process_that_ends_is_gone(machine, start):
     """From the next look on, by its key too; also while it is a zombie."""
     process = start("-c", SLEEPER)
-    key = key_of(look_at(machine, process.pid), process.pid)
+    key = key_of(sample_with(machine, process.pid), process.pid)
     alive = machine.alive(key)
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # ended, and not reaped
 
-    snapshot = look(machine)
+    snapshot = take_sample(machine)
 
     assert alive
     assert not machine.alive(key)
@@ -155,11 +155,11 @@ def test_key_of_another_start_is_not_alive(machine):
 def test_stopped_process_shows_it(machine, start):
     """State T, and a task that is paused."""
     process = start("-c", SLEEPER)
-    look_at(machine, process.pid)
+    sample_with(machine, process.pid)
     os.kill(process.pid, signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED)
 
-    snapshot = look(machine)
+    snapshot = take_sample(machine)
     tasks = tasks_of(snapshot, process.pid)
 
     assert next(task for task in tasks if task.key.pid == process.pid).paused
@@ -171,7 +171,7 @@ def test_child_below_a_shell_belongs_to_its_task(machine, start):
     end = time.monotonic() + 10
     task = None
     while time.monotonic() < end and (task is None or len(task.members) < 2):
-        snapshot = look(machine)
+        snapshot = take_sample(machine)
         tasks = tasks_of(snapshot, process.pid)
         task = next((task for task in tasks if task.key.pid == process.pid), None)
         time.sleep(0.05)
@@ -188,11 +188,11 @@ def test_shell_that_execs_python_is_found(machine, start):
         stdin=subprocess.PIPE,
     )
     try:
-        before = key_of(look(machine), shell.pid)
+        before = key_of(take_sample(machine), shell.pid)
         shell.stdin.write(b"go\n")
         shell.stdin.flush()
         end = time.monotonic() + 10
-        while (after := key_of(look(machine), shell.pid)) is None and time.monotonic() < end:
+        while (after := key_of(take_sample(machine), shell.pid)) is None and time.monotonic() < end:
             time.sleep(0.05)
     finally:
         shell.kill()
@@ -210,8 +210,8 @@ def test_watchdog_and_this_process_are_not_watched(machine, start, tmp_path):
     own = start(str(tmp_path / "bin/watchdog"), "run")
     other = start(str(tmp_path / "watchdog.py"), "run")
 
-    look_at(machine, other.pid)
-    snapshot = look(machine, ticks=2)
+    sample_with(machine, other.pid)
+    snapshot = take_sample(machine, ticks=2)
 
     assert key_of(snapshot, os.getpid()) is None
     assert key_of(snapshot, own.pid) is None
@@ -222,7 +222,7 @@ def test_host_agrees_with_psutil(machine):
     """Within what changes between two readings."""
     truth = psutil.virtual_memory()
 
-    host = look(machine).host
+    host = take_sample(machine).host
 
     assert truth.total == host.total_bytes
     assert host.available_bytes == pytest.approx(truth.available, abs=0.05 * truth.total)
@@ -232,12 +232,12 @@ def test_host_agrees_with_psutil(machine):
 def test_disk_is_watched_as_asked(machine, tmp_path):
     """And no longer."""
     machine.watch_disks([str(tmp_path)])
-    watched = look(machine).gauges
+    watched = take_sample(machine).gauges
     machine.watch_disks([])
 
     assert [str(tmp_path)] == [disk.subject for disk in watched]
     assert 0 <= watched[0].used < watched[0].limit
-    assert () == look(machine).gauges
+    assert () == take_sample(machine).gauges
 
 
 def test_machine_is_chosen_by_platform():
@@ -252,7 +252,7 @@ def test_machine_is_chosen_by_platform():
 
 def test_hardware_is_in_the_snapshot(machine):
     """What this machine does not have is empty, and no fault."""
-    snapshot = look(machine, ticks=2)
+    snapshot = take_sample(machine, ticks=2)
 
     assert all(0.0 < each.celsius < 127.0 for each in snapshot.hardware.temperatures)
     assert "hardware" not in [fault.source for fault in snapshot.faults]

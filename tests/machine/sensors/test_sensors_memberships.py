@@ -31,7 +31,7 @@ def machine_of(tree: Tree) -> LinuxMachine:
     return found
 
 
-class Looks:
+class Sampler:
     """Looks at a machine, a second of its clock apart."""
 
     def __init__(self, machine: LinuxMachine) -> None:
@@ -61,20 +61,20 @@ def stuck(snapshot: Snapshot) -> bool:
 
 @pytest.mark.parametrize("from_the_start", [True, False])
 def test_a_read_that_blocks_holds_up_no_look_and_no_other_process(tree: Tree, from_the_start: bool):
-    looks = Looks(machine_of(tree))
+    sampler = Sampler(machine_of(tree))
     os.mkdir(f"{tree.groups}/memory/elsewhere")
     if not from_the_start:
-        looks.until(lambda seen: by_pid(seen)[431].cgroup is not None)
+        sampler.until(lambda seen: by_pid(seen)[431].cgroup is not None)
     path = block(tree, 450)
 
-    faulty = looks.until(stuck)
+    faulty = sampler.until(stuck)
     tree.enter_group(431, "4:memory:/elsewhere")
-    moved = looks.until(lambda seen: str(by_pid(seen)[431].cgroup).endswith("elsewhere"))
+    moved = sampler.until(lambda seen: str(by_pid(seen)[431].cgroup).endswith("elsewhere"))
     path.with_name("plain").write_text("4:memory:/elsewhere\n")
     with open(path, "w") as file:
         file.write("4:memory:/elsewhere\n")
         path.with_name("plain").rename(path)
-    healed = looks.until(lambda seen: not stuck(seen))
+    healed = sampler.until(lambda seen: not stuck(seen))
 
     assert {420, 431, 450} <= {sample.key.pid for sample in faulty.processes}
     assert stuck(moved)

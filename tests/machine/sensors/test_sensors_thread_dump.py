@@ -119,7 +119,7 @@ def test_our_own_threads_are_counted():
     try:
         start = Stat(Path("/proc/self/stat").read_bytes()).start_ticks
         (own, *_) = thread_dump.dump([ProcessKey(os.getpid(), start)])
-        assert {thread.native_id for thread in mine} <= {look.tid for look in own.threads}
+        assert {thread.native_id for thread in mine} <= {thread.tid for thread in own.threads}
         assert own.thread_count >= 4
     finally:
         stop.set()

@@ -19,7 +19,7 @@ from watchdog_app.agent.identity import code
 from watchdog_app.agent.telemetry.stacks import frame_locals
 
 _MOST_FRAMES = 8  # frames of the program to read
-_DEPTH = 3  # the audit follows eight times as many functions that the loop calls
+_MOST_FUNCTIONS = 24  # functions called by the loop that the audit follows
 _MOST_NAMES = 8  # names in one sentence
 _CONTAINERS = (list, deque, bytearray, MutableMapping, MutableSet)
 # methods with which an object advances its own state
@@ -142,7 +142,7 @@ class Audit:
                     self._names[ast.unparse(each.func.value)] = None
             called = value_of(each.func, values)
             plain = code.unwrapped(called)[0] if callable(called) else None
-            if plain is None or id(plain) in seen or len(seen) >= _DEPTH * 8:
+            if plain is None or id(plain) in seen or len(seen) >= _MOST_FUNCTIONS:
                 continue
             seen.add(id(plain))
             inner = code.source_tree(plain.__code__)
@@ -337,8 +337,8 @@ def ids_within(things: Iterable[Any]) -> Iterator[int]:
         try:
             if isinstance(thing, dict | list):
                 found += thing.values() if isinstance(thing, dict) else thing
-            for look in ("modules", "_flatten_layers"):
-                found += getattr(thing, look)() if hasattr(thing, look) else ()
+            for name in ("modules", "_flatten_layers"):
+                found += getattr(thing, name)() if hasattr(thing, name) else ()
             for name in ("metrics", "variables", "optimizer"):
                 each = getattr(thing, name, None)
                 found += each if isinstance(each, list) else [each]

@@ -10,19 +10,19 @@ from watchdog_app.agent.identity import code
 from watchdog_app.rescue.identity.run import RunIdentity
 
 
-def gather(framework: str, version: str, **looks: Callable[[], Any]) -> RunIdentity:
+def gather(framework: str, version: str, **readers: Callable[[], Any]) -> RunIdentity:
     """
     The identity of a training. Never raises: a part that cannot be read is omitted.
 
     Args:
         framework: its name in messages.
         version: the framework's version.
-        looks: a function for each of the other fields of `RunIdentity`.
+        readers: a function for each of the other fields of `RunIdentity`.
     """
     found = {}
-    for name, look in looks.items():
+    for name, read in readers.items():
         try:
-            found[name] = look()
+            found[name] = read()
         except Exception:  # noqa: S112 - objects of the program or other versions may raise
             continue
     statements = code.statements(_program())

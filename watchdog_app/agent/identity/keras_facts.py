@@ -364,8 +364,8 @@ def _variables(thing: Any) -> dict[str, Any]:
     return _or_none(lambda: dict(vars(thing))) or {}
 
 
-def _or_none(look: Callable[[], Any]) -> Any:
+def _or_none(read: Callable[[], Any]) -> Any:
     try:
-        return look()
+        return read()
     except Exception:  # classes of the program, or other versions of Keras, may raise
         return None

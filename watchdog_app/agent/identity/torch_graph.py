@@ -48,8 +48,8 @@ class Graphs:
         self._saved: Sequence[str] = ()
         self._foreign = 0
         self._steps = 0
-        self._looked_at = 0  # step of the last graph read
-        self._last_look_s = self._next_look_s = 0.0
+        self._read_step = 0  # step of the last graph read
+        self._last_read_s = self._next_read_s = 0.0
         self._comparable = True
         self._loss: Callable[[], Any] = lambda: None  # loss of the last step, while it exists
 
@@ -71,7 +71,7 @@ class Graphs:
             return None
         self._loss = weakref.ref(loss)
         first = self._steps <= FIRST_STEPS
-        if not self._comparable or not (first or time.monotonic() >= self._next_look_s):
+        if not self._comparable or not (first or time.monotonic() >= self._next_read_s):
             return None
         found = self._record_graph(loss)
         if found is None or not first or not self._saved or found in self._saved:
@@ -85,19 +85,19 @@ class Graphs:
         """All graphs seen so far, for a rescue; None if that of the last step is unknown."""
         loss = self._loss()
         # Near a limit `to_json` runs at each step: do not read each graph.
-        rested = time.monotonic() >= self._last_look_s + _REST_S
-        if self._comparable and self._looked_at != self._steps and rested and loss is not None:
+        rested = time.monotonic() >= self._last_read_s + _REST_S
+        if self._comparable and self._read_step != self._steps and rested and loss is not None:
             self._record_graph(loss)
-        looked = self._looked_at == self._steps or (loss is not None and not rested)
-        known = self._comparable and self._steps > 0 and looked
+        read = self._read_step == self._steps or (loss is not None and not rested)
+        known = self._comparable and self._steps > 0 and read
         return [*dict.fromkeys((*self._saved, *self._seen))] if known else None
 
     def _record_graph(self, loss: Any) -> str | None:
         began = time.monotonic()
         found = signature(loss, self._names)
         now = time.monotonic()
-        self._last_look_s, self._next_look_s = now, now + (now - began) / _SHARE
-        self._looked_at = self._steps
+        self._last_read_s, self._next_read_s = now, now + (now - began) / _SHARE
+        self._read_step = self._steps
         if found is not None:
             self._seen[found] = None
         if found is None or len(self._seen) > _MOST_GRAPHS:

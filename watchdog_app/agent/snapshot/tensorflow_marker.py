@@ -111,7 +111,7 @@ class TensorFlowRefresh:
         self._spans = [(int(run[0][4] or 0), sum(row[3] for row in run)) for run in runs]
         groups = [[held[row[0]] for row in run if row[0] in held] for run in runs]
 
-        def look() -> tuple[list[Any], list[Any]]:
+        def read_values() -> tuple[list[Any], list[Any]]:
             return (
                 [each.read_value() for each in large],
                 [tf.concat([_flat(each) for each in group], 0) for group in groups],
@@ -122,7 +122,9 @@ class TensorFlowRefresh:
         self._addresses = [address for _name, address, _nbytes in contents.large]
         self._samples = Gathering(sample_ranges(contents.large))
         self._graph = (
-            tf.function(look, autograph=False).get_concrete_function() if self._whole else None
+            tf.function(read_values, autograph=False).get_concrete_function()
+            if self._whole
+            else None
         )
 
     def matches(self, contents: Contents) -> bool:

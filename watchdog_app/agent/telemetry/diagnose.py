@@ -27,7 +27,7 @@ LEAST_S, MOST_S = 1.0, 120.0
 # share of the time before the first sample: objects of single steps must exist by then
 _SETTLE_SHARE = 0.2
 _FIRST_SHARE = 0.4  # share of the time before a first answer: a growing process may not live longer
-_LOOK_EVERY_S = 0.2
+_POLL_INTERVAL_S = 0.2
 # A trace takes 60 bytes, and twice as much again in a snapshot: 50 MB in all for two snapshots.
 _MOST_TRACES_BYTES = 8 * 2**20
 _BUDGET_S = 0.25  # processor time for a pass over the live objects
@@ -115,7 +115,7 @@ class _Sample:
         """The growth up to a later sample."""
         first, last = self.step, later.step
         steps = None if first is None or last is None or last <= first else last - first
-        unlooked = self.tensors_skipped or later.tensors_skipped
+        skipped = self.tensors_skipped or later.tensors_skipped
         lines = []
         if self.traces is not None and later.traces is not None:
             lines = _grown_lines(self.traces, later.traces, steps)
@@ -124,9 +124,9 @@ class _Sample:
             "steps": steps,
             "refused": self.refused,
             "lines": lines,
-            "tensors": [] if unlooked else _grown_tensors(self.tensors, later.tensors),
+            "tensors": [] if skipped else _grown_tensors(self.tensors, later.tensors),
             "complete": self.whole and later.whole,
-            "tensors_counted": not unlooked,
+            "tensors_counted": not skipped,
             "cut_short": False,
         }
 
@@ -141,7 +141,7 @@ def _wait(seconds: float) -> bool:
 
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
-        time.sleep(min(left, _LOOK_EVERY_S))
+        time.sleep(min(left, _POLL_INTERVAL_S))
         if tracemalloc.get_tracemalloc_memory() > _MOST_TRACES_BYTES:
             return True
     return False

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 PATH = "/dev/kmsg"
 _RECORD = 8192  # bytes per read; the kernel limits records to 8 KiB
-_MAX_A_LOOK = 500
+_MOST_RECORDS = 500  # per read
 
 
 def parse_record(record: bytes) -> tuple[str, float] | None:
@@ -46,7 +46,7 @@ class KernelLog:
         most: maximum number of records per `read`; the next `read` continues.
     """
 
-    def __init__(self, path: str = PATH, most: int = _MAX_A_LOOK) -> None:
+    def __init__(self, path: str = PATH, most: int = _MOST_RECORDS) -> None:
         self._most = most
         self._fd: int | None = None
         with suppress(OSError):  # not allowed for this user, or missing

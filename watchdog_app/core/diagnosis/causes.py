@@ -210,11 +210,9 @@ def _by_unit(facts: ExitFacts, number: int | None) -> Cause | None:
         return None
     if facts.wait_status == 0 or (number is None and facts.said_bye and not facts.wait_status):
         return None  # the program exited normally
-    by_itself, excluded, where = (
-        _exited_without_signal(facts),
-        _is_not_kernel_kill(facts),
-        _unit_text(unit),
-    )
+    by_itself = _exited_without_signal(facts)
+    excluded = _is_not_kernel_kill(facts)
+    where = _unit_text(unit)
     if unit.guard is not None and not by_itself:
         text = f"ended by {clean(unit.guard)}, as its own log line says"
         return _by_daemon(number is not None, text)

@@ -254,10 +254,8 @@ def _driver_finding(
     updated = faults.get(_UPDATED)
     if updated is not None:
         # Running jobs continue, so the update affects no task yet.
-        text, remedy = (
-            clean(updated.message, 300).rstrip("."),
-            clean(updated.remedy or "", 300),
-        )
+        text = clean(updated.message, 300).rstrip(".")
+        remedy = clean(updated.remedy or "", 300)
         return build_finding(FAULTS[FaultKind.UPDATED], DRIVER, (), text, remedy)
     here = [
         card

@@ -43,7 +43,7 @@ class FaultKind(StrEnum):
 
 # Remedies, gentlest first. For several faults the strongest remedy is shown.
 _NOTHING = "Nothing has to be done."
-_LOOK_UP = "Look it up in NVIDIA's catalogue of Xid errors; `sudo dmesg` has the whole line."
+_CATALOGUE = "Look it up in NVIDIA's catalogue of Xid errors; `sudo dmesg` has the whole line."
 _PROGRAM = (
     "Start the program again. If the same fault comes back, look for an illegal "
     "memory access (compute-sanitizer), then try another card."
@@ -56,7 +56,7 @@ _MACHINE = (
     "Start the machine again. If it happens again, check the card's seating, its "
     "power cables, the power supply and its cooling."
 )
-_REMEDIES = (_LOOK_UP, _NOTHING, _PROGRAM, _RESET, _MACHINE)
+_REMEDIES = (_CATALOGUE, _NOTHING, _PROGRAM, _RESET, _MACHINE)
 _HANGS = (
     "Look at `sudo dmesg | grep -i nvrm`. If the trainings on it hang, end them and "
     "start the machine again."
@@ -219,7 +219,7 @@ XIDS = (
     _xid_error("memory error that was not corrected", _RESET, 140),
     _xid_info("the driver asks for a recovery action", _NOTHING, 154),
 )
-UNKNOWN_XID = _xid_info("not in our table", _LOOK_UP)
+UNKNOWN_XID = _xid_info("not in our table", _CATALOGUE)
 TITLES: dict[str, str] = {
     row.trouble: row.title for row in (*_ROWS, *RECOVERIES.values(), UNKNOWN_XID)
 }

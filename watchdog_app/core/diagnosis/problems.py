@@ -70,45 +70,48 @@ class DeviceProblems:
         return {key: text for key, (_, text) in self._faults.items()}
 
     def observe(
-        self, look: Observation, cpu_percent: Mapping[ProcessKey, float | None], incidents: Open
+        self,
+        observation: Observation,
+        cpu_percent: Mapping[ProcessKey, float | None],
+        incidents: Open,
     ) -> Iterator[Problem]:
         """
         Yield the problems of this sample, then the problems that ended.
 
         Args:
-            look: one sample of the machine.
+            observation: one sample of the machine.
             cpu_percent: by task; 100 is one core.
             incidents: open incidents, by key.
         """
         training = frozenset(
-            key for key, each in look.agents.items() if any(agent.training for agent in each)
+            key for key, each in observation.agents.items() if any(agent.training for agent in each)
         )
         self._standing &= incidents.keys()
-        tasks = tuple(look.tasks.values())
+        tasks = tuple(observation.tasks.values())
         found: dict[ResourceKey, list[Finding]] = {}
         for finding in (
-            *self._health.observe(look.snapshot, tasks),
-            *self._throttling.observe(look.snapshot, tasks, cpu_percent, training),
+            *self._health.observe(observation.snapshot, tasks),
+            *self._throttling.observe(observation.snapshot, tasks, cpu_percent, training),
         ):
             found.setdefault(finding.key, []).append(finding)
-        if found or self._faults or self._agents or look.snapshot.hardware.gpus:
-            self._update_recent(look, found)
+        if found or self._faults or self._agents or observation.snapshot.hardware.gpus:
+            self._update_recent(observation, found)
         for key, findings in found.items():
             findings.sort(key=lambda each: -each.fault.stage)
-            yield self._problem(key, findings, incidents.get(key), look.snapshot.unix_s)
+            yield self._problem(key, findings, incidents.get(key), observation.snapshot.unix_s)
         for key, incident in incidents.items():
             if key not in found and is_condition(key) and key.kind is not ResourceKind.STALLED:
-                yield self._ended_problem(key, incident, look.snapshot)
+                yield self._ended_problem(key, incident, observation.snapshot)
 
     def _update_recent(
-        self, look: Observation, found: Mapping[ResourceKey, Sequence[Finding]]
+        self, observation: Observation, found: Mapping[ResourceKey, Sequence[Finding]]
     ) -> None:
-        now = look.snapshot.mono_s
+        now = observation.snapshot.mono_s
         for finding in (each for findings in found.values() for each in findings):
             for task in finding.tasks if finding.fault.restart else ():
                 self._faults[task.task] = now, f"{finding.label}: {finding.text}"
-        if look.snapshot.hardware.gpus:
-            for key, agents in look.agents.items():
+        if observation.snapshot.hardware.gpus:
+            for key, agents in observation.agents.items():
                 self._agents[key] = now, agents[0]
         for kept in (self._faults, self._agents):
             for key in [key for key, (at, _) in kept.items() if now - at > _ENDED_S]:
@@ -192,7 +195,7 @@ class _OpenStall:
     phase: str | None = None
     stall: Stall | None = None  # None: restored from an earlier daemon
     asked_mono_s: float = float("-inf")
-    looked: bool = False  # whether its threads were dumped, which sets the next fields
+    dumped: bool = False  # whether its threads were dumped, which sets the next fields
     place: str | None = None  # current line of the training
     reasons: tuple[StallReason, ...] = ()
     advice: tuple[str, ...] = ()
@@ -200,7 +203,7 @@ class _OpenStall:
     @property
     def why(self) -> str:
         """The observation at the start, and the conclusion from the threads."""
-        if not self.looked:
+        if not self.dumped:
             return self.began
         likely = "Why is not known; its threads say nothing"
         if self.reasons:
@@ -220,34 +223,34 @@ class StallProblems:
         self.wanted: list[ProcessKey] = []  # tasks whose threads the daemon should dump now
 
     def observe(
-        self, look: Observation, settings: StallSettings, incidents: Open
+        self, observation: Observation, settings: StallSettings, incidents: Open
     ) -> Iterator[Problem]:
         """
         Yield the stalls of this sample, and the stalls that ended.
 
         Args:
-            look: one sample of the machine.
+            observation: one sample of the machine.
             settings: thresholds of a stall.
             incidents: open incidents by key, including those of an earlier daemon.
         """
-        now = look.snapshot.mono_s
+        now = observation.snapshot.mono_s
         self.wanted = []
-        tasks = tuple(look.tasks.values())
-        for stall in self._detector.update(now, tasks, look.agents, settings):
+        tasks = tuple(observation.tasks.values())
+        for stall in self._detector.update(now, tasks, observation.agents, settings):
             self._open_stall(stall, now)
         for key, incident in incidents.items():
             if key.kind is ResourceKind.STALLED and key not in self._open:
                 self._restore_stall(key, incident, now)
         if not self._open:
             return
-        agents = {agent.key: agent for each in look.agents.values() for agent in each}
+        agents = {agent.key: agent for each in observation.agents.values() for agent in each}
         for key, known in list(self._open.items()):
             agent = agents.get(_agent_key(key))
             if agent is not None:
                 known.seen_mono_s = now
                 if known.step is None and agent.reported_mono_s is not None:
                     known.step, known.phase = agent.step, agent.phase
-            moved = _end_reason(known, agent, look.tasks, now)
+            moved = _end_reason(known, agent, observation.tasks, now)
             if moved is not None:
                 del self._open[key]
                 yield _ended_stall_problem(key, known, moved)
@@ -281,13 +284,13 @@ class StallProblems:
                 continue
             cores = 0.0 if known.stall is None else known.stall.cores
             lost = tuple(sorted(self._detector.member_pids(_agent_key(key)) - present))
-            known.looked, known.place = True, training_line(dump)
+            known.dumped, known.place = True, training_line(dump)
             known.reasons = stall_reasons(dump, StallContext(cores, swap, card_fault, lost))
             known.advice = tuple(each.remedy for each in known.reasons)[:_MOST_STALL_ADVICE]
 
     def reasons(self) -> dict[ProcessKey, tuple[StallReason, ...]]:
         """Return the reasons by stalled task, most likely first, for tasks with a thread dump."""
-        return {known.task: known.reasons for known in self._open.values() if known.looked}
+        return {known.task: known.reasons for known in self._open.values() if known.dumped}
 
     def _open_stall(self, stall: Stall, now: float) -> None:
         agent = stall.agent
@@ -355,7 +358,7 @@ def _stall_problem(key: ResourceKey, known: _OpenStall, now: float) -> Problem:
         "topic": Topic.STALLED.value,
         "name": known.name,
         "silent_s": silent_s,
-        "looked": int(known.looked),
+        "looked": int(known.dumped),
         "at": known.place,
         **dict.fromkeys(("step", "step_s", "cores", "cause", "likely", "reasons", "cure")),
     }
@@ -377,7 +380,7 @@ def _stall_problem(key: ResourceKey, known: _OpenStall, now: float) -> Problem:
         advice=known.advice,
         tasks=(Contributor(known.task, known.name),),
         facts=frozenset((Topic.STALLED.value,)),
-        ready=stall is not None and (known.looked or waited >= _DUMP_S),
+        ready=stall is not None and (known.dumped or waited >= _DUMP_S),
     )
 
 

@@ -40,7 +40,7 @@ _HOLD_OPEN_SLOW_S = 15.0
 _HOLD_PAUSE_S = 1.0  # short, so that the last resort ends as soon as possible
 _CLEAR = 1.5  # a stage ends at this multiple of the time at which it starts
 _MATTERS_S = 300.0  # growth that could fill the room in this time needs the fastest samples
-_LOOKS = 100.0  # samples wanted on the way to the limit
+_SAMPLES_TO_LIMIT = 100.0  # samples wanted on the way to the limit
 _LOW_SHARE = 0.6  # of a convincing time: 9 in 10 of the recorded failures came later
 _HORIZON = {Caution.LOW: 0.5, Caution.NORMAL: 1.0, Caution.HIGH: 2.0}
 _REGIME_TEXTS = {
@@ -159,7 +159,7 @@ class ResourceMonitor:
         fill_s = max(0.0, limit - used) / outlook.fastest_per_s
         if fill_s < _MATTERS_S:
             return fast
-        return max(fast, min(slow, fill_s / _LOOKS))
+        return max(fast, min(slow, fill_s / _SAMPLES_TO_LIMIT))
 
     def _current_reason(self, now: float, used: float, limit: float, outlook: Outlook) -> str:
         """The reason in words, updated when it changes or is out of date."""

@@ -36,7 +36,7 @@ _ROOMY = 0.25  # with this share of RAM available, the machine itself is not sho
 class Predictor(Protocol):
     """Predict a need that the trend of a resource does not show."""
 
-    def update(self, look: Observation, tracker: Tracker) -> None:
+    def update(self, observation: Observation, tracker: Tracker) -> None:
         """Process one sample that `tracker` already contains."""
         ...
 
@@ -58,22 +58,22 @@ class TrainingPhases:
         self._short_since: dict[ResourceKey, float] = {}
         self._now = 0.0
 
-    def update(self, look: Observation, tracker: Tracker) -> None:
+    def update(self, observation: Observation, tracker: Tracker) -> None:
         """
         Process one sample.
 
         Args:
-            look: one sample of the machine.
+            observation: one sample of the machine.
             tracker: memory of each task, including this sample.
         """
-        usage, agents = tracker.usage, look.agents
-        self._now = now_mono_s = look.snapshot.mono_s
-        keys = {reading.key for reading in look.readings}
+        usage, agents = tracker.usage, observation.agents
+        self._now = now_mono_s = observation.snapshot.mono_s
+        keys = {reading.key for reading in observation.readings}
         self._short_since = {key: at for key, at in self._short_since.items() if key in keys}
-        self._names = {key: look.tasks[key].name for key in agents}
+        self._names = {key: observation.tasks[key].name for key in agents}
         for key in self._tasks.keys() - agents.keys():
             # The trend shows the growth for some seconds more, so keep its explanation as long.
-            if key in look.tasks and now_mono_s - self._last_seen_mono_s[key] <= _OUTLIVES_S:
+            if key in observation.tasks and now_mono_s - self._last_seen_mono_s[key] <= _OUTLIVES_S:
                 last = usage[key].memory.last or 0.0
                 self._tasks[key].observe(now_mono_s, last, AgentState(key, "", ""))
             else:
@@ -167,9 +167,9 @@ class Thrashing:
         self._expected: Expected | None = None
         self._roomy = False  # the machine has free RAM, so a group at its limit is thrashing
 
-    def update(self, look: Observation, tracker: Tracker) -> None:
+    def update(self, observation: Observation, tracker: Tracker) -> None:
         """Process one sample that `tracker` already contains."""
-        host, now, swap = look.snapshot.host, look.snapshot.mono_s, tracker.swap
+        host, now, swap = observation.snapshot.host, observation.snapshot.mono_s, tracker.swap
         self._roomy = host.available_bytes > _ROOMY * host.total_bytes
         self._expected = None
         full = None if host.pressure is None else host.pressure.full_avg10

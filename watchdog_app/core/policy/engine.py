@@ -177,32 +177,35 @@ class Engine:
         self._passed_s = 0.0 if self._clock is None else now - self._clock[0]
         self._clock = (now, snapshot.unix_s)
         self.wants_tick = False
-        look = Observation(
+        observation = Observation(
             snapshot, {task.key: task for task in tasks}, readings, agents_by_task(tasks, agents)
         )
-        self._observe(look, agents)
+        self._observe(observation, agents)
         tick = self._tick(snapshot)
         assessments: dict[ResourceKey, Assessment] = {}
         blamed: dict[ResourceKey, Attribution] = {}
         dangers: list[Danger] = []
         for reading in readings:
             key = reading.key
-            assessments[key], blamed[key], danger = self._assess(tick, look, reading)
+            assessments[key], blamed[key], danger = self._assess(tick, observation, reading)
             dangers += [] if danger is None else [danger]
         filling = self._phases.filling() if dangers else {}
         for danger in dangers:
-            update_advice(danger, look.snapshot.hardware, self._tracker.swap, filling, self._growth)
+            update_advice(
+                danger, observation.snapshot.hardware, self._tracker.swap, filling, self._growth
+            )
         decisions = self._decide(dangers)
-        closed, over = self._close_incidents(dangers, look)
+        closed, over = self._close_incidents(dangers, observation)
         cpu_percent = {key: each.cpu_percent for key, each in self._tracker.usage.items()}
         found, ended = self._problems.update(
-            tick, look, cpu_percent, self._incidents, self._reporting
+            tick, observation, cpu_percent, self._incidents, self._reporting
         )
         incidents = self._incidents.to_incidents()
         return TickResult(
             assessments=assessments,
             decisions=tuple(
-                with_notification(each, look, incidents) for each in (*decisions, *over, *found)
+                with_notification(each, observation, incidents)
+                for each in (*decisions, *over, *found)
             ),
             incidents=tuple(incidents.values()),
             closed=(*closed, *ended),
@@ -271,8 +274,8 @@ class Engine:
             self._new_id(snapshot.unix_s), task, agent, cause, snapshot=snapshot, incident=incident
         )
         agents = {} if agent is None else {task.key: (agent,)}
-        look = Observation(snapshot, {task.key: task}, (), agents)
-        return (with_notification(decision, look, self._incidents.to_incidents()),)
+        observation = Observation(snapshot, {task.key: task}, (), agents)
+        return (with_notification(decision, observation, self._incidents.to_incidents()),)
 
     def add_thread_dump(self, task: Task, dump: ThreadDump) -> None:
         """
@@ -344,20 +347,20 @@ class Engine:
 
     # Parts of one tick
 
-    def _observe(self, look: Observation, agents: Mapping[ProcessKey, AgentState]) -> None:
+    def _observe(self, observation: Observation, agents: Mapping[ProcessKey, AgentState]) -> None:
         """Add one sample to all histories; forget tasks and resources that disappeared."""
         if self._passed_s > GAP_S:
             self._tracker.reset_trends()
-        self._tracker.update(look)
-        for ident, failed in self._saving.observe(agents, look.snapshot.mono_s):
+        self._tracker.update(observation)
+        for ident, failed in self._saving.observe(agents, observation.snapshot.mono_s):
             decision = self._open.pop(ident, None)
             if decision is not None and failed:
                 waited = format_duration(decision.deadline_s)
                 reason = f"no answer for {waited}: no step has ended in that time"
                 self._reporting.queue.append((Topic.RESCUE_FAILED, decision, reason, {}))
         for predictor in self._predictors:
-            predictor.update(look, self._tracker)
-        self._growth = {key: each for key, each in self._growth.items() if key in look.tasks}
+            predictor.update(observation, self._tracker)
+        self._growth = {key: each for key, each in self._growth.items() if key in observation.tasks}
 
     def _tick(self, snapshot: Snapshot) -> Tick:
         return Tick(
@@ -374,11 +377,11 @@ class Engine:
         )
 
     def _assess(
-        self, tick: Tick, look: Observation, reading: Reading
+        self, tick: Tick, observation: Observation, reading: Reading
     ) -> tuple[Assessment, Attribution, Danger | None]:
         """Return the resource's assessment, the tasks that cause its growth, and its danger."""
-        tasks = {key: look.tasks[key] for key in reading.tasks if key in look.tasks}
-        agents = {key: look.agents[key] for key in tasks if key in look.agents}
+        tasks = {key: observation.tasks[key] for key in reading.tasks if key in observation.tasks}
+        agents = {key: observation.agents[key] for key in tasks if key in observation.agents}
         forecast = self._tracker.assess(reading, agents)
         foreseen = (predictor.predict(reading) for predictor in self._predictors)
         expected = next(filter(None, foreseen), None)
@@ -401,7 +404,9 @@ class Engine:
         )
         alarming = assessment.stage >= Stage.WARN or assessment.notify
         if incident is None and alarming:
-            incident = self._incidents.open(reading.key, reading.label, look.snapshot, tick.new_id)
+            incident = self._incidents.open(
+                reading.key, reading.label, observation.snapshot, tick.new_id
+            )
         attribution = NOBODY
         if incident is not None or assessment.forecast is not None:
             attribution = self._tracker.attribute(reading, assessment, tasks)
@@ -454,7 +459,7 @@ class Engine:
             yield pause
 
     def _close_incidents(
-        self, dangers: Sequence[Danger], look: Observation
+        self, dangers: Sequence[Danger], observation: Observation
     ) -> tuple[list[Incident], list[Decision]]:
         """
         Close the incidents of resources that stayed calm. Report it if the danger was reported.
@@ -462,7 +467,7 @@ class Engine:
         closed: list[Incident] = []
         decisions: list[Decision] = []
         by_resource = {danger.reading.key: danger for danger in dangers}
-        now = look.snapshot.mono_s
+        now = observation.snapshot.mono_s
         for key, incident in list(self._incidents.items()):
             danger = by_resource.get(key)
             if is_condition(key):
@@ -472,10 +477,10 @@ class Engine:
                     continue
                 over = self._reporting.resolved(danger)
                 decisions += [] if over is None else [over]
-            elif pausing.has_stopped_task(incident, look.tasks, now):
+            elif pausing.has_stopped_task(incident, observation.tasks, now):
                 continue  # keep the incident while a task that it paused is still paused
             # Without a danger the resource itself has disappeared, with its group or its task.
-            closed.append(incident.to_incident(look.snapshot.unix_s))
+            closed.append(incident.to_incident(observation.snapshot.unix_s))
             del self._incidents[key]
         return closed, decisions
 

@@ -31,7 +31,7 @@ class Problems:
     def update(
         self,
         tick: Tick,
-        look: Observation,
+        observation: Observation,
         cpu_percent: Mapping[ProcessKey, float | None],
         incidents: Incidents,
         reporting: Reporting,
@@ -41,7 +41,7 @@ class Problems:
 
         Args:
             tick: time and settings of this tick.
-            look: one sample of the machine.
+            observation: one sample of the machine.
             cpu_percent: by task; 100 is one core.
             incidents: open incidents. New ones are added, ended ones are removed.
             reporting: earlier notifications.
@@ -51,14 +51,14 @@ class Problems:
         stages = tick.settings.stages
         known = {key: each.to_incident() for key, each in incidents.items() if is_condition(key)}
         for problem in (
-            *self.devices.observe(look, cpu_percent, known),
-            *self.stalls.observe(look, tick.settings.stalls, known),
+            *self.devices.observe(observation, cpu_percent, known),
+            *self.stalls.observe(observation, tick.settings.stalls, known),
         ):
-            incident = incidents.open(problem.key, problem.label, look.snapshot, tick.new_id)
+            incident = incidents.open(problem.key, problem.label, observation.snapshot, tick.new_id)
             if not problem.at_once:
                 _update_incident(incident, problem, tick.mono_s)
             task = problem.tasks[0].task if problem.tasks else None
-            whom = None if task is None else look.tasks.get(task)
+            whom = None if task is None else observation.tasks.get(task)
             notify = tick.permits(whom, problem.key.kind, when_off=problem.when_off).notify
             if problem.stage is not Stage.OK:
                 notify = notify and reporting.is_problem_due(

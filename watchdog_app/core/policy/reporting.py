@@ -216,20 +216,20 @@ def _is_gpu_heat(danger: Danger) -> bool:
 
 
 def with_notification(
-    decision: Decision, look: Observation, incidents: Mapping[str, Incident]
+    decision: Decision, observation: Observation, incidents: Mapping[str, Incident]
 ) -> Decision:
     """
     Return the decision. Add the notification if its kind is NOTIFY.
 
     Args:
         decision: decision of this tick.
-        look: tasks and agents that the decision may concern.
+        observation: tasks and agents that the decision may concern.
         incidents: by id.
     """
     if decision.kind is not DecisionKind.NOTIFY:
         return decision
-    task = None if decision.task is None else look.tasks.get(decision.task)
-    agents = () if decision.task is None else look.agents.get(decision.task, ())
+    task = None if decision.task is None else observation.tasks.get(decision.task)
+    agents = () if decision.task is None else observation.agents.get(decision.task, ())
     agent = max(agents, key=lambda each: (each.training, each.step or 0), default=None)
     incident = incidents.get(decision.incident)
     try:

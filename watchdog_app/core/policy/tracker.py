@@ -156,17 +156,18 @@ class Tracker:
         for key, series in self._series.items():
             series.monitor.configure(settings.watch, self._stage_settings(key.kind))
 
-    def update(self, look: Observation) -> None:
+    def update(self, observation: Observation) -> None:
         """Add a sample to every history; forget resources and tasks that have ended."""
-        now = look.snapshot.mono_s
-        self.swap = self.swap.updated(now, look.snapshot.host)
+        now = observation.snapshot.mono_s
+        self.swap = self.swap.updated(now, observation.snapshot.host)
         self._series = {
-            each.key: self._series.get(each.key) or self._new_series(each) for each in look.readings
+            each.key: self._series.get(each.key) or self._new_series(each)
+            for each in observation.readings
         }
-        for reading in look.readings:
+        for reading in observation.readings:
             series, at = self._series[reading.key], now
             if SPECS[reading.key.kind].by_sensor:
-                at = _reading_mono_s(reading, look)
+                at = _reading_mono_s(reading, observation)
             series.measured_mono_s = at
             series.used.add(at, reading.used)
             if reading.unwatched is None:
@@ -174,10 +175,10 @@ class Tracker:
             else:
                 series.unwatched = series.unwatched or History()
                 series.unwatched.add(at, reading.unwatched)
-        self.usage = {key: self.usage.get(key) or TaskUsage() for key in look.tasks}
-        for key, task in look.tasks.items():
+        self.usage = {key: self.usage.get(key) or TaskUsage() for key in observation.tasks}
+        for key, task in observation.tasks.items():
             self.usage[key].add(now, task)
-        self._update_devices(look.snapshot, tuple(look.tasks.values()))
+        self._update_devices(observation.snapshot, tuple(observation.tasks.values()))
 
     def reset_trends(self) -> None:
         """Forget all trends: samples before and after a gap do not form a trend."""
@@ -238,12 +239,12 @@ class Tracker:
     @property
     def next_sample_s(self) -> float:
         """Seconds until the most pressing resource needs the next sample."""
-        looks = [
+        intervals_s = [
             series.monitor.next_sample_s
             for key, series in self._series.items()
             if not SPECS[key.kind].by_sensor
         ]
-        return min(looks, default=self.settings.watch.interval_s)
+        return min(intervals_s, default=self.settings.watch.interval_s)
 
     def _new_series(self, reading: Reading) -> _Series:
         kind = reading.key.kind
@@ -293,14 +294,14 @@ class Tracker:
         self._devices = kept
 
 
-def _reading_mono_s(reading: Reading, look: Observation) -> float:
+def _reading_mono_s(reading: Reading, observation: Observation) -> float:
     """Return when a reading was taken. A value shown twice is one sample, not a plateau."""
-    now, hardware = look.snapshot.mono_s, look.snapshot.hardware
+    now, hardware = observation.snapshot.mono_s, observation.snapshot.hardware
     if reading.key.kind is ResourceKind.GPU_ALLOCATOR:
         reported = [
             agent.reported_mono_s
             for key in reading.tasks
-            for agent in look.agents.get(key, ())
+            for agent in observation.agents.get(key, ())
             if agent.reported_mono_s is not None and agent.allocators
         ]
         return min(now, max(reported, default=now))

@@ -158,10 +158,10 @@ class Recorder:
             ends: returns whether the user asked to stop; at least one sample is taken.
             sleep: waits for this many seconds, or less after a request to stop.
         """
-        began, looks = self._clock(), 0
+        began, count = self._clock(), 0
         self._began = began
         self._shares = deque(maxlen=max(1, int(_LAST_S * hz)))
-        while not looks or not ends():
+        while not count or not ends():
             now = self._clock()
             if for_s is not None and now - began > for_s:
                 return
@@ -173,8 +173,8 @@ class Recorder:
             self._shares.append(row[1] / row[2] if row[2] else 0.0)
             yield row
             # Do not catch up on a late sample: the next one keeps its own time.
-            looks = max(looks + 1, int((self._clock() - began) * hz))
-            sleep(max(0.0, began + looks / hz - self._clock()))
+            count = max(count + 1, int((self._clock() - began) * hz))
+            sleep(max(0.0, began + count / hz - self._clock()))
 
     def outcome(self) -> str:
         """

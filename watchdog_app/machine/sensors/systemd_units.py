@@ -150,8 +150,8 @@ def ask(
         guards: OOM daemons that run on this machine.
     """
     found = None
-    for look in range(_ATTEMPTS):
-        time.sleep(_RETRY_S if look else 0.0)
+    for attempt in range(_ATTEMPTS):
+        time.sleep(_RETRY_S if attempt else 0.0)
         shown = {} if unit is None else _unit_properties(unit)
         found = _read(unit, pid, since_unix_s, shown, guards)
         settled = unit is None or shown.get("ActiveState") in ("failed", "inactive")
@@ -161,7 +161,7 @@ def ask(
             or found.guard
             or found.result == "oom-kill"
         )
-        if told or (settled and look):
+        if told or (settled and attempt):
             break
     return found
 

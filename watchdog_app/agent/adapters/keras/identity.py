@@ -56,9 +56,9 @@ def describe_data(iterator: Any) -> dict[str, Any]:
     if iterator is None:
         return {}
     found: dict[str, Any] = {}
-    for look in (_read_kind, _read_facts):
+    for read in (_read_kind, _read_facts):
         try:
-            found |= look(iterator)
+            found |= read(iterator)
         except Exception:  # noqa: S112 - adapters of other versions, or the program's own data
             continue
     return found

@@ -12,5 +12,5 @@ def observer_of(
     cgroup_of: Callable[[Any], str | None] = lambda _: None,
     readings: Callable[[], Sequence[Any]] = tuple,
 ) -> Any:
-    """Return an observer whose last look had these tasks and readings."""
+    """Return an observer whose last sample had these tasks and readings."""
     return SimpleNamespace(tasks=lambda: tasks, cgroup_of=cgroup_of, readings=readings)
