@@ -1,4 +1,4 @@
-"""config.toml: what is accepted, what is refused, and how that is said."""
+"""config.toml: which values are accepted, which are refused, and with what message."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DOCS = Path(__file__).parents[1] / "docs" / "configuration.md"
 
 @pytest.fixture
 def read(tmp_path):
-    """Read settings from a text, with an environment of its own."""
+    """Read settings from a text, with a separate environment."""
     path = tmp_path / "config.toml"
 
     def load_text(text: str, **env: str):
@@ -37,7 +37,7 @@ def read(tmp_path):
 
 
 def test_no_file_means_defaults(tmp_path):
-    """Everything has a default; nothing needs a file."""
+    """Every setting has a default, so no file is needed."""
     settings, sources = load(str(tmp_path / "none.toml"), {})
 
     assert Settings() == settings
@@ -45,7 +45,7 @@ def test_no_file_means_defaults(tmp_path):
 
 
 def test_a_file_that_must_be_there_is_missed(tmp_path):
-    """A file that somebody named and that does not exist is a mistake."""
+    """A file that the user names must exist."""
     with pytest.raises(ConfigError, match="does not exist"):
         load(str(tmp_path / "none.toml"), {}, required=True)
 
@@ -64,13 +64,13 @@ def test_every_field_of_the_settings_can_be_set():
 
 
 def test_every_default_is_accepted_by_its_own_key():
-    """A default outside its own range could not be written down."""
+    """Otherwise the default could not be written into the file."""
     for entry in describe(Settings(), {}):
         assert SETTINGS[entry["key"]].values.read(entry["value"]) is not None
 
 
 def test_every_setting_is_documented_with_its_default():
-    """docs/configuration.md has a row for each key, with the default and what is accepted."""
+    """docs/configuration.md has a row for each key, with the default and the accepted values."""
     text = DOCS.read_text()
     for entry in describe(Settings(), {}):
         section, _, name = entry["key"].partition(".")
@@ -85,7 +85,7 @@ def test_every_setting_is_documented_with_its_default():
 
 @pytest.mark.parametrize("key", SETTINGS)
 def test_the_documentation_says_why_and_a_default_that_can_be_read(key):
-    """Each row's default is one that its key accepts, and is the default."""
+    """Each row's default is valid for its key, and equals the default."""
     section, _, name = key.partition(".")
     part = DOCS.read_text().partition(f"## [{section}]")[2].partition("\n## ")[0]
     (row,) = [line for line in part.splitlines() if line.startswith(f"| `{name}` |")]
@@ -96,7 +96,7 @@ def test_the_documentation_says_why_and_a_default_that_can_be_read(key):
 
 
 def test_the_example_of_the_documentation_is_accepted(read):
-    """What people copy works."""
+    """Users copy it."""
     examples = re.findall(r"```toml\n(.*?)```", DOCS.read_text(), re.DOTALL)
 
     assert examples
@@ -170,7 +170,7 @@ def test_values_are_read_as_people_write_them(read, text, key, value):
     ],
 )
 def test_a_mistake_is_named_with_file_key_value_and_what_is_accepted(read, text, parts):
-    """Nothing is guessed and nothing is silently left out of force."""
+    """Nothing is guessed, and no line is silently ignored."""
     with pytest.raises(ConfigError) as caught:
         read(text)
     for part in (read.path, *parts):
@@ -179,7 +179,7 @@ def test_a_mistake_is_named_with_file_key_value_and_what_is_accepted(read, text,
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
-    """A folder, and bytes that are no UTF-8."""
+    """A folder, and bytes that are not UTF-8."""
     with pytest.raises(ConfigError, match="cannot be read"):
         load(str(tmp_path), {})
     (tmp_path / "latin.toml").write_bytes(b"# caf\xe9\n")
@@ -188,7 +188,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
 
 
 def test_the_environment_goes_before_the_file(read):
-    """And is named as the source, also in an error."""
+    """The source names it, and so does an error."""
     settings, sources = read(
         "[stages]\nwarn_s = 20",
         WATCHDOG_STAGES_WARN_S="2m",
@@ -223,13 +223,13 @@ def test_rules_keep_their_order_and_leave_open_what_they_do_not_say(read):
 
 
 def test_a_slip_in_an_environment_variable_is_told(read):
-    """It would be without effect, and nobody would know."""
+    """Otherwise it would silently have no effect."""
     with pytest.raises(ConfigError, match="Did you mean WATCHDOG_STAGES_WARN_S"):
         read("", WATCHDOG_STAGES_WRN_S="5m")
 
 
 def test_other_variables_of_ours_are_no_settings(read):
-    """Folders are named by the environment too."""
+    """Variables also name folders."""
     assert read("", WATCHDOG_RUNTIME_DIR="/x", WATCHDOG_AGENT_STRICT="1")
 
 
@@ -245,7 +245,7 @@ protect = "first"
 
 
 def test_a_key_of_an_earlier_version_is_mapped_and_reported(read):
-    """The daemon starts with it, and says what it is called now, and on which line it is."""
+    """The daemon starts with it, and reports the new name and the line."""
     warned = []
     Path(read.path).write_text(OLD)
     env = {"WATCHDOG_STAGES_SAFETY_FACTOR": "4"}
@@ -277,7 +277,7 @@ def test_a_key_of_an_earlier_version_is_a_mistake_where_a_file_is_checked(read):
 
 
 def test_where_old_and_new_key_stand_together_the_new_one_counts(read):
-    """In the file as in the environment."""
+    """In the file and in the environment."""
     Path(read.path).write_text("[stages]\nhold_s = 5\npause_s = 6\n")
 
     assert 6.0 == load(read.path, {}, warn=print)[0].stages.pause_s
@@ -288,7 +288,6 @@ def test_where_old_and_new_key_stand_together_the_new_one_counts(read):
 
 @pytest.mark.parametrize("text", ["[stages]\nhold_s = []", "rule = 5", "[[rule]]\nprotect = {}"])
 def test_an_old_key_with_a_wrong_value_is_a_mistake(read, text):
-    """It names the new key."""
     Path(read.path).write_text(text)
     with pytest.raises(ConfigError):
         load(read.path, {}, warn=print)

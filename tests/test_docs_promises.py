@@ -1,4 +1,4 @@
-"""What the documents name as shown by a test is shown by one."""
+"""Every test that the documents name exists."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def known() -> set[str]:
 
 @pytest.mark.parametrize("document", sorted((ROOT / "docs").glob("*.md")), ids=lambda one: one.name)
 def test_each_test_that_a_document_names_is_there(document: Path, known: set[str]):
-    """Under that very name: a promise whose test was renamed or removed is shown by nothing."""
+    """A promise whose test was renamed or removed has no proof."""
     text = document.read_text()
 
     assert [] == sorted(set(NAMED.findall(text)) - known)
@@ -53,19 +53,19 @@ def is_there(name: str) -> bool:
 
 
 def test_each_module_that_the_architecture_names_is_there():
-    """A renamed or removed module does not stay in the description."""
+    """The description must not keep a module that was renamed or removed."""
     text = (ROOT / "docs" / "architecture.md").read_text()
     packages = [path.name for path in (ROOT / "watchdog_app").iterdir() if path.is_dir()]
 
     named = set(re.findall(rf"`((?:{'|'.join(packages)})(?:\.[a-z_]+)+)", text))
-    named.discard("rescue.json")  # a file, beside the package
+    named.discard("rescue.json")  # a file, not a package
 
     assert len(named) > 50
     assert [] == sorted(name for name in named if not is_there(name))
 
 
 def test_each_promise_names_what_shows_it():
-    """A row of promises without a test, a measurement or a way to see it is a wish."""
+    """A promise needs a test, a measurement or another way to see it."""
     rows, promises = [], False
     for line in (ROOT / "docs" / "promises.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]

@@ -15,7 +15,7 @@ from support.workers import APART
 
 TESTS = Path(__file__).parent
 TODAY = datetime.datetime.now(tz=datetime.UTC).date()
-# As if this session ran in no namespace of a worker.
+# The environment of a session without a worker's namespace.
 OUTSIDE = {key: value for key, value in os.environ.items() if key not in (APART, REPEATING)}
 RACY = """
 import os
@@ -27,7 +27,7 @@ def test_racy():  # fails once
 
 
 class Project:
-    """A project of its own whose session uses our plugins."""
+    """A separate project whose session uses these plugins."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -41,7 +41,7 @@ class Project:
         (self.folder / "tests" / name).write_text(text)
 
     def list(self, *entries: tuple[str, int], more: str = "") -> None:
-        """Entries in flaky.toml: a test and the age of its entry in days."""
+        """Write flaky.toml: a test and the age of its entry in days, for each entry."""
         text = more
         for test, age in entries:
             date = TODAY - datetime.timedelta(days=age)

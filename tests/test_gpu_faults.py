@@ -1,4 +1,4 @@
-"""Every row of the table of device faults: all that speak of the card say the same of it."""
+"""Every row of the table of device faults: all outputs about a card agree."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ SHOWN = {
     Stage.SAVE: ("critical", "critical", "critical", "error"),
 }
 NOW = 1000.0
-SELDOM_S = 400.0  # memory errors and recovery actions are asked for less often
+SELDOM_S = 400.0  # memory errors and recovery actions are read less often
 
 
 def break_card(stub: DriverStub, index: int, name: str) -> None:
-    """What the driver library answers from now on."""
+    """Change the answers of the driver library from now on."""
     kind, _, rest = name.partition(" ")
     if kind == "Xid":
         stub.xid(index, int(rest))
@@ -65,7 +65,7 @@ def break_card(stub: DriverStub, index: int, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """One card a row, read by the real reader through nvidia-ml-py; the engine follows them."""
+    """One card per row, read by the real reader through nvidia-ml-py and followed by the engine."""
     folder = tmp_path_factory.mktemp("faults")
     stub = DriverStub(folder / "stub", cards=len(ROWS))
     world = CardWorld(cards=len(ROWS))
@@ -102,7 +102,7 @@ def world(tmp_path_factory):
         read(SELDOM_S)
         read()
         world.now = clock
-        # A hung call ends the reader of all cards; the reader's own tests have that.
+        # A hung call would end the reader of all cards; the reader's own tests cover that.
         world.set(list(ROWS).index("silent"), state=GpuState.SILENT, processes=())
         world.run(70)
         yield world, stub
@@ -117,7 +117,7 @@ def told(world):
 
 
 def status_of(world, gpus, incidents):
-    """The status object, as if there were only these cards and incidents."""
+    """The status object with only these cards and incidents."""
     snapshot = replace(world.snapshot, hardware=replace(world.snapshot.hardware, gpus=tuple(gpus)))
     result = replace(world.result, incidents=tuple(incidents))
     now = WALL_S + world.now
@@ -198,7 +198,7 @@ def test_all_that_speak_of_a_card_agree(world, told, index, tmp_path, monkeypatc
 
 
 def test_the_doctor_without_a_daemon_says_the_same(world, tmp_path):
-    """Of what a card tells by itself: the same severity, title and remedy."""
+    """For faults that the card itself reports: the same severity, title and remedy."""
     facts = Tree(tmp_path).gpu().facts(gpu.READER, env=world[1].env(), timeout_s=60.0)
 
     found = [*cards.check_driver(facts), *cards.check(facts)]

@@ -1,4 +1,4 @@
-"""Who may import whom, as docs/architecture.md has it; and that importing changes nothing."""
+"""The allowed imports of docs/architecture.md; and that an import has no side effect."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "watchdog_app"
 
-# part -> parts that it may import. A part may always import itself.
-# What screens read: the status as records, what a person can ask for, and what is shown of it.
+# part -> parts that it may import. A part may always import itself. Screens read the status as
+# records, the user's possible actions, and the texts about them.
 SCREENS = {
     *("core.model.levels", "core.model.status", "core.model.actions"),
     *("core.explain.selection", "core.explain.gpu_lines", "core.explain.agent_lines"),
@@ -44,31 +44,31 @@ MAY_IMPORT = {
     "top": {"client", *SCREENS, "base"},
     "rescue": {"base"},
     "agent": {"client", "guard", "rescue", "base"},
-    # It writes rescues as the agent would, and looks at the processes in its group.
+    # It writes rescues as the agent would, and reads the processes in its group.
     "guard": {"core", "rescue", "client", "base"},
     "demo": {"client", "guard.backends", "guard.cgroup", "base"},
     "estimate": {"core", "agent.telemetry", "base"},
     "doctor": {"core", "machine", "config", "client", "install.pythons", "agent.internals", "base"},
 }
-# Single modules that may reach further, and why.
+# Single modules with further imports, and the reason.
 EXCEPTIONS = {
     "watchdog_app.cli.exec": {"guard.launch", "install"},
     "watchdog_app.cli.limit": {"guard"},  # needs no daemon
-    # What supervisors and a daemon wrote down: needs none either.
+    # Reads the records of supervisors and of a daemon; needs no daemon either.
     "watchdog_app.cli.offline_status": {"guard", "daemon.offline"},
     "watchdog_app.cli.run": {"daemon.app"},  # it becomes the daemon
     "watchdog_app.cli.stop": {"daemon.instance"},  # waits until the lock is free
     "watchdog_app.cli.history": {"history.past"},  # the journal when no daemon runs
     "watchdog_app.cli.explain": {
-        "history.past",  # deaths, from the journal it left
+        "history.past",  # deaths, from the daemon's journal
         "machine.sensors.kernel_events",  # the same lines, from journald
-        "rescue.checkpoint",  # is it there?
+        "rescue.checkpoint",  # whether the rescue exists
     },
-    "watchdog_app.cli.dispatch": {"history.past"},  # how a task ended that is asked for
-    "watchdog_app.cli.resume": {"daemon.offline"},  # a pause can be undone without one
+    "watchdog_app.cli.dispatch": {"history.past"},  # how the requested task ended
+    "watchdog_app.cli.resume": {"daemon.offline"},  # resumes a task without a daemon
     "watchdog_app.cli.config": {"core.model.settings"},
     "watchdog_app.cli.completion": {"core.model.settings"},  # the keys of `config set`
-    # What lies on disk is read by those who wrote it; without any framework.
+    # The writers of a file also read it, without a framework.
     "watchdog_app.cli.rescues": {"rescue.checkpoint"},
     # Whether a program is the one that saved.
     "watchdog_app.cli.rescues_program": {
@@ -91,13 +91,13 @@ EXCEPTIONS = {
         "core.replay",
         "core.model.settings",
         "core.model.decisions",
-        "history.past",  # the journal that a daemon left
+        "history.past",  # the daemon's journal
     },
     "watchdog_app.cli.record": {"core.replay", "machine.sensors"},
-    "watchdog_app.demo.train": {"agent.keras"},  # the training that is shown
+    "watchdog_app.demo.train": {"agent.keras"},  # the training of the demo
     "watchdog_app.__main__": {"cli"},
 }
-# What the daemon must not hold in memory: it runs where memory is short.
+# Modules that the daemon must not load, because it runs when memory is short.
 HEAVY = {
     "numpy", "asyncio", "logging", "multiprocessing", "unittest", "xml", "http", "email",
     "psutil", "PIL", "dbus_fast", "pystray", "plyer", "pynvml", "tensorflow", "keras",
@@ -121,7 +121,7 @@ MODULES = modules()
 
 @cache
 def imports(name: str, at_import_only: bool = False) -> frozenset[str]:
-    """Modules of the package that a module imports, wherever in it the import stands."""
+    """Modules of the package that a module imports, anywhere in its text."""
     found = set()
     for node in _statements(name, at_import_only):
         if isinstance(node, ast.Import):
@@ -150,7 +150,7 @@ def _nodes(tree: ast.AST, at_import_only: bool):
 
 
 def part(name: str) -> str:
-    """The folder of a module; of core and machine its subfolder."""
+    """The folder of a module; for core and machine the subfolder."""
     first, *more = name.removeprefix("watchdog_app.").split(".")
     is_folder = more and (PACKAGE / first / more[0]).is_dir()
     return f"{first}.{more[0]}" if first in ("core", "machine") and is_folder else first
@@ -158,7 +158,7 @@ def part(name: str) -> str:
 
 @pytest.mark.parametrize("name", sorted(MODULES))
 def test_a_module_imports_only_what_its_part_may(name):
-    """Directions of docs/architecture.md, lazy imports included."""
+    """The directions of docs/architecture.md, including imports inside functions."""
     if name == "watchdog_app":
         assert set() == imports(name)
         return
@@ -180,7 +180,9 @@ NOT_RUN_DAILY = [
 
 @pytest.mark.parametrize("path", NOT_RUN_DAILY, ids=lambda path: str(path.relative_to(ROOT)))
 def test_what_is_not_run_daily_imports_what_is_there(path):
-    """Tests in a virtual machine, benchmarks and examples follow a renamed module or function."""
+    """
+    Tests in a virtual machine, benchmarks and examples must follow a renamed module or function.
+    """
     for node in ast.walk(ast.parse(path.read_text())):
         if not isinstance(node, ast.ImportFrom) or not str(node.module).startswith("watchdog_app"):
             continue
@@ -193,7 +195,7 @@ def test_what_is_not_run_daily_imports_what_is_there(path):
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    """What is imported while a module is imported forms no circle."""
+    """Only imports at import time count."""
     graph = {name: imports(name, at_import_only=True) - {name} for name in MODULES}
     done: set[str] = set()
 
@@ -202,7 +204,7 @@ def test_no_modules_import_each_other_in_a_circle():
         if name in done:
             return
         for other in graph.get(name, ()):
-            # A package's own __init__ is imported before its modules, by its name.
+            # The import of a module first imports its package's __init__.
             if not name.startswith(f"{other}."):
                 walk(other, [*above, name])
         done.add(name)
@@ -211,10 +213,10 @@ def test_no_modules_import_each_other_in_a_circle():
         walk(name, [])
 
 
-# Modules that import each other, imports in functions and for types included. This list only
-# shrinks: whoever breaks a circle takes it away.
+# Modules that import each other, including imports in functions and for types. This list may only
+# shrink.
 CIRCLES: list[set[str]] = []
-# The same of whole folders.
+# The same for whole folders.
 FOLDER_CIRCLES: list[set[str]] = []
 
 
@@ -240,7 +242,7 @@ def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
 
 
 def test_circles_of_imports_only_become_fewer():
-    """Also those that no import at the start of a module shows."""
+    """Imports inside functions count too."""
     graph = {
         name.removeprefix("watchdog_app."): {
             each.removeprefix("watchdog_app.") for each in imports(name) - {name}
@@ -259,7 +261,7 @@ def test_circles_of_imports_only_become_fewer():
 
 
 def test_every_part_is_in_the_table():
-    """A new folder has to say what it may import."""
+    """A new folder must declare its allowed imports."""
     parts = {part(name) for name in MODULES if name != "watchdog_app"} - {"__main__"}
     assert set() == parts - set(MAY_IMPORT)
 
@@ -274,7 +276,7 @@ def python(code: str, **env: str) -> str:
     ).stdout
 
 
-# Modules that cannot be imported without something that this machine may lack.
+# Modules that need a package which the machine may lack.
 NEEDS = {
     "keras", "tensorflow", "torch", "pystray", "PIL", "dbus_fast", "plyer", "psutil",
     "matplotlib", "pynvml", "textual", "rich", "tomlkit",
@@ -324,7 +326,7 @@ assert threading.active_count() == 1, threading.enumerate()
 
 
 def test_importing_any_module_changes_nothing(tmp_path):
-    """No file, socket, process, thread, handler, folder or variable is touched."""
+    """No file, socket, process, thread, handler, folder or variable changes."""
     names = [
         name
         for name in sorted(MODULES)
@@ -344,7 +346,7 @@ def test_importing_any_module_changes_nothing(tmp_path):
 
 
 def _imports_framework(name: str) -> bool:
-    """Frameworks open files and start threads when they are imported: theirs to answer for."""
+    """Whether it imports a framework, which opens files and starts threads on import."""
     seen: set[str] = set()
     waiting = [name]
     while waiting:
@@ -362,7 +364,7 @@ def _imports_framework(name: str) -> bool:
 
 
 def test_the_daemon_holds_nothing_heavy():
-    """Neither directly nor through anything that it imports, argparse's command included."""
+    """Neither directly nor indirectly; this includes the argparse command."""
     loaded = set(
         python(
             "import sys, watchdog_app.daemon.app, watchdog_app.cli.run\n"
@@ -375,7 +377,7 @@ def test_the_daemon_holds_nothing_heavy():
 
 
 def test_the_agent_holds_no_framework_and_nothing_heavy():
-    """A training that uses Keras must not pay for torch, nor for our daemon."""
+    """A Keras training must not load torch or the daemon."""
     names = [n for n in MODULES if part_of_agent(n) and not _imports_framework(n)]
     loaded = set(
         python(f"import sys\nfor n in {names!r}: __import__(n)\nprint(*sys.modules)").split()

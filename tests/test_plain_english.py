@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "watchdog_app"
 FOLDERS = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists())
 MOST_WORDS = 25
-# Old words of this project, and turns of phrase that hide who does what.
+# Former words of this project, and phrases that hide the subject.
 BANNED = re.compile(
     r"\b(whoever|whom|(?<!\")nobody|anew|beside|by itself|foretell\w*|foretold|is told|are told|"
     r"told of|goes on|go on|lets? go|stands? still|guilty|cure|heed|scene|glance|ceilings?|"
@@ -34,7 +34,7 @@ NO_PROSE = (
 
 @cache
 def docstrings() -> dict[str, str]:
-    """By place: every docstring."""
+    """Every docstring, by place."""
     found = {}
     for folder in FOLDERS:
         for path in sorted((PACKAGE / folder).rglob("*.py")):
@@ -51,7 +51,7 @@ def docstrings() -> dict[str, str]:
 
 
 def comments() -> dict[str, str]:
-    """By place: every comment."""
+    """Every comment, by place."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         with tokenize.open(path) as file:
@@ -63,7 +63,6 @@ def comments() -> dict[str, str]:
 
 
 def test_sentences_are_short():
-    """At most 25 words."""
     long_ones = [
         f"{place}: {sentence}"
         for place, text in docstrings().items()
@@ -75,7 +74,7 @@ def test_sentences_are_short():
 
 
 def test_docstrings_and_comments_have_no_banned_words():
-    """The words of the field instead."""
+    """They use the terms of the field."""
     banned = [
         f"{place}: {match[0]}"
         for place, text in (docstrings() | comments()).items()
@@ -87,7 +86,7 @@ def test_docstrings_and_comments_have_no_banned_words():
 
 @cache
 def shown_texts() -> dict[str, str]:
-    """By place: the strings of several words that are no docstrings."""
+    """Every string of several words that is not a docstring, by place."""
     found = {}
     for folder in FOLDERS:
         for path in sorted((PACKAGE / folder).rglob("*.py")):
@@ -123,7 +122,6 @@ def test_texts_for_people_name_no_page_that_an_installation_lacks():
 
 
 def test_descriptions_of_commands_have_short_sentences():
-    """At most 25 words."""
     long_ones = [
         f"{place}: {sentence}"
         for place, text in shown_texts().items()
@@ -140,12 +138,12 @@ def test_descriptions_of_commands_have_short_sentences():
     [("Return the live processes.", True), ("Whoever is told of it.", False)],
 )
 def test_the_list_finds_what_it_names(text: str, fits: bool):
-    """And nothing else."""
+    """Other texts pass."""
     assert fits is (BANNED.search(text) is None)
 
 
 def test_documented_arguments_exist():
-    """In every package: a renamed argument is renamed in its docstring."""
+    """A renamed argument must be renamed in its docstring too, in every package."""
     wrong = []
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

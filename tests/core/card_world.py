@@ -1,4 +1,5 @@
-"""A simulated machine with graphics cards, which drives the engine one sample at a time.
+"""
+A simulated machine with graphics cards, which drives the engine one sample at a time.
 
 Example:
     world = CardWorld(cards=2)

@@ -1,4 +1,5 @@
-"""A simulated machine that drives the engine tick by tick without waiting.
+"""
+A simulated machine that drives the engine tick by tick without waiting.
 
 Trainings grow with each step and stop while they save or are paused. When their group or the
 machine is full, the largest is killed. The engine's own sampling interval advances the time.
@@ -25,7 +26,8 @@ _RESOLUTION_S = 0.005
 
 @dataclass
 class Program:
-    """A task. `grows` gives its bytes after so many seconds of running.
+    """
+    A task. `grows` gives its bytes after so many seconds of running.
 
     With `save_s` it has an agent whose saves take that long; `fails` makes saves fail. On a pause
     it first waits in the kernel for `waits_s`, and stops after that.

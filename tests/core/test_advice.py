@@ -176,7 +176,8 @@ def shortage(
     per_s: float = 0.0,
     **reading: float,
 ) -> Shortage:
-    """A task of these processes that grows steadily in 3 of 4 GiB; its agent runs in the first
+    """
+    A task of these processes that grows steadily in 3 of 4 GiB; its agent runs in the first
     process.
     """
     about = replace(task(*members), rss_bytes=sum(each.rss_bytes for each in members))
@@ -304,7 +305,8 @@ def test_a_task_without_an_agent_is_told_how_to_get_one():
 
 @pytest.mark.parametrize("regime", [Regime.UNKNOWN, Regime.FLAT, Regime.FALLING])
 def test_a_group_that_is_full_and_that_nobody_is_known_to_have_filled_is_not_said_to_grow(regime):
-    """A group that was full at the first sample has no known culprit: blame no loop and no missing
+    """
+    A group that was full at the first sample has no known culprit: blame no loop and no missing
     agent.
     """
     said = told(shortage(member(3.0), agent=False), regime=regime, attribution=Attribution())

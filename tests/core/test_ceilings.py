@@ -149,8 +149,9 @@ def test_group_counts_what_cannot_be_given_back():
 
 
 def test_every_limited_group_above_a_task_is_a_ceiling_the_tightest_last():
-    """The tightest group has the least free memory, not the lowest limit: the outer one can be
-    nearly full.
+    """
+    The tightest group has the least free memory, not the lowest limit: the outer one can be nearly
+    full.
     """
     found = measure(
         host(),
@@ -165,8 +166,8 @@ def test_every_limited_group_above_a_task_is_a_ceiling_the_tightest_last():
 
 
 def test_the_same_groups_are_ceilings_whichever_is_the_tightest():
-    """A neighbour's usage changes which group is the tightest; the forecast needs an unbroken
-    history.
+    """
+    A neighbour's usage changes which group is the tightest; the forecast needs an unbroken history.
     """
 
     def resources(outer_usage):

@@ -527,8 +527,9 @@ def test_an_account_says_what_how_sure_and_how_to_go_on():
     ],
 )
 def test_a_loop_that_was_found_by_itself_is_not_said_to_go_on_by_itself(kind, by_lines, expected):
-    """Its next run starts from the beginning; a wrong promise would make the user believe the
-    rescue lost.
+    """
+    Its next run starts from the beginning; a wrong promise would make the user believe the rescue
+    lost.
     """
     rescue = {"path": "/r", "step": 90, "bytes": GB, "saved_unix_s": 988.0, "by_lines": by_lines}
 

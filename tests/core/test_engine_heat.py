@@ -22,7 +22,8 @@ FAILS_S = 100.0
 
 
 def played(hardware, seconds, pids=(7,)):
-    """Every decision as (time, decision), for a machine whose tasks all train with an agent.
+    """
+    Every decision as (time, decision), for a machine whose tasks all train with an agent.
 
     Saves and notices finish at once; nothing is really paused.
     """

@@ -476,8 +476,8 @@ def test_a_resume_that_fails_is_tried_again_later():
 
 
 def test_a_resume_without_room_is_no_end_of_the_danger():
-    """Long paused, then resumed by the user: the engine neither reports safety nor promises a
-    pause.
+    """
+    Long paused, then resumed by the user: the engine neither reports safety nor promises a pause.
     """
     machine = leaking().run(120)
     program = machine.programs[0]

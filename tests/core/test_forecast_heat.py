@@ -39,7 +39,8 @@ def failing(level, rate=None, end=None, tau_s=60.0):
 
 
 def played(curve, limit, *, seconds=600.0, noise=0.4, seed=0, caution=Caution.NORMAL):
-    """(time, assessment) until the limit is reached, and when that was.
+    """
+    (time, assessment) until the limit is reached, and when that was.
 
     Readings are whole degrees every 2 s with noise, as from a real sensor.
     """

@@ -86,8 +86,8 @@ def test_names_are_known_to_the_next_daemon():
 
 
 def test_name_that_was_said_before_the_kernel_was_seen_is_kept_for_it():
-    """Its first cell runs within the same second; a different process with that pid is
-    unrelated.
+    """
+    Its first cell runs within the same second; a different process with that pid is unrelated.
     """
     told = told_of(ProcessKey(10, 100))
 

@@ -1,4 +1,5 @@
-"""The engine's assessment of recorded memory traces, compared with its earlier one.
+"""
+The engine's assessment of recorded memory traces, compared with its earlier one.
 
 `support.decisions` compares the decisions of these tests, and of all scenarios in tests/core. The
 traces come from real programs, each in its own memory group, with ten samples a second.

@@ -1,4 +1,5 @@
-"""Cause, certainty and evidence of an end, compared with a recording.
+"""
+Cause, certainty and evidence of an end, compared with a recording.
 
 Only the figures of each sentence are compared, so that the wording may change.
 """

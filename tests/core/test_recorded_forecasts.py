@@ -1,4 +1,5 @@
-"""The forecasters' results for synthetic series, compared with a recording.
+"""
+The forecasters' results for synthetic series, compared with a recording.
 
 `support.decisions` compares each outlook: every threshold of these forecasters decides at least one
 of them.

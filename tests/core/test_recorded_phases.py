@@ -1,4 +1,5 @@
-"""What phases and announcements of a training predict and explain, compared with a recording.
+"""
+What phases and announcements of a training predict and explain, compared with a recording.
 
 `support.decisions` compares the predictions: every threshold of `core.policy.phases` decides at
 least one of them.

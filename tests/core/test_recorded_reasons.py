@@ -1,4 +1,5 @@
-"""The reasons of a stall and the causes of a slow machine, compared with a recording.
+"""
+The reasons of a stall and the causes of a slow machine, compared with a recording.
 
 Only the kinds are compared, so that the wording may change.
 """

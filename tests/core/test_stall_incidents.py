@@ -102,8 +102,8 @@ def test_it_is_opened_looked_into_and_told_once():
 
 
 def test_without_anybody_who_looks_it_is_told_all_the_same():
-    """On another system or in a replay, the notice comes after some seconds with the
-    known facts.
+    """
+    On another system or in a replay, the notice comes after some seconds with the known facts.
     """
     training = Stalled()
     training.advance(11)

@@ -30,7 +30,8 @@ SWAP_OF_SLICE = {SLICE: {"swap_max": 60}, SCOPE: {"high": 140, "max": 600}}
 
 
 class Throttled:
-    """A script that leaks 6 MiB/s in a scope until memory.high and swap are full.
+    """
+    A script that leaks 6 MiB/s in a scope until memory.high and swap are full.
 
     From then on a step takes `stuck_s`, and nothing grows.
     """

@@ -109,8 +109,8 @@ class World:
         return (self.folder / "log").read_text(errors="replace")
 
     def script(self, code: str, name: str = "job.py", group: Any = None) -> int:
-        """Start a script without a parent, as a separate task, in a memory group; return
-        its pid.
+        """
+        Start a script without a parent, as a separate task, in a memory group; return its pid.
         """
         path = self.folder / name
         path.write_text(code)

@@ -1,4 +1,5 @@
-"""A notification service for tests, which owns org.freedesktop.Notifications and logs its calls.
+"""
+A notification service for tests, which owns org.freedesktop.Notifications and logs its calls.
 
 Each call of Notify becomes one line of JSON in FILE.
 

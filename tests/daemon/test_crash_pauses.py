@@ -178,8 +178,8 @@ def test_what_runs_again_is_not_paused_by_watchdog_when_a_person_stops_it(world,
 
 
 def test_without_both_copies_it_is_said_who_stands_still(world, here, standing):
-    """It is unknown who stopped them: the error names them with `kill -CONT`, and they stay
-    stopped.
+    """
+    It is unknown who stopped them: the error names them with `kill -CONT`, and they stay stopped.
     """
     standing.copies[0].unlink()
     standing.copies[1].write_text("{bad")
@@ -272,8 +272,8 @@ def test_a_slow_disk_delays_no_pause(world):
 
 
 def test_many_daemons_at_once_are_one(world):
-    """systemd, a login and the user start it at the same moment, with an old socket in
-    the folder.
+    """
+    systemd, a login and the user start it at the same moment, with an old socket in the folder.
     """
     (world.folder / "run").mkdir(0o700)
     with socket.socket(socket.AF_UNIX) as left:

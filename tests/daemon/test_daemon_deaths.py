@@ -72,7 +72,8 @@ def test_every_end_is_written_down_with_how_that_is_known(world, ended):
 
 
 def test_how_a_large_program_ended_is_known_though_its_memory_goes_first(world):
-    """While its memory is freed it has no command line, and its exit status is not known yet.
+    """
+    While its memory is freed it has no command line, and its exit status is not known yet.
 
     Freeing takes about 0.2 s per GB, so ten samples a second hit that time.
     """

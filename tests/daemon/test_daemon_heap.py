@@ -69,7 +69,8 @@ print(int("ast" in sys.modules))
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="dataclasses looks at each record with it")
 def test_what_the_daemon_does_not_use_is_not_loaded():
-    """They cost 1 MB; only a dataclass without a docstring needs them.
+    """
+    They cost 1 MB; only a dataclass without a docstring needs them.
 
     Code that uses one still gets it.
     """

@@ -585,8 +585,8 @@ HOUR = range(3600)
     ],
 )
 def test_a_series_costs_as_many_points_as_it_moves(values, pace, least, most):
-    """One point in five minutes at rest, one in seconds while it moves, each sample near
-    a limit.
+    """
+    One point in five minutes at rest, one in seconds while it moves, each sample near a limit.
     """
     unit = "celsius" if pace is Pace.CALM else "bytes"
 

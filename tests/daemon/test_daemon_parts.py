@@ -100,8 +100,8 @@ def test_the_file_of_the_log_is_begun_anew_when_it_is_full(tmp_path):
 
 
 def test_a_machine_that_cannot_be_read_is_a_fault_until_it_can(said, tmp_path):
-    """Without /proc/meminfo nothing can be watched: the fault says so, and the next
-    sample retries.
+    """
+    Without /proc/meminfo nothing can be watched: the fault says so, and the next sample retries.
     """
     log, _ = said
     (tmp_path / "proc").mkdir()
@@ -277,8 +277,8 @@ def a_guard(pid, start_time, name, group):
 
 
 def test_no_look_waits_for_a_supervisor_that_is_being_started(monkeypatch):
-    """Starting a new supervisor takes seconds when memory is short; sampling continues
-    meanwhile.
+    """
+    Starting a new supervisor takes seconds when memory is short; sampling continues meanwhile.
     """
     guard = a_guard(7, 8, "hog.py", f"/x/{cgroup.PREFIX}7.8")
     begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
@@ -303,8 +303,8 @@ def test_no_look_waits_for_a_supervisor_that_is_being_started(monkeypatch):
 
 @pytest.fixture
 def crowd(monkeypatch):
-    """Forty tasks and a guard that contains the last of them; waiting for the kernel fails the
-    test.
+    """
+    Forty tasks and a guard that contains the last of them; waiting for the kernel fails the test.
     """
     tasks = [task(pid, f"fit{pid}.py", workers=(pid + 1,)) for pid in range(1000, 1080, 2)]
     inside = {tasks[-1].key.pid: f"/x/{cgroup.PREFIX}7-8/below"}

@@ -214,8 +214,8 @@ def test_a_daemon_starts_with_keys_of_an_earlier_version_and_shows_their_new_nam
 
 
 def test_a_bad_reload_keeps_what_was(world):
-    """The client gets the error, the status shows it until it is fixed, and nothing else
-    changes.
+    """
+    The client gets the error, the status shows it until it is fixed, and nothing else changes.
     """
     world.config.write_text("[stages]\nwarn_s = 50\n")
     client = world.start()

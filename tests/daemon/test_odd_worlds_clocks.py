@@ -74,8 +74,8 @@ def ticks(world) -> int:
 
 
 def test_no_jump_of_a_clock_stops_the_looks_or_raises_an_alarm(world, tmp_path):
-    """The wall clock forward and back, a night asleep, a minute without a sample: no
-    false alarm.
+    """
+    The wall clock forward and back, a night asleep, a minute without a sample: no false alarm.
     """
     world.config.write_text(NOTICES)
     shim = Shim(tmp_path)

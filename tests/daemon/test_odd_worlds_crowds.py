@@ -41,8 +41,8 @@ def daemon_status(world) -> dict:
 
 
 def test_a_fork_bomb_of_short_lived_pythons_leaves_no_descriptor_and_stops_no_look(world):
-    """Most are gone before the next sample: sampling continues, and all descriptors are
-    returned.
+    """
+    Most are gone before the next sample: sampling continues, and all descriptors are returned.
     """
     world.start()
     pid = world.process.pid

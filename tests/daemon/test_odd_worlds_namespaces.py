@@ -146,8 +146,8 @@ USER = ["setpriv", "--reuid=1000", "--regid=1000", "--clear-groups"]
 
 @pytest.fixture
 def users_world(world):
-    """A world of another user, in a folder that this user may enter: pytest's folders belong to
-    root.
+    """
+    A world of another user, in a folder that this user may enter: pytest's folders belong to root.
     """
     folder = Path(tempfile.mkdtemp(prefix="watchdog-user-"))
     world = type(world)(folder)

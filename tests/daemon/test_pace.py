@@ -54,8 +54,8 @@ def test_a_look_that_takes_long_to_compute_makes_them_rarer(pace, clock):
 
 
 def test_a_look_is_fresh_for_an_interval_after_its_end(pace, clock):
-    """Also a sample that takes longer than an interval: otherwise no request would ever be
-    answered.
+    """
+    Also a sample that takes longer than an interval: otherwise no request would ever be answered.
     """
     assert not pace.is_fresh
     pace.started()

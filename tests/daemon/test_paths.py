@@ -1,4 +1,5 @@
-"""The number of modules between a reading and its notification, and a request and its rescue.
+"""
+The number of modules between a reading and its notification, and a request and its rescue.
 
 A newcomer who follows one of them reads only these modules. Modules that do a part of the work
 count, and so does each on the call stack between two of them. Shared leaves do not count: `base`,

@@ -1,4 +1,4 @@
-"""Guards need memory groups that can be written: root, or a delegated group."""
+"""Guards need writable memory groups: root, or a delegated group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from guard_desk import MEMORY, Desk, own_group
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
-    """A desk that is cleared afterwards, whatever happened."""
+    """A desk that is cleaned up after the test, even if the test fails."""
     if not os.access(f"{MEMORY}{own_group()}/cgroup.procs", os.W_OK):
         pytest.skip("no cgroup v1 memory hierarchy that can be written")
     found = Desk(tmp_path)

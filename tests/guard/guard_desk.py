@@ -1,4 +1,4 @@
-"""Programs in real guards: started, watched by their records, and put away whatever happens."""
+"""Programs in real guards: start them, read their records, and end them after the test."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ while len(held) < total:
         time.sleep(max(0.0, len(held) / mib_per_s - (time.monotonic() - began)))
 print("all of it", flush=True)
 """
-# Forks without end, each of which holds 2 MiB.
+# Endless forks, each of which holds 2 MiB.
 STORM = """
 import os, time
 while True:
@@ -45,7 +45,7 @@ while True:
 
 
 class Desk:
-    """A runtime folder of its own, and every program that was started with it."""
+    """A separate runtime folder, and every program that was started with it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -68,8 +68,9 @@ class Desk:
         **more: Any,
     ) -> subprocess.Popen[str]:
         """
-        `watchdog exec OPTIONS -- WORDS`, in an enclosing group if one is given; `front`: what
-        becomes that command.
+        Start `watchdog exec OPTIONS -- WORDS`, in an enclosing group if given.
+
+        `front` is a command that ends by executing the watchdog command.
         """
         argv = [*front, *WATCHDOG, "exec", *options, "--", *words]
         if group is not None:
@@ -97,12 +98,12 @@ class Desk:
         options: tuple[str, ...] = (),
         **more: Any,
     ) -> subprocess.Popen[str]:
-        """A program without an agent that takes `total` MiB at `rate` MiB/s (0: at once)."""
+        """Start a program without an agent that takes `total` MiB at `rate` MiB/s (0: at once)."""
         words = (sys.executable, "-S", "-c", HOG, str(total), str(rate))
         return self.start(*words, options=("--limit", limit, *options), **more)
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Another watchdog command."""
+        """Run another watchdog command."""
         return subprocess.run(
             [*WATCHDOG, *words],
             env=self.env,
@@ -113,7 +114,7 @@ class Desk:
         )
 
     def record(self, process: subprocess.Popen[str]) -> dict[str, Any] | None:
-        """What the supervisor has written down of a program's guard."""
+        """The supervisor's record of a program's guard."""
         with suppress(OSError, ValueError):
             for path in (self.folder / "run" / "guard").glob(f"{process.pid}.*/guard.json"):
                 return dict(json.loads(path.read_text()))
@@ -126,7 +127,7 @@ class Desk:
         )
 
     def stage(self, process: subprocess.Popen[str], *stages: str) -> dict[str, Any]:
-        """Wait until a guard is in one of these stages; its record."""
+        """Wait until a guard is in one of these states; return its record."""
 
         def read() -> dict[str, Any] | None:
             record = self.record(process)
@@ -135,18 +136,18 @@ class Desk:
         return dict(self.until(read, f"never {stages}: {self.record(process)}"))
 
     def line(self, process: subprocess.Popen[str]) -> str:
-        """The next line that a program writes."""
+        """The next line of a program's output."""
         assert process.stdout is not None
         ready = select.select([process.stdout], [], [], PATIENCE_S)[0]
         assert ready, process.said()  # type: ignore[attr-defined]
         return process.stdout.readline()
 
     def end(self, process: subprocess.Popen[str]) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for the program's end; return the exit code."""
         return process.wait(PATIENCE_S)
 
     def group(self, limit_mib: int) -> str:
-        """A limited group for guards to be in, as a container has one."""
+        """Create a limited group around the guards, as a container has one."""
         path = f"{MEMORY}{own_group()}/watchdog-test-{os.getpid()}-{len(self._groups)}"
         os.mkdir(path)
         self._groups.append(path)
@@ -155,7 +156,7 @@ class Desk:
         return path
 
     def close(self) -> None:
-        """Nobody is left, frozen or not, and no group."""
+        """End every program, frozen or not, and remove the groups."""
         for process in self._processes:
             record = self.record(process) or {}
             folders = {guard_folder(process.pid, "memory"), record.get("group")} - {None}

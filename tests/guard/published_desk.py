@@ -1,4 +1,4 @@
-"""A training in a process of its own that publishes itself, seen from outside."""
+"""A training in a separate process that publishes its state, seen from outside."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEADLINE_S = 120.0
 
 
 class Training:
-    """One run of a program of `programs/`; a context manager that leaves nothing behind."""
+    """One run of a program of `programs/`; a context manager that ends it."""
 
     def __init__(self, program, rescues, pages, *words, guard=True):
         self.rescues = str(rescues)
@@ -48,7 +48,7 @@ class Training:
         self.process.stdout.close()
 
     def asked(self):
-        """Have it publish after every batch, as where a limit is near."""
+        """Make it publish after every batch, as it does near a limit."""
         end = time.monotonic() + DEADLINE_S
         while not os.path.exists(self.page):
             assert self.process.poll() is None, "it ended before it opened a page"
@@ -60,7 +60,7 @@ class Training:
         return self
 
     def line(self, begin="", deadline_s=DEADLINE_S):
-        """The next line of its output that begins so."""
+        """The next line of its output that starts with `begin`."""
         end = time.monotonic() + deadline_s
         while True:
             line, found, rest = self._waiting.partition(b"\n")
@@ -77,7 +77,7 @@ class Training:
                 self._waiting += more
 
     def lines_to(self, begin):
-        """Every line up to the one that begins so, and that one."""
+        """Every line up to and including the one that starts with `begin`."""
         while True:
             line = self.line()
             yield line
@@ -85,7 +85,7 @@ class Training:
                 return
 
     def stop(self):
-        """Stop it, and wait until it stands."""
+        """Stop it, and wait until it has stopped."""
         os.kill(self.pid, signal.SIGSTOP)
         end = time.monotonic() + 10
         while True:
@@ -108,7 +108,7 @@ class Training:
             time.sleep(0.02)
 
     def go_on(self, place=None):
-        """Let it go on, and leave the place where it stands by itself."""
+        """Resume it, and let it leave the place where it waits."""
         if place is not None:
             Path(f"{self.rescues}.{place}").touch()
         os.kill(self.pid, signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""Trainings that can do nothing for themselves, copied from outside while they stand still."""
+"""Trainings that cannot act themselves, copied from outside while they are stopped."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ TORCH = pytest.param("published_torch.py", marks=pytest.mark.torch, id="torch")
 
 @pytest.fixture
 def pages():
-    """A folder in memory."""
+    """A folder on tmpfs."""
     where = tempfile.mkdtemp(prefix="watchdog-test-", dir="/dev/shm")
     yield Path(where)
     shutil.rmtree(where)
 
 
 def described(folder):
-    """A rescue's description without its times, and without what is looked at now and then."""
+    """
+    A rescue's description without its times and without the graph, which is not always recorded.
+    """
     text = json.loads((Path(folder) / "rescue.json").read_text())["rescue"]
     del text["created_unix_s"]
     text["identity"].pop("graph", None)
@@ -41,7 +43,7 @@ def described(folder):
 
 
 def checksum(folder):
-    """As `stages.checksum` has it, of a rescue on disk."""
+    """The checksum of a rescue on disk, computed as in `stages.checksum`."""
     loaded = LoadedRescue(folder)
     loaded.verify()
     found = 0
@@ -52,7 +54,9 @@ def checksum(folder):
 
 
 class Uninterrupted(dict):
-    """What each program says at its end; one whose end no test has seen yet is run for it."""
+    """
+    The last line of each uninterrupted program; a program is run if its line is not known yet.
+    """
 
     def __missing__(self, program):
         folders = [tempfile.mkdtemp(prefix="watchdog-test-", dir=at) for at in (None, "/dev/shm")]
@@ -67,7 +71,7 @@ class Uninterrupted(dict):
 
 @pytest.fixture(scope="module")
 def uninterrupted():
-    """By program, for all of these tests."""
+    """The last lines by program, shared by these tests."""
     return Uninterrupted()
 
 
@@ -75,7 +79,7 @@ def uninterrupted():
 def test_frozen_at_any_moment_it_is_a_state_of_some_step_or_refused(
     program, tmp_path, pages, uninterrupted
 ):
-    """Random moments: each copy is what the training was at the step that it names."""
+    """At random moments, each copy equals the training's state at the step that it names."""
     moments = random.Random(7)
     copied, refused, known = {}, 0, {}
 
@@ -112,8 +116,10 @@ def test_a_copy_is_what_the_training_would_have_written_and_it_goes_on_from_ther
     program, tmp_path, pages, uninterrupted
 ):
     """
-    Byte for byte, and its description but for the time. A step that has begun to change the
-    weights is refused. Copied inside another step, killed and run again: the same numbers.
+    A copy and its description equal the training's own rescue, except for the time.
+
+    A step that has started to change the weights is refused. A training that was copied in a later
+    step, killed and restarted gives the same numbers.
     """
     rescues = tmp_path / "rescues"
     last = "forward=57" if "torch" in program else "data=57"

@@ -1,4 +1,4 @@
-"""Where a supervisor hears requests: nobody who is silent holds up another, or the supervisor."""
+"""The supervisor's request socket: a silent client delays neither the others nor the supervisor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a socket with a
 
 
 class Loop:
-    """As a supervisor: waits for descriptors, in the test's own thread."""
+    """A stand-in for the supervisor's loop: waits for descriptors in the test's thread."""
 
     def __init__(self):
         self.handlers = {}
@@ -33,7 +33,7 @@ class Loop:
             self._poll.unregister(fd)
 
     def turn(self, wait_s=0.0):
-        """Whether anybody said anything."""
+        """Handle what is ready; return whether anything was."""
         ready = self._poll.poll(wait_s * 1000)
         for fd, _ in ready:
             if fd in self.handlers:
@@ -47,7 +47,7 @@ class Loop:
 
 @pytest.fixture
 def desk(tmp_path):
-    """A loop, the path that is listened at, and the requests that were carried out."""
+    """A loop, the socket's path, and the requests that were carried out."""
 
     def carry_out(request):
         if request.get("refuse"):
@@ -63,7 +63,7 @@ def desk(tmp_path):
 
 
 def ask(loop, path, request):
-    """What the supervisor answers, or why not."""
+    """The supervisor's answer, or its error."""
     said = []
 
     def asks():
@@ -80,7 +80,7 @@ def ask(loop, path, request):
 
 
 def test_a_request_is_answered_beside_clients_that_say_nothing(desk):
-    """Nothing is waited for: neither eight that are silent, nor one that stops in a word."""
+    """Neither eight silent clients nor one that stops in mid-line block the listener."""
     loop, path, carried = desk
     silent = [transport.connect(path, 10) for _ in range(8)]
     silent[0].sendall(b'{"limit')
@@ -98,7 +98,7 @@ def test_a_request_is_answered_beside_clients_that_say_nothing(desk):
 
 
 def test_the_silent_ones_are_few_and_give_way(desk):
-    """However many come: the oldest goes, and whoever ends is forgotten at once."""
+    """The oldest silent client is dropped, and a client that disconnects is removed at once."""
     loop, path, _ = desk
     crowd = []
     for _ in range(40):
@@ -117,7 +117,7 @@ def test_the_silent_ones_are_few_and_give_way(desk):
 
 
 def test_what_is_no_wish_is_told_so(desk):
-    """Not JSON, no object, too long, cut off."""
+    """Not JSON, not an object, too long, truncated."""
     loop, path, carried = desk
     for line in (b"x\n", b"[1]\n", b"[" * 5000, b'{"end": tr', b"\xff\n"):
         with transport.connect(path, 10) as client:

@@ -1,4 +1,4 @@
-"""The daemon and the guards: shown, told of, changed on request, and left alone by the policy."""
+"""The daemon and guards: shown, reported, changed on request, and never paused by the policy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROGRAMS = Path(__file__).parents[1] / "e2e" / "programs"
 
 @contextlib.contextmanager
 def running(desk, config: str = "") -> Iterator[Client]:
-    """A daemon beside the programs of the desk; `config` goes on after [notify]."""
+    """A daemon for the programs of the desk; `config` is appended to [notify]."""
     (desk.folder / "config.toml").write_text(
         "[actions]\npause = false\n[notify]\ndesktop = false\n" + config
     )
@@ -56,7 +56,7 @@ def running(desk, config: str = "") -> Iterator[Client]:
 
 @pytest.fixture
 def daemon(desk) -> Iterator[Client]:
-    """One for the whole test."""
+    """One daemon for the whole test."""
     with running(desk) as client:
         yield client
 
@@ -96,7 +96,7 @@ def test_a_held_task_is_shown_told_of_and_let_go_through_the_daemon(desk, daemon
     )
     assert "At that limit it is stopped and not killed" in text
     assert str(hog.pid) in history[0]["text"]
-    # Neither stopped nor woken: it would take that signal later, when nobody expects it.
+    # It is neither paused nor resumed, because it would take that signal much later.
     for said in (*refused, asked["detail"]):
         assert "was stopped there" in said
         assert f"watchdog limit {hog.pid}" in said
@@ -105,13 +105,13 @@ def test_a_held_task_is_shown_told_of_and_let_go_through_the_daemon(desk, daemon
 
 
 def outcome_entries(client, of: str) -> list[dict]:
-    """What became of the notifications of this kind."""
+    """The outcomes of notifications of this kind."""
     found = client.call("history", kinds=["outcome"], limit=50)["entries"]
     return [entry for entry in found if entry["decision_kind"] == of]
 
 
 def outcomes(client, of: str) -> list[str]:
-    """Details of what became of the notifications of this kind."""
+    """The details of the outcomes of notifications of this kind."""
     return [entry["detail"] for entry in outcome_entries(client, of)]
 
 
@@ -123,7 +123,7 @@ def outcomes(client, of: str) -> list[str]:
     ],
 )
 def test_notifications_of_a_guard_obey_quiet_hours_and_rules(desk, config, held, calm):
-    """A critical one comes through quiet hours. Each has an outcome in the history."""
+    """A critical notice passes quiet hours. Each notice has an outcome in the history."""
     hog = desk.hog(200, 0, options=("--no-refuse",))
     with running(desk, config) as client:
         desk.stage(hog, "stopped")
@@ -146,7 +146,7 @@ NONSENSE = (
 
 
 def test_what_makes_no_sense_is_refused_and_changes_nothing(desk, daemon):
-    """By the daemon, or by the supervisor."""
+    """The daemon or the supervisor refuses it."""
     program = desk.start(sys.executable, "-c", "input()", options=("--limit", "200M"), stdin=-1)
     task = desk.until(lambda: shown(daemon, program), "not shown")
 
@@ -158,12 +158,12 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(desk, daemon):
 
 
 def test_the_daemon_starts_a_supervisor_when_both_processes_are_killed_at_one_blow(desk, daemon):
-    """Held as before, and let go by its limit: nobody is held for ever, or killed for it."""
+    """The program stays stopped at its limit; a higher limit resumes it, and nothing kills it."""
     hog = desk.hog(300, 0, options=("--no-refuse",))
     record = desk.stage(hog, "stopped")
     desk.until(lambda: shown(daemon, hog), "not shown")
     record = desk.record(hog)
-    os.kill(record["standby_pid"], signal.SIGSTOP)  # so that it cannot be quicker
+    os.kill(record["standby_pid"], signal.SIGSTOP)  # so that the standby cannot take over
     os.kill(record["supervisor_pid"], signal.SIGKILL)
     os.kill(record["standby_pid"], signal.SIGKILL)
 
@@ -177,7 +177,7 @@ def test_the_daemon_starts_a_supervisor_when_both_processes_are_killed_at_one_bl
 
 
 def test_a_daemon_that_is_killed_leaves_held_what_is_held(desk, daemon):
-    """Its supervisor goes on by itself; the next daemon shows the guard, and lets it go."""
+    """The supervisor keeps running; the next daemon shows the guard, and can raise its limit."""
     hog = desk.hog(200, 0, options=("--no-refuse",))
     held = desk.stage(hog, "stopped")
     desk.until(lambda: (shown(daemon, hog) or {}).get("state") == "stopped", "not shown")
@@ -196,7 +196,7 @@ def test_a_daemon_that_is_killed_leaves_held_what_is_held(desk, daemon):
 
 
 def test_a_supervisor_that_stands_still_holds_up_nobody_but_who_asked_it(desk, daemon):
-    """The daemon answers others while it waits, and answers when the supervisor goes on."""
+    """The daemon answers other clients meanwhile, and this one when the supervisor continues."""
     program = desk.start(sys.executable, "-c", "input()", options=("--limit", "200M"), stdin=-1)
     task = desk.until(lambda: shown(daemon, program), "not shown")
     record = desk.record(program)
@@ -212,7 +212,7 @@ def test_a_supervisor_that_stands_still_holds_up_nobody_but_who_asked_it(desk, d
             asked.sendall(encode(jsonrpc.request(1, "hello", {"protocol": 2, "role": "cli"})))
             asked.recv(65536)
             asked.sendall(encode(jsonrpc.request(2, "guard.limit", request)))
-            for _ in range(3):  # at the latest with the second it has read that
+            for _ in range(3):  # it has read the request by the second of these at the latest
                 daemon.call("status", reply_timeout_s=60)
 
             waits = not select.select([asked], [], [], 0)[0]
@@ -229,7 +229,9 @@ def test_a_supervisor_that_stands_still_holds_up_nobody_but_who_asked_it(desk, d
 
 @pytest.mark.tensorflow
 def test_a_loop_that_nobody_can_copy_saves_itself_at_the_limit(desk, daemon):
-    """Found by itself: with the reserve it comes to its next boundary, where the agent saves."""
+    """
+    The agent finds the loop; the reserve takes it to its next boundary, where the agent saves.
+    """
     pytest.importorskip("tensorflow")
     shutil.copytree(PROGRAMS, desk.folder / "programs")
     out = desk.folder / "out.csv"

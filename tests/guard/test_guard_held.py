@@ -1,4 +1,6 @@
-"""At the limit of a real guard (cgroup v1): held, never killed, and always with a way out."""
+"""
+Programs at the limit of a real guard (cgroup v1): stopped, never killed, always with a way out.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ sys.stdin.readline()
 
 @pytest.mark.parametrize("rate", [0, 500])
 def test_a_program_at_its_limit_is_held_and_goes_on_when_the_limit_is_raised(desk, rate):
-    """As if nothing had happened: it ends with all that it wanted, and with its exit code."""
+    """It finishes its work and returns its exit code as usual."""
     hog = desk.hog(200, rate, options=("--no-refuse",))
 
     held = desk.stage(hog, "stopped")
@@ -46,7 +48,7 @@ def test_a_program_at_its_limit_is_held_and_goes_on_when_the_limit_is_raised(des
 
 
 def test_a_slow_leak_is_held_when_it_comes_to_the_limit(desk):
-    """No event is missed where memory grows a page at a time; nobody is killed."""
+    """A slow growth by single pages triggers the stop too; nothing is killed."""
     hog = desk.hog(400, 40, limit="60M")
 
     record = desk.stage(hog, "stopped")
@@ -56,7 +58,7 @@ def test_a_slow_leak_is_held_when_it_comes_to_the_limit(desk):
 
 
 def test_one_array_of_three_times_the_limit_is_refused_and_the_program_lives(desk):
-    """It never even begins to fill it: a MemoryError at once, and nothing is held."""
+    """A MemoryError comes at once; no memory is filled and nothing is stopped."""
     program = desk.start(
         sys.executable, "-S", "-c", JUMP, options=("--limit", "100M", "--reserve", "64M"), stdin=-1
     )
@@ -68,7 +70,7 @@ def test_one_array_of_three_times_the_limit_is_refused_and_the_program_lives(des
 
 
 def test_without_refusing_the_same_array_is_held_while_it_is_filled(desk):
-    """Memory that is reserved already cannot be refused; it is held, and can be let go."""
+    """Memory that is already reserved cannot be refused; the program stops, and can be resumed."""
     program = desk.start(
         sys.executable, "-S", "-c", "bytearray(b'x') * (300 << 20)",
         options=("--limit", "100M", "--no-refuse"),
@@ -82,7 +84,7 @@ def test_without_refusing_the_same_array_is_held_while_it_is_filled(desk):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_that_ends_gets_through_to_a_program_that_is_held(desk, number):
-    """Ctrl-C and kill work: nobody has to know what a guard is to get rid of a program."""
+    """Ctrl-C and kill work: the user need not know what a guard is."""
     hog = desk.hog(300, 0, options=("--no-refuse",))
     desk.stage(hog, "stopped")
 
@@ -92,7 +94,7 @@ def test_a_signal_that_ends_gets_through_to_a_program_that_is_held(desk, number)
 
 
 def test_ctrl_c_ends_what_needs_more_than_the_reserve_to_end(desk):
-    """An array that is being filled does not listen: the reserve is its last chance."""
+    """Python does not handle a signal while it fills an array: the reserve is its last chance."""
     program = desk.start(
         sys.executable, "-S", "-c", "bytearray(b'x') * (900 << 20)",
         options=("--limit", "100M", "--reserve", "16M", "--no-refuse"),
@@ -105,7 +107,7 @@ def test_ctrl_c_ends_what_needs_more_than_the_reserve_to_end(desk):
 
 
 def test_limit_ends_what_is_held(desk):
-    """With what it says on the terminal."""
+    """The terminal shows the reason."""
     hog = desk.hog(300, 0, options=("--no-refuse",))
     desk.stage(hog, "stopped")
 
@@ -117,7 +119,7 @@ def test_limit_ends_what_is_held(desk):
 
 
 def test_a_pause_of_the_daemons_and_its_end_leave_stopped_what_is_stopped(desk):
-    """The machine's memory nears its end as well: it runs no further than its limit."""
+    """When the machine's memory is short as well, the resume must not carry it beyond its limit."""
     hog = desk.hog(300, 0, options=("--no-refuse",))
     desk.stage(hog, "stopped")
     found = read_stat(hog.pid)
@@ -134,7 +136,7 @@ def test_a_pause_of_the_daemons_and_its_end_leave_stopped_what_is_stopped(desk):
 
 
 def test_a_shell_is_told_that_it_was_stopped_and_fg_meets_the_limit_again(desk):
-    """The prompt comes back by itself; SIGCONT, as fg sends it, loses nothing."""
+    """The shell shows its prompt; a SIGCONT from fg loses nothing."""
     hog = desk.hog(200, 0, limit="60M", options=("--no-refuse",))
 
     for _ in range(2):
@@ -152,7 +154,7 @@ def test_a_shell_is_told_that_it_was_stopped_and_fg_meets_the_limit_again(desk):
 
 
 def test_what_is_ended_by_a_shell_as_a_stopped_job_ends(desk):
-    """As `kill %1` does it: SIGTERM, then SIGCONT."""
+    """`kill %1` sends SIGTERM, then SIGCONT."""
     hog = desk.hog(200, 0, limit="60M", options=("--no-refuse",))
     desk.stage(hog, "stopped")
 
@@ -163,7 +165,7 @@ def test_what_is_ended_by_a_shell_as_a_stopped_job_ends(desk):
 
 
 def test_who_takes_no_sigstop_is_frozen_instead_and_goes_on_with_more(desk):
-    """PID 1 of a container: the kernel drops the signal, and nobody runs beyond the limit."""
+    """The kernel drops SIGSTOP for PID 1 of a container: a freeze keeps it at its limit."""
     alone = ("unshare", "--fork", "--pid", "--mount-proc")
     if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no PID namespace of its own can be had here")
@@ -186,7 +188,7 @@ def test_who_takes_no_sigstop_is_frozen_instead_and_goes_on_with_more(desk):
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_runuser_that_stops_with_its_command_continues_with_it(desk, depth):
-    """su and sudo do so, too: a script that waits for one of them would wait for ever."""
+    """su and sudo also stop: a script that waits for one of them must not wait for ever."""
     front = ("runuser", "-u", "root", "--") * depth
     hog = desk.hog(200, 0, limit="60M", options=("--no-refuse",), front=front)
 
@@ -199,7 +201,7 @@ def test_runuser_that_stops_with_its_command_continues_with_it(desk, depth):
 
 
 def first_stopped(desk):
-    """The record of a guard whose program is stopped, whatever its pid here."""
+    """The record of a guard whose program is stopped, whatever its pid in this namespace."""
     for path in (desk.folder / "run" / "guard").glob("*/guard.json"):
         record = json.loads(path.read_text())
         if record["state"] == "stopped":
@@ -208,14 +210,14 @@ def first_stopped(desk):
 
 
 def was_stopped(pid: int) -> bool:
-    """Whether the parent was told that its child has stopped, as a shell is."""
+    """Whether the parent learns that its child has stopped, as a shell does."""
     found, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
     return bool(found) and os.WIFSTOPPED(status)
 
 
 @pytest.mark.parametrize(("choice", "ends_with"), [("end", -signal.SIGTERM), ("go-on", 0)])
 def test_what_was_chosen_beforehand_is_done_at_the_limit(desk, choice, ends_with):
-    """Nobody has to be there."""
+    """No user has to be present."""
     hog = desk.hog(200, 0, options=("--no-refuse", "--at-limit", choice))
 
     assert ends_with == desk.end(hog)
@@ -223,7 +225,7 @@ def test_what_was_chosen_beforehand_is_done_at_the_limit(desk, choice, ends_with
 
 @pytest.mark.parametrize("wanted", [(), ("--go-on",)])
 def test_without_a_limit_nothing_is_refused_either(desk, wanted):
-    """What fitted the limit beforehand was a limit, too."""
+    """The limit on reservations that came with the memory limit must go too."""
     options = () if wanted else ("--at-limit", "go-on")
     hog = desk.hog(300, 0, limit="60M", options=("--reserve", "32M", *options))
     if wanted:
@@ -236,7 +238,7 @@ def test_without_a_limit_nothing_is_refused_either(desk, wanted):
 
 
 def test_a_limit_that_the_machine_does_not_have_is_told_at_the_start(desk):
-    """Nobody relies on a guard that will not open."""
+    """The user must not rely on a guard that cannot act."""
     much = desk.hog(1, limit="900T")
     little = desk.hog(1, limit="60M")
 
@@ -246,17 +248,17 @@ def test_a_limit_that_the_machine_does_not_have_is_told_at_the_start(desk):
 
 
 def test_refusing_makes_a_memory_error_of_what_does_not_fit(desk):
-    """The program hears of it from its own allocation and can end as it likes."""
+    """The program gets an error from its own allocation and can end as it likes."""
     hog = desk.hog(400, 0, options=("--no-refuse", "--at-limit", "refuse"))
 
     code = desk.end(hog)
 
-    # Without a limit on reservations nothing can be refused: what is left is the end.
+    # Without a limit on reservations nothing can be refused, so the guard ends it.
     assert code in (-signal.SIGTERM, -signal.SIGKILL)
 
 
 def test_a_refusal_at_the_limit_is_a_memory_error(desk):
-    """With reservations followed, as is usual."""
+    """Reservations are limited, which is the default."""
     hog = desk.hog(400, 0, options=("--at-limit", "refuse"))
 
     assert 1 == desk.end(hog)
@@ -264,7 +266,7 @@ def test_a_refusal_at_the_limit_is_a_memory_error(desk):
 
 
 def test_nobody_waits_for_ever_where_a_time_was_set(desk):
-    """`--hold-for`: then it ends."""
+    """After `--hold-for` the guard ends the program."""
     hog = desk.hog(300, 0, options=("--no-refuse", "--hold-for", "300ms"))
 
     assert -signal.SIGTERM == desk.end(hog)
@@ -272,7 +274,7 @@ def test_nobody_waits_for_ever_where_a_time_was_set(desk):
 
 
 def test_a_flood_of_page_cache_holds_nobody(desk):
-    """The kernel gives cache back by itself: a program that reads and writes files runs through."""
+    """The kernel reclaims the cache: a program that reads and writes files is not stopped."""
     code = f"""
 block = b"x" * (1 << 20)
 with open({str(desk.folder / "flood")!r}, "wb") as file:
@@ -287,7 +289,7 @@ print("through", flush=True)
 
 
 def test_a_tmpfs_that_fills_up_is_an_error_of_the_program_or_held_never_a_kill(desk):
-    """Files in memory cannot be given back; writing them fails, touching them waits."""
+    """Files in memory cannot be reclaimed; writing them fails, touching them waits."""
     path = f"/dev/shm/watchdog-test-{os.getpid()}"
     code = f"""
 import mmap, os, sys
@@ -308,14 +310,14 @@ sys.exit(5)
             ),
             "neither ended nor held",
         )
-        # Python itself may fail to say what failed, and ends: nobody has killed it.
+        # Python itself may fail to report the error, and exit: it was not killed.
         assert program.poll() in (None, 1, 5), program.said()
     finally:
         Path(path).unlink(missing_ok=True)
 
 
 def test_a_storm_of_forks_stands_still_as_a_whole_and_can_be_ended(desk):
-    """Everyone in it, at one blow."""
+    """All its processes stop together."""
     words = (sys.executable, "-S", "-c", STORM)
     storm = desk.start(*words, options=("--limit", "120M", "--no-refuse"))
 
@@ -333,7 +335,7 @@ def test_a_storm_of_forks_stands_still_as_a_whole_and_can_be_ended(desk):
 
 
 def test_a_limit_is_lowered_and_raised_while_the_program_runs(desk):
-    """Lowered below what it holds it is held at its next page; raised, it goes on."""
+    """Below its usage it stops at its next page; after the raise it continues."""
     program = desk.start(
         sys.executable, "-S", "-u", "-c",
         "a = bytearray(b'x') * (60 << 20); print(1); input(); b = a[: 5 << 20]; print(2)",
@@ -352,7 +354,7 @@ def test_a_limit_is_lowered_and_raised_while_the_program_runs(desk):
 
 
 def test_ctrl_z_and_fg_work_in_a_guard(desk):
-    """Job control is between the program and its shell."""
+    """Job control works between the program and its shell."""
     program = desk.start("sleep", "30", options=("--limit", "100M"))
     desk.until(lambda: desk.record(program), "no guard")
 
@@ -378,7 +380,7 @@ def test_exec_within_a_guard_makes_no_second_one(desk):
 
 
 def test_in_a_limited_container_the_limit_leaves_room_for_the_reserve(desk):
-    """Without --limit: what the tightest group around has, less margin and reserve."""
+    """Without --limit: the tightest enclosing group's memory, less margin and reserve."""
     group = desk.group(400)
 
     program = desk.start("sleep", "30", options=("--reserve", "64M"), group=group)
@@ -390,7 +392,9 @@ def test_in_a_limited_container_the_limit_leaves_room_for_the_reserve(desk):
 
 
 def test_two_that_race_in_one_container_are_both_alive_and_one_waits_for_the_other(desk):
-    """The container's limit kills nobody; when one has ended, the other goes on by itself."""
+    """
+    The container's limit kills neither; when one has ended, the other continues automatically.
+    """
     group = desk.group(540)
     words = (sys.executable, "-S", "-c", HOLDING, "230")
     options = ("--reserve", "32M", "--no-refuse")

@@ -1,4 +1,4 @@
-"""A Jupyter kernel under a guard: a jump is an error in one cell, and the variables live."""
+"""A Jupyter kernel under a guard: a jump is an error in one cell, and the variables stay."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def kernel(desk, name):
 
 
 def run(client, code):
-    """What a cell prints, or the name of its error."""
+    """The output of a cell, or the name of its error."""
     said = []
 
     def hear(message):
@@ -57,7 +57,9 @@ def run(client, code):
 
 
 def test_a_kernel_that_jumps_lives_on_with_its_variables(desk):
-    """`watchdog exec --kernel`: made, chosen, jumped in, and taken away exactly."""
+    """
+    `watchdog exec --kernel` creates a kernel, whose guard refuses a jump, and removes it cleanly.
+    """
     made = watchdog(desk, "exec", "--kernel", "--limit", "400M")
     spec = desk.folder / "jupyter" / "kernels" / "python3-guarded"
     argv = json.loads((spec / "kernel.json").read_text())["argv"]
@@ -75,13 +77,13 @@ def test_a_kernel_that_jumps_lives_on_with_its_variables(desk):
     assert ("MemoryError", "499500\n") == (jump, after)
     assert 0 == undone.returncode
     assert not spec.exists()
-    # What its guards were stays: `watchdog explain` tells of them.
+    # The records of its guards stay, because `watchdog explain` uses them.
     left = [path for path in Path(desk.folder / "state").rglob("*") if path.is_file()]
     assert ["guards"] == [path.parent.name for path in left]
 
 
 def test_a_kernel_that_is_held_goes_on_where_it_was_with_more(desk):
-    """Memory that is being filled cannot be refused: the cell waits, and then it is done."""
+    """Memory that is being filled cannot be refused: the cell waits, and then finishes."""
     watchdog(desk, "exec", "--kernel", "--limit", "250M", "--no-refuse")
     with kernel(desk, "python3-guarded") as client:
         run(client, "kept = 41")

@@ -1,4 +1,4 @@
-"""What became of a program under a guard, told later: by the daemon, and where none runs."""
+"""The end of a program under a guard, reported later: by the daemon, and without one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ GROUP = "/sys/fs/cgroup/memory/watchdog-guard-4711-99"
 
 @pytest.fixture
 def places(tmp_path, monkeypatch):
-    """Folders of this test's own."""
+    """The folders of this test."""
     monkeypatch.setenv("WATCHDOG_RUNTIME_DIR", str(tmp_path / "run"))
     monkeypatch.setenv("WATCHDOG_STATE_DIR", str(tmp_path / "state"))
     return tmp_path
@@ -64,7 +64,7 @@ def a_guard(**more) -> GuardRecord:
 
 
 def written(places, **more) -> GuardRecord:
-    """A guard whose group is there, as its supervisor has written it down."""
+    """A guard whose group exists, with its supervisor's record."""
     group = places / "watchdog-guard-4711-99"
     group.mkdir()
     guard = a_guard(group=str(group), **more)
@@ -74,12 +74,12 @@ def written(places, **more) -> GuardRecord:
 
 
 def past(**more) -> None:
-    """A guard that is over, as its supervisor has left it."""
+    """A guard that has ended, as its supervisor left it."""
     a_guard(**more).remove()
 
 
 def test_what_the_guard_ended_is_told_exactly_and_not_as_a_kill(places):
-    """Whatever signal or status it took; not told twice, and always written down."""
+    """Whatever signal or status it had; it is always recorded, and causes no second notice."""
     past(state="ending", because="that is what --at-limit end asks for")
     guard = guard_end(KEY, None)
 
@@ -97,7 +97,7 @@ def test_what_the_guard_ended_is_told_exactly_and_not_as_a_kill(places):
 
 
 def test_an_end_by_another_cause_under_a_guard_keeps_its_cause(places):
-    """A crash is a crash; a MemoryError is told with the limit that refused."""
+    """A crash is a crash; a MemoryError is reported with the limit that refused."""
     past()
     guard = guard_end(KEY, None)
     words = LastError(error="MemoryError", frames=("fit.py:3 in load",))
@@ -120,7 +120,7 @@ def test_an_end_by_another_cause_under_a_guard_keeps_its_cause(places):
 
 @pytest.mark.parametrize(("status", "refused"), [(256, True), (6, True), (0, False), (2, False)])
 def test_an_error_right_after_a_refusal_is_most_likely_that(places, status, refused):
-    """Though nobody has read which: a program without an agent, a library in C."""
+    """The error itself was not read: a program without an agent, or a library in C."""
     past(events=[GuardEvent(time.time() - 1, "refusing", "text")])
 
     cause = diagnose(ExitFacts(wait_status=status, guard=guard_end(KEY, None)))
@@ -130,7 +130,7 @@ def test_an_error_right_after_a_refusal_is_most_likely_that(places, status, refu
 
 
 def test_the_next_start_is_told_with_a_higher_limit_and_goes_on_from_the_copy(places):
-    """The rescue that was copied from outside is the one to go on from, where it is the newest."""
+    """The copied rescue is used if it is the newest."""
     rescue = CopiedRescue(4711, str(places), 145)
     past(state="ending", agents=1, saved=1, rescues=[rescue], saved_unix_s=50.0)
     guard = guard_end(KEY, None)
@@ -151,7 +151,7 @@ def test_the_next_start_is_told_with_a_higher_limit_and_goes_on_from_the_copy(pl
 def test_a_living_training_has_the_newer_of_its_own_rescue_and_the_copied_one(
     places, copied_unix_s, step
 ):
-    """As status, explain and the policy know it, before any end."""
+    """As status, explain and the policy know it while the training lives."""
     rescue = CopiedRescue(4711, str(places), 145)
     written(places, state="stopped", rescues=[rescue], saved_unix_s=copied_unix_s)
     guards = Guards(observer_of(), Log())
@@ -178,7 +178,7 @@ def test_a_living_training_has_the_newer_of_its_own_rescue_and_the_copied_one(
 def test_a_higher_limit_is_proposed_only_after_a_lack_of_memory(
     places, kind, follows_machine, limit
 ):
-    """What was ended by a signal starts again as it was started."""
+    """A program that ended by a signal starts again with the same limit."""
     past(follows_machine=follows_machine)
     facts = ExitFacts(guard=guard_end(KEY, None))
 
@@ -188,7 +188,7 @@ def test_a_higher_limit_is_proposed_only_after_a_lack_of_memory(
 
 
 def test_the_guard_of_what_was_started_in_one_is_found_by_its_group(places):
-    """A kernel below a server ends: the guard is the server's."""
+    """When a kernel below a server ends, its guard is the server's."""
     past(state="ending")
 
     assert guard_end(ProcessKey(5000, 3), None) is None
@@ -200,7 +200,7 @@ def test_the_guard_of_what_was_started_in_one_is_found_by_its_group(places):
 
 
 def test_only_the_newest_are_kept_and_what_is_no_record_is_passed_over(places):
-    """Nothing grows for ever, and a broken file breaks nothing."""
+    """The folder stays bounded, and a broken file causes no error."""
     for number in range(60):
         past(start_time=number)
     for name, text in (("1.2.json", "{"), ("3.4.json", json.dumps({"pid": "x"}))):
@@ -223,7 +223,7 @@ def test_only_the_newest_are_kept_and_what_is_no_record_is_passed_over(places):
     ],
 )
 def test_what_came_of_it_is_said_for_every_stage(stage, kinds, said):
-    """And nothing where nothing had happened."""
+    """Without an event there is no text."""
     guard = a_guard(state=stage)
     for kind in kinds:
         guard.note(kind, "text")
@@ -242,7 +242,7 @@ def test_what_came_of_it_is_said_for_every_stage(stage, kinds, said):
 def test_nobody_is_warned_of_a_limit_that_the_guard_has_met_and_told_of(
     places, stage, topic, too_late
 ):
-    """One notice, with the choices, and not a second one that says what may happen."""
+    """One notice with the choices is enough; a second one would only repeat the risk."""
     guard = written(places, state=stage)
     guards = Guards(observer_of(), Log())
     decision = SimpleNamespace(
@@ -256,7 +256,7 @@ def test_nobody_is_warned_of_a_limit_that_the_guard_has_met_and_told_of(
 
 @pytest.mark.parametrize(("stage", "high_mib"), [("finishing", 1056), ("running", 850)])
 def test_a_limit_and_the_next_one_have_the_same_figures_on_every_screen(places, stage, high_mib):
-    """While the reserve is given for a save, and where the look is older than the record."""
+    """Also during a save on the reserve, and with a sample that is older than the record."""
     automatic = stage == "running"
     folder = written(places, state=stage, used_bytes=700 * MIB, follows_machine=automatic).group
     info = ProcessInfo(KEY, 1, 1000, "ann", None, (), None, TaskKind.SCRIPT, "fit.py",
@@ -297,7 +297,7 @@ def test_a_limit_and_the_next_one_have_the_same_figures_on_every_screen(places, 
 def test_without_a_daemon_a_hold_and_its_end_are_known_to_status_explain_and_history(
     desk, monkeypatch
 ):
-    """The guard needs no daemon, and neither does who asks about it."""
+    """Neither the guard nor these commands need a daemon."""
     hog = desk.hog(300, 0, limit="60M", options=("--no-refuse",))
     desk.stage(hog, "stopped")
 
@@ -309,7 +309,7 @@ def test_without_a_daemon_a_hold_and_its_end_are_known_to_status_explain_and_his
         offline_status.explain_guards(str(hog.pid)),
     )
     (old,) = record.read_all()
-    old.used_bytes = 1  # as a supervisor has it that wrote it down some seconds ago
+    old.used_bytes = 1  # as a supervisor recorded it some seconds ago
     with monkeypatch.context() as earlier:
         earlier.setattr(record, "read_all", lambda: [old])
         (now,) = offline_status.running_guards()

@@ -1,4 +1,4 @@
-"""What is decided at the limit, and how free memory is shared out: values in, values out."""
+"""The guard's decisions at the limit, and the sharing of free memory: values in, values out."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def at_limit(policy: Policy, copies: CopyResults) -> tuple[Action, ...]:
     ],
 )  # fmt: skip
 def test_after_the_copy_comes_what_was_chosen(choice, notebook, copies, stage, steps):
-    """And nothing that could cost the work where that is not saved."""
+    """Unsaved work is never put at risk."""
     policy = Policy(choice, notebook)
 
     assert steps == at_limit(policy, copies)
@@ -73,7 +73,7 @@ def test_after_the_copy_comes_what_was_chosen(choice, notebook, copies, stage, s
 
 
 def test_a_step_that_is_under_way_gets_most_of_the_reserve_to_end():
-    """Then it is copied at its boundary, and only then anything else happens."""
+    """It is copied at its boundary, before anything else happens."""
     policy = Policy()
 
     assert (Action.GIVE_MOST, Action.RESUME, Action.REQUEST_SAVE) == at_limit(policy, IN_STEP)
@@ -82,7 +82,7 @@ def test_a_step_that_is_under_way_gets_most_of_the_reserve_to_end():
 
 
 def test_a_boundary_that_was_left_before_the_freeze_is_waited_for_again():
-    """Without more of the reserve, not for longer than was set; an agent is asked three times."""
+    """No more of the reserve is given, the time stays bounded; an agent is asked three times."""
     policy = Policy()
     at_limit(policy, IN_STEP)
     policy.boundary(3.0)
@@ -98,7 +98,7 @@ def test_a_boundary_that_was_left_before_the_freeze_is_waited_for_again():
 
 
 def test_the_end_of_the_reserve_is_the_end_of_waiting():
-    """What cannot be copied then is held, and said to be unsaved."""
+    """A program that cannot be copied by then is stopped, and reported as unsaved."""
     policy = Policy()
     at_limit(policy, IN_STEP)
 
@@ -110,7 +110,7 @@ def test_the_end_of_the_reserve_is_the_end_of_waiting():
 
 
 def test_what_is_held_goes_on_when_there_is_room():
-    """By a higher limit, or because memory was given back."""
+    """The limit was raised, or memory was freed."""
     policy = Policy()
     at_limit(policy, NOBODY)
 
@@ -122,7 +122,7 @@ def test_what_is_held_goes_on_when_there_is_room():
 
 
 def test_an_interrupt_gives_the_reserve_and_the_end_of_that_is_the_end():
-    """Nobody has to press Ctrl-C twice, and nobody is stuck after it."""
+    """One Ctrl-C is enough, and the program is never stuck after it."""
     policy = Policy()
     at_limit(policy, NOBODY)
 
@@ -133,14 +133,14 @@ def test_an_interrupt_gives_the_reserve_and_the_end_of_that_is_the_end():
 
 
 def test_a_notebook_lives_on_after_an_interrupt():
-    """A cell was interrupted, and its memory given back; the next one that grows is held anew."""
+    """The cell was interrupted and its memory freed; the next cell that grows is stopped again."""
     policy = Policy(notebook=True)
     at_limit(policy, NOBODY)
     policy.signal_waits(3.0)
 
     assert (Action.FREEZE, Action.COPY) == policy.limit_met(
         3.5
-    )  # still more, before it has unwound
+    )  # it grows further before it has unwound
     policy.copied(3.6, NOBODY)
     assert State.STOPPED is policy.state
     policy.signal_waits(4.0)
@@ -153,7 +153,7 @@ def test_a_notebook_lives_on_after_an_interrupt():
 
 
 def test_a_script_that_was_interrupted_is_calm_once_it_has_had_room_for_a_while():
-    """It most often ends right away; one that catches Ctrl-C goes on under its limit."""
+    """Most scripts end right away; one that catches Ctrl-C continues under its limit."""
     policy = Policy()
     at_limit(policy, NOBODY)
     policy.signal_waits(3.0)
@@ -164,7 +164,7 @@ def test_a_script_that_was_interrupted_is_calm_once_it_has_had_room_for_a_while(
 
 
 def test_refusal_that_was_not_enough_ends_a_script_and_holds_a_notebook():
-    """A notebook's variables are worth waiting for somebody."""
+    """A notebook's variables are worth waiting for the user."""
     script, notebook = Policy(AtLimit.REFUSE), Policy(AtLimit.REFUSE, notebook=True)
     at_limit(script, SAVED)
     at_limit(notebook, SAVED)
@@ -179,7 +179,7 @@ def test_refusal_that_was_not_enough_ends_a_script_and_holds_a_notebook():
 
 
 def test_what_was_refused_memory_and_ends_is_not_said_to_go_on():
-    """It has room while it goes away; nobody reads that it lives."""
+    """It has room while it ends, but no notice may say that it continues."""
     policy = Policy()
     at_limit(policy, SAVED)
 
@@ -191,7 +191,7 @@ def test_what_was_refused_memory_and_ends_is_not_said_to_go_on():
 
 
 def test_what_runs_is_saved_before_it_is_ended_on_request():
-    """At its next boundary. Who asks twice does not wait for that."""
+    """It is saved at its next boundary. A second request does not wait for that."""
     patient, hurried = Policy(), Policy()
 
     for policy in (patient, hurried):
@@ -204,7 +204,7 @@ def test_what_runs_is_saved_before_it_is_ended_on_request():
 
 
 def test_a_higher_limit_calls_off_an_end_that_waits_for_a_save():
-    """It goes on, and the next limit is met as any."""
+    """The program continues, and the next limit counts as usual."""
     policy = Policy()
     policy.end_wanted(1.0)
     policy.copied(2.0, IN_STEP)
@@ -214,10 +214,10 @@ def test_a_higher_limit_calls_off_an_end_that_waits_for_a_save():
 
 
 def test_who_is_ended_far_below_the_limit_is_not_told_to_raise_it():
-    """Nor that it was at its limit."""
+    """The message must not say that it was at its limit."""
     low = a_guard(state="ending", because=ASKED_BY_PERSON, used_bytes=2 * GIB)
     high = a_guard(state="ending", because=ASKED_BY_PERSON, used_bytes=4 * GIB)
-    # What it used is read again while it ends.
+    # Its usage is read again while it ends.
     held = a_guard(
         state="ending",
         because=ASKED_BY_PERSON,
@@ -233,7 +233,7 @@ def test_who_is_ended_far_below_the_limit_is_not_told_to_raise_it():
 
 
 def test_what_is_ending_is_not_begun_again():
-    """Whatever comes: an end stays an end."""
+    """No event changes an end."""
     policy = Policy(AtLimit.END)
     at_limit(policy, SAVED)
 
@@ -253,12 +253,12 @@ def holder(**more):
 
 
 def test_one_guard_alone_has_what_is_free_less_margin_and_reserve():
-    """The desktop is not frozen by it."""
+    """Memory for the desktop stays free."""
     assert GIB + 8 * GIB - GIB - 256 * MIB == share_of(holder(), [], FREE)
 
 
 def test_the_least_protected_has_the_smaller_share():
-    """It comes to its limit first: without an agent, then with the older rescue."""
+    """It reaches its limit first: without an agent, then with the older rescue."""
     guards = [holder(), holder(agents=1, saved_unix_s=10.0), holder(agents=1, saved_unix_s=20.0)]
 
     others = [[other for other in guards if other is not each] for each in guards]
@@ -271,14 +271,14 @@ def test_the_least_protected_has_the_smaller_share():
 
 
 def test_who_stands_still_leaves_what_is_free_to_those_who_run():
-    """Its reserve too."""
+    """Its reserve is shared too."""
     runs, too, stopped = holder(), holder(agents=1), holder(state="stopped")
 
     assert share_of(runs, [too], FREE) == share_of(runs, [stopped, too], FREE)
 
 
 def test_who_was_let_go_while_all_others_stand_still_keeps_what_it_was_given():
-    """Else it is stopped again at once, the next is let go, and all end up with nothing left."""
+    """Otherwise it would stop at once, the next would resume, and all would end without memory."""
     tight = AvailableMemory(200 * MIB, 2 * GIB)
     others = [holder(state="stopped", reserve_bytes=32 * MIB)]
     values = {"reserve_bytes": 32 * MIB, "saved_unix_s": 5.0}
@@ -291,7 +291,7 @@ def test_who_was_let_go_while_all_others_stand_still_keeps_what_it_was_given():
 
 
 def test_where_everybody_stands_still_the_best_protected_goes_on():
-    """Nothing would ever be given back otherwise."""
+    """Otherwise no memory would ever be freed."""
     tight = AvailableMemory(400 * MIB, 2 * GIB)
     worse = holder(state="stopped", reserve_bytes=0)
     better = holder(state="stopped", reserve_bytes=0, agents=1, saved_unix_s=5.0)
@@ -301,7 +301,7 @@ def test_where_everybody_stands_still_the_best_protected_goes_on():
 
 
 def test_nobody_is_given_less_than_it_holds():
-    """A machine that is full already stops it at its next page, and takes nothing back."""
+    """On a full machine it stops at its next page, without a reduction of its limit."""
     assert GIB == share_of(holder(), [], AvailableMemory(10 * MIB, GIB))
 
 
@@ -310,7 +310,7 @@ def test_nobody_is_given_less_than_it_holds():
     [(0, 256 * MIB), (MIB, 256 * MIB), (4 * GIB, GIB), (100 * GIB, 2 * GIB)],
 )
 def test_the_reserve_grows_with_what_has_to_be_saved(state, reserve):
-    """Never below 256 MiB."""
+    """It is never below 256 MiB."""
     assert reserve == reserve_for(state)
 
 
@@ -330,7 +330,7 @@ def a_guard(**more):
 
 
 def test_a_supervisor_raises_the_reserve_once_it_knows_what_there_is_to_save(folder):
-    """And never lowers it, for then the table may only be late."""
+    """It never lowers the reserve, because the table may only be late."""
     guard = a_guard(follows_state=True)
     guard.reserve_bytes = 256 * MIB
     supervisor = Supervisor(Cgroup("", 0), guard)
@@ -364,7 +364,7 @@ def test_a_save_is_requested_after_the_record_says_that_the_program_runs(folder,
 
 
 def test_a_reserve_that_somebody_chose_stays(folder):
-    """As `--reserve` says."""
+    """The user's `--reserve` counts."""
     guard = a_guard()
 
     Supervisor(Cgroup("", 0), guard).raise_reserve(100 * GIB)
@@ -373,7 +373,7 @@ def test_a_reserve_that_somebody_chose_stays(folder):
 
 
 def test_what_a_supervisor_writes_is_read_again(folder):
-    """All of it."""
+    """This includes every field."""
     guard = a_guard(state="stopped", because="it is within a step", rescues=[SAVED_AT_3])
     record.make_folder(guard.pid, guard.start_time)
     guard.note("stopped", "text")
@@ -390,7 +390,7 @@ def test_what_a_supervisor_writes_is_read_again(folder):
     ],
 )  # fmt: skip
 def test_a_record_that_holds_nonsense_is_none(folder, change):
-    """It is read by the daemon as well, which believes nobody."""
+    """The daemon reads it too, and must not trust its values."""
     guard = a_guard()
     record.make_folder(guard.pid, guard.start_time)
     guard.write()
@@ -405,7 +405,7 @@ def test_a_record_that_holds_nonsense_is_none(folder, change):
 
 @pytest.mark.parametrize("text", ["", "[]", "null", "{", "[" * 5000, "x" * 100_000])
 def test_what_is_no_record_at_all_is_left_out(folder, text):
-    """And nothing is raised."""
+    """No exception is raised."""
     guard = a_guard()
     record.make_folder(guard.pid, guard.start_time)
     with open(os.path.join(guard.folder, "guard.json"), "w") as file:
@@ -416,7 +416,7 @@ def test_what_is_no_record_at_all_is_left_out(folder, text):
 
 @pytest.mark.parametrize("state", [state.value for state in State])
 def test_every_state_can_be_told(state):
-    """With a name that a terminal would act on."""
+    """The name contains terminal control characters."""
     guard = a_guard(state=state, rescues=[CopiedRescue(7, "/r\x1b[2J", 3)], agents=1, saved=1)
     guard.name = "evil\n\x1b]0;x\x07.py"
 
@@ -432,14 +432,14 @@ def test_every_state_can_be_told(state):
     [(12 * GIB, "16G"), (100 * MIB, "134M"), (3 * GIB, "4G"), (GIB, "1.5G"), (800 * MIB, "1.25G")],
 )
 def test_the_next_limit_is_one_that_somebody_would_type(limit, text):
-    """About a third more, and shown with the same figure once it is in force."""
+    """About a third more, and displayed with the same figure once it is set."""
     assert text == size_above(limit)
     assert float(text[:-1]) == float(format_bytes(parse_bytes(text)).split()[0])
 
 
 @pytest.mark.parametrize("stage", ["stopped", "refusing", "ending"])
 def test_a_limit_that_is_proposed_lets_it_go_on(stage):
-    """It may hold more than its limit: the reserve, or what it held when that was lowered."""
+    """It may use more than its limit: the reserve, or its usage when the limit was lowered."""
     guard = a_guard(state=stage, used_bytes=6 * GIB)
 
     assert f" {size_above(6 * GIB)}" in messages.report(guard)
@@ -459,7 +459,7 @@ def test_a_limit_that_is_proposed_lets_it_go_on(stage):
     ],
 )  # fmt: skip
 def test_a_hold_says_what_is_saved_and_all_that_can_be_done(more, said):
-    """In sentences, each reason once, and with the words to type."""
+    """Full sentences, each reason once, and with the commands to type."""
     guard = a_guard(state="stopped", **more)
 
     told = messages.report(guard)
@@ -469,12 +469,12 @@ def test_a_hold_says_what_is_saved_and_all_that_can_be_done(more, said):
         assert f"watchdog {words}" in told
     assert "where the shell shows its prompt" in told
     guard.notebook = True
-    assert "shell" not in messages.report(guard)  # in the terminal of its server
+    assert "shell" not in messages.report(guard)  # its terminal belongs to the server
 
 
 @pytest.mark.parametrize("stage", ["refusing", "ending"])
 def test_after_a_save_the_next_run_is_said_to_go_on(stage):
-    """With the words to type."""
+    """With the command to type."""
     guard = a_guard(state=stage, rescues=[SAVED_AT_3], agents=1, saved=1)
 
     assert (
@@ -497,7 +497,7 @@ KERNEL = ["/opt/bin/python", "-m", "ipykernel_launcher", "-f", "k.json"]
     ],
 )
 def test_a_guard_has_the_name_that_people_know(words, session, name):
-    """Several kernels that are all called python are told apart by nobody."""
+    """Users cannot distinguish several kernels that are all called python."""
     assert name == launch.display_name(words, {"JPY_SESSION_NAME": session}, "/home/me/work")
 
 
@@ -512,7 +512,7 @@ def test_a_guard_has_the_name_that_people_know(words, session, name):
     ],
 )
 def test_who_stands_still_under_a_guard_is_neither_paused_nor_woken(monkeypatch, stage, words):
-    """A signal would reach it later; while it is copied it is a matter of moments."""
+    """A signal would reach it later; during a copy it runs again within moments."""
     guard, key = a_guard(state=stage), ProcessKey(4711, 99)
     guards = Guards(observer_of(), None)
     monkeypatch.setattr(guards, "refresh", lambda: None)
@@ -526,7 +526,7 @@ def test_who_stands_still_under_a_guard_is_neither_paused_nor_woken(monkeypatch,
 
 
 def test_the_list_says_what_to_do_for_one_that_is_held(folder, capsys):
-    """And what another state means."""
+    """It also explains the other states."""
     guard = a_guard(state="stopped")
     record.make_folder(guard.pid, guard.start_time)
     guard.write()
@@ -548,7 +548,7 @@ def test_the_list_says_what_to_do_for_one_that_is_held(folder, capsys):
 def test_libraries_may_start_a_thread_for_each_processor_under_any_limit(
     monkeypatch, processors: int, limit_gib: int
 ):
-    """40 MiB each as NumPy is imported; three times the limit is refused all the same."""
+    """40 MiB per thread on NumPy's import; three times the limit is still refused."""
     monkeypatch.setattr(os, "cpu_count", lambda: processors)
     limit = limit_gib << 30
 
@@ -559,7 +559,7 @@ def test_libraries_may_start_a_thread_for_each_processor_under_any_limit(
 
 
 def test_what_is_refused_memory_is_copied_again_and_goes_on_as_it_did():
-    """A library may end it without a word: the newer rescue counts, and nothing else is done."""
+    """A library may end it without a message: the newer rescue counts, and nothing else happens."""
     policy = Policy()
     policy.limit_met(1.0)
     policy.copied(2.0, CopyResults(1, 1, 0))
@@ -577,7 +577,7 @@ def test_what_is_refused_memory_is_copied_again_and_goes_on_as_it_did():
 
 
 def test_a_rescue_is_renewed_more_seldom_the_longer_and_the_dearer():
-    """And from the beginning where memory was refused anew."""
+    """The intervals start again when memory is refused again."""
     schedule = CopySchedule()
 
     def copies(until, took):
@@ -600,14 +600,14 @@ def test_a_rescue_is_renewed_more_seldom_the_longer_and_the_dearer():
 
 
 def test_a_copy_near_the_limit_that_comes_to_nothing_is_not_tried_for_ever():
-    """Each stands everybody still, and fills a disk that is full; asked in every stage."""
+    """Each copy stops the program and may fill a full disk; the limit holds in every state."""
     schedule = CopySchedule()
 
     def tries(until, share=0.9):
         found, now = [], 0.0
         while now < until:
             now += 0.02
-            schedule.due(now, share, State.COPYING, 1)  # while one is under way
+            schedule.due(now, share, State.COPYING, 1)  # while a copy is under way
             if schedule.due(now, share, State.RUNNING, 1):
                 schedule.tried(now)
                 found.append(now)
@@ -624,7 +624,7 @@ def test_a_copy_near_the_limit_that_comes_to_nothing_is_not_tried_for_ever():
 
 
 def test_a_training_that_stays_near_its_limit_is_copied_now_and_then_all_day():
-    """Copies that succeed are no tries that came to nothing."""
+    """Successful copies do not count as failed tries."""
     schedule = CopySchedule()
     copies = 0
     for second in range(100 * 125):
@@ -637,7 +637,7 @@ def test_a_training_that_stays_near_its_limit_is_copied_now_and_then_all_day():
 
 
 def test_a_notebook_is_not_told_that_an_interrupt_ends_it():
-    """That ends the cell alone, and a terminal is nowhere near."""
+    """An interrupt ends only the cell, and a notebook has no terminal."""
     script, notebook = (messages.choices(a_guard(notebook=each)) for each in (False, True))
 
     assert "interrupt" not in script

@@ -1,4 +1,4 @@
-"""What the guard refuses is an error that says so, in scripts, threads and cells."""
+"""A refusal of the guard is an error with an explanation, in scripts, threads and cells."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ print("alive", shell.user_ns["kept"], file=sys.stderr)
 
 
 def test_an_uncaught_refusal_is_told_below_its_traceback_and_nothing_else_is(desk, tmp_path):
-    """Not what was caught, nor what a program raises by itself; in threads, with what helps now."""
+    """
+    The line has a remedy, also in threads; caught errors and the program's own errors get none.
+    """
     path = tmp_path / "jump.py"
     path.write_text(SCRIPT)
     program = desk.start(sys.executable, str(path), options=("--limit", "150M", "--reserve", "32M"))
@@ -72,7 +74,7 @@ def test_an_uncaught_refusal_is_told_below_its_traceback_and_nothing_else_is(des
 
 
 def test_a_cell_that_was_refused_says_so_and_the_notebook_lives(desk, tmp_path):
-    """In a notebook the terminal is out of sight: the line is in the output of the cell."""
+    """A notebook has no terminal in sight: the line is in the cell's output."""
     program = desk.start(
         sys.executable, "-c", CELLS, options=("--limit", "200M", "--reserve", "32M"),
         env={"IPYTHONDIR": str(tmp_path)},
@@ -89,7 +91,7 @@ def test_what_a_process_is_said_to_hold_is_without_its_files(tmp_path):
     """A framework's libraries alone are half a GiB: more than some limits."""
     path = tmp_path / "file"
     with path.open("wb") as file:
-        for _ in range(64):  # no large block, which the allocator could keep and give again
+        for _ in range(64):  # small blocks, which the allocator cannot keep and reuse
             file.write(bytes(MIB))
     before = refused.held_bytes()
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
@@ -103,7 +105,7 @@ def test_what_a_process_is_said_to_hold_is_without_its_files(tmp_path):
 
 
 def test_no_kernel_is_made_that_could_never_start(desk):
-    """Its sizes are looked at now, and not at each start."""
+    """Its sizes are checked now, not at each start."""
     made = desk.run("exec", "--kernel", "--reserve", "900T")
 
     assert 2 == made.returncode
@@ -129,7 +131,7 @@ FREE = AvailableMemory(10 * GIB, 16 * GIB)
     ],
 )
 def test_sizes_that_make_no_sense_are_refused_with_the_reason(limit, reserve, swap, said):
-    """Before anything is started."""
+    """The check comes before the start."""
     with pytest.raises(UsageError, match=said):
         limits.check_sizes(limit, reserve, swap, FREE)
 
@@ -140,7 +142,7 @@ def test_sizes_that_make_no_sense_are_refused_with_the_reason(limit, reserve, sw
      (8 * GIB, 8 * GIB), (None, 8 * GIB)],
 )  # fmt: skip
 def test_sizes_that_can_be_meant_are_taken(limit, reserve):
-    """A limit that is only beyond what is free is told, and not refused."""
+    """A limit that only exceeds the free memory causes a warning, not an error."""
     limits.check_sizes(limit, reserve, 0, FREE)
 
 
@@ -150,7 +152,7 @@ def test_sizes_that_can_be_meant_are_taken(limit, reserve):
      (8 * GIB, 2 * GIB, "")],
 )  # fmt: skip
 def test_what_is_not_free_now_is_told_at_the_start(limit, reserve, said):
-    """Nobody relies on what may not be there."""
+    """The user must not rely on memory that may be missing."""
     told = limits.warning(limit, reserve, 10 * GIB)
 
     assert said in told

@@ -1,4 +1,4 @@
-"""Where no group can be made, as in an ordinary container: reservations are limited instead."""
+"""Without groups, as in an ordinary container, the guard limits reservations instead."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 PROGRAMS = Path(__file__).parents[1] / "e2e" / "programs"
-# What a container without rights has: control groups that are mounted, and cannot be written.
+# Like a container without rights: control groups that are mounted read-only.
 READ_ONLY = """
 for each in /sys/fs/cgroup/*/; do
     mount --bind "$each" "$each" && mount -o remount,bind,ro "$each" || exit 99
@@ -27,7 +27,7 @@ def _rights():
 
 
 def test_a_jump_is_an_error_that_the_program_survives_and_it_is_told_which_guard_it_is(desk):
-    """No group, no supervisor, no record; whoever it starts is limited as well."""
+    """No group, no supervisor, no record; child processes are limited as well."""
     jump = """
 import subprocess, sys
 try:
@@ -48,7 +48,7 @@ print(subprocess.run([sys.executable, "-S", "-c", "bytearray(600 << 20)"],
 
 @pytest.mark.torch
 def test_a_training_that_jumps_saves_itself(desk):
-    """The error is the program's own, and so the agent in it hears of it."""
+    """The error occurs in the program itself, so its agent can save."""
     pytest.importorskip("torch")
     out, rescues = desk.folder / "out.csv", desk.folder / "rescues"
 

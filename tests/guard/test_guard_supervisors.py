@@ -1,4 +1,4 @@
-"""Supervisors of real guards (cgroup v1): killed alone, with their standby, and gone with it."""
+"""Supervisors of real guards (cgroup v1): killed alone, with their standby, or with the guard."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from watchdog_app.rescue.segment import segment, segment_folder
 
 
 def test_the_supervisor_is_started_anew_when_it_is_killed_and_still_lets_go(desk):
-    """kill -9, twice, while the program is held: it stays held, and the limit can be raised."""
+    """After two kill -9 the program is still stopped, and its limit can be raised."""
     hog = desk.hog(200, 0, options=("--no-refuse",))
     killed = set()
     for _ in range(2):
@@ -36,7 +36,9 @@ def test_the_supervisor_is_started_anew_when_it_is_killed_and_still_lets_go(desk
 
 
 def test_a_new_supervisor_knows_the_limit_that_was_given_since(desk):
-    """Lowered, then its supervisor was killed: the program is seen at the limit that counts."""
+    """
+    The limit was lowered before the supervisor was killed: the new one uses the lowered limit.
+    """
     program = desk.start(
         sys.executable, "-S", "-c", "input(); bytearray(b'x') * (120 << 20)",
         options=("--limit", "200M", "--no-refuse"), stdin=-1,
@@ -54,7 +56,7 @@ def test_a_new_supervisor_knows_the_limit_that_was_given_since(desk):
 
 
 def test_the_standby_is_started_anew_too(desk):
-    """So that the next end of the supervisor is no end of the guard."""
+    """Otherwise the next end of the supervisor would end the guard."""
     hog = desk.hog(200, 0, options=("--no-refuse",))
     record = desk.stage(hog, "stopped")
 
@@ -69,7 +71,7 @@ def test_the_standby_is_started_anew_too(desk):
 
 
 def test_supervisors_that_end_again_and_again_give_the_limit_back_to_the_kernel(desk):
-    """Nobody waits for ever, and nobody starts processes for ever."""
+    """The program must not wait for ever, and supervisors must not restart for ever."""
     program = desk.start("sleep", "60", options=("--limit", "100M"))
     comm = Path(f"/proc/{program.pid}/comm")
     desk.until(lambda: comm.read_text() == "sleep\n", "it never began")
@@ -96,7 +98,7 @@ def test_supervisors_that_end_again_and_again_give_the_limit_back_to_the_kernel(
 
 
 def kill_both(desk, process):
-    """The supervisor and its standby at one blow, so that neither can start the other."""
+    """Kill the supervisor and its standby together, so that neither can start the other."""
     record = desk.record(process)
     pids = [record["standby_pid"], record["supervisor_pid"]]
     assert 0 not in pids
@@ -115,7 +117,7 @@ def kill_both(desk, process):
 def test_what_is_held_without_any_supervisor_gets_one_from_whoever_wants_something(
     desk, wanted, code, said
 ):
-    """Both were killed at one blow: nobody says that the program has ended, or kills it."""
+    """After both were killed, nothing claims that the program has ended, and nothing kills it."""
     hog = desk.hog(200, 0, options=("--no-refuse",))
     desk.stage(hog, "stopped")
     kill_both(desk, hog)
@@ -128,7 +130,7 @@ def test_what_is_held_without_any_supervisor_gets_one_from_whoever_wants_somethi
 
 
 def test_what_is_held_without_any_supervisor_gets_one_from_the_next_exec(desk):
-    """And stands where it stood: held, its work not lost, its limit to be raised."""
+    """It stays stopped at its limit with its work, and its limit can be raised."""
     hog = desk.hog(200, 0, options=("--no-refuse",))
     desk.stage(hog, "stopped")
     before = kill_both(desk, hog)
@@ -144,7 +146,7 @@ def test_what_is_held_without_any_supervisor_gets_one_from_the_next_exec(desk):
 
 
 def test_an_empty_group_that_nobody_keeps_goes_at_the_next_occasion(desk):
-    """Its record, too; one in which somebody is, or is about to be, stays, wherever they run."""
+    """Its record goes too; a group with a present or coming process stays, in any namespace."""
     program = desk.start("sleep", "60", options=("--limit", "100M"))
     record = desk.until(
         lambda: (found := desk.record(program)) and found["supervisor_pid"] and found, "no guard"
@@ -198,7 +200,7 @@ def test_everything_is_gone_when_the_program_has_ended(desk):
 
 
 def test_each_supervisor_asks_to_be_allowed_to_read_the_trainings(desk, monkeypatch):
-    """Yama lets one process read; it permits the next one at its next boundary."""
+    """Yama lets one process read; the training permits the next one at its next boundary."""
     monkeypatch.setenv("WATCHDOG_RUNTIME_DIR", desk.env["WATCHDOG_RUNTIME_DIR"])
     program = desk.start("sleep", "60", options=("--limit", "100M"))
     first = desk.until(lambda: desk.record(program), "no guard")
@@ -213,7 +215,7 @@ def test_each_supervisor_asks_to_be_allowed_to_read_the_trainings(desk, monkeypa
 
 
 def test_a_supervisor_and_its_standby_are_small(desk):
-    """There are two of them for each program: 12 MB and 8 MB where they were measured."""
+    """Each program has two of them: 12 MB and 8 MB when measured."""
     program = desk.start("sleep", "60", options=("--limit", "100M"))
     record = desk.until(
         lambda: (found := desk.record(program)) and found["standby_pid"] and found, "no guard"

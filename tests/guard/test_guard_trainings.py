@@ -1,4 +1,4 @@
-"""Real trainings at the limit of a real guard: saved from outside, without any daemon."""
+"""Real trainings at the limit of a real guard: saved from outside, without a daemon."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from watchdog_app.rescue.segment import segment_folder
 from watchdog_app.rescue.segment.segment import Segment
 
 PROGRAMS = Path(__file__).parents[1] / "e2e" / "programs"
-PATIENCE_S = 90.0  # 8 s on a quiet machine; less than what a test is given at most
+PATIENCE_S = 90.0  # 8 s on a quiet machine; below a test's timeout
 
 
 def train(desk, program, limit, *words, options=()):
@@ -29,7 +29,7 @@ def train(desk, program, limit, *words, options=()):
     )  # fmt: skip
     try:
         code = process.wait(PATIENCE_S)
-    except subprocess.TimeoutExpired:  # what stands still says where
+    except subprocess.TimeoutExpired:  # a stopped training reports where
         pytest.fail(f"not over within {PATIENCE_S} s: {desk.record(process)}; {process.said()}")
     steps = [int(line.split(",")[0]) for line in out.read_text().split()] if out.exists() else []
     saved = sorted(int(path.name.split("-")[1]) for path in rescues.glob("rescue-*"))
@@ -38,7 +38,7 @@ def train(desk, program, limit, *words, options=()):
 
 @pytest.mark.tensorflow
 def test_a_keras_fit_that_leaks_is_copied_from_outside_and_ends_with_a_report(desk):
-    """Nobody is killed; no step but the last few is lost."""
+    """Nothing is killed, and only the last few steps are lost."""
     pytest.importorskip("tensorflow")
 
     code, steps, saved, said = train(desk, "fit.py", "640M", "--leak-mb-s", "120")
@@ -51,7 +51,7 @@ def test_a_keras_fit_that_leaks_is_copied_from_outside_and_ends_with_a_report(de
 
 @pytest.mark.torch
 def test_one_array_that_cannot_fit_is_an_error_after_which_the_work_is_saved(desk):
-    """The agent in the program hears of the refusal and saves what was before that batch."""
+    """The agent sees the refusal and saves the state before that batch."""
     pytest.importorskip("torch")
 
     code, steps, saved, said = train(desk, "torch_loop.py", "700M", "--jump-mb", "2100")
@@ -63,7 +63,7 @@ def test_one_array_that_cannot_fit_is_an_error_after_which_the_work_is_saved(des
 
 
 def test_a_save_that_ended_just_before_the_stop_counts(tmp_path, monkeypatch):
-    """The answer of a training that was asked comes after the limit was met once more."""
+    """The answer of a requested save arrives after the limit was met once more."""
     me = this_process()
     path = tmp_path / f"{me.pid}.{me.start_time}"
     segment_folder.make_segment(str(path), 65536)

@@ -1,4 +1,4 @@
-"""A page is written by somebody else's process: whatever is in it, nothing is believed."""
+"""Another process writes the page, so nothing in it is trusted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STEP = 7
 
 
 class Published:
-    """This process, publishing a large tensor, a small one and a number that is counted."""
+    """This process, which publishes a large tensor, a small one and a counter."""
 
     def __init__(self, folder):
         self.rescues = folder / "rescues"
@@ -38,7 +38,7 @@ class Published:
         self.page.begin(ME.pid, ME.start_time)
 
     def publish(self, static=None, changing=None, addresses=None, samples=None):
-        """As the agent does, with what a test has tampered with."""
+        """Publish as the agent does, with the fields that a test changes."""
         nbytes = 8192
         known = {
             "owner": str(ME),
@@ -75,7 +75,7 @@ class Published:
 
 @pytest.fixture
 def published(tmp_path):
-    """Published once, and right."""
+    """A page that is published once, with valid content."""
     found = Published(tmp_path)
     found.publish()
     yield found
@@ -83,7 +83,7 @@ def published(tmp_path):
 
 
 def test_what_is_published_is_copied(published):
-    """Both tensors, and the meta with what has changed in it."""
+    """Both tensors, and the meta with its changed fields."""
     seen = published.check()
     saved = published.copy(reason="a test", directory=str(published.rescues))
     with LoadedRescue(saved.path) as loaded:
@@ -97,7 +97,7 @@ def test_what_is_published_is_copied(published):
 
 
 def test_a_step_that_has_begun_is_seen(published):
-    """By the page's number, by the number in memory, and by the elements that were noted."""
+    """The page's step, the counter in memory and the sampled elements show it."""
     published.counter.value += 1
     counted = published.check()
     published.counter.value -= 1
@@ -116,7 +116,7 @@ def test_a_step_that_has_begun_is_seen(published):
 
 
 def test_a_training_that_moves_while_it_is_copied_leaves_nothing(published, monkeypatch):
-    """What was read is of two states: no rescue, and no half of one."""
+    """The copy would mix two states: no rescue is left, complete or partial."""
     read = copier.ProcessMemory.read_into
 
     def moves(memory, place, address):
@@ -131,7 +131,7 @@ def test_a_training_that_moves_while_it_is_copied_leaves_nothing(published, monk
 
 
 def test_a_copy_whose_time_is_up_leaves_nothing(published):
-    """The disk may be slower than the patience of whoever waits."""
+    """The disk may be slower than the deadline."""
     with pytest.raises(CopyError, match="time was up"):
         published.copy(deadline_s=-1.0)
     assert [] == os.listdir(published.rescues)
@@ -191,7 +191,7 @@ def first(*row):
     ids=" ".join,
 )
 def test_a_table_that_lies_is_never_copied(tmp_path, tampered):
-    """Whatever it says: no rescue, nothing left behind, and a word of why."""
+    """No rescue and no file is left, and the result says why."""
     published = Published(tmp_path)
     published.publish(**tampered)
     before = sorted(os.listdir(tmp_path))
@@ -222,7 +222,7 @@ def test_a_header_that_lies_is_never_copied(published, slot, value):
 
 @pytest.mark.parametrize("text", ["[" * 20_000, "nonsense", '{"owner": 1', "", "\xff"])
 def test_a_table_that_is_no_json_is_never_copied(published, text):
-    """Deep, cut off, and of another kind altogether."""
+    """Too deep, truncated, and not JSON at all."""
     parts = (text.encode("latin-1"), b"{}", b"", b"", b"")
     published.page.publish(
         STEP, 1, tables.snapshot_bytes(parts), lambda view: tables.write(view, parts)
@@ -231,7 +231,7 @@ def test_a_table_that_is_no_json_is_never_copied(published, text):
 
 
 def test_a_page_that_is_no_file_of_ours_is_not_opened(published, tmp_path):
-    """A link, a folder, a pipe, an empty file; and none at all."""
+    """A link, a folder, a pipe, an empty file; and a missing file."""
     link, pipe, empty = tmp_path / "link", tmp_path / "pipe", tmp_path / "empty"
     link.symlink_to(published.path)
     os.mkfifo(pipe)
@@ -243,7 +243,7 @@ def test_a_page_that_is_no_file_of_ours_is_not_opened(published, tmp_path):
 
 
 def test_nothing_is_written_outside_of_what_was_registered(tmp_path):
-    """Another folder, a link to one, and one that is not there."""
+    """Another folder, a link to one, and a missing one."""
     published = Published(tmp_path)
     other = tmp_path / "other"
     other.mkdir()
@@ -261,7 +261,7 @@ def test_nothing_is_written_outside_of_what_was_registered(tmp_path):
 
 
 def test_a_kill_between_any_two_writes_leaves_a_whole_table(published):
-    """The old one or the new one; a table that is being written does not count."""
+    """The old table or the new one; a partly written table does not count."""
     before = published.page.newest()
 
     def killed(view):
@@ -276,13 +276,13 @@ def test_a_kill_between_any_two_writes_leaves_a_whole_table(published):
 
 
 def test_a_table_too_long_for_its_page_is_not_published(published):
-    """What was published before is stale."""
+    """The table that was published before is stale."""
     assert not published.page.publish(STEP, 1, 300_000, lambda _: 0)
     assert "stale" == published.check().state
 
 
 def test_a_process_finds_its_own_page_the_spare_one_or_makes_it(tmp_path):
-    """So that it is charged to whoever watches, where there is one."""
+    """The watching process makes the page, if there is one, so that its memory counts there."""
     where = str(tmp_path / "pages" / "of")
     segment_folder.make_folder(where)
     assert segment_folder.make_spare(where, 262144)
@@ -296,7 +296,7 @@ def test_a_process_finds_its_own_page_the_spare_one_or_makes_it(tmp_path):
 
 
 def test_pages_of_ended_processes_are_cleared_away(tmp_path):
-    """And nothing else."""
+    """Nothing else is removed."""
     where = str(tmp_path)
     mine = segment_folder.segment_path(where, ME.pid, ME.start_time)
     for path in (

@@ -32,7 +32,7 @@ def group():
 
 @pytest.mark.cgroup
 def test_a_process_that_outgrows_the_group_is_killed_and_counted(group):
-    """The kernel kills inside the group, and the group says so."""
+    """The kernel kills inside the group, and the group counts it."""
     eat = "held = [bytearray(b'x' * 1000000) for _ in range(500)]"
 
     ended = subprocess.run(group.command([sys.executable, "-c", eat]), check=False)
@@ -44,7 +44,7 @@ def test_a_process_that_outgrows_the_group_is_killed_and_counted(group):
 
 @pytest.mark.cgroup
 def test_the_command_keeps_its_arguments_and_its_exit_status(group):
-    """Quotes, dollars and spaces arrive as they were."""
+    """Quotes, dollars and spaces arrive unchanged."""
     odd = "a 'b' \"$HOME\" `x`"
     code = "import sys; sys.exit(7 if sys.argv[1] == " + repr(odd) + " else 1)"
 
@@ -55,7 +55,6 @@ def test_the_command_keeps_its_arguments_and_its_exit_status(group):
 
 @pytest.mark.cgroup
 def test_closing_ends_what_still_runs_and_removes_the_group(group):
-    """Nothing is left behind."""
     child = subprocess.Popen(
         group.command([sys.executable, "-c", "print(1, flush=True); import time; time.sleep(99)"]),
         stdout=subprocess.PIPE,
@@ -72,7 +71,7 @@ def test_closing_ends_what_still_runs_and_removes_the_group(group):
 
 
 def test_a_machine_without_groups_is_told_what_to_do(tmp_path, monkeypatch):
-    """No cgroup file system and no systemd: one clear error."""
+    """Without a cgroup file system and systemd there is one clear error."""
     monkeypatch.setenv("PATH", str(tmp_path))
 
     with pytest.raises(ActionError, match="root"):
@@ -82,7 +81,7 @@ def test_a_machine_without_groups_is_told_what_to_do(tmp_path, monkeypatch):
 @pytest.mark.cgroup
 @pytest.mark.parametrize("by_signals", [False, True])
 def test_who_waits_at_the_limit_is_frozen_and_stopped_and_runs_on(by_signals):
-    """Also without the freezer's hierarchy; who was stopped by somebody else stays so."""
+    """This works without the freezer hierarchy; a process that was stopped before stays stopped."""
     group = CgroupV1.create(backends.ROOT, f"watchdog-test-v1-{os.getpid()}", 60 * MIB, 0)
     if group is None:
         pytest.skip("no cgroup v1 memory hierarchy that can be written")

@@ -1,4 +1,4 @@
-"""Who else has to do with what a training publishes: children, wrappers, writers of its page."""
+"""Other users of a training's page: children, wrappers, writers of the page."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ print(after_child, own)
 
 
 def test_only_the_training_itself_says_that_its_step_begins(tmp_path):
-    """Neither a forked worker's optimizer does, nor is it an error once the training is over."""
+    """A forked worker's optimizer does not, and the end of the training causes no error."""
     path = str(tmp_path / "page")
     segment_folder.make_segment(path, 512 * 1024)
     done = subprocess.run(
@@ -63,7 +63,7 @@ def test_only_the_training_itself_says_that_its_step_begins(tmp_path):
 def test_only_one_process_of_this_user_is_let_read_a_training_whatever_its_page_says(
     tmp_path, monkeypatch
 ):
-    """The page is a file of the user's: -1 in it is everybody to the kernel, and undid Yama."""
+    """The user may write to the page; -1 in it would permit every process and bypass Yama."""
     path = str(tmp_path / "page")
     segment_folder.make_segment(path, 512 * 1024)
     asked = []

@@ -1,4 +1,4 @@
-"""What a supervisor sees of a segment without reading its snapshot: is it fresh, and how large."""
+"""A supervisor's view of a segment without its snapshot: whether it is fresh, and its size."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def publish(page, step, state_bytes=7):
 
 
 def test_a_page_is_fresh_at_the_boundary_that_was_published_and_never_within_a_step(page):
-    """It agrees with what whoever copies would find."""
+    """A copier would find the same."""
     seen = [page.fresh]
     publish(page, 1)
     seen.append(page.fresh)
@@ -39,7 +39,7 @@ def test_a_page_is_fresh_at_the_boundary_that_was_published_and_never_within_a_s
 
 
 def test_the_size_of_what_would_be_saved_is_known_without_reading_the_table(page):
-    """0 before there is one."""
+    """It is 0 before the first table."""
     before = page.state_bytes
     publish(page, 1, state_bytes=400_000_000)
 

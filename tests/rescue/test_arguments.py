@@ -1,4 +1,4 @@
-"""Which command lines are of the same training, and that no secret of them is kept."""
+"""Which command lines belong to the same training, and that no secret of them is stored."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def same(before: str, now: str) -> bool:
     ],
 )
 def test_options_that_make_no_other_training(before, now):
-    """They are named when they differ, and the training continues."""
+    """The training continues, and the differing options are named."""
     assert same(before, now)
 
 
@@ -72,7 +72,7 @@ def test_options_that_make_no_other_training(before, now):
     ],
 )
 def test_options_that_make_another_training(before, now):
-    """Where it is not certain that nothing but the course of a training changes."""
+    """It is not certain that they change nothing but the course of a training."""
     assert same(before, before)
     assert not same(before, now)
 
@@ -102,7 +102,7 @@ def test_no_value_that_may_be_a_secret_is_kept(line):
 
 @pytest.mark.parametrize("there", [True, False])
 def test_weights_to_begin_from_are_no_checkpoint_that_is_written(tmp_path, there):
-    """A file that is there before the training begins is an input."""
+    """A file that exists before the training begins is an input."""
     for name in ("bert.pt", "roberta.pt") if there else ():
         (tmp_path / name).touch()
 
@@ -113,7 +113,7 @@ def test_weights_to_begin_from_are_no_checkpoint_that_is_written(tmp_path, there
 
 
 def test_a_relative_path_counts_as_what_it_names(tmp_path, monkeypatch):
-    """From another folder it may be other data; spelled otherwise it is the same."""
+    """From another folder it may be other data; another spelling is the same."""
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "train.csv").touch()
@@ -131,7 +131,7 @@ def test_a_relative_path_counts_as_what_it_names(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_path_that_appears_or_vanishes_makes_no_other_training(tmp_path, monkeypatch, first):
-    """The program may make it, and may take it away."""
+    """The program may create it, and may remove it."""
     monkeypatch.chdir(tmp_path)
     made = tmp_path / "made"
     if first:

@@ -1,4 +1,4 @@
-"""Which function of a program begins a training, and the plain values that tell it from others."""
+"""The function of a program that begins a training, and its distinguishing plain arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from watchdog_app.rescue.identity.call_site import CallSite, call_site
 
 
 class Odd:
-    """Whatever a program passes about."""
+    """An object whose class cannot be read."""
 
     @property
     def __class__(self):
@@ -31,13 +31,13 @@ def begin() -> CallSite:
 def begin_at(frame: FrameType) -> CallSite:
     found = call_site(frame)
     assert found is not None
-    # A worker of pytest-xdist is given its own id.
+    # A worker of pytest-xdist passes its own id.
     given = tuple(each for each in found.given if each[0] != "id")
     return CallSite(found.function, given)
 
 
 def test_plain_arguments_are_told_by_function_and_name():
-    """Those that make no other training, and what is not plain, are not."""
+    """Arguments that do not distinguish trainings, and values that are not plain, are left out."""
 
     def train(model, fold, /, data, *folds, wd=0.1, epochs=5, resume="force", verbose=True, **more):
         local = 1
@@ -52,7 +52,7 @@ def test_plain_arguments_are_told_by_function_and_name():
 
 
 def test_a_sweep_s_variable_counts_and_the_number_of_an_epoch_does_not():
-    """Of `for lr in ...` each value begins a training of its own."""
+    """In `for lr in ...` each value begins a separate training."""
 
     def train(lr):
         return begin()
@@ -64,7 +64,7 @@ def test_a_sweep_s_variable_counts_and_the_number_of_an_epoch_does_not():
 
 
 def test_callers_count_too():
-    """`run` is given the fold, and what it calls begins the training."""
+    """`run` gets the fold, and the function that it calls begins the training."""
 
     def build(model):
         return begin()
@@ -78,7 +78,7 @@ def test_callers_count_too():
 
 
 def test_two_calls_in_the_text_of_a_caller_are_two():
-    """A helper that is given objects trains one after the other; a rerun may skip the first."""
+    """A helper trains one object after the other; a rerun may skip the first."""
 
     def train(model):
         return begin()
@@ -93,7 +93,7 @@ def test_two_calls_in_the_text_of_a_caller_are_two():
 
 
 def test_a_function_that_makes_the_model_counts():
-    """By its name: it is the same in another run."""
+    """By its name, which is the same in another run."""
 
     def small():
         return 1
@@ -107,7 +107,7 @@ def test_a_function_that_makes_the_model_counts():
 
 
 def test_values_of_one_name_count_in_their_order():
-    """A caller that passes its own on adds nothing."""
+    """A caller that passes on its own value adds nothing."""
 
     def train(name):
         return begin()
@@ -120,7 +120,7 @@ def test_values_of_one_name_count_in_their_order():
 
 
 def test_variables_of_the_loops_around_count():
-    """Not of the loops before, and no counters of epochs."""
+    """Earlier loops and epoch counters do not count."""
     begun = []
     for before in range(2):
         str(before)
@@ -139,7 +139,7 @@ def test_variables_of_the_loops_around_count():
 
 
 def test_two_calls_in_the_text_of_one_function_are_two():
-    """A rerun may skip the first, and lines may come and go around them."""
+    """A rerun may skip the first, and lines may change around them."""
     source = """
 def train(skip, odd):
     {line}
@@ -181,7 +181,7 @@ def test_a_name_of_one_letter_is_no_option():
 
 
 def test_what_cannot_be_compared_is_left_out():
-    """Without harm to the program, and the others still count."""
+    """The program is not harmed, and the other arguments still count."""
 
     def train(*, odd, some, listed, third, folder, fold):
         return begin()
@@ -203,7 +203,7 @@ def test_what_cannot_be_compared_is_left_out():
     ],
 )
 def test_a_path_in_the_temporary_folder_counts_without_random_names(before, now, same):
-    """Those of `tempfile` are others in each run; a name that somebody gave is other data."""
+    """Names from `tempfile` differ in each run; a name from the user means other data."""
 
     def train(data):
         return begin()

@@ -32,7 +32,7 @@ def file_of(layout):
 
 
 NAMES = st.text(max_size=30).filter(lambda name: name != "__metadata__")
-# Surrogates alone are no text that JSON readers agree on; Python makes none from a model's names.
+# JSON readers disagree about lone surrogates; Python makes none from a model's names.
 NAMES = NAMES.filter(lambda name: name.isascii() or name.encode("utf-8", "ignore").decode() == name)
 
 
@@ -51,7 +51,7 @@ def entries(draw):
 @settings(deadline=None, max_examples=150)
 @given(entries())
 def test_files_of_this_layout_are_read_by_the_safetensors_package(tensors):
-    """Names, types, shapes and bytes come back as they were, for every type and empty ones."""
+    """Names, types, shapes and bytes are unchanged, for every type and empty tensors."""
     found = safetensors.deserialize(file_of(plan_layout(tensors)))
 
     expected = {e.name: (e.dtype, list(e.shape), bytes(e.view())) for e in tensors}
@@ -63,7 +63,7 @@ def test_files_of_this_layout_are_read_by_the_safetensors_package(tensors):
 @settings(deadline=None, max_examples=150)
 @given(entries())
 def test_parse_finds_what_plan_laid_out(tensors):
-    """Reading a header back gives each tensor its place, aligned to its own elements."""
+    """A parsed header gives each tensor its place, aligned to its element size."""
     content = file_of(plan_layout(tensors))
 
     length = header_bytes(content[:8], len(content))
@@ -89,7 +89,7 @@ def test_parse_finds_what_plan_laid_out(tensors):
     ],
 )
 def test_what_cannot_be_laid_out_is_refused_by_name(tensors, words):
-    """The message names the tensor, so that a person can find it."""
+    """The message names the tensor."""
     with pytest.raises(RescueError, match=words):
         plan_layout(tensors)
 
@@ -133,6 +133,6 @@ def made(table, data=b""):
     ],
 )
 def test_a_header_that_makes_no_sense_is_damage(content):
-    """Whatever bytes are there, the answer is RescueDamaged and nothing else."""
+    """Any bytes cause RescueDamaged and no other exception."""
     with pytest.raises(RescueDamaged):
         parse_header(content[: header_bytes(content[:8], len(content))], len(content))

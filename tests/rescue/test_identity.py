@@ -1,4 +1,4 @@
-"""Whether a rescue fits a program: each rule, by plain records and without a framework."""
+"""Whether a rescue fits a program: each rule, with plain records and without a framework."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def saved(**changed: Any) -> Any:
     return json.loads(json.dumps(replace(NOW, **changed).to_json()))
 
 
-# What the rescue holds, the rule, what is decided, and words of the message.
+# What the rescue holds, the rule, the decision, and words of the message.
 CASES = [
     ({"framework": "a PyTorch loop"}, "framework", Decision.NEVER, "saved by a PyTorch loop"),
     ({"model": [layer(activation="tanh"), layer("Dropout", rate=0.2)]}, "model", Decision.REFUSE,
@@ -92,7 +92,7 @@ CASES = [
 def test_a_difference_is_found_by_its_rule_alone(
     held: dict[str, Any], rule: str, decision: Decision, words: str
 ):
-    """With its decision, and with both values in words."""
+    """With its decision, and with both values in the text."""
     found = compare(saved(**held), NOW).found
 
     assert [(rule, decision)] == [(each.key, each.decision) for each in found]
@@ -100,7 +100,7 @@ def test_a_difference_is_found_by_its_rule_alone(
 
 
 def test_every_rule_has_a_case():
-    """But what is told of a few rows, which Keras's tests show."""
+    """Except the rule about a few rows, which Keras's tests cover."""
     assert {rule.key for rule in RULES} - {"sample"} == {rule for _, rule, _, _ in CASES}
 
 
@@ -119,12 +119,12 @@ SAME = [
 
 @pytest.mark.parametrize("held", SAME)
 def test_what_may_differ_is_no_difference(held: dict[str, Any]):
-    """Settings, batches of another size, names of functions, words of another version."""
+    """Settings, another batch size, function names, texts of another version."""
     assert () == compare(saved(**held), NOW).found
 
 
 def test_bytecode_of_another_python_is_not_compared():
-    """There was no source, and its bytes are others anyway."""
+    """There was no source, and the bytes differ between versions anyway."""
     before, same, other = (
         replace(NOW, code=[function("loss", f"bytecode-{version}:{text}")])
         for version, text in (("3.11", "a"), ("3.12", "b"), ("3.11", "b"))
@@ -152,7 +152,7 @@ def test_bytecode_of_another_python_is_not_compared():
     ],
 )
 def test_an_identity_that_cannot_be_read_is_refused(held: object):
-    """A file may hold anything; nothing is raised but the refusal."""
+    """A file may hold anything; the only exception is the refusal."""
     found = compare(held, NOW)
 
     assert {Decision.REFUSE} == {each.decision for each in found.found}
@@ -161,7 +161,7 @@ def test_an_identity_that_cannot_be_read_is_refused(held: object):
 
 
 def test_the_error_names_the_first_six_differences_and_both_ways_on():
-    """A program finds all of them in the error."""
+    """The exception object holds all of them."""
     others = [layer(activation="tanh") for _ in range(8)]
     now = replace(NOW, model=[layer(activation="relu") for _ in range(8)])
     shown = describe_rescue("rescues/rescue-1", 7, 0.0)
@@ -177,7 +177,7 @@ def test_the_error_names_the_first_six_differences_and_both_ways_on():
 
 
 def test_force_says_what_differs_and_never_opens_another_framework():
-    """Those alone that a person may decide."""
+    """Only differences that the user may decide about."""
     refused = compare(saved(loss={"loss": "mae", "loss weights": None}), NOW)
 
     said = check_verdict(refused, "r", forced=True)
@@ -204,7 +204,7 @@ def test_force_says_what_differs_and_never_opens_another_framework():
 def test_settings_are_merged_three_ways(
     base: Any, theirs: Any, mine: Any, value: Any, said: str | None
 ):
-    """Changed on purpose, or moved by the training; both are reported."""
+    """The program changed the setting or the training moved it; both are reported."""
     found = merge_settings(
         {"learning_rate": base}, {"learning_rate": theirs}, {"learning_rate": mine}
     )
@@ -217,6 +217,6 @@ def test_settings_are_merged_three_ways(
 
 
 def test_a_setting_that_one_side_lacks_is_left_as_it_was_loaded():
-    """Another version has others."""
+    """Versions have different settings."""
     assert {} == merge_settings({}, {"momentum": 1}, {"momentum": 2}).values
     assert {} == merge_settings({"momentum": 1}, {"momentum": 1}, {}).values

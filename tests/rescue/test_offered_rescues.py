@@ -1,4 +1,4 @@
-"""A training is offered a thousand rescues that were damaged, forged or saved by other programs."""
+"""A training meets a thousand rescues that were damaged, forged or saved by other programs."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ ODD: tuple[Any, ...] = (
     *(None, True, -1, 0, 10**400, 1e308, float("nan"), float("inf"), "", "x" * 5000, "\udcff", []),
     *({}, [[[[]]]], {"__tuple__": 3}, {"": None}, [None] * 100),
 )
-# Facts that decide nothing: words for people; settings, of which the state has its own.
+# Facts that decide nothing: texts for the user, and settings, which the state holds too.
 FREE = ("version", "settings", "at", "label", "place", "salt")
 
 Json = Any
 Spoiled = Callable[[random.Random, Path], None]
 
 
-# What is done to a rescue, without and with the right checksums
+# Ways to spoil a rescue, without and with correct checksums
 
 
 def read(folder: Path) -> dict[str, Json]:
@@ -53,7 +53,7 @@ def write(folder: Path, body: Json) -> None:
 
 
 def places(value: Json, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where something stands in a JSON value; long lists of numbers are one thing."""
+    """The paths in a JSON value; a long list of numbers counts as one place."""
     if path:
         yield path
     if isinstance(value, dict):
@@ -116,7 +116,7 @@ def swapped(chance: random.Random, folder: Path) -> None:
 
 
 def nonsense(chance: random.Random, folder: Path) -> None:
-    """Anything at any place of the description, under the right checksum."""
+    """Any value at any place of the description, with a correct checksum."""
     body = read(folder)
     for _ in range(chance.choice((1, 1, 3))):
         path = chance.choice(list(places(body)))
@@ -134,7 +134,7 @@ def deep(chance: random.Random, folder: Path) -> None:
 
 
 def header(chance: random.Random, folder: Path) -> None:
-    """Anything in the list of tensors, under the right checksums."""
+    """Any value in the list of tensors, with correct checksums."""
     data = (folder / format.STATE_FILE).read_bytes()
     length = int.from_bytes(data[:8], "little")
     table = json.loads(data[8 : 8 + length])
@@ -151,7 +151,7 @@ def header(chance: random.Random, folder: Path) -> None:
 
 
 def renamed(chance: random.Random, folder: Path) -> None:
-    """Under the name of another run, of another process, or with an odd number."""
+    """The name of another run, of another process, or an odd number."""
     kind, step, sequence, owner, run = folder.name.split("-")
     way = chance.randrange(4)
     if way == 0:
@@ -167,7 +167,7 @@ def renamed(chance: random.Random, folder: Path) -> None:
 
 
 def another(chance: random.Random, folder: Path) -> None:
-    """A fact of whose it is or of what it computes is another, under the right checksum."""
+    """One fact of its identity or its computation differs, with a correct checksum."""
     body = read(folder)
     facts = [
         path
@@ -200,7 +200,7 @@ DAMAGED: tuple[Spoiled, ...] = (flipped, cut, zeroed, swapped)
 HOSTILE: tuple[Spoiled, ...] = (nonsense, nonsense, deep, header, renamed)
 
 
-# The training that is offered them
+# The training that gets them
 
 
 def program(folder: Path, **told: str) -> None:
@@ -231,13 +231,13 @@ def offered(folder: Path, copies: Path) -> list[dict[str, Any]]:
 
 
 def harmless(each: dict[str, Any], own: dict[str, Any]) -> bool:
-    """Refused; or trained to the end, and told where its own rescue would not have been."""
+    """Refused; or trained to the end, with a message if it did not use its own rescue."""
     if "refused" in each:
         return True
     if "ended" in each:
         return False
     unnamed = RescueName.parse(each["rescue"]) is None
-    usual = ("resuming from", "bring back", "come back")  # of every resume of this training
+    usual = ("resuming from", "bring back", "come back")  # part of every resume of this training
     told = any(not any(word in line for word in usual) for line in each["said"])
     foreign = each["name"].endswith(("another", "foreign"))
     silent_is_right = unnamed or (each["began"] == 7 and not foreign)
@@ -246,7 +246,7 @@ def harmless(each: dict[str, Any], own: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("count", [160, pytest.param(1200, marks=pytest.mark.slow)])
 def test_no_spoiled_or_foreign_rescue_is_gone_on_from_silently(tmp_path: Path, count: int):
-    """Each is refused, left alone with a line, or makes no difference; no training ends by one."""
+    """Each is refused, ignored with a message, or makes no difference; none ends the training."""
     own = saved(tmp_path, "")
     others = {what: saved(tmp_path, what) for what in OTHERS}
     copies = tmp_path / "copies"

@@ -1,4 +1,4 @@
-"""Which training of a program a rescue belongs to, by the function that begins it."""
+"""The training of a program that a rescue belongs to, by the function that begins it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROGRAM = Program("script", "/train.py", Arguments({}, {}, {}), pooled=False)
 
 
 def defining(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    """Let the program define functions of these names."""
+    """Make the program define functions with these names."""
     main: Any = ModuleType("__main__")
     exec("".join(f"def {name}(): pass\n" for name in names), vars(main))
     monkeypatch.setitem(sys.modules, "__main__", main)
@@ -33,16 +33,16 @@ def training(function: str, place: int = 1) -> program_key.Training:
     [
         (("main", "show"), "main", 1, True),
         (("run", "show"), "run", 1, True),  # renamed
-        (("main", "run"), "run", 1, False),  # the other one is still there
-        (("show",), "show", 1, False),  # it was there before
-        (("run", "show"), "run", 2, False),  # another was begun before it
+        (("main", "run"), "run", 1, False),  # the other function still exists
+        (("show",), "show", 1, False),  # it existed before
+        (("run", "show"), "run", 2, False),  # another training began before it
         (("show",), "<module>", 1, False),
     ],
 )
 def test_a_renamed_function_begins_the_same_training(
     monkeypatch: pytest.MonkeyPatch, now: tuple[str, ...], begun: str, place: int, same: bool
 ):
-    """Where the old one is gone and the new one is new."""
+    """The old function is gone and the new one is new."""
     defining(monkeypatch, "main", "show")
     saved = program_key.record(PROGRAM, training("main"), b"0" * program_key.SALT_BYTES)
 
@@ -52,7 +52,7 @@ def test_a_renamed_function_begins_the_same_training(
 
 
 def test_arguments_behind_a_program_from_a_pipe_count():
-    """`python - --fold 1 < train.py`, as loops in a shell start it."""
+    """`python - --fold 1 < train.py`, as shell loops start it."""
     code = (
         "from watchdog_app.rescue.identity import program_key\n"
         "print(program_key.program().arguments.others.get('fold'))\n"

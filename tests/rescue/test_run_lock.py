@@ -1,4 +1,4 @@
-"""The lock of a run, by itself: replaced files, other clocks, forked children."""
+"""The lock of a run: replaced files, other clocks, forked children."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RUN = "0123456789ab"
 
 
 def test_a_lock_file_that_is_removed_or_replaced_is_held_again_at_the_next_beat(tmp_path: Path):
-    """Somebody cleans the folder while the training lives."""
+    """The user cleans the folder while the training lives."""
     lock = run_lock.acquire(str(tmp_path), RUN, new=True)
     path = Path(run_lock.lock_path(str(tmp_path), RUN))
     text = path.read_text()
@@ -37,7 +37,7 @@ def test_a_lock_file_that_is_removed_or_replaced_is_held_again_at_the_next_beat(
 
 
 def test_a_lock_that_another_process_has_taken_meanwhile_is_left_to_it(tmp_path: Path):
-    """Both hold a lock of their own; nobody takes the other's away."""
+    """Both hold a separate lock; neither removes the other's."""
     lock = run_lock.acquire(str(tmp_path), RUN, new=True)
     Path(run_lock.lock_path(str(tmp_path), RUN)).unlink()
     other = run_lock.acquire(str(tmp_path), RUN, new=True)
@@ -54,7 +54,7 @@ def test_a_lock_that_another_process_has_taken_meanwhile_is_left_to_it(tmp_path:
 def test_the_age_of_a_beat_is_told_by_the_clock_of_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """A machine whose clock is an hour ahead takes no living training of another for dead."""
+    """A machine whose clock is an hour ahead must not treat another machine's training as dead."""
     owner = {
         "host": "other",
         "machine": "m",
@@ -80,7 +80,7 @@ def test_the_age_of_a_beat_is_told_by_the_clock_of_the_folder(
 def test_the_lock_decides_where_proc_is_of_another_pid_namespace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """`unshare --pid` without a /proc of its own: the number there is another process's."""
+    """`unshare --pid` without a separate /proc: the pid there belongs to another process."""
     held = run_lock.acquire(str(tmp_path), RUN, new=True)
     with subprocess.Popen(["sleep", "600"]) as other:
         try:
@@ -102,7 +102,7 @@ def test_the_lock_decides_where_proc_is_of_another_pid_namespace(
 
 
 def test_a_forked_child_saves_under_a_key_that_no_later_start_has(tmp_path: Path):
-    """Else its parent's next start might resume from the child's state."""
+    """Otherwise its parent's next start might resume from the child's state."""
     run = runs.start_run(str(tmp_path), {"rank": "0", "place": 1})
     reads, writes = os.pipe()
     child = os.fork()
@@ -121,7 +121,7 @@ def test_a_forked_child_saves_under_a_key_that_no_later_start_has(tmp_path: Path
 
 
 def test_a_backup_of_hard_links_ends_no_claim(tmp_path: Path):
-    """`cp -al`: the lock works under both names, and nothing is written into the backup."""
+    """`cp -al`: the lock works under both names, and the backup stays unchanged."""
     run_lock.acquire(str(tmp_path), RUN, new=True).release(remove=False)
     path, backup = Path(run_lock.lock_path(str(tmp_path), RUN)), tmp_path / "backup"
     path.write_text("kept")

@@ -1,4 +1,4 @@
-"""A folder of rescues: a complete one is always there, and only a whole one is used."""
+"""A folder of rescues: it always has a complete one, and only complete ones are used."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.checkpoint.store import RescueStore
 
 DEAD = f"999999.1.{this_process().namespace}"  # beyond the largest pid of common kernels
-STRANGER = "1234.5.00000000"  # written in another container or before the last start
+STRANGER = "1234.5.00000000"  # written in another container or before the last boot
 
 
 def tensors(seed=0, count=3, size=5000):
@@ -57,7 +57,7 @@ def folders(store):
 
 
 def rename_owner(path, owner_text):
-    """As if another process had written it."""
+    """Make it look as if another process had written it."""
     name = names.RescueName.parse(os.path.basename(path))
     new = os.path.join(
         os.path.dirname(path), str(names.RescueName(name.sequence, name.step, owner_text))
@@ -67,7 +67,7 @@ def rename_owner(path, owner_text):
 
 
 def test_what_was_saved_is_found_again(store):
-    """Tensors, their order-free lookup, and everything beside them."""
+    """Tensors, their lookup in any order, and all metadata."""
     entries = tensors(seed=3)
     meta = {"step": 12, "epoch": 2, "seed": [1, 2], "name": "a\nb\u00e9", "loss": float("inf")}
 
@@ -88,7 +88,7 @@ def test_what_was_saved_is_found_again(store):
 
 
 def test_other_tools_read_both_files(store):
-    """safetensors reads the one, any JSON reader the other."""
+    """safetensors reads one, any JSON reader the other."""
     saved = store.save(tensors(), {"step": 1})
 
     with open(os.path.join(saved.path, "state.safetensors"), "rb") as file:
@@ -99,7 +99,7 @@ def test_other_tools_read_both_files(store):
 
 
 def test_a_training_without_tensors_or_with_empty_ones_is_saved(store):
-    """Nothing is a size like any other."""
+    """An empty size is valid."""
     store.save([], {"step": 0})
     assert {} == dict(store.newest().tensors)
 
@@ -112,7 +112,7 @@ def _never():
 
 
 def test_nothing_is_found_where_nothing_was_saved(store):
-    """No folder yet, an empty one, one with files of others."""
+    """No folder yet, an empty one, one with other files."""
     assert store.newest() is None
 
     os.makedirs(store.directory)
@@ -122,14 +122,14 @@ def test_nothing_is_found_where_nothing_was_saved(store):
 
 
 def test_the_older_are_pruned_when_the_new_one_is_complete(store):
-    """`keep` stay."""
+    """`keep` of them stay."""
     paths = [store.save(tensors(), {"step": step}).path for step in range(4)]
 
     assert [os.path.basename(path) for path in paths[2:]] == folders(store)
 
 
 def test_the_newest_is_the_one_saved_last(store, monkeypatch):
-    """Steps start again and clocks are set back; neither decides."""
+    """Steps may restart and clocks may go back; neither decides."""
     store.save(tensors(1), {"step": 900})
     monkeypatch.setattr("time.time", lambda: 1000.0)
     last = store.save(tensors(2), {"step": 3})
@@ -138,7 +138,7 @@ def test_the_newest_is_the_one_saved_last(store, monkeypatch):
 
 
 def test_of_two_with_one_number_the_later_wins(store):
-    """Two processes that saved at the same moment took the same sequence."""
+    """Two processes that saved at the same moment used the same sequence."""
     first = store.save(tensors(1), {"step": 1}).path
     second = store.save(tensors(2), {"step": 2}).path
     os.rename(second, second.replace("-000002-", "-000001-"))
@@ -153,7 +153,7 @@ def test_of_two_with_one_number_the_later_wins(store):
 
 @pytest.mark.parametrize("name", ["state.safetensors", "rescue.json"])
 def test_a_damaged_one_is_passed_over_and_named(store, said, name):
-    """The one before it is used; a person is told which and why, once."""
+    """The rescue before it is used; one message names the damaged one and the reason."""
     good = store.save(tensors(1), {"step": 1}).path
     bad = store.save(tensors(2), {"step": 2}).path
     _flip(os.path.join(bad, name), -100)
@@ -167,7 +167,7 @@ def test_a_damaged_one_is_passed_over_and_named(store, said, name):
 
 @pytest.mark.parametrize("name", ["state.safetensors", "rescue.json"])
 def test_a_missing_file_is_damage(store, said, name):
-    """A folder that somebody tidied up is no rescue."""
+    """A folder with a deleted file is not a rescue."""
     path = store.save(tensors(), {"step": 2}).path
     os.unlink(os.path.join(path, name))
 
@@ -185,13 +185,13 @@ def _flip(path, at, bit=0):
 
 @pytest.mark.parametrize("name", ["state.safetensors", "rescue.json"])
 def test_every_flipped_bit_and_every_cut_is_noticed(store, name):
-    """Never a wrong restore: header, padding, data and manifest, byte by byte, and any length."""
+    """No wrong restore: header, padding, data and manifest, byte by byte, and any length."""
     entries = [*tensors(count=2, size=20), TensorEntry("f", "F64", (2,), 16, _view(bytes(16)))]
     saved = store.save(entries, {"step": 77, "epoch": 3})
     path = os.path.join(saved.path, name)
     with open(path, "rb") as file:
         whole = file.read()
-    # Of the header's padding a sample will do.
+    # A sample of the header's padding is enough.
     places = [at for at in range(len(whole)) if whole[at] != 0x20 or at % 97 == 0]
 
     for at in places:
@@ -218,7 +218,7 @@ def _rewrite(path, content):
 
 
 def test_a_rescue_of_two_saves_mixed_is_damage(store):
-    """A state file that is whole but belongs to another rescue.json is not restored."""
+    """A complete state file of another rescue.json is not restored."""
     first = store.save(tensors(1), {"step": 1}).path
     second = store.save(tensors(2), {"step": 2}).path
     shutil.copy(os.path.join(first, "state.safetensors"), os.path.join(second, "state.safetensors"))
@@ -235,7 +235,7 @@ def _of_a_newer_format(path):
 
 
 def test_a_newer_format_is_not_guessed_at(store, said):
-    """Told to update, not that it is damaged."""
+    """The message says to update, not that it is damaged."""
     _of_a_newer_format(store.save(tensors(), {"step": 2}).path)
 
     with pytest.raises(RescueError, match="update watchdog-app") as told:
@@ -247,12 +247,12 @@ def test_a_newer_format_is_not_guessed_at(store, said):
 def _unreadable(path):
     manifest = os.path.join(path, "rescue.json")
     os.unlink(manifest)
-    os.symlink(manifest, manifest)  # a loop: no permission would stop root
+    os.symlink(manifest, manifest)  # a loop of links, because permissions would not stop root
 
 
 @pytest.mark.parametrize("spoil", [_of_a_newer_format, _unreadable])
 def test_what_cannot_be_judged_is_neither_passed_over_nor_pruned(store, spoil):
-    """A night's work of a newer watchdog, or on a share that is away, is not trained over."""
+    """The work of a newer watchdog, or on a share that is offline, is not overwritten."""
     store.save(tensors(), {"step": 1})
     theirs = rename_owner(store.save(tensors(), {"step": 2}).path, DEAD)
     spoil(theirs)
@@ -286,7 +286,7 @@ def _file(path):
 
 @pytest.mark.parametrize("spoil", [_nest, _pipe, _file])
 def test_nonsense_in_the_place_of_a_rescue_is_damage(store, said, spoil):
-    """Lists without end, a pipe that nobody writes to, a file: the one before is used."""
+    """Endless lists, a pipe without a writer, a file: the rescue before it is used."""
     good = store.save(tensors(1), {"step": 1}).path
     bad = store.save(tensors(2), {"step": 2}).path
     spoil(bad)
@@ -298,7 +298,7 @@ def test_nonsense_in_the_place_of_a_rescue_is_damage(store, said, spoil):
 
 
 def test_a_view_stays_good_when_the_rescue_is_pruned(store):
-    """Restoring in one process while another one saves."""
+    """One process may restore while another one saves."""
     store.save(tensors(1), {"step": 1})
     found = store.newest()
     view = found.read("t1")
@@ -311,7 +311,7 @@ def test_a_view_stays_good_when_the_rescue_is_pruned(store):
 
 
 def test_the_framework_failing_in_the_middle_leaves_the_older_rescue(store):
-    """Nothing half written stays."""
+    """No partial file stays."""
     good = store.save(tensors(), {"step": 1}).path
 
     def broken():
@@ -324,7 +324,7 @@ def test_the_framework_failing_in_the_middle_leaves_the_older_rescue(store):
 
 
 def test_meta_that_is_no_json_is_refused(store):
-    """The message names what cannot be written."""
+    """The message names the value."""
     with pytest.raises(RescueError, match="not JSON serializable"):
         store.save(tensors(), {"step": 1, "model": object()})
 
@@ -339,7 +339,7 @@ def test_keeping_none_is_refused(tmp_path, keep):
 
 
 def test_a_relative_folder_stays_where_it_was(tmp_path, monkeypatch):
-    """A program that changes its working folder saves where it began."""
+    """A program that changes its working folder still saves in the first one."""
     monkeypatch.chdir(tmp_path)
     store = RescueStore("here")
     monkeypatch.chdir("/")
@@ -349,14 +349,14 @@ def test_a_relative_folder_stays_where_it_was(tmp_path, monkeypatch):
 
 
 def test_unfinished_folders_of_dead_writers_are_removed_and_of_live_ones_are_not(store):
-    """Only who has ended leaves rubbish; a stranger's writer is given an hour."""
+    """Only a dead writer's folder is rubbish; an unknown writer's is kept for an hour."""
     store.prepare(rehearse=False)
     kept = [f".partial-{os.getppid()}.{_start(os.getppid())}.{this_process().namespace}-1"]
     kept += [f".partial-{STRANGER}-1", ".partial-strange"]
     dead = [f".partial-{DEAD}-1", f".partial-{STRANGER}-2"]
     dead += [
         f".partial-{os.getpid()}.1.{this_process().namespace}-1"
-    ]  # this pid, in an earlier life
+    ]  # this pid, of an earlier process
     for name in (*kept, *dead):
         os.mkdir(os.path.join(store.directory, name))
         _rewrite(os.path.join(store.directory, name, "state.safetensors"), b"x" * 100)
@@ -377,7 +377,7 @@ def _start(pid):
 
 @pytest.mark.parametrize("owner", ["alive", DEAD, STRANGER], ids=["alive", "dead", "stranger"])
 def test_rescues_of_others_are_never_pruned(store, owner):
-    """Their training may want to resume from them, today or in a year."""
+    """Their training may still resume from them."""
     if owner == "alive":
         owner = f"{os.getppid()}.{_start(os.getppid())}.{this_process().namespace}"
     theirs = rename_owner(store.save(tensors(), {"step": 1}).path, owner)
@@ -390,7 +390,7 @@ def test_rescues_of_others_are_never_pruned(store, owner):
 
 
 def test_a_rescue_that_was_renamed_is_kept_for_good(store):
-    """A person who gives it a name of its own has a reason."""
+    """A user who renames it has a reason."""
     path = store.save(tensors(), {"step": 1}).path
     os.rename(path, os.path.join(store.directory, "before-the-change"))
     for step in range(4):
@@ -401,7 +401,7 @@ def test_a_rescue_that_was_renamed_is_kept_for_good(store):
 
 
 def test_preparing_writes_nothing_that_stays_and_tells_the_cost(store):
-    """The rehearsal is a save of a few MiB."""
+    """The rehearsal saves a few MiB."""
     rehearsal = store.prepare(tensors=100)
 
     assert [] == folders(store)
@@ -410,7 +410,7 @@ def test_preparing_writes_nothing_that_stays_and_tells_the_cost(store):
 
 
 def test_a_file_in_the_way_of_the_folder_is_told_in_words(tmp_path):
-    """At the start of the training, not at its end."""
+    """The error comes at the start of the training, not at its end."""
     (tmp_path / "file").write_text("")
 
     with pytest.raises(SaveFailed, match="is a file, not a folder"):
@@ -418,7 +418,7 @@ def test_a_file_in_the_way_of_the_folder_is_told_in_words(tmp_path):
 
 
 def test_a_folder_that_was_deleted_is_made_again(store):
-    """Tidying up while the training runs costs the old rescues and nothing more."""
+    """A cleanup during the training costs only the old rescues."""
     store.save(tensors(), {"step": 1})
     shutil.rmtree(store.directory)
 
@@ -426,7 +426,7 @@ def test_a_folder_that_was_deleted_is_made_again(store):
 
 
 def test_owners_are_told_from_each_other():
-    """This process lives, an earlier one of its pid does not, a stranger is unknown."""
+    """This process lives, an earlier one with its pid does not, an unknown one may."""
     me = this_process()
 
     assert me == Owner.parse(str(me))
@@ -438,7 +438,7 @@ def test_owners_are_told_from_each_other():
 
 
 def test_a_folder_in_memory_is_recognised(tmp_path):
-    """A rescue on tmpfs takes the memory that is short."""
+    """A rescue on tmpfs uses the memory that is short."""
     assert is_in_memory("/dev/shm")
     assert not is_in_memory("/proc")
     assert not is_in_memory(str(tmp_path / "missing"))
@@ -446,7 +446,7 @@ def test_a_folder_in_memory_is_recognised(tmp_path):
 
 @contextlib.contextmanager
 def small_disk(path, size):
-    """A file system of so many bytes: the only honest full disk."""
+    """A file system of this size, to get a really full disk."""
     os.makedirs(path)
     if os.geteuid() != 0:
         pytest.skip("mounting a small file system takes root")
@@ -469,7 +469,7 @@ def test_a_full_disk_is_told_before_anything_is_written(tmp_path, said):
 
 
 def test_a_disk_that_fills_up_meanwhile_leaves_no_half_rescue(tmp_path, said):
-    """ENOSPC in the middle of the stream: told, removed, and the older rescue stands."""
+    """ENOSPC in the middle of the stream: reported and removed, and the older rescue stays."""
     with small_disk(str(tmp_path / "d"), "16m"):
         store = RescueStore(str(tmp_path / "d"), report=said.append)
         good = store.save(tensors(), {"step": 1}).path
@@ -518,7 +518,7 @@ def test_room_is_not_made_with_the_last_rescue_that_is_whole(tmp_path, said):
 
 
 def test_a_read_only_disk_is_told_in_words(tmp_path):
-    """When the training starts."""
+    """The error comes when the training starts."""
     with small_disk(str(tmp_path / "d"), "4m"):
         subprocess.run(["mount", "-o", "remount,ro", str(tmp_path / "d")], check=True)
         with pytest.raises(SaveFailed, match="is read-only") as caught:
@@ -527,7 +527,7 @@ def test_a_read_only_disk_is_told_in_words(tmp_path):
 
 
 def test_a_rescue_folder_in_memory_is_told_once(tmp_path, said):
-    """It takes the memory that runs out and does not survive a restart."""
+    """It uses the memory that runs out, and is lost at a reboot."""
     with small_disk(str(tmp_path / "d"), "16m"):
         store = RescueStore(str(tmp_path / "d"), report=said.append)
         store.prepare()
@@ -539,7 +539,7 @@ def test_a_rescue_folder_in_memory_is_told_once(tmp_path, said):
 
 
 def test_a_save_takes_no_second_copy(tmp_path):
-    """Peak memory of 60 MB of tensors saved stays within a few MiB of before."""
+    """Saving 60 MB of tensors raises the peak memory by only a few MiB."""
     program = (
         "import sys, mmap, resource\n"
         "from watchdog_app.rescue.checkpoint.store import RescueStore\n"

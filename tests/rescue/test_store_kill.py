@@ -1,4 +1,4 @@
-"""Killed at any moment of a save: the rescue before it is still found."""
+"""After a kill at any moment of a save, the rescue before it is still found."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def start(directory, first, run=""):
 
 
 def kill(process):
-    """Steps that the process said were saved before it was killed."""
+    """Kill it; return the steps that it reported as saved."""
     process.send_signal(signal.SIGKILL)
     said, _ = process.communicate()
-    # A last line may have been cut off.
+    # The last line may be incomplete.
     return [int(line) for line in said.split("\n")[:-1]]
 
 
 def measured_save_s(directory):
-    """Seconds of a save by such a process, now."""
+    """Seconds that a save by such a process takes now."""
     process = start(directory, 0, RUN)
     began = time.monotonic()
     for _ in range(4):
@@ -65,11 +65,11 @@ def check(rescue):
 
 
 def test_killed_at_any_moment_the_last_complete_rescue_is_found(tmp_path):
-    """Many kills, each at another moment; no damage is ever reported, no rubbish piles up."""
+    """Many kills, each at another moment; no damage is reported, and no rubbish accumulates."""
     directory = str(tmp_path / "r")
     said = []
     store = RescueStore(directory, report=said.append, run=Run(RUN, directory))
-    save_s = measured_save_s(directory)  # the moments are spread over the saves of this machine
+    save_s = measured_save_s(directory)  # the moments are spread over this machine's saves
     last = store.newest().step
     halves = 0
 
@@ -79,7 +79,7 @@ def test_killed_at_any_moment_the_last_complete_rescue_is_found(tmp_path):
         saved = kill(process)
         halves += any(name.startswith(".partial") for name in os.listdir(directory))
         found = store.newest()
-        # Never older than what was told; at most the one that was just being told is newer.
+        # Never older than the reported step; newer at most by the one being reported.
         newest_told = saved[-1] if saved else last
         assert found.step in (newest_told, newest_told + 1)
         last = found.step
@@ -89,7 +89,7 @@ def test_killed_at_any_moment_the_last_complete_rescue_is_found(tmp_path):
     assert [] == said
     assert last > 3
     assert halves > 3
-    # A kill between a save and its pruning leaves one more; the next undisturbed save tidies up.
+    # A kill between a save and its pruning leaves one more; the next save removes it.
     path = store.save([], {"step": 0}).path
     store.wait_idle()
     left = sorted(os.listdir(directory))
@@ -99,7 +99,7 @@ def test_killed_at_any_moment_the_last_complete_rescue_is_found(tmp_path):
 
 
 def test_two_processes_with_one_folder_do_not_harm_each_other(tmp_path):
-    """Each keeps its own two; whatever is read meanwhile is whole."""
+    """Each keeps its own two, and every rescue that is read meanwhile is complete."""
     directory = str(tmp_path / "r")
     said = []
     reader = RescueStore(directory, report=said.append)

@@ -60,7 +60,7 @@ def streamer():
     ],
 )
 def test_the_file_is_the_parts_one_after_the_other(tmp_path, streamer, sizes, direct, monkeypatch):
-    """Whatever the sizes: every byte, no padding left, each part with its checksum."""
+    """For any sizes: every byte, no padding left, each part with its checksum."""
     parts = [TensorEntry.of_bytes(f"p{n}", noise(size, n % 200)) for n, size in enumerate(sizes)]
     data = [bytes(part.view()) for part in parts]
 
@@ -76,7 +76,9 @@ def test_the_file_is_the_parts_one_after_the_other(tmp_path, streamer, sizes, di
 
 
 def test_a_view_is_taken_in_turn_and_released_before_the_next(tmp_path, streamer):
-    """At no time are two tensors' buffers held: a framework may need to move them."""
+    """
+    The buffers of two tensors are never held together, because a framework may need to move them.
+    """
     taken = []
 
     def view(number):
@@ -102,7 +104,7 @@ def _alive(view):
 
 
 def test_views_of_any_shape_and_type_are_taken_as_bytes(tmp_path, streamer):
-    """A view of floats in two dimensions is as good as one of bytes."""
+    """A two-dimensional view of floats works like one of bytes."""
     floats = memoryview(bytes(range(48))).cast("f", (3, 4))
 
     write(streamer, tmp_path / "file", [TensorEntry("a", "F32", (3, 4), 48, lambda: floats)])
@@ -111,7 +113,7 @@ def test_views_of_any_shape_and_type_are_taken_as_bytes(tmp_path, streamer):
 
 
 def test_progress_grows_to_the_total(tmp_path, streamer):
-    """Called in the saving thread, ending at the whole size."""
+    """It is called in the saving thread, and ends at the full size."""
     seen = []
 
     write(
@@ -128,7 +130,7 @@ def test_progress_grows_to_the_total(tmp_path, streamer):
 
 @pytest.mark.parametrize("nbytes", [CHUNK - 1, 3 * CHUNK + 1])
 def test_a_tensor_that_changed_its_size_is_refused(tmp_path, streamer, nbytes):
-    """Its header says otherwise: nothing is left, the next write works."""
+    """The header has another size: no file is left, and the next write works."""
     entry = TensorEntry("w", "U8", (CHUNK,), CHUNK, lambda: memoryview(bytes(nbytes)))
 
     with pytest.raises(RescueError, match="'w' changed"):
@@ -141,7 +143,7 @@ def test_a_tensor_that_changed_its_size_is_refused(tmp_path, streamer, nbytes):
 @pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("at", [0, 1, 2, 5])
 def test_an_interruption_leaves_nothing_and_the_next_write_works(tmp_path, streamer, kind, at):
-    """Ctrl-C or a framework's error at any chunk: file gone, thread out of it, buffers usable."""
+    """Ctrl-C or a framework's error at any chunk: no file, an idle thread, usable buffers."""
     calls = []
 
     def progress(done, total):
@@ -159,7 +161,7 @@ def test_an_interruption_leaves_nothing_and_the_next_write_works(tmp_path, strea
 
 
 def test_ctrl_c_at_any_moment_leaves_a_streamer_that_works(tmp_path):
-    """A signal between any two instructions: no deadlock, no half file, no lost buffer."""
+    """A signal between any two instructions: no deadlock, no partial file, no lost buffer."""
 
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -189,7 +191,7 @@ def test_ctrl_c_at_any_moment_leaves_a_streamer_that_works(tmp_path):
 
 
 def test_a_framework_error_in_a_view_comes_through(tmp_path, streamer):
-    """The caller learns what went wrong, not that something did."""
+    """The caller gets the original error."""
 
     def broken():
         raise RuntimeError("variable was deleted")
@@ -201,7 +203,7 @@ def test_a_framework_error_in_a_view_comes_through(tmp_path, streamer):
 
 
 def test_a_file_that_exists_is_never_overwritten(tmp_path, streamer):
-    """Each file has a name of its own."""
+    """Each file has a unique name."""
     (tmp_path / "file").write_bytes(b"mine")
 
     with pytest.raises(SaveFailed):
@@ -211,7 +213,7 @@ def test_a_file_that_exists_is_never_overwritten(tmp_path, streamer):
 
 
 def test_a_limit_on_file_sizes_is_told_in_words(tmp_path):
-    """EFBIG in the writing thread arrives as a sentence with a remedy, the file is removed."""
+    """EFBIG in the writing thread becomes a message with a remedy; the file is removed."""
     streamer = Streamer(CHUNK)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5 * CHUNK, hard))
@@ -229,7 +231,7 @@ def test_a_limit_on_file_sizes_is_told_in_words(tmp_path):
 
 
 def test_a_refused_direct_write_goes_through_the_cache(tmp_path):
-    """EINVAL at the first write (here by memory that is not aligned) is no reason to give up."""
+    """EINVAL at the first write (here from unaligned memory) is not a reason to give up."""
     sink = Sink(str(tmp_path / "file"))
     crooked = memoryview(bytearray(noise(CHUNK + 1)))[1:]
 
@@ -243,7 +245,7 @@ def test_a_refused_direct_write_goes_through_the_cache(tmp_path):
 
 
 def test_two_saves_at_once_are_refused(tmp_path, streamer):
-    """The buffers are one save's at a time."""
+    """The buffers belong to one save at a time."""
 
     def again(done, total):
         write(streamer, tmp_path / "other", [TensorEntry.of_bytes("b", b"x")])
@@ -253,7 +255,7 @@ def test_two_saves_at_once_are_refused(tmp_path, streamer):
 
 
 def test_a_busy_python_thread_beside_it_only_delays(tmp_path, streamer):
-    """A data generator that never lets go of the interpreter; its switch interval is put back."""
+    """A data generator that never releases the interpreter; its switch interval is restored."""
     before = sys.getswitchinterval()
     stop = threading.Event()
 
@@ -294,7 +296,7 @@ sys.exit(os.waitpid(pid, 0)[1])
 
 
 def test_after_a_fork_parent_and_child_write_without_each_other(tmp_path):
-    """Neither shares buffers with the other nor waits for a thread that was not copied."""
+    """They share no buffers, and neither waits for a thread that was not copied."""
     done = subprocess.run(
         [sys.executable, "-W", "error::ResourceWarning", "-c", FORKED, str(tmp_path)],
         timeout=60,
@@ -307,7 +309,7 @@ def test_after_a_fork_parent_and_child_write_without_each_other(tmp_path):
 
 
 def test_a_small_file_is_written_while_the_other_is_made_durable(tmp_path, streamer):
-    """Any size; `wait_idle` waits for the one that was left behind."""
+    """Any size; `wait_idle` waits for the other file."""
     data = noise(3 * CHUNK + 11)
     streamer.write(str(tmp_path / "big"), [TensorEntry.of_bytes("a", data)])
     for name, size in (("none", 0), ("one", 1), ("more", 2 * CHUNK + 5)):
@@ -319,7 +321,7 @@ def test_a_small_file_is_written_while_the_other_is_made_durable(tmp_path, strea
 
 
 def test_jobs_are_done_in_order_and_their_errors_come_back(streamer):
-    """The next call learns what went wrong behind its back; then all is well again."""
+    """The next call raises the error; after it everything works again."""
     done = []
     for number in range(5):
         streamer.submit(lambda number=number: done.append(number))
@@ -339,11 +341,11 @@ def test_jobs_are_done_in_order_and_their_errors_come_back(streamer):
 
 
 def test_memory_of_ours_is_not_shared_with_a_forked_child():
-    """A data loader's fork must not make our pages cost new ones: the child finds zeros."""
+    """A data loader's fork must not copy these pages: the child finds zeros."""
     memory = private_memory(8192)
     memory[:5] = b"hello"
     read, write = os.pipe()
-    with warnings.catch_warnings():  # Python 3.12 warns of forks beside threads: ours are safe
+    with warnings.catch_warnings():  # Python 3.12 warns of forks with threads; these are safe
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
@@ -358,7 +360,7 @@ def test_memory_of_ours_is_not_shared_with_a_forked_child():
 
 
 def test_a_reserve_is_held_and_given_back():
-    """Held memory grows to what is asked for and is really there; released, it is gone."""
+    """Held memory grows to the requested size and is resident; a release frees it."""
     reserve = Reserve()
     size = 64 << 20
     before = _rss_bytes()
@@ -376,7 +378,7 @@ def test_a_reserve_is_held_and_given_back():
 
 
 def test_a_reserve_that_cannot_be_had_now_leaves_what_is_held():
-    """No error in somebody's training: the save does without the rest."""
+    """The training gets no error: the save works without the rest."""
     reserve = Reserve()
     reserve.hold(1 << 20)
     limits = resource.getrlimit(resource.RLIMIT_AS)
@@ -397,7 +399,7 @@ def _rss_bytes():
 
 
 def test_a_released_streamer_writes_again(tmp_path, streamer):
-    """Buffers come back when they are needed."""
+    """The buffers are allocated again when needed."""
     streamer.prepare()
     streamer.release()
 

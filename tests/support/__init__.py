@@ -1,1 +1,1 @@
-"""What tests of several folders share: `from support.waiting import until`."""
+"""Helpers for tests of several folders: `from support.waiting import until`."""

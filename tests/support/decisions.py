@@ -1,9 +1,9 @@
 """
-Each decision of the tests in tests/core, compared with the recorded one.
+The decisions of the tests in tests/core, compared with recorded ones.
 
-A test that lets an engine decide passes only if all decisions are as recorded, in
-tests/core/decisions/TEST_FILE.jsonl. Names that were changed since are in renames.toml there.
-Tests that are not recorded yet pass; `make record-decisions` records all of them anew.
+A test that lets an engine decide passes only if all decisions equal
+tests/core/decisions/TEST_FILE.jsonl. Names that were changed since are in renames.toml there. Tests
+without a recording pass; `make record-decisions` records all of them again.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ _IDS = frozenset(("id", "incident", "unix_s", "at_unix_s"))  # new in each run
 _TOLERANCE = 1e-9
 _DIGITS = 12
 _SHOWN = 5
-_IN_FULL = 20  # lines of a test; later checkpoints, which repeat the first ones, without figures
+# lines of a test; later checkpoints, which repeat the first ones, are recorded without figures
+_IN_FULL = 20
 
 Line = dict[str, Any]
 
-_lines: list[Line] = []  # of the test that runs now
+_lines: list[Line] = []  # of the running test
 _recorded: dict[Path, dict[str, list[Line]]] = {}  # by file and test, with --record-decisions
 
 
 def note(line: Line) -> None:
-    """Add something to what is compared for the running test."""
+    """Add a line to the comparison of the running test."""
     _lines.append(plain(line))
 
 
@@ -61,12 +62,12 @@ def plain(value: Any) -> Any:
 
 def renamed(value: Any, renames: Mapping[str, Mapping[str, str]], field: str = "") -> Any:
     """
-    A recorded value under the names of today.
+    Return a recorded value with the present names.
 
     Args:
-        value: as it was recorded.
-        renames: old names to new ones: in "keys" of fields, else of values, by their field.
-        field: whose value it is, by its old name.
+        value: the recorded value.
+        renames: old names to new ones: "keys" for field names, otherwise by field for values.
+        field: the old name of the value's field.
     """
     keys = renames.get("keys", {})
     if isinstance(value, dict):
@@ -99,7 +100,7 @@ def _same(before: Any, now: Any) -> bool:
 
 
 def comparison(before: list[Line], now: list[Line]) -> str:
-    """What differs between two runs of a test, in lines for people; empty: nothing."""
+    """The differences between two runs of a test, as readable lines; empty if there are none."""
     found = []
     for index in range(max(len(before), len(now))):
         if index >= len(before):
@@ -132,7 +133,7 @@ def load(path: Path) -> dict[str, list[Line]]:
 
 
 def save(path: Path, tests: Mapping[str, list[Line]]) -> None:
-    """Write the lines of each test below a line that names it."""
+    """Write the lines of each test below a line with its name."""
     rows: list[Line] = []
     for test in sorted(tests):
         rows += [{"test": test}, *tests[test]]
@@ -144,7 +145,7 @@ def save(path: Path, tests: Mapping[str, list[Line]]) -> None:
 
 
 def renames() -> dict[str, dict[str, str]]:
-    """What is called otherwise since it was recorded."""
+    """Names that have changed since the recording."""
     return tomllib.loads((FOLDER / "renames.toml").read_text("utf-8"))
 
 
@@ -167,7 +168,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
         _watch_engines(patch)
         result = yield
     path = FOLDER / f"{pyfuncitem.path.stem}.jsonl"
-    # As a file has it, where a tuple is a list.
+    # In the form of the file, in which a tuple is a list.
     lines = json.loads(json.dumps(_lines))
     if pyfuncitem.config.getoption("--record-decisions"):
         _recorded.setdefault(path, {})[pyfuncitem.name] = lines
@@ -192,7 +193,7 @@ def pytest_sessionfinish() -> None:
 
 
 def _watch_engines(patch: pytest.MonkeyPatch) -> None:
-    """Note each decision, and the notice that it makes."""
+    """Note each decision, and its notification."""
     from watchdog_app.core.model.decisions import DecisionKind
     from watchdog_app.core.policy.engine import Engine
 

@@ -1,5 +1,5 @@
 """
-A failed test fails the run. Known flaky tests are listed in a file; others are never forgiven.
+A failed test fails the run, unless a file lists it as flaky.
 
 tests/flaky.toml names tests whose failure does not fail the run, each with its cause and the date
 of its entry. After 14 days an entry fails the run, whether its test passes or not. With
@@ -27,8 +27,8 @@ from support.workers import is_outside
 MOST_ENTRIES = 5
 LASTS_DAYS = 14
 REPEATS = 5
-MOST_REPEATED = 10  # tests; more than that have one cause
-REPEATS_TAKE_S = 600.0  # all of them together
+MOST_REPEATED = 10  # tests; a larger number has one cause
+REPEATS_TAKE_S = 600.0  # for all of them together
 REPEATING = "WATCHDOG_TESTSREPEATING"
 _APART = Path(__file__).parents[2] / "packaging" / "apart.sh"
 
@@ -41,13 +41,13 @@ class Entry(NamedTuple):
     date: datetime.date
 
     def days_left(self, today: datetime.date) -> int:
-        """Days in which its failure does not fail the run; negative once it has expired."""
+        """Days in which its failure does not fail the run; negative once the entry has expired."""
         return LASTS_DAYS - (today - self.date).days
 
 
 def read(path: Path, today: datetime.date) -> list[Entry]:
     """
-    The entries of a file; none where it is missing.
+    Return the entries of a file; an empty list if the file is missing.
 
     Raises:
         pytest.UsageError: the file is damaged, or holds more than MOST_ENTRIES.
@@ -66,7 +66,7 @@ def read(path: Path, today: datetime.date) -> list[Entry]:
 
 
 def _fault(entries: list[Entry], today: datetime.date) -> str | None:
-    """Why these entries are not accepted."""
+    """The reason why these entries are not accepted; None if they are."""
     if len(entries) > MOST_ENTRIES:
         return f"{len(entries)} entries; at most {MOST_ENTRIES} are allowed"
     if len({each.test for each in entries}) < len(entries):
@@ -82,7 +82,7 @@ def _fault(entries: list[Entry], today: datetime.date) -> str | None:
 
 
 class Failures:
-    """What failed in this session, and what is known of it."""
+    """The failures of this session, and the known flaky tests."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -144,7 +144,7 @@ class Failures:
         return f"{entry.test} {result}; {until}; since {entry.date}: {entry.cause}"
 
     def _repeated(self) -> list[str]:
-        """Repeat what failed; one line for each test."""
+        """Repeat the failed tests; one line per test."""
         tests = [each for each in self._failed if "::" in each]
         if len(tests) > MOST_REPEATED:
             return [f"{len(tests)} failed: more than {MOST_REPEATED}, so none is repeated"]
@@ -179,7 +179,7 @@ class Failures:
         return lines
 
     def _alone(self, test: str, timeout_s: float) -> bool | None:
-        """Whether a test passes by itself; None where that took too long."""
+        """Whether a test passes when run alone; None after a timeout."""
         words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "", test]
         words.append(f"--seed={self._config.getoption('seed')}")
         if not is_outside(test):

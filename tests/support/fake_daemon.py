@@ -15,7 +15,7 @@ from support.waiting import until
 
 
 class Refusal(Exception):
-    """What an answer raises to answer with an error."""
+    """An exception that an answer raises to send an error."""
 
     def __init__(self, code: int, message: str, data: dict[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -24,10 +24,11 @@ class Refusal(Exception):
 
 class FakeDaemon:
     """
-    Speaks the protocol's framing and nothing else; the test sets every answer.
+    A server that speaks only the protocol's framing; the test sets every answer.
 
-    An answer is a result, a function of the parameters, or an exception. With a status, that
-    status is answered as of now, `status` is not recorded, and other methods answer {}.
+    An answer is a result, a function of the parameters, or an exception. With a status, the fake
+    returns it with the present time, does not record `status` calls, and answers other methods with
+    {}.
     """
 
     def __init__(self, path: Path, status: dict[str, Any] | None = None) -> None:
@@ -49,7 +50,7 @@ class FakeDaemon:
     def stop(self) -> None:
         if self._listener is not None:
             self.path.unlink(missing_ok=True)
-            # A blocked accept() is not ended by close() alone.
+            # close() alone does not end a blocked accept().
             self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
             self._listener = None
@@ -71,7 +72,7 @@ class FakeDaemon:
         self._send(self._connections, method, params)
 
     def tell(self, notice: dict[str, Any]) -> None:
-        """Publish a notice, once a client has subscribed."""
+        """Publish a notice once a client has subscribed."""
         until(lambda: self._subscribed, "a client subscribes")
         self._send(self._subscribed, "notification", notice)
 
@@ -100,7 +101,7 @@ class FakeDaemon:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        # Closing the stream writes what is left, to a client that may be gone.
+        # Closing the stream flushes it, to a client that may be gone.
         with suppress(OSError, ValueError), connection, connection.makefile("rwb") as stream:
             for line in stream:
                 message = json.loads(line)

@@ -8,12 +8,12 @@ from typing import Any
 
 def finished(words: Any, *, check: bool = False, **more: Any) -> subprocess.CompletedProcess[str]:
     """
-    Run a program to its end; the finished process, with its output as text.
+    Run a program to its end and return the finished process, with its output as text.
 
     Args:
-        words: as `subprocess.run` takes them.
-        check: whether another exit status than 0 is an error.
-        more: as `subprocess.run` takes it; it may run for a minute.
+        words: the command, as for `subprocess.run`.
+        check: whether an exit status other than 0 is an error.
+        more: keyword arguments for `subprocess.run`; the default timeout is a minute.
     """
     more = {"capture_output": True, "text": True, "timeout": 60, **more}
     return subprocess.run(words, check=check, **more)

@@ -1,8 +1,8 @@
 """
-The lane of each test: fast (no mark), `process`, `training`; `slow` and `gpu` are written.
+The lane of each test: fast (no mark), `process`, `training`; `slow` and `gpu` are explicit marks.
 
-`process` and `training` follow from what a test file and the helpers that it imports do, and from
-the fixtures that a test asks for. What builds packages is `slow`.
+`process` and `training` follow from the test file, the helpers that it imports and the fixtures
+that it uses. Tests that build packages are `slow`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from support import zygote
 
 TESTS = Path(__file__).resolve().parents[1]
 FRAMEWORKS = ("tensorflow", "torch", "jax")
-_TRAINS = ("e2e", "examples", "demo")  # whatever is in there starts a training
+_TRAINS = ("e2e", "examples", "demo")  # every test in these folders starts a training
 _STARTS = re.compile(r"\bsubprocess\.|\bPopen\b|\bos\.fork\b|\bmultiprocessing\b|\bos\.posix_spawn")
 _IMPORTS_FRAMEWORK = re.compile(
     r"^(?:import|from) (?:tensorflow|keras|torch|jax|lightning|transformers|tf_keras)\b"
@@ -33,7 +33,7 @@ _FIXTURES = frozenset(
 
 @functools.cache
 def _helpers() -> dict[str, Path]:
-    """Every module in the tests' folders that is no test, by the name it is imported by."""
+    """Every module in the tests' folders that is not a test, by its import name."""
     return {
         path.stem: path
         for path in TESTS.glob("*/*.py")
@@ -101,7 +101,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """What `-m` leaves out anyway is not imported where that would import a framework."""
+    """Skip the import of a framework for tests that `-m` deselects anyway."""
     without = "not training" in (config.getoption("markexpr") or "")
     if without and collection_path.suffix == ".py" and imports_framework(collection_path):
         return True

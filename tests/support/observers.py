@@ -1,4 +1,4 @@
-"""What an observer has seen, without the machine."""
+"""An observer's results without a machine."""
 
 from __future__ import annotations
 

@@ -11,11 +11,11 @@ from watchdog_app.daemon.pauses import Pauses, StateOf
 
 def standing_pauses(folder: Path, state_of: StateOf) -> Pauses:
     """
-    Return pauses that are kept in two folders.
+    Return pauses that are stored in two folders.
 
     Args:
-        folder: of both.
-        state_of: one letter as in /proc; None when that process is gone.
+        folder: the parent of both folders.
+        state_of: returns the state letter of /proc; None if the process is gone.
     """
     log = Log(False, fd=os.open(os.devnull, os.O_WRONLY))
     where = str(folder / "run"), str(folder / "state")

@@ -1,4 +1,6 @@
-"""Processes, tasks and machines as the sensors describe them; a test names what it is about."""
+"""
+Processes, tasks and machines as the sensors describe them; a test sets only what matters to it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def process(
 
 
 def info(sample: ProcessSample, kind: TaskKind = TaskKind.SCRIPT, **more: Any) -> ProcessInfo:
-    """Of a script that is called after its pid."""
+    """The info of a script that is named after its pid."""
     known = {
         **dict.fromkeys(("user", "exe", "cwd")),
         "ppid": sample.ppid,
@@ -46,7 +48,7 @@ def info(sample: ProcessSample, kind: TaskKind = TaskKind.SCRIPT, **more: Any) -
 
 
 def task(*members: ProcessSample, **more: Any) -> Task:
-    """A task of these processes, the root first; `more` is for its info."""
+    """A task of these processes, the root first; `more` goes into its info."""
     root, about = members[0], info(members[0], **more)
     return Task(
         root.key, about.name, about.kind, about.uid, members, root.rss_bytes, root.swap_bytes,

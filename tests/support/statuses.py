@@ -1,4 +1,4 @@
-"""Status objects as a daemon would send them, and hostile ones that none should."""
+"""Status objects as a daemon sends them, and hostile ones that no daemon should send."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ HOSTILE_NAMES = (
 
 
 def level_of(item: dict[str, Any]) -> str:
-    """The level that goes with the stage."""
+    """The level of the item's stage."""
     return Level.from_stage(item.get("stage")).name.lower()
 
 
 def process(pid: int, name: str, ram_bytes: int | None, **more: Any) -> dict[str, Any]:
-    """One task; the rest is what a quiet notebook has."""
+    """One task; by default a quiet notebook."""
     return {
         **Task().to_json(),
         "pid": pid,
@@ -102,8 +102,8 @@ def agent(**more: Any) -> dict[str, Any]:
 
 
 def display_of(kind: str, more: dict[str, Any]) -> dict[str, Any]:
-    """What the daemon takes from the table of resources."""
-    if kind not in list(ResourceKind):  # one of a later version
+    """The display fields that the daemon takes from the table of resources."""
+    if kind not in list(ResourceKind):  # a kind of a later version
         return {"display": "half_full", "on_icon": False, "exhausted": "full"}
     spec = SPECS[ResourceKind(kind)]
     return {
@@ -114,7 +114,7 @@ def display_of(kind: str, more: dict[str, Any]) -> dict[str, Any]:
 
 
 def ceiling(kind: str, label: str, used: float, limit: float, **more: Any) -> dict[str, Any]:
-    """One ceiling that nothing moves towards."""
+    """One resource whose usage is constant."""
     return {
         **Resource().to_json(),
         "kind": kind,
@@ -200,7 +200,7 @@ def status(**more: Any) -> dict[str, Any]:
 
 
 def leaking() -> dict[str, Any]:
-    """A training that leaks towards the limit of its group, a paused one, and idle interpreters."""
+    """A training that leaks towards its group's limit, a paused one, and idle interpreters."""
     return status(
         level="critical",
         headline="memory limit of the group jupyter-ada full in about 45 s",

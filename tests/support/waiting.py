@@ -1,4 +1,4 @@
-"""Wait for what another process or thread does."""
+"""Wait for another process or thread."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def until(
     step_s: float = 0.02,
 ) -> T:
     """
-    The first true value of a condition.
+    Return the first true value of a condition.
 
-    `why` says what did not happen; a function is called only for a failure, to add what is known.
+    `why` names the condition in the error; a function is called only for a failure, to add details.
     """
     end = time.monotonic() + timeout_s
     while not (value := condition()):

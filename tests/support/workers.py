@@ -1,9 +1,9 @@
 """
-Distribute test files to workers: most run in process namespaces, some must see the real PIDs.
+Distribute test files to workers: most have a process namespace, some must see the real PIDs.
 
-Daemons look at every process of the user, so each worker that was started by packaging/apart.sh has
-a process namespace and a runtime folder of its own. Tests that compare with the kernel's log need
-real PIDs: one worker without a namespace runs those, one after the other.
+A daemon reads every process of the user. Therefore each worker that packaging/apart.sh starts has a
+separate process namespace and runtime folder. Tests that compare with the kernel's log need real
+PIDs: one worker without a namespace runs them in sequence.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 APART = "WATCHDOG_TESTS_APART"  # set by packaging/apart.sh inside a namespace
-# Kills that the kernel's log tells by their real PIDs, real desktops, system-wide settings.
+# The kernel's log names kills by their real PIDs; real desktops and system-wide settings.
 OUTSIDE = ("e2e", "tray", "examples", "install")
-# Folders that take long, the longest first, so that the workers end together.
+# Folders with a long run time, the longest first, so that the workers end together.
 LONG_FIRST: tuple[str, ...] = (
     "agent",
     "daemon",
@@ -47,7 +47,7 @@ def is_outside(file: str) -> bool:
 
 
 def order(files: Sequence[str], tests: dict[str, int]) -> list[str]:
-    """Test files, those that take longest first."""
+    """Test files, the longest first."""
 
     def key(file: str) -> tuple[int, int]:
         found = [at for at, part in enumerate(LONG_FIRST) if f"/{part}/" in file]
@@ -57,7 +57,7 @@ def order(files: Sequence[str], tests: dict[str, int]) -> list[str]:
 
 
 class ByFile(LoadScopeScheduling):
-    """One file after the other for each worker; files of OUTSIDE only for workers outside."""
+    """Give each worker one file after the other; files of OUTSIDE go to workers outside."""
 
     def _split_scope(self, nodeid: str) -> str:
         return nodeid.split("::", 1)[0]
@@ -84,7 +84,9 @@ class ByFile(LoadScopeScheduling):
             super()._reschedule(node)
 
     def schedule(self) -> None:
-        """As in the base class, but in our order and without dismissing workers beforehand."""
+        """
+        As in the base class, but in this class's order and without shutting down workers first.
+        """
         if self.collection is not None:
             super().schedule()
             return
@@ -107,7 +109,7 @@ def _apart(node: WorkerController) -> bool:
 
 
 def namespaces() -> bool:
-    """Whether this user may make process namespaces here."""
+    """Whether this user may create process namespaces here."""
     if shutil.which("unshare") is None:
         return False
     words = ("unshare", "--fork", "--pid", "--mount-proc", "--kill-child", "true")
@@ -132,12 +134,12 @@ _runtime = pytest.StashKey[str]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    # What a shell starts in the background ignores Ctrl-C, and so would all children of tests.
+    # A shell's background process ignores Ctrl-C, and all children of tests would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):
         return
-    # A worker is started with `-c`: a program without a path, which pytest's own is not.
+    # A worker starts with `-c`, without a program path, unlike pytest's main process.
     sys.argv = list(config.workerinput["mainargv"])
     sys.modules["__main__"].__file__ = str(Path(pytest.__file__).with_name("__main__.py"))
     if os.environ.get(APART):

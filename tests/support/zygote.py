@@ -1,12 +1,15 @@
 """
 Run test programs in forks of a process that has already imported TensorFlow and Keras.
 
+Example:
     zygote.run(PROGRAM, folder, env=...)    # as subprocess.run([sys.executable, PROGRAM, folder])
 
-A fork has the arguments, environment, folder and output of its own program, and new random seeds.
-It shares the hash seed, and /proc shows another command line. With `--fresh` each program gets a
-new interpreter. Programs that switch the agent's hook on before the import need one always.
-For one thread of tests: two at once would start two zygotes.
+A fork has its program's arguments, environment, folder and output, and new random seeds. It shares
+the hash seed, and /proc shows another command line.
+
+With `--fresh` each program gets a new interpreter. Programs that enable the agent's hook before the
+import always need a new interpreter. Use it from one thread of tests only, because two threads
+would start two zygotes.
 """
 
 from __future__ import annotations
@@ -58,7 +61,7 @@ def stop() -> None:
 
 
 class _Zygote:
-    """The tests' end."""
+    """The zygote's handle in the test process."""
 
     def __init__(self) -> None:
         self._errors = tempfile.TemporaryFile("w+")
@@ -107,7 +110,7 @@ class _Zygote:
 
 
 def _next_program(control: socket.socket) -> list[str]:
-    """Fork for each request. Returns in the child that runs the program: its words."""
+    """Fork for each request. Return in the child, which runs the program, with its words."""
     while True:
         request, files, _, _ = socket.recv_fds(control, 1 << 20, 3)
         if not request:
@@ -120,7 +123,7 @@ def _next_program(control: socket.socket) -> list[str]:
     output, errors, told = files
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
-    if pid:  # the parent of the program tells its end
+    if pid:  # the program's parent reports its end
         os.write(told, b"%d\n" % pid)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         with contextlib.suppress(BrokenPipeError):

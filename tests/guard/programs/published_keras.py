@@ -1,4 +1,4 @@
-"""A Keras fit that stands still where it is told: FOLDER STEPS [place=step ...]."""
+"""A Keras fit that waits at given places: FOLDER STEPS [place=step ...]."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logged = "log" in sys.argv
 
 
 class Standing(keras.optimizers.Adam):
-    """An optimizer at whose work the training can stand still."""
+    """An optimizer inside whose update the training can wait."""
 
     def update_step(self, gradient, variable, learning_rate):
         super().update_step(gradient, variable, learning_rate)
@@ -33,7 +33,7 @@ class Standing(keras.optimizers.Adam):
             stages.stand("optimizer", int(count))
             return count
 
-        if "optimizer" in stages._at:  # behind the change: it is given what came of it
+        if "optimizer" in stages._at:  # after the change, because it takes the changed variable
             changed = tf.reduce_sum(variable.read_value())
             tf.numpy_function(stand, [self.iterations.value, changed], tf.int64)
 
@@ -42,13 +42,13 @@ def batches():
     generator = np.random.default_rng(3)
     while True:
         stages.stand("data", rescue.step_number)
-        if logged:  # so that the test has the time to meet it
+        if logged:  # gives the test time to stop it
             time.sleep(0.005)
         yield generator.random((8, 32), dtype="f4"), generator.random((8, 32), dtype="f4")
 
 
 class Shown(keras.callbacks.Callback):
-    """In front of the Rescue and behind it."""
+    """A callback before or after the Rescue callback."""
 
     def __init__(self, behind):
         super().__init__()
@@ -66,7 +66,7 @@ class Shown(keras.callbacks.Callback):
             self.log(step)
 
     def on_train_batch_end(self, batch, logs=None):
-        if not self.behind:  # no other callback has heard of the step's end
+        if not self.behind:  # no other callback has seen the step's end
             step = rescue._steps_before + batch + 1
             self.log(step)
             rate = self.model.optimizer.learning_rate
@@ -74,7 +74,7 @@ class Shown(keras.callbacks.Callback):
 
     def on_test_begin(self, logs=None):
         if not self.behind:
-            self.log(rescue.step_number)  # its metrics begin anew before the next batch
+            self.log(rescue.step_number)  # Keras resets its metrics before the next batch
 
     def log(self, step):
         if logged and step:

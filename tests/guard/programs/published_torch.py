@@ -1,4 +1,4 @@
-"""A PyTorch loop that stands still where it is told: FOLDER STEPS [place=step ...]."""
+"""A PyTorch loop that waits at given places: FOLDER STEPS [place=step ...]."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Data(torch.utils.data.Dataset):
 
     def __getitem__(self, index):
         stages.stand("data", rescue.step_number)
-        if logged:  # so that the test has the time to meet it
+        if logged:  # gives the test time to stop it
             time.sleep(0.0003)
         generator = torch.Generator().manual_seed(index)
         return torch.randn(32, generator=generator), torch.randn(32, generator=generator)

@@ -1,4 +1,5 @@
-"""On a real card: our figures beside nvidia-smi's, and a training that grows to its limit.
+"""
+On a real card: our figures beside nvidia-smi's, and a training that grows to its limit.
 
 `make test-gpu` runs these; without a card each says why it is skipped.
 """

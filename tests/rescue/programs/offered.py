@@ -1,11 +1,12 @@
 """
-A small PyTorch training that saves a rescue, or is offered folders of rescues one after the other.
+A small PyTorch training that saves a rescue, or resumes from a series of folders.
 
+Usage:
     MODE=save FOLDER=... RESULTS=...  trains, saves after seven steps and is killed
-    MODE=offer FOLDER=... RESULTS=... goes on from each folder below FOLDER; a line of JSON for each
+    MODE=offer FOLDER=... RESULTS=... resumes from each folder below FOLDER; a line of JSON for each
 
-What it is told comes by the environment: an argument would make it another training. WHAT changes
-what it computes.
+Its options are environment variables, because an argument would make it another training. WHAT
+changes what it computes.
 """
 
 import hashlib
@@ -40,7 +41,7 @@ class Net(nn.Module):
 
 
 def train(rescue_dir: str) -> dict[str, object]:
-    """One training; where it began and all that it left at its end."""
+    """One training; returns where it began and a digest of all that it left."""
     torch.manual_seed(3)
     model = Net()
     kind = torch.optim.Adam if WHAT == "optimizer" else torch.optim.AdamW
@@ -89,7 +90,7 @@ def main() -> None:
     if not saving:
         waiting = sorted((os.path.join(folder, each) for each in os.listdir(folder)), reverse=True)
     with open(os.environ["RESULTS"], "w") as results:
-        while waiting:  # a variable of a `for` around it would make each another training
+        while waiting:  # a `for` loop's variable would make each one a different training
             path = waiting.pop()
             print(json.dumps(offer(path)), file=results)
             results.flush()
