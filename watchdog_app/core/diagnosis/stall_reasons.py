@@ -15,10 +15,10 @@ from typing import NamedTuple
 from watchdog_app.base.text.plain import clean
 from watchdog_app.base.text.quantities import format_rate
 from watchdog_app.base.text.terminal import counted
+from watchdog_app.core.diagnosis.stalls import BUSY_CORES
 from watchdog_app.core.model.agent import Frame, ProcessThreads, ThreadDump, ThreadState
 from watchdog_app.core.model.history import SwapTraffic, is_thrashing
 
-_BUSY_CORES = 0.1
 _MOST_SHOWN = 3
 _DEEP = 12  # innermost frames to search, because the waiting call is near the end of a stack
 
@@ -176,7 +176,7 @@ class _Stall(NamedTuple):
 
     @property
     def busy(self) -> bool:
-        return self.context.cores > _BUSY_CORES
+        return self.context.cores > BUSY_CORES
 
     @property
     def waits_for_workers(self) -> list[str]:

@@ -18,7 +18,7 @@ from watchdog_app.core.model.tasks import is_stopped
 
 _IDLE_STEPS = 20.0
 _BUSY_STEPS = 100.0  # while the task computes: an unannounced validation, or a compilation
-_BUSY_CORES = 0.1
+BUSY_CORES = 0.1  # a task that uses more is computing
 _LONGEST = 3.0  # multiple of the longest gap so far, which was not a stall
 _SAMPLE_GAP_S = 5.0  # after a longer gap between samples, an agent's reports may be unread
 
@@ -116,7 +116,7 @@ class StallDetector:
         silent_s = now - place.since_mono_s
         cores = max(0.0, task.cpu_s - place.cpu_s) / silent_s if silent_s > 0 else 0.0
         least_s, steps = settings.idle_s, _IDLE_STEPS
-        if cores > _BUSY_CORES:
+        if cores > BUSY_CORES:
             least_s, steps = settings.busy_s, _BUSY_STEPS
         if silent_s <= max(least_s, steps * agent.step_s, _LONGEST * place.longest_s):
             return None

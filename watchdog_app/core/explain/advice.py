@@ -33,12 +33,15 @@ _USABLE = 0.9  # share of a limit that a batch or a buffer may fill
 # the advised number does not fit.
 _OVERHEAD = 1.25
 # Memory that a training takes after its buffer is full: tracing, kernels, threads, first steps.
-_FIRST_STEP_BYTES = 256 * 1024**2
+FIRST_STEP_BYTES = 128 * 1024**2
+# Twice as much for advice, because a training dies if the advised number does not fit.
+_FIRST_STEP_MARGIN_BYTES = 2 * FIRST_STEP_BYTES
 _SHARE = 0.2  # share of the task's growth, or tensors per step; smaller values explain nothing
 _ELEMENT_BYTES = 4  # usual size of a tensor element
 # share of the largest line; a line of the program is preferred, because people can change it
 _OWN = 0.3
-_FULL = 0.95  # share of the announced size, as in core.policy.phases
+FULL = 0.95  # a buffer is full from this share of its announced size
+_NO_AGENT = "No training is seen in it by an agent, so nothing of it can be saved"
 # Advice for resources where the cause does not matter.
 _ALWAYS = {
     ResourceKind.SHM: (
@@ -222,10 +225,7 @@ def _guard_advice(shortage: Shortage) -> Iterator[str]:
         "(this only postpones the end of a leak)"
     )
     if not shortage.agents:
-        yield (
-            "No training is seen in it by an agent, so nothing of it can be saved: at its limit it "
-            "is stopped until you decide."
-        )
+        yield f"{_NO_AGENT}: at its limit it is stopped until you decide."
 
 
 def _worker_advice(shortage: Shortage) -> Iterator[str]:
@@ -258,9 +258,8 @@ def _missing_agent_advice(shortage: Shortage) -> Iterator[str]:
     contributors = shortage.attribution.contributors
     if contributors and not any(each.task in shortage.agents for each in contributors):
         yield (
-            "No training is seen in it by an agent, so nothing of it can be saved. If it trains: "
-            "start it with `watchdog exec -- python ...`; in a notebook %load_ext "
-            "watchdog_app.agent, or once for all `watchdog agent enable`."
+            f"{_NO_AGENT}. If it trains: start it with `watchdog exec -- python ...`; in a "
+            "notebook %load_ext watchdog_app.agent, or once for all `watchdog agent enable`."
         )
 
 
@@ -350,13 +349,13 @@ def filling_advice(filling: Filling, room: float) -> str:
     """
     name = filling.what.removeprefix("the ").partition(" of ")[0]
     rest = max(0.0, filling.bytes - filling.filled_bytes)
-    is_full = filling.filled_bytes >= _FULL * filling.bytes
+    is_full = filling.filled_bytes >= FULL * filling.bytes
     state = f"{name[:1].upper()}{name[1:]} " + (
         f"has filled: {format_bytes(filling.bytes)}"
         if is_full
         else f"still filling: {format_bytes(filling.filled_bytes)} of {format_bytes(filling.bytes)}"
     )
-    if _OVERHEAD * rest + _FIRST_STEP_BYTES <= room:
+    if _OVERHEAD * rest + _FIRST_STEP_MARGIN_BYTES <= room:
         return f"{state}; what is left fits." if is_full else f"{state}; the rest fits."
     if is_full:
         state += "; it may leave too little for the training"
@@ -366,7 +365,7 @@ def filling_advice(filling: Filling, room: float) -> str:
     if counted is None or not filling.bytes:
         return f"{state}: make it smaller."
     count = int(counted[1].replace(",", ""))
-    budget = filling.filled_bytes + room - _FIRST_STEP_BYTES
+    budget = filling.filled_bytes + room - _FIRST_STEP_MARGIN_BYTES
     fits = _round_down(count * budget / (_OVERHEAD * filling.bytes))
     if fits < 1:
         return f"{state}: make it smaller."

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from watchdog_app.base.text.plain import clean, shell_argument
 from watchdog_app.base.text.quantities import format_bytes, format_duration, format_step
 from watchdog_app.core.diagnosis.gpu_faults import TITLES
+from watchdog_app.core.diagnosis.stalls import BUSY_CORES
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.agent import AgentState, RescueRecord
@@ -238,7 +239,7 @@ def _stalled(facts: Facts) -> tuple[str, list[str]]:
     else:
         lines.append(
             "It computes nothing, and why is not known: it may wait for data or for a lock."
-            if (facts.number("cores") or 0.0) < 0.1
+            if (facts.number("cores") or 0.0) <= BUSY_CORES
             else "It still computes: one step may have become very long, or it turns in circles."
         )
         place = facts.text("at")

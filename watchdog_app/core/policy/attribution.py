@@ -190,6 +190,11 @@ class _Span(NamedTuple):
     seconds: float
 
 
+def noise_bytes(limit_bytes: float) -> float:
+    """Return the change of a resource that says nothing about its growth."""
+    return max(_NOISE_BYTES, _NOISE_RATIO * limit_bytes)
+
+
 def _find_span(
     reading: Reading, slope_per_s: float, resource: History, held: Collection[History]
 ) -> _Span | None:
@@ -199,7 +204,7 @@ def _find_span(
     The span ends at the last list of the processes that hold the memory, and begins at an earlier
     list. The lists come every five seconds, so two seconds of growth say nothing about a process.
     """
-    noise = max(_NOISE_BYTES, _NOISE_RATIO * reading.limit)
+    noise = noise_bytes(reading.limit)
     best = None
     for window in _WINDOWS_S:
         listed_mono_s = reading.held_mono_s

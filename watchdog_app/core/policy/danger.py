@@ -29,6 +29,7 @@ from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind, ResourceSpec
 from watchdog_app.core.model.settings import ActionSettings, Priority, Settings, StageSettings
 from watchdog_app.core.model.tasks import is_suspended
+from watchdog_app.core.policy.attribution import noise_bytes
 from watchdog_app.core.policy.incidents import OpenIncident, time_left_s
 from watchdog_app.core.policy.rules import NO_ACTIONS, allowed_actions, rule_priority
 from watchdog_app.core.policy.schedule import CheckpointSchedule, save_s, step_s
@@ -290,9 +291,7 @@ def update_advice(
 
 
 _RELIEVED = 1.25  # the danger is over if the headroom grew by this factor since the decision
-_NOISE_BYTES = 4 * 1024**2
-_NOISE_RATIO = 0.002  # share of the limit
-_NOISE_OTHER = 0.01  # the same for resources that are not measured in bytes
+_NOISE_OTHER = 0.01  # share of the limit; noise of resources that are not measured in bytes
 
 
 def is_still_valid(decision: Decision, readings: Sequence[Reading]) -> bool:
@@ -316,9 +315,7 @@ def is_still_valid(decision: Decision, readings: Sequence[Reading]) -> bool:
         return False
     # A limit can drop below the used amount. The headroom is then 0, never negative.
     then, now = max(0.0, limit - used), max(0.0, reading.limit - reading.used)
-    slack = max(_NOISE_BYTES, _NOISE_RATIO * limit)
-    if reading.unit != "bytes":
-        slack = _NOISE_OTHER * limit
+    slack = noise_bytes(limit) if reading.unit == "bytes" else _NOISE_OTHER * limit
     if decision.kind is DecisionKind.RESUME:
         return now >= then / _RELIEVED - slack
     return now <= then * _RELIEVED + slack

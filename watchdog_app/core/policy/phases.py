@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from watchdog_app.base.text.plain import clean
-from watchdog_app.core.explain.advice import Filling
+from watchdog_app.core.explain.advice import FIRST_STEP_BYTES, FULL, Filling
 from watchdog_app.core.model.agent import AgentState
 
 _PHASE_NAMES = {
@@ -24,9 +24,6 @@ _SAFE_DRIFT = 3.0  # epochs that must still fit when the level before the phase 
 _SETTLE_S = 8.0  # after this time a phase counts as having given its memory back
 _MISSED = 3.0  # after this many cycles without the phase, it is not expected again
 _TAIL_S = 8.0  # the trend still shows growth for this time after the growth has ended
-# memory that the first step takes for tracing, kernels and threads
-_FIRST_STEP_BYTES = 128 * 1024**2
-_FULL = 0.95  # share of the announced size
 _FULL_TAIL_S = 60.0  # time for the last twentieth, and for the trend to see the end
 _STALLED_S = 30.0
 _NEVER_BEGAN_S = 600.0
@@ -174,10 +171,10 @@ class Phases:
         if announced is None or (announced.until_s is not None and now > announced.until_s):
             return False
         rest = announced.base + announced.bytes - self._level
-        if rest >= (_FULL - 1.0) * announced.bytes and max(0.0, rest) <= room:
+        if rest >= (FULL - 1.0) * announced.bytes and max(0.0, rest) <= room:
             return True
         # The first step takes memory of its own. That needs no warning if it fits as well.
-        return rest >= -_FIRST_STEP_BYTES and rest + _FIRST_STEP_BYTES <= room
+        return rest >= -FIRST_STEP_BYTES and rest + FIRST_STEP_BYTES <= room
 
     def _within_phase(self, now: float, room: float) -> bool:
         runs = [(self._run, self._previous_run), self._last_large_run]
@@ -243,7 +240,7 @@ class Phases:
             announced.best, announced.grew_s = level, now
         begun = announced.best - announced.base >= 0.05 * announced.bytes
         stalled = now - announced.grew_s > (_STALLED_S if begun else _NEVER_BEGAN_S)
-        if level - announced.base >= _FULL * announced.bytes:
+        if level - announced.base >= FULL * announced.bytes:
             announced.until_s = now + _FULL_TAIL_S
         elif stalled:
             announced.until_s = now + _TAIL_S
