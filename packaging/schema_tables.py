@@ -116,7 +116,8 @@ def _object(rows: list[tuple[str, str, str]], known: dict[str, Any]) -> dict[str
 def _schema_of(key: str, annotation: str, known: dict[str, Any]) -> dict[str, Any]:
     inner = annotation.removesuffix(" | None")
     if listed := re.fullmatch(r"tuple\[(\w+), \.\.\.\]", inner):
-        return {"type": "array", "items": _schema_of("", listed[1], known)}
+        kind = "array" if inner == annotation else ["array", "null"]
+        return {"type": kind, "items": _schema_of("", listed[1], known)}
     if inner == "Level":
         return {"enum": ["ok", "watch", "warning", "critical", "unknown"]}
     found: dict[str, Any] = {"type": _JSON_TYPES.get(inner, "object")}

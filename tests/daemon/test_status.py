@@ -55,6 +55,19 @@ def test_a_partition_names_its_gpu_and_its_instances(world):
     assert ("GI 3 / CI 0", whole.id) == (second.partition, second.parent_id)
 
 
+def test_a_gpu_that_reports_no_clock_events_is_not_called_unthrottled(world):
+    """Null means unknown; an empty list means that the clocks are not lowered."""
+    silent = Gpu("0000:65:00.0", 0, "A")
+    free = replace(silent, throttling=frozenset())
+    slow = replace(silent, throttling=frozenset(("zz_new", "power_brake", "software_thermal")))
+
+    found = built(sample_of(world, silent, free, slow)).to_json()["gpus"]
+
+    assert [None, [], ["software_thermal", "power_brake", "zz_new"]] == [
+        each["throttling"] for each in found
+    ]
+
+
 def test_a_task_at_the_limit_of_its_guard_is_stopped_and_a_pause_of_ours_comes_first(world):
     """The state says what the user must do."""
     sample, key = sample_of(world), next(iter(world.tasks())).key

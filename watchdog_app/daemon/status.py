@@ -15,7 +15,7 @@ from typing import Any
 from watchdog_app.base.text.plain import shortened
 from watchdog_app.base.text.quantities import size_above
 from watchdog_app.client.jsonrpc import MAX_LINE_BYTES
-from watchdog_app.core.diagnosis import gpu_faults, throttling
+from watchdog_app.core.diagnosis import gpu_faults
 from watchdog_app.core.explain.overview import Card, overview
 from watchdog_app.core.model import decisions, devices, hardware, machine, resource
 from watchdog_app.core.model import status as records
@@ -345,7 +345,7 @@ def _gpu(
         state=gpu.state.value,
         level=_LEVELS[health.severity],
         health=health,
-        throttling=tuple(throttling.sort_clock_events(gpu.throttling) or ()),
+        throttling=None if gpu.throttling is None else _sort_clock_events(gpu.throttling),
         events=tuple(
             records.GpuEvent.from_object(
                 each, text=None if row is gpu_faults.UNKNOWN_XID else row.text
@@ -356,6 +356,12 @@ def _gpu(
         processes=tuple(_gpu_process(each, owners) for each in processes),
         notes=gpu.notes,
     )
+
+
+def _sort_clock_events(events: frozenset[str]) -> tuple[str, ...]:
+    """Return the known events in the order of `ClockEvent`, then the others by name."""
+    known = [event.value for event in hardware.ClockEvent if event in events]
+    return (*known, *sorted(events - set(known)))
 
 
 def _partition(gpu_id: str) -> str:

@@ -28,17 +28,6 @@ _REST_S = 60.0  # longest gap between two trainings, or their validations
 _READINGS = "readings"
 
 
-def sort_clock_events(events: frozenset[str] | None) -> list[str] | None:
-    """
-    Sort clock events for lists, unknown ones last.
-
-    None stays None: a GPU that does not report its events may still be throttled.
-    """
-    if events is None:
-        return None
-    return [*(event for event in ClockEvent if event in events), *sorted(events - set(ClockEvent))]
-
-
 class _Card:
     """Clock event reasons of one GPU over the last quarter of an hour."""
 

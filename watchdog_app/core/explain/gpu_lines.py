@@ -144,7 +144,7 @@ def _problems(gpu: Gpu, status: Status) -> list[str]:
     if (gpu.state or "ok") != "ok":
         return [] if gpu.state == "asleep" or title else [plain(gpu.state)]
     found = [one.end() for one in gpu_resources(gpu, status) if one.eta_s is not None]
-    for reason in gpu.throttling:
+    for reason in gpu.throttling or ():
         word = _THROTTLING.get(reason)
         if word is not None and word not in found:
             found.append(word)

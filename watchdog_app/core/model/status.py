@@ -39,6 +39,7 @@ def _tuple_reader(read: Reader) -> Reader:
     return items
 
 
+_read_texts = _tuple_reader(lambda value: value if isinstance(value, str) else None)
 _READERS: dict[str, Reader] = {
     "float | None": number_or_none,
     "int | None": _read_int,
@@ -46,7 +47,8 @@ _READERS: dict[str, Reader] = {
     "bool": lambda value: value is True,
     "str": _read_text,
     "str | None": lambda value: value if isinstance(value, str) else None,
-    "tuple[str, ...]": _tuple_reader(lambda value: value if isinstance(value, str) else None),
+    "tuple[str, ...]": _read_texts,
+    "tuple[str, ...] | None": lambda value: None if value is None else _read_texts(value),
     "tuple[int, ...]": _tuple_reader(_read_int),
 }
 
@@ -302,7 +304,7 @@ class Gpu(Record):
     fan_percent: float | None  # percent of the full fan speed
     power_w: float | None  # current power
     power_limit_w: float | None  # power limit; the GPU lowers its clocks to stay below it
-    throttling: tuple[str, ...]  # why the clocks are lowered now
+    throttling: tuple[str, ...] | None  # why the clocks are lowered now; null: not reported
     ecc_uncorrected: int | None  # memory errors since the last reset
     remap_pending: bool | None  # a reset will replace broken rows of memory
     remap_failed: bool | None  # no spare row of memory was left
