@@ -73,7 +73,7 @@ def test_fields_that_are_not_there_have_their_default_and_others_are_ignored():
     ],
 )
 def test_what_is_no_such_record_is_an_error_that_names_the_field(change, words):
-    """Whatever lies on the disk."""
+    """The file on disk may be damaged."""
     value = {"colour": "red", "key": {"pid": 7, "name": "a"}, "rate": 1.0, **change}
 
     with pytest.raises(ValueError, match=words):
@@ -82,12 +82,12 @@ def test_what_is_no_such_record_is_an_error_that_names_the_field(change, words):
 
 @pytest.mark.parametrize("value", [None, 7, [], "x"])
 def test_no_record_at_all_is_an_error(value):
-    """An empty file, or that of something else."""
+    """The file may be empty or belong to another program."""
     with pytest.raises(ValueError, match="Record"):
         codec.decode(Record, value)
 
 
 def test_what_has_no_json_cannot_be_written_down():
-    """A mistake of the program, found at once."""
+    """It is a mistake of the program, and raises at once."""
     with pytest.raises(TypeError, match="object"):
         codec.encode({"a": object()})

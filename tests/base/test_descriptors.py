@@ -1,4 +1,4 @@
-"""Open files are shared out so that looking never goes short of any."""
+"""The share of open files per purpose, so that sampling always has some left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from watchdog_app.base.linux.files import max_connections, max_pidfds
 
 @pytest.fixture
 def limited():
-    """Sets the soft limit; it is put back."""
+    """Set the soft limit; the fixture restores it."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield lambda soft: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
@@ -21,7 +21,7 @@ def limited():
     ("soft", "handles", "connections"), [(256, 26, 52), (1024, 122, 244), (4096, 500, 500)]
 )
 def test_shares_leave_room_for_looking(limited, soft, handles, connections):
-    """A quarter of all goes to files of processes, two agents' shares and two of ends follow."""
+    """A quarter goes to files of processes; agents and pidfds get two shares each."""
     limited(soft)
 
     assert handles == max_pidfds(500)

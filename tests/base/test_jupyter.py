@@ -1,4 +1,4 @@
-"""Which notebooks a command line of Jupyter runs."""
+"""The notebooks that a Jupyter command line runs."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ from watchdog_app.base.jupyter import notebook_arguments
     ],
 )
 def test_command_lines_name_the_notebooks_they_run(command: str, expected: tuple[str, ...]):
-    """Options and their values are no notebooks; papermill's second one is only written."""
+    """Options and their values are not notebooks; papermill only writes its second one."""
     assert expected == notebook_arguments(command.split())

@@ -1,4 +1,4 @@
-"""What a message looks like, and what is said of one that does not."""
+"""The form of a message, and the error for a malformed one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from watchdog_app.client.jsonrpc import BadLine
     ],
 )
 def test_what_is_built_is_accepted(message):
-    """Constructors and reader agree."""
+    """The constructors and the reader agree."""
     jsonrpc.check(message)
 
 
@@ -42,7 +42,7 @@ def test_what_is_built_is_accepted(message):
     ],
 )
 def test_what_is_no_message_is_refused(message):
-    """Each is a bad line with the code for it."""
+    """Each is a BadLine with the code for an invalid request."""
     with pytest.raises(BadLine) as caught:
         jsonrpc.check(message)
     assert jsonrpc.INVALID_REQUEST == caught.value.code

@@ -30,7 +30,7 @@ VALUES = st.recursive(
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.dictionaries(st.text(), VALUES), max_size=5), st.integers(1, 50))
 def test_messages_come_back_whatever_the_pieces(messages, size):
-    """What is encoded and cut into pieces of any size is decoded to the same."""
+    """Encoded messages that are cut into pieces of any size decode to the same."""
     data = b"".join(encode(message) for message in messages)
     decoder = LineDecoder()
 
@@ -41,18 +41,18 @@ def test_messages_come_back_whatever_the_pieces(messages, size):
 
 
 def test_a_line_end_inside_a_text_ends_no_line():
-    """Line ends in texts travel escaped."""
+    """Line ends in texts are escaped."""
     assert 1 == encode({"text": "a\nb\r\n"}).count(b"\n")
 
 
 def test_a_name_that_is_no_utf8_survives():
-    """Names of files come with lone surrogates; they return as they went."""
+    """File names may contain lone surrogates, which return unchanged."""
     name = b"\xff\xfe.ipynb".decode("utf-8", "surrogateescape")
     assert {"name": name} == decode(encode({"name": name}))
 
 
 def test_numbers_that_json_lacks_become_null():
-    """An infinite interval is written as unknown, at any depth."""
+    """Infinity and NaN become null, at any depth."""
     line = encode({"high_s": float("inf"), "deep": [{"x": float("nan")}, (1.5,)]})
     assert {"high_s": None, "deep": [{"x": None}, [1.5]]} == json.loads(line)
 
@@ -77,20 +77,20 @@ def test_numbers_that_json_lacks_become_null():
     ids=lambda value: str(value)[:24],
 )
 def test_a_line_that_is_no_message_is_named_so(line, code):
-    """Each has the code of its fault, and none is an error of another kind."""
+    """Each fault has its code, and always raises BadLine."""
     with pytest.raises(BadLine) as caught:
         decode(line)
     assert code == caught.value.code
 
 
 def test_a_bad_line_does_not_hide_the_next():
-    """`lines` gives every line; the caller decodes them one by one."""
+    """`lines` returns every line; the caller decodes them one by one."""
     assert [b"nonsense", b"{}"] == LineDecoder().lines(b"nonsense\n\n  \n{}\n")
 
 
 @pytest.mark.parametrize("pieces", [1, 7, 1000])
 def test_a_line_without_end_is_refused(pieces):
-    """Memory held for a stranger is bounded."""
+    """The memory for an unfinished line is bounded."""
     decoder = LineDecoder(limit_bytes=10_000)
     piece = b"x" * (20_000 // pieces)
 
@@ -104,7 +104,7 @@ def test_a_line_without_end_is_refused(pieces):
 
 
 def test_pieces_of_two_bytes_take_no_more_than_they_hold():
-    """What a stranger makes us hold is what is counted, however small the pieces come."""
+    """The decoder's memory stays close to the bytes it holds, however small the pieces are."""
     decoder = LineDecoder()
     tracemalloc.start()
     try:
@@ -120,13 +120,13 @@ def test_pieces_of_two_bytes_take_no_more_than_they_hold():
 
 
 def test_the_longest_line_is_taken_and_one_byte_more_is_not():
-    """The limit is exact, with the end of the line in the same piece or in the next."""
+    """The limit is exact, with the line end in the same piece or in the next."""
     assert 1 == len(LineDecoder(10).lines(b"x" * 10 + b"\n"))
     with pytest.raises(LineTooLong):
         LineDecoder(10).lines(b"x" * 11 + b"\n")
 
 
 def test_a_message_that_is_too_long_is_not_sent():
-    """The sender learns of it, not the receiver."""
+    """The sender gets the error, not the receiver."""
     with pytest.raises(ProtocolError, match="too long"):
         encode({"text": "x" * MAX_LINE_BYTES})

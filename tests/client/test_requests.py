@@ -1,4 +1,4 @@
-"""Parameters are read strictly: what is wrong is refused by its name."""
+"""Parameters are read strictly: an error names the wrong parameter."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Sample(Params):
     ],
 )
 def test_a_parameter_of_the_wrong_kind_is_named(name, value):
-    """The error has the code for it and the parameter's name."""
+    """The error has the code for invalid parameters, and the parameter's name."""
     with pytest.raises(RequestError, match=f"Parameter {name}") as caught:
         Sample.read({name: value})
     assert jsonrpc.INVALID_PARAMS == caught.value.code
 
 
 def test_a_parameter_within_an_object_is_named():
-    """By its own name."""
+    """The error has the inner name."""
     with pytest.raises(RequestError, match="Parameter name is missing"):
         Sample.read({"g": [{"name": "x"}, {}]})
 
@@ -66,7 +66,7 @@ def test_what_must_be_there_is_asked_for(record, name, raw):
 
 
 def test_parameters_are_read_as_what_they_are():
-    """Null and absent are the same; whole numbers are numbers too; what is new is left alone."""
+    """Null and absent are the same; integers are valid numbers; unknown keys are ignored."""
     found = Sample.read({"a": "x", "b": 3, "c": 4, "d": True, "e": ["status", "status"],
                          "f": {"name": "y"}, "h": [0, 1], "z": "of a later version"})  # fmt: skip
     empty = Sample.read({"a": None})
@@ -92,7 +92,7 @@ def test_a_loss_that_is_no_number_is_unknown(value):
 
 
 def test_each_record_has_a_function_of_the_daemon():
-    """A new request is a record and a function; without one the daemon does not start."""
+    """A new request is a record and a function; without the function the daemon does not start."""
     from watchdog_app.daemon.methods import Methods
 
     parts = SimpleNamespace(agents=None, checkpoints=None)

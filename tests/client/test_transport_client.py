@@ -1,4 +1,4 @@
-"""The transport and the blocking client, against real sockets."""
+"""The transport and the blocking client, with real sockets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HELLO = {"protocol": 2, "version": "9.9", "pid": 42}
 
 
 class Script:
-    """A daemon that plays a script: a function from each message to what is sent back."""
+    """A scripted daemon: a function from each message to the reply."""
 
     def __init__(self, path, answer):
         self.received = []
@@ -58,7 +58,7 @@ class Script:
 
 @pytest.fixture
 def play(tmp_path):
-    """Start a scripted daemon; the path of its socket."""
+    """Start a scripted daemon; return the path of its socket."""
     scripts = []
 
     def start(answer, name="daemon.sock"):
@@ -76,7 +76,7 @@ def play(tmp_path):
 
 
 def test_the_socket_is_open_to_its_user_alone(tmp_path):
-    """Its mode is 0600 from the first moment, and the umask is as before."""
+    """Its mode is 0600 from the start, and the umask is restored."""
     before = os.umask(0o022)
     os.umask(before)
 
@@ -89,7 +89,7 @@ def test_the_socket_is_open_to_its_user_alone(tmp_path):
 
 
 def test_the_kernel_says_who_is_at_the_other_end(tmp_path):
-    """User and process of the peer are this process's own here, and trusted."""
+    """The user and pid of the peer are this process's own here, and trusted."""
     listener = transport.listen(str(tmp_path / "s"))
     client = transport.connect(str(tmp_path / "s"), 5)
     server, _ = listener.accept()
@@ -103,7 +103,7 @@ def test_the_kernel_says_who_is_at_the_other_end(tmp_path):
 
 
 def test_another_user_is_not_trusted():
-    """Neither this user nor root: not to be served, not to be believed."""
+    """Neither this user nor root: the daemon must not serve it, the client must not trust it."""
     assert not transport.Peer(os.getuid() + 12345, 1).trusted
 
 
@@ -121,7 +121,7 @@ def test_a_path_longer_than_an_address_works(tmp_path):
 
 
 def test_a_call_returns_the_result(play):
-    """The answer of the daemon is what `call` returns; the greeting is known."""
+    """`call` returns the daemon's answer; the hello data are available."""
     path = play(lambda m: encode(jsonrpc.result(m["id"], m["params"])))
 
     with Client.connect(path) as client:
@@ -130,7 +130,7 @@ def test_a_call_returns_the_result(play):
 
 
 def test_notifications_in_between_are_kept_in_order(play):
-    """What comes before the answer is not lost."""
+    """Notifications before the answer are not lost."""
 
     def answer(message):
         notes = b"".join(encode(jsonrpc.notification("status", {"n": n})) for n in (1, 2))
@@ -157,7 +157,7 @@ def test_notifications_that_nobody_reads_are_bounded(play):
 
 @pytest.mark.parametrize("code", [NOT_FOUND, SEVERAL_FIT])
 def test_a_task_that_is_not_found_brings_its_candidates(play, code):
-    """The error is of its own kind and lists who could have been meant."""
+    """The error has a separate type and lists the candidates."""
     data = {"candidates": [{"pid": 7, "name": "train.py"}]}
     path = play(lambda m: encode(jsonrpc.error(m["id"], code, "which?", data)))
 
@@ -179,7 +179,7 @@ def test_a_refusal_is_raised_with_the_daemons_words(play):
 
 @pytest.mark.parametrize("body", [None, 5, "no", {}, {"code": "x"}, {"code": -32002, "data": 3}])
 def test_a_refusal_without_sense_is_a_refusal_all_the_same(play, body):
-    """No error of another kind escapes."""
+    """No other exception type escapes."""
     path = play(lambda m: encode({"jsonrpc": "2.0", "id": m["id"], "error": body}))
 
     with Client.connect(path) as client, pytest.raises(RequestError):
@@ -188,7 +188,7 @@ def test_a_refusal_without_sense_is_a_refusal_all_the_same(play, body):
 
 @pytest.mark.parametrize("first", ["the daemon", "the client"])
 def test_a_daemon_without_room_is_told_from_one_that_is_gone(tmp_path, monkeypatch, first):
-    """It says so and ends the connection, before or after the greeting was sent."""
+    """It reports that it is full and closes the connection, before or after the client's hello."""
     path = str(tmp_path / "full.sock")
     listener = transport.listen(path)
     listener.setblocking(True)
@@ -215,7 +215,7 @@ def test_a_daemon_without_room_is_told_from_one_that_is_gone(tmp_path, monkeypat
 
 
 def test_nobody_listening_says_how_to_start(tmp_path):
-    """Neither a missing socket nor one that a dead daemon left is a traceback."""
+    """Neither a missing socket nor one of a dead daemon causes a traceback."""
     with pytest.raises(DaemonNotRunning, match="watchdog start"):
         Client.connect(str(tmp_path / "daemon.sock"))
     left = socket.socket(socket.AF_UNIX)
@@ -226,7 +226,7 @@ def test_nobody_listening_says_how_to_start(tmp_path):
 
 
 def test_a_daemon_that_does_not_answer_is_told_in_time(play):
-    """The call ends after the time that was given, and says so."""
+    """The call ends after its timeout, with an error."""
     path = play(lambda _: b"")
     with Client.connect(path) as client:
         began = time.monotonic()
@@ -236,7 +236,7 @@ def test_a_daemon_that_does_not_answer_is_told_in_time(play):
 
 
 def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(play):
-    """After a call that was given up, the next gets its own answer."""
+    """After a timeout, the next call gets its own answer."""
     late = []
 
     def answer(message):
@@ -250,7 +250,7 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(play):
 
 
 def test_the_end_of_the_daemon_is_told(play):
-    """In the middle of a call and while notifications are awaited."""
+    """During a call, and while waiting for notifications."""
     with Client.connect(play(lambda _: None)) as client:
         with pytest.raises(DaemonNotRunning, match="ended the connection"):
             client.call("status")
@@ -259,13 +259,13 @@ def test_the_end_of_the_daemon_is_told(play):
 
 
 def test_nonsense_from_the_daemon_is_a_protocol_error(play):
-    """Not an error of the JSON library."""
+    """The JSON library's error does not escape."""
     with Client.connect(play(lambda _: b"nonsense\n")) as client, pytest.raises(ProtocolError):
         client.call("status")
 
 
 def test_importing_the_client_costs_no_more_than_it_must():
-    """No asyncio, logging, dataclasses or typing behind `watchdog status`."""
+    """`watchdog status` must not load asyncio, logging, dataclasses or typing."""
     code = "import watchdog_app.client.client, sys; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"],

@@ -1,4 +1,4 @@
-"""Which resource is drawn beside a task that has died: the one that it died at."""
+"""The resource in the plot of a dead task: the one at which it died."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def plot_of(tmp_path, cause, *resources, **data):
 
 @pytest.mark.parametrize("cause", ["group_limit", "guard"])
 def test_a_death_by_a_group_is_drawn_with_that_group_up_to_its_limit(tmp_path, cause):
-    """Though the machine was fuller when it was last seen, and the group is empty afterwards."""
+    """Even if the machine was fuller in the last sample, and the group is empty afterwards."""
     group = series(
         "cgroup:/g", "cgroup", (998.0, 20, 200), (999.0, 96, 200), (1000.5, 0, 200), name="group g"
     )
@@ -52,7 +52,7 @@ def test_a_death_by_a_group_is_drawn_with_that_group_up_to_its_limit(tmp_path, c
 
 
 def test_a_group_that_nobody_had_looked_at_is_drawn_by_its_limit(tmp_path):
-    """It was too quick: the machine had nothing to do with it."""
+    """The group filled between two samples, so the machine's memory is not drawn."""
     group = {"label": "memory limit of the group g", "limit_bytes": 200 * MIB}
 
     resource = plot_of(tmp_path, "group_limit", group=group)["resource"]
@@ -61,7 +61,7 @@ def test_a_group_that_nobody_had_looked_at_is_drawn_by_its_limit(tmp_path):
 
 
 def test_a_death_by_a_group_that_is_not_known_is_drawn_without_a_ceiling(tmp_path):
-    """Better none than a wrong one."""
+    """No resource is better than a wrong one."""
     assert plot_of(tmp_path, "group_limit")["resource"] is None
 
 
@@ -73,7 +73,7 @@ def test_any_other_death_is_drawn_with_the_ceiling_that_it_was_nearest_to(tmp_pa
 
 
 def test_a_save_of_a_training_that_ended_before_is_told_of_a_process_that_died(tmp_path):
-    """Its agent was gone by then, and the plot shows the save."""
+    """The agent had already disconnected, and the plot shows the save."""
 
     def died(*entries):
         with closing(Journal(str(tmp_path), 1e9, 10**8)) as journal:
@@ -103,7 +103,7 @@ def test_a_save_of_a_training_that_ended_before_is_told_of_a_process_that_died(t
     ],
 )
 def test_what_ran_beside_a_script_takes_not_its_place(tmp_path, began_s, args, taken):
-    """Two folds of one script at once: one dies, the other goes on."""
+    """Two folds of one script run at once: one dies, the other continues."""
     path = "/home/ann/fit.py"
     key = ProcessKey(8, 80)
     kernel = args.get("kernel_id")

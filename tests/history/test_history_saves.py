@@ -24,7 +24,7 @@ SAVE, PAUSE, NOTIFY = DecisionKind.CHECKPOINT, DecisionKind.PAUSE, DecisionKind.
 
 @pytest.fixture
 def journal(tmp_path):
-    """A journal in a folder of its own."""
+    """A journal in a separate folder."""
     opened = Journal(str(tmp_path / "state"), 14 * 86400.0, 64 * 1024**2)
     yield opened
     opened.close()
@@ -56,7 +56,7 @@ def answered(
     status: OutcomeStatus = DONE,
     folder: str = "/r",
 ) -> Entry:
-    """What became of it, 0.2 s later."""
+    """Its outcome, 0.2 s later."""
     evidence = {} if step is None else {"step": step, "path": f"{folder}/rescue-{step}"}
     outcome = Outcome(
         f"{pid}-{kind.value}-{at_s}", status, BEGIN_S + at_s + 0.2, 0.2, "Saved.", evidence
@@ -254,7 +254,7 @@ def test_the_daemon_answers_with_folded_entries(tmp_path):
 
 
 def test_explain_knows_each_save_and_the_newest_rescue(journal):
-    """The marks of its plot are of the single saves."""
+    """The plot marks the single saves."""
     death = {
         "pid": 7,
         "start_time": 1,

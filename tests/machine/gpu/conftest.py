@@ -1,4 +1,4 @@
-"""A monitor over the stub driver, on a clock that the test moves."""
+"""A monitor on the stub driver, with a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gpu_stub.driver_stub import DriverStub
 from watchdog_app.machine.gpu.backend import BACKENDS, GpuSample
 from watchdog_app.machine.gpu.monitor import GpuMonitor
 
-PATIENCE_S = 60.0  # of the real clock; nothing takes a second on a quiet machine
+PATIENCE_S = 60.0  # seconds of the real clock; nothing takes a second on a quiet machine
 
 
 class Ticker:
-    """Ticks a GpuMonitor; `now` is its clock."""
+    """A GpuMonitor with a simulated clock; `now` is its time."""
 
     def __init__(self, stub: DriverStub, **settings: object) -> None:
         self.stub = stub
@@ -41,13 +41,13 @@ class Ticker:
         return self.watch.read(self.now, busy)
 
     def reading(self) -> GpuSample:
-        """The next reading that is begun a second from now."""
+        """The next reading that starts a second from now."""
         self.now += 1.0
         since = self.now
         return self.until(lambda sample: (sample.read_mono_s or 0) >= since)
 
     def until(self, true: Callable[[GpuSample], bool], step_s: float = 0.0) -> GpuSample:
-        """Tick until that is so, the clock going on by `step_s` each 20 ms."""
+        """Tick until `true` accepts the sample; the clock advances by `step_s` every 20 ms."""
         give_up = time.monotonic() + PATIENCE_S
         while True:
             sample = self.tick(step_s)
@@ -57,7 +57,7 @@ class Ticker:
             time.sleep(0.02 if step_s else 0.002)
 
     def wait_for_call(self, function: str) -> None:
-        """Until the driver is inside that function."""
+        """Tick until the driver is inside that function."""
         give_up = time.monotonic() + PATIENCE_S
         while not self.stub.calls().get(function):
             assert time.monotonic() < give_up, f"{function} was never called"
@@ -66,7 +66,7 @@ class Ticker:
 
 
 class Root:
-    """A tree that stands for the machine's /sys, /proc/driver and /etc."""
+    """A tree that replaces the machine's /sys, /proc/driver and /etc."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -79,7 +79,7 @@ class Root:
     def card(
         self, address: str, status: str = "active", control: str = "on", driver: str | None = None
     ) -> None:
-        """One NVIDIA card on the bus."""
+        """Put one NVIDIA card on the bus."""
         base = f"sys/bus/pci/devices/{address}"
         self.write(f"{base}/vendor", "0x10de\n")
         self.write(f"{base}/class", "0x030000\n")
@@ -91,13 +91,13 @@ class Root:
             os.symlink(f"../../../bus/pci/drivers/{driver}", link)
 
     def module(self, version: str) -> None:
-        """The driver's kernel module is loaded."""
+        """Load the driver's kernel module."""
         self.write("sys/module/nvidia/version", f"{version}\n")
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Root:
-    """Nothing of NVIDIA's on the bus yet."""
+    """A tree without NVIDIA devices."""
     return Root(tmp_path / "root")
 
 
@@ -109,7 +109,7 @@ def stub(tmp_path: Path) -> DriverStub:
 
 @pytest.fixture
 def ticker(tmp_path: Path) -> Iterator[Callable[..., Ticker]]:
-    """Makes monitors over a stub, and ends them."""
+    """Makes monitors for a stub, and closes them."""
     made: list[Ticker] = []
 
     def make(stub: DriverStub, **settings: object) -> Ticker:

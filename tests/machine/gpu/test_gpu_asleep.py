@@ -1,4 +1,4 @@
-"""A laptop's sleeping card is left asleep: the driver wakes whatever it is asked about."""
+"""A laptop's sleeping card stays asleep, because any call of the driver would wake it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ONE, TWO = "0000:05:00.0", "0000:06:00.0"
 
 
 def test_no_reader_is_started_while_every_card_sleeps(stub, ticker, root):
-    """Not one call; the cards are shown as asleep, and that is no fault."""
+    """There is no driver call; the cards show as asleep, which is not a fault."""
     root.card(ONE, "suspended", "auto")
     root.card(TWO, "suspended", "auto")
     watch = ticker(stub)
@@ -29,7 +29,7 @@ def test_no_reader_is_started_while_every_card_sleeps(stub, ticker, root):
 
 
 def test_a_card_that_wakes_is_read(stub, ticker, root):
-    """Somebody uses it: that is who we want to see."""
+    """A program uses it, and the daemon must see that program."""
     root.card(ONE, "suspended", "auto")
     watch = ticker(stub)
     watch.tick()
@@ -42,7 +42,7 @@ def test_a_card_that_wakes_is_read(stub, ticker, root):
 
 
 def test_a_sleeping_card_beside_a_working_one_is_not_touched(stub, ticker, root):
-    """Asked by address, so that only the one that is awake is."""
+    """The reader opens cards by address, so only the active card is opened."""
     root.card(ONE, "suspended", "auto")
     root.card(TWO, "active", "on")
     stub.processes(1, [(os.getpid(), GIB)])
@@ -62,7 +62,7 @@ def test_a_sleeping_card_beside_a_working_one_is_not_touched(stub, ticker, root)
 
 
 def test_a_card_that_falls_asleep_keeps_its_name_and_loses_its_figures(stub, ticker, root):
-    """The reader is gone at once: it would keep the card awake."""
+    """The reader ends at once, because it would keep the card awake."""
     root.card(ONE, "active", "auto")
     root.card(TWO, "active", "auto")
     watch = ticker(stub)
@@ -79,7 +79,7 @@ def test_a_card_that_falls_asleep_keeps_its_name_and_loses_its_figures(stub, tic
 
 
 def test_an_unused_card_that_may_sleep_is_let_go(stub, ticker, root):
-    """Our own handle could be what keeps it awake."""
+    """The reader's own handle could keep it awake."""
     root.card(ONE, "active", "auto")
     watch = ticker(stub)
     watch.reading()
@@ -98,7 +98,7 @@ def test_an_unused_card_that_may_sleep_is_let_go(stub, ticker, root):
 
 @pytest.mark.parametrize(("control", "used"), [("on", False), ("auto", True)])
 def test_a_card_that_cannot_sleep_or_is_used_is_read_on(stub, ticker, root, control, used):
-    """A desktop's cards, and a training that does nothing for a minute."""
+    """A desktop's cards, and a training that is idle for a minute."""
     root.card(ONE, "active", control)
     stub.processes(0, [(os.getpid(), GIB)] if used else [])
     watch = ticker(stub)

@@ -1,4 +1,4 @@
-"""What reads cards is loaded once there is a driver."""
+"""The modules that read cards are loaded only when there is a driver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from watchdog_app.machine.gpu.backend import GpuSample
 
 
 def test_a_driver_that_is_installed_later_is_noticed_within_a_minute(tmp_path: Path, monkeypatch):
-    """By its library."""
+    """Its library shows it."""
     monkeypatch.setenv("LD_LIBRARY_PATH", "")
     root = tmp_path / "root"
     cards = Gpus(str(root))
@@ -31,7 +31,7 @@ def test_a_driver_that_is_installed_later_is_noticed_within_a_minute(tmp_path: P
 
 
 def test_without_a_driver_nothing_that_reads_cards_is_loaded(tmp_path: Path):
-    """Nor sensors of heat, where there are none."""
+    """The same holds for temperature sensors on a machine without any."""
     program = (
         "import sys\n"
         "from watchdog_app.machine.sensors.devices import HardwareWatch\n"

@@ -1,4 +1,4 @@
-"""The pipes to the reader never wait, by whatever way they are read."""
+"""Reading from and writing to the reader's pipes never blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ time.sleep(60)
 
 
 def test_a_pipe_is_read_without_waiting():
-    """Nothing is there: nothing comes. More than a pipe holds comes bit by bit."""
+    """An empty pipe gives nothing. An answer larger than the pipe arrives in parts."""
     child = ReaderChild([sys.executable, "-c", TALKER], {})
     try:
         come = child.answers()
@@ -39,7 +39,7 @@ def test_a_pipe_is_read_without_waiting():
     [("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", -11), ("raise SystemExit(4)", 4)],
 )
 def test_the_end_of_a_reader_is_seen_with_its_status(program, status):
-    """Which is how a crash is told from an error."""
+    """The status distinguishes a crash from an error."""
     child = ReaderChild([sys.executable, "-c", program], {})
     give_up = time.monotonic() + 60
     while child.status is None:
@@ -47,13 +47,13 @@ def test_the_end_of_a_reader_is_seen_with_its_status(program, status):
         time.sleep(0.01)
 
     assert status == child.status
-    child.ask({"id": 1})  # nobody is there to hear: no error
+    child.ask({"id": 1})  # the reader has ended: no error
     assert [] == child.answers()
     child.kill()
 
 
 def test_an_answer_without_an_end_is_given_up():
-    """Memory of ours is bounded, whatever the other side does."""
+    """The memory stays bounded, whatever the reader sends."""
     endless = "import sys\nwhile True: sys.stdout.write('x' * 65536)"
     child = ReaderChild([sys.executable, "-c", endless], {})
     try:
@@ -68,7 +68,7 @@ def test_an_answer_without_an_end_is_given_up():
 
 
 def test_the_readers_environment_holds_what_it_needs():
-    """And where the library lies, behind what the user put there."""
+    """The library's folder comes after the user's own path."""
     env = {"PATH": "/bin", "LD_LIBRARY_PATH": "/mine", "LD_PRELOAD": "/x.so", "API_KEY": "k"}
 
     assert {"PATH": "/bin", "LD_LIBRARY_PATH": "/mine:/usr/lib/wsl/lib"} == reader_env(

@@ -1,4 +1,4 @@
-"""Each way in which a driver fails: what is seen, what is said, and that the rest goes on."""
+"""Each way in which a driver fails: the sample, the fault, and that the rest continues."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def sources(sample):
 
 
 def test_a_machine_without_a_driver_is_no_error(tmp_path, ticker):
-    """No card, no reader, no fault."""
+    """There is no card, no reader, no fault."""
     watch = ticker(DriverStub(tmp_path, installed=False), find_library=lambda env, root: None)
 
     sample = watch.tick()
@@ -52,7 +52,7 @@ def test_a_machine_without_a_driver_is_no_error(tmp_path, ticker):
 
 
 def test_a_driver_that_appears_is_found(stub, ticker):
-    """The library is looked for once a minute."""
+    """The library is searched for once a minute."""
     stub.uninstall()
     watch = ticker(stub, find_library=lambda env, root: _if_there(stub))
     watch.tick()
@@ -66,7 +66,7 @@ def test_a_driver_that_appears_is_found(stub, ticker):
 
 
 def test_a_loaded_module_is_a_reason_to_look_at_once(stub, ticker, root):
-    """Without waiting for the minute to end."""
+    """It does not wait for the minute to end."""
     stub.uninstall()
     watch = ticker(stub, find_library=lambda env, root: _if_there(stub))
     watch.tick()
@@ -83,7 +83,7 @@ def _if_there(stub):
 
 
 def test_a_library_without_a_driver_is_no_fault(stub, ticker):
-    """Images made for any machine have one."""
+    """Images for any machine contain the library."""
     stub.fail("nvmlInitWithFlags", DRIVER_NOT_LOADED)
 
     watch = ticker(stub)
@@ -95,7 +95,7 @@ def test_a_library_without_a_driver_is_no_fault(stub, ticker):
 
 
 def test_a_card_whose_driver_is_not_loaded_is_a_fault(stub, ticker, root):
-    """With the command that loads it; once it is loaded the fault is gone."""
+    """The remedy is the command that loads it; the fault ends when it is loaded."""
     root.card("0000:05:00.0")
     stub.fail("nvmlInitWithFlags", DRIVER_NOT_LOADED)
     watch = ticker(stub)
@@ -119,7 +119,7 @@ def test_a_card_whose_driver_is_not_loaded_is_a_fault(stub, ticker, root):
     ],
 )
 def test_a_driver_that_refuses_to_begin_is_a_fault(stub, ticker, code, words):
-    """Each with what to do; it is tried again, and forgotten when it is well."""
+    """Each has a remedy; the monitor retries, and the fault ends when the driver works."""
     stub.fail("nvmlInitWithFlags", code)
     watch = ticker(stub)
 
@@ -148,7 +148,7 @@ def test_the_fault_stays_between_two_tries(stub, ticker):
 
 
 def test_an_update_underneath_is_the_one_story_when_the_reader_has_to_begin_anew(stub, watch):
-    """The card that took the reader down is silent, and is no second fault beside the cause."""
+    """The card that crashed the reader is silent, and is not a second fault."""
     stub.fail("nvmlInitWithFlags", VERSION_MISMATCH)
     stub.fail("nvmlDeviceGetTemperature", CRASH, card=1)
 
@@ -158,7 +158,7 @@ def test_an_update_underneath_is_the_one_story_when_the_reader_has_to_begin_anew
 
 
 def test_a_driver_updated_underneath_is_said_while_its_jobs_go_on(stub, ticker, root, tmp_path):
-    """The reader that runs still reads; what is new will fail, and the cure is named."""
+    """The running reader still works; new programs will fail, and the remedy says how to fix it."""
     root.module("570.124.06")
     installed = {"version": "570.124.06"}
     found = lambda env, root: Library(str(stub.library), None, installed["version"])  # noqa: E731
@@ -179,7 +179,7 @@ def test_a_driver_updated_underneath_is_said_while_its_jobs_go_on(stub, ticker, 
 
 
 def test_a_card_that_falls_off_the_bus_hides_no_other(stub, watch):
-    """Its identity stays, its figures go, and it is back when it is back."""
+    """It keeps its identity and loses its figures until it is back."""
     stub.set(1, used=GIB)
     stub.lose(0)
 
@@ -209,7 +209,7 @@ def test_a_card_that_falls_off_the_bus_hides_no_other(stub, watch):
 )
 @pytest.mark.parametrize("from_the_start", [True, False])
 def test_a_card_that_answers_with_errors_hides_no_other(stub, ticker, code, state, from_the_start):
-    """Whether its handle is refused or each question; others lose all cards by that."""
+    """Whether the handle or each call fails; other monitors lose all cards by that."""
     watch = ticker(stub)
     if not from_the_start:
         watch.reading()
@@ -226,7 +226,7 @@ def test_a_card_that_answers_with_errors_hides_no_other(stub, ticker, code, stat
 
 
 def test_all_cards_broken_lets_the_reader_go_between_two_looks(stub, ticker):
-    """A reset is refused while anybody holds the card open."""
+    """A reset is refused while any process holds the card open."""
     for card in (0, 1):
         stub.fail_all(RESET_REQUIRED, card)
     watch = ticker(stub)
@@ -241,7 +241,7 @@ def test_all_cards_broken_lets_the_reader_go_between_two_looks(stub, ticker):
 
 @pytest.mark.parametrize("how", [HANG, CRASH, ABORT])
 def test_a_call_that_hangs_or_crashes_hides_no_other_card(stub, watch, how):
-    """The reader is ended, the card left out for a while, and the others are read again."""
+    """The reader is ended, the card is skipped for a while, and the others are read again."""
     stub.reset_calls()
     stub.fail("nvmlDeviceGetUtilizationRates", how, card=0)
     watch.tick(1)
@@ -265,7 +265,7 @@ def test_a_call_that_hangs_or_crashes_hides_no_other_card(stub, watch, how):
 def test_a_crash_leaves_a_card_out_for_a_shorter_time_than_a_hung_call(
     stub, watch, how, least_s, most_s
 ):
-    """A crash costs the other cards no deadline: it is tried again sooner."""
+    """A crash costs the other cards no timeout, so the retry comes sooner."""
     stub.fail("nvmlDeviceGetUtilizationRates", how, card=0)
     watch.until(lambda sample: GpuState.SILENT in states(sample), step_s=0.1)
     silent_since = watch.now
@@ -277,7 +277,7 @@ def test_a_crash_leaves_a_card_out_for_a_shorter_time_than_a_hung_call(
 
 
 def test_a_card_that_was_left_out_is_silent_until_it_is_read_and_never_lost(ticker, tmp_path):
-    """Nobody has asked it for a minute: it is neither gone nor well until it answers."""
+    """It was not read for a minute: it is neither lost nor well until it answers."""
     stub = DriverStub(tmp_path, cards=4)
     watch = ticker(stub)
     watch.reading()
@@ -299,7 +299,7 @@ def test_a_card_that_was_left_out_is_silent_until_it_is_read_and_never_lost(tick
 @pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlDeviceGetCount_v2"])
 @pytest.mark.parametrize("how", [HANG, CRASH])
 def test_a_driver_that_hangs_or_crashes_as_a_whole_costs_the_figures(stub, ticker, function, how):
-    """Nothing waits for it; it is tried again later and later, and found well again."""
+    """Nothing waits for it; the retries come ever later, until it works again."""
     stub.fail(function, how)
     watch = ticker(stub, start_deadline_s=30.0)
     watch.wait_for_call(function)
@@ -314,7 +314,7 @@ def test_a_driver_that_hangs_or_crashes_as_a_whole_costs_the_figures(stub, ticke
 
 
 def test_an_initialisation_that_hangs_is_a_fault_after_five_seconds(stub, ticker):
-    """Long before the reader is given up; a driver that was merely slow is well again."""
+    """The reader is not ended yet; a driver that was merely slow clears the fault."""
     stub.fail("nvmlInitWithFlags", HANG)
     watch = ticker(stub, start_deadline_s=60.0)
     watch.wait_for_call("nvmlInitWithFlags")
@@ -333,7 +333,7 @@ def test_an_initialisation_that_hangs_is_a_fault_after_five_seconds(stub, ticker
 
 
 def test_a_slow_initialisation_is_no_fault_once_it_has_ended(stub, ticker):
-    """Eight cards take longer than five seconds to begin."""
+    """Eight cards take longer than five seconds to initialise."""
     stub.delay("nvmlInitWithFlags", 3_000_000)
     watch = ticker(stub, start_deadline_s=100_000.0)
     watch.wait_for_call("nvmlInitWithFlags")
@@ -346,7 +346,7 @@ def test_a_slow_initialisation_is_no_fault_once_it_has_ended(stub, ticker):
 
 
 def test_old_figures_are_never_shown_as_new(stub, ticker):
-    """A driver that goes silent: its cards are there, without a figure."""
+    """A silent driver: its cards remain in the sample, without figures."""
     stub.set(0, used=9 * GIB)
     watch = ticker(stub)
     read_mono_s = watch.reading().read_mono_s
@@ -365,7 +365,7 @@ def test_old_figures_are_never_shown_as_new(stub, ticker):
 
 
 def test_tries_come_later_and_later(stub, ticker):
-    """A driver that crashes each time is not asked each second for ever."""
+    """A driver that always crashes is not called every second."""
     stub.fail("nvmlInitWithFlags", CRASH)
     watch = ticker(stub)
 
@@ -374,13 +374,13 @@ def test_tries_come_later_and_later(stub, ticker):
 
     watch.until(lambda sample: watch.now > 2000 and tries() > 1, step_s=15.0)
 
-    # 1, 2, 4 ... 256, 300, 300: ten tries in a thousand seconds, and the first; fewer where a
-    # reader takes its time to start.
+    # 1, 2, 4 ... 256, 300, 300: ten retries in a thousand seconds, and the first try; fewer if a
+    # reader starts slowly.
     assert tries() <= 12
 
 
 def test_cards_that_appear_vanish_and_come_back_are_followed(stub, watch):
-    """Indices move as nvidia-smi's do; who is missed is said to be lost."""
+    """Indices move as in nvidia-smi; a missing card is reported as lost."""
     third = stub.add_card()
     watch.until(lambda sample: len(sample.gpus) == 3, step_s=0.3)
     stub.remove_card(0)
@@ -401,7 +401,7 @@ def test_cards_that_appear_vanish_and_come_back_are_followed(stub, watch):
 
 
 def test_a_card_given_to_another_driver_is_no_loss(stub, ticker, root):
-    """A virtual machine has it now."""
+    """A virtual machine uses it now."""
     root.card("0000:05:00.0", driver="nvidia")
     root.card("0000:06:00.0", driver="nvidia")
     watch = ticker(stub)
@@ -415,7 +415,7 @@ def test_a_card_given_to_another_driver_is_no_loss(stub, ticker, root):
 
 
 def test_a_library_that_is_removed_is_a_fault_once_its_reader_is_gone(stub, ticker):
-    """Who has it loaded goes on with it; cards that were there are not forgotten in silence."""
+    """A running reader keeps working; cards that were there are not dropped silently."""
     watch = ticker(stub, find_library=lambda env, root: _if_there(stub))
     watch.reading()
     stub.uninstall()
@@ -435,7 +435,7 @@ def test_a_library_that_is_removed_is_a_fault_once_its_reader_is_gone(stub, tick
 
 @pytest.mark.parametrize("what", ["raise ImportError('no pynvml here')", "1/0"])
 def test_a_broken_binding_is_a_fault(stub, ticker, tmp_path, what):
-    """It names the package; nothing else of the watch fails."""
+    """The fault names the package; the rest of the monitor works."""
     folder = tmp_path / "broken"
     folder.mkdir()
     (folder / "pynvml.py").write_text(what + "\n")
@@ -460,7 +460,7 @@ def test_a_broken_binding_is_a_fault(stub, ticker, tmp_path, what):
     ],
 )
 def test_a_reader_that_talks_nonsense_is_started_anew(stub, ticker, tmp_path, says):
-    """A damaged process is no source of figures."""
+    """A damaged reader is not a source of figures."""
     script = tmp_path / "reader.py"
     script.write_text(f"import sys\nprint({says!r}, flush=True)\nsys.stdin.read()\n")
     watch = ticker(stub, reader_argv=(sys.executable, str(script)))
@@ -483,7 +483,7 @@ def test_a_reader_that_talks_nonsense_is_started_anew(stub, ticker, tmp_path, sa
     ],
 )
 def test_a_card_that_cannot_be_is_none(stub, ticker, tmp_path, figure):
-    """Whatever it says, the watch goes on: its reader is started anew."""
+    """For any value the monitor continues and restarts the reader."""
     script = tmp_path / "reader.py"
     script.write_text(
         "import json, sys\n"
@@ -501,7 +501,7 @@ def test_a_card_that_cannot_be_is_none(stub, ticker, tmp_path, figure):
 
 
 def test_a_reader_that_cannot_be_started_is_a_fault(stub, ticker):
-    """The interpreter was removed by an update, say."""
+    """For example, an update has removed the interpreter."""
     sample = ticker(stub, reader_argv=("/nonexistent/python",)).tick()
 
     assert ["gpu.reader"] == sources(sample)
@@ -509,7 +509,7 @@ def test_a_reader_that_cannot_be_started_is_a_fault(stub, ticker):
 
 
 def test_the_reader_goes_with_the_daemon_even_in_a_hung_call(stub, tmp_path):
-    """Killed without a word: no reader stays behind."""
+    """The daemon is killed with SIGKILL: no reader stays behind."""
     stub.fail("nvmlDeviceGetTemperature", HANG)
     program = textwrap.dedent(
         """
@@ -543,7 +543,7 @@ def test_the_reader_goes_with_the_daemon_even_in_a_hung_call(stub, tmp_path):
 
 
 def test_the_reader_is_a_modest_process_of_its_own(stub, ticker):
-    """Lower in priority, in its own session, without the user's CUDA settings and preloads."""
+    """Lower in priority, in a separate session, without the user's CUDA settings and preloads."""
     env = {**stub.env(), "CUDA_VISIBLE_DEVICES": "", "LD_PRELOAD": "", "SECRET_TOKEN": "x"}
     watch = ticker(stub, env=env)
     watch.reading()
@@ -562,7 +562,7 @@ def test_the_reader_is_a_modest_process_of_its_own(stub, ticker):
 
 
 def test_the_reader_ends_when_the_watch_is_closed(watch):
-    """And leaves no zombie."""
+    """It leaves no zombie."""
     pid = watch.watch.reader_pid
 
     watch.watch.close()
@@ -576,7 +576,7 @@ def test_the_reader_ends_when_the_watch_is_closed(watch):
     reason="needs root and a freezer control group (cgroup v1)",
 )
 def test_readers_that_cannot_be_ended_do_not_pile_up(stub, ticker):
-    """A frozen process dies of SIGKILL as little as one in a hung system call."""
+    """SIGKILL does not end a frozen process, nor one in a hung system call."""
     group = Path(f"/sys/fs/cgroup/freezer/watchdog-gpu-{os.getpid()}")
     group.mkdir()
     frozen = []
@@ -609,7 +609,7 @@ def test_readers_that_cannot_be_ended_do_not_pile_up(stub, ticker):
 
 
 def test_an_unsupported_question_is_not_asked_again_each_second(stub, ticker):
-    """A card that cannot tell costs no calls."""
+    """An unsupported value costs no further calls."""
     stub.fail("nvmlDeviceGetPowerUsage", NOT_SUPPORTED)
     stub.fail("nvmlDeviceGetTotalEccErrors", MISSING)
     watch = ticker(stub)
@@ -624,7 +624,7 @@ def test_an_unsupported_question_is_not_asked_again_each_second(stub, ticker):
 
 
 def test_a_machine_that_stalls_is_not_taken_for_a_driver_that_hangs(stub, watch):
-    """We come late ourselves then: ten seconds between two ticks are no deadline passed."""
+    """The monitor is late itself then: ten seconds between two ticks are not a missed deadline."""
     pid = watch.watch.reader_pid
     stub.delay("nvmlDeviceGetTemperature", 300_000)
     watch.tick(1)
@@ -636,7 +636,7 @@ def test_a_machine_that_stalls_is_not_taken_for_a_driver_that_hangs(stub, watch)
 
 
 def test_a_silent_driver_is_said_once(stub, watch):
-    """Not once more for each of its cards."""
+    """There is no further fault for each of its cards."""
     stub.fail("nvmlEventSetWait_v2", HANG)
 
     sample = watch.until(lambda sample: GpuState.SILENT in states(sample), step_s=0.5)
@@ -645,7 +645,7 @@ def test_a_silent_driver_is_said_once(stub, watch):
 
 
 def test_a_card_lost_before_the_daemon_began_is_found_in_the_kernel_log(stub, ticker, root):
-    """It cannot say who it is: its place in the count tells its address."""
+    """It cannot report its UUID: its position in the count gives its address."""
     root.card("0000:05:00.0", driver="nvidia")
     root.card("0000:06:00.0", driver="nvidia")
     stub.fail_all(GPU_IS_LOST, card=0)

@@ -1,4 +1,4 @@
-"""What is read of a card, through the real binding and a driver of our own."""
+"""The figures of a card, through the real binding and a stub driver."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from watchdog_app.core.model.hardware import ClockEvent, GpuProcess, GpuState
 
 
 def test_every_figure_of_a_card_is_read(stub, ticker):
-    """All that the record holds, each from its own question."""
+    """Every field of the record, each from a separate call."""
     stub.set(
         1, used=5 * GIB, reserved=GIB, utilization=87, temperature=71, fan=55, power_mw=301_500
     )
@@ -66,7 +66,7 @@ def test_every_figure_of_a_card_is_read(stub, ticker):
 
 @pytest.mark.parametrize("cards", [0, 1, 8, 16])
 def test_any_number_of_cards_is_read(tmp_path, ticker, cards):
-    """In the order in which nvidia-smi counts; none is none, and no fault."""
+    """In the order of nvidia-smi; a machine without cards has no fault."""
     sample = ticker(DriverStub(tmp_path, cards=cards)).reading()
 
     assert list(range(cards)) == [gpu.index for gpu in sample.gpus]
@@ -74,7 +74,7 @@ def test_any_number_of_cards_is_read(tmp_path, ticker, cards):
 
 
 def test_figures_follow_the_driver(stub, ticker):
-    """The next reading has the next figures, and says when they were true."""
+    """The next reading has the new figures, with their time."""
     watch = ticker(stub)
     first = watch.reading()
     stub.set(0, used=7 * GIB)
@@ -86,7 +86,7 @@ def test_figures_follow_the_driver(stub, ticker):
 
 
 def test_reserved_memory_is_not_taken_for_used(stub, ticker):
-    """The old question counts what the driver reserves: asked only where there is no other."""
+    """The old call includes the driver's reserve, so it is used only if the new one is missing."""
     stub.set(0, used=2 * GIB, reserved=GIB)
     stub.set(1, used=2 * GIB, reserved=GIB)
     stub.fail("nvmlDeviceGetMemoryInfo_v2", MISSING, card=1)
@@ -99,7 +99,7 @@ def test_reserved_memory_is_not_taken_for_used(stub, ticker):
 
 @pytest.mark.parametrize("how", ["not supported", "nothing"])
 def test_a_board_without_memory_of_its_own_has_the_hosts(stub, ticker, how):
-    """GB10 and Jetson: the host's RAM is the limit, and that is said."""
+    """GB10 and Jetson: the host's RAM is the limit, and a note says so."""
     if how == "nothing":
         stub.set(0, total=0, reserved=0)
     else:
@@ -118,7 +118,7 @@ def test_a_board_without_memory_of_its_own_has_the_hosts(stub, ticker, how):
 
 
 def test_a_driver_without_answers_leaves_every_figure_unknown(stub, ticker):
-    """N/A everywhere: the card is there, nothing is 0, and why is said."""
+    """Everything is N/A: the card is listed, no value is 0, and notes say why."""
     stub.fail_all(NOT_SUPPORTED, card=0)
     for name in ("HandleByIndex_v2", "UUID", "Name", "PciInfo_v3", "MemoryInfo_v2", "MemoryInfo"):
         stub.fail(f"nvmlDeviceGet{name}", 0, card=0)
@@ -157,7 +157,7 @@ def test_a_driver_without_answers_leaves_every_figure_unknown(stub, ticker):
     ],
 )
 def test_figures_that_cannot_be_are_not_shown(stub, ticker, fields, missing, note):
-    """None and a note in place of nonsense; the card's other figures stay."""
+    """None and a note replace the nonsense; the card's other figures stay."""
     stub.set(0, **fields)
 
     gpu = ticker(stub).reading().gpus[0]
@@ -168,7 +168,7 @@ def test_figures_that_cannot_be_are_not_shown(stub, ticker, fields, missing, not
 
 
 def test_all_ones_are_no_reading(stub, ticker):
-    """A bus on which nobody answers reads so: no errors, no brakes, no 16 EiB."""
+    """A bus without an answering device reads so: no errors, no throttling, no 16 EiB."""
     stub.set(0, reasons=NOT_AVAILABLE, ecc=NOT_AVAILABLE, reserved=NOT_AVAILABLE, used=GIB)
 
     gpu = ticker(stub).reading().gpus[0]
@@ -178,7 +178,7 @@ def test_all_ones_are_no_reading(stub, ticker):
 
 
 def test_two_cards_of_one_name_are_two(tmp_path, ticker):
-    """A driver that is out of order says the same of both; neither hides the other."""
+    """A faulty driver reports the same name for both; neither hides the other."""
     stub = DriverStub(tmp_path, cards=2)
     for card in (0, 1):
         stub.set(card, uuid="GPU-same", used=(card + 1) * GIB)
@@ -190,14 +190,14 @@ def test_two_cards_of_one_name_are_two(tmp_path, ticker):
 
 
 def test_what_the_driver_says_of_itself_steers_no_terminal(stub, ticker):
-    """Its version is shown to people."""
+    """The version is shown to users."""
     stub.set_driver("\x1b[31m570\n.1")
 
     assert "?[31m570?.1" == ticker(stub).reading().driver_version
 
 
 def test_power_without_a_limit_is_believed_unless_the_card_is_idle(stub, ticker):
-    """593 W at idle, as some laptop cards say that tell no limit."""
+    """Some laptop cards without a limit report 593 W at idle."""
     stub.fail("nvmlDeviceGetEnforcedPowerLimit", NOT_SUPPORTED)
     stub.set(0, power_mw=593_000, utilization=0)
     stub.set(1, power_mw=593_000, utilization=99)
@@ -218,7 +218,7 @@ def test_power_without_a_limit_is_believed_unless_the_card_is_idle(stub, ticker)
     ],
 )
 def test_temperature_limits_are_found_otherwise(stub, ticker, fields, expected, note):
-    """They are being withdrawn on newer cards: the margin, or what is usual, and that is said."""
+    """Newer cards drop these values: the margin or a usual value replaces them, with a note."""
     stub.set(0, **fields)
     if "margin" not in fields:
         stub.fail("nvmlDeviceGetMarginTemperature", MISSING, card=0)
@@ -230,7 +230,7 @@ def test_temperature_limits_are_found_otherwise(stub, ticker, fields, expected, 
 
 
 def test_older_drivers_are_asked_older_questions(stub, ticker):
-    """Throttle reasons, temperature and processes by the names that this driver knows."""
+    """Throttle reasons, temperature and processes under the names that this driver knows."""
     stub.fail("nvmlDeviceGetCurrentClocksEventReasons", MISSING)
     stub.fail("nvmlDeviceGetTemperature", MISSING)
     stub.fail("nvmlDeviceGetComputeRunningProcesses_v3", MISSING)
@@ -268,7 +268,7 @@ def test_what_the_driver_refuses_is_said(stub, ticker):
 
 
 def test_a_figure_comes_back_when_the_driver_has_it_again(stub, ticker):
-    """An error that passes leaves no note behind."""
+    """A temporary error leaves no note."""
     watch = ticker(stub)
     stub.fail("nvmlDeviceGetPowerUsage", UNKNOWN, card=0)
     assert watch.reading().gpus[0].power_w is None
@@ -280,7 +280,7 @@ def test_a_figure_comes_back_when_the_driver_has_it_again(stub, ticker):
 
 
 def test_memory_by_process_that_is_not_known_is_none(stub, ticker):
-    """2**64-1 is the driver's N/A, and 0 bytes is what some containers say."""
+    """2**64-1 is the driver's N/A, and some containers report 0 bytes."""
     done = subprocess.Popen(["sleep", "100"])
     try:
         stub.processes(0, [(os.getpid(), NOT_AVAILABLE)])
@@ -298,7 +298,7 @@ def test_memory_by_process_that_is_not_known_is_none(stub, ticker):
 
 
 def test_pids_that_are_not_ours_are_foreign(stub, ticker, tmp_path):
-    """Another container's processes hold memory as well: they are listed."""
+    """Another container's processes use memory too, so they are listed."""
     (tmp_path / "proc" / "77").mkdir(parents=True)
     stub.processes(0, [(77, GIB), (78, 2 * GIB)])
 
@@ -308,7 +308,7 @@ def test_pids_that_are_not_ours_are_foreign(stub, ticker, tmp_path):
 
 
 def test_a_process_that_computes_and_draws_is_listed_once(stub, ticker):
-    """Both lists hold it, with the same memory."""
+    """Both of the driver's lists contain it, with the same memory."""
     stub.processes(0, [(os.getpid(), GIB)], graphics=[(os.getpid(), GIB), (1, GIB // 2)])
 
     gpu = ticker(stub).reading().gpus[0]
@@ -317,7 +317,7 @@ def test_a_process_that_computes_and_draws_is_listed_once(stub, ticker):
 
 
 def test_garbled_process_records_are_left_out_and_said(stub, ticker):
-    """Some 535 drivers wrote 32 bytes where 24 belong: pids made of other fields."""
+    """Some 535 drivers wrote records of 32 bytes instead of 24: pids made of other fields."""
     stub.set_record_bytes(32)
     stub.processes(0, [(os.getpid(), GIB), (1, GIB), (2, GIB)])
 
@@ -329,7 +329,7 @@ def test_garbled_process_records_are_left_out_and_said(stub, ticker):
 
 
 def test_mig_instances_are_devices_of_their_own(stub, ticker):
-    """Behind their card, whose memory is counted once."""
+    """They come after their card, whose memory counts once."""
     first, second = stub.partition(1, 2)
     stub.set(first, used=3 * GIB)
     stub.processes(second, [(os.getpid(), 2 * GIB)])
@@ -350,7 +350,7 @@ def test_mig_instances_are_devices_of_their_own(stub, ticker):
 
 
 def test_a_mig_instance_that_is_taken_down_is_no_loss(stub, ticker):
-    """It is gone from the list, and nothing is said."""
+    """It is no longer listed, without a fault."""
     _, second = stub.partition(1, 2)
     watch = ticker(stub)
     assert 4 == len(watch.reading().gpus)
@@ -381,7 +381,7 @@ def test_dear_questions_are_asked_less_often(stub, ticker):
 
 
 def test_it_is_told_when_processes_were_listed(stub, ticker):
-    """A list is shown again and again: its growth is measured from list to list."""
+    """A list is shown repeatedly; growth is measured from list to list."""
     stub.processes(0, [(os.getpid(), GIB)])
     watch = ticker(stub)
     first = watch.reading()
@@ -398,7 +398,7 @@ def test_it_is_told_when_processes_were_listed(stub, ticker):
 
 
 def test_a_list_that_could_not_be_made_has_no_time(stub, ticker):
-    """Nobody is on it, and that says nothing."""
+    """An empty list then does not mean that the card is unused."""
     stub.fail("nvmlDeviceGetComputeRunningProcesses_v3", 999, 0)
     stub.fail("nvmlDeviceGetGraphicsRunningProcesses_v3", 999, 0)
 
@@ -408,7 +408,7 @@ def test_a_list_that_could_not_be_made_has_no_time(stub, ticker):
 
 
 def test_processes_are_listed_at_once_when_memory_moves(stub, watch):
-    """Somebody came: who, is not a matter of seconds."""
+    """A new process must be known within a second."""
     stub.set(0, used=4 * GIB)
     stub.processes(0, [(os.getpid(), 4 * GIB)])
 
@@ -419,7 +419,7 @@ def test_processes_are_listed_at_once_when_memory_moves(stub, watch):
 
 @pytest.mark.parametrize(("computing", "least", "most"), [(False, 1, 6), (True, 8, 25)])
 def test_an_idle_machine_is_asked_less_often(stub, ticker, computing, least, most):
-    """Each second while somebody computes, every five seconds otherwise."""
+    """Each second while a process computes, every five seconds otherwise."""
     stub.processes(0, [(os.getpid(), GIB)] if computing else [])
     watch = ticker(stub)
     watch.reading()
@@ -434,7 +434,7 @@ def test_an_idle_machine_is_asked_less_often(stub, ticker, computing, least, mos
 
 
 def test_a_card_whose_memory_moves_is_asked_each_second_though_nobody_is_listed(stub, watch):
-    """In a container the driver lists no process, and a card fills up all the same."""
+    """In a container the driver lists no process, but a card can still fill up."""
     stub.reset_calls()
 
     for second in range(20):
@@ -446,7 +446,7 @@ def test_a_card_whose_memory_moves_is_asked_each_second_though_nobody_is_listed(
 
 
 def test_a_partitioned_card_without_instances_costs_no_search_each_second(stub, ticker):
-    """MIG is on and nothing is made of it yet; an instance that comes is found."""
+    """MIG is on without instances; a new instance is found."""
     stub.partition(0, 0)
     watch = ticker(stub)
     watch.reading()

@@ -1,4 +1,4 @@
-"""Where the driver library is found, on trees of files."""
+"""The search for the driver library, on trees of files."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ def _put(path):
 
 
 def test_no_library_is_none(tmp_path):
-    """On a machine without a driver."""
     assert find_library({}, str(tmp_path)) is None
 
 
 def test_the_loaders_own_path_goes_first(tmp_path):
-    """As it does for the loader."""
+    """The loader searches it first too."""
     mine = _put(tmp_path / "mine" / NAME)
     _put(tmp_path / "usr/lib/x86_64-linux-gnu" / NAME)
 
@@ -32,7 +31,7 @@ def test_the_loaders_own_path_goes_first(tmp_path):
 
 
 def test_the_loaders_cache_is_read(tmp_path):
-    """A library for 32 bits, or one that is gone, is none."""
+    """A 32-bit library, or one that was removed, does not count."""
     _put(tmp_path / "opt/nv" / NAME)
     _put(tmp_path / "usr/lib/i386-linux-gnu" / NAME)
     cache = tmp_path / "etc/ld.so.cache"
@@ -50,7 +49,7 @@ def test_the_loaders_cache_is_read(tmp_path):
     "folder", ["usr/lib/wsl/lib", "run/opengl-driver/lib", "usr/local/nvidia/lib64"]
 )
 def test_folders_that_the_loader_does_not_know_are_named(tmp_path, folder):
-    """WSL, NixOS, containers: the reader is told where it is."""
+    """WSL, NixOS, containers: the reader gets the folder."""
     path = _put(tmp_path / folder / NAME)
 
     found = find_library({}, str(tmp_path))
@@ -68,7 +67,7 @@ def test_the_version_is_that_of_the_file_behind_the_link(tmp_path):
 
 
 def test_the_modules_version_is_read(tmp_path):
-    """None where no module is loaded."""
+    """It is None without a loaded module."""
     assert module_version(str(tmp_path)) is None
     file = tmp_path / "sys/module/nvidia/version"
     file.parent.mkdir(parents=True)

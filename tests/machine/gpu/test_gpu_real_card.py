@@ -1,7 +1,7 @@
 """
-On a real card: our figures beside nvidia-smi's, and a training that grows to its limit.
+A real card: its figures next to nvidia-smi's, and a training that grows to its limit.
 
-`make test-gpu` runs these; without a card each says why it is skipped.
+`make test-gpu` runs these; without a card each is skipped with the reason.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ pytestmark = [
 
 
 def nvidia_smi() -> list[dict[str, str]]:
-    """What nvidia-smi says of each card."""
+    """nvidia-smi's values of each card."""
     query = f"--query-gpu={','.join(FIELDS)}"
     command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -74,7 +74,7 @@ def nvidia_smi() -> list[dict[str, str]]:
 
 
 def samples(watch: GpuMonitor, seconds: float):
-    """A look each quarter of a second."""
+    """A sample every quarter of a second."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         yield watch.read(time.monotonic(), busy=True)
@@ -107,7 +107,7 @@ def _number(text: str) -> float | None:
 
 
 def test_figures_are_those_of_nvidia_smi(watch):
-    """Identity, memory, limits exactly; what moves, within what moves in a second."""
+    """Identity, memory, limits exactly; varying figures within a tolerance for one second."""
     sample = first(watch)
     said = nvidia_smi()
 
@@ -132,7 +132,7 @@ def test_figures_are_those_of_nvidia_smi(watch):
 
 
 def test_a_training_that_grows_to_its_limit_is_seen(watch):
-    """Its memory by process and on the card rises to the end, and falls when it is gone."""
+    """Its memory as a process and on the card rises to the end, and falls after its exit."""
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
     if not torch.cuda.is_available():
         pytest.skip("this torch does not reach the card")
@@ -166,7 +166,7 @@ def test_a_training_that_grows_to_its_limit_is_seen(watch):
 
     assert max(on_card) > 0.9 * total
     assert sorted(on_card) == pytest.approx(on_card, abs=256 * MIB)
-    if by_process:  # in a container the driver may tell other pids
+    if by_process:  # in a container the driver may report other pids
         assert max(by_process) > 0.8 * total
     for sample in samples(watch, 20):
         after = cards(sample)[0].memory_used_bytes
@@ -176,7 +176,7 @@ def test_a_training_that_grows_to_its_limit_is_seen(watch):
 
 
 def test_one_reading_is_cheap(watch):
-    """The time of a reading, printed for docs/measurements.md."""
+    """The time of a reading is printed for docs/measurements.md."""
     first(watch)
     taken = []
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""Xid events from the driver and from the kernel log, each once, for an hour."""
+"""Xid events from the driver and the kernel log: each appears once, for an hour."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FELL = "NVRM: Xid (PCI:0000:05:00): 79, pid=4321, name=python, GPU has fallen of
     ],
 )
 def test_lines_about_a_card_are_understood(message, expected):
-    """In every form in which drivers have written them."""
+    """The formats of several driver versions."""
     line = parse_line(message, 5.0)
 
     assert (5.0, *expected) == (line.mono_s, line.address, line.code, line.pid, line.text)
@@ -59,12 +59,11 @@ def test_lines_about_a_card_are_understood(message, expected):
      "NVRM: Xid (PCI:): 79", "NVRM: Xid (PCI:0000:05:00): ", "python: fallen off the bus"],
 )  # fmt: skip
 def test_other_lines_are_none(message):
-    """Nothing is read into them."""
     assert parse_line(message, 0.0) is None
 
 
 def test_words_of_the_driver_are_made_plain():
-    """They are untrusted: no control characters, no endless line."""
+    """The text is untrusted: no control characters and a bounded length."""
     line = parse_line(f"NVRM: Xid (PCI:0000:05:00): 13, \x1b[31mred\n{'x' * 5000}", 0.0)
 
     assert line is None or (line.text.isprintable() and len(line.text) <= 200)
@@ -77,7 +76,7 @@ def test_words_of_the_driver_are_made_plain():
     ("record", "code"),
     [
         (f"4,1234,5000000,-;{FELL}\n SUBSYSTEM=pci\n DEVICE=+pci:0000:05:00.0\n".encode(), 79),
-        (f"12,1234,5000000,-;{FELL}\n".encode(), None),  # a person wrote it
+        (f"12,1234,5000000,-;{FELL}\n".encode(), None),  # a user wrote it
         (f"4,1234;{FELL}".encode(), None),
         (f"x,1,y,-;{FELL}".encode(), None),
         (b"NVRM", None),
@@ -85,7 +84,7 @@ def test_words_of_the_driver_are_made_plain():
     ],
 )
 def test_records_of_the_kernels_own_are_understood(record, code):
-    """What a program writes into the log is not the driver's word."""
+    """A line that a program writes into the log does not come from the driver."""
     line = parse_record(record)
 
     assert code == (line.code if line else None)
@@ -94,7 +93,7 @@ def test_records_of_the_kernels_own_are_understood(record, code):
 
 
 def test_the_kernels_own_log_can_be_read():
-    """Where we may: it ends, and says nothing of cards that there are not."""
+    """If permitted: reading ends, and finds no event on a machine without cards."""
     log = KernelLog()
     try:
         for _ in range(50):
@@ -105,13 +104,13 @@ def test_the_kernels_own_log_can_be_read():
 
 
 def _log(tmp_path) -> tuple[str, int]:
-    """A log that gives a record a read, as /dev/kmsg does: a pipe in packet mode."""
+    """A log that gives one record per read, like /dev/kmsg: a pipe in packet mode."""
     reader, writer = os.pipe2(os.O_DIRECT | os.O_NONBLOCK)
     return f"/proc/self/fd/{reader}", writer
 
 
 def test_one_event_told_by_both_is_one(stub, ticker, tmp_path):
-    """The driver gives the moment, the log pid and words."""
+    """The driver gives the time, the log the pid and the text."""
     path, writer = _log(tmp_path)
     watch = ticker(stub, kernel_log=path)
     watch.reading()
@@ -131,7 +130,7 @@ def test_one_event_told_by_both_is_one(stub, ticker, tmp_path):
 
 
 def test_an_event_stays_for_an_hour_and_outlives_its_card(stub, watch, tmp_path):
-    """When the card is lost its last word is what tells why."""
+    """For a lost card, its last event explains the loss."""
     stub.xid(0, 79)
     watch.reading()
     stub.lose(0)
@@ -144,7 +143,7 @@ def test_an_event_stays_for_an_hour_and_outlives_its_card(stub, watch, tmp_path)
 
 
 def test_an_event_outlives_the_reader_that_told_it(stub, watch):
-    """The card that failed may take the reader down in the same moment."""
+    """The failing card may end the reader at the same moment."""
     stub.xid(1, 79)
     stub.fail("nvmlDeviceGetUtilizationRates", CRASH, card=0)
     stub.lose(1)
@@ -155,7 +154,7 @@ def test_an_event_outlives_the_reader_that_told_it(stub, watch):
 
 
 def test_events_of_before_the_daemon_are_found_in_the_log(stub, ticker, tmp_path):
-    """Those of the last hour; what is older is history."""
+    """Only events of the last hour count."""
     path, writer = _log(tmp_path)
     watch = ticker(stub, kernel_log=path)
     watch.now = 10_000.0
@@ -170,7 +169,7 @@ def test_events_of_before_the_daemon_are_found_in_the_log(stub, ticker, tmp_path
 
 
 def test_two_events_of_one_source_are_two():
-    """However close they are."""
+    """Even if they are close together."""
     xids = DeviceEvents()
     xids.add("card", XidEvent(31, 1.0), "log")
     xids.add("card", XidEvent(31, 1.5), "log")
@@ -180,7 +179,7 @@ def test_two_events_of_one_source_are_two():
 
 
 def test_an_event_that_says_what_happened_outlives_a_thousand_that_follow():
-    """A card keeps a bounded number of them, of each code some."""
+    """A card keeps a bounded number of events, and some of each code."""
     xids = DeviceEvents()
     xids.add("GPU-0", XidEvent(79, 1000.0), "log")
     for number in range(1000):

@@ -1,4 +1,4 @@
-"""Pausing what waits in the kernel: it stops when the wait ends, and a resume takes that back."""
+"""Pausing a process that waits in the kernel: it stops when the wait ends, unless it is resumed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from watchdog_app.machine import process_control
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="states of Linux")
 
-# vfork(2): the parent sleeps uninterruptibly (D) until its child ends, as behind a dead disk.
+# vfork(2): the parent sleeps uninterruptibly (D) until its child ends, as with a dead disk.
 WAIT = """
 #include <unistd.h>
 void wait_in_kernel(void)
@@ -40,14 +40,14 @@ def state(pid: int) -> str:
 
 
 def child_of(pid: int) -> int:
-    """The one that it waits for; 0 before there is one: reading a file is a wait as well."""
+    """The child that it waits for; 0 before there is one, because reading a file also waits."""
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return int(found[0]) if found else 0
 
 
 @pytest.fixture
 def waiting(tmp_path):
-    """A Python that waits in the kernel: its key, and what ends the wait."""
+    """A Python that waits in the kernel: returns its key."""
     assert shutil.which("gcc"), "needs gcc: sudo apt-get install gcc libc6-dev"
     library = tmp_path / "wait.so"
     subprocess.run(
@@ -69,7 +69,7 @@ def waiting(tmp_path):
 
 
 def _session(pid: int) -> list[int]:
-    """Everyone in the session that a process leads."""
+    """Every process of the session that a process leads."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -82,7 +82,7 @@ def _session(pid: int) -> list[int]:
 
 
 def test_a_resume_before_the_stop_has_taken_effect_takes_it_back(waiting: ProcessKey):
-    """Else it would stop hours later, with nobody left who knows of a pause."""
+    """Otherwise it would stop hours later, after the pause was forgotten."""
     paused = process_control.pause([waiting])
     assert "D" == state(waiting.pid), "a signal cannot reach it yet"
 
@@ -96,7 +96,7 @@ def test_a_resume_before_the_stop_has_taken_effect_takes_it_back(waiting: Proces
 
 
 def test_a_pause_of_what_waits_stands_until_it_has_stopped_or_run(waiting: ProcessKey, tmp_path):
-    """It is remembered for as long as the wait lasts; and once stopped, it is stopped."""
+    """The pause stays known during the wait, and while the process is stopped."""
     paused = process_control.pause([waiting])
     pauses = standing_pauses(tmp_path, lambda key: state(key.pid) or None)
     pauses.add(Pause(waiting, "train.py", "asked for", paused))

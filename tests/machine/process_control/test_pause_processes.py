@@ -1,4 +1,4 @@
-"""Pause and resume on real processes: whole trees, nobody else, always undone."""
+"""Pause and resume on real processes: whole trees, nothing else, and always reversible."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from watchdog_app.machine.process_control import psutil as stop_psutil
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals and /proc of Linux")
 
-# Ready when all five are there. A child in the background is forked: a shell that runs it in the
-# foreground waits for its exec in the kernel (vfork), where no signal stops it.
+# Ready when all five exist. A background child is forked: a shell that runs it in the foreground
+# waits for its exec in the kernel (vfork), where signals do not stop it.
 TREE = """
 import os, subprocess, sys, time
 kept = [
@@ -39,7 +39,7 @@ kept[-1].stdout.readline()
 print("ready", flush=True)
 time.sleep(600)
 """
-# Forks without end: each child lives 20 ms, long enough to be caught between two looks.
+# Endless forks: each child lives 20 ms, long enough to appear in a process list.
 FORKS = """
 import os, sys, time
 print("ready", flush=True)
@@ -58,9 +58,9 @@ while True:
 
 @pytest.fixture
 def launch():
-    """Starts a Python program in a session of its own and ends all that it left behind."""
+    """Start a Python program in a separate session and end all that it leaves behind."""
     started = []
-    # Inherited by everything that descends from it, wherever it ends up in the tree.
+    # Every descendant inherits it, wherever it is in the tree.
     mark = f"WATCHDOG_TEST={os.getpid()}-{time.monotonic_ns()}"
     name, _, value = mark.partition("=")
 
@@ -116,7 +116,7 @@ def tree_of(key: ProcessKey) -> list[ProcessKey]:
 
 
 def test_pause_stops_the_whole_tree_and_resume_lets_it_run(launch):
-    """Children in sessions of their own and under shells are stopped, and all run again."""
+    """Children in separate sessions and under shells are stopped, and all run again."""
     root = launch(TREE)
     until(lambda: len(tree_of(root)) == 5)
     tree = tree_of(root)
@@ -133,7 +133,7 @@ def test_pause_stops_the_whole_tree_and_resume_lets_it_run(launch):
 
 
 def test_no_child_escapes_from_a_task_that_forks_without_end(launch):
-    """Parents stop before their children are looked up: nobody is left running."""
+    """Parents stop before their children are listed, so no child keeps running."""
     root = launch(FORKS)
 
     paused = process_control.pause([root])
@@ -146,7 +146,7 @@ def test_no_child_escapes_from_a_task_that_forks_without_end(launch):
 
 
 def test_processes_that_were_stopped_before_stay_stopped(launch):
-    """A user's own Ctrl-Z is not ours to undo."""
+    """A process that the user stopped with Ctrl-Z stays stopped."""
     root = launch(TREE)
     until(lambda: len(tree_of(root)) == 5)
     by_hand = tree_of(root)[1]
@@ -162,7 +162,7 @@ def test_processes_that_were_stopped_before_stay_stopped(launch):
 
 
 def test_a_task_that_was_stopped_as_a_whole_is_not_claimed(launch):
-    """Nothing of it is ours, so resuming that pause changes nothing."""
+    """watchdog stopped nothing, so the resume changes nothing."""
     root = launch(TREE)
     until(lambda: len(tree_of(root)) == 5)
     for key in tree_of(root):
@@ -177,7 +177,7 @@ def test_a_task_that_was_stopped_as_a_whole_is_not_claimed(launch):
 
 
 def test_a_pid_that_passed_to_another_process_is_left_alone(launch):
-    """The same pid with another start time is somebody else."""
+    """The same pid with another start time is another process."""
     root = launch(TREE)
 
     with pytest.raises(TargetGone, match="has ended"):
@@ -187,7 +187,7 @@ def test_a_pid_that_passed_to_another_process_is_left_alone(launch):
 
 
 def test_a_process_that_has_ended_is_gone():
-    """No pid, no pause, and it is said so."""
+    """The error says that it has ended."""
     process = subprocess.Popen(["true"])
     key = key_of(process.pid)
     process.wait()
@@ -197,7 +197,7 @@ def test_a_process_that_has_ended_is_gone():
 
 
 def test_a_zombie_is_gone(launch):
-    """A process that waits for its parent to read its end cannot be paused."""
+    """A zombie cannot be paused."""
     process = subprocess.Popen(["true"])
     until(lambda: read_stat(process.pid).state == "Z")
 
@@ -208,14 +208,14 @@ def test_a_zombie_is_gone(launch):
 
 
 def test_watchdog_never_stops_itself_or_what_it_runs_under():
-    """This process and all its ancestors are refused, the shell of a terminal among them."""
+    """This process and all its ancestors are refused, including a terminal's shell."""
     for pid in ancestors(os.getpid()):
         with pytest.raises(TargetDenied, match="watchdog runs in it or under it"):
             process_control.pause([key_of(pid)])
 
 
 def test_another_users_process_is_refused(launch):
-    """The refusal is a clear error, and nothing was stopped."""
+    """The error says why, and nothing was stopped."""
     root = launch(TREE)
 
     with pytest.raises(TargetDenied, match="belongs to another user"):
@@ -226,7 +226,7 @@ def test_another_users_process_is_refused(launch):
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
 def test_another_users_process_below_the_task_is_left_running(launch):
-    """A program that the task runs as somebody else."""
+    """The task runs a program as another user."""
     root = launch(
         "import subprocess, time\n"
         "kept = subprocess.Popen(['sleep', '600'], user=65534)\n"
@@ -254,13 +254,13 @@ def test_a_thread_of_the_kernel_is_refused():
 
 
 def test_nothing_to_pause_is_an_error():
-    """An empty task is a mistake of the caller, said in words."""
+    """An empty list is a mistake of the caller; the error says so."""
     with pytest.raises(ActionError, match="no processes"):
         process_control.pause([])
 
 
 def test_resume_tolerates_those_that_ended_and_those_that_run(launch):
-    """Vanished and already resumed processes are no error."""
+    """Processes that have ended or run again are not an error."""
     root = launch(TREE)
     until(lambda: len(tree_of(root)) == 5)
     paused = process_control.pause([root])
@@ -276,7 +276,7 @@ def test_resume_tolerates_those_that_ended_and_those_that_run(launch):
 
 
 def test_a_pause_outlives_its_process(launch):
-    """Written down and read back, it resumes the very same processes."""
+    """After a round trip through JSON, the pause resumes the same processes."""
     root = launch(TREE)
     paused = process_control.pause([root])
 
@@ -289,13 +289,13 @@ def test_a_pause_outlives_its_process(launch):
 
 @pytest.mark.parametrize("value", [{}, {"keys": [[1]]}, {"keys": 5, "method": "sigstop"}])
 def test_a_damaged_record_of_a_pause_is_a_value_error(value):
-    """A journal that was cut or altered is told, never half believed."""
+    """A truncated or changed journal raises; it is never used in part."""
     with pytest.raises(ValueError, match="not what was written down"):
         codec.decode(Paused, value)
 
 
 def test_psutil_pauses_and_resumes_the_same_tree(launch):
-    """The way of other systems does the same where it can be tried: here."""
+    """The implementation for other systems, tested on this one."""
     root = launch(TREE)
     until(lambda: len(tree_of(root)) == 5)
     key = ProcessKey(root.pid, int(psutil.Process(root.pid).create_time() * 1e6))
@@ -341,7 +341,7 @@ time.sleep(600)
 
 
 def test_another_task_below_is_left_running(launch):
-    """What a launcher started as a task of its own is not stopped with the launcher."""
+    """A launcher's separate task is not stopped with the launcher."""
     root = launch(LAUNCHER)
     until(lambda: len(tree_of(root)) == 3)
     other = next(key for key in tree_of(root) if os.getsid(key.pid) == key.pid and key != root)
@@ -358,7 +358,7 @@ def test_another_task_below_is_left_running(launch):
     ("argv", "stops"), [(["sh", "-i"], False), (["sh", "-c", "sleep 600; true"], True)]
 )
 def test_a_shell_that_somebody_types_in_goes_on(launch, argv, stops):
-    """`pipenv shell` and the like; a notebook's `!command` is stopped with its notebook."""
+    """`pipenv shell` and similar; a notebook's `!command` is stopped with its notebook."""
     root = launch(SHELL.replace("ARGV", repr(argv)))
     until(lambda: len(tree_below(root)) == 3)
     inside = tree_below(root)[1:]
@@ -371,7 +371,7 @@ def test_a_shell_that_somebody_types_in_goes_on(launch, argv, stops):
 
 
 def tree_below(key: ProcessKey) -> list[ProcessKey]:
-    """All that descend from it, shells included."""
+    """All descendants, including shells."""
     found = [key]
     for parent in found:
         found += [
@@ -394,7 +394,7 @@ time.sleep(600)
 
 @pytest.mark.parametrize(("program", "count"), [(TREE, 5), (THREADS, 7)])
 def test_the_kernels_list_of_children_and_all_of_proc_say_the_same(launch, program, count):
-    """Children of children, of sessions of their own, and of threads are in both."""
+    """Both include grandchildren, other sessions, and children of threads."""
     root = launch(program)
     until(lambda: len(below(root)) == count)
 
@@ -404,7 +404,7 @@ def test_the_kernels_list_of_children_and_all_of_proc_say_the_same(launch, progr
 
 
 def test_where_the_kernel_lists_no_children_all_of_proc_is_read(tmp_path):
-    """Kernels without CONFIG_PROC_CHILDREN: the child is found by its parent's pid."""
+    """Kernels without CONFIG_PROC_CHILDREN: the parent's pid finds the child."""
     for pid, ppid in ((71, 1), (72, 71), (73, 1)):
         (tmp_path / str(pid)).mkdir()
         fields = [str(pid), "(python)", "S", str(ppid), *["0"] * 17, "500", *["0"] * 30]
@@ -416,7 +416,7 @@ def test_where_the_kernel_lists_no_children_all_of_proc_is_read(tmp_path):
 
 
 def test_the_family_is_known_with_who_is_stopped_already(launch):
-    """What is written down before the first signal."""
+    """It is recorded before the first signal."""
     root = launch(TREE)
     until(lambda: len(tree_of(root)) == 5)
     by_hand = tree_of(root)[1]
@@ -431,7 +431,7 @@ def test_the_family_is_known_with_who_is_stopped_already(launch):
 
 @pytest.fixture
 def new_group(launch):
-    """Makes control groups of our own below a hierarchy: `unified` is v2, `freezer` is v1."""
+    """Make control groups below a hierarchy: `unified` is v2, `freezer` is v1."""
     made = []
 
     def make(top: str, name: str = "watchdog-test-") -> Path:
@@ -445,7 +445,7 @@ def new_group(launch):
 
     yield make
     for folder in made:
-        # Frozen in v1 not even SIGKILL ends them.
+        # In v1 even SIGKILL does not end frozen processes.
         for control, thawed in (("cgroup.freeze", "0"), ("freezer.state", "THAWED")):
             if (folder / control).exists():
                 (folder / control).write_text(thawed)
@@ -458,7 +458,7 @@ def new_group(launch):
 @pytest.mark.cgroup
 @pytest.mark.parametrize("top", ["unified", "freezer"])
 def test_a_task_alone_in_its_group_is_stopped_at_one_instant(new_group, launch, top):
-    """The freezer holds it while the signals are sent, and is open again afterwards."""
+    """The freezer holds it while the signals are sent, and is thawed afterwards."""
     folder = new_group(top)
     root = launch(FORKS)
     (folder / "cgroup.procs").write_text(str(root.pid))
@@ -475,7 +475,7 @@ def test_a_task_alone_in_its_group_is_stopped_at_one_instant(new_group, launch, 
 
 
 class Group:
-    """A task alone in a control group that others freeze."""
+    """A task alone in a control group that the test freezes."""
 
     def __init__(self, folder: Path, top: str, root: ProcessKey) -> None:
         self.folder = folder
@@ -505,7 +505,7 @@ class Group:
 
 @pytest.fixture(params=["unified", "freezer"])
 def grouped(request, new_group, launch):
-    """Makes a group of that name, with a task in it."""
+    """Make a group of that name, with a task in it."""
     top = request.param
     return lambda name: Group(new_group(top, name), top, launch(TREE))
 
@@ -513,7 +513,7 @@ def grouped(request, new_group, launch):
 @pytest.mark.cgroup
 @pytest.mark.parametrize("name", [cgroup.PREFIX, "watchdog-test-"])
 def test_a_freeze_of_somebody_elses_outlasts_a_pause(grouped, name):
-    """A guard at its limit, or a container that was paused: it stops once that is over."""
+    """A guard at its limit or a paused container: the task stops after the thaw."""
     group = grouped(name)
     group.freeze()
 
@@ -532,7 +532,9 @@ def test_a_freeze_of_somebody_elses_outlasts_a_pause(grouped, name):
 
 @pytest.mark.cgroup
 def test_what_had_stopped_and_was_frozen_then_is_resumed(grouped):
-    """A guard is frozen again once its program has stopped: after both it runs."""
+    """
+    A guard freezes again after its program has stopped: the program runs once both are undone.
+    """
     group = grouped(cgroup.PREFIX)
     paused = process_control.pause([group.root])
     assert {"T"} == states(paused.keys)
@@ -541,15 +543,15 @@ def test_what_had_stopped_and_was_frozen_then_is_resumed(grouped):
     resumed = process_control.resume(paused)
 
     assert set(paused.keys) == set(resumed)
-    assert group.frozen  # whoever froze it lets it go
+    assert group.frozen  # the guard that froze it also thaws it
     group.thaw()
     until(lambda: states(paused.keys) <= {"R", "S"})
-    assert set(paused.keys) <= set(tree_of(group.root))  # all of them, and nobody has ended
+    assert set(paused.keys) <= set(tree_of(group.root))  # all of them are alive
 
 
 @pytest.mark.cgroup
 def test_a_guard_that_runs_is_paused_without_its_freezer(grouped):
-    """Its supervisor may need that at the very same moment: at the limit."""
+    """Its supervisor may need the freezer at that moment, at the limit."""
     group = grouped(cgroup.PREFIX)
 
     paused = process_control.pause([group.root])
