@@ -31,7 +31,7 @@ if not collect_ignore_glob:
             session.close()
 
     def starter(kind: type[B], me: Session) -> Iterator[Callable[..., B]]:
-        """Yields what starts programs of this kind in guards; ends them."""
+        """Yield a function that starts programs of this kind in guards; end them."""
         started: list[B] = []
 
         def start(*words: str, **more: Any) -> B:
@@ -44,24 +44,24 @@ if not collect_ignore_glob:
 
     @pytest.fixture
     def guarded(me: Session) -> Iterator[Callable[..., Guarded]]:
-        """Starts programs in guards; ends them."""
+        """Start programs in guards; end them."""
         yield from starter(Guarded, me)
 
     @pytest.fixture
     def guarded_training(me: Session) -> Iterator[Callable[..., GuardedTraining]]:
-        """Starts trainings in guards; ends them."""
+        """Start trainings in guards; end them."""
         yield from starter(GuardedTraining, me)
 
     @pytest.fixture
     def guarded_in_shell(me: Session) -> Iterator[Callable[..., GuardedInShell]]:
-        """Starts programs in guards as a user does it at a prompt; ends them."""
+        """Start programs in guards from a shell prompt; end them."""
         yield from starter(GuardedInShell, me)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
-        """What a test measured goes into the report, whether it passed or not; so do failures."""
+        """Add a test's measurements and failures to the report, whether it passed or not."""
         report = yield
-        if report.failed:  # at once: the machine may not live to the end of all tests
+        if report.failed:  # at once, because the machine may not survive all tests
             write_down(item.name, "failed", report.longreprtext)
         if call.when == "call":
             for name, value in item.user_properties:

@@ -1,8 +1,8 @@
 """
-What the tests in the virtual machine share: the user `me`, their daemon, their programs.
+Helpers for the tests in the virtual machine: the user `me`, their daemon, their programs.
 
-Tests run as root. `me` is an ordinary user with a systemd of their own; what `Session` starts
-is started there.
+Tests run as root. `me` is an ordinary user with a systemd instance, in which `Session` starts its
+programs.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ SOCKET = RUNTIME / "watchdog" / "daemon.sock"
 PYTHON = "/opt/watchdog/bin/python"
 PROGRAMS = HOME / "programs"
 FIGURES = Path("/share/out/figures.txt")
-# An emulated machine, on a host that does other things: right is right however late it comes.
+# The machine is emulated on a busy host, so deadlines are long.
 PATIENCE_S = 300.0
 MB = 1_000_000
 
-# No desktop here, and a test that wants a pause says so.
+# There is no desktop, and a test enables pauses explicitly.
 CONFIG = "[actions]\npause = false\n[notify]\ndesktop = false\nterminal = false\n"
 
 
 class Training:
-    """A program of ours in a scope of its own."""
+    """A test program in a separate scope."""
 
     def __init__(self, unit: str, process: subprocess.Popen[bytes], folder: Path) -> None:
         self.unit = unit
@@ -50,7 +50,7 @@ class Training:
 
     @property
     def pid(self) -> int:
-        """Of the program itself; it is written down by the program as it begins."""
+        """The pid of the program itself, which writes it at its start."""
         return int(until(lambda: self._read("pid"), f"{self.unit} begins"))
 
     @property
@@ -60,17 +60,17 @@ class Training:
         return Path(f"/sys/fs/cgroup{line.split('::', 1)[1]}")
 
     def steps(self) -> list[tuple[int, float]]:
-        """(step, unix_s) of every step that was finished."""
+        """(step, unix_s) of every finished step."""
         lines = self._read("steps").splitlines()
         return [(int(a), float(b)) for a, b in (line.split() for line in lines if " " in line)]
 
     def last_sign_unix_s(self) -> float:
-        """When it was last seen to work."""
+        """The time of its last sign of work."""
         steps = self.steps()
         return steps[-1][1] if steps else self.started_unix_s
 
     def rescues(self) -> list[Path]:
-        """The complete ones, oldest first."""
+        """The complete rescues, oldest first."""
         folder = self.folder / "rescues"
         return sorted(folder.glob("rescue-*")) if folder.is_dir() else []
 
@@ -87,7 +87,7 @@ class Training:
         return self._process.poll()
 
     def wait(self, timeout_s: float = PATIENCE_S) -> int:
-        """Its exit status; -9 or 137 for one that was killed."""
+        """Wait for it; -9 or 137 if it was killed."""
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -96,7 +96,7 @@ class Training:
             ) from None
 
     def log(self) -> str:
-        """What it printed."""
+        """Its output."""
         return self._read("log")[-3000:]
 
     def _read(self, name: str) -> str:
@@ -105,7 +105,7 @@ class Training:
         return ""
 
     def close(self) -> None:
-        """Kill what is left of it."""
+        """Kill the rest of it."""
         subprocess.run([*as_me(), "systemctl", "--user", "kill", "--signal=KILL", self.unit],
                        check=False, capture_output=True, timeout=PATIENCE_S)  # fmt: skip
         self._process.kill()
@@ -113,7 +113,7 @@ class Training:
 
 
 class Session:
-    """The user's session: daemon as a unit, programs as scopes; `close` ends all of it."""
+    """The user's session: the daemon as a unit, programs as scopes; `close` ends all of it."""
 
     def __init__(self) -> None:
         self.folder = HOME / f"test-{time.monotonic_ns()}"
@@ -130,7 +130,7 @@ class Session:
     # Commands
 
     def run(self, *argv: str, check: bool = True, timeout_s: float = PATIENCE_S) -> str:
-        """Run a command as the user in their session; what it printed."""
+        """Run a command as the user in their session; return its output."""
         done = subprocess.run([*as_me(), *argv], check=False, timeout=timeout_s, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
         assert not check or done.returncode == 0, (
@@ -139,7 +139,7 @@ class Session:
         return done.stdout
 
     def systemctl(self, *words: str, check: bool = True) -> str:
-        """`systemctl --user ...` of the user."""
+        """Run `systemctl --user ...` as the user."""
         return self.run("systemctl", "--user", *words, check=check)
 
     def show(self, unit: str, name: str) -> str:
@@ -150,10 +150,10 @@ class Session:
 
     def start_daemon(self, config: str = CONFIG, override: str = "") -> Client:
         """
-        The daemon as the user's systemd runs it, from the unit that is delivered.
+        Start the daemon under the user's systemd, from the packaged unit.
 
         Args:
-            config: their config.toml.
+            config: the text of the user's config.toml.
             override: lines for the `[Service]` section, as `systemctl edit` would add them.
         """
         folder = HOME / ".config" / "watchdog"
@@ -167,17 +167,17 @@ class Session:
             self._overridden = True
             self.systemctl("daemon-reload")
         self.systemctl("reset-failed", "watchdog.service", check=False)
-        # Returns when it has said READY=1.
+        # Returns after READY=1.
         self.run("systemctl", "--user", "start", "watchdog.service")
         return self.client()
 
     def client(self) -> Client:
-        """A connection to the daemon, as the user; a new one each time."""
+        """A new connection to the daemon, as the user."""
         if self._client is not None:
             self._client.close()
 
         def connect() -> Client | None:
-            os.seteuid(UID)  # the kernel tells the daemon who it was at connect(2)
+            os.seteuid(UID)  # the kernel tells the daemon the user at connect(2)
             try:
                 return Client.connect(str(SOCKET), timeout_s=60)
             except WatchdogError:
@@ -189,7 +189,7 @@ class Session:
         return self._client
 
     def status(self) -> dict[str, Any]:
-        """The status object; connects anew where that is needed."""
+        """The status object; reconnects if necessary."""
         try:
             assert self._client is not None
             return dict(self._client.call("status"))
@@ -207,7 +207,7 @@ class Session:
         return sorted((dict(e) for e in entries), key=lambda e: e["unix_s"])
 
     def death(self, pid: int, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
-        """The entry of a task's end, not of one of its workers'; waits for it."""
+        """Wait for the entry of a task's end, not of one of its workers'."""
 
         def read() -> list[dict[str, Any]]:
             ends = self.history("death", "end")
@@ -216,13 +216,13 @@ class Session:
         return dict(until(read, f"the end of {pid}", timeout_s)[0])
 
     def journal(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """Rows of the daemon's journal, read beside it."""
+        """Rows of the daemon's journal, read while the daemon runs."""
         path = f"file:{HOME}/.local/state/watchdog/journal.db?mode=ro"
         with contextlib.closing(sqlite3.connect(path, uri=True, timeout=60)) as db:
             return db.execute(query, values).fetchall()
 
     def first(self, kind: str) -> float | None:
-        """When the first decision of a kind was taken ("notify", "checkpoint", ...), unix_s."""
+        """The time of the first decision of a kind ("notify", "checkpoint", ...), unix_s."""
         times = [
             entry.get("first_unix_s", entry["unix_s"])  # a series of saves is one entry
             for entry in self.history("decision")
@@ -235,7 +235,7 @@ class Session:
         return int(self.show("watchdog.service", "MainPID"))
 
     def daemon_log(self) -> str:
-        """Its last words in the journal."""
+        """The end of its log in the journal."""
         return self.run(
             "journalctl", "--user", "-u", "watchdog", "-n", "40", "--no-pager", check=False
         )
@@ -250,13 +250,13 @@ class Session:
         service: bool = False,
     ) -> Training:
         """
-        Start programs/train.py in a scope of the user's systemd, or as a service of it.
+        Start programs/train.py in a scope or as a service of the user's systemd.
 
         Args:
-            words: its arguments; see the program.
-            name: of its folder, and of its unit.
-            properties: of the unit, e.g. "MemoryMax=300M".
-            service: a service.
+            words: the program's arguments.
+            name: the name of its folder and its unit.
+            properties: properties of the unit, e.g. "MemoryMax=300M".
+            service: start a service instead of a scope.
         """
         folder = self.folder / name
         self.run("mkdir", "-p", str(folder))
@@ -286,7 +286,7 @@ class Session:
         return until(read, "the agent reports")
 
     def close(self) -> None:
-        """End everything; a training that was stopped too."""
+        """End everything, including a stopped training."""
         for training in self._trainings:
             training.close()
         if self._client is not None:
@@ -300,14 +300,14 @@ class Session:
 
 
 def as_me() -> list[str]:
-    """In front of a command: the user, with what a login gives them."""
+    """The start of a command line: run as the user, with a login's environment."""
     return ["runuser", "-u", USER, "--", "env", f"HOME={HOME}", f"XDG_RUNTIME_DIR={RUNTIME}",
             f"DBUS_SESSION_BUS_ADDRESS=unix:path={RUNTIME}/bus",
             "PATH=/usr/local/bin:/usr/bin:/bin"]  # fmt: skip
 
 
 def ordinary() -> None:
-    """The tests are protected from the kernel's killer; what they start is not."""
+    """Give a started program an ordinary OOM score; the tests themselves are protected."""
     Path("/proc/self/oom_score_adj").write_text("200")
 
 
@@ -325,7 +325,7 @@ def until(what: Callable[[], Any], why: str, timeout_s: float = PATIENCE_S) -> A
 
 @contextlib.contextmanager
 def service(name: str, *, settle_s: float = 2.0) -> Iterator[None]:
-    """A system service beside us, for the time of a test."""
+    """Run a system service for the duration of a test."""
     subprocess.run(["systemctl", "start", name], check=True, timeout=PATIENCE_S)
     time.sleep(settle_s)
     try:
@@ -335,36 +335,36 @@ def service(name: str, *, settle_s: float = 2.0) -> Iterator[None]:
 
 
 def system_log(*words: str) -> str:
-    """Of the whole machine since it booted, in times of this clock: `journalctl`."""
+    """The `journalctl` output of the machine since boot, with unix times."""
     done = subprocess.run(["journalctl", "--no-pager", "-o", "short-unix", *words], check=False,
                           capture_output=True, text=True, timeout=PATIENCE_S)  # fmt: skip
     return done.stdout
 
 
 def swap_off() -> None:
-    """Whatever swap there is goes, with its files."""
+    """Turn off all swap and delete its files."""
     subprocess.run(["swapoff", "-a"], check=False, timeout=PATIENCE_S)
     for path in Path("/").glob("swap-*"):
         path.unlink()
 
 
 def swap_on(megabytes: int) -> None:
-    """That much swap, in a file, until the test ends."""
+    """Add this much swap, in a file, until the test ends."""
     path = f"/swap-{time.monotonic_ns()}"
     with open(path, "wb") as file:
-        os.posix_fallocate(file.fileno(), 0, megabytes << 20)  # a file with holes is refused
+        os.posix_fallocate(file.fileno(), 0, megabytes << 20)  # swapon refuses a file with holes
     os.chmod(path, 0o600)
     subprocess.run(["mkswap", path], check=True, capture_output=True, timeout=PATIENCE_S)
     subprocess.run(["swapon", path], check=True, timeout=PATIENCE_S)
 
 
 def write_down(test: str, name: str, value: object) -> None:
-    """A figure for people, into /share/out of the machine."""
+    """Write a figure into /share/out, for people outside the machine."""
     FIGURES.parent.mkdir(exist_ok=True)
     with open(FIGURES, "a") as file:
         file.write(f"{test}\t{name}\t{json.dumps(value)}\n")
 
 
 def kill(pid: int, number: signal.Signals) -> None:
-    """Signal a process, whoever's it is."""
+    """Signal a process of any user."""
     os.kill(pid, number)

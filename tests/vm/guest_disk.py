@@ -1,4 +1,4 @@
-"""A disk of its own in the virtual machine that can be made to fail: the device mapper's word."""
+"""A separate disk in the virtual machine that can be made to fail through the device mapper."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class Disk:
-    """A small ext4 at `place`, below which a device refuses everything once `fail` was called."""
+    """A small ext4 at `place`, on a device that refuses everything after `fail`."""
 
     def __init__(self, place: Path, owner: str) -> None:
         self.place = place
@@ -27,18 +27,18 @@ class Disk:
         _run("chown", f"{owner}:", str(place))
 
     def fail(self) -> None:
-        """Nothing can be read from it or written to it any more: EIO."""
-        # Without its lock: a file system on a disk that fails cannot be brought to rest.
+        """From now on every read and write fails with EIO."""
+        # Without the lock, because a file system on a failing disk cannot be frozen.
         _run("dmsetup", "suspend", "--noflush", "--nolockfs", self._name)
         _run("dmsetup", "load", self._name, "--table", f"0 {self._sectors} error")
         _run("dmsetup", "resume", self._name)
 
     def away(self) -> None:
-        """Take it from its place, as whoever replaces it does; what is open in it stays open."""
+        """Unmount it lazily, as for a replacement; open files stay open."""
         subprocess.run(["umount", "--lazy", str(self.place)], check=False, timeout=300)
 
     def close(self) -> None:
-        """Take all of it away; what is in it is lost."""
+        """Remove all of it; its content is lost."""
         self.away()
         for words in (
             ("dmsetup", "remove", "--force", "--deferred", self._name),

@@ -28,7 +28,7 @@ while time.monotonic() < end:
 
 @contextlib.contextmanager
 def group(limit_bytes: int | None = None) -> Iterator[Path]:
-    """A group outside of every session; who is still in it at the end is killed."""
+    """A group outside of every session; its remaining processes are killed at the end."""
     folder = ROOT / f"test-{time.monotonic_ns()}"
     folder.mkdir()
     if limit_bytes is not None:
@@ -42,19 +42,20 @@ def group(limit_bytes: int | None = None) -> Iterator[Path]:
 
 
 def move(pid: int, folder: Path) -> None:
-    """Into another group; waits as long as the kernel does."""
+    """Move a process into another group; waits as long as the kernel does."""
     (folder / "cgroup.procs").write_text(str(pid))
 
 
 @contextlib.contextmanager
 def groups_locked() -> Iterator[Callable[[], bool]]:
     """
-    Nobody can read /proc/PID/cgroup, for two minutes at most; yields whether that is still so.
+    Block all reads of /proc/PID/cgroup for two minutes at most; yields whether they still block.
 
-    Who moves a process holds the kernel's cgroup_mutex for a grace period of RCU (percpu_down_write
-    of cgroup_threadgroup_rwsem, kernel/cgroup/cgroup.c), and that takes as long as the kernel's
-    thread for it gets no processor: it is bound to the second one, which a real-time program uses
-    up. The rest of the machine goes on with the first.
+    A move of a process holds the kernel's cgroup_mutex for a grace period of RCU. That period lasts
+    as long as the kernel's RCU thread gets no processor time. The thread is bound to the second
+    processor, which a real-time program uses up; the rest of the machine runs on the first.
+
+    Source: kernel/cgroup/cgroup.c (percpu_down_write of cgroup_threadgroup_rwsem).
     """
     if (os.cpu_count() or 1) < 2:
         pytest.skip("needs a second processor: WATCHDOG_VM_CORES=2")
@@ -67,7 +68,7 @@ def groups_locked() -> Iterator[Callable[[], bool]]:
         folder = undo.enter_context(group())
         moved = undo.enter_context(subprocess.Popen(["sleep", "3600"]))
         undo.callback(moved.kill)
-        time.sleep(3)  # a move just after another one waits for nothing
+        time.sleep(3)  # a move right after another one does not wait
         for path, text in ((_RT_SHARE, "-1"), (_STALLS_UNTOLD, "1")):
             undo.callback(path.write_text, path.read_text())
             path.write_text(text)

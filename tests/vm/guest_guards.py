@@ -27,7 +27,7 @@ print("all of it", flush=True)
 
 
 class Guarded:
-    """A program under a guard of the user's, or of root's."""
+    """A program in a guard of the user or of root."""
 
     def __init__(
         self, me: Session, *words: str, options: tuple[str, ...] = (), root: bool = False
@@ -43,7 +43,7 @@ class Guarded:
             )  # fmt: skip
 
     def record(self) -> dict[str, Any]:
-        """What its supervisor has written down; empty while there is none."""
+        """Its supervisor's record; empty while there is none."""
         session = Path("/run/user/0")
         runtime = session if session.is_dir() else Path(paths.runtime_dir())
         run = (runtime if self.root else RUNTIME) / "watchdog"
@@ -55,7 +55,7 @@ class Guarded:
         return {}
 
     def stage(self, *stages: str) -> dict[str, Any]:
-        """Wait until it is in one of these; its record."""
+        """Wait until it is in one of these states; return its record."""
 
         def read() -> dict[str, Any] | None:
             found = self.record()
@@ -67,18 +67,18 @@ class Guarded:
             raise AssertionError(f"{self.record()} {self.process.poll()} {self.said()}") from None
 
     def said(self) -> str:
-        """What came on its stderr, ours among it."""
+        """Its stderr, including watchdog's messages."""
         return self.errors.read_text()
 
     def end(self, timeout_s: float = PATIENCE_S) -> int:
-        """Wait for its end; the exit status."""
+        """Wait for its end; return the exit status."""
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still there: {self.record()} {self.said()}") from None
 
     def close(self) -> None:
-        """Nobody of it is left, frozen or not."""
+        """End all its processes, frozen or not."""
         group = self.record().get("group")
         if group:
             with contextlib.suppress(OSError):
@@ -92,7 +92,7 @@ class Guarded:
 
 
 class GuardedTraining(Guarded):
-    """`programs/train.py` that publishes itself, under a guard of the user's."""
+    """`programs/train.py`, which publishes its state, in a guard of the user."""
 
     def __init__(self, me: Session, *words: str, options: tuple[str, ...] = ()) -> None:
         self.folder = me.folder / f"guarded-{time.monotonic_ns()}"
@@ -102,14 +102,14 @@ class GuardedTraining(Guarded):
         super().__init__(me, *program, *words, options=options)
 
     def steps(self) -> int:
-        """How many it has made."""
+        """The number of its steps."""
         with contextlib.suppress(OSError):
             lines = (self.folder / "steps").read_text().splitlines()
             return int(lines[-1].split()[0]) if lines else 0
         return 0
 
     def until_steps(self, more: int = 8) -> None:
-        """Let it make so many."""
+        """Wait until it has made this many more steps."""
         target = self.steps() + more
         try:
             until(lambda: self.steps() >= target or self.process.poll() is not None, "steps")
@@ -117,12 +117,12 @@ class GuardedTraining(Guarded):
             assert self.process.poll() is None, self.said()
 
     def jump(self) -> None:
-        """It takes all of its jump at once."""
+        """Make it allocate its whole jump at once."""
         (self.folder / "jump").touch()
 
 
 def kills(group: str) -> int:
-    """How many the kernel has killed in it for memory."""
+    """The number of the kernel's kills for memory in the group."""
     for line in Path(group, "memory.events").read_text().splitlines():
         if line.startswith("oom_kill "):
             return int(line.split()[1])

@@ -1,9 +1,9 @@
 """
-Inside the virtual machine: runs what the host asks for over a virtio serial port.
+Inside the virtual machine: run the host's commands, received over a virtio serial port.
 
-Each request is a line of JSON, `{"id": "...", "argv": [...], "timeout_s": 60}`; the answers are
-lines with that id, any number of `{"out": "..."}` and in the end `{"rc": 0}`. One at a time; when
-the host goes away, what it asked for is killed.
+Each request is a line of JSON, `{"id": "...", "argv": [...], "timeout_s": 60}`. The answers are
+lines with that id: any number of `{"out": "..."}`, then `{"rc": 0}`. Requests run one at a time.
+When the host disconnects, its command is killed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ PORT = "/dev/virtio-ports/watchdog"
 
 
 def answer(port: int, **fields: object) -> None:
-    """One line to the host; nobody may be there any more."""
+    """Send one line to the host, which may have disconnected."""
     data = json.dumps(fields).encode() + b"\n"
     while data:
         data = data[os.write(port, data) :]
 
 
 def serve(port: int, request: dict[str, object]) -> None:
-    """Run it, pass on what it prints, tell how it ended."""
+    """Run the command, pass on its output, report its exit status."""
     ident = request["id"]
     try:
         child = subprocess.Popen(
@@ -47,7 +47,7 @@ def serve(port: int, request: dict[str, object]) -> None:
     out = child.stdout.fileno()
     poll = select.poll()
     poll.register(out, select.POLLIN)
-    poll.register(port, 0)  # POLLHUP alone: the host has gone
+    poll.register(port, 0)  # POLLHUP alone: the host has disconnected
     rc = None
     while rc is None:
         gone = False
@@ -68,7 +68,8 @@ def serve(port: int, request: dict[str, object]) -> None:
             if gone:
                 return
             answer(port, id=ident, out="\n[killed: it took too long]\n")
-    while select.select([out], [], [], 0)[0]:  # what its children still hold open is not waited for
+    # output that its children still hold open is not awaited
+    while select.select([out], [], [], 0)[0]:
         data = os.read(out, 65536)
         if not data:
             break
@@ -78,14 +79,14 @@ def serve(port: int, request: dict[str, object]) -> None:
 
 
 def main() -> None:
-    """For ever."""
+    """Serve requests for ever."""
     while not os.path.exists(PORT):  # udev has not named it yet
         time.sleep(0.1)
     port = os.open(PORT, os.O_RDWR)
     buffer = b""
     while True:
         data = os.read(port, 65536)
-        if not data:  # nobody at the other end
+        if not data:  # the host is not connected
             buffer = b""
             time.sleep(0.1)
             continue

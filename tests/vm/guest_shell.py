@@ -1,4 +1,4 @@
-"""A shell on a terminal of its own, and a program under a guard that it has started."""
+"""A shell on a separate terminal, and a program in a guard that the shell has started."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from guest_guards import WATCHDOG, Guarded
 
 
 class GuardedInShell(Guarded):
-    """What a user types at a prompt; `type` is the keyboard, `said` the screen."""
+    """A user at a prompt; `type` is the keyboard, `said` the screen."""
 
     def __init__(self, me: Session, *words: str, options: tuple[str, ...] = ()) -> None:
         self.root = False
@@ -37,31 +37,31 @@ class GuardedInShell(Guarded):
         self.type(shlex.join([*WATCHDOG, "exec", *options, "--", *words]) + "\n")
 
     def type(self, keys: str) -> None:
-        """Press these."""
+        """Press these keys."""
         os.write(self._keys, keys.encode())
 
     def said(self) -> str:
-        """All that has come on the screen."""
-        with suppress(BlockingIOError, OSError):  # EIO: nobody writes to it any more
+        """The whole screen output."""
+        with suppress(BlockingIOError, OSError):  # EIO: no process writes to it any more
             while data := os.read(self._keys, 65536):
                 self._screen += data
         return self._screen.decode(errors="replace")
 
     def see(self, text: str) -> None:
-        """Wait until that is on the screen."""
+        """Wait until the screen shows this text."""
         try:
             until(lambda: text in self.said(), f"{text!r} on the screen")
         except AssertionError as error:
             raise AssertionError(f"{error}: {self.record()} {self.said()}") from None
 
     def until_prompt(self) -> None:
-        """The shell has its terminal, and does what it is told."""
+        """Wait until the shell has its terminal and runs a command."""
         self._asked += 1
-        # What is typed is on the screen as well: the sum is the shell's.
+        # The screen also echoes the input, but only the shell computes the sum.
         self.type(f"echo prompt-$(({self._asked} + 1000))\n")
         self.see(f"prompt-{self._asked + 1000}")
 
     def close(self) -> None:
-        """The program, the shell, the terminal."""
+        """Close the program, the shell and the terminal."""
         super().close()
         os.close(self._keys)

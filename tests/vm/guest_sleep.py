@@ -1,9 +1,9 @@
 """
-The machine goes to sleep and wakes, but for the last instruction.
+Suspend and resume the machine, except for the last instruction.
 
-The kernel freezes all programs, suspends devices, takes processors offline and stops its clocks;
-where it would call the firmware it waits, and takes everything up again. An emulated machine does
-not wake from more than that.
+The kernel freezes all programs, suspends devices, takes processors offline and stops its clocks. It
+waits instead of the firmware call, and then resumes everything. An emulated machine does not wake
+from a deeper sleep.
 
 Source: kernel, Documentation/power/basic-pm-debugging.rst (pm_test, "core").
 """
@@ -20,14 +20,14 @@ _SHARES = Path("/sys/bus/virtio/drivers/9pnet_virtio")
 
 
 def asleep_s() -> float:
-    """Seconds that this machine has slept since it booted."""
+    """Seconds that this machine has slept since boot."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
 
 
 def sleep(seconds: int) -> float:
-    """Send the machine to sleep; by how much its clocks say that it slept."""
+    """Suspend the machine; return the sleep time by its clocks."""
     before = asleep_s()
-    # The share of the host is the one device whose driver knows nothing of sleep.
+    # The driver of the host's share is the only one that does not support suspend.
     subprocess.run(["umount", "/share"], check=True)
     devices = [each.name for each in _SHARES.glob("virtio*")]
     for device in devices:

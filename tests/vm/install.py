@@ -1,8 +1,8 @@
 """
-Inside the virtual machine: the wheel and the tests from the share, put where they belong.
+Inside the virtual machine: install the wheel and the tests from the share.
 
-What pip does, but for changed files alone: an emulated processor needs minutes to write and
-compile all of them.
+pip would do the same, but this writes only changed files, because an emulated processor needs
+minutes to write and compile all of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ sys.exit(main())
 
 
 def lay(wheel: str) -> None:
-    """Every file of the wheel that is new or different; what the wheel lacks is removed."""
+    """Write every new or different file of the wheel; remove files that it lacks."""
     (site,) = PREFIX.glob("lib/python3.*/site-packages")
     there: set[Path] = set()
     with zipfile.ZipFile(wheel) as archive:
@@ -48,14 +48,14 @@ def lay(wheel: str) -> None:
 
 
 def main() -> None:
-    """The session's daemon is stopped: it would go on with the old code."""
+    """Stop the session's daemon, which would keep the old code, and install everything."""
     manager = ["systemctl", "--machine=me@", "--user"]
     subprocess.run([*manager, "stop", "watchdog.service"], check=False, stderr=subprocess.DEVNULL)
     (wheel,) = glob.glob("/share/*.whl")
     lay(wheel)
     units = Path("/etc/systemd/user")
     shutil.copy(PREFIX / "share/systemd/user/watchdog.service", units)
-    # An emulated processor that others use too may take long to start a Python, or to get a turn.
+    # An emulated, shared processor may need long to start a Python or to be scheduled.
     (units / "watchdog.service.d").mkdir(exist_ok=True)
     (units / "watchdog.service.d" / "emulated.conf").write_text(
         "[Service]\nTimeoutStartSec=280\nWatchdogSec=120\n"

@@ -1,6 +1,7 @@
 """
-The virtual machine from outside: made, booted, used, put away. See README.md beside this file.
+Build, boot, use and stop the virtual machine, from outside. See tests/vm/README.md.
 
+Usage:
     python tests/vm/machine.py test [--keep] [--committed] [FILE ... | words for pytest]
     python tests/vm/machine.py up | down | log
     python tests/vm/machine.py run COMMAND [WORD ...]
@@ -26,17 +27,17 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 BUILD = ROOT / "build" / "vm"
-# Another name is another machine from the same image: two people do not meet.
+# Another name is another machine from the same image, so that two users do not collide.
 NAME = os.environ.get("WATCHDOG_VM", "default")
 PLACE = BUILD / f"machine-{NAME}"
 MEMORY_MB = int(os.environ.get("WATCHDOG_VM_MB", "1024"))
 CORES = int(os.environ.get("WATCHDOG_VM_CORES", "2"))
-BOOT_S = 900.0  # 15 s on a quiet machine, more than 240 s beside thirty other programs
-# What pip installs besides the dependencies of the project.
+BOOT_S = 900.0  # 15 s on a quiet machine, more than 240 s next to thirty other programs
+# Packages besides the dependencies of the project.
 FOR_TESTS = ("pytest>=8.2", "pytest-timeout>=2.3", "numpy<2.3")
-TESTS_S = 10800.0  # forty minutes beside other work, hours beside a lot of it
+TESTS_S = 10800.0  # forty minutes next to other work, hours on a very busy machine
 
-# What udev would load for an emulated board, and nobody here needs: a third of the boot.
+# Modules that udev would load for an emulated board and that are not needed: a third of the boot.
 _UNUSED = (
     "kvm,kvm_amd,cfg80211,rfkill,ata_piix,ata_generic,powernow_k8,floppy,pcspkr,psmouse,i2c_piix4,"
     "parport_pc,aesni_intel,ghash_clmulni_intel,cryptd,sha512_ssse3,sha1_ssse3,sha256_ssse3,"
@@ -49,7 +50,7 @@ KERNEL_WORDS = (
 
 
 class VmError(Exception):
-    """What happened, and what to do."""
+    """A failure and its remedy."""
 
 
 def say(text: str) -> None:
@@ -57,7 +58,7 @@ def say(text: str) -> None:
 
 
 def call(argv: Sequence[str], **options: object) -> None:
-    """Run a step of the building; raises VmError with its last words."""
+    """Run a step of the build; raises VmError with the end of its output."""
     done = subprocess.run(argv, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           check=False, **options)  # type: ignore[call-overload]  # fmt: skip
     if done.returncode:
@@ -70,7 +71,7 @@ def call(argv: Sequence[str], **options: object) -> None:
 
 
 def dependencies() -> list[str]:
-    """Of the project, as pyproject.toml has them."""
+    """The project's dependencies from pyproject.toml."""
     import tomllib
 
     with open(ROOT / "pyproject.toml", "rb") as file:
@@ -78,7 +79,7 @@ def dependencies() -> list[str]:
 
 
 def image() -> None:
-    """Make the disk, unless there is one of the same recipe."""
+    """Make the disk, unless one with the same recipe exists."""
     wanted = [*dependencies(), *FOR_TESTS]
     recipe = hashlib.sha256(
         (HERE / "image.sh").read_bytes() + "\n".join(wanted).encode()
@@ -109,7 +110,7 @@ def image() -> None:
 
 
 def pid() -> int | None:
-    """Of the emulator that runs, None when none does."""
+    """The pid of the running emulator, or None."""
     try:
         number = int((PLACE / "pid").read_text())
         command = Path(f"/proc/{number}/cmdline").read_bytes()
@@ -119,7 +120,7 @@ def pid() -> int | None:
 
 
 def up() -> None:
-    """Boot it, unless it runs; returns when it answers."""
+    """Boot it unless it runs; returns when it answers."""
     if pid() is not None:
         return
     image()
@@ -153,7 +154,7 @@ def up() -> None:
 
 
 def down() -> None:
-    """End it; what was written in it is gone, except below /share."""
+    """End it; all its data except /share are lost."""
     number = pid()
     if number is not None:
         os.kill(number, signal.SIGTERM)
@@ -174,7 +175,7 @@ def console() -> str:
 
 def run(argv: Sequence[str], timeout_s: float = 600.0, echo: bool = True) -> tuple[int, str]:
     """
-    Run a command in it as root; exit status and what it printed.
+    Run a command in it as root; return the exit status and the output.
 
     Raises:
         VmError: the machine does not answer, or has ended.
@@ -205,7 +206,7 @@ def run(argv: Sequence[str], timeout_s: float = 600.0, echo: bool = True) -> tup
                 try:
                     answer = json.loads(line)
                 except ValueError:
-                    continue  # the end of what nobody was there to read
+                    continue  # the end of output that was not read
                 if answer.get("id") != ident:
                     continue
                 if "rc" in answer:
@@ -219,15 +220,15 @@ def run(argv: Sequence[str], timeout_s: float = 600.0, echo: bool = True) -> tup
 
 
 def install(committed: bool) -> None:
-    """The project, as a wheel, and the tests as they are now, into the running machine."""
+    """Install the project as a wheel, and the present tests, into the running machine."""
     wheels, source = PLACE / "wheel", ROOT
     shutil.rmtree(wheels, ignore_errors=True)
-    if committed:  # what others are in the middle of stays out
+    if committed:  # leaves out uncommitted changes
         source = PLACE / "source"
         shutil.rmtree(source, ignore_errors=True)
         source.mkdir()
         call(["sh", "-c", f"git archive HEAD | tar -x -C '{source}'"], cwd=ROOT)
-    # Without isolation where the builder is at hand: nothing is fetched.
+    # Without isolation if the build backend is installed: nothing is downloaded.
     apart = subprocess.run([sys.executable, "-c", "import hatchling"], check=False, stderr=-3)
     call([sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check",
           "--no-deps", *(["--no-build-isolation"] if not apart.returncode else []),
@@ -247,7 +248,7 @@ def install(committed: bool) -> None:
 
 
 def run_tests(words: Sequence[str], keep: bool, committed: bool) -> int:
-    """Boot, install, run the tests inside; pytest's exit code."""
+    """Boot, install, run the tests inside; returns pytest's exit code."""
     ran = pid() is not None
     up()
     try:
@@ -274,7 +275,7 @@ def run_tests(words: Sequence[str], keep: bool, committed: bool) -> int:
 
 
 def main() -> int:
-    """Exit code: pytest's, that of the command, or 1 with a reason on stderr."""
+    """Return pytest's exit code, that of the command, or 1 with a reason on stderr."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""Other guardians of memory beside us: the rescue is there before they kill."""
+"""Other OOM killers next to watchdog: the rescue exists before they kill."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from guest_guards import HOG, WATCHDOG
 
 
 def killed_at(pattern: str) -> float | None:
-    """When a line like this came into the journal of the machine, unix_s."""
+    """The time at which such a line came into the machine's journal, unix_s."""
     times = [
         float(line.split()[0])
         for line in system_log("-b").splitlines()
@@ -27,7 +27,7 @@ def killed_at(pattern: str) -> float | None:
 
 
 def assert_we_were_first(me, training, killed: float, record_property) -> None:
-    """A complete rescue and a warning from before the kill."""
+    """There is a complete rescue and a warning from before the kill."""
     saved, warned = me.first("checkpoint"), me.first("notify")
     record_property("saved, s before the kill", killed - (saved or killed))
     record_property("warned, s before the kill", killed - (warned or killed))
@@ -46,7 +46,7 @@ def assert_we_were_first(me, training, killed: float, record_property) -> None:
     ],
 )
 def test_a_killer_by_thresholds_finds_the_work_saved(me, record_property, name, pattern):
-    """The whole machine fills: they act at a tenth that is left, we by the time that is left."""
+    """The whole machine fills: they act at a tenth of free memory, watchdog by the time left."""
     me.start_daemon()
     with service(name):
         training = me.train("--leak-mb-s", "10", "--seconds", "1200")
@@ -62,7 +62,7 @@ def test_a_killer_by_thresholds_finds_the_work_saved(me, record_property, name, 
 
 @contextlib.contextmanager
 def judged(me, slice_: str) -> Iterator[None]:
-    """systemd-oomd kills what stands under pressure in a slice, and soon."""
+    """systemd-oomd soon kills units under memory pressure in a slice."""
     conf = Path("/etc/systemd/oomd.conf.d/test.conf")
     conf.parent.mkdir(exist_ok=True)
     conf.write_text("[OOM]\nDefaultMemoryPressureDurationSec=4s\n")
@@ -77,7 +77,7 @@ def judged(me, slice_: str) -> Iterator[None]:
 
 
 def test_systemd_oomd_finds_the_work_saved(me, record_property):
-    """It kills a scope that stands under pressure; we save before the pressure is there."""
+    """It kills a scope under pressure; watchdog saves before the pressure exists."""
     me.start_daemon()
     with judged(me, "judged.slice"):
         training = me.train(
@@ -98,7 +98,7 @@ def test_systemd_oomd_finds_the_work_saved(me, record_property):
 
 
 def test_systemd_oomd_is_named_also_where_no_daemon_ran_at_the_kill(me, record_property):
-    """The next daemon finds who is gone, and asks systemd why."""
+    """The next daemon finds the ended task, and asks systemd for the reason."""
     me.start_daemon()
     with judged(me, "judged.slice"):
         training = me.train(
@@ -121,18 +121,18 @@ def test_systemd_oomd_is_named_also_where_no_daemon_ran_at_the_kill(me, record_p
 
 
 def alive(me) -> str:
-    """What the daemon has written down of who lives."""
+    """The daemon's record of living tasks."""
     rows = me.journal("SELECT data FROM state WHERE key = 'alive'")
     return rows[0][0] if rows else ""
 
 
 def explained(me, pid: int) -> str:
-    """What `watchdog explain` says, in one line."""
+    """The output of `watchdog explain`, in one line."""
     return " ".join(me.run(*WATCHDOG, "explain", str(pid), check=False).split())
 
 
 def assert_oomd_is_named(me, death, unit: str, record_property) -> None:
-    """As what ended it, on systemd's word; the kernel is not."""
+    """Systemd's record names systemd-oomd; the kernel is not named."""
     told = explained(me, death["pid"])
     record_property("reason", [death["certainty"], death["reason"]])
     record_property("evidence", [f"{e['source']}: {e['text']}" for e in death["evidence"]])
@@ -174,7 +174,7 @@ def test_systemd_is_named_where_it_ends_a_service_after_a_kill_in_it(me, record_
 
 
 def test_a_kill_by_hand_at_memory_high_is_not_laid_on_the_kernel(me, record_property):
-    """The group is full and nobody has killed for memory: somebody did it."""
+    """The group is full without a kill for memory, so the kill came from a user."""
     me.start_daemon()
     training = me.train(
         "--leak-mb-s", "6", "--seconds", "1200",
@@ -189,13 +189,13 @@ def test_a_kill_by_hand_at_memory_high_is_not_laid_on_the_kernel(me, record_prop
     told = explained(me, pid)
 
     record_property("reason", [death["certainty"], death["reason"]])
-    assert death["cause"] in ("killed", "unknown")  # where its parent was quicker: not known
+    assert death["cause"] in ("killed", "unknown")  # unknown if its parent was quicker
     assert ("somebody" in death["reason"]) is (death["cause"] == "killed")
     assert "illed by the kernel" not in told
 
 
 def test_systemd_oomd_leaves_a_held_program_alone(me, guarded, record_property):
-    """At its limit it stands still at once: no pressure comes of it that anybody would judge."""
+    """It stops at its limit at once, so no pressure arises for systemd-oomd."""
     with judged(me, "app.slice"):
         hog = guarded(PYTHON, "-S", "-c", HOG, "160", "0",
                      options=("--limit", "100M", "--no-refuse"))  # fmt: skip

@@ -11,11 +11,11 @@ from statistics import median
 import pytest
 from guest import swap_on, until
 
-MANY_PAGES = 10_000  # 40 MB: the machine reads back what it has just put away
+MANY_PAGES = 10_000  # 40 MB: the machine reads back pages that it has just swapped out
 
 
 class Pulse:
-    """How often the daemon has looked, asked every second or so."""
+    """The daemon's number of samples, read about every second."""
 
     def __init__(self, me) -> None:
         self._me = me
@@ -30,13 +30,13 @@ class Pulse:
         self.missed = daemon["missed_samples"]
 
     def rate(self) -> float:
-        """Looks a second over all that was seen."""
+        """Samples per second over the whole time."""
         (begin, first, _), (end, last, _) = self.seen[0], self.seen[-1]
         return (last - first) / (end - begin)
 
 
 def calm(me) -> Pulse:
-    """Of some seconds in which there is memory enough."""
+    """A pulse of some seconds with enough memory."""
     pulse = Pulse(me)
     for _ in range(8):
         pulse.feel()
@@ -46,7 +46,7 @@ def calm(me) -> Pulse:
 
 
 def follow(me, training, timeout_s: float, enough: Callable[[], bool] = bool) -> Pulse:
-    """Feel the pulse until the training has ended, or that is enough."""
+    """Record the pulse until the training has ended or `enough` is true."""
     pulse = Pulse(me)
     end = time.monotonic() + timeout_s
     while training.ended() is None and not enough():
@@ -69,14 +69,14 @@ def write_figures(record_property, me, training, pulse: Pulse) -> None:
 
 
 def assert_alive(me, first: int, before: Pulse, pulse: Pulse) -> None:
-    """The same daemon, which looks on; how fast depends on what else the host does."""
+    """The same daemon still samples; its rate depends on the host's other work."""
     assert first == me.daemon_pid()
     assert pulse.rate() > before.rate() / 4
 
 
 @pytest.mark.timeout(1500)
 def test_without_swap_the_daemon_looks_on_and_the_work_is_saved(me, record_property):
-    """The kernel kills the training, not the daemon; the rescue and the reason are there."""
+    """The kernel kills the training, not the daemon; the rescue and the reason exist."""
     me.start_daemon()
     first = me.daemon_pid()
     training = me.train("--leak-mb-s", "12", "--leak-after-s", "30", "--seconds", "1200")
@@ -96,7 +96,7 @@ def test_without_swap_the_daemon_looks_on_and_the_work_is_saved(me, record_prope
 
 @pytest.mark.timeout(1500)
 def test_while_it_thrashes_the_daemon_looks_on_and_the_work_is_saved(me, record_property):
-    """Swap, and more memory in constant use than there is RAM."""
+    """With swap, and more memory in constant use than RAM."""
     swap_on(300)
     me.start_daemon()
     first = me.daemon_pid()

@@ -14,7 +14,7 @@ STATE = HOME / ".local" / "state" / "watchdog"
 
 @pytest.fixture
 def disk() -> Iterator[Callable[[Path], Disk]]:
-    """Puts a disk of its own at a folder; takes it away."""
+    """Mount a separate disk at a folder; remove it afterwards."""
     made: list[Disk] = []
 
     def put(place: Path) -> Disk:
@@ -27,12 +27,12 @@ def disk() -> Iterator[Callable[[Path], Disk]]:
 
 
 def journal_faults(me) -> list[str]:
-    """What the status says of the journal."""
+    """The status's problems about the journal."""
     return [e["message"] for e in me.status()["problems"] if e["source"] == "journal"]
 
 
 def test_under_a_failing_state_folder_trainings_are_watched_and_saved(me, disk):
-    """The journal fails: that is told, a leak is seen and saved; on another disk it goes on."""
+    """The journal's failure is reported, a leak is still saved; a new disk ends the fault."""
     me.run("mkdir", "-p", str(STATE.parent))
     state = disk(STATE)
     me.start_daemon()
@@ -54,7 +54,7 @@ def test_under_a_failing_state_folder_trainings_are_watched_and_saved(me, disk):
 
 
 def test_rescues_on_a_failing_disk_are_told_and_the_training_goes_on(me, disk):
-    """`watchdog checkpoint` says why in words; not a step is lost."""
+    """`watchdog checkpoint` reports the reason; no step is lost."""
     rescues = me.folder / "rescues"
     failing = disk(rescues)
     me.start_daemon()
@@ -69,4 +69,5 @@ def test_rescues_on_a_failing_disk_are_told_and_the_training_goes_on(me, disk):
     assert training.ended() is None
     assert "Traceback" not in training.log()
     assert "Traceback" not in said
-    assert str(rescues) in said  # failed, or made read-only by the kernel: told where
+    # failed, or made read-only by the kernel: the message names the folder
+    assert str(rescues) in said

@@ -1,4 +1,4 @@
-"""Guards in control groups of version 2: held by memory.high and cgroup.freeze, let go again."""
+"""Guards in control groups of version 2: stopped by memory.high and cgroup.freeze, and resumed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from watchdog_app.base.linux.process import read_stat
 @pytest.mark.parametrize("pause_s", ["0.02", "0"])
 def test_a_users_program_is_held_in_a_scope_and_goes_on_with_more(me, guarded, pause_s):
     """
-    Without root: systemd makes the group; stopped at the limit, nobody killed.
+    Without root: systemd makes the group; the program stops at the limit without a kill.
 
-    runuser, which is root's, would stop with a SIGSTOP and never continue: the kernel freezes.
+    runuser belongs to root; it would stop with a SIGSTOP and never continue, so the kernel freezes.
     """
     hog = guarded(PYTHON, "-S", "-c", HOG, "160", pause_s,
                  options=("--limit", "100M", "--no-refuse"))  # fmt: skip
@@ -47,7 +47,7 @@ def test_one_array_is_refused_in_a_scope_too(guarded):
 
 
 def test_one_array_that_is_being_filled_is_held_and_not_killed(me, guarded):
-    """As fast as memory can be filled: the freeze comes before memory.max."""
+    """Even at the fastest fill rate, the freeze comes before memory.max."""
     program = guarded(PYTHON, "-S", "-c", "bytearray(b'x') * (300 << 20)",
                      options=("--limit", "100M", "--no-refuse"))  # fmt: skip
 
@@ -60,7 +60,7 @@ def test_one_array_that_is_being_filled_is_held_and_not_killed(me, guarded):
 
 
 def test_a_signal_gets_through_to_a_stopped_program(guarded):
-    """Nobody has to know what a guard is."""
+    """The user need not know what a guard is."""
     hog = guarded(PYTHON, "-S", "-c", HOG, "300", "0", options=("--limit", "100M", "--no-refuse"))
     held = hog.stage("stopped")
 
@@ -70,7 +70,7 @@ def test_a_signal_gets_through_to_a_stopped_program(guarded):
 
 
 def test_a_flood_of_page_cache_holds_nobody_in_v2(me, guarded):
-    """It meets memory.high all the time, and the kernel gives it back."""
+    """It reaches memory.high all the time, and the kernel reclaims the cache."""
     code = f"""
 with open({str(me.folder / "flood")!r}, "wb") as file:
     for _ in range(250):
@@ -84,7 +84,7 @@ print("through", flush=True)
 
 
 def test_the_supervisor_in_v2_is_started_anew(me, guarded):
-    """Killed while the program is stopped."""
+    """It is killed while the program is stopped."""
     hog = guarded(PYTHON, "-S", "-c", HOG, "160", "0", options=("--limit", "100M", "--no-refuse"))
     held = hog.stage("stopped")
 
@@ -99,7 +99,7 @@ def test_the_supervisor_in_v2_is_started_anew(me, guarded):
 
 
 def test_a_new_supervisor_in_v2_knows_the_limit_that_was_given_since(me, guarded):
-    """Raised, then its supervisor was killed: the program is not held at the old limit."""
+    """The limit was raised before the supervisor was killed: the old limit does not count."""
     hog = guarded(PYTHON, "-S", "-c", HOG, "160", "0.1",
                  options=("--limit", "100M", "--no-refuse"))  # fmt: skip
     first = hog.stage("running")
@@ -116,7 +116,7 @@ def test_a_new_supervisor_in_v2_knows_the_limit_that_was_given_since(me, guarded
 
 
 def test_a_limit_below_what_it_holds_kills_nobody(me, guarded):
-    """The kernel kills at once where memory.max is set below what is used, frozen or not."""
+    """The kernel kills at once if memory.max is set below the usage, frozen or not."""
     hog = guarded(PYTHON, "-S", "-c", HOG + "time.sleep(600)", "250", "0",
                  options=("--limit", "450M", "--no-refuse"))  # fmt: skip
     until(lambda: hog.record().get("used_bytes", 0) > 240 * MIB, "it holds what it wants")
@@ -134,7 +134,7 @@ def test_a_limit_below_what_it_holds_kills_nobody(me, guarded):
 
 
 def test_what_systemd_does_beside_it_leaves_the_limit_as_it_is(me, guarded):
-    """Reloaded, as after updates, it takes them away: the supervisor writes them again."""
+    """A reload, as after updates, removes the limits: the supervisor writes them again."""
     hog = guarded(PYTHON, "-S", "-c", HOG, "160", "0.1",
                  options=("--limit", "100M", "--no-refuse"))  # fmt: skip
     group = Path(hog.stage("running")["group"])
@@ -158,7 +158,9 @@ def test_what_systemd_does_beside_it_leaves_the_limit_as_it_is(me, guarded):
 
 
 def test_a_reserve_that_was_used_up_is_taken_back_and_kills_nobody(me, guarded_training):
-    """A jump within a step, larger than limit and reserve: held there, and on with more."""
+    """
+    A jump within a step, larger than limit and reserve: stopped there, continued after a raise.
+    """
     training = guarded_training("--in-step", "--jump-mb", "350",
                                options=("--limit", "120M", "--no-refuse"))  # fmt: skip
     training.until_steps()
@@ -175,7 +177,7 @@ def test_a_reserve_that_was_used_up_is_taken_back_and_kills_nobody(me, guarded_t
 
 
 def test_a_program_that_a_service_started_has_a_scope_too(me):
-    """As below JupyterHub, cron or su: nothing in the environment says where systemd is."""
+    """Below JupyterHub, cron or su the environment does not name systemd."""
     done = subprocess.run(
         ["runuser", "-u", USER, "--", "env", "-i", f"HOME={HOME}", "PATH=/usr/bin:/bin",
          *WATCHDOG, "exec", "--limit", "200M", "--", "/bin/true"],
@@ -187,7 +189,7 @@ def test_a_program_that_a_service_started_has_a_scope_too(me):
 
 
 def test_a_guard_started_in_a_guard_is_another(guarded):
-    """With a limit of its own, which leaves the one of the first as it is."""
+    """Its own limit does not change that of the first."""
     inner = " ".join([*WATCHDOG, "exec", "--limit 90M -- /bin/cat /proc/self/cgroup"])
     code = f"{inner}; cat /proc/self/cgroup; cat /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)"
     outer = guarded("/bin/sh", "-c", f"{code}/memory.high", options=("--limit", "300M"))
@@ -202,7 +204,7 @@ def test_a_guard_started_in_a_guard_is_another(guarded):
 
 
 def test_root_has_guards_too(guarded):
-    """Through the system's own systemd."""
+    """They use the system's systemd."""
     hog = guarded(PYTHON, "-S", "-c", HOG, "160", "0", root=True,
                  options=("--limit", "100M", "--no-refuse"))  # fmt: skip
 
@@ -214,7 +216,7 @@ def test_root_has_guards_too(guarded):
 
 @pytest.mark.parametrize("way", ["frozen", "stopped"])
 def test_a_folder_of_ones_own_does_without_systemd(way):
-    """A delegated folder: made, entered, frozen or stopped at its limit, raised, gone."""
+    """A delegated folder: created, entered, frozen or stopped at its limit, raised, removed."""
     from watchdog_app.guard.cgroup_v2 import CgroupV2
 
     guard = CgroupV2.create("/sys/fs/cgroup", f"watchdog-guard-{os.getpid()}-1", 60 * MIB, 0)
@@ -251,7 +253,9 @@ def test_a_folder_of_ones_own_does_without_systemd(way):
 
 
 def test_a_shell_shows_its_prompt_and_fg_meets_the_limit_again(me, guarded_in_shell):
-    """Stopped as by Ctrl-Z; told again after fg; on with more from the prompt."""
+    """
+    It stops as with Ctrl-Z, reports again after fg, and continues after a raise from the prompt.
+    """
     script = me.folder / "hog.py"
     script.write_text(HOG)
     hog = guarded_in_shell(PYTHON, "-S", str(script), "160", "0",
@@ -272,7 +276,7 @@ def test_a_shell_shows_its_prompt_and_fg_meets_the_limit_again(me, guarded_in_sh
 
 
 def test_a_daemon_that_is_killed_leaves_held_what_is_held(me, guarded):
-    """The supervisor goes on by itself; the daemon that systemd starts instead shows the guard."""
+    """The supervisor keeps running; the daemon that systemd restarts shows the guard."""
     first = me.start_daemon().daemon_pid
     hog = guarded(PYTHON, "-S", "-c", HOG, "160", "0", options=("--limit", "100M", "--no-refuse"))
     held = hog.stage("stopped")
@@ -292,7 +296,7 @@ def test_a_daemon_that_is_killed_leaves_held_what_is_held(me, guarded):
 
 
 def shown_as_held(me, pid: int) -> dict | None:
-    """The status entry of the task in the guard of this program, once it says that it is held."""
+    """The status entry of the task in this program's guard, once it is shown as stopped."""
     for task in me.status()["tasks"]:
         guard = task["guard"] or {}
         if guard.get("pid") == pid and guard["stopped"] and task["state"] == "stopped":

@@ -1,7 +1,7 @@
 """
-Saved from outside where the kernel lets nobody but a parent read a program's memory.
+Saves from outside under Yama, where only a parent may read a program's memory.
 
-Yama with ptrace_scope 1, as Ubuntu has it: the training permits its supervisor by PR_SET_PTRACER.
+With ptrace_scope 1, as on Ubuntu, the training permits its supervisor through PR_SET_PTRACER.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HOLD = ("--limit", "150M", "--at-limit", "hold")
 
 @pytest.fixture
 def restricted() -> Iterator[None]:
-    """As on Ubuntu, for the time of a test."""
+    """Set ptrace_scope 1, as on Ubuntu, during a test."""
     before = SCOPE.read_text()
     SCOPE.write_text("1")
     try:
@@ -35,7 +35,7 @@ def restricted() -> Iterator[None]:
 
 
 def assert_saved(training, held) -> None:
-    """The last step that was made is saved, from outside, and whole."""
+    """The last step is saved from outside, and complete."""
     assert (held["agents"], held["saved"]) == (1, 1), held
     (saved,) = held["rescues"][-1:]
     with LoadedRescue(saved["path"]) as rescue:
@@ -47,7 +47,7 @@ def assert_saved(training, held) -> None:
 
 
 def test_a_training_is_copied_although_nobody_else_may_read_it(me, guarded_training, restricted):
-    """A jump between two steps: held, saved by the supervisor, and it goes on with more."""
+    """A jump between two steps: stopped, saved by the supervisor, and continued after a raise."""
     training = guarded_training("--jump-mb", "200", options=HOLD)
     training.until_steps()
     training.jump()
@@ -64,7 +64,7 @@ def test_a_training_is_copied_although_nobody_else_may_read_it(me, guarded_train
 
 
 def test_another_supervisor_is_permitted_as_well(guarded_training, restricted):
-    """The first was killed: the training permits the one that took over."""
+    """The first was killed: the training permits its successor."""
     training = guarded_training("--jump-mb", "200", options=HOLD)
     training.until_steps()
     first = training.record()["supervisor_pid"]
@@ -77,7 +77,7 @@ def test_another_supervisor_is_permitted_as_well(guarded_training, restricted):
 
 
 def test_a_training_outside_of_any_guard_is_copied_when_it_is_stopped(me, restricted):
-    """The daemon is permitted as a supervisor is; its copier is a child of its own."""
+    """The daemon is permitted like a supervisor; its copier is its child process."""
     me.start_daemon()
     training = me.train("--publish", "--step-s", "0.5", "--seconds", "1200")
     me.until_watched(training)
@@ -100,7 +100,7 @@ def test_a_training_outside_of_any_guard_is_copied_when_it_is_stopped(me, restri
 
 
 def test_where_nobody_may_read_it_the_training_saves_itself_from_the_reserve(me, guarded_training):
-    """ptrace_scope 2: the daemon asks it at its next boundary, which the reserve carries it to."""
+    """ptrace_scope 2: the daemon requests a save at the next boundary, reached on the reserve."""
     before = SCOPE.read_text()
     SCOPE.write_text("2")
     try:

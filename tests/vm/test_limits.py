@@ -1,4 +1,4 @@
-"""Limits of control groups of version 2: which one counts, and that the rescue comes before it."""
+"""Limits of control groups of version 2: which one applies, and that the rescue comes before it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ KERNEL_LOG = Path("/proc/sys/kernel/dmesg_restrict")
 
 
 def ceilings_of(me, pid: int) -> list[dict]:
-    """Those of the status that a task lies under, the tightest limit first."""
+    """The memory groups in the status that limit a task, the tightest limit first."""
     found = [c for c in me.status()["resources"] if pid in c["tasks"] and c["kind"] == "cgroup"]
     return sorted(found, key=lambda c: c["limit"])
 
 
 def test_a_scope_with_memory_max_is_rescued_before_the_kernel_kills_in_it(me, record_property):
-    """systemd-run --user --scope -p MemoryMax: seen, warned of, saved, and the death explained."""
+    """systemd-run --user --scope -p MemoryMax: seen, warned, saved, and the death explained."""
     me.start_daemon()
     training = me.train(
         "--leak-mb-s", "6", properties=["MemoryMax=190M", "MemorySwapMax=0"]
@@ -48,7 +48,7 @@ def test_a_scope_with_memory_max_is_rescued_before_the_kernel_kills_in_it(me, re
 
 
 def test_memory_high_slows_a_training_down_and_it_is_saved_while_it_lives(me, record_property):
-    """Throttled above memory.high: no kill comes, and the rescue is complete all the same."""
+    """Throttled above memory.high: the kernel does not kill, and the rescue is complete."""
     me.start_daemon()
     training = me.train(
         "--leak-mb-s", "6", "--seconds", "1200",
@@ -73,7 +73,7 @@ def test_memory_high_slows_a_training_down_and_it_is_saved_while_it_lives(me, re
 def test_a_training_that_stands_still_at_memory_high_and_full_swap_is_saved_again(
     me, record_property, slice_limits
 ):
-    """The limit that is reached is memory.high and swap, not memory.max, which is far away."""
+    """The limit that is reached is memory.high plus swap; memory.max is far away."""
     swap_on(60)
     me.start_daemon()
     properties = ["MemoryHigh=140M", "MemoryMax=600M"]
@@ -108,7 +108,7 @@ def test_a_training_that_stands_still_at_memory_high_and_full_swap_is_saved_agai
 
 
 def test_of_nested_limits_the_tightest_ancestor_counts(me):
-    """The scope may have more than the slice around it: the slice's limit is the ceiling."""
+    """The slice around the scope is tighter, so its limit counts."""
     me.start_daemon()
     me.systemctl("set-property", "--runtime", "tight.slice", "MemoryMax=300M")
     me.systemctl("set-property", "--runtime", "tight-inner.slice", "MemoryMax=250M")
@@ -126,12 +126,12 @@ def test_of_nested_limits_the_tightest_ancestor_counts(me):
 def test_a_process_that_is_moved_while_it_runs_is_watched_by_its_new_limit(
     me, record_property, options
 ):
-    """At the ordinary rate, which nobody quickens by asking: the daemon's open files tell."""
+    """At the ordinary sampling rate, without requests: the daemon's open files show it."""
     me.start_daemon()
     daemon = me.daemon_pid()
     training = me.train("--seconds", "1200", *options)
     until(lambda: me.task(training.pid), "it is watched")
-    time.sleep(15)  # it is young no more
+    time.sleep(15)  # until it is no longer young
     took_s = []
 
     with contextlib.ExitStack() as groups:
@@ -146,12 +146,12 @@ def test_a_process_that_is_moved_while_it_runs_is_watched_by_its_new_limit(
 
     record_property("watched after, s", took_s)
     assert 640 * MIB == limits[0]
-    assert median(took_s) <= 4  # two seconds on a machine that is not emulated
+    assert median(took_s) <= 4  # two seconds on real hardware
 
 
 @pytest.fixture
 def open_kernel_log() -> Iterator[None]:
-    """Everybody may read it, for the time of a test."""
+    """Every user may read the kernel log during a test."""
     before = KERNEL_LOG.read_text()
     KERNEL_LOG.write_text("0")
     yield
@@ -160,7 +160,9 @@ def open_kernel_log() -> Iterator[None]:
 
 @pytest.mark.usefixtures("open_kernel_log")
 def test_a_kill_after_a_move_is_told_of_the_new_group_alone(me, record_property):
-    """The kernel log and the counts speak of one group: no count of the old one denies the kill."""
+    """
+    The kernel log and the counts are about one group: the old group's count must not deny the kill.
+    """
     me.start_daemon()
     training = me.train("--leak-mb-s", "6", "--seconds", "1200",
                         properties=["MemoryMax=700M", "MemorySwapMax=0"])  # fmt: skip
@@ -180,7 +182,7 @@ def test_a_kill_after_a_move_is_told_of_the_new_group_alone(me, record_property)
 
 @pytest.mark.usefixtures("open_kernel_log")
 def test_a_kill_in_another_group_explains_no_other_end(me, record_property):
-    """The kernel kills a hog in its group; seconds later somebody ends the training."""
+    """The kernel kills a hog in its group; seconds later the test ends the training."""
     me.start_daemon()
     training = me.train("--seconds", "1200")
     me.until_watched(training)

@@ -1,4 +1,4 @@
-"""What an ordinary user's daemon may see and be told, on a machine with modern rules."""
+"""What an ordinary user's daemon may read and receive, on a machine with modern restrictions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_pressure_wakes_the_daemon_of_an_ordinary_user(me):
 
 
 def test_with_hidden_processes_the_users_own_are_watched(me):
-    """hidepid=2: nobody else's processes exist for the daemon; its user's training does."""
+    """hidepid=2: the daemon sees only its user's processes, including the training."""
     subprocess.run(["mount", "-o", "remount,hidepid=2", "/proc"], check=True)
     try:
         me.start_daemon()
@@ -40,7 +40,7 @@ def test_with_hidden_processes_the_users_own_are_watched(me):
 
 
 def test_a_stranger_may_not_speak_to_the_daemon(me):
-    """Another user of the machine reaches neither folder nor socket."""
+    """Another user of the machine can access neither the folder nor the socket."""
     me.start_daemon()
 
     done = subprocess.run(

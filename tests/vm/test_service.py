@@ -1,4 +1,4 @@
-"""The daemon as a unit of the user's systemd, from the file that is delivered."""
+"""The daemon as a unit of the user's systemd, from the packaged file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from watchdog_app.machine.sensors import groups
 
 
 def test_systemd_starts_the_daemon_and_hears_that_it_turns(me):
-    """Type=notify: started means that it answers; and it tells its watchdog that the loop turns."""
+    """Type=notify: started means that it answers; it reports each turn of the loop to systemd."""
     client = me.start_daemon(override="WatchdogSec=20\n")
 
     assert me.show("watchdog.service", "ActiveState") == "active"
@@ -35,7 +35,7 @@ def test_a_daemon_that_is_killed_is_there_again(me):
 
 
 def test_a_daemon_that_hangs_is_replaced(me):
-    """The loop stands still: systemd misses its word and starts another."""
+    """The loop hangs: systemd misses its report and starts another."""
     first = me.start_daemon(override="WatchdogSec=20\nTimeoutAbortSec=5\n").daemon_pid
 
     os.kill(first, signal.SIGSTOP)
@@ -45,7 +45,7 @@ def test_a_daemon_that_hangs_is_replaced(me):
 
 
 def test_the_daemon_goes_on_while_the_kernel_keeps_all_groups_locked(me, record_property):
-    """No look waits for the lock; systemd hears of the turns, and the status tells of the fault."""
+    """No sample waits for the lock; systemd gets its reports, and the status shows the fault."""
     me.start_daemon(override="WatchdogSec=20\n")
     me.until_watched(me.train("--seconds", "1200"))
     first = me.daemon_pid()
@@ -57,7 +57,7 @@ def test_the_daemon_goes_on_while_the_kernel_keeps_all_groups_locked(me, record_
         held_at_first = locked()
         said = until(fault, "the fault is shown")
         before = me.status()["daemon"]["samples"]
-        for _ in range(25):  # longer than systemd waits for a word
+        for _ in range(25):  # longer than systemd waits for a report
             time.sleep(1)
             samples = me.status()["daemon"]["samples"] - before
         held_to_the_end = locked()
@@ -79,7 +79,7 @@ def test_the_daemon_goes_on_while_the_kernel_keeps_all_groups_locked(me, record_
 
 
 def test_the_daemon_is_protected_as_its_unit_says(me, record_property):
-    """Less likely to be killed than any program of the user; memory locked as far as allowed."""
+    """The kernel kills the user's programs before it; memory is locked as far as allowed."""
     pid = me.start_daemon().daemon_pid
     record_property(
         "limits",
@@ -93,6 +93,6 @@ def test_the_daemon_is_protected_as_its_unit_says(me, record_property):
 
     assert int(Path(f"/proc/{pid}/oom_score_adj").read_text()) == 100
     assert me.show("watchdog.service", "OOMPolicy") == "continue"
-    # What systemd-oomd reads of a group before it ends it.
+    # The attribute that systemd-oomd reads before it kills a group.
     group = me.show("watchdog.service", "ControlGroup")
     assert os.getxattr(f"/sys/fs/cgroup{group}", "user.oomd_avoid") == b"1"

@@ -13,7 +13,7 @@ SLEEP_S = 30
 def test_a_machine_that_wakes_says_no_false_word_and_saves_what_goes_on_to_leak(
     me, record_property
 ):
-    """A gap is not a trend: nothing is decided for it, and the forecast begins anew."""
+    """A gap is not a trend: it causes no decision, and the forecast starts again."""
     me.start_daemon()
     first = me.daemon_pid()
     steady = me.train("--seconds", "1200", name="steady")
@@ -41,6 +41,6 @@ def test_a_machine_that_wakes_says_no_false_word_and_saves_what_goes_on_to_leak(
     saved = me.first("checkpoint")
     record_property("saved, s after it woke", round(saved - woke_unix_s, 1))
     assert woke_unix_s < saved < leaking.last_sign_unix_s()
-    # Of the one that did nothing but sleep there is no word.
+    # The steady training causes no decision.
     assert steady.ended() is None
     assert steady.pid not in {e.get("pid") for e in me.history("decision")}

@@ -1,4 +1,4 @@
-"""Trees of /sys made by hand: chips, zones, batteries and counters, as kernels show them."""
+"""Hand-made trees of /sys: chips, zones, batteries and counters, as kernels show them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pathlib import Path
 
 
 class DeviceTree:
-    """What stands for /sys."""
+    """A folder that replaces /sys."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder
         folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, path: str, *attributes: str, **values: object) -> Path:
-        """A folder with attributes, one value a file; `attributes` are `name=value` as well."""
+        """Write a folder of attributes, one value per file; `attributes` are `name=value` too."""
         folder = self.root / path
         folder.mkdir(parents=True, exist_ok=True)
         pairs = [each.split("=", 1) for each in attributes] + list(values.items())
@@ -23,11 +23,11 @@ class DeviceTree:
         return folder
 
     def hwmon(self, number: int, name: str, **values: object) -> Path:
-        """A chip."""
+        """Add a chip."""
         return self.write(f"class/hwmon/hwmon{number}", name=name, **values)
 
     def zone(self, number: int, kind: str, milli: object, *trips: tuple[str, object]) -> Path:
-        """A thermal zone with its trip points."""
+        """Add a thermal zone with its trip points."""
         folder = self.write(f"class/thermal/thermal_zone{number}", type=kind, temp=milli)
         for index, (what, where) in enumerate(trips):
             (folder / f"trip_point_{index}_type").write_text(f"{what}\n")
@@ -35,13 +35,13 @@ class DeviceTree:
         return folder
 
     def supply(self, name: str, **values: object) -> Path:
-        """A power supply: a battery or a plug."""
+        """Add a power supply: a battery or a plug."""
         return self.write(f"class/power_supply/{name}", **values)
 
     def throttled(
         self, cpu: int, package: int, core: int, *, of_package: int, of_core: int
     ) -> None:
-        """How often a CPU was slowed down."""
+        """Set how often a CPU was throttled."""
         self.write(
             f"devices/system/cpu/cpu{cpu}/topology", physical_package_id=package, core_id=core
         )

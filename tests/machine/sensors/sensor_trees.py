@@ -23,7 +23,7 @@ class Tree:
         self.shm = folder / "shm"
         self.machines: list[LinuxMachine] = []
         shutil.copytree(FIXTURES / "proc", self.proc)
-        # Links to absolute paths are refused in a source distribution: they are made here.
+        # A source distribution refuses links to absolute paths, so they are made here.
         for line in (FIXTURES / "proc_links.txt").read_text().splitlines():
             place, _, target = line.partition(" ")
             (self.proc / place).symlink_to(target)
@@ -31,7 +31,7 @@ class Tree:
         self.shm.mkdir()
 
     def machine(self, own_uid: int | None = None) -> LinuxMachine:
-        """The machine of this tree, closed with it. Nobody's Jupyter servers are asked."""
+        """The machine of this tree, closed with it. It asks no Jupyter servers."""
         machine = LinuxMachine(
             proc=str(self.proc),
             cgroup_root=str(self.groups),
@@ -55,20 +55,20 @@ class Tree:
         link.symlink_to(target)
 
     def rewrite(self, path: str, old: str, new: str) -> None:
-        """Replace text within a file below proc; it must be there."""
+        """Replace text within a file below proc; the text must exist."""
         text = (self.proc / path).read_bytes()
         assert old.encode() in text
         (self.proc / path).write_bytes(text.replace(old.encode(), new.encode()))
 
     def fault(self, pid: int) -> None:
-        """The process touches a page, and its stat says so: minflt, field 10."""
+        """The process touches a page, which its stat shows: minflt, field 10."""
         head, _, rest = (self.proc / f"{pid}/stat").read_text().rpartition(")")
         fields = rest.split(" ")
         fields[8] = str(int(fields[8]) + 1)
         self.write(f"{pid}/stat", f"{head}){' '.join(fields)}")
 
     def compute(self, pid: int, ticks: int) -> None:
-        """The process uses a processor: utime, field 14."""
+        """The process uses processor time: utime, field 14."""
         head, _, rest = (self.proc / f"{pid}/stat").read_text().rpartition(")")
         fields = rest.split(" ")
         fields[12] = str(int(fields[12]) + ticks)
@@ -87,7 +87,7 @@ class Tree:
         shutil.rmtree(self.proc / str(pid))
 
     def copy(self, source: int, pid: int, start: int) -> None:
-        """A new process like an old one."""
+        """Add a process like an existing one."""
         shutil.copytree(self.proc / str(source), self.proc / str(pid), symlinks=True)
         fields = (self.proc / f"{source}/stat").read_text()
         head, _, rest = fields.rpartition(")")
@@ -103,7 +103,7 @@ class Tree:
         self.write("self/mountinfo", V2_MOUNTS)
 
     def enter_group(self, pid: int, line: str) -> None:
-        """Move a process: its whole /proc/PID/cgroup."""
+        """Move a process: replace its whole /proc/PID/cgroup."""
         self.write(f"{pid}/cgroup", f"{line}\n")
 
 

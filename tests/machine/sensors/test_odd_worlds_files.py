@@ -1,4 +1,4 @@
-"""Entries of /proc that vanish, refuse, fail or end in mid-read: one process at most, one look."""
+"""Entries of /proc that vanish, refuse, fail or end in mid-read: they cost at most one process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from watchdog_app.base.linux.files import KeptFile, read_bytes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="errors of Linux")
 
-# Reading address 0 of any process is refused by the kernel with EIO: the real error.
+# The kernel refuses to read address 0 of any process with EIO, a real error.
 _EIO = "/proc/self/mem"
 
 
@@ -24,7 +24,7 @@ def watched(machine, now: float) -> set[int]:
 
 
 def test_the_errors_of_the_kernel_are_told_apart(tmp_path):
-    """Gone, denied, or neither; and an input error is neither."""
+    """Gone, denied or unsupported; an I/O error is unsupported."""
     with pytest.raises(Gone):
         read_bytes(str(tmp_path / "none"))
     with pytest.raises(Unsupported):
@@ -36,7 +36,7 @@ def test_the_errors_of_the_kernel_are_told_apart(tmp_path):
 @pytest.mark.parametrize("name", ["stat", "statm", "cmdline", "cgroup", "status", "exe"])
 @pytest.mark.parametrize("what", ["vanishes", "fails", "is cut", "is a folder"])
 def test_no_file_of_one_process_takes_another_with_it(tree, name, what):
-    """Before the first look and between two: all others are read as if nothing had been."""
+    """Before the first sample and between two: all other processes are read as usual."""
     machine = tree.machine(own_uid=0)
     everyone = watched(machine, 0.0)
     victim, others = max(everyone), everyone - {max(everyone)}
@@ -60,7 +60,7 @@ def test_no_file_of_one_process_takes_another_with_it(tree, name, what):
 
 
 def test_a_process_that_ends_between_listing_and_reading_is_left_out(tree):
-    """Its folder is there and everything in it is gone: no fault, no guess."""
+    """Its folder exists without files: no fault, no guess."""
     machine = tree.machine(own_uid=0)
     everyone = watched(machine, 0.0)
     victim = max(everyone)
@@ -77,7 +77,7 @@ def test_a_process_that_ends_between_listing_and_reading_is_left_out(tree):
 
 @pytest.mark.skipif(os.getuid() != 0, reason="takes two users")
 def test_files_that_refuse_are_denied_and_not_gone(tmp_path):
-    """What may not be read is there: nobody is declared dead for it."""
+    """An unreadable process exists: it must not count as ended."""
     secret = tmp_path / "stat"
     secret.write_text("1 (x) S")
     secret.chmod(0)
@@ -101,7 +101,7 @@ def test_files_that_refuse_are_denied_and_not_gone(tmp_path):
 
 
 def test_newcomers_by_the_hundred_are_all_found_within_some_looks(tree):
-    """One look spends little on them: the others come with the next, and none is forgotten."""
+    """One sample reads only some of them; the others follow in the next ones."""
     machine = tree.machine(own_uid=0)
     before = watched(machine, 0.0)
     model = max(before)
@@ -121,7 +121,7 @@ def test_newcomers_by_the_hundred_are_all_found_within_some_looks(tree):
     ("set_s", "moves_s"), [(0.0, 0.0), (1.5, 0.0), (3600.0, 3600.0), (-9e6, -9e6)]
 )
 def test_when_a_task_began_is_told_by_the_clock_as_it_is_now(tree, set_s, moves_s):
-    """A machine that boots without the time learns it later; a correction moves nothing."""
+    """A machine may boot without the time; a later correction must not move the start."""
     uptime_s = float((tree.proc / "uptime").read_text().split()[0])
     machine = tree.machine(own_uid=0)
     first = machine.sample(0.0, 1.8e9).infos

@@ -1,4 +1,4 @@
-"""Limits and groups that are changed by hand while nothing else happens."""
+"""Limits and groups that the user changes while nothing else happens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SEEN_S = 5.0
 def test_a_limit_set_by_hand_is_seen_within_five_seconds(
     tmp_path: Path, version: int, name: str, place: str, interval_s: float
 ):
-    """Also of a group that had none, and of one above; whatever the interval of the samples."""
+    """Also a group without a limit before, and a parent group; for any sampling interval."""
     task = tmp_path / "user" / "task"
     task.mkdir(parents=True)
     for folder in (task, task.parent):
@@ -67,7 +67,7 @@ def test_a_limit_set_by_hand_is_seen_within_five_seconds(
 
 
 def test_a_limit_is_read_at_once_where_somebody_asks(tmp_path: Path):
-    """As is done of whoever grows, before it is blamed."""
+    """The engine does so for a growing task before it blames it."""
     (tmp_path / "memory.usage_in_bytes").write_text("1000\n")
     (tmp_path / "memory.stat").write_text("inactive_file 0\nactive_file 0\n")
     limit = tmp_path / "memory.limit_in_bytes"
@@ -84,7 +84,7 @@ def test_a_limit_is_read_at_once_where_somebody_asks(tmp_path: Path):
 
 
 def grown(tree: Tree) -> LinuxMachine:
-    """Watched for a minute: nobody is young any more."""
+    """A machine watched for a minute: every process is old."""
     machine = tree.machine()
     machine.sample(0.0, NOW_UNIX_S)
     machine.sample(60.0, NOW_UNIX_S + 60)
@@ -92,7 +92,7 @@ def grown(tree: Tree) -> LinuxMachine:
 
 
 def test_a_process_moved_to_another_group_is_seen_by_the_next_sample(tree: Tree):
-    """Within two seconds, since no two samples are further apart."""
+    """Within two seconds, the longest interval between samples."""
     machine = grown(tree)
 
     tree.enter_group(420, "4:memory:/batch")
@@ -104,7 +104,7 @@ def test_a_process_moved_to_another_group_is_seen_by_the_next_sample(tree: Tree)
 
 @pytest.mark.parametrize(("busy", "seen_s"), [(True, 15.0), (False, 65.0)])
 def test_a_limit_that_a_program_sets_itself_is_seen(tree: Tree, busy: bool, seen_s: float):
-    """Soon of one that does anything; a program that stands still has set none."""
+    """Soon for a busy program; an idle program has set none."""
     machine = grown(tree)
     before = {info.rlimit_as_bytes for info in machine.sample(62.0, NOW_UNIX_S + 62).infos.values()}
     assert GIB not in before

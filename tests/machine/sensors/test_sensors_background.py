@@ -1,4 +1,4 @@
-"""What has to wait for another process is read beside the loop, which waits for nobody."""
+"""Reads that can block run in threads, so that the loop never waits."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ DEADLINE_S = 60.0
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    """What a read waits for that the kernel holds up."""
+    """The event for which a blocked read waits."""
     event = threading.Event()
     yield event
     event.set()
 
 
 def held(gate: threading.Event, answer: str = "late") -> Callable[[], str]:
-    """A read that comes when the gate is open."""
+    """A read that ends when the gate opens."""
 
     def job() -> str:
         gate.wait()
@@ -48,14 +48,14 @@ def held(gate: threading.Event, answer: str = "late") -> Callable[[], str]:
 
 
 def test_who_does_not_hurry_gets_every_answer_at_once():
-    """Without a patience: doctor, offline commands."""
+    """Without a patience, as doctor and offline commands use it."""
     background = Background()
 
     assert [0, 1, 2] == [background.ask(Question(n, "all"), lambda n=n: n) for n in range(3)]
 
 
 def test_an_answer_that_is_late_is_given_when_it_is_asked_for_again(gate):
-    """Once; it is read anew after that."""
+    """The answer is given once; after that it is read again."""
     background = Background(PATIENCE_S)
     question = Question(1, "all")
     first = background.ask(question, held(gate))
@@ -70,7 +70,7 @@ def test_an_answer_that_is_late_is_given_when_it_is_asked_for_again(gate):
 
 
 def test_one_that_is_held_up_holds_up_no_other(gate):
-    """Up to three of them; whom the fourth holds up comes when one of them goes on."""
+    """Up to three of them; with a fourth, other reads wait until one of them ends."""
     background = Background(PATIENCE_S)
     for pid in range(3):
         background.ask(Question(pid, "all"), held(gate))
@@ -86,11 +86,11 @@ def test_one_that_is_held_up_holds_up_no_other(gate):
 
 
 def test_a_look_waits_for_all_of_them_together_no_longer_than_it_may(gate):
-    """Then it asks and does not wait, until the next look."""
+    """After that it asks without waiting, until the next sample."""
     background = Background(10.0)
     background.end_sample()
 
-    background.ask(Question(1, "all"), held(gate))  # takes the time of this look
+    background.ask(Question(1, "all"), held(gate))  # uses up the time of this sample
 
     assert background.is_exhausted
     assert background.ask(Question(2, "all"), held(gate)) is None
@@ -99,7 +99,7 @@ def test_a_look_waits_for_all_of_them_together_no_longer_than_it_may(gate):
 
 
 def test_what_fails_fails_for_who_asked():
-    """As if it had been read in place."""
+    """The caller gets the exception of the read."""
 
     def fail() -> str:
         raise Gone("process 1 has ended")
@@ -109,7 +109,7 @@ def test_what_fails_fails_for_who_asked():
 
 
 def test_answers_about_those_who_have_ended_are_not_kept(gate):
-    """However many come and go while the kernel holds us up."""
+    """This holds however many processes come and go while the kernel blocks."""
     background = Background(PATIENCE_S)
     for pid in range(100):
         background.ask(Question(pid, "all"), held(gate))
@@ -124,7 +124,7 @@ def test_answers_about_those_who_have_ended_are_not_kept(gate):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts the threads in /proc")
 def test_no_thread_stays_when_nothing_is_left_to_read(gate):
-    """They end by themselves."""
+    """The threads end on their own."""
     before = len(os.listdir("/proc/self/task"))
     background = Background(PATIENCE_S)
     for pid in range(3):
@@ -136,7 +136,7 @@ def test_no_thread_stays_when_nothing_is_left_to_read(gate):
 
 
 class Held(Describer):
-    """Describes processes; of one, the command line cannot be read until a gate is open."""
+    """A describer that cannot read one process's command line until a gate opens."""
 
     def __init__(self, tree: Tree, pid: int, gate: threading.Event) -> None:
         locator = Layout(())
@@ -145,7 +145,7 @@ class Held(Describer):
         self.reads = 0
 
     def describe(self, pid: int, stat: Stat, uid: int, *, waits: bool = True) -> Description:
-        """As it does when the kernel makes it wait."""
+        """Wait as if the kernel blocked the read."""
         if waits and pid == self._pid:
             self.reads += 1
             self._gate.wait()
@@ -153,14 +153,14 @@ class Held(Describer):
 
 
 class Sampler:
-    """Looks at a captured machine, at times of their own."""
+    """Samples a captured machine at given times."""
 
     def __init__(self, tree: Tree, pid: int, gate: threading.Event) -> None:
         self.describer = Held(tree, pid, gate)
         self.table = ProcessTable(str(tree.proc), self.describer, os.getuid(), 1, PATIENCE_S)
 
     def at(self, now_mono_s: float) -> dict[int, ProcessInfo]:
-        """Who is watched, by pid."""
+        """The watched processes by pid."""
         self.table.update(now_mono_s, NOW_UNIX_S)
         self.table.sample(now_mono_s, NOW_UNIX_S, swap_in_use=False)
         return {key.pid: info for key, info in self.table.infos.items()}
@@ -168,14 +168,14 @@ class Sampler:
 
 @pytest.fixture
 def sampler(tree: Tree, gate: threading.Event) -> Iterator[Sampler]:
-    """Process 431 is a script of which the command line cannot be read."""
+    """Process 431 is a script whose command line cannot be read."""
     found = Sampler(tree, 431, gate)
     yield found
     found.table.close()
 
 
 def test_a_look_goes_on_without_who_cannot_be_read(sampler):
-    """The others are there at the next look at the latest; it is not asked twice."""
+    """The others appear by the next sample; the blocked one is read only once."""
     rest = {410, 420, 421, 432, 433, 440, 450, 471}
 
     until(lambda: rest == set(sampler.at(0.0)))
@@ -183,7 +183,7 @@ def test_a_look_goes_on_without_who_cannot_be_read(sampler):
 
 
 def test_who_could_not_be_read_is_described_as_soon_as_that_comes(sampler, gate):
-    """As if it had been read in place."""
+    """The description equals that of a direct read."""
     sampler.at(0.0)
     gate.set()
 
@@ -194,7 +194,7 @@ def test_who_could_not_be_read_is_described_as_soon_as_that_comes(sampler, gate)
 
 
 def test_nobody_grows_unseen_for_longer_than_two_seconds(sampler, gate):
-    """Then it is watched without a name, and gets that when it can be read."""
+    """After that it is watched without a name, and is named once it can be read."""
     sampler.at(0.0)
     soon = sampler.at(1.0)
     nameless = sampler.at(3.0)[431]
@@ -208,7 +208,7 @@ def test_nobody_grows_unseen_for_longer_than_two_seconds(sampler, gate):
 
 
 def test_who_ends_before_it_could_be_read_is_forgotten(sampler, gate, tree):
-    """Also one that was watched without a name by then."""
+    """Also a process that was already watched without a name."""
     sampler.at(0.0)
     sampler.at(3.0)
     shutil.rmtree(tree.proc / "431")
@@ -220,8 +220,8 @@ def test_who_ends_before_it_could_be_read_is_forgotten(sampler, gate, tree):
     assert 431 not in sampler.at(12.0)
 
 
-# Copies the page tables of 100 MB again and again, under the lock of its memory map (dup_mmap), on
-# a processor that it hardly gets. Private: of what is shared no page table is copied.
+# Copies the page tables of 100 MB repeatedly, under the lock of its memory map (dup_mmap), with
+# hardly any processor time. Private memory, because page tables of shared memory are not copied.
 FORKS = """
 import mmap, os, sys
 held = mmap.mmap(-1, 100 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -242,7 +242,7 @@ BUSY = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True:
 
 
 class CommandLine:
-    """Reads the command line of a process all the time, and tells when the kernel holds that up."""
+    """Reads a process's command line repeatedly, and knows when the kernel blocks the read."""
 
     def __init__(self, pid: int) -> None:
         self.reads = 0
@@ -266,7 +266,10 @@ class CommandLine:
 
 @pytest.fixture
 def starved() -> Iterator[tuple[int, list[subprocess.Popen[bytes]]]]:
-    """A process that keeps the lock of its memory map for want of a processor, and who has that."""
+    """
+    A process that holds the lock of its memory map without processor time, and the processes that
+    use it up.
+    """
     if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2:
         pytest.skip("takes Linux and two processors: one of them is kept from a process")
     ours = os.sched_getaffinity(0)
@@ -291,14 +294,14 @@ def starved() -> Iterator[tuple[int, list[subprocess.Popen[bytes]]]]:
 
 
 def test_a_real_process_that_keeps_its_lock_holds_up_nobody(starved):
-    """Who asks for its command line goes on while the kernel holds up who reads it in place."""
+    """A direct read of its command line blocks; the background read does not block its caller."""
     pid, busy = starved
     reader = CommandLine(pid)
     background = Background(PATIENCE_S)
     question = Question(pid, "words")
 
     def asked_meanwhile() -> bool:
-        """Asked, and gone on with, within one read that the kernel holds up."""
+        """A whole background read within one blocked direct read."""
         if not reader.held_up:
             return False
         reads = reader.reads

@@ -1,4 +1,4 @@
-"""Batteries and plugs, of trees as drivers show them."""
+"""Batteries and plugs, from trees as drivers show them."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def reader(tree):
 
 
 def test_a_desktop_has_neither(reader):
-    """No folder at all: nothing says whether it is plugged in."""
+    """There is no folder, and it is unknown whether it is plugged in."""
     assert ((), None) == reader.read(0.0)
 
 
 def test_a_battery_by_energy(tree, reader):
-    """Micro watt hours to joules; the percent is finer than the rounded one."""
+    """Micro watt hours become joules; the percent is finer than the driver's rounded one."""
     tree.supply("BAT0", **BY_ENERGY)
     tree.supply("AC", type="Mains", online=0)
 
@@ -65,7 +65,7 @@ def test_a_battery_by_energy(tree, reader):
 
 
 def test_a_battery_by_charge(tree, reader):
-    """Times the design voltage, which does not sag under load."""
+    """The design voltage counts, because it does not sag under load."""
     tree.supply("BAT1", **BY_CHARGE)
 
     ((battery,), on_mains) = reader.read(0.0)
@@ -73,11 +73,11 @@ def test_a_battery_by_charge(tree, reader):
     assert pytest.approx(3.0 * 10.0 * 3600.0) == battery.energy_j
     assert pytest.approx(5.0 * 10.0 * 3600.0) == battery.full_j
     assert (pytest.approx(60.0), 22.0) == (battery.percent, battery.power_w)
-    assert on_mains is False  # nothing else could drain it
+    assert on_mains is False  # only a missing plug could drain it
 
 
 def test_a_battery_that_knows_only_its_percent(tree, reader):
-    """Many tablets."""
+    """Many tablets have such a battery."""
     tree.supply("axp20x-battery", type="Battery", status="Discharging", capacity=37)
 
     ((battery,), _) = reader.read(0.0)
@@ -105,14 +105,14 @@ def test_the_battery_of_a_mouse_is_none_of_the_machine(tree, reader):
         ("Discharging", 1, True),  # the supply is too weak
         ("Charging", 1, False),
         ("Full", 1, False),
-        ("Not charging", 1, False),  # held at 80 % to live longer
+        ("Not charging", 1, False),  # held at 80 % for a longer life
         ("Unknown", 1, False),
         ("Unknown", 0, True),
         ("Full", 0, False),
     ],
 )
 def test_which_states_drain(tree, reader, status, plugged, expected):
-    """Only what empties it counts."""
+    """Only a real drain counts."""
     tree.supply("BAT0", **{**BY_ENERGY, "status": status})
     tree.supply("AC", type="Mains", online=plugged)
 
@@ -127,7 +127,7 @@ def test_which_states_drain(tree, reader, status, plugged, expected):
 def test_a_battery_from_which_nothing_flows_is_not_drained_while_plugged_in(
     tree, reader, flow, plugged, expected
 ):
-    """A dead one in a laptop on mains says Discharging at 0 % for years."""
+    """A dead battery in a laptop on mains says Discharging at 0 % for years."""
     known = BY_ENERGY if flow == "power_now" else BY_CHARGE
     tree.supply("BAT0", **{**known, flow: 0, "capacity": 0})
     tree.supply("AC", type="Mains", online=plugged)
@@ -145,7 +145,7 @@ def test_any_plug_that_is_in_counts(tree, reader):
 
 
 def test_two_batteries_are_two(tree, reader):
-    """One rests while the other is drained; their order is that of their numbers."""
+    """One rests while the other drains; they are ordered by number."""
     tree.supply("BAT10", **{**BY_CHARGE, "status": "Unknown"})
     tree.supply("BAT2", **BY_ENERGY)
     tree.supply("AC", type="Mains", online=1)
@@ -173,7 +173,7 @@ def test_a_bay_without_a_battery_is_none(tree, reader):
     ],
 )
 def test_nonsense_of_energy_leaves_the_percent(tree, reader, broken):
-    """And never a negative charge."""
+    """The charge is never negative."""
     tree.supply("BAT0", **{**BY_ENERGY, **broken})
 
     ((battery,), _) = reader.read(0.0)
@@ -190,7 +190,7 @@ def test_a_battery_whose_level_nobody_knows_is_left_out(tree, reader, percent):
 
 
 def test_more_than_full_is_full(tree, reader):
-    """A new battery holds a little more than it was sold for."""
+    """A new battery holds a little more than its nominal charge."""
     tree.supply("BAT0", **{**BY_ENERGY, "energy_now": 51_000_000})
 
     ((battery,), _) = reader.read(0.0)
@@ -200,14 +200,14 @@ def test_more_than_full_is_full(tree, reader):
 
 @pytest.mark.parametrize(("power", "expected"), [(-12_000_000, 12.0), (0, None), (10**13, None)])
 def test_what_is_drawn_has_no_sign(tree, reader, power, expected):
-    """Some drivers count it as negative; 0 while it is drained is not known."""
+    """Some drivers report it as negative; 0 during a drain means unknown."""
     tree.supply("BAT0", **{**BY_ENERGY, "power_now": power})
 
     assert expected == reader.read(0.0)[0][0].power_w
 
 
 def test_between_two_looks_the_last_figure_stands(tree, reader):
-    """Ten seconds: batteries change no faster, and asking costs milliseconds."""
+    """It is read every ten seconds: batteries change slowly, and a read costs milliseconds."""
     tree.supply("BAT0", **BY_ENERGY)
     reader.read(0.0)
     tree.supply("BAT0", energy_now=24_000_000)
@@ -217,7 +217,7 @@ def test_between_two_looks_the_last_figure_stands(tree, reader):
 
 
 def test_this_machine_agrees_with_psutil():
-    """Where it has a battery."""
+    """It needs a machine with a battery."""
     truth = psutil.sensors_battery()
     if truth is None:
         pytest.skip("this machine has no battery")

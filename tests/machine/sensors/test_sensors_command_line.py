@@ -1,4 +1,4 @@
-"""What a Python process runs, by its command line."""
+"""The program of a Python process, from its command line."""
 
 from __future__ import annotations
 
@@ -71,21 +71,21 @@ UUID = "0f21e5a4-86a8-4d52-9c1c-7a0a3ce1b111"
         ("python /venv/bin/marimo edit flow.py", TaskKind.NOTEBOOK, "flow.py"),
         ("python -m marimo edit", TaskKind.SERVER, "marimo"),
         ("python /venv/bin/papermill in.ipynb out.ipynb", TaskKind.SCRIPT, "papermill"),
-        # Scripts that bear the names of known programs are scripts all the same.
+        # Scripts with the names of known programs are still scripts.
         ("python trace.py", TaskKind.SCRIPT, "trace.py"),
         ("python notebook.py lab", TaskKind.SCRIPT, "notebook.py"),
         ("python server.py", TaskKind.SCRIPT, "server.py"),
         ("python .py", TaskKind.SCRIPT, ".py"),
         ("python '-rf .py'", TaskKind.PYTHON, "python"),
         ("python 'a\nb.py'", TaskKind.SCRIPT, "a\nb.py"),
-        # -f means something else to most programs.
+        # -f has another meaning in most programs.
         ("python train.py -f config.json", TaskKind.SCRIPT, "train.py"),
         ("python -m train -f=settings.json", TaskKind.MODULE, "train"),
         ("python -c 'kernel' -f x.json", TaskKind.PYTHON, "python -c kernel"),
     ],
 )
 def test_process_is_named_as_its_user_knows_it(command: str, kind: TaskKind, name: str):
-    """Kind and name come from what the interpreter was told to run."""
+    """Kind and name come from the interpreter's arguments."""
     program = identify(shlex.split(command), "/usr/bin/python3.11")
 
     assert (kind, name) == (program.kind, program.name)
@@ -146,7 +146,7 @@ def test_kernel_is_known_by_its_connection_file(
 
 @pytest.mark.parametrize("command", ["python -m ipykernel_launcher", "python /b/ipython kernel"])
 def test_kernel_without_a_connection_file_is_a_kernel(command: str):
-    """It makes the file itself; its name is not on the command line."""
+    """It creates the file itself; the name is not on the command line."""
     program = identify(command.split())
 
     assert (TaskKind.KERNEL, None) == (program.kind, program.connection_file)
@@ -167,7 +167,7 @@ def test_kernel_without_a_connection_file_is_a_kernel(command: str):
     ],
 )
 def test_watchdog_itself_is_never_a_task(command: str):
-    """Whatever runs watchdog is marked as our own."""
+    """Every command that runs watchdog is marked as own."""
     assert identify(command.split()).own
 
 
@@ -185,7 +185,7 @@ def test_watchdog_itself_is_never_a_task(command: str):
     ],
 )
 def test_programs_with_similar_names_are_watched(command: str):
-    """A user's own script called watchdog, the demonstration's training."""
+    """A user's script called watchdog, and the demo's training."""
     assert not identify(command.split()).own
 
 
@@ -218,12 +218,12 @@ def test_interpreters_are_known_by_file_name(path: str, *, expected: bool):
 
 @pytest.mark.parametrize("argv", [["\\xff" * 65_536], ["python", "-m", "m" * 65_536]])
 def test_a_title_of_any_length_is_a_name_that_can_be_shown(argv: list[str]):
-    """A process writes what it likes over its command line."""
+    """A process can write anything over its command line."""
     assert 270 == len(identify(truncate_argv(argv), "/usr/bin/python3.11").name)
 
 
 def test_names_of_files_are_whole_however_long():
-    """As long as a file's name can be, with the folder of a program that is one."""
+    """Up to the longest file name, with the folder of a program that is a folder."""
     name, folder = "s" * 252 + ".py", "f" * 255
 
     assert name == identify(["python", f"/p/{name}"]).name
@@ -231,7 +231,7 @@ def test_names_of_files_are_whole_however_long():
 
 
 def test_of_a_command_line_is_kept_what_is_of_use():
-    """Ordinary ones are kept whole; a path that was cut is none that a file can have."""
+    """Ordinary command lines stay complete; a truncated path is longer than any real one."""
     ordinary = ("python", "train.py", "/data/" + "x" * 4000, *("--option",) * 200)
 
     found = truncate_argv(["python", "/" + "x" * 65_536, *("y" * 1000,) * 65])

@@ -1,4 +1,4 @@
-"""Who began, and who is asked when whether it has become Python."""
+"""New processes, and when a process is checked for having become Python."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def machine():
 
 
 def samples_until_seen(machine: LinuxMachine, pid: int, begun_mono_s: float) -> float:
-    """Seconds of the daemon's clock until a process is watched, at the slowest interval."""
+    """Seconds of the daemon's clock until a process is watched, at the longest interval."""
     now, end = begun_mono_s, time.monotonic() + WAIT_S
     while time.monotonic() < end:
         now += LONGEST_S
@@ -54,7 +54,7 @@ def wait_for_python(pid: int) -> None:
 
 
 def test_a_python_that_begins_is_watched_within_four_seconds(machine: LinuxMachine):
-    """Without a list of all processes."""
+    """It works without a list of all processes."""
     now = time.monotonic()
     machine._processes._discovery._listed_mono_s = now + 1000.0
     with subprocess.Popen([sys.executable, "-c", IDLE]) as process:
@@ -69,7 +69,7 @@ def test_a_python_that_begins_is_watched_within_four_seconds(machine: LinuxMachi
 def test_a_shell_that_becomes_python_is_watched_within_four_seconds(
     machine: LinuxMachine, tmp_path: Path, young_s: float
 ):
-    """What prepares for some seconds and becomes Python by exec."""
+    """A shell that prepares for some seconds and then execs Python."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     now = time.monotonic()
@@ -90,7 +90,7 @@ def test_a_shell_that_becomes_python_is_watched_within_four_seconds(
 def test_an_old_shell_that_becomes_python_is_watched_when_it_starts_a_thread(
     machine: LinuxMachine, tmp_path: Path
 ):
-    """Also where so many processes are there that its turn would come in minutes."""
+    """Even with so many processes that its regular check would come minutes later."""
     program = tmp_path / "late.py"
     program.write_text("import signal, threading\nthreading.Thread(target=signal.pause).start()\n")
     gate = tmp_path / "gate"
@@ -101,7 +101,7 @@ def test_an_old_shell_that_becomes_python_is_watched_when_it_starts_a_thread(
         try:
             now = time.monotonic()
             machine.sample(now, time.time())
-            # As if it had been there for an hour: never young, and not due for long.
+            # As if it had existed for an hour: never young, and not due for long.
             discovery._young.clear()
             del discovery._known[:]
             discovery._listed_mono_s = now + 1000.0
@@ -118,7 +118,7 @@ def test_an_old_shell_that_becomes_python_is_watched_when_it_starts_a_thread(
 
 
 def test_a_thread_of_a_watched_process_is_not_asked():
-    """Its process is: what a program starts to work tells that it may have become Python."""
+    """Its process is checked instead: a new thread suggests that it may have become Python."""
     begun, over = threading.Event(), threading.Event()
 
     def run() -> None:
@@ -138,7 +138,7 @@ def test_a_thread_of_a_watched_process_is_not_asked():
             discovery.scan(31.0)
             assert expected is (os.getpid() in discovery.new_pids)
             assert thread.native_id not in discovery.new_pids
-            assert os.getpid() not in discovery._young  # its memory map may be read
+            assert os.getpid() not in discovery._young  # checking it would read its memory map
         finally:
             over.set()
             thread.join()
@@ -147,7 +147,7 @@ def test_a_thread_of_a_watched_process_is_not_asked():
 
 
 def test_a_pid_that_was_given_out_before_its_process_is_there_is_asked_again(monkeypatch):
-    """Once, at the next look: most of such pids have ended."""
+    """It is asked once more, at the next sample, because most of such pids have ended."""
     asked: list[str] = []
     there, real = False, module.read_or_empty
 
@@ -181,7 +181,7 @@ def test_a_pid_that_was_given_out_before_its_process_is_there_is_asked_again(mon
 
 
 def test_a_pid_file_of_another_kernel_is_not_believed(tmp_path: Path):
-    """lxcfs lays its own over /proc/loadavg: the pids in it are those of another machine."""
+    """lxcfs mounts its own file over /proc/loadavg, with the pids of another namespace."""
     program = (
         "import ctypes, sys\n"
         "libc = ctypes.CDLL(None, use_errno=True)\n"
@@ -205,9 +205,9 @@ def test_a_pid_file_of_another_kernel_is_not_believed(tmp_path: Path):
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root becomes somebody else")
 def test_a_program_that_becomes_ours_after_it_began_as_roots_is_not_given_up():
-    """sudo, cron: whoever may not be asked yet is asked again."""
+    """sudo, cron: a process that may not be read yet is checked again."""
     program = (
-        "import os, pwd, resource, sys, time\n"  # while they may be read
+        "import os, pwd, resource, sys, time\n"  # imported while they are still readable
         "from watchdog_app.machine.sensors.machine import LinuxMachine\n"
         "os.setgid(65534); os.setgroups([]); os.setuid(65534)\n"
         "machine = LinuxMachine()\n"
@@ -221,7 +221,7 @@ def test_a_program_that_becomes_ours_after_it_began_as_roots_is_not_given_up():
         "    time.sleep(0.5)\n"
         "print(seen)\n"
     )
-    # The interpreter of these tests may be root's alone; a program is known by its name.
+    # Only root may read the interpreter of these tests; a program's name identifies it.
     folder = tempfile.mkdtemp()
     os.chmod(folder, 0o755)
     interpreter = shutil.copy("/bin/sleep", f"{folder}/python3")
@@ -250,7 +250,7 @@ def processes(folder: Path, pids: range) -> None:
 
 
 def test_another_proc_is_listed_at_each_look(tmp_path: Path):
-    """Of its pids nothing else tells."""
+    """Nothing else reports its new pids."""
     elsewhere = Discovery(str(tmp_path))
     processes(tmp_path, range(5, 8))
 
@@ -263,7 +263,7 @@ def test_another_proc_is_listed_at_each_look(tmp_path: Path):
 
 
 def test_a_process_is_asked_often_while_young_and_in_turn_later(tmp_path: Path):
-    """Everyone within 20 s, wherever that is not too many."""
+    """Every process within about 20 s, unless there are too many."""
     processes(tmp_path, range(5, 305))
     discovery = Discovery(str(tmp_path))
     asked: dict[int, list[float]] = {}
@@ -280,11 +280,11 @@ def test_a_process_is_asked_often_while_young_and_in_turn_later(tmp_path: Path):
 
 
 def test_no_look_asks_more_than_some_of_thousands(tmp_path: Path):
-    """5,000 processes asked in one go would delay the sample; all get their turn."""
+    """5,000 processes at once would delay the sample; each gets its turn."""
     processes(tmp_path, range(1000, 4000))
     discovery = Discovery(str(tmp_path))
     discovery.scan(0.0)
-    discovery.scan(20.0)  # nobody is young any more
+    discovery.scan(20.0)  # every process is old now
 
     asked = [discovery.scan(22.0 + LONGEST_S * turn).recheck for turn in range(60)]
 
@@ -300,5 +300,5 @@ def test_no_look_asks_more_than_some_of_thousands(tmp_path: Path):
     ],
 )
 def test_a_kernel_thread_is_told_by_its_flags(line: bytes, thread: bool):
-    """PF_KTHREAD; in a container process 2 is anybody."""
+    """PF_KTHREAD; in a container process 2 can be any program."""
     assert thread is Stat(line).is_kernel_thread

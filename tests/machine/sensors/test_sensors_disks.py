@@ -1,4 +1,4 @@
-"""Room for rescues, and disks that do not answer."""
+"""Free space for rescues, and disks that do not answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from watchdog_app.machine.sensors.devices import Disks
 
 
 def test_room_is_what_the_file_system_says(tmp_path):
-    """At the first look already; what is kept for root is not free."""
+    """Already in the first sample; root's reserve is not free."""
     disks = Disks()
     disks.watch([str(tmp_path)])
 
@@ -25,7 +25,7 @@ def test_room_is_what_the_file_system_says(tmp_path):
 
 
 def test_folder_that_does_not_exist_yet_stands_where_its_parent_stands(tmp_path):
-    """The agent makes it at the first save."""
+    """The agent creates it at the first save."""
     disks = Disks()
     path = str(tmp_path / "a" / "b")
     disks.watch([path])
@@ -37,7 +37,7 @@ def test_folder_that_does_not_exist_yet_stands_where_its_parent_stands(tmp_path)
 
 
 def _until_heard(disks: Disks, now_mono_s: float) -> tuple[Gauge, ...]:
-    """What is read once the thread has answered."""
+    """The reading after the thread has answered."""
     time.sleep(0.05)
     return disks.read(now_mono_s)
 
@@ -69,7 +69,7 @@ def test_folder_that_cannot_be_read_is_a_fault_until_it_can():
 
 
 def test_fault_of_a_folder_ends_with_its_watch():
-    """Nobody cares any more."""
+    """Its state does not matter any more."""
 
     def ask(path: str) -> Gauge:
         raise OSError(5, "Input/output error")
@@ -85,7 +85,7 @@ def test_fault_of_a_folder_ends_with_its_watch():
 
 
 def test_disk_that_does_not_answer_stalls_no_tick():
-    """A fault after some seconds; only the first look waits, for a tenth of a second."""
+    """It is a fault after some seconds; only the first sample waits, for a tenth of a second."""
     hold = threading.Event()
 
     def ask(path: str) -> Gauge:
@@ -104,14 +104,14 @@ def test_disk_that_does_not_answer_stalls_no_tick():
     disks.close()
 
     assert {()} == set(found)
-    assert elapsed_s < 5.0  # of the twenty that the disk takes
+    assert elapsed_s < 5.0  # the disk takes twenty
     assert "does not answer" in fault.message
     assert ["/net"] == [disk.subject for disk in after]
     assert {} == disks.faults
 
 
 def test_many_new_folders_on_a_slow_disk_hold_up_one_look_once():
-    """The wait for first answers is one for all, not one for each."""
+    """All folders share one wait for their first answers."""
     answered: list[str] = []
 
     def ask(path: str) -> Gauge:
@@ -131,7 +131,6 @@ def test_many_new_folders_on_a_slow_disk_hold_up_one_look_once():
 
 
 def test_no_disks_no_thread():
-    """Nothing to ask, nothing running."""
     before = len(os.listdir("/proc/self/task"))
 
     assert () == Disks().read(0.0)

@@ -1,4 +1,4 @@
-"""Memory groups: where they are, what they hold."""
+"""Memory groups: their folders and their figures."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ V2 = b"31 23 0:28 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdel
     ],
 )
 def test_mounts_that_can_limit_memory(data, expected):
-    """v1 only with the memory controller; half lines are nothing."""
+    """v1 only with the memory controller; incomplete lines are ignored."""
     found = parse_mountinfo(data)
     assert expected == [(each.version, each.mount_point, each.root) for each in found]
 
@@ -62,7 +62,7 @@ def test_mounts_that_can_limit_memory(data, expected):
     ],
 )
 def test_groups_of_a_process(data, expected):
-    """By controller; a path may hold colons."""
+    """By controller; a path may contain colons."""
     assert expected == parse_membership(data)
 
 
@@ -72,14 +72,14 @@ def test_groups_of_a_process(data, expected):
         ("/", "/", "/m"),
         ("/", "/a/b", "/m/a/b"),
         ("/", "/a (deleted)", "/m/a"),
-        # A container without a namespace of its own: the mount shows its group as the root.
+        # A container without a cgroup namespace: the mount shows its group as the root.
         ("/docker/ab", "/docker/ab", "/m"),
         ("/docker/ab", "/docker/ab/child", "/m/child"),
         ("/docker/ab", "/docker/abc", None),
         ("/docker/ab", "/", None),
-        # A process outside of our namespace.
+        # A process outside of this namespace.
         ("/", "/../other", None),
-        # A mount that shows more than our namespace: its root is an ancestor of the process.
+        # A mount that shows more than this namespace: its root is an ancestor of the process.
         ("/../..", "/", "/m"),
         ("/../..", "/a", "/m"),
         ("/../..", "/../sibling", "/m"),
@@ -87,7 +87,7 @@ def test_groups_of_a_process(data, expected):
     ],
 )
 def test_folder_of_a_group(root, path, expected):
-    """Never a folder of which it is not certain that it holds the process."""
+    """A folder that may not contain the process is never returned."""
     assert expected == group_folder(Hierarchy(1, "/m", root), path)
 
 
@@ -105,7 +105,7 @@ def test_folder_of_a_group(root, path, expected):
     ],
 )
 def test_no_limit_has_many_spellings(data, expected):
-    """`max`, and v1's largest number on every page size."""
+    """`max`, and v1's largest number for every page size."""
     assert expected == parse_limit(data)
 
 
@@ -118,7 +118,7 @@ def test_flat_files_are_read_by_whole_labels():
 
 
 def test_captured_v1_group_and_its_parent(tree):
-    """Usage without the page cache, limits, swap; each group once; the unlimited root left out."""
+    """Usage without page cache, limits, swap; each group once; the unlimited root left out."""
     locator = Layout.discover(V1, str(tree.groups))
     leaf = f"{tree.groups}/memory/jupyter/train"
     reader = GroupSensor(locator)
@@ -162,7 +162,7 @@ def test_captured_v2_group(tree):
 
 
 def test_limits_of_swap_alone_are_read(tree):
-    """They say how much the groups below can swap out."""
+    """They bound how much the groups below can swap out."""
     tree.use_v2()
     app, scope = f"{tree.groups}/{os.path.dirname(SCOPE)}", f"{tree.groups}/{SCOPE}"
     tree.groups.joinpath(os.path.dirname(SCOPE), "memory.swap.max").write_text(f"{GIB}\n")
@@ -186,7 +186,8 @@ def test_limits_of_swap_alone_are_read(tree):
         (7 * GIB, b"some avg10=99.00 avg60=0 avg300=0 total=1\nfull avg10=81.50 total=1\n", 81.5),
         (7 * GIB, None, None),  # a kernel without PSI
         (7 * GIB, b"", None),
-        (6 * GIB, b"some avg10=99.00 total=1\nfull avg10=81.50 total=1\n", None),  # far from it
+        # far below memory.high
+        (6 * GIB, b"some avg10=99.00 total=1\nfull avg10=81.50 total=1\n", None),
     ],
 )
 def test_pressure_of_a_group_is_read_near_its_memory_high(tree, used, pressure, expected):
@@ -206,7 +207,7 @@ def test_pressure_of_a_group_is_read_near_its_memory_high(tree, used, pressure, 
 
 
 def test_group_that_is_removed_is_left_out(tree):
-    """Without an error, and the others are still read."""
+    """There is no error, and the others are still read."""
     locator = Layout.discover(V1, str(tree.groups))
     reader = GroupSensor(locator)
     leaf = f"{tree.groups}/memory/jupyter/train"
@@ -238,12 +239,12 @@ def test_group_without_swap_accounting_has_unknown_swap(tree):
         (b"4:memory:/jupyter/train\n0::/\n", "memory/jupyter/train"),
         (b"4:memory:/gone\n0::/\n", None),
         (b"4:memory:/\n", "memory"),
-        (b"0::/\n", None),  # the unified tree here has no memory controller
+        (b"0::/\n", None),  # this unified tree has no memory controller
         (b"", None),
     ],
 )
 def test_group_of_a_process_is_found_in_a_hybrid_layout(tree, membership, expected):
-    """The memory controller sits in v1 although cgroup2 is mounted too."""
+    """The memory controller is in v1 although cgroup2 is mounted too."""
     mounts = V1 + b"41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
     locator = Layout.discover(mounts, str(tree.groups))
 
@@ -253,14 +254,14 @@ def test_group_of_a_process_is_found_in_a_hybrid_layout(tree, membership, expect
 
 
 def test_layout_is_told_without_mountinfo(tree):
-    """By the folders themselves."""
+    """The folders themselves show it."""
     assert [1] == [found.version for found in Layout.discover(b"", str(tree.groups)).hierarchies]
     tree.use_v2()
     assert [2] == [found.version for found in Layout.discover(b"", str(tree.groups)).hierarchies]
 
 
 def test_ancestors_end_at_the_mount(tree):
-    """Nearest first; a folder elsewhere has none."""
+    """Nearest first; a folder outside the mount has none."""
     locator = Layout.discover(V1, str(tree.groups))
 
     chain = locator.ancestors(f"{tree.groups}/memory/jupyter/train")
@@ -271,7 +272,7 @@ def test_ancestors_end_at_the_mount(tree):
 
 @pytest.mark.cgroup
 def test_real_group_fills_as_its_process_does():
-    """64 MiB written by a process of the group are 64 MiB of it that cannot be given back."""
+    """64 MiB that a process of the group writes are 64 MiB of unreclaimable memory."""
     try:
         group = create(f"watchdog-test-{os.getpid()}", 256 << 20)
     except ActionError as error:
@@ -303,7 +304,7 @@ def test_real_group_fills_as_its_process_does():
 
 
 def test_reading_groups_again_costs_no_descriptors(tree):
-    """Files stay open once, and close at the end."""
+    """Each file is opened once, and closed at the end."""
     before = len(os.listdir("/proc/self/fd"))
     reader = GroupSensor(Layout.discover(V1, str(tree.groups)))
     leaf = f"{tree.groups}/memory/jupyter/train"

@@ -1,4 +1,4 @@
-"""Cards, heat and power at one look that waits for nobody."""
+"""Cards, temperatures and power in one sample that never blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from watchdog_app.core.model.machine import Fault
 from watchdog_app.machine.sensors.devices import HardwareWatch
 from watchdog_app.machine.sensors.portable import hardware
 
-# As psutil names them.
+# The field names of psutil.
 Sbattery = namedtuple("sbattery", "percent secsleft power_plugged")
 
 
@@ -30,7 +30,7 @@ def tree(tmp_path):
 
 @pytest.fixture
 def watch_of():
-    """Makes watches that are closed at the end."""
+    """Make watches that the fixture closes."""
     made = []
 
     def make(*arguments, **options):
@@ -44,12 +44,12 @@ def watch_of():
 
 
 def threads():
-    """Those of ours."""
+    """The number of this process's threads."""
     return len(os.listdir("/proc/self/task"))
 
 
 class Device:
-    """A device whose answers are made here; it hangs when told to."""
+    """A device whose answers the test sets; it hangs on request."""
 
     def __init__(self):
         self.answers = threading.Event()
@@ -79,7 +79,7 @@ class CardReading:
 
 
 class Cards:
-    """Where the cards are read."""
+    """A source of card readings."""
 
     def __init__(self, *readings):
         self.readings = list(readings)
@@ -95,7 +95,7 @@ class Cards:
 
 
 def test_all_that_a_laptop_shows_is_in_one_look(tree, watch_of):
-    """Heat, battery, plug and counts."""
+    """Temperatures, battery, plug and counters."""
     tree.hwmon(0, "coretemp", **LAPTOP_CPU)
     tree.supply("BAT0", type="Battery", status="Discharging", capacity=60)
     tree.supply("AC", type="Mains", online=0)
@@ -111,7 +111,7 @@ def test_all_that_a_laptop_shows_is_in_one_look(tree, watch_of):
 
 
 def test_a_machine_without_any_of_it_has_no_thread_and_no_fault(tree, watch_of):
-    """A virtual machine. Cooling devices are no sensors."""
+    """A virtual machine. Cooling devices are not sensors."""
     tree.write("class/thermal/cooling_device0", type="Processor")
     watch = watch_of(str(tree.root))
     before = threads()
@@ -122,7 +122,7 @@ def test_a_machine_without_any_of_it_has_no_thread_and_no_fault(tree, watch_of):
 
 
 def test_sensors_that_appear_are_found(tree, watch_of):
-    """A driver that was loaded later: within a minute."""
+    """A driver that is loaded later is found within a minute."""
     watch = watch_of(str(tree.root))
     before = watch.read(0.0)
     tree.hwmon(0, "coretemp", **LAPTOP_CPU)
@@ -133,19 +133,19 @@ def test_sensors_that_appear_are_found(tree, watch_of):
 
 
 def test_sensors_are_asked_every_two_seconds(watch_of):
-    """At ten looks a second as well; between them the last answer stands."""
+    """Also at ten samples a second; the last answer stays valid in between."""
     device = Device()
     watch = watch_of(reader=device)
     for tick in range(50):
         watch.read(tick / 10)
         until(lambda: len(device.asked) == device.answered)
-        time.sleep(0.005)  # from the answer to the queue
+        time.sleep(0.005)  # the time from the answer to the queue
 
     assert [0.0, 2.0, 4.0] == device.asked
 
 
 def test_a_device_that_hangs_delays_nobody_and_is_said(watch_of):
-    """And it is read again as soon as it answers."""
+    """It is read again as soon as it answers."""
     device = Device()
     watch = watch_of(reader=device, first_wait_s=0.01)
     device.answers.clear()
@@ -164,7 +164,7 @@ def test_a_device_that_hangs_delays_nobody_and_is_said(watch_of):
 
 
 def test_a_device_that_stops_answering_leaves_no_stale_figures(watch_of):
-    """Heat of a quarter of a minute ago is no heat."""
+    """A temperature of a quarter of a minute ago is not valid."""
     device = Device()
     watch = watch_of(reader=device)
     assert watch.read(0.0).cpu_throttle_events
@@ -179,7 +179,7 @@ def test_a_device_that_stops_answering_leaves_no_stale_figures(watch_of):
 
 
 def test_a_reader_that_fails_is_a_fault_until_it_works(watch_of):
-    """Whatever a driver shows, the loop goes on."""
+    """The loop continues whatever a driver shows."""
     device = Device()
     device.error = ValueError("what is this")
     watch = watch_of(reader=device)
@@ -193,7 +193,7 @@ def test_a_reader_that_fails_is_a_fault_until_it_works(watch_of):
 
 
 def test_closing_ends_the_thread_and_closes_the_cards():
-    """Without waiting for a device that hangs."""
+    """A device that hangs does not delay the close."""
     before = threads()
     device, cards = Device(), Cards(CardReading())
     watch = HardwareWatch(reader=device, gpu=cards, first_wait_s=20.0)
@@ -206,7 +206,7 @@ def test_closing_ends_the_thread_and_closes_the_cards():
 
 
 def test_cards_are_read_closely_for_as_long_as_somebody_asks(watch_of, tree):
-    """Whoever is on them: in a container the driver does not say."""
+    """This does not depend on the processes: in a container the driver does not list them."""
     cards = Cards(CardReading())
     watch = watch_of(str(tree.root), gpu=cards)
 
@@ -247,7 +247,7 @@ def test_cards_stand_beside_heat(tree, watch_of):
 
 
 def test_psutil_is_asked_where_there_is_no_sys():
-    """On any machine: what it does not know has no answer."""
+    """It works on any machine; unknown values have no answer."""
     assert isinstance(hardware(), Hardware)
 
 
@@ -260,7 +260,7 @@ def test_psutil_is_asked_where_there_is_no_sys():
     ],
 )
 def test_no_battery_is_none(monkeypatch, answer, expected):
-    """A desktop, or a driver that says 255."""
+    """A desktop, or a driver that reports 255."""
     monkeypatch.setattr(psutil, "sensors_battery", lambda: answer, raising=False)
 
     assert expected == hardware()

@@ -39,7 +39,7 @@ def _reader(tree) -> HostReader:
     ],
 )
 def test_meminfo_lines_without_a_number_are_left_out(data, expected):
-    """Half a file gives what is in it."""
+    """An incomplete file gives the values it has."""
     assert expected == parse_meminfo(data)
 
 
@@ -54,12 +54,12 @@ def test_meminfo_lines_without_a_number_are_left_out(data, expected):
     ],
 )
 def test_half_a_pressure_file_is_no_pressure(data):
-    """Never zeros that were not measured."""
+    """Zeros that were not measured must not appear."""
     assert parse_pressure(data) is None
 
 
 def test_pressure_is_in_percent_and_seconds():
-    """The totals are microseconds in the file."""
+    """The totals in the file are microseconds."""
     found = parse_pressure(
         b"some avg10=1.50 avg60=0.00 avg300=0.00 total=2500000\n"
         b"full avg10=0.25 avg60=0.00 avg300=0.00 total=500000\n"
@@ -83,7 +83,7 @@ def test_zfs_cache_that_can_be_given_back(data, expected):
 
 
 def test_captured_machine(tree):
-    """The captured files give the machine they were taken from."""
+    """The captured files give the captured machine."""
     values = parse_meminfo((FIXTURES / "proc/meminfo").read_bytes())
 
     host = _reader(tree).read()
@@ -95,7 +95,7 @@ def test_captured_machine(tree):
 
 
 def test_swap_traffic_is_read_while_there_is_swap(tree):
-    """In bytes, and each time anew."""
+    """In bytes, and read again each time."""
     tree.rewrite("meminfo", "SwapTotal:             0 kB", "SwapTotal:       1000000 kB")
     tree.rewrite("meminfo", "SwapFree:              0 kB", "SwapFree:         400000 kB")
     tree.write("vmstat", "nr_free 1\npswpin 10\npswpout 20\n")
@@ -111,7 +111,7 @@ def test_swap_traffic_is_read_while_there_is_swap(tree):
 
 
 def test_kernel_without_pressure_is_said_with_a_remedy_and_watched_on(tree):
-    """The fault stays in force; the rest is still read."""
+    """The fault stays; the rest is still read."""
     (tree.proc / "pressure/memory").unlink()
     reader = _reader(tree)
 
@@ -135,7 +135,7 @@ def test_missing_shared_memory_is_said_and_watched_on(tree):
 
 
 def test_machine_without_meminfo_is_an_error(tree):
-    """There is nothing to watch by."""
+    """Without it there is no memory to watch."""
     tree.write("meminfo", "MemTotal: 0 kB\n")
 
     with pytest.raises(SensorError, match="MemTotal"):
@@ -143,7 +143,7 @@ def test_machine_without_meminfo_is_an_error(tree):
 
 
 def test_zfs_cache_counts_as_available(tree):
-    """But never more than the machine has."""
+    """It never exceeds the machine's memory."""
     tree.write("meminfo", "MemTotal: 1000 kB\nMemAvailable: 100 kB\n")
     tree.write("spl/kstat/zfs/arcstats", "name type data\nsize 4 512000\nc_min 4 102400\n")
 
@@ -152,7 +152,7 @@ def test_zfs_cache_counts_as_available(tree):
 
 @pytest.mark.skipif(shutil.which("free") is None, reason="needs free: apt-get install procps")
 def test_real_readings_agree_with_free():
-    """This machine, as procps sees it, within what changes meanwhile."""
+    """procps reads this machine too; the values may differ by what changes in between."""
     words = subprocess.run(
         ["free", "-b"], capture_output=True, text=True, check=True, env={"LC_ALL": "C"}
     ).stdout.split()
@@ -165,7 +165,7 @@ def test_real_readings_agree_with_free():
 
 
 def test_real_shared_memory_agrees_with_the_file_system():
-    """A file of 4 MiB in /dev/shm is 4 MiB more."""
+    """A file of 4 MiB in /dev/shm adds 4 MiB."""
     reader = HostReader("/proc", "/dev/shm")
     before = reader.read().shm_used_bytes
     path = f"/dev/shm/watchdog-test-{os.getpid()}"
@@ -187,13 +187,13 @@ SWAPS = b"""Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority
 
 
 def test_swap_on_zram_is_told_from_swap_on_disks():
-    """By the device's name; a line that was cut is left out."""
+    """The device's name decides; an incomplete line is ignored."""
     assert {"zram0": (8388604 * 1024, 4194304 * 1024)} == parse_zram_swap(SWAPS)
     assert {} == parse_zram_swap(b"")
 
 
 def test_what_zram_takes_of_ram_is_read(tree, tmp_path):
-    """Where the device does not tell, its data counts as if it could not be compressed."""
+    """If the device does not report it, its data count as incompressible."""
     tree.rewrite("meminfo", "SwapTotal:             0 kB", "SwapTotal:       9388604 kB")
     tree.write("swaps", SWAPS.decode())
     folder = tmp_path / "sys/block/zram0"
@@ -212,7 +212,7 @@ def test_what_zram_takes_of_ram_is_read(tree, tmp_path):
 
 
 def test_a_machine_without_zram_is_not_asked_for_it_again(tree):
-    """The list of swap is read anew when there is more or less of it."""
+    """The list of swaps is read again when its total changes."""
     tree.rewrite("meminfo", "SwapTotal:             0 kB", "SwapTotal:       1000000 kB")
     tree.write("swaps", "Filename Type Size Used Priority\n/dev/sda2 partition 1000000 0 -2\n")
     reader = _reader(tree)

@@ -1,4 +1,4 @@
-"""Jupyter servers: what they say, how they are asked, and that they never hold us up."""
+"""Jupyter servers: their answers, the requests to them, and that they never block."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SESSIONS = [
 
 
 class StubServer:
-    """Answers each request with bytes of the test's choice, and keeps the requests."""
+    """Answers each request with the test's bytes, and records the requests."""
 
     def __init__(self, answer: bytes, *, pause_s: float = 0.0) -> None:
         self.answer = answer
@@ -53,11 +53,11 @@ class StubServer:
             self.connections.append(connection)
             try:
                 self.requests.append(connection.recv(65536))
-                if not self.pause_s:  # else it never answers
+                if not self.pause_s:  # otherwise it never answers
                     connection.sendall(self.answer)
                     connection.shutdown(socket.SHUT_RDWR)
             except OSError:
-                continue  # the other side has left
+                continue  # the client has disconnected
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread, which close alone does not
@@ -68,13 +68,13 @@ class StubServer:
 
 
 def http(body: object, status: str = "200 OK") -> bytes:
-    """A whole answer."""
+    """A complete answer."""
     return f"HTTP/1.0 {status}\r\nContent-Type: application/json\r\n\r\n{json.dumps(body)}".encode()
 
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Callable[..., tuple[StubServer, str]]]:
-    """Starts a stub and writes its description; gives both."""
+    """Start a stub and write its description; returns both."""
     started = []
 
     def start(answer: bytes, *, pause_s: float = 0.0, **fields: object):
@@ -99,7 +99,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., tuple[StubServer, str]]]:
 
 @pytest.mark.parametrize("name", ["jpserver-410.json", "nbserver-77.json"])
 def test_captured_descriptions_are_read(name: str):
-    """Of jupyter_server 2 and of the classic notebook; the token never shows."""
+    """From jupyter_server 2 and the classic notebook; the token never shows."""
     info = parse_server_info((FIXTURES / "jupyter_runtime" / name).read_bytes())
 
     assert "/home/user" == info.root_dir
@@ -110,7 +110,7 @@ def test_captured_descriptions_are_read(name: str):
     "data", [b"", b"[]", b"{}", b'{"url": 3}', b"\xff", b'{"token": "x"}', b"[" * 60_000]
 )
 def test_what_is_no_description_is_none(data: bytes):
-    """Half written or somebody else's."""
+    """It may be incomplete or belong to another program."""
     assert parse_server_info(data) is None
 
 
@@ -152,27 +152,27 @@ def test_what_is_no_description_is_none(data: bytes):
     ],
 )
 def test_sessions_by_kernel(entries, expected):
-    """Entries that make no sense are left out."""
+    """Invalid entries are ignored."""
     assert expected == parse_sessions(json.dumps(entries).encode(), "/r")
 
 
 @pytest.mark.parametrize("path", ["", "a\0.ipynb", "x" * 5000, 3, None])
 def test_path_that_no_file_can_have_names_nothing(path: object):
-    """A server that is broken, or hostile."""
+    """The server may be broken or hostile."""
     data = json.dumps([{"path": path, "kernel": KERNEL}]).encode()
 
     assert {} == parse_sessions(data, "/home/user")
 
 
 def test_halves_of_characters_can_be_written_down():
-    """JSON can hold what UTF-8 has no bytes for."""
+    """JSON can hold lone surrogates, which UTF-8 cannot encode."""
     data = b'[{"path": "\\ud800.ipynb", "kernel": {"id": "k1"}}]'
 
     assert "/r/?.ipynb" == parse_sessions(data, "/r")["k1"][0].path
 
 
 def test_more_sessions_than_anybody_has_are_left_out():
-    """A server that is broken, or hostile: no kernel's documents cost more with each of them."""
+    """The server may be broken or hostile: the result stays bounded."""
     of_one = [{"path": f"{number}.ipynb", "kernel": KERNEL} for number in range(20_000)]
     of_many = [{"path": "a.ipynb", "kernel": {"id": f"k{number}"}} for number in range(20_000)]
 
@@ -189,7 +189,7 @@ def test_broken_answer_holds_no_sessions():
 
 
 def test_server_is_asked_with_its_token_and_not_as_activity(serve):
-    """So that a server which ends itself when idle still does."""
+    """Otherwise the request would keep an idle server from ending itself."""
     server, path = serve(http(SESSIONS), url="http://localhost:PORT/user/x/")
 
     found = request_sessions(path, 2.0)
@@ -201,7 +201,7 @@ def test_server_is_asked_with_its_token_and_not_as_activity(serve):
 
 
 def test_server_on_a_unix_socket_is_not_asked(serve):
-    """`jupyter server --sock`: a kernel has the name that it was started with."""
+    """`jupyter server --sock`: a kernel keeps the name that it started with."""
     server, path = serve(http(SESSIONS), url="http+unix://%2Ftmp%2Fs.sock/")
 
     with pytest.raises(Unsupported):
@@ -212,7 +212,7 @@ def test_server_on_a_unix_socket_is_not_asked(serve):
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "myhost.example", "203.0.113.9", "[::]"])
 def test_token_never_leaves_this_machine(serve, host: str):
-    """Whatever the description names, only this machine is asked."""
+    """Whatever host the description names, only this machine gets a request."""
     server, path = serve(http(SESSIONS), url=f"http://{host}:PORT/", hostname=host)
 
     request_sessions(path, 2.0)
@@ -254,7 +254,7 @@ def test_token_that_is_no_header_is_not_sent(serve, token: str):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can listen as somebody else")
 def test_token_is_not_sent_to_another_user_who_has_the_port_by_now(serve):
-    """The server was killed: its description stays, and its port is free for anyone."""
+    """The server was killed: its description remains, and its port is free for any user."""
     _, description = serve(http(SESSIONS))
     os.chown(description, 4242, -1)
     os.seteuid(65534)
@@ -274,7 +274,7 @@ def test_token_is_not_sent_to_another_user_who_has_the_port_by_now(serve):
 
 
 def test_silent_server_is_left_after_the_timeout(serve):
-    """All of it has one deadline."""
+    """One deadline covers the whole request."""
     _, path = serve(b"", pause_s=60.0)
 
     with pytest.raises(Unsupported, match="does not answer"):
@@ -304,7 +304,7 @@ def test_rename_is_seen_by_the_next_question(serve, tmp_path: Path):
     for tick in range(2, 30):
         servers.poll(kernels, tick / 10)
     asked = len(server.requests)
-    changed = until(lambda: servers.poll(kernels, 33.2))  # an answer may have taken its time
+    changed = until(lambda: servers.poll(kernels, 33.2))  # an answer may take some time
 
     assert "/home/user/sub/a.ipynb" == first[0].path
     assert (1, True) == (asked, changed)
@@ -314,7 +314,7 @@ def test_rename_is_seen_by_the_next_question(serve, tmp_path: Path):
 
 
 def test_hung_server_stalls_no_tick(serve, tmp_path: Path):
-    """A look returns at once, and does not pile up questions."""
+    """A sample returns at once, without a growing queue of requests."""
     server, _ = serve(b"", pause_s=60.0)
     servers = JupyterServers(lambda _: True)
     kernels = [_facts(tmp_path)]
@@ -323,13 +323,13 @@ def test_hung_server_stalls_no_tick(serve, tmp_path: Path):
     for tick in range(200):
         servers.poll(kernels, float(tick))
 
-    assert time.monotonic() - begun < 1.0  # two hundred looks; one alone would wait 2 s
+    assert time.monotonic() - begun < 1.0  # two hundred samples; a single wait would take 2 s
     until(lambda: len(server.requests) == 1)
     servers.close()
 
 
 def test_token_of_a_dead_server_is_not_used(serve, tmp_path: Path):
-    """Its port is free for anyone."""
+    """Its port is free for any user."""
     server, _ = serve(http(SESSIONS))
     servers = JupyterServers(lambda _: False)
     kernels = [_facts(tmp_path)]
@@ -343,7 +343,6 @@ def test_token_of_a_dead_server_is_not_used(serve, tmp_path: Path):
 
 
 def test_kernels_without_a_server_start_no_thread(tmp_path: Path):
-    """Nothing to ask, nothing running."""
     before = len(os.listdir("/proc/self/task"))
     servers = JupyterServers(lambda _: True)
 

@@ -1,4 +1,4 @@
-"""What the kernel log says of ends, in the words of many kernels."""
+"""The kernel log's lines about ended processes, in the wording of many kernels."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ HOST = [
     ),
     "oom_reaper: reaped process 4242 (python3), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB",
 ]
-# Linux 3.10 and 4.18, as the long-lived distributions have them.
+# Linux 3.10 and 4.18, as the long-term distributions have them.
 OLD_GROUP = [
     "Task in /slurm/job_7 killed as a result of limit of /slurm/job_7",
     "[ pid ]   uid  tgid total_vm      rss nr_ptes swapents oom_score_adj name",
@@ -66,7 +66,7 @@ OLD_GROUP = [
 
 
 def read(lines, namespace=FIRST, at=NOW):
-    """What a log of these lines says; a pipe in packet mode gives a record a read, as it does."""
+    """The events in a log of these lines; a pipe in packet mode gives one record per read."""
     reader, writer = os.pipe2(os.O_DIRECT | os.O_NONBLOCK)
     for number, line in enumerate(lines):
         os.write(writer, f"6,{number},{int(at * 1e6)},-;{line}\n SUBSYSTEM=x".encode())
@@ -90,7 +90,7 @@ def read(lines, namespace=FIRST, at=NOW):
 def test_a_kill_for_memory_is_understood_from_old_and_new_kernels(
     lines, constraint, group, largest
 ):
-    """Who, where the limit was, and who held how much."""
+    """The victim, the place of the limit, and the memory of each process."""
     words = read(lines)
 
     kill = [word for word in words if word.kind is KernelEvent.OOM_KILL]
@@ -172,19 +172,19 @@ def test_lines_about_an_end_are_understood(line, kind, pid, library):
         "audit: type=1326 comm=\"python\" sig=31",
         "EXT4-fs (sda1): mounted filesystem with ordered data mode",
         "Killed process 99999999999999999999",
-        # What a device calls itself is no word of the kernel's on a process.
+        # A device's name is not a statement of the kernel about a process.
         "usb 1-1: Product: Killed process 42 (python) total-vm:1kB",
         "EXT4-fs (oom_reaper: reaped process 42 (python)): mounted",
         "python: segfault",
     ],
 )  # fmt: skip
 def test_other_lines_say_nothing(line):
-    """Whatever else is in the log."""
+    """Other lines of the log are ignored."""
     assert () == read([line])
 
 
 def test_what_a_program_wrote_into_the_log_is_not_believed():
-    """Facility 1 is a program's: root may write there, and name whom it likes."""
+    """Facility 1 belongs to programs: root may write there, and name any process."""
     reader, writer = os.pipe2(os.O_DIRECT | os.O_NONBLOCK)
     os.write(writer, b"14,1,1000000000,-;Out of memory: Killed process 42 (python) total-vm:1kB")
     log = KernelEvents(f"/proc/self/fd/{reader}", namespace=FIRST)
@@ -196,12 +196,12 @@ def test_what_a_program_wrote_into_the_log_is_not_believed():
 
 
 def test_old_lines_are_no_witnesses():
-    """A kill of an hour ago is another's."""
+    """A kill of an hour ago belongs to another process."""
     assert () == read(NEW_GROUP, at=NOW - 3600)
 
 
 def test_pids_of_a_container_are_not_those_of_the_log():
-    """Within a pid namespace it counts as not readable."""
+    """Inside a pid namespace the log counts as unreadable."""
     assert () == read(NEW_GROUP, namespace=FIRST + 1)
     assert not KernelEvents("/dev/null", namespace=FIRST + 1).readable
 
@@ -240,5 +240,5 @@ def test_a_table_of_a_giant_machine_is_bounded():
     ],
 )
 def test_a_program_or_library_with_a_hostile_name_puts_no_crash_on_another(line):
-    """Both may be called anything; the kernel's own number is the one that counts."""
+    """Both can have any name; only the kernel's own pid counts."""
     assert 77 == parse(line, 1.0).pid

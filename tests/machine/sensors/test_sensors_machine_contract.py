@@ -1,4 +1,4 @@
-"""One contract for every machine: /proc and psutil must tell the same of this one."""
+"""One contract for every machine: /proc and psutil must report the same."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ child.wait()
 
 @pytest.fixture(params=["proc", "psutil"])
 def machine(request) -> Iterator[Machine]:
-    """This machine, read either way."""
+    """This machine, read in both ways."""
     found: Machine
     found = LinuxMachine() if request.param == "proc" else PortableMachine()
     yield found
@@ -40,7 +40,7 @@ def machine(request) -> Iterator[Machine]:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., subprocess.Popen]]:
-    """Starts Python processes that say when they are ready; ends them afterwards."""
+    """Start Python processes that report when they are ready; end them afterwards."""
     started = []
 
     def begin(*arguments: str, **options) -> subprocess.Popen:
@@ -74,7 +74,7 @@ def take_sample(machine: Machine, ticks: int = 1):
 
 
 def sample_with(machine: Machine, pid: int):
-    """The first look that knows this process: who it is may take a busy machine some looks."""
+    """The first sample with this process, which a busy machine may find only later."""
     end = time.monotonic() + 20
     while key_of(snapshot := take_sample(machine), pid) is None and time.monotonic() < end:
         time.sleep(0.05)
@@ -82,7 +82,7 @@ def sample_with(machine: Machine, pid: int):
 
 
 def tasks_of(snapshot, leader: int):
-    """The tasks in the session of a started process: the tests' own Pythons are above it."""
+    """The tasks in the session of a started process: the tests' own Pythons are outside it."""
     found = []
     for sample in snapshot.processes:
         with contextlib.suppress(ProcessLookupError):
@@ -97,7 +97,7 @@ def key_of(snapshot, pid: int) -> ProcessKey | None:
 
 
 def test_python_process_is_found_with_its_figures(machine, start):
-    """As psutil reads the same process at the same time."""
+    """psutil reads the same process at the same time."""
     process = start("-c", SLEEPER)
 
     snapshot = sample_with(machine, process.pid)
@@ -110,14 +110,14 @@ def test_python_process_is_found_with_its_figures(machine, start):
     assert truth.memory_info().vms == sample.vsize_bytes
     assert os.getpid() == sample.ppid
     assert sample.state in "RS"
-    # psutil reckons from the second in which the machine was started.
+    # psutil's start times have the second of the boot as their base.
     assert truth.create_time() == pytest.approx(info.started_unix_s, abs=1.5)
     assert (TaskKind.PYTHON, os.getuid()) == (info.kind, info.uid)
     assert os.path.realpath(sys.executable) == os.path.realpath(info.exe)
 
 
 def test_script_is_named_and_placed(machine, start, tmp_path):
-    """Relative to the folder it was started in."""
+    """Relative to the folder in which it was started."""
     (tmp_path / "train.py").write_text(SLEEPER)
     process = start("train.py", cwd=tmp_path)
 
@@ -129,7 +129,7 @@ def test_script_is_named_and_placed(machine, start, tmp_path):
 
 
 def test_process_that_ends_is_gone(machine, start):
-    """From the next look on, by its key too; also while it is a zombie."""
+    """From the next sample on, also by its key, and even as a zombie."""
     process = start("-c", SLEEPER)
     key = key_of(sample_with(machine, process.pid), process.pid)
     alive = machine.alive(key)
@@ -146,7 +146,7 @@ def test_process_that_ends_is_gone(machine, start):
 
 
 def test_key_of_another_start_is_not_alive(machine):
-    """A pid alone is no identity."""
+    """A pid alone is not an identity."""
     assert not machine.alive(ProcessKey(os.getpid(), 1))
     with pytest.raises(Gone):
         machine.read_process(ProcessKey(os.getpid(), 1))
@@ -166,7 +166,7 @@ def test_stopped_process_shows_it(machine, start):
 
 
 def test_child_below_a_shell_belongs_to_its_task(machine, start):
-    """Python, sh, Python: one task of two."""
+    """Python, sh, Python: one task with two members."""
     process = start("-c", PARENT)
     end = time.monotonic() + 10
     task = None
@@ -182,7 +182,7 @@ def test_child_below_a_shell_belongs_to_its_task(machine, start):
 
 
 def test_shell_that_execs_python_is_found(machine, start):
-    """Same pid, same start, another program."""
+    """Same pid, same start time, another program."""
     shell = subprocess.Popen(
         ["sh", "-c", f"read line; exec {sys.executable} -c 'import sys; sys.stdin.read()'"],
         stdin=subprocess.PIPE,
@@ -203,7 +203,7 @@ def test_shell_that_execs_python_is_found(machine, start):
 
 
 def test_watchdog_and_this_process_are_not_watched(machine, start, tmp_path):
-    """The installed command, by what it runs; a script with such a name in a home is watched."""
+    """The installed command is recognised by its program; a script with that name is watched."""
     for name in ("bin/watchdog", "watchdog.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(SLEEPER)
@@ -219,7 +219,7 @@ def test_watchdog_and_this_process_are_not_watched(machine, start, tmp_path):
 
 
 def test_host_agrees_with_psutil(machine):
-    """Within what changes between two readings."""
+    """The values may differ by what changes between two readings."""
     truth = psutil.virtual_memory()
 
     host = take_sample(machine).host
@@ -230,7 +230,7 @@ def test_host_agrees_with_psutil(machine):
 
 
 def test_disk_is_watched_as_asked(machine, tmp_path):
-    """And no longer."""
+    """It is dropped on request too."""
     machine.watch_disks([str(tmp_path)])
     watched = take_sample(machine).gauges
     machine.watch_disks([])
@@ -241,7 +241,7 @@ def test_disk_is_watched_as_asked(machine, tmp_path):
 
 
 def test_machine_is_chosen_by_platform():
-    """Linux by /proc, anything else by psutil."""
+    """Linux uses /proc, other systems use psutil."""
     linux, other = open_machine(platform="linux"), open_machine(platform="darwin")
 
     assert isinstance(linux, LinuxMachine)
@@ -251,7 +251,7 @@ def test_machine_is_chosen_by_platform():
 
 
 def test_hardware_is_in_the_snapshot(machine):
-    """What this machine does not have is empty, and no fault."""
+    """Missing hardware gives an empty result without a fault."""
     snapshot = take_sample(machine, ticks=2)
 
     assert all(0.0 < each.celsius < 127.0 for each in snapshot.hardware.temperatures)

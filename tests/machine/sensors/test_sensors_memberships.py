@@ -1,4 +1,4 @@
-"""Memory groups of processes are read beside the loop, which never waits for the kernel's lock."""
+"""Memory groups of processes are read in a thread, because the kernel's lock can block."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from watchdog_app.machine.sensors.machine import PATIENCE_S, LinuxMachine
 
 
 def machine_of(tree: Tree) -> LinuxMachine:
-    """As the daemon makes it: a look waits a moment, and no longer."""
+    """A machine as the daemon makes it: a sample waits only for a moment."""
     found = LinuxMachine(
         proc=str(tree.proc),
         cgroup_root=str(tree.groups),
@@ -32,7 +32,7 @@ def machine_of(tree: Tree) -> LinuxMachine:
 
 
 class Sampler:
-    """Looks at a machine, a second of its clock apart."""
+    """Samples a machine, a second of its clock apart."""
 
     def __init__(self, machine: LinuxMachine) -> None:
         self.machine, self.now = machine, 0.0
@@ -48,7 +48,7 @@ class Sampler:
 
 
 def block(tree: Tree, pid: int) -> Path:
-    """From now on a read of its groups waits, as for the kernel's lock."""
+    """From now on a read of its groups blocks, as on the kernel's lock."""
     path = tree.proc / str(pid) / "cgroup"
     path.unlink()
     os.mkfifo(path)
@@ -84,7 +84,7 @@ def test_a_read_that_blocks_holds_up_no_look_and_no_other_process(tree: Tree, fr
 def test_a_move_to_another_group_is_seen_by_the_look_a_second_later(
     tree: Tree, machine: LinuxMachine
 ):
-    """Of one that has long been watched, too."""
+    """This includes a process that has been watched for long."""
     machine.sample(60.0, NOW_UNIX_S + 60)
     tree.enter_group(431, "4:memory:/batch")
 
@@ -123,7 +123,7 @@ def test_one_thread_serves_all_looks(tmp_path: Path):
     assert before + 1 >= len(os.listdir("/proc/self/task"))
 
 
-# Whoever reads them may have to wait: for the kernel's cgroup_mutex, or for a lock of the process.
+# A read of these can block: on the kernel's cgroup_mutex, or on a lock of the process.
 BLOCKING = frozenset(("cgroup", "cmdline", "environ", "smaps_rollup"))
 READS = """
 import os, sys, threading, time
@@ -150,7 +150,7 @@ print(sorted(waited), sorted(asked))
 
 
 def test_no_sample_reads_in_its_own_thread_what_can_block(tree: Tree):
-    """Command lines, environments and groups of processes, whatever they are asked for."""
+    """Command lines, environments and groups of processes, for any purpose."""
     tree.copy(431, 500, 777)
     for pid in (431, 500):
         tree.write(f"{pid}/smaps_rollup", "0-f ---p [rollup]\nPrivate_Dirty: 4 kB\n")

@@ -1,4 +1,4 @@
-"""Which notebook a kernel serves, by all sources."""
+"""The notebook that a kernel serves, from all sources."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PYTHON = TaskKind.PYTHON
 @pytest.mark.parametrize(
     ("sessions", "session_name", "parents", "expected"),
     [
-        # The server knows best.
+        # The server's answer comes first.
         (
             [Session("/p/new.ipynb", NOTEBOOK)],
             "/p/old.ipynb",
@@ -34,7 +34,7 @@ PYTHON = TaskKind.PYTHON
         # Then the session's name, then the parent's command line, relative to its folder.
         ([], "/p/old.ipynb", ["x.ipynb"], (NOTEBOOK, "old.ipynb", "/p/old.ipynb")),
         ([], None, ["sub/x.ipynb"], (NOTEBOOK, "x.ipynb", "/cwd/sub/x.ipynb")),
-        # Nobody knows: the folder.
+        # Without a source: the folder.
         ([], None, [], (KERNEL, "kernel in cwd", None)),
         ([], "", [], (KERNEL, "kernel in cwd", None)),
         # One kernel, several documents.
@@ -66,12 +66,12 @@ def test_sources_are_heard_in_their_order(sessions, session_name, parents, expec
 
 
 def test_kernel_of_which_nothing_is_known_is_a_kernel():
-    """Not even its folder may be read."""
+    """Even its folder may not be readable."""
     assert "kernel" == name_kernel([], None, [], None).name
 
 
 def test_captured_connection_file_names_its_notebook():
-    """As jupyter_client 8 writes it."""
+    """In the format of jupyter_client 8."""
     path = next((FIXTURES / "jupyter_runtime").glob("kernel-*.json"))
 
     assert "/home/user/project/train.ipynb" == parse_connection_file(path.read_bytes())
@@ -92,7 +92,7 @@ def test_captured_connection_file_names_its_notebook():
     ],
 )
 def test_connection_file_without_a_name_is_none(data: bytes):
-    """Also when it is half written or somebody else's."""
+    """Also if it is incomplete or belongs to another program."""
     assert parse_connection_file(data) is None
 
 
@@ -112,7 +112,7 @@ def test_relative_paths_need_a_folder(path, cwd, expected):
 
 
 def test_a_long_path_is_kept_and_one_that_no_file_can_have_is_none():
-    """What a system takes as a path has 4096 bytes at most."""
+    """A system path has at most 4096 bytes."""
     long = "/" + "/".join(["d" * 254] * 16)
     assert 4080 == len(long)
 
@@ -123,7 +123,7 @@ def test_a_long_path_is_kept_and_one_that_no_file_can_have_is_none():
 
 
 def test_a_kernel_of_many_notebooks_has_a_name_that_can_be_shown():
-    """All of their paths stay known: each of them names the kernel."""
+    """All paths stay known, because each of them names the kernel."""
     sessions = [Session(f"/p/{number}-{'x' * 200}.ipynb", NOTEBOOK) for number in range(100)]
 
     found = name_kernel(sessions, None, [], None)
@@ -155,7 +155,7 @@ def _facts(
 
 
 def test_papermill_inside_a_notebook_is_not_that_notebook():
-    """The inner kernel inherits the outer one's environment; its parent's command line is right."""
+    """The inner kernel inherits the outer environment; its parent's command line is right."""
     found = _facts(
         "python -m ipykernel_launcher -f /tmp/x.json",
         {"JPY_SESSION_NAME": "/p/outer.ipynb", "JPY_PARENT_PID": "10"},
@@ -166,7 +166,7 @@ def test_papermill_inside_a_notebook_is_not_that_notebook():
 
 
 def test_kernel_that_a_notebook_starts_is_not_that_notebook():
-    """It inherits the notebook's name, in its environment and its connection file."""
+    """It inherits the notebook's name in its environment and its connection file."""
     environ = {"JPY_SESSION_NAME": "/p/outer.ipynb", "JPY_PARENT_PID": "10"}
     command = "python -m ipykernel_launcher -f /tmp/x.json"
 
@@ -192,12 +192,12 @@ def test_kernel_that_a_notebook_starts_is_not_that_notebook():
     ],
 )
 def test_kernel_behind_a_prompt_is_a_console(command, parent, expected):
-    """Its user sees no notebook but lines to type."""
+    """Its user sees a prompt instead of a notebook."""
     assert expected == _facts(command, {}, parent).console
 
 
 def test_fork_of_a_kernel_is_none():
-    """A DataLoader's worker in a notebook bears the kernel's command line."""
+    """A DataLoader's worker in a notebook has the kernel's command line."""
     argv = ["python", "-m", "ipykernel_launcher", "-f", "/t/kernel-1.json"]
     program = identify(argv)
 
@@ -209,7 +209,7 @@ def test_fork_of_a_kernel_is_none():
 
 
 def test_server_that_opened_a_notebook_does_not_name_its_kernels():
-    """`jupyter lab train.ipynb` serves others too."""
+    """`jupyter lab train.ipynb` serves other notebooks too."""
     found = _facts(
         "python -m ipykernel_launcher -f /tmp/x.json",
         {"JPY_SESSION_NAME": "/p/other.ipynb"},
@@ -220,7 +220,7 @@ def test_server_that_opened_a_notebook_does_not_name_its_kernels():
 
 
 def test_kernel_that_hides_behind_a_title_is_found():
-    """setproctitle writes over the command line; Jupyter's variables tell."""
+    """setproctitle overwrites the command line; Jupyter's variables identify it."""
     environ = {"JPY_PARENT_PID": "10", "JPY_SESSION_NAME": "/p/a.ipynb"}
 
     assert "/p/a.ipynb" == _facts("busy", environ, "python /b/jupyter-lab").session_name

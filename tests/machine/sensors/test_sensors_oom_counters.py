@@ -1,4 +1,4 @@
-"""What the kernel's counters say of one end: of its own group, of its own time."""
+"""The kernel's kill counters for one end: of its own group, in its own time span."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from watchdog_app.machine.sensors.exits import OomCounters
 
 
 class Kernel:
-    """A machine with one counter of its own and one for each group, as files on disk."""
+    """A machine with one counter, and one for each group, as files on disk."""
 
     def __init__(self, folder) -> None:
         self.folder = folder
@@ -55,7 +55,7 @@ def test_a_kill_since_it_was_seen_alive_is_counted(kernel, file):
 
 
 def test_a_kill_in_a_group_below_or_above_is_not_its_own(kernel):
-    """memory.events of v2 counts all groups below; the local one does not."""
+    """memory.events of v2 includes all groups below; memory.events.local does not."""
     group = kernel.group("a", 0, LOCAL)
     kernel.group("a", 0, V2)
     counts = kernel.counts()
@@ -69,7 +69,7 @@ def test_a_kill_in_a_group_below_or_above_is_not_its_own(kernel):
 
 
 def test_a_kill_from_before_it_was_last_seen_alive_is_not_its_end(kernel):
-    """It outlived that one."""
+    """The process was alive after that kill."""
     group = kernel.group("a", 0)
     counts = kernel.counts()
     counts.track([group], [])
@@ -77,13 +77,13 @@ def test_a_kill_from_before_it_was_last_seen_alive_is_not_its_end(kernel):
     kernel.host(1)
     counts.update()
 
-    later = time.monotonic() + 5.0  # a look that still shows it
+    later = time.monotonic() + 5.0  # a sample that still shows it
 
     assert (1, 1, 0) == counts.span(group, later)[:3]
 
 
 def test_one_kill_has_one_victim(kernel):
-    """Who ends next in the same group was not killed by the kernel."""
+    """The next process that ends in the group was not killed by the kernel."""
     group = kernel.group("a", 0)
     counts = kernel.counts()
     counts.track([group], [])
@@ -99,7 +99,7 @@ def test_one_kill_has_one_victim(kernel):
 
 
 def test_memory_oom_group_kills_several_at_once(kernel):
-    """Each of them is one of the count."""
+    """Each of them uses up one of the count."""
     group = kernel.group("a", 0, LOCAL)
     counts = kernel.counts()
     counts.track([group], [])
@@ -114,7 +114,7 @@ def test_memory_oom_group_kills_several_at_once(kernel):
 
 
 def test_what_was_counted_before_anybody_looked_is_not_known(kernel):
-    """The group is read for the first time after it was seen alive, and has kills already."""
+    """The first reading of the group comes after the process was seen alive, with kills already."""
     group = kernel.group("a", 4)
     counts = kernel.counts()
     alive = time.monotonic()
@@ -125,7 +125,7 @@ def test_what_was_counted_before_anybody_looked_is_not_known(kernel):
 
 @pytest.mark.parametrize("gone", ["group", "machine"])
 def test_a_counter_that_cannot_be_read_says_nothing(kernel, gone):
-    """Unknown is no number."""
+    """Unknown is not zero."""
     group = kernel.group("a", 0)
     counts = kernel.counts()
     counts.track([group], [])
@@ -140,7 +140,7 @@ def test_a_counter_that_cannot_be_read_says_nothing(kernel, gone):
 
 
 def test_the_time_that_is_covered_begins_with_the_reading_before(kernel):
-    """Not with the first reading ever, nor with the last look."""
+    """Neither with the first reading ever nor with the last sample."""
     counts = kernel.counts()
     first = time.monotonic()
     time.sleep(0.05)

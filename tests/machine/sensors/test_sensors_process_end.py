@@ -1,4 +1,4 @@
-"""The exit status of a process that somebody else started."""
+"""The exit status of a process with another parent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from watchdog_app.base.linux import process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pidfds are Linux's")
-# Linux keeps the status behind a pidfd since 6.15; before, nobody knows it after the reaping.
+# Linux 6.15 and later keep the status in a pidfd; earlier it is unknown after the reaping.
 _KEPT = tuple(int(part) for part in platform.release().split(".")[:2]) >= (6, 15)
 
 
@@ -24,7 +24,7 @@ def _start_time(pid: int) -> int:
 
 
 def test_status_is_known_when_the_parent_collects_it_in_between(tmp_path: Path) -> None:
-    """Between the question to the descriptor and the one to /proc, its parent may reap it."""
+    """Its parent may reap it between the read of the descriptor and that of /proc."""
     child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"])
     handle = process.open_pidfd(child.pid)
     assert handle is not None
@@ -36,7 +36,7 @@ def test_status_is_known_when_the_parent_collects_it_in_between(tmp_path: Path) 
     os.mkfifo(stat)
 
     def reap() -> None:
-        with stat.open("wb"):  # opens when somebody reads, and nothing is there any more
+        with stat.open("wb"):  # opens when the reader opens it, and then the file has no content
             child.wait()
 
     parent = threading.Thread(target=reap)
@@ -52,17 +52,17 @@ def test_status_is_known_when_the_parent_collects_it_in_between(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("letter", "flags", "ticks", "ending"),
     [
-        ("R", 0x40000C, 42, True),  # its memory is being given back
+        ("R", 0x40000C, 42, True),  # its memory is being freed
         ("D", 0x40000C, 42, True),
         ("R", 0x400000, 42, False),
-        ("Z", 0x40000C, 42, False),  # it has ended, and the entry says how
-        ("R", 0x40000C, 43, False),  # the pid is another's by now
+        ("Z", 0x40000C, 42, False),  # it has ended, and the entry has its status
+        ("R", 0x40000C, 43, False),  # the pid belongs to another process now
     ],
 )
 def test_a_process_on_its_way_out_is_known(
     tmp_path: Path, letter: str, flags: int, ticks: int, ending: bool
 ) -> None:
-    """By what the kernel has noted on it, from before its memory goes to its end."""
+    """The kernel's flags show it, from before its memory is freed to its end."""
     (tmp_path / "7").mkdir()
     stat = f"7 (a) Z (b) {letter} 1 7 7 0 -1 {flags} 0 0 0 0 1 1 0 0 20 0 1 0 42" + " 0" * 7
     (tmp_path / "7" / "stat").write_text(stat)

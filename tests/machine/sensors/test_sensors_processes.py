@@ -1,4 +1,4 @@
-"""Who is watched, on a captured machine that changes under our eyes."""
+"""The watched processes of a captured machine that changes between samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = os.sysconf("SC_PAGESIZE")
 
 
 def test_captured_machine_shows_its_python_processes(tree: Tree):
-    """Kind, name and paths as their user knows them; no shell, no kernel thread, no zombie."""
+    """Kind, name and paths as the user knows them; no shell, no kernel thread, no zombie."""
     with_names = {
         pid: (info.kind, info.name)
         for pid, info in by_pid(tree.machine().sample(0.0, NOW_UNIX_S)).items()
@@ -51,7 +51,7 @@ def test_all_that_is_known_of_a_kernel(tree: Tree):
 
 
 def test_script_is_resolved_by_its_folder_and_carries_its_limit(tree: Tree):
-    """The command line says `train.py`, the folder says where."""
+    """The command line says `train.py`; the folder completes it."""
     info = by_pid(tree.machine().sample(0.0, NOW_UNIX_S))[431]
 
     assert "/home/user/project/train.py" == info.script
@@ -59,7 +59,7 @@ def test_script_is_resolved_by_its_folder_and_carries_its_limit(tree: Tree):
 
 
 def test_ancestors_go_through_shells_but_not_through_terminals(tree: Tree):
-    """A notebook's `!python report.py` is the notebook's; a terminal's script is its own."""
+    """A notebook's `!python report.py` belongs to the notebook; a terminal's script is separate."""
     infos = by_pid(tree.machine().sample(0.0, NOW_UNIX_S))
 
     assert ProcessKey(420, 5200) == infos[471].ancestor
@@ -69,7 +69,7 @@ def test_ancestors_go_through_shells_but_not_through_terminals(tree: Tree):
 
 
 def test_figures_of_a_process(tree: Tree):
-    """Resident and shared bytes, state, processor time, no swap where the machine has none."""
+    """Resident and shared bytes, state, processor time; swap is 0 on a machine without swap."""
     samples = {s.key.pid: s for s in tree.machine().sample(0.0, NOW_UNIX_S).processes}
     shared_pages = int((tree.proc / "420/statm").read_text().split()[2])
 
@@ -79,7 +79,7 @@ def test_figures_of_a_process(tree: Tree):
 
 
 def test_swap_of_processes_is_read_once_the_machine_swaps(tree: Tree):
-    """VmSwap of status; unknown where the process has none."""
+    """VmSwap of status; unknown if the process has none."""
     tree.rewrite("meminfo", "SwapTotal:             0 kB", "SwapTotal:       1000000 kB")
     tree.rewrite("420/status", "VmSwap:\t       0 kB", "VmSwap:\t    2048 kB")
     tree.write("431/status", "Name:\tpython\n")
@@ -91,7 +91,7 @@ def test_swap_of_processes_is_read_once_the_machine_swaps(tree: Tree):
 
 
 def test_shared_memory_is_told_from_pages_of_files_whenever_shared_pages_have_moved(tree: Tree):
-    """RssShmem of status; that file is not read for nothing."""
+    """RssShmem of status, which is read only when the shared pages have changed."""
     machine = tree.machine()
 
     def shmem(pages: int, kib: int) -> int | None:
@@ -111,7 +111,7 @@ def test_shared_memory_is_told_from_pages_of_files_whenever_shared_pages_have_mo
 
 
 def test_a_process_whose_line_has_not_changed_is_not_read_further(tree: Tree):
-    """It did nothing: no fault, no tick, no page. What it did show when it does stands at once."""
+    """It was idle: no fault, no tick, no page. When it becomes active, its change shows at once."""
     machine = tree.machine()
     key = ProcessKey(420, 5200)
     before = {s.key: s for s in machine.sample(0.0, NOW_UNIX_S).processes}[key]
@@ -129,7 +129,7 @@ def test_a_process_whose_line_has_not_changed_is_not_read_further(tree: Tree):
 def test_process_that_ends_is_dropped_and_its_descriptors_with_it(
     tree: Tree, machine: LinuxMachine
 ):
-    """Gone between two ticks is normal: no error, no fault."""
+    """A process may end between two ticks: no error, no fault."""
     before = len(os.listdir("/proc/self/fd"))
     tree.remove(450)
 
@@ -142,14 +142,14 @@ def test_process_that_ends_is_dropped_and_its_descriptors_with_it(
 
 
 def test_process_that_begins_is_found_by_the_next_tick(tree: Tree, machine):
-    """And only it is read in full."""
+    """Only the new process is read in full."""
     tree.copy(450, 900, start=9000)
 
     assert ProcessKey(900, 9000) == by_pid(machine.sample(1.0, NOW_UNIX_S))[900].key
 
 
 def test_zombie_has_ended(tree: Tree, machine):
-    """Its memory is given back already; that its parent has not noticed changes nothing."""
+    """Its memory is already freed, although its parent has not reaped it."""
     tree.rewrite("450/stat", ") S 1", ") Z 1")
 
     assert 450 not in by_pid(machine.sample(1.0, NOW_UNIX_S))
@@ -157,7 +157,7 @@ def test_zombie_has_ended(tree: Tree, machine):
 
 
 def test_process_whose_first_thread_has_ended_lives(tree: Tree):
-    """It shows the letter of a zombie, and has other threads."""
+    """It has a zombie's state letter, but other threads."""
     machine = tree.machine()
     tree.rewrite("450/stat", ") S 1", ") Z 1")
     tree.rewrite("450/stat", " 0 20 0 1 0 ", " 0 20 0 3 0 ")
@@ -166,7 +166,7 @@ def test_process_whose_first_thread_has_ended_lives(tree: Tree):
 
 
 def test_pid_that_another_process_took_over_is_another_process(tree: Tree, machine):
-    """Same pid, other start: the old one is gone and the new one is read."""
+    """Same pid, other start time: the old process is gone and the new one is read."""
     tree.rewrite("450/stat", " 5500 ", " 7700 ")
     tree.write("450/cmdline", b"python\0/home/user/new.py\0")
 
@@ -181,7 +181,7 @@ def test_pid_that_another_process_took_over_is_another_process(tree: Tree, machi
 
 
 def test_shell_that_becomes_python_is_found(tree: Tree, machine):
-    """By exec, with the same pid and the same start: at once while it is young."""
+    """By exec, with the same pid and start time: at once while it is young."""
     tree.link("430/exe", "/usr/bin/python3.11")
     tree.write("430/cmdline", b"python\0/home/user/late.py\0")
 
@@ -189,7 +189,7 @@ def test_shell_that_becomes_python_is_found(tree: Tree, machine):
 
 
 def test_old_shell_that_becomes_python_is_found_within_a_round(tree: Tree):
-    """The old ones are asked in turn, each within some twenty-five seconds."""
+    """Old processes are checked in turn, each within about twenty-five seconds."""
     machine = tree.machine()
     for second in range(10):
         machine.sample(float(second), NOW_UNIX_S)
@@ -202,7 +202,7 @@ def test_old_shell_that_becomes_python_is_found_within_a_round(tree: Tree):
 
 
 def test_python_that_becomes_another_script_is_read_anew(tree: Tree):
-    """exec moves the stack: the change is seen in the figures of the very tick."""
+    """exec moves the stack, which the figures of the same tick show."""
     machine = tree.machine()
     for second in range(10):
         machine.sample(float(second), NOW_UNIX_S)
@@ -213,7 +213,7 @@ def test_python_that_becomes_another_script_is_read_anew(tree: Tree):
 
 
 def test_python_that_becomes_a_shell_is_watched_no_longer(tree: Tree, machine):
-    """A program that starts another one in its place."""
+    """A program may exec another one."""
     tree.link("450/exe", "/usr/bin/bash")
     tree.rewrite("450/stat", " 140000000000450 ", " 140000000999999 ")
 
@@ -221,7 +221,7 @@ def test_python_that_becomes_a_shell_is_watched_no_longer(tree: Tree, machine):
 
 
 def test_title_that_changes_keeps_the_name_of_a_script(tree: Tree, machine):
-    """setproctitle is no exec: the script is still the script."""
+    """setproctitle is not an exec: the script stays the script."""
     tree.write("450/cmdline", b"odd: epoch 5\0\0\0\0")
     tree.rewrite("450/stat", "() Z ()", "(odd: epoch 5)")
 
@@ -229,7 +229,7 @@ def test_title_that_changes_keeps_the_name_of_a_script(tree: Tree, machine):
 
 
 def test_title_of_a_worker_is_followed(tree: Tree):
-    """Ray's workers say in it what they do."""
+    """Ray's workers describe their work in it."""
     tree.write("450/cmdline", b"ray::IDLE\0")
     machine = tree.machine()
     machine.sample(0.0, NOW_UNIX_S)
@@ -239,7 +239,7 @@ def test_title_of_a_worker_is_followed(tree: Tree):
 
 
 def test_limit_and_group_that_a_program_takes_on_are_noticed(tree: Tree, machine):
-    """`resource.setrlimit` in the first line of a script; a launcher that moves itself."""
+    """`resource.setrlimit` at the start of a script; a launcher that moves itself."""
     shutil.copy(tree.proc / "431/limits", tree.proc / "450/limits")
     tree.enter_group(450, "4:memory:/jupyter/train")
 
@@ -252,13 +252,13 @@ def test_limit_and_group_that_a_program_takes_on_are_noticed(tree: Tree, machine
 def test_the_group_of_a_process_that_announces_growth_is_looked_at_anew(
     tree: Tree, machine: LinuxMachine
 ):
-    """At once, and not a second later."""
+    """It is read at once, not a second later."""
     machine.sample(21.0, NOW_UNIX_S)
     os.mkdir(f"{tree.groups}/memory/elsewhere")
     for pid in (431, 450):
         tree.enter_group(pid, "4:memory:/elsewhere")
     before = by_pid(machine.sample(21.1, NOW_UNIX_S))[450]
-    machine.review(ProcessKey(450, before.key.start_time + 1))  # another one of that number
+    machine.review(ProcessKey(450, before.key.start_time + 1))  # another process with that pid
     same = by_pid(machine.sample(21.2, NOW_UNIX_S))[450]
 
     machine.review(before.key)
@@ -270,7 +270,7 @@ def test_the_group_of_a_process_that_announces_growth_is_looked_at_anew(
 
 
 def test_the_limits_above_a_process_that_announces_growth_are_read_anew(tree: Tree):
-    """At once, and not some seconds later."""
+    """They are read at once, not some seconds later."""
     machine = tree.machine()
     first = machine.sample(0.0, NOW_UNIX_S)
     (key,) = [one.key for one in first.processes if one.key.pid == 450]
@@ -288,7 +288,7 @@ def test_the_limits_above_a_process_that_announces_growth_are_read_anew(tree: Tr
 
 
 def test_infos_are_the_same_object_until_something_changes(tree: Tree):
-    """Whoever keeps them sees cheaply that nothing is new."""
+    """A caller can see cheaply that nothing is new."""
     machine = tree.machine()
     first = machine.sample(0.0, NOW_UNIX_S).infos
     second = machine.sample(0.1, NOW_UNIX_S).infos
@@ -303,7 +303,7 @@ def test_infos_are_the_same_object_until_something_changes(tree: Tree):
 def test_watchdog_and_this_very_process_are_not_watched(tree: Tree):
     """Neither by command line nor by pid."""
     own = os.getpid()
-    # In a container our pid is small: the tree may have a process of that number.
+    # In a container this pid is small: the tree may have a process with it.
     shutil.rmtree(tree.proc / str(own), ignore_errors=True)
     tree.copy(450, own, start=9000)
 
@@ -314,7 +314,7 @@ def test_watchdog_and_this_very_process_are_not_watched(tree: Tree):
 
 
 def test_other_users_are_not_watched(tree: Tree):
-    """A user sees their own; root sees everybody's."""
+    """A user watches their own processes; root watches all."""
     other = os.getuid() + 1
 
     assert {} == dict(tree.machine(own_uid=other).sample(0.0, NOW_UNIX_S).infos)
@@ -322,7 +322,7 @@ def test_other_users_are_not_watched(tree: Tree):
 
 
 def test_program_that_merely_embeds_python_is_not_watched(tree: Tree):
-    """Frozen by PyInstaller, say: nothing but its memory map tells."""
+    """For example frozen by PyInstaller: only its memory map shows Python."""
     tree.link("450/exe", "/home/user/dist/segment")
     tree.write("450/maps", "7f00-7f01 r-xp 0 0:0 1 /home/user/dist/libpython3.11.so.1.0\n")
 
@@ -344,14 +344,14 @@ def test_program_that_merely_embeds_python_is_not_watched(tree: Tree):
     ],
 )
 def test_file_full_of_rubbish_costs_no_other_process(tree: Tree, path: str, data: bytes):
-    """At worst that one process is not seen."""
+    """At worst that one process is missing."""
     tree.write(path, data)
 
     assert {410, 420, 431} <= set(by_pid(tree.machine().sample(0.0, NOW_UNIX_S)))
 
 
 def test_half_a_line_for_a_moment_is_not_a_death(tree: Tree):
-    """The last figures stand until the next tick."""
+    """The last figures stay until the next tick."""
     machine = tree.machine()
     before = {s.key: s for s in machine.sample(0.0, NOW_UNIX_S).processes}
     tree.write("450/statm", b"1 2")
@@ -360,21 +360,21 @@ def test_half_a_line_for_a_moment_is_not_a_death(tree: Tree):
     after = {s.key: s for s in machine.sample(0.1, NOW_UNIX_S).processes}
 
     assert before[ProcessKey(450, 5500)] == after[ProcessKey(450, 5500)]
-    with pytest.raises(Unsupported):  # an action rests on what is read now or on nothing
+    with pytest.raises(Unsupported):  # an action needs a current reading
         machine.read_process(ProcessKey(450, 5500))
     assert machine.alive(ProcessKey(450, 5500))
 
 
 @pytest.mark.parametrize("name", ["cmdline", "environ", "cgroup", "limits", "cwd", "status"])
 def test_file_that_may_not_be_read_leaves_that_unknown(tree: Tree, name: str):
-    """The process is watched all the same."""
+    """The process is still watched."""
     (tree.proc / f"420/{name}").unlink()
 
     assert 420 in by_pid(tree.machine().sample(0.0, NOW_UNIX_S))
 
 
 def test_kernel_without_environment_is_named_by_its_connection_file(tree: Tree, tmp_path):
-    """The file stands where the command line says."""
+    """The file is at the path of the command line."""
     (tree.proc / "420/environ").unlink()
     connection = tmp_path / f"kernel-{UUID}.json"
     connection.write_text('{"jupyter_session": "/home/user/other.ipynb", "key": "secret"}')
@@ -417,7 +417,7 @@ def test_v2_machine_gives_the_groups_above_its_processes(tree: Tree):
 
 
 def test_disks_are_watched_as_asked(tree: Tree, tmp_path):
-    """A folder that is not there yet stands for the one above it."""
+    """For a missing folder its parent counts."""
     machine = tree.machine()
     path = str(tmp_path / "rescues" / "later")
     machine.watch_disks([path])
@@ -443,7 +443,7 @@ def test_closing_gives_every_descriptor_back(tree: Tree):
 
 
 def test_descriptors_stay_bounded_where_many_are_watched(tree: Tree):
-    """Above its share of the limit the table opens files anew each tick."""
+    """Above its share of the limit the table reopens files at each tick."""
     import resource
 
     for pid in range(1000, 1120):
@@ -461,7 +461,7 @@ def test_descriptors_stay_bounded_where_many_are_watched(tree: Tree):
 
 
 def test_process_tree_of_reused_pids_ends(tree: Tree):
-    """Two shells that are each other's parents are no loop for us."""
+    """Two shells that are each other's parents cause no endless loop."""
     tree.copy(430, 902, start=1)
     tree.rewrite("430/stat", "S 410 430 430 34816", "S 902 77 77 0")
     tree.rewrite("902/stat", "S 410 430 430 34816", "S 430 77 77 0")
@@ -470,7 +470,7 @@ def test_process_tree_of_reused_pids_ends(tree: Tree):
 
 
 def test_real_machine_has_this_test_as_its_parent_process():
-    """Our own pid is not watched, our user is known, memory is plausible."""
+    """Its own pid is not watched, its user is known, memory is plausible."""
     machine = LinuxMachine()
 
     snapshot = machine.sample(0.0, NOW_UNIX_S)

@@ -66,7 +66,7 @@ def test_half_a_statm_is_an_error(data: bytes):
 
 
 def test_statm_gives_sizes_in_bytes():
-    """All of it, resident, shared, and the sixth field: what is private and writable."""
+    """Total, resident, shared, and the sixth field: private writable memory."""
     statm = process.Statm(b"3735 3032 1701 1 0 1434 0\n")
 
     sizes = (statm.size_bytes, statm.resident_bytes, statm.shared_bytes, statm.data_bytes)
@@ -118,7 +118,7 @@ def test_arguments_are_printable_text(data: bytes, expected: tuple[str, ...]):
 
 
 def test_only_the_wanted_variables_leave_the_environment():
-    """The rest of an environment holds secrets."""
+    """The rest of an environment may hold secrets."""
     data = b"AWS_SECRET=1\0JPY_SESSION_NAME=/a=b.ipynb\0broken\0=x\0JPY_PARENT_PID=7\0"
 
     found = process.parse_environ(data, ("JPY_SESSION_NAME", "JPY_PARENT_PID"))
@@ -175,7 +175,7 @@ def test_uptime(data: bytes, expected: float | None):
     [(2, Gone), (3, Gone), (19, Gone), (13, Denied), (1, Denied), (5, Unsupported)],
 )
 def test_gone_denied_and_unsupported_are_three_errors(number: int, kind: type[Exception]):
-    """Errors of the system are told apart and name the file."""
+    """Errors of the system are distinguished, and name the file."""
     error = sensor_error(OSError(number, "reason"), "/proc/1/stat")
 
     assert type(error) is kind
@@ -197,7 +197,7 @@ def test_a_kept_file_shows_what_is_in_it_now(tmp_path):
 
 
 def test_a_kept_file_comes_back_after_it_was_missing(tmp_path):
-    """A read of a missing file raises Gone; once it is there, it is read."""
+    """A read of a missing file raises Gone; later it is read."""
     kept = KeptFile(str(tmp_path / "later"))
     with pytest.raises(Gone):
         kept.read()
@@ -209,7 +209,7 @@ def test_a_kept_file_comes_back_after_it_was_missing(tmp_path):
 
 
 def test_long_files_are_read_whole_up_to_the_limit():
-    """An environment is longer than one read gives."""
+    """An environment is longer than one read returns."""
     assert 3_000_000 == len(read_bytes("/dev/zero", 3_000_000))
 
 
@@ -225,7 +225,7 @@ def test_reading_leaves_no_descriptor_behind(tmp_path):
 
 
 def test_path_that_another_process_named_is_read_only_if_it_is_a_file(tmp_path):
-    """A pipe would wait for ever, a device could do things."""
+    """A pipe would block for ever, and reading a device could have side effects."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").write_text("content")
 

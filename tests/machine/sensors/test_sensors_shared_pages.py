@@ -1,4 +1,4 @@
-"""What forked workers share with their parent."""
+"""The memory that forked workers share with their parent."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ time.sleep(60)
 
 
 def sample(pid: int, ppid: int = 0, rss: int = 100, shared: int = 10) -> ProcessSample:
-    """Sizes in MiB."""
+    """A process; sizes in MiB."""
     return ProcessSample(ProcessKey(pid, pid), ppid, "S", rss * MIB, shared * MIB, 0, None, 0.0)
 
 
 def write_rollup(proc, pid: int, private: float, pss: float | None = None) -> None:
-    """A smaps_rollup with so many MiB of its own; with shared pages divided by users, so many."""
+    """Write a smaps_rollup with this private memory, and this proportional share (Pss), in MiB."""
     (proc / str(pid)).mkdir(parents=True, exist_ok=True)
     part = "" if pss is None else f"Pss_Anon: {round(pss * 1024)} kB\n"
     (proc / f"{pid}/smaps_rollup").write_text(
@@ -48,12 +48,12 @@ def write_rollup(proc, pid: int, private: float, pss: float | None = None) -> No
 
 
 def held(samples) -> int:
-    """MiB that the family holds, as all who read samples add it up."""
+    """MiB that the family holds, summed as all readers of samples do."""
     return resident_bytes(samples) // MIB
 
 
 def test_newborn_fork_shares_what_its_parent_has(tmp_path):
-    """Until it is measured: no leap of the sum when workers start."""
+    """Until it is measured: the sum must not jump when workers start."""
     forks = SharedPages(str(tmp_path), lambda _: "same")
 
     parent, child = forks.add_cow_bytes([sample(1, rss=100), sample(2, ppid=1, rss=95)], 0.0)
@@ -62,7 +62,7 @@ def test_newborn_fork_shares_what_its_parent_has(tmp_path):
 
 
 def test_child_by_exec_shares_nothing(tmp_path):
-    """Another program, or one that cannot be told."""
+    """It runs another program, or an unknown one."""
     programs = {1: "a", 2: "b", 3: None}
     forks = SharedPages(str(tmp_path), programs.get)
 
@@ -72,14 +72,14 @@ def test_child_by_exec_shares_nothing(tmp_path):
 
 
 def test_process_that_is_its_own_parent_is_no_fork(tmp_path):
-    """Files of different moments can say so."""
+    """Files that are read at different moments can say so."""
     forks = SharedPages(str(tmp_path), lambda _: "same")
 
     assert forks.add_cow_bytes([sample(1, ppid=1)], 0.0)[0].cow_bytes is None
 
 
 def test_measured_fork_shares_what_is_not_its_own(tmp_path):
-    """After a second; then it stands until the next measurement, within what there is."""
+    """After a second; the value stays until the next measurement, bounded by the present size."""
     write_rollup(tmp_path, 2, private=30)
     forks = SharedPages(str(tmp_path), lambda _: "same")
     pair = [sample(1), sample(2, ppid=1)]
@@ -95,13 +95,13 @@ def test_measured_fork_shares_what_is_not_its_own(tmp_path):
 
 
 def test_measuring_stops_when_the_budget_is_spent(tmp_path):
-    """The others have their turn at the next tick."""
+    """The others follow at the next tick."""
     for pid in (1, 2, 3, 4):
         write_rollup(tmp_path, pid, private=90)
     now = [0.0]
 
     def clock() -> float:
-        now[0] += 0.004  # a walk
+        now[0] += 0.004  # the time of one walk
         return now[0]
 
     forks = SharedPages(str(tmp_path), lambda _: "same", clock)
@@ -113,11 +113,11 @@ def test_measuring_stops_when_the_budget_is_spent(tmp_path):
         for tick in range(4)
     ]
 
-    assert [0, 1, 2, 3] == counts  # whom they stem from was first
+    assert [0, 1, 2, 3] == counts  # their parent was measured first
 
 
 def test_what_siblings_share_without_their_parent_is_counted_once(tmp_path):
-    """Their parent has written to it and has a copy: twice there, and no process has grown."""
+    """Their parent has written to it and has a copy: two copies exist, but no process has grown."""
     family = [sample(1, shared=0), sample(2, ppid=1, shared=0), sample(3, ppid=1, shared=0)]
     forks = SharedPages(str(tmp_path), lambda _: "same")
     for pid in (1, 2, 3):
@@ -135,7 +135,7 @@ def test_what_siblings_share_without_their_parent_is_counted_once(tmp_path):
 
 
 def test_near_a_ceiling_copies_are_seen_within_two_seconds(tmp_path):
-    """Ticks follow fast there, and half a minute later all is over."""
+    """Ticks are fast there, and half a minute would be too late."""
     write_rollup(tmp_path, 1, private=0, pss=50)
     write_rollup(tmp_path, 2, private=0, pss=50)
     pair = [sample(1, shared=0), sample(2, ppid=1, shared=0)]
@@ -154,7 +154,7 @@ def test_near_a_ceiling_copies_are_seen_within_two_seconds(tmp_path):
 
 
 def test_near_a_ceiling_a_family_costs_a_hundredth_of_a_core(tmp_path):
-    """Walks of 2.5 ms each: those of five processes come back after 1.25 s."""
+    """Walks of 2.5 ms each: those of five processes repeat after 1.25 s."""
     calls = count()
     forks = SharedPages(str(tmp_path), lambda _: "same", lambda: next(calls) * 0.0025)
     family = [sample(1), *(sample(pid, ppid=1) for pid in range(2, 6))]
@@ -179,7 +179,7 @@ def test_fork_that_may_not_be_measured_keeps_its_first_guess(tmp_path):
 
 
 def test_real_forks_are_counted_once():
-    """120 MiB, taken over by three workers of which one wrote to all of it: 240, not 480."""
+    """120 MiB, shared by three workers, one of which wrote to all of it: 240, not 480."""
     process = subprocess.Popen(
         [sys.executable, "-c", FORKER], stdout=subprocess.PIPE, start_new_session=True
     )
@@ -187,7 +187,7 @@ def test_real_forks_are_counted_once():
     try:
         for _ in range(3):
             process.stdout.readline()
-        # Who they are, and what they share, may take a busy machine some looks more.
+        # A busy machine may need some samples more to describe and measure them.
         for second in range(100):
             snapshot = machine.sample(float(second), time.time())
             # Not the tests' own Pythons, which are above it.

@@ -1,4 +1,4 @@
-"""What systemd says of the unit of a process that has ended, from recorded answers."""
+"""systemd's answers about the unit of an ended process, from recordings."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ DEAD = "LoadState=loaded\nActiveState=failed\nResult=signal\n"
     ],
 )  # fmt: skip
 def test_the_unit_is_the_innermost_one_of_a_manager_that_answers(group, unit):
-    """Another user's manager does not."""
+    """Another user's manager does not answer."""
     assert unit == find_unit(group)
 
 
 @pytest.fixture
 def tools(tmp_path, monkeypatch):
-    """Tools that print recorded answers and write down with what they were asked."""
+    """Tools that print recorded answers and log their arguments."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
@@ -68,7 +68,7 @@ def entries(*messages: str, **fields) -> str:
 
 
 def test_a_kill_by_systemd_oomd_stands_in_the_journal_of_the_user(tools):
-    """That a failed unit is loaded with another result does not matter."""
+    """A failed unit that is loaded with another result does not matter."""
     tools("journalctl", entries("Started train.scope.", OOMD))
     tools("systemctl", DEAD)
 
@@ -82,7 +82,7 @@ def test_a_kill_by_systemd_oomd_stands_in_the_journal_of_the_user(tools):
 
 
 def test_oomd_of_newer_versions_and_plain_lines_are_understood(tools):
-    """ "some" where it did not count; a wrapper that answers in another format."""
+    """ "some" if it did not count; a wrapper that answers in another format."""
     tools("journalctl", f"Nov 23 10:00:00 host systemd[812]: {OOMD.replace('2', 'some')}\n")
     tools("systemctl", "")
 
@@ -90,7 +90,7 @@ def test_oomd_of_newer_versions_and_plain_lines_are_understood(tools):
 
 
 def test_oom_policy_stop_is_known_by_journal_and_result(tools):
-    """The kernel killed one process, the unit failed for that."""
+    """The kernel killed one process, and the unit failed because of it."""
     unit = Unit("train.service", False)
     tools("journalctl", entries(KERNEL, FAILED))
     tools("systemctl", "LoadState=loaded\nActiveState=failed\nResult=oom-kill\nExecMainPID=42\n"
@@ -108,7 +108,7 @@ def test_oom_policy_stop_is_known_by_journal_and_result(tools):
 
 
 def test_the_result_alone_is_enough_where_the_journal_is_not_to_be_read(tools):
-    """No line, or no journalctl at all."""
+    """There is no such line, or no journalctl at all."""
     tools("systemctl", "LoadState=loaded\nActiveState=failed\nResult=oom-kill\n")
 
     assert "oom-kill" == ask(SCOPE, 42, 1000.0).result
@@ -125,14 +125,14 @@ def test_a_unit_that_is_not_loaded_any_more_has_no_result(tools):
     "answer",
     [
         entries(OOMD.replace("train", "other")),
-        entries(f"my log: {OOMD}", _COMM="python"),  # a program may write what it likes
+        entries(f"my log: {OOMD}", _COMM="python"),  # a program may write any line
         entries("systemd-oomd killed 2 process(es) in this unit."),
         '{"MESSAGE": null}\n{"MESSAGE": [116, 114]}\n{broken\n[]\n{"_COMM": 3}\n\n',
         "\x00\xff" * 100,
     ],
 )
 def test_what_is_not_of_this_unit_or_not_of_its_manager_is_left_out(tools, answer):
-    """Names of others, forged and broken lines."""
+    """Lines of other units, forged and broken lines."""
     tools("journalctl", answer)
     tools("systemctl", "")
 
@@ -144,7 +144,7 @@ def test_what_is_not_of_this_unit_or_not_of_its_manager_is_left_out(tools, answe
 
 
 def test_it_is_asked_again_while_systemd_has_not_written_of_the_end_yet(tools):
-    """It writes once the group is empty; the first answer may come before."""
+    """systemd writes once the group is empty; the first answer may come earlier."""
     tools("journalctl", "", f"echo '{OOMD}' > \"$0.answer\"")
     tools("systemctl", "LoadState=loaded\nActiveState=active\nResult=success\n")
 
@@ -152,7 +152,7 @@ def test_it_is_asked_again_while_systemd_has_not_written_of_the_end_yet(tools):
 
 
 def test_a_tool_that_hangs_is_ended(tools, monkeypatch):
-    """Under memory pressure they may take minutes."""
+    """Under memory pressure the tools may take minutes."""
     monkeypatch.setattr(systemd_units, "_TIMEOUT_S", 0.2)
     tools("journalctl", "", "exec sleep 600")
     tools("systemctl", "", "exec sleep 600")
@@ -178,7 +178,7 @@ NOHANG = "  PID:       42, PPID: 41, UID: 1000\n[ OK ] Sending SIGTERM to the vi
     ],
 )
 def test_a_guard_that_names_the_process_is_the_cause(tools, guard, said, pid, named):
-    """Also outside of any unit."""
+    """This works outside of any unit too."""
     tools("journalctl", said)
 
     found = ask(None, pid, 1000.0, guards=(guard,))

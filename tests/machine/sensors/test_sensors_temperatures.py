@@ -1,4 +1,4 @@
-"""Heat, of trees as kernels show them."""
+"""Temperatures, from trees as kernels show them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def reader(tree):
 
 
 def heat(reader, now=0.0):
-    """The temperatures alone."""
+    """Only the temperatures."""
     return reader.read(now)[0]
 
 
@@ -34,12 +34,14 @@ def told(reader, now=0.0):
 
 
 def test_a_machine_without_sensors_has_none(reader):
-    """A virtual machine: no folder at all, and no error."""
+    """A virtual machine: no folder, and no error."""
     assert ((), None) == reader.read(0.0)
 
 
 def test_an_intel_processor_is_its_package_and_slows_down_at_crit(tree, reader):
-    """Its crit is where throttling begins (TjMax), its max is where fans should be at full."""
+    """
+    Its crit is where throttling begins (TjMax); its max is where fans should be at full speed.
+    """
     tree.hwmon(0, "coretemp", **LAPTOP_CPU)
 
     (cpu,) = heat(reader)
@@ -55,7 +57,7 @@ def test_an_intel_processor_is_its_package_and_slows_down_at_crit(tree, reader):
 
 
 def test_an_amd_processor_is_its_die(tree, reader):
-    """Tctl carries an offset on some; where Tdie is told it is the truth."""
+    """Tctl has an offset on some models; Tdie is exact if present."""
     values = {"temp1_input": 82000, "temp1_label": "Tctl", "temp1_max": 70000}
     tree.hwmon(0, "k10temp", **values)
     before = told(reader)
@@ -67,7 +69,7 @@ def test_an_amd_processor_is_its_die(tree, reader):
 
 
 def test_two_processors_are_told_apart(tree, reader):
-    """Two sockets, two chips of one name."""
+    """Two sockets, two chips with one name."""
     tree.hwmon(0, "coretemp", temp1_input=50000, temp1_label="Package id 0")
     tree.hwmon(1, "coretemp", temp1_input=60000, temp1_label="Package id 1")
 
@@ -78,14 +80,14 @@ def test_two_processors_are_told_apart(tree, reader):
 
 
 def test_processor_without_a_package_sensor_shows_its_cores(tree, reader):
-    """Before Sandy Bridge."""
+    """Processors before Sandy Bridge."""
     tree.hwmon(0, "coretemp", temp2_input=50000, temp2_label="Core 0", temp3_input=52000)
 
     assert [50.0, 52.0] == [t.celsius for t in heat(reader)]
 
 
 def test_a_disk_slows_down_and_switches_off(tree, reader):
-    """The composite temperature; the single sensors of a disk have no thresholds."""
+    """The composite temperature; a disk's single sensors have no thresholds."""
     tree.hwmon(
         3,
         "nvme",
@@ -134,7 +136,7 @@ def test_what_a_mainboard_says_of_itself_is_not_believed(tree, reader):
     [-128000, 0, 255000, 127000, 65261850, "N/A", "", b"\xff\xfe", "55", 10**30, -1, "6 1000"],
 )
 def test_nonsense_is_no_temperature(tree, reader, nonsense):
-    """It is left out, and the next sensor is read; 55 is a degree that forgot its thousandths."""
+    """It is skipped and the next sensor is read; 55 lacks the factor of a thousand."""
     tree.hwmon(0, "coretemp", temp1_input=nonsense, temp1_label="Package id 0")
     tree.zone(0, "acpitz", 40000, ("critical", 119000))
 
@@ -150,14 +152,14 @@ def test_nonsense_is_no_threshold(tree, reader, nonsense):
 
 
 def test_a_slow_down_above_the_end_is_none(tree, reader):
-    """Firmware that has them the wrong way round."""
+    """Some firmware has them swapped."""
     tree.hwmon(0, "nvme", temp1_input=40000, temp1_max=90000, temp1_crit=85000)
 
     assert [("NVMe disk", 40.0, None, 85.0)] == told(reader)
 
 
 def test_the_kernel_powers_off_at_a_critical_trip_point(tree, reader):
-    """And slows down at the highest passive one."""
+    """It throttles at the highest passive one."""
     tree.zone(
         0,
         "acpitz",
@@ -174,14 +176,14 @@ def test_the_kernel_powers_off_at_a_critical_trip_point(tree, reader):
 
 
 def test_a_passive_trip_point_that_is_passed_all_day_is_not_believed(tree, reader):
-    """Firmware that names 50 degrees."""
+    """Some firmware reports 50 degrees."""
     tree.zone(0, "acpitz", 41000, ("critical", 103000), ("passive", 50000))
 
     assert [("mainboard", 41.0, None, 103.0)] == told(reader)
 
 
 def test_hot_stands_for_slowing_down_where_there_is_no_passive_one(tree, reader):
-    """It is the last word before critical."""
+    """It is the last step before critical."""
     tree.zone(0, "acpitz", 41000, ("critical", 103000), ("hot", 98000))
 
     assert [("mainboard", 41.0, 98.0, 103.0)] == told(reader)
@@ -207,7 +209,7 @@ def test_a_disabled_zone_ends_nothing(tree, reader):
 
 @pytest.mark.parametrize("kind", ["iwlwifi_1", "INT3400 Thermal", "TSR0"])
 def test_zones_where_nothing_happens_are_left_out(tree, reader, kind):
-    """A wireless card is no concern of a training."""
+    """A wireless card does not concern a training."""
     tree.zone(0, kind, 45000)
 
     assert [] == told(reader)
@@ -215,7 +217,7 @@ def test_zones_where_nothing_happens_are_left_out(tree, reader, kind):
 
 @pytest.mark.parametrize("kind", ["cpu-thermal", "cpu_thermal", "soc_thermal", "cpuss-0"])
 def test_small_boards_know_their_processor_by_its_zone(tree, reader, kind):
-    """A zone that shows itself as a chip as well is one sensor."""
+    """A zone that also appears as a chip is one sensor."""
     tree.zone(0, kind, 60000, ("passive", 85000), ("critical", 110000))
     tree.hwmon(0, kind.replace("-", "_"), temp1_input=60000, temp1_crit=110000)
 
@@ -231,14 +233,14 @@ def test_a_package_zone_is_the_processor_that_is_known_already(tree, reader):
 
 
 def test_a_package_zone_is_enough(tree, reader):
-    """Containers see zones and no chips."""
+    """Containers see zones but no chips."""
     tree.zone(1, "x86_pkg_temp", 61000)
 
     assert [("CPU", 61.0, None, None)] == told(reader)
 
 
 def test_a_chip_that_vanishes_and_comes_back(tree, reader):
-    """A dock, a driver that is loaded anew: the others are read on."""
+    """A dock, or a reloaded driver: the others are still read."""
     tree.hwmon(0, "coretemp", **LAPTOP_CPU)
     disk = tree.hwmon(1, "nvme", temp1_input=40000)
     seen = [len(heat(reader, 0.0))]
@@ -251,7 +253,7 @@ def test_a_chip_that_vanishes_and_comes_back(tree, reader):
 
 
 def test_another_chip_with_the_same_number_is_another_chip(tree, reader):
-    """Numbers are given out anew."""
+    """The kernel reuses numbers."""
     chip = tree.hwmon(0, "nvme", temp1_input=40000)
     before = told(reader, 0.0)
     shutil.rmtree(chip)
@@ -275,7 +277,7 @@ def test_a_sensor_that_fails_for_a_while_is_left_out_for_a_while(tree, reader):
 
 
 def test_a_disk_is_asked_every_ten_seconds(tree, reader):
-    """Each question keeps it from its saving states."""
+    """Each read keeps it from its power-saving states."""
     tree.hwmon(1, "nvme", temp1_input=40000)
     first = heat(reader, 0.0)
     tree.hwmon(1, "nvme", temp1_input=50000)
@@ -302,14 +304,14 @@ def test_a_card_that_sleeps_is_left_asleep(tree, reader):
 
 
 def test_a_disk_that_would_spin_up_is_not_asked(tree, reader):
-    """Some SATA disks do."""
+    """Some SATA disks would."""
     tree.hwmon(1, "drivetemp", temp1_input=40000)
 
     assert [] == told(reader)
 
 
 def test_labels_of_firmware_are_safe_to_show(tree, reader):
-    """Whatever the vendor wrote there."""
+    """A vendor can write anything there."""
     tree.hwmon(0, "coretemp", temp1_input=50000, temp1_label="\x1b[31mPackage\x07")
 
     (found,) = heat(reader)
@@ -328,7 +330,7 @@ def test_slowed_processors_are_counted_once_each(tree, reader):
 
 
 def test_a_thousand_sensors_are_bounded(tree, reader):
-    """A tree that nobody foresaw costs no more."""
+    """An unexpected tree costs no more."""
     for number in range(40):
         tree.hwmon(number, "nvme", temp1_input=40000)
 
@@ -336,7 +338,7 @@ def test_a_thousand_sensors_are_bounded(tree, reader):
 
 
 def test_this_machine_agrees_with_psutil():
-    """Where it has sensors."""
+    """It needs a machine with sensors."""
     names = set(psutil.sensors_temperatures() or {})
     chips = names & {"coretemp", "k10temp", "nvme"}
     if not chips:

@@ -1,4 +1,4 @@
-"""What the threads of a process do, from /proc."""
+"""The state of a process's threads, from /proc."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def stat(pid: int, name: str, state: str, ppid: int = 1, *, count: int = 1) -> b
 
 @pytest.fixture
 def proc(tmp_path: Path):
-    """One program of two threads with a worker, and a child that has ended."""
+    """A program with two threads and a worker, and a child that has ended."""
 
     def thread(pid: int, tid: int, line: bytes, **files: str) -> None:
         folder = tmp_path / str(pid) / "task" / str(tid)
@@ -48,7 +48,7 @@ def proc(tmp_path: Path):
 
 
 def test_each_thread_is_read_with_where_it_waits(proc):
-    """The first thread first; a name may hold anything; what cannot be read is unknown."""
+    """The main thread comes first; a name may hold anything; unreadable values are unknown."""
     program, worker, ended = thread_dump.dump(
         [ProcessKey(10, 500), ProcessKey(20, 500)], str(proc), "x86_64"
     )
@@ -72,12 +72,12 @@ def test_each_thread_is_read_with_where_it_waits(proc):
 
 
 def test_a_pid_that_another_process_has_by_now_is_not_read(proc):
-    """Identity is the pid and the start time."""
+    """The pid and the start time are the identity."""
     assert () == thread_dump.dump([ProcessKey(10, 501), ProcessKey(77, 1)], str(proc))
 
 
 def test_system_calls_of_an_unknown_machine_are_unknown(proc):
-    """Numbers mean something else on each."""
+    """The numbers differ between architectures."""
     (program, *_) = thread_dump.dump([ProcessKey(10, 500)], str(proc), "riscv64")
 
     assert program.threads[0].syscall is None
@@ -85,7 +85,7 @@ def test_system_calls_of_an_unknown_machine_are_unknown(proc):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_a_real_process_is_read():
-    """A child that sleeps: its thread sleeps, too; an ended one is a zombie until we wait."""
+    """A sleeping child has a sleeping thread; an ended one is a zombie until it is reaped."""
     code = "import os, time; os.fork() or os._exit(0); print(1, flush=True); time.sleep(60)"
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     try:
@@ -111,7 +111,7 @@ def test_a_real_process_is_read():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_our_own_threads_are_counted():
-    """As many as Python has, at least."""
+    """At least as many as Python has."""
     stop = threading.Event()
     mine = [threading.Thread(target=stop.wait) for _ in range(3)]
     for thread in mine:

@@ -1,4 +1,4 @@
-"""What wakes the loop between two ticks."""
+"""Events that wake the loop between two ticks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def group():
 
 
 def read(group: Cgroup) -> CgroupMemory:
-    """The group now."""
+    """Read the group now."""
     with open("/proc/self/mountinfo", "rb") as file:
         reader = GroupSensor(Layout.discover(file.read(), "/sys/fs/cgroup"))
     found = reader.read([group.path], 0.0)[-1]
@@ -54,13 +54,13 @@ def read(group: Cgroup) -> CgroupMemory:
 
 
 def failed(error: Exception) -> None:
-    """No callback of ours may raise."""
+    """Re-raise, because callbacks must not raise."""
     raise error
 
 
 @pytest.fixture
 def poller():
-    """What the loop waits with."""
+    """The poller of the loop."""
     found = Poller(failed)
     yield found
     found.close()
@@ -68,12 +68,12 @@ def poller():
 
 @pytest.fixture
 def triggers_of(poller: Poller):
-    """Makes triggers that this poller waits for."""
+    """Make triggers for this poller."""
     return partial(Triggers, poller, lambda: None)
 
 
 def woken(triggers: Triggers, poller: Poller, seconds: float) -> Wakeup | None:
-    """The first true alarm within so many seconds."""
+    """The first wake-up within so many seconds."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         poller.wait(left)
@@ -85,7 +85,7 @@ def woken(triggers: Triggers, poller: Poller, seconds: float) -> Wakeup | None:
 
 @pytest.mark.cgroup
 def test_group_that_nears_its_limit_wakes_once_a_tick(group: Cgroup, triggers_of, poller):
-    """80 % of the limit is crossed between two looks; silent then until the next update."""
+    """80 % of the limit is crossed between two samples; then it is silent until the next update."""
     triggers = triggers_of()
     triggers.update([read(group)])
     triggers.wait_until_armed(5.0)
@@ -112,7 +112,7 @@ def test_group_that_nears_its_limit_wakes_once_a_tick(group: Cgroup, triggers_of
 
 @pytest.mark.cgroup
 def test_death_in_a_group_wakes(group: Cgroup, triggers_of, poller):
-    """The kernel kills at the limit; the next look comes at once."""
+    """The kernel kills at the limit; the next sample comes at once."""
     triggers = triggers_of()
     process = subprocess.Popen(
         group.command([sys.executable, "-c", EATER]), stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -140,7 +140,7 @@ def test_death_in_a_group_wakes(group: Cgroup, triggers_of, poller):
 
 @pytest.mark.cgroup
 def test_group_that_is_removed_wakes_nobody(group: Cgroup, triggers_of, poller):
-    """The kernel signals its descriptors once more; that is no news of memory."""
+    """The kernel signals its descriptors once more; that is not an event of memory."""
     triggers = triggers_of()
     triggers.update([read(group)])
     triggers.wait_until_armed(5.0)
@@ -158,7 +158,7 @@ def test_group_that_is_removed_wakes_nobody(group: Cgroup, triggers_of, poller):
 
 @pytest.mark.cgroup
 def test_changed_limit_moves_the_thresholds(group: Cgroup, triggers_of):
-    """No descriptors are left behind by it."""
+    """No descriptors are left open."""
     triggers = triggers_of()
     now = read(group)
     triggers.update([now])
@@ -177,7 +177,7 @@ def test_changed_limit_moves_the_thresholds(group: Cgroup, triggers_of):
 
 
 def test_closing_gives_every_descriptor_back(triggers_of):
-    """Twice is once."""
+    """A second close does nothing."""
     before = sorted(os.listdir("/proc/self/fd"))
     triggers = triggers_of()
 
@@ -188,7 +188,7 @@ def test_closing_gives_every_descriptor_back(triggers_of):
 
 
 def test_kernel_without_pressure_is_said_and_the_rest_goes_on(tmp_path, triggers_of):
-    """A fault with a remedy."""
+    """The fault has a remedy."""
     triggers = triggers_of(str(tmp_path / "missing"))
 
     assert ["wakeups.pressure"] == [fault.source for fault in triggers.faults]
@@ -198,7 +198,7 @@ def test_kernel_without_pressure_is_said_and_the_rest_goes_on(tmp_path, triggers
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_group_that_cannot_be_armed_is_said_once(tmp_path, version: int, triggers_of):
-    """Not permitted, or not that kind of folder: ticks have to do."""
+    """Not permitted, or not that kind of folder: regular ticks must suffice."""
     triggers = triggers_of()
     found = [
         CgroupMemory(str(tmp_path), version, 1, 0, 0, limit, None, None, None, None)
@@ -215,7 +215,7 @@ def test_group_that_cannot_be_armed_is_said_once(tmp_path, version: int, trigger
 
 
 def test_group_that_vanished_is_no_fault(tmp_path, triggers_of):
-    """It ended between the look and the arming."""
+    """It ended between the sample and the arming."""
     triggers = triggers_of()
     gone = CgroupMemory(str(tmp_path / "g"), 1, 1, 0, 0, 1 << 30, None, None, None, None)
 
@@ -227,8 +227,8 @@ def test_group_that_vanished_is_no_fault(tmp_path, triggers_of):
 
 
 def test_no_look_waits_for_the_kernel_to_arm_a_group(tmp_path, triggers_of):
-    """Each call takes it tens of milliseconds, and longer without a processor: here for ever."""
-    os.mkfifo(tmp_path / "memory.usage_in_bytes")  # opening it waits for somebody to write
+    """Each call takes the kernel tens of milliseconds or more: here for ever."""
+    os.mkfifo(tmp_path / "memory.usage_in_bytes")  # opening it waits for a writer
     (tmp_path / "cgroup.event_control").touch()
     triggers = triggers_of()
     returned = threading.Event()

@@ -1,4 +1,4 @@
-"""What unwatched processes of a memory group hold: looked at where the group fills up."""
+"""The memory of unwatched processes in a group, read when the group fills up."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def world(tmp_path):
 
 
 def group(world, used: int = 600, limit: int | None = 1000, high: int | None = None):
-    """Sizes in MiB."""
+    """The group; sizes in MiB."""
     return CgroupMemory(
         str(world / "g"), 2, used * MIB, 0, 0, None if limit is None else limit * MIB,
         None if high is None else high * MIB, None, None, None,
@@ -43,7 +43,7 @@ def held(world, at: float = 0.0, *, watched=(10,), reader=None, **more) -> int |
 
 
 def test_who_is_not_watched_counts_also_below_the_group(world):
-    """As the group's own use does."""
+    """The group's own usage includes them too."""
     assert 37 == held(world)
     assert 0 == held(world, watched=(10, 11, 12))
 
@@ -52,12 +52,12 @@ def test_who_is_not_watched_counts_also_below_the_group(world):
     "more", [{"used": 400}, {"limit": None, "high": None}, {"limit": None, "high": 2000}]
 )
 def test_a_group_with_room_is_not_looked_through(world, more):
-    """Nobody asks who fills it."""
+    """The answer is not needed."""
     assert held(world, **more) is None
 
 
 def test_a_group_that_is_slowed_down_is_looked_through(world):
-    """Its limit is memory.high alone."""
+    """Its only limit is memory.high."""
     assert 37 == held(world, limit=None, high=1000)
 
 
@@ -70,7 +70,7 @@ def test_where_not_all_can_be_seen_nothing_is_said(world, listed):
 
 
 def test_a_group_without_its_list_is_not_known(world):
-    """A threaded group refuses it."""
+    """A threaded group refuses to list its processes."""
     (world / "g/cgroup.procs").unlink()
     (world / "g/cgroup.procs").mkdir()
 
@@ -85,7 +85,7 @@ def test_a_process_that_ends_meanwhile_holds_nothing(world):
 
 
 def test_a_look_is_repeated_after_two_seconds_and_when_it_is_dear_later(world):
-    """A thousandth of a core."""
+    """It may use a thousandth of a core."""
     cheap = UnwatchedMembers(str(world / "proc"), lambda: 0.0)
     times = iter(range(100))
     dear = UnwatchedMembers(str(world / "proc"), lambda: next(times) * 0.01)

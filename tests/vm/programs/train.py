@@ -1,10 +1,12 @@
 """
 A training without a framework: NumPy weights, the agent's session, and a leak on request.
 
+Usage:
     train.py --folder FOLDER [--leak-mb-s 10] [--jump-mb 400] ...
 
-Writes FOLDER/pid, a line of FOLDER/steps a step, and rescues below FOLDER/rescues. The first weight
-is the number of steps. A jump is one allocation that is filled, as soon as FOLDER/jump is there.
+It writes FOLDER/pid, one line per step into FOLDER/steps, and rescues below FOLDER/rescues. The
+first weight is the number of steps. A jump allocates and fills one array as soon as FOLDER/jump
+exists.
 """
 
 from __future__ import annotations
@@ -26,15 +28,15 @@ from watchdog_app.rescue.checkpoint.store import RescueStore
 
 
 class ByHand(ChangeMarker):
-    """The loop below tells by itself when it begins to change its weights."""
+    """A marker that the loop below calls when it begins to change its weights."""
 
     def covers(self, name: str, address: int) -> bool:
-        """Whatever lies in memory."""
+        """Any memory counts."""
         return True
 
 
 def leak(mb_s: float, after_s: float) -> NoReturn:
-    """In a worker: for ever."""
+    """Leak for ever, in a worker."""
     held = []
     time.sleep(after_s)
     while True:
@@ -43,7 +45,7 @@ def leak(mb_s: float, after_s: float) -> NoReturn:
 
 
 def main() -> None:
-    """Train until something ends it, or all steps are made."""
+    """Train until something ends it, or all steps are done."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", required=True)
     parser.add_argument("--leak-mb-s", type=float, default=0)
@@ -109,7 +111,7 @@ def main() -> None:
             if options.touch:
                 held[::4096] += 1
             now = time.monotonic()
-            # However late a step is, it leaks what a few steps leak.
+            # A late step leaks no more than a few steps do.
             passed, last = min(now - last, 5 * options.step_s), now
             if (
                 options.leak_mb_s
