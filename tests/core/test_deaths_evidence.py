@@ -76,7 +76,7 @@ HELD = "after it was interrupted while it was stopped at its memory limit of 300
 def test_what_ends_while_its_guard_holds_it_was_not_killed_for_memory(status, words):
     """Its group is full, but the kernel does not kill in a guard."""
     full = {"group_used_bytes": 300 << 20, "group_limit_bytes": 300 << 20}
-    guard = GuardEnd(300 << 20, "400M", held=HELD)
+    guard = GuardEnd(300 << 20, "400M", stopped=HELD)
 
     cause = diagnose(facts(status, guard=guard, **full))
 
@@ -181,9 +181,9 @@ def test_a_full_guard_alone_points_to_nothing():
          Certainty.LIKELY, "SIGTERM"),
         (facts(11 | 0x80), CauseKind.SIGNAL, Certainty.EXACT, "SIGSEGV"),
         (facts(50), CauseKind.SIGNAL, Certainty.EXACT, "signal 50"),
-        (facts(None, said_bye=True), CauseKind.ENDED, Certainty.LIKELY, "exited"),
+        (facts(None, announced_end=True), CauseKind.ENDED, Certainty.LIKELY, "exited"),
         (
-            facts(None, said_bye=True, group_kills_before=0, group_kills_after=1),
+            facts(None, announced_end=True, group_kills_before=0, group_kills_after=1),
             CauseKind.ENDED, Certainty.LIKELY, "exited",
         ),
         # A full address space explains an error or a crash, but not a clean exit or a signal.
@@ -191,7 +191,7 @@ def test_a_full_guard_alone_points_to_nothing():
         (facts(None, **SPACE), CauseKind.ADDRESS_SPACE, Certainty.LIKELY, "291 MiB of 293 MiB"),
         (facts(11, **SPACE), CauseKind.ADDRESS_SPACE, Certainty.LIKELY, "291 MiB of 293 MiB"),
         (facts(0, **SPACE), CauseKind.ENDED, Certainty.EXACT, "exited"),
-        (facts(None, said_bye=True, **SPACE), CauseKind.ENDED, Certainty.LIKELY, "exited"),
+        (facts(None, announced_end=True, **SPACE), CauseKind.ENDED, Certainty.LIKELY, "exited"),
         (facts(2, **SPACE), CauseKind.SIGNAL, Certainty.LIKELY, "SIGINT"),
         (facts(9, **SPACE), CauseKind.KILLED, Certainty.UNKNOWN, "no sign"),
         # A fault of its card explains an error and a crash, but not a counted kill.

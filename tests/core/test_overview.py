@@ -34,7 +34,7 @@ class World:
     def __init__(self) -> None:
         self.given: dict = {
             "tasks": (TRAIN, OTHER), "readings": [], "assessments": {}, "incidents": [],
-            "agents": {}, "cards": [], "faults": [], "paused": (), "held": {},
+            "agents": {}, "cards": [], "faults": [], "paused": (), "stopped": {},
         }  # fmt: skip
         self.resource(RAM, "RAM", 6 * GIB, 16 * GIB)
 
@@ -62,15 +62,15 @@ class World:
         return self
 
     @property
-    def said(self):
+    def summary(self):
         found = overview(**self.given)
         return found.level.name.lower(), found.headline
 
 
-def held_at_its_limit(world: World) -> World:
+def stopped_at_its_limit(world: World) -> World:
     world.resource(GUARD, "guard limit of pid 7", GIB, GIB, Stage.PAUSE)
     world.incident(GUARD, "guard limit of pid 7", Stage.PAUSE)
-    return world.having(held={TRAIN.key: "7 16G"})
+    return world.having(stopped={TRAIN.key: "7 16G"})
 
 
 CASES = {
@@ -165,12 +165,12 @@ CASES = {
         "paused: train.ipynb and 1 more",
     ),
     "held by its guard": (
-        held_at_its_limit,
+        stopped_at_its_limit,
         "warning",
         "stopped at its memory limit: train.ipynb; give it more: watchdog limit 7 16G",
     ),
     "what kills comes before who is held": (
-        lambda world: held_at_its_limit(world).resource(
+        lambda world: stopped_at_its_limit(world).resource(
             RAM, "RAM", 15, 16, Stage.SAVE, eta_s=9.0
         ),
         "critical",
@@ -201,7 +201,7 @@ def test_the_most_urgent_thing_is_said(case: str):
     """There is one level and one sentence."""
     grown, level, text = CASES[case]
 
-    assert (level, text) == grown(World()).said
+    assert (level, text) == grown(World()).summary
 
 
 @pytest.mark.parametrize("name", ["\x1b[2J", "two\nlines", "\u202etxt", "a" * 5000, ""])
@@ -210,5 +210,5 @@ def test_hostile_names_are_shown_and_never_obeyed(name: str):
     world = World().resource(RAM, name, 15, 16, Stage.SAVE, eta_s=9.0)
     world.incident(RAM, name, who=(task(1, name),))
 
-    assert world.said[1].isprintable()
-    assert len(world.said[1]) < 220
+    assert world.summary[1].isprintable()
+    assert len(world.summary[1]) < 220

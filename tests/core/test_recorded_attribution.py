@@ -62,7 +62,7 @@ def test_growth_is_attributed_as_before(kind: ResourceKind, listed_s: float | No
                 unwatched.add(float(t), foreign_rate * t * MB)
         reading = Reading(
             ResourceKey(kind), "x", used.last or 0.0, LIMIT, True, tuple(levels),
-            held_mono_s=None if listed_s is None else END_S - END_S % listed_s,
+            listed_mono_s=None if listed_s is None else END_S - END_S % listed_s,
         )  # fmt: skip
         for slope in (0.0, 10.0 * MB, 100.0 * MB):
             found = attribute(reading, slope, used, tasks, held, unwatched=unwatched)

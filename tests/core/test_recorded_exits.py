@@ -97,7 +97,7 @@ FACTS: dict[str, dict[str, Any]] = {
     "a kernel log that is not known": {"kernel_log_readable": None},
     "its guard ended it": {"guard": GuardEnd(3 * GB, "4G", ended=LONG)},
     "its guard refused memory": {"guard": GuardEnd(3 * GB, "4G", refused=True)},
-    "its guard held it": {"guard": GuardEnd(3 * GB, "4G", held=LONG)},
+    "its guard held it": {"guard": GuardEnd(3 * GB, "4G", stopped=LONG)},
     "its guard said something": {"guard": GuardEnd(3 * GB, "4G", last_message=LONG)},
     "a MemoryError": {"words": WORDS},
     "an error of the GPU": {
@@ -107,8 +107,8 @@ FACTS: dict[str, dict[str, Any]] = {
     "a fatal error": {
         "words": LastError(fatal=LONG, frames=("<a>:1", "<b>:2", "<c>:3", "mine.py:4", "x:5")),
     },
-    "an exception, as the agent said": {"said_bye": True, "failed": True},
-    "a good end, as the agent said": {"said_bye": True},
+    "an exception, as the agent said": {"announced_end": True, "failed": True},
+    "a good end, as the agent said": {"announced_end": True},
     "a notebook": {"notebook": True},
     "a notebook whose server lives": {"notebook": True, "parent": LONG},
     "a paused notebook": {"notebook": True, "was_paused": True},

@@ -92,7 +92,7 @@ def test_a_launcher_whose_end_is_seen_before_its_worker_s_has_the_worker_s_rescu
     rescue = RescueRecord("/r/rescue-90", 90, 1, 0.1, 7e8)
     view = AgentState(WORKER, "keras", "/r", training=True, rescue=rescue)
     agent = SimpleNamespace(
-        key=WORKER, view=view, said_bye=False, finished=False, failed=False, notebook=None
+        key=WORKER, view=view, announced_end=False, finished=False, failed=False, notebook=None
     )
 
     monitor.follow(sample(task, mono_s=1.0))

@@ -105,7 +105,7 @@ def test_who_kills_for_memory_is_not_asked_anew_for_each_of_five_hundred_ends(tm
 
     def asked(pid: int) -> tuple[str, ...]:
         key = ProcessKey(pid, 1)
-        more = {"said_bye": False, "failed": False, "was_paused": False, "device_ooms": 0}
+        more = {"announced_end": False, "failed": False, "was_paused": False, "device_ooms": 0}
         facts = exit_evidence.collect(key, None, None, group=None, alive_mono_s=0.0, **more)
         return facts.oom_daemons
 

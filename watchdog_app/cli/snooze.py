@@ -58,8 +58,8 @@ def run(args: Args, out: Output) -> int:
         raise UsageError("Choose one of --for and --end.")
     for_s = 0.0 if args.end else args.for_s or _DEFAULT_S
     with Client.connect() as daemon:
-        meant = _snooze_target(Status.read(daemon.call("status")), args.task)
-        answer = daemon.call("snooze", for_s=for_s, **meant)
+        target = _snooze_target(Status.read(daemon.call("status")), args.task)
+        answer = daemon.call("snooze", for_s=for_s, **target)
     out.result(answer, lambda: [format_answer(answer)])
     return EXIT_OK
 

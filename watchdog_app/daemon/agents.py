@@ -41,9 +41,9 @@ class Agent:
     notebook: str | None
     by_lines: bool = False  # a user must run lines to resume from its rescue
     acknowledged_number: int | None = None  # last announcement acknowledged to the agent
-    said_bye: bool = False
-    finished: bool = False  # only with said_bye: the training succeeded
-    failed: bool = False  # only with said_bye: an exception ends the program
+    announced_end: bool = False
+    finished: bool = False  # only with announced_end: the training succeeded
+    failed: bool = False  # only with announced_end: an exception ends the program
 
 
 class Agents:
@@ -226,7 +226,7 @@ class Agents:
             agent: the sender of `agent.bye`.
             params: how its training ended.
         """
-        agent.said_bye = True
+        agent.announced_end = True
         agent.finished = params.finished
         agent.failed = params.failed and not agent.finished
         training = agent.view.training and not agent.finished
@@ -265,7 +265,7 @@ class Agents:
         return [
             agent
             for agent in self._agents.values()
-            if agent.connection is not None and not agent.said_bye and not agent.view.outdated
+            if agent.connection is not None and not agent.announced_end and not agent.view.outdated
         ]
 
     def views(self) -> tuple[AgentState, ...]:

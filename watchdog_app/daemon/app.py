@@ -125,8 +125,8 @@ class App:
     def _notify_recovered_pauses(self) -> None:
         """Notify people of pauses by an earlier daemon that the engine does not report."""
         parts = self._parts
-        held = parts.observer.call_engine(lambda engine: engine.paused_tasks) or ()
-        for pause in parts.pauses.take_unreported(held):
+        paused = parts.observer.call_engine(lambda engine: engine.paused_tasks) or ()
+        for pause in parts.pauses.take_unreported(paused):
             pid, now_unix_s = pause.task.pid, time.time()
             message = recovered_notification(pause, now_unix_s)
             self._parts.log.warning(message.title, pid=pid, reason=pause.reason)

@@ -154,10 +154,10 @@ class Executor:
         Raises:
             RequestError: the task is paused, or is being paused or resumed right now.
         """
-        held, state_of = self.pauses.get(task.key), self.observer.process_state
+        pause, state_of = self.pauses.get(task.key), self.observer.process_state
         # The last sample may be older than the pause, so read the states of the processes.
-        if held is not None and not any(
-            (state_of(key) or "Z") in "RSI" for key in held.paused.keys
+        if pause is not None and not any(
+            (state_of(key) or "Z") in "RSI" for key in pause.paused.keys
         ):
             raise RequestError(f"{name_with_pid(task)} is already paused.")
         self._refuse_in_transition(task.key, task.name)
@@ -309,7 +309,7 @@ class Executor:
                     )
                 self._finish(operation, OutcomeStatus.FAILED, detail, result=RequestError(detail))
                 return
-            held = self.pauses.add(Pause(task.key, task.name, reason, paused))
+            pause = self.pauses.add(Pause(task.key, task.name, reason, paused))
             count = len(paused.keys)
             self._finish(
                 operation,
@@ -317,7 +317,7 @@ class Executor:
                 f"{count} process{'es' if count > 1 else ''} stopped ({paused.method}). "
                 f"Resume it with: watchdog resume {task.key.pid}",
                 {"method": paused.method, "processes": count},
-                result=held.paused,
+                result=pause.paused,
             )
             # the engine has just recorded which task to resume when memory is free again
             self.state_store.save_engine()
@@ -398,8 +398,10 @@ class Executor:
         )
         entry = outcome_entry(outcome, operation.kind, operation.task)
         self.journal.add(entry)
-        whom = {} if entry.pid is None else {"pid": entry.pid}
-        self.log.info(f"{operation.kind} {status.value}", task=entry.name, **whom, detail=detail)
+        pid_field = {} if entry.pid is None else {"pid": entry.pid}
+        self.log.info(
+            f"{operation.kind} {status.value}", task=entry.name, **pid_field, detail=detail
+        )
         if operation.by_policy:
             self.observer.call_engine(lambda engine: engine.record(outcome))
         operation.done(result)

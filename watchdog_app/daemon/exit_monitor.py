@@ -375,7 +375,7 @@ class ExitMonitor:
             alive_mono_s=alive_mono_s,
             cpu_limit_s=cpu_limit_s,
             root=task is not None and task.key == key,
-            said_bye=agent is not None and agent.said_bye and not failed,
+            announced_end=agent is not None and agent.announced_end and not failed,
             failed=failed,
             device_ooms=_count_ooms(agent),
             was_paused=self._was_paused(key),
@@ -466,7 +466,7 @@ def _should_ask_systemd(
     killed = number in (signal.SIGKILL, signal.SIGTERM)
     if cause.certainty is Certainty.EXACT or not (killed or facts.wait_status is None):
         return False
-    if facts.said_bye and not killed:
+    if facts.announced_end and not killed:
         return False
     started = None if task is None else task.info.started_unix_s
     ran_s = 0.0 if started is None else time.time() - started
@@ -482,7 +482,7 @@ def _exit_level(
     if agent is not None:
         # The agent's bye comes from Python's exit, also with a status other than 0, as after
         # sys.exit(1).
-        exited_normally = agent.said_bye and not agent.failed
+        exited_normally = agent.announced_end and not agent.failed
         cared_for = not exited_normally or (agent.view.training and cause.spec.own)
     return journal_level(
         facts,

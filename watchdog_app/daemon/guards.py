@@ -353,7 +353,7 @@ def guard_end(key: ProcessKey, group: str | None) -> GuardEnd | None:
         limit=limit,
         refused=guard.state == "refusing" or _was_just_refused(guard),
         ended=messages.cause_of_end(guard),
-        held=messages.stopped_at_end(guard),
+        stopped=messages.stopped_at_end(guard),
         last_message=guard.events[-1].text.partition("\n")[0] if guard.events else "",
         rescue=_newest_copy(guard, key.pid),
     )

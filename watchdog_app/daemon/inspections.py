@@ -227,10 +227,12 @@ class Inspections:
         """
         from watchdog_app.core.diagnosis.stall_reasons import StallContext, stall_reasons
 
-        held = frozenset(each.pid for pause in self.pauses.all() for each in pause.paused.keys)
+        paused_pids = frozenset(
+            each.pid for pause in self.pauses.all() for each in pause.paused.keys
+        )
         sample = self.observer.latest
         if sample is None:
-            return stall_reasons(dump, StallContext(stopped_by_us=held))
+            return stall_reasons(dump, StallContext(stopped_by_us=paused_pids))
         result = sample.result
         outlook = result.tasks.get(key)
         cpu = None if outlook is None else outlook.cpu_percent
@@ -240,7 +242,7 @@ class Inspections:
                 cores=0.0 if cpu is None else cpu / 100,
                 swap=result.swap,
                 card_fault=result.card_faults.get(key),
-                stopped_by_us=held,
+                stopped_by_us=paused_pids,
             ),
         )
 

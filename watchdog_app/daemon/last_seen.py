@@ -115,8 +115,8 @@ class LastSeen:
         """Why the training of a task made no steps when last seen; None: it made steps."""
         sample = self._samples.get(task)
         for incident in () if sample is None else sample.result.incidents:
-            hit = any(each.task == task for each in incident.contributors)
-            if hit and incident.resource.kind is ResourceKind.STALLED:
+            affected = any(each.task == task for each in incident.contributors)
+            if affected and incident.resource.kind is ResourceKind.STALLED:
                 return incident.why
         return None
 

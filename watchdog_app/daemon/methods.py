@@ -179,17 +179,20 @@ class Methods:
 
     def _find_pause(self, wanted: str) -> Pause:
         """The pause of a task. Refuses a task that another program has stopped."""
-        for held in self._parts.pauses.all():
+        for pause in self._parts.pauses.all():
             # The last sample may lack it, and a stopped worker may be a task by now.
-            if wanted.strip() in {str(held.task.pid), *(str(key.pid) for key in held.paused.keys)}:
-                return held
+            if wanted.strip() in {
+                str(pause.task.pid),
+                *(str(key.pid) for key in pause.paused.keys),
+            }:
+                return pause
         task = self._find_task(wanted)
-        pause = self._parts.pauses.get(task.key)
-        if pause is not None:
-            return pause
-        for held in self._parts.pauses.all():
-            if task.key in held.paused.keys:
-                return held
+        own = self._parts.pauses.get(task.key)
+        if own is not None:
+            return own
+        for pause in self._parts.pauses.all():
+            if task.key in pause.paused.keys:
+                return pause
         self._refuse_stopped_by_guard(task)
         if task.paused:
             raise RequestError(
@@ -202,9 +205,9 @@ class Methods:
     def _refuse_stopped_by_guard(self, task: Task) -> None:
         """Refuse a task that its guard has stopped: it handles signals only after that."""
         self._parts.guards.refresh()
-        held = self._parts.guards.stopped_reason(task.key)
-        if held is not None:
-            raise RequestError(held)
+        reason = self._parts.guards.stopped_reason(task.key)
+        if reason is not None:
+            raise RequestError(reason)
 
     def _is_paused_now(self, task: Task) -> bool:
         """
@@ -228,9 +231,9 @@ class Methods:
 
         self._parts.guards.refresh()
         for task in chosen:
-            held = self._parts.guards.stopped_reason(task.key)
-            if held is not None:
-                answers.append(_refusal(task, held))
+            reason = self._parts.guards.stopped_reason(task.key)
+            if reason is not None:
+                answers.append(_refusal(task, reason))
                 continue
             if self._parts.agents.connected_in(task) and self._is_paused_now(task):
                 answers.append(_refusal(task, "It is paused and cannot save. Resume it first."))

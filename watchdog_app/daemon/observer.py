@@ -258,7 +258,7 @@ class Observer:
 
 
 def mark_stopping(
-    tasks: tuple[Task, ...], held: Container[ProcessKey], stopping: Callable[[ProcessKey], bool]
+    tasks: tuple[Task, ...], paused: Container[ProcessKey], stopping: Callable[[ProcessKey], bool]
 ) -> tuple[Task, ...]:
     """
     The tasks, with state D for paused ones whose processes have not stopped yet.
@@ -267,12 +267,12 @@ def mark_stopping(
 
     Args:
         tasks: the tasks of the sample.
-        held: tasks that the engine has paused.
+        paused: tasks that the engine has paused.
         stopping: whether a process has been sent SIGSTOP and has not stopped yet.
     """
     return tuple(
         _in_disk_sleep(task)
-        if task.key in held and task.members[0].state in "RS" and stopping(task.key)
+        if task.key in paused and task.members[0].state in "RS" and stopping(task.key)
         else task
         for task in tasks
     )

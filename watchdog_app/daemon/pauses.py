@@ -317,7 +317,7 @@ class Pauses:
         if stored:
             self._write()
 
-    def take_unreported(self, held: Container[ProcessKey]) -> list[Pause]:
+    def take_unreported(self, paused: Container[ProcessKey]) -> list[Pause]:
         """
         Recovered pauses that neither the engine nor people know, each once.
 
@@ -325,13 +325,13 @@ class Pauses:
         the end of the daemon interrupted. If its state was lost, it knows no pause.
 
         Args:
-            held: tasks that the engine has paused.
+            paused: tasks that the engine has paused.
         """
         recovered, self._recovered = self._recovered, []
         return [
             pause
             for pause in recovered
-            if pause.task not in held
+            if pause.task not in paused
             and not (pause.reason.startswith(_BY_A_PERSON) and pause.paused.at_unix_s > 0)
         ]
 

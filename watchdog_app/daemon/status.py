@@ -111,7 +111,7 @@ def status(
             daemon=daemon,
             problems=tuple(problems),
         )
-    guards, ours, result = guards or {}, set(paused), sample.result
+    guards, paused_keys, result = guards or {}, set(paused), sample.result
     resources = tuple(_resource(each, result.assessments.get(each.key)) for each in sample.readings)
     incidents = tuple(incident(each) for each in result.incidents)
     owners = devices.tasks_by_pid(sample.tasks) if sample.snapshot.hardware.gpus else {}
@@ -128,8 +128,8 @@ def status(
         agents=sample.agents,
         cards=cards,
         faults=faults,
-        paused=ours,
-        held={key: _limit_arguments(guard) for key, guard in guards.items() if guard.stopped},
+        paused=paused_keys,
+        stopped={key: _limit_arguments(guard) for key, guard in guards.items() if guard.stopped},
     )
     # Only after the overview: its headline names the exhausted resource, not the GPU that has it.
     raise_levels(gpus, resources, incidents)
@@ -145,7 +145,13 @@ def status(
         gpus=gpus,
         hardware=_hardware(sample.snapshot),
         tasks=tuple(
-            _task(task, sample, task.key in ours, on_gpus.get(task.key, ()), guards.get(task.key))
+            _task(
+                task,
+                sample,
+                task.key in paused_keys,
+                on_gpus.get(task.key, ()),
+                guards.get(task.key),
+            )
             for task in sample.tasks
         ),
         incidents=incidents,
@@ -291,7 +297,7 @@ def _task(
         start_time=task.key.start_time,
         name=task.name,
         kind=task.kind.value,
-        # A recent pause is not in the sample yet; an ended one is not in `ours` any more.
+        # A recent pause is not in the sample yet; an ended one is not in `paused` any more.
         state="paused" if is_ours else "stopped" if guard and guard.stopped else task_state(task),
         paused_by_watchdog=is_ours,
         children=len(task.members) - 1,

@@ -88,9 +88,10 @@ class HistorySource:
                 journal, task, minutes or past_exits.MINUTES, time.time()
             )
         if found is None:
-            whom = "" if task is None else f" of {task!r}"
+            of_task = "" if task is None else f" of {task!r}"
             raise TaskNotFound(
-                f"No daemon runs, and the journal knows of no death{whom}. Start it: watchdog start"
+                f"No daemon runs, and the journal knows of no death{of_task}. "
+                "Start it: watchdog start"
             )
         return {"text": None, "incidents": [], **found}
 

@@ -125,14 +125,14 @@ def previous_death(
     ):
         died = each.get("pid")
         if died == pid:
-            meant = each.get("worker") is not None
+            matches = each.get("worker") is not None
         elif info.kernel_id:
-            meant = each.get("kernel_id") == info.kernel_id
+            matches = each.get("kernel_id") == info.kernel_id
         elif wanted_pid is not None:
-            meant = died == wanted_pid
+            matches = died == wanted_pid
         else:
-            meant = each.get("name") == task.name and each.get("path") == path
-        if meant:
+            matches = each.get("name") == task.name and each.get("path") == path
+        if matches:
             return each if _is_failure(each) else None
     return None
 
@@ -181,8 +181,8 @@ def explain_death(
 def _end_of_task(journal: Journal, task: Task) -> Entry | None:
     """The end of a task that was alive at the last sample; None: it has not ended."""
     for each in journal.history(task=str(task.key.pid), kinds=_KINDS, limit=20):
-        who = (each.get("pid"), each.get("start_time"), each.get("worker"))
-        if who == (task.key.pid, task.key.start_time, None):
+        key = (each.get("pid"), each.get("start_time"), each.get("worker"))
+        if key == (task.key.pid, task.key.start_time, None):
             return each
     return None
 

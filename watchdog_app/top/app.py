@@ -175,8 +175,8 @@ class TopApp(App[None]):
     def _draw_tasks(self, status: Status, columns: int) -> None:
         titles = rows.column_titles(columns, bool(status.gpus))
         before = self._table.chosen
-        meant = self._table.last_chosen
-        shown = rows.visible_tasks(status, self._sort, self._name_filter, self._show_all, meant)
+        chosen = self._table.last_chosen
+        shown = rows.visible_tasks(status, self._sort, self._name_filter, self._show_all, chosen)
         self._table.show(shown, titles, columns, self._past, rows.series_by_task(status, shown))
         if before is not None and (
             message := rows.ended_message(before, self._table.chosen, status)

@@ -64,7 +64,7 @@ class TaskTable(DataTable[Text]):
             past: series for the trends.
             series_by_task: for some tasks, the series to draw instead of their RAM.
         """
-        self._last = meant = self.last_chosen
+        self._last = chosen = self.last_chosen
         top = self.scroll_offset.y
         drawn_rows = range(top - _OVERSCAN_ROWS, top + self.size.height + _OVERSCAN_ROWS)
         grid = [
@@ -80,8 +80,8 @@ class TaskTable(DataTable[Text]):
         self._set_columns(titles, columns, grid)
         self._set_rows(grid)
         self.tasks, self._grid = tasks, grid
-        if meant is not None:
-            key = task_key(meant)
+        if chosen is not None:
+            key = task_key(chosen)
             place = next((n for n, one in enumerate(tasks) if task_key(one) == key), None)
             if place is not None and place != self.cursor_row:
                 # If the user has scrolled away from the cursor, do not scroll back to it.

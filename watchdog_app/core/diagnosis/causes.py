@@ -146,7 +146,12 @@ def _ended_by_guard(facts: ExitFacts, _: int | None) -> Cause | None:
 
 def _refused_by_guard(facts: ExitFacts, number: int | None) -> Cause | None:
     """An unknown error of the program, right after its guard refused it more memory."""
-    if facts.guard is None or not facts.guard.refused or facts.said_bye or _raised_error(facts):
+    if (
+        facts.guard is None
+        or not facts.guard.refused
+        or facts.announced_end
+        or _raised_error(facts)
+    ):
         return None
     if facts.wait_status in (None, 0) or number not in (None, signal.SIGABRT, signal.SIGSEGV):
         return None
@@ -162,13 +167,13 @@ def _refused_by_guard(facts: ExitFacts, number: int | None) -> Cause | None:
 
 def _paused_by_guard(facts: ExitFacts, number: int | None) -> Cause | None:
     """The user ended the program while its guard had paused it: Ctrl-C, closed terminal, kill."""
-    held = None if facts.guard is None else facts.guard.held
-    if held is None or _exited_without_signal(facts) or number in CRASHES:
+    stopped = None if facts.guard is None else facts.guard.stopped
+    if stopped is None or _exited_without_signal(facts) or number in CRASHES:
         return None
     how = "" if number is None else f" by {signal_name(number)}"
-    if number is None and "interrupted" in held:
+    if number is None and "interrupted" in stopped:
         how = " by a signal (Ctrl-C, a closed terminal, or a kill)"
-    return _exact(CauseKind.GUARD, f"ended{how} {clean(held, 200)}")
+    return _exact(CauseKind.GUARD, f"ended{how} {clean(stopped, 200)}")
 
 
 # Evidence from the program itself
@@ -208,7 +213,7 @@ def _by_unit(facts: ExitFacts, number: int | None) -> Cause | None:
     unit = facts.unit
     if unit is None or number not in (None, signal.SIGKILL, signal.SIGTERM):
         return None
-    if facts.wait_status == 0 or (number is None and facts.said_bye and not facts.wait_status):
+    if facts.wait_status == 0 or (number is None and facts.announced_end and not facts.wait_status):
         return None  # the program exited normally
     by_itself = _exited_without_signal(facts)
     excluded = _is_not_kernel_kill(facts)
@@ -296,7 +301,7 @@ def _by_memory(facts: ExitFacts, number: int | None) -> Cause | None:
     """A kill for memory: by the kernel's kill counts, an OOM daemon, or the last level."""
     if number not in (None, signal.SIGKILL, signal.SIGTERM) or _exited_without_signal(facts):
         return None
-    if number is None and (facts.said_bye or facts.failed or _raised_error(facts)):
+    if number is None and (facts.announced_end or facts.failed or _raised_error(facts)):
         return None
     if number == signal.SIGTERM:
         return _by_oom_daemon(facts, number, excluded=False)
@@ -375,7 +380,7 @@ def _by_cpu_limit(facts: ExitFacts, number: int | None) -> Cause | None:
 def _by_device(facts: ExitFacts, number: int | None) -> Cause | None:
     """An error of the program or a crash that its GPU explains."""
     failed = bool(facts.wait_status) and number is None
-    unknown = facts.wait_status is None and not facts.said_bye
+    unknown = facts.wait_status is None and not facts.announced_end
     if facts.card_fault is not None and (failed or unknown or number in _BREAKS):
         text = f"ended by a fault of its card: {facts.card_fault}"
         return _likely(CauseKind.GPU_LOST, text)
@@ -395,7 +400,7 @@ def _by_device(facts: ExitFacts, number: int | None) -> Cause | None:
 
 def _by_address_space(facts: ExitFacts, number: int | None) -> Cause | None:
     """An error of the program after its address space (RLIMIT_AS) was used up."""
-    if facts.address_space_full is None or facts.said_bye or facts.wait_status == 0:
+    if facts.address_space_full is None or facts.announced_end or facts.wait_status == 0:
         return None
     # Python exits with a status. A C library that does not check the result of malloc crashes.
     if number not in (None, *_BREAKS) or _raised_error(facts):
@@ -460,7 +465,7 @@ def _by_status(facts: ExitFacts, _: int | None) -> Cause | None:
 
 
 def _by_normal_exit(facts: ExitFacts, _: int | None) -> Cause | None:
-    if not facts.said_bye and facts.wait_status != 0:
+    if not facts.announced_end and facts.wait_status != 0:
         return None
     if not facts.notebook:
         certainty = Certainty.LIKELY if facts.wait_status is None else Certainty.EXACT

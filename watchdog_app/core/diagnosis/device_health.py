@@ -61,7 +61,7 @@ class _Card:
     holders: dict[int, tuple[Contributor, float]] = field(default_factory=dict)
     repaired_mono_s: float = float("-inf")  # when the GPU last came back after it was lost
     missing: int = 0  # consecutive readings without this GPU
-    hit: tuple[Contributor, ...] = ()  # tasks on the GPU when it failed
+    affected: tuple[Contributor, ...] = ()  # tasks on the GPU when it failed
     ecc_low: int | None = None
     ecc_grew: tuple[float, int] | None = None  # time and number of new errors
     noted: frozenset[tuple[int, float]] = frozenset()  # known Xids, as code and time
@@ -94,7 +94,7 @@ class DeviceHealth:
             self._read_mono_s = read
             self._update_cards(snapshot, tasks)
         unread = read is not None and now - read > _UNREAD_S
-        gone: list[_Card] = []
+        unlisted: list[_Card] = []
         cause = _driver_finding(self._cards.values(), now, unread, faults)
         if cause is not None:
             yield cause
@@ -108,11 +108,11 @@ class DeviceHealth:
             if card.missing:
                 # A restarted reader lists no GPUs for a moment.
                 if card.missing >= _GONE_READINGS and now - card.state_since_mono_s >= _ABSENT_S:
-                    gone.append(card)
+                    unlisted.append(card)
             else:
                 yield from self._card_findings(card, now, unread and cause is None)
         yield from _missing_card_findings(
-            gone, bool(hardware.gpus), next(iter(faults.values()), None)
+            unlisted, bool(hardware.gpus), next(iter(faults.values()), None)
         )
 
     # Processing a reading
@@ -138,13 +138,13 @@ class DeviceHealth:
             self._update_holders(card, listed, owners, now)
             self._count_errors(card, gpu, now)
             self._update_xids(card, gpu, now, snapshot.unix_s)
-            card.hit = (card.hit or _recent_holders(card)) if gpu.state in _BROKEN else ()
+            card.affected = (card.affected or _recent_holders(card)) if gpu.state in _BROKEN else ()
             card.gpu = gpu
 
     def _mark_missing(self, gpu_id: str, card: _Card, now: float) -> None:
         if card.missing == 0:
             card.state_since_mono_s = now
-            card.hit = card.hit or _recent_holders(card)
+            card.affected = card.affected or _recent_holders(card)
         card.missing += 1
         # Parts of a GPU disappear when it is partitioned again. A GPU without tasks may have been
         # unplugged or handed to a virtual machine.
@@ -203,10 +203,10 @@ class DeviceHealth:
         codes = [event.code for _, event, _ in card.xids]
         state = STATES.get(gpu.state)
         if gpu.state in _BROKEN and state is not None:
-            said = _describe_xids(codes)
-            if said and gpu.state is GpuState.NEEDS_RESET:
-                said = f"{state.text}; {said}"
-            yield build_finding(state, gpu, card.hit, said)
+            text = _describe_xids(codes)
+            if text and gpu.state is GpuState.NEEDS_RESET:
+                text = f"{state.text}; {text}"
+            yield build_finding(state, gpu, card.affected, text)
             return
         if (gpu.state is GpuState.SILENT and since >= _SILENT_S) or (
             unread and gpu.state is not GpuState.ASLEEP
@@ -217,9 +217,9 @@ class DeviceHealth:
             yield build_finding(state, gpu, (), f"{state.text}: {why}")
         if card.xids:
             row = gpu_faults.worst_xid_fault(codes)
-            hit = _unique(holder for _, _, holders in card.xids for holder in holders)
+            affected = _unique(holder for _, _, holders in card.xids for holder in holders)
             unknown = f": {row.text}" if row is UNKNOWN_XID else ""
-            yield build_finding(row, gpu, hit, f"{_describe_xids(codes)}{unknown}")
+            yield build_finding(row, gpu, affected, f"{_describe_xids(codes)}{unknown}")
         yield from self._memory_findings(card)
         if gpu.recovery_action is not None:
             row = gpu_faults.RECOVERIES.get(gpu.recovery_action, gpu_faults.RECOVERIES["reset"])
@@ -229,15 +229,15 @@ class DeviceHealth:
 
     @staticmethod
     def _memory_findings(card: _Card) -> Iterator[Finding]:
-        gpu, here = card.gpu, _recent_holders(card)
+        gpu, holders = card.gpu, _recent_holders(card)
         if gpu.remap_failed:
-            yield build_finding(FAULTS[FaultKind.REMAP_FAILED], gpu, here)
+            yield build_finding(FAULTS[FaultKind.REMAP_FAILED], gpu, holders)
         if card.ecc_grew is not None:
             number = card.ecc_grew[1]
             text = f"{number} memory error{'s' if number > 1 else ''} that could not be corrected"
-            yield build_finding(FAULTS[FaultKind.ECC], gpu, here, text)
+            yield build_finding(FAULTS[FaultKind.ECC], gpu, holders, text)
         if gpu.remap_pending:
-            yield build_finding(FAULTS[FaultKind.REMAP_PENDING], gpu, here)
+            yield build_finding(FAULTS[FaultKind.REMAP_PENDING], gpu, holders)
 
 
 _BROKEN = frozenset((GpuState.LOST, GpuState.NEEDS_RESET))
@@ -257,43 +257,45 @@ def _driver_finding(
         text = clean(updated.message, 300).rstrip(".")
         remedy = clean(updated.remedy or "", 300)
         return build_finding(FAULTS[FaultKind.UPDATED], DRIVER, (), text, remedy)
-    here = [
+    awake = [
         card
         for card in cards
         if not card.missing and card.gpu.parent_id is None
         and card.gpu.state is not GpuState.ASLEEP
     ]  # fmt: skip
-    silent = [card for card in here if card.gpu.state is GpuState.SILENT]
+    silent = [card for card in awake if card.gpu.state is GpuState.SILENT]
     late = any(now - card.state_since_mono_s >= _SILENT_S for card in silent)
     fault = faults.get(_DRIVER)
-    if not here or not (unread or (late and len(silent) == len(here))):
+    if not awake or not (unread or (late and len(silent) == len(awake))):
         return None
-    if fault is None and len(here) < 2:
+    if fault is None and len(awake) < 2:
         return None  # a single GPU gets a finding under its own name
-    hit = _unique(holder for card in here for holder in _recent_holders(card))
-    return _failed_driver_finding(fault, hit)
+    affected = _unique(holder for card in awake for holder in _recent_holders(card))
+    return _failed_driver_finding(fault, affected)
 
 
 def _failed_driver_finding(
-    fault: Fault | None, hit: tuple[Contributor, ...], text: str = ""
+    fault: Fault | None, affected: tuple[Contributor, ...], text: str = ""
 ) -> Finding:
     """Build the finding of a failed driver, with the reader's message if there is one."""
     remedy = "" if fault is None else clean(fault.remedy or "", 300)
     text = text if fault is None else clean(fault.message, 200).rstrip(".")
-    return build_finding(FAULTS[FaultKind.DRIVER], DRIVER, hit, text, remedy)
+    return build_finding(FAULTS[FaultKind.DRIVER], DRIVER, affected, text, remedy)
 
 
 def _missing_card_findings(
-    gone: Sequence[_Card], others_there: bool, fault: Fault | None
+    unlisted: Sequence[_Card], others_listed: bool, fault: Fault | None
 ) -> Iterator[Finding]:
     """Yield GPUs that disappeared from the list: one of several, or all after a driver failure."""
-    if gone and not others_there and (fault is not None or len(gone) > 1):
-        hit = _unique(holder for card in gone for holder in card.hit)
-        yield _failed_driver_finding(fault, hit, "no card is listed any more")
+    if unlisted and not others_listed and (fault is not None or len(unlisted) > 1):
+        affected = _unique(holder for card in unlisted for holder in card.affected)
+        yield _failed_driver_finding(fault, affected, "no card is listed any more")
         return
-    for card in gone:
-        if card.hit:
-            yield build_finding(FAULTS[FaultKind.LOST], card.gpu, card.hit, "it is no longer there")
+    for card in unlisted:
+        if card.affected:
+            yield build_finding(
+                FAULTS[FaultKind.LOST], card.gpu, card.affected, "it is no longer there"
+            )
 
 
 def _affected_by_xid(event: XidEvent, card: _Card) -> tuple[Contributor, ...]:
@@ -312,16 +314,16 @@ def _set_xid_task(card: _Card, event: XidEvent) -> None:
 
 def _add_xid(card: _Card, now: float, event: XidEvent) -> None:
     """Keep one entry per code and program, so that a repeated fault does not displace others."""
-    hit = _affected_by_xid(event, card)
+    affected = _affected_by_xid(event, card)
     for place, (_, known, before) in enumerate(card.xids):
         if (known.code, known.pid) == (event.code, event.pid):
-            card.xids[place] = now, event, _unique((*before, *hit))
+            card.xids[place] = now, event, _unique((*before, *affected))
             return
     if len(card.xids) >= _MOST_XIDS:
         card.xids.remove(
             min(card.xids, key=lambda each: (gpu_faults.xid_severity(each[1].code), each[0]))
         )
-    card.xids.append((now, event, hit))
+    card.xids.append((now, event, affected))
 
 
 def _recent_holders(card: _Card) -> tuple[Contributor, ...]:

@@ -336,7 +336,7 @@ def _other_evidence(facts: ExitFacts) -> Iterator[Evidence]:
     elif facts.notebook:
         text = "What had started it, the Jupyter server or application, has ended as well."
         yield Evidence("jupyter", text)
-    if facts.said_bye and not (facts.words is not None and facts.words.error is not None):
+    if facts.announced_end and not (facts.words is not None and facts.words.error is not None):
         yield Evidence("agent", "Its agent had announced the end: Python exited normally.")
 
 

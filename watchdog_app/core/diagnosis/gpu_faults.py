@@ -272,7 +272,7 @@ _LABELS = {DRIVER: "the graphics driver", CPU: "the processor", UNPLUGGED: "batt
 def build_finding(
     fault: GpuFault,
     where: Gpu | ResourceKey,
-    hit: Iterable[Contributor],
+    affected: Iterable[Contributor],
     text: str = "",
     remedy: str = "",
 ) -> Finding:
@@ -282,7 +282,7 @@ def build_finding(
     Args:
         fault: the row.
         where: the GPU; `DRIVER`, `CPU` or `UNPLUGGED` for the others.
-        hit: affected tasks.
+        affected: affected tasks.
         text: replaces the text of the row.
         remedy: replaces the remedy of the row.
     """
@@ -291,4 +291,6 @@ def build_finding(
         key, label = ResourceKey(fault.kind, where.id), gpu_label(where)
     else:
         key, label, index = where, _LABELS[where], "INDEX"
-    return Finding(fault, key, label, text or fault.text, remedy or fault.remedy(index), tuple(hit))
+    return Finding(
+        fault, key, label, text or fault.text, remedy or fault.remedy(index), tuple(affected)
+    )

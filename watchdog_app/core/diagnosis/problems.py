@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 # time.
 _QUIET_S = {Stage.WATCH: 86_400.0, Stage.WARN: 3600.0, Stage.SAVE: 0.0}
 _ENDED_S = 300.0  # keep a fault this long, so that a later death of its task can name it
-_MOST_HIT = 8
+_MOST_AFFECTED = 8
 _MOST_ADVICE = 3
 
 _DUMP_S = 6.0  # a stall notification waits this long for the thread dump
@@ -128,13 +128,14 @@ class DeviceProblems:
         faults = [each.fault for each in findings]
         if any(each.lasting for each in faults):
             self._standing.add(key)
-        hit = tuple(dict.fromkeys(task for each in findings for task in each.tasks))[:_MOST_HIT]
-        if not hit and incident is not None:
-            hit = incident.contributors  # the tasks that it affected when it began
+        affected = tuple(dict.fromkeys(task for each in findings for task in each.tasks))
+        affected = affected[:_MOST_AFFECTED]
+        if not affected and incident is not None:
+            affected = incident.contributors  # the tasks that it affected when it began
         topic = Topic.FAULT if key.kind is ResourceKind.GPU_HEALTH else Topic.SLOWED
         if worst.card_lost:
             topic = Topic.GPU_LOST
-        agent = self._agents.get(hit[0].task, (0.0, None))[1] if hit else None
+        agent = self._agents.get(affected[0].task, (0.0, None))[1] if affected else None
         work_lost = any(each.work_lost for each in faults)
         why = "; ".join(dict.fromkeys(each.text for each in findings))
         return Problem(
@@ -149,15 +150,15 @@ class DeviceProblems:
                 "trouble": worst.trouble.value,
                 "label": first.label,
                 "fatal": int(worst.restart),
-                "name": hit[0].name if hit else None,
-                "others": ", ".join(each.name for each in hit[1:4]) or None,
-                "more": len(hit[4:]),
+                "name": affected[0].name if affected else None,
+                "others": ", ".join(each.name for each in affected[1:4]) or None,
+                "more": len(affected[4:]),
                 "step": None if agent is None else agent.step,
                 "had_agent": int(agent is not None),
                 **rescue_figures(None if agent is None else agent.rescue, unix_s),
             },
             advice=tuple(dict.fromkeys(each.remedy for each in findings))[:_MOST_ADVICE],
-            tasks=hit,
+            tasks=affected,
             facts=frozenset(each.trouble.value for each in faults),
             device_works=all(each.device_works for each in faults),
             work_lost=work_lost,

@@ -51,7 +51,7 @@ def overview(
     cards: Sequence[Card],
     faults: Sequence[Fault],
     paused: Collection[ProcessKey],
-    held: Mapping[ProcessKey, str],
+    stopped: Mapping[ProcessKey, str],
 ) -> Overview:
     """
     Return the most urgent fact about this machine.
@@ -65,16 +65,18 @@ def overview(
         cards: every GPU.
         faults: what cannot be measured, and why.
         paused: tasks that watchdog has paused.
-        held: tasks stopped at the limit of `watchdog exec`, with the PID and the size to give
+        stopped: tasks stopped at the limit of `watchdog exec`, with the PID and the size to give
             `watchdog limit`.
     """
     names = {task.key: clean(task.name) for task in tasks}
-    standing = [key for key in (*held, *paused) if key in names]
-    whose = {each.resource: each.contributors[0].name for each in incidents if each.contributors}
+    standing = [key for key in (*stopped, *paused) if key in names]
+    names_by_resource = {
+        each.resource: each.contributors[0].name for each in incidents if each.contributors
+    }
     dangers = [
-        _Danger(assessments[reading.key], reading, whose.get(reading.key))
+        _Danger(assessments[reading.key], reading, names_by_resource.get(reading.key))
         for reading in readings
-        if reading.key in assessments and not (held and reading.key.kind is ResourceKind.GUARD)
+        if reading.key in assessments and not (stopped and reading.key.kind is ResourceKind.GUARD)
     ]
     dangers.sort(key=lambda each: (each.eta_s, -each.assessment.ratio))
     open_ones = [each for each in incidents if not _concerns_only(each, standing)]
@@ -86,8 +88,10 @@ def overview(
         first, *others = standing
         who = names[first] + (f" and {len(others)} more" if others else "")
         text = f"paused: {who}"
-        if first in held:
-            text = f"stopped at its memory limit: {who}; give it more: watchdog limit {held[first]}"
+        if first in stopped:
+            text = (
+                f"stopped at its memory limit: {who}; give it more: watchdog limit {stopped[first]}"
+            )
         return Overview(Level.WARNING, text)
     fault = next((each for each in faults if each.source.partition(".")[0] in _BLINDING), None)
     if fault is not None:
@@ -95,14 +99,14 @@ def overview(
     # Report a possible danger, otherwise a save in progress, otherwise that all is well.
     for each in dangers:
         if each.eta_s < _SOON_S and each.ends:
-            text = f"{each.end(certain=False)} (not certain yet){each.of_whom}"
+            text = f"{each.end(certain=False)} (not certain yet){each.task_suffix}"
             return Overview(Level.WATCH, text)
     for key, agent in agents.items():
         if agent.saving and key in names:
             return Overview(level, f"saving {names[key]}")
     growing = next((each for each in dangers if each.level is Level.WATCH), None)
     if growing is not None:
-        return Overview(level, f"growing, no danger yet{growing.of_whom}")
+        return Overview(level, f"growing, no danger yet{growing.task_suffix}")
     notes = "" if level is Level.OK else "; see the notes"
     soon = dangers[0].end() if dangers and dangers[0].eta_s < _SOON_S else None
     if soon is not None:
@@ -115,7 +119,7 @@ class _Danger(NamedTuple):
 
     assessment: Assessment
     reading: Reading
-    whose: str | None
+    task_name: str | None
 
     @property
     def level(self) -> Level:
@@ -142,9 +146,9 @@ class _Danger(NamedTuple):
         return f"{end} {phrases.format_eta(self.eta_s)}"
 
     @property
-    def of_whom(self) -> str:
+    def task_suffix(self) -> str:
         """Text such as `: train.ipynb`. Empty if the task is unknown."""
-        return "" if self.whose is None else f": {clean(self.whose)}"
+        return "" if self.task_name is None else f": {clean(self.task_name)}"
 
 
 def _concerns_only(incident: Incident, tasks: Collection[ProcessKey]) -> bool:
@@ -159,7 +163,7 @@ def _worst_text(
     """Return the resource of this level that runs out first, otherwise the incident or GPU."""
     for danger in dangers:
         if danger.level is level:
-            return f"{danger.end()}{danger.of_whom}"
+            return f"{danger.end()}{danger.task_suffix}"
     for incident in open_ones:
         if incident.level is level:
             return f"{clean(incident.label, 80)}: {clean(incident.why or '?', 200)}"

@@ -78,15 +78,15 @@ def describe_task(
     lines = list(_usage(task, outlook))
     if hardware is not None:
         lines += _cards_of_task(task, agent, hardware)
-    hit = [reading for reading in readings if task.key in reading.tasks]
-    lines += _outlook_lines(task, outlook, hit, assessments, incidents)
-    if hit:
+    task_readings = [reading for reading in readings if task.key in reading.tasks]
+    lines += _outlook_lines(task, outlook, task_readings, assessments, incidents)
+    if task_readings:
         lines += ["", "Limits above it:"]
-        lines += _resources(hit, assessments)
+        lines += _resources(task_readings, assessments)
     lines += ["", *_agent(agent, now_unix_s)]
     for incident in incidents:
         if any(each.task == task.key for each in incident.contributors) or any(
-            reading.key == incident.resource for reading in hit
+            reading.key == incident.resource for reading in task_readings
         ):
             lines += ["", describe_incident(incident, now_unix_s)]
     return "\n".join(lines)
@@ -95,14 +95,14 @@ def describe_task(
 def _outlook_lines(
     task: Task,
     outlook: TaskOutlook | None,
-    hit: Sequence[Reading],
+    task_readings: Sequence[Reading],
     assessments: Mapping[ResourceKey, Assessment],
     incidents: Sequence[Incident],
 ) -> Iterator[str]:
     """Yield what the task runs out of first, what others fill up, or its GPU's fault."""
     if outlook is not None and outlook.resource is not None:
         yield _forecast_text(
-            next((each for each in hit if each.key == outlook.resource), None), outlook
+            next((each for each in task_readings if each.key == outlook.resource), None), outlook
         )
         return
     broken = [
@@ -121,7 +121,7 @@ def _outlook_lines(
         return
     ends = [
         (known.forecast, reading)
-        for reading in hit
+        for reading in task_readings
         if (known := assessments.get(reading.key)) is not None and known.forecast is not None
     ]
     if ends:

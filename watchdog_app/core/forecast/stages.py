@@ -86,8 +86,8 @@ class ResourceMonitor:
         outlives_s = _HOLD_OPEN_S if self._unit == "bytes" else _HOLD_OPEN_SLOW_S
         self._notify, self._rescue = _Tier(outlives_s), _Tier(outlives_s)
         self._hold = _Tier(_HOLD_PAUSE_S)
-        self._said: tuple[Regime, bool, float] | None = None
-        self._said_ratio, self._said_until = 0.0, -math.inf
+        self._shown: tuple[Regime, bool, float] | None = None
+        self._shown_ratio, self._shown_until = 0.0, -math.inf
 
     def step(
         self, now_mono_s: float, used: float, limit: float, costs: SaveCost = _NO_COSTS
@@ -164,11 +164,11 @@ class ResourceMonitor:
     def _current_reason(self, now: float, used: float, limit: float, outlook: Outlook) -> str:
         """The reason in words, updated when it changes or is out of date."""
         rising = outlook.forecast is not None
-        said, ratio = (outlook.regime, rising, limit), used / limit
-        stale = now >= self._said_until and (rising or ratio != self._said_ratio)
-        if stale or said != self._said or abs(ratio - self._said_ratio) > _MOVED:
-            self._said, self._said_ratio = said, ratio
-            self._said_until = now + (_REWORD_S if rising else _REWORD_AT_REST_S)
+        facts, ratio = (outlook.regime, rising, limit), used / limit
+        stale = now >= self._shown_until and (rising or ratio != self._shown_ratio)
+        if stale or facts != self._shown or abs(ratio - self._shown_ratio) > _MOVED:
+            self._shown, self._shown_ratio = facts, ratio
+            self._shown_until = now + (_REWORD_S if rising else _REWORD_AT_REST_S)
             self._reason = self._format_reason(used, limit, outlook)
         return self._reason
 

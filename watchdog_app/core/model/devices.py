@@ -168,7 +168,7 @@ def _gpu_memory_readings(
                     whose,
                     "shared by all who are on the card" if len(under) > 1 and not whose else None,
                 ),
-                held_mono_s=gpu.processes_mono_s,
+                listed_mono_s=gpu.processes_mono_s,
                 device=gpu.id,
             )
 

@@ -161,7 +161,7 @@ class GuardEnd:
     limit: str = ""  # limit as the user typed it; empty: automatic
     refused: bool = False  # the guard refused more memory just before the end
     ended: str | None = None  # how the guard ended it: goes after "train.py was ..."
-    held: str | None = None  # how it was stopped at the limit: goes after "train.py ended ..."
+    stopped: str | None = None  # how it was stopped at the limit: goes after "train.py ended ..."
     last_message: str = ""  # last message of the guard, if it had one
     rescue: RescueRecord | None = None  # rescue that the guard copied
 
@@ -189,7 +189,7 @@ class ExitFacts:
     """Facts about the end of a task. None: unknown."""
 
     wait_status: int | None = None  # status from wait(2)
-    said_bye: bool = False  # the agent announced the end
+    announced_end: bool = False  # the agent announced the end
     failed: bool = False  # the agent announced an exception as the reason
     group_label: str | None = None  # "memory limit of the group jupyter"
     group_limit_bytes: float | None = None

@@ -119,7 +119,7 @@ def _cgroup_readings(
     Which group is tightest depends on other processes in the outer group. A forecast of only the
     tightest would restart at each change. So all groups have readings; the tightest comes last.
     """
-    hit: dict[str, list[ProcessKey]] = {}
+    affected: dict[str, list[ProcessKey]] = {}
     levels: dict[str, int] = {}
     by_path = {group.path: group for group in snapshot.cgroups}
     leaves = {info.cgroup for info in snapshot.infos.values() if info.cgroup is not None}
@@ -133,9 +133,9 @@ def _cgroup_readings(
                 leaf.count("/") - depth for leaf in folders if cgroup_contains(path, leaf)
             )
             levels[path] = min(levels.get(path, nearest), nearest)
-            hit.setdefault(path, []).append(task.key)
+            affected.setdefault(path, []).append(task.key)
     found = []
-    for path, keys in hit.items():
+    for path, keys in affected.items():
         group = by_path[path]
         bound = _group_limit(group, snapshot, leaves)
         if bound is not None:
@@ -243,7 +243,7 @@ def _free_swap_bytes(
 
 
 def _cgroup_reading(
-    group: CgroupMemory, bound: _GroupLimit, hit: tuple[ProcessKey, ...], level: int
+    group: CgroupMemory, bound: _GroupLimit, affected: tuple[ProcessKey, ...], level: int
 ) -> Reading:
     notes = [f"{level} group{'' if level == 1 else 's'} up"] if level > 0 else []
     guard = is_guard(group.path)
@@ -272,7 +272,7 @@ def _cgroup_reading(
         limit=bound.limit,
         # The guard stops the program at this limit; a pause would come earlier.
         fatal=not guard and bound.kills is not None,
-        tasks=hit,
+        tasks=affected,
         note=", ".join(notes) or None,
         swapped=group.swap_usage_bytes or 0,
         unwatched=group.unwatched_bytes,

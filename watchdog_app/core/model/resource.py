@@ -49,7 +49,7 @@ class Reading:
     note: str | None = None  # e.g. "3 groups up", "counts swap"
     swapped: float = 0.0  # the part of `used` that is a group's swap
     unwatched: float | None = None  # memory of a group's unwatched processes
-    held_mono_s: float | None = None  # time of the GPU's process list; None: same as `used`
+    listed_mono_s: float | None = None  # time of the GPU's process list; None: same as `used`
     device: str | None = None  # card of the resource: its id, else the framework's name
     throttles: bool = False  # the kernel throttles programs at the limit (memory.high)
     stalled: bool = False  # throttled programs stall now; RAM: almost no memory is available

@@ -25,18 +25,18 @@ def is_stopped(task: Task) -> bool:
     return task.members[0].state in "Tt"  # t: stopped by a debugger
 
 
-def is_suspended(task: Task, held: bool) -> bool:
+def is_suspended(task: Task, paused: bool) -> bool:
     """
-    Whether a task runs no more code: it is stopped, or paused (`held`) and waiting in the kernel.
+    Whether a task runs no more code: it is stopped, or `paused` and waiting in the kernel.
 
     SIGSTOP takes effect when an uninterruptible wait ends. Reads from swap or a group above
     `memory.high` take seconds, a network disk can take hours.
 
     Args:
         task: a task of one sample.
-        held: whether watchdog has paused the task.
+        paused: whether watchdog has paused the task.
     """
-    return is_stopped(task) or (held and task.members[0].state == "D")
+    return is_stopped(task) or (paused and task.members[0].state == "D")
 
 
 # A kernel or console is always a task, also if papermill, nbconvert or a test started it.
@@ -422,12 +422,12 @@ class KernelRegistry:
         info = replace(info, kind=TaskKind.NOTEBOOK, name=name, notebook=path)
         return replace(task, kind=TaskKind.NOTEBOOK, name=name, info=info)
 
-    def _store_notebook(self, whose: str, path: str) -> None:
-        if self._notebooks.get(whose) != path:
-            self._notebooks.pop(whose, None)
+    def _store_notebook(self, kernel: str, path: str) -> None:
+        if self._notebooks.get(kernel) != path:
+            self._notebooks.pop(kernel, None)
             while len(self._notebooks) >= _MOST_NOTEBOOKS:
                 del self._notebooks[next(iter(self._notebooks))]
-            self._notebooks[whose] = path
+            self._notebooks[kernel] = path
             self.revision += 1
 
     def _kernel(self, key: ProcessKey) -> _Kernel | None:

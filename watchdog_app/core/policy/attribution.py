@@ -51,17 +51,17 @@ def attribute(
         return _attribute_to_owner(tasks[0], slope_per_s, resource)
     if blame is not Blame.GROWTH:
         return NOBODY
-    held = {task.key: growths[task.key] for task in tasks if task.key in growths}
-    span = _find_span(reading, slope_per_s, resource, held.values())
+    histories = {task.key: growths[task.key] for task in tasks if task.key in growths}
+    span = _find_span(reading, slope_per_s, resource, histories.values())
     if span is None:
         return NOBODY
-    if reading.key.kind is ResourceKind.GPU_MEMORY and not held and tasks:
+    if reading.key.kind is ResourceKind.GPU_MEMORY and not histories and tasks:
         # The driver does not report memory by process, so every task on this GPU may be the cause.
         share = 1.0 / len(tasks)
         rate = span.grown / span.seconds * share
         alike = tuple(Contributor(task.key, task.name, rate, share) for task in tasks)
         return Attribution(alike, 0.0, span.window_s)
-    return _attribute_by_growth(span, tasks, held, unwatched)
+    return _attribute_by_growth(span, tasks, histories, unwatched)
 
 
 def _attribute_to_owner(task: Task, slope_per_s: float, resource: History) -> Attribution:
@@ -77,18 +77,18 @@ def _attribute_to_owner(task: Task, slope_per_s: float, resource: History) -> At
 def _attribute_by_growth(
     span: _Span,
     tasks: Sequence[Task],
-    held: Mapping[ProcessKey, History],
+    histories: Mapping[ProcessKey, History],
     unwatched: History | None,
 ) -> Attribution:
     """Attribute the growth by the change of each task's memory since the span began."""
     grown = span.grown
     by_task = {
         key: (growth.last or 0.0) - growth.point_at(span.begin_mono_s)[1]
-        for key, growth in held.items()
+        for key, growth in histories.items()
         if growth.first_mono_s is not None
     }
     missing = grown - sum(part for part in by_task.values() if part > 0)
-    _add_new_tasks(by_task, missing, held, span.seen_mono_s)
+    _add_new_tasks(by_task, missing, histories, span.seen_mono_s)
     others: float | None = None
     if unwatched is not None:
         missing = grown - sum(part for part in by_task.values() if part > 0)
@@ -116,7 +116,7 @@ def _attribute_by_growth(
 def _add_new_tasks(
     by_task: dict[ProcessKey, float],
     missing: float,
-    held: Mapping[ProcessKey, History],
+    histories: Mapping[ProcessKey, History],
     begin_mono_s: float,
 ) -> None:
     """
@@ -126,7 +126,7 @@ def _add_new_tasks(
     """
     whole = {
         key: growth.point_at(growth.first_mono_s)[1]
-        for key, growth in held.items()
+        for key, growth in histories.items()
         if growth.first_mono_s is not None and growth.first_mono_s > begin_mono_s
     }
     _spread(by_task, missing, whole)
@@ -196,7 +196,7 @@ def noise_bytes(limit_bytes: float) -> float:
 
 
 def _find_span(
-    reading: Reading, slope_per_s: float, resource: History, held: Collection[History]
+    reading: Reading, slope_per_s: float, resource: History, histories: Collection[History]
 ) -> _Span | None:
     """
     Return the shortest window in which the resource grew as its trend says, and beyond noise.
@@ -207,11 +207,11 @@ def _find_span(
     noise = noise_bytes(reading.limit)
     best = None
     for window in _WINDOWS_S:
-        listed_mono_s = reading.held_mono_s
+        listed_mono_s = reading.listed_mono_s
         end = resource.point_at(float("inf") if listed_mono_s is None else listed_mono_s)
         begin = end[0] - window
         if listed_mono_s is not None:
-            begin = min((begin, *(growth.point_at(begin)[0] for growth in held)))
+            begin = min((begin, *(growth.point_at(begin)[0] for growth in histories)))
         then = resource.point_at(begin)
         grown, seconds = end[1] - then[1], end[0] - then[0]
         if seconds <= 0 or grown < noise:

@@ -56,7 +56,7 @@ class Tick:
     can_pause: bool
     protecting: bool  # False: sample and forecast only, decide nothing
     schedules: Mapping[ProcessKey, CheckpointSchedule]  # by agent
-    held: frozenset[ProcessKey]  # tasks that any incident has paused
+    paused: frozenset[ProcessKey]  # tasks that any incident has paused
     new_id: Callable[[], str]
 
     def permits(
@@ -144,7 +144,7 @@ class Danger:
 
     def is_stopped(self, task: Task) -> bool:
         """Whether the task is stopped, or was paused and will stop soon."""
-        return is_suspended(task, task.key in self.tick.held)
+        return is_suspended(task, task.key in self.tick.paused)
 
     def save_order(self, task: Task) -> int:
         """Return the task's position in the order of saves. Pauses use the reverse order."""
@@ -367,8 +367,10 @@ def with_final_stage(
         stage = min(stage, Stage.SAVE)
     elif certain and _is_at_the_end(reading, pace_per_s, max(stages.pause_s, spec.pause_s)):
         stage = Stage.PAUSE
-    said = None if expected is None else expected.why
-    return replace(assessment, stage=stage, why=why, notify=notify, rescue=rescue, expected=said)
+    announced = None if expected is None else expected.why
+    return replace(
+        assessment, stage=stage, why=why, notify=notify, rescue=rescue, expected=announced
+    )
 
 
 def _cheap_save_is_due(

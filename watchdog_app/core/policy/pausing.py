@@ -202,7 +202,7 @@ def has_stopped_task(
     """Whether a task that this incident paused is still stopped."""
     return any(
         key in tasks
-        and (is_suspended(tasks[key], held=True) or mono_s - paused.since_mono_s <= _UNSEEN_S)
+        and (is_suspended(tasks[key], paused=True) or mono_s - paused.since_mono_s <= _UNSEEN_S)
         for key, paused in incident.paused.items()
     )
 

@@ -58,8 +58,8 @@ class Problems:
             if not problem.at_once:
                 _update_incident(incident, problem, tick.mono_s)
             task = problem.tasks[0].task if problem.tasks else None
-            whom = None if task is None else observation.tasks.get(task)
-            notify = tick.permits(whom, problem.key.kind, when_off=problem.when_off).notify
+            found = None if task is None else observation.tasks.get(task)
+            notify = tick.permits(found, problem.key.kind, when_off=problem.when_off).notify
             if problem.stage is not Stage.OK:
                 notify = notify and reporting.is_problem_due(
                     incident, problem, tick.mono_s, stages.cooldown_s

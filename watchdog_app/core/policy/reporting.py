@@ -95,8 +95,8 @@ class Reporting:
             now: monotonic seconds.
             cooldown_s: least seconds between two reports.
         """
-        whom = frozenset(each.task for each in incident.attribution.contributors)
-        report = LastReport(now, problem.stage, None, problem.facts, whom)
+        tasks = frozenset(each.task for each in incident.attribution.contributors)
+        report = LastReport(now, problem.stage, None, problem.facts, tasks)
         key = problem.key
         cause = None, SPECS[key.kind].scope, f"{key.kind.value} {key.subject}"
         return problem.ready and self._is_due(
@@ -132,8 +132,10 @@ class Reporting:
         if last is not None:
             known |= last.facts
             if report.stage <= last.stage or not escalates:
-                eta_s, said_s = report.eta_s, last.eta_s
-                nearer = eta_s is not None and said_s is not None and eta_s < _NEARER * said_s
+                eta_s, last_eta_s = report.eta_s, last.eta_s
+                nearer = (
+                    eta_s is not None and last_eta_s is not None and eta_s < _NEARER * last_eta_s
+                )
                 if report.mono_s - last.mono_s < cooldown_s or not (nearer or known > last.facts):
                     return False
         incident.last_report = replace(report, facts=known)
@@ -189,8 +191,8 @@ class Reporting:
         """Forget that this incident and its tasks were reported."""
         incident.last_report = None
         scope = SPECS[incident.resource.kind].scope
-        whom = {None, *(contributor.task for contributor in incident.attribution.contributors)}
-        for key in [key for key in self.reports if key[0] in whom and key[1] is scope]:
+        tasks = {None, *(contributor.task for contributor in incident.attribution.contributors)}
+        for key in [key for key in self.reports if key[0] in tasks and key[1] is scope]:
             del self.reports[key]
 
 
@@ -203,8 +205,8 @@ def blamed_task(danger: Danger) -> Task | None:
     attribution = danger.incident.attribution
     if attribution.mostly_unwatched or not attribution.contributors:
         # CPU time does not explain the heat of a GPU. Every task on the GPU dies with it.
-        there = danger.tasks if _is_gpu_heat(danger) else {}
-        return max(there.values(), key=lambda task: task.key in danger.agents, default=None)
+        on_gpu = danger.tasks if _is_gpu_heat(danger) else {}
+        return max(on_gpu.values(), key=lambda task: task.key in danger.agents, default=None)
     return danger.tasks.get(attribution.contributors[0].task)
 
 

@@ -271,21 +271,21 @@ class Tracker:
             self._devices.clear()
             return
         at = snapshot.mono_s if hardware.gpus_mono_s is None else hardware.gpus_mono_s
-        held: dict[str, dict[ProcessKey, int | None]] = {}
+        memory_by_gpu: dict[str, dict[ProcessKey, int | None]] = {}
         for key, uses in devices.devices_by_task(hardware, tasks).items():
             for use in uses:
-                held.setdefault(use.id, {})[key] = use.memory_bytes
+                memory_by_gpu.setdefault(use.id, {})[key] = use.memory_bytes
         alive = {task.key for task in tasks}
         kept: dict[str, dict[ProcessKey, History]] = {}
         for gpu in hardware.gpus:
             before = self._devices.get(gpu.id, {})
             known = {key: growth for key, growth in before.items() if key in alive}
-            here = held.get(gpu.id, {})
+            sizes = memory_by_gpu.get(gpu.id, {})
             listed_mono_s = gpu.processes_mono_s
             # A task that a list of GPU processes omits holds no memory there. If the driver gave no
             # list, nothing is known about any task.
-            for key in known.keys() | here.keys() if here or listed_mono_s is not None else ():
-                size = here.get(key, 0)
+            for key in known.keys() | sizes.keys() if sizes or listed_mono_s is not None else ():
+                size = sizes.get(key, 0)
                 if size is not None:
                     known.setdefault(key, History()).add(
                         at if listed_mono_s is None else listed_mono_s, size

@@ -155,9 +155,9 @@ class NotificationFilter:
             name: name of the task, for people.
             for_s: duration; 0: end it.
         """
-        meant = (incident, task)
+        key = (incident, task)
         self._snoozes = [
-            snooze for snooze in self._snoozes if (snooze.incident, snooze.task) != meant
+            snooze for snooze in self._snoozes if (snooze.incident, snooze.task) != key
         ]
         if for_s <= 0:
             self._ended = True

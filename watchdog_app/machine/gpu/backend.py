@@ -213,8 +213,8 @@ def _drop_contradictions(found: dict[str, Any]) -> list[str]:
     return notes
 
 
-def _implausible(label: str, said: str) -> str:
-    return f"{label}: the driver says {said}: not believed."
+def _implausible(label: str, message: str) -> str:
+    return f"{label}: the driver says {message}: not believed."
 
 
 def parse_processes(

@@ -55,9 +55,9 @@ def parse_line(message: str, mono_s: float) -> LogLine | None:
         return None
     found = _XID.search(message)
     if found:
-        address, code, pid, said = found.groups()
+        address, code, pid, message = found.groups()
         known_pid = int(pid) if pid and pid.isdigit() else None
-        return LogLine(mono_s, address, int(code), known_pid, plain_line(said or "") or None)
+        return LogLine(mono_s, address, int(code), known_pid, plain_line(message or "") or None)
     found = _FALLEN.search(message)
     if found:
         text = plain_line(message.partition("NVRM:")[2])

@@ -423,8 +423,8 @@ def _state_faults(gpu: Gpu) -> list[Fault]:
     if found is None:
         return []
     why = f" {gpu.notes[0]}" if gpu.notes and gpu.state is GpuState.UNREADABLE else ""
-    said = f"GPU {gpu.index} ({gpu.name}) {found.title}: {found.text}.{why}"
-    return [Fault(f"gpu.{gpu.index}", said, found.remedy(gpu.index))]
+    message = f"GPU {gpu.index} ({gpu.name}) {found.title}: {found.text}.{why}"
+    return [Fault(f"gpu.{gpu.index}", message, found.remedy(gpu.index))]
 
 
 def _number_partitions(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:

@@ -183,8 +183,8 @@ class NvmlBackend:
         try:
             import pynvml
         except Exception as error:
-            said = f"{type(error).__name__}: {error}"[:300]
-            raise BackendError(nvml_driver.binding_fault(said), said) from error
+            message = f"{type(error).__name__}: {error}"[:300]
+            raise BackendError(nvml_driver.binding_fault(message), message) from error
         self._driver = Driver(pynvml, self._trace)
         self._events = _Events(self._driver)
         try:
@@ -409,7 +409,7 @@ class _Device:
         answer.value, answer.unsupported = None, False
         self._asked += 1
         try:
-            said = call() if call is not None else self._call(question, answer)
+            value = call() if call is not None else self._call(question, answer)
         except DriverError as error:
             if error.code in _BROKEN:
                 raise
@@ -423,7 +423,7 @@ class _Device:
             return None
         self._answered += 1
         self.notes.pop(question.field, None)
-        answer.value = question.convert(said)
+        answer.value = question.convert(value)
         return answer.value
 
     def _call(self, question: Question, answer: _Answer) -> Any:

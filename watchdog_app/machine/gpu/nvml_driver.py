@@ -152,8 +152,8 @@ def find_library(env: Mapping[str, str], root: str = "") -> Library | None:
 
 def module_version(root: str = "") -> str | None:
     """Read the version of the loaded kernel module; None: not loaded, or unknown."""
-    said = read_or_empty(f"{root}/sys/module/nvidia/version", 256)
-    return said.decode("ascii", "replace").strip() or None
+    version = read_or_empty(f"{root}/sys/module/nvidia/version", 256)
+    return version.decode("ascii", "replace").strip() or None
 
 
 def update_fault(library: Library | None, root: str) -> Fault | None:
@@ -169,13 +169,13 @@ def update_fault(library: Library | None, root: str) -> Fault | None:
     return _mismatch_fault(version, module, reading=True) if differ else None
 
 
-def init_fault(code: int, said: str, library: Library | None) -> Fault:
+def init_fault(code: int, message: str, library: Library | None) -> Fault:
     """
     Build the fault of a library that refuses to initialize.
 
     Args:
         code: number in nvml.h.
-        said: the library's message.
+        message: the library's message.
         library: the one on disk.
     """
     if code == Code.VERSION_MISMATCH:
@@ -183,16 +183,16 @@ def init_fault(code: int, said: str, library: Library | None) -> Fault:
             library.version if library else None, module_version(), reading=False
         )
     what, remedy = _INIT_FAULTS.get(
-        code, (f"The NVIDIA driver does not answer: {said} ({code}).", CHECK_LOG_REMEDY)
+        code, (f"The NVIDIA driver does not answer: {message} ({code}).", CHECK_LOG_REMEDY)
     )
     return Fault(DRIVER, f"{what} {NOT_WATCHED}", remedy)
 
 
-def binding_fault(said: str) -> Fault:
+def binding_fault(message: str) -> Fault:
     """Build the fault of nvidia-ml-py that cannot be imported."""
     return Fault(
         READER,
-        f"The NVIDIA driver cannot be asked: {said}. {NOT_WATCHED}",
+        f"The NVIDIA driver cannot be asked: {message}. {NOT_WATCHED}",
         "Install watchdog again in its environment, or there: pip install nvidia-ml-py",
     )
 

@@ -257,15 +257,15 @@ class ReaderProcess:
         if now_mono_s < self._retry.until_mono_s:
             return
         if len(self._stopped) >= _MAX_STUCK:
-            said = f"The GPU driver hangs in the kernel: {_MAX_STUCK} readers cannot be ended."
+            message = f"The GPU driver hangs in the kernel: {_MAX_STUCK} readers cannot be ended."
             remedy = "Restart the machine: nothing less frees them."
-            self._fail(now_mono_s, _reader_fault(said, remedy))
+            self._fail(now_mono_s, _reader_fault(message, remedy))
             return
         try:
             self._child = ReaderChild(self._argv, reader_env(self._env, library_folder))
         except OSError as error:
-            said = f"The GPU reader cannot be started: {error.strerror or error}."
-            self._fail(now_mono_s, _reader_fault(said, None))
+            message = f"The GPU reader cannot be started: {error.strerror or error}."
+            self._fail(now_mono_s, _reader_fault(message, None))
             return
         self._ready = self._failed = False
         self._start_waiting(now_mono_s)
@@ -355,8 +355,8 @@ class ReaderProcess:
     def restart_damaged(self, now_mono_s: float) -> None:
         """Stop a reader whose answers are malformed, and skip the GPU that it was reading."""
         self._skip_gpu(now_mono_s, _SKIP_CRASHED_S)
-        said = "The GPU reader was damaged by the driver library and is started again."
-        self._fail(now_mono_s, _reader_fault(said))
+        message = "The GPU reader was damaged by the driver library and is started again."
+        self._fail(now_mono_s, _reader_fault(message))
 
     def close(self) -> None:
         """End all readers; waits a second at most."""
@@ -425,11 +425,11 @@ class ReaderProcess:
             self._skip_gpu(now_mono_s, _SKIP_HUNG_S)
             means = "This GPU is not watched for now; others are."
             about = self._gpu_suffix(" about")
-            said = f"The GPU driver did not answer{about} within {deadline_s:g} s."
+            message = f"The GPU driver did not answer{about} within {deadline_s:g} s."
             index = self._current_index
             self._fail(
                 now_mono_s,
-                _reader_fault(said, CHECK_LOG_REMEDY, NOT_WATCHED if index is None else means),
+                _reader_fault(message, CHECK_LOG_REMEDY, NOT_WATCHED if index is None else means),
             )
         elif silent_s > self._deadline_s and self.fault is None:
             self.fault = _slow_start_fault(self._deadline_s)
@@ -463,9 +463,9 @@ class ReaderProcess:
 
 
 def _reader_fault(
-    said: str, remedy: str | None = CHECK_LOG_REMEDY, means: str = NOT_WATCHED
+    message: str, remedy: str | None = CHECK_LOG_REMEDY, means: str = NOT_WATCHED
 ) -> Fault:
-    return Fault(READER, f"{said} {means}", remedy)
+    return Fault(READER, f"{message} {means}", remedy)
 
 
 def _slow_start_fault(deadline_s: float) -> Fault:
@@ -486,5 +486,5 @@ def _exit_fault(status: int, where: str) -> Fault:
             f"The GPU reader ended with status {status}{where}.", CHECK_LOG_REMEDY, means
         )
     name = signal.strsignal(-status) or f"signal {-status}"
-    said = f"The driver library crashed ({name}){where}."
-    return _reader_fault(said, CHECK_LOG_REMEDY, means)
+    message = f"The driver library crashed ({name}){where}."
+    return _reader_fault(message, CHECK_LOG_REMEDY, means)

@@ -349,11 +349,13 @@ class ProcessTable:
         self._discovery.close()
         self._memberships.close()
 
-    def _drop_ended(self, there: Container[int]) -> None:
-        """Drop the processes that are not in `there`."""
-        self._background.drop_ended(there)
-        self._undescribed = {pid: since for pid, since in self._undescribed.items() if pid in there}
-        for pid in [pid for pid in self._watched if pid not in there]:
+    def _drop_ended(self, running: Container[int]) -> None:
+        """Drop the processes that are not in `running`."""
+        self._background.drop_ended(running)
+        self._undescribed = {
+            pid: since for pid, since in self._undescribed.items() if pid in running
+        }
+        for pid in [pid for pid in self._watched if pid not in running]:
             self._drop(pid)
 
     def _examine(self, pid: int, now_mono_s: float, now_unix_s: float) -> bool:
