@@ -51,7 +51,7 @@ def test_a_file_that_must_be_there_is_missed(tmp_path):
 
 
 def test_every_field_of_the_settings_can_be_set():
-    """No setting without a key, no key without a setting."""
+    """Every setting has a key, and every key has a setting."""
     found = {
         f"{section.name}.{field.name}"
         for section in fields(Settings)
@@ -277,7 +277,7 @@ def test_a_key_of_an_earlier_version_is_a_mistake_where_a_file_is_checked(read):
 
 
 def test_where_old_and_new_key_stand_together_the_new_one_counts(read):
-    """In the file and in the environment."""
+    """This holds in the file and in the environment."""
     Path(read.path).write_text("[stages]\nhold_s = 5\npause_s = 6\n")
 
     assert 6.0 == load(read.path, {}, warn=print)[0].stages.pause_s

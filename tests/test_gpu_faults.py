@@ -129,7 +129,7 @@ def status_of(world, gpus, incidents):
 
 @pytest.mark.parametrize("index", range(len(ROWS)), ids=list(ROWS))
 def test_all_that_speak_of_a_card_agree(world, told, index, tmp_path, monkeypatch):
-    """Notification, explain, status, its JSON, doctor, tray and top."""
+    """The outputs are notification, explain, status, its JSON, doctor, tray and top."""
     world, row = world[0], list(ROWS.values())[index]
     quiet = row.trouble is FaultKind.XID and not row.restart and row is not UNKNOWN_XID
     severity, level, urgency, found_as = SHOWN[row.stage]

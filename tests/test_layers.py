@@ -158,7 +158,9 @@ def part(name: str) -> str:
 
 @pytest.mark.parametrize("name", sorted(MODULES))
 def test_a_module_imports_only_what_its_part_may(name):
-    """The directions of docs/architecture.md, including imports inside functions."""
+    """
+    The allowed directions are those of docs/architecture.md, also for imports inside functions.
+    """
     if name == "watchdog_app":
         assert set() == imports(name)
         return

@@ -106,7 +106,7 @@ def shown_texts() -> dict[str, str]:
 
 
 def test_texts_for_people_have_no_banned_words():
-    """Help, messages and labels."""
+    """This covers help, messages and labels."""
     banned = [
         f"{place}: {match[0]}"
         for place, text in shown_texts().items()

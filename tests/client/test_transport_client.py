@@ -179,7 +179,7 @@ def test_a_refusal_is_raised_with_the_daemons_words(play):
 
 @pytest.mark.parametrize("body", [None, 5, "no", {}, {"code": "x"}, {"code": -32002, "data": 3}])
 def test_a_refusal_without_sense_is_a_refusal_all_the_same(play, body):
-    """No other exception type escapes."""
+    """The client raises no other exception type."""
     path = play(lambda m: encode({"jsonrpc": "2.0", "id": m["id"], "error": body}))
 
     with Client.connect(path) as client, pytest.raises(RequestError):
@@ -250,7 +250,7 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(play):
 
 
 def test_the_end_of_the_daemon_is_told(play):
-    """During a call, and while waiting for notifications."""
+    """The client raises it during a call, and while it waits for notifications."""
     with Client.connect(play(lambda _: None)) as client:
         with pytest.raises(DaemonNotRunning, match="ended the connection"):
             client.call("status")

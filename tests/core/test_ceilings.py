@@ -336,7 +336,7 @@ NO_SWAP_BELOW = cgroup("a/b", 3.0, None, swap=0.0, swap_limit=0.0)
 def test_memory_of_a_group_ends_where_it_stalls_or_is_killed(
     swap, swap_free, members, groups, expected
 ):
-    """The limits of the group, and of the groups above and below it, for memory and swap."""
+    """The limits of the group, and of the groups above and below it, decide for memory and swap."""
     processes = [process(pid, group_path=path) for pid, path in members.items()]
 
     found = measure(host(swap=swap, swap_free=swap_free), processes, groups)

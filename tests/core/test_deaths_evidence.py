@@ -210,7 +210,10 @@ def test_a_full_guard_alone_points_to_nothing():
     ],
 )  # fmt: skip
 def test_a_cause_is_as_sure_as_its_evidence(given, kind, certainty, words):
-    """Exact if the kernel or the program said it, likely with indirect evidence, else unknown."""
+    """
+    A cause is exact if the kernel or the program said it, likely with indirect evidence, else
+    unknown.
+    """
     cause = diagnose(given)
 
     assert (kind, certainty) == (cause.kind, cause.certainty)
@@ -500,7 +503,7 @@ def told(**more):
 
 
 def test_an_account_says_what_how_sure_and_how_to_go_on():
-    """In the order of a user's questions."""
+    """The account answers a user's questions in their order."""
     rescue = {"path": "/r/rescue-1", "step": 90, "bytes": GB, "saved_unix_s": 988.0}
     text = told(rescue=rescue, agent={"step": 95, "report_age_s": 0.8}, evidence=[
         {"source": "kernel", "certainty": "exact", "text": "The kernel log says: Killed"},

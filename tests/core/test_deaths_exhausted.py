@@ -113,7 +113,7 @@ def test_an_agent_that_told_of_an_exception_is_believed_without_status_and_words
 
 
 def test_an_end_for_memory_is_told_and_written_down():
-    """With or without an agent, and after any running time."""
+    """The notice and the entry depend neither on an agent nor on the running time."""
     cause = of("MemoryError")
 
     assert cause.spec.own

@@ -129,7 +129,9 @@ def test_every_decision_carries_its_figures_and_an_id_of_its_own():
 
 
 def test_a_big_warm_up_is_left_alone():
-    """Three quarters of the limit in six seconds, then flat: no decision at all."""
+    """
+    Memory fills three quarters of the limit in six seconds and stays flat: there is no decision.
+    """
     machine = leaking(program=training(0)).run(0)
     machine.programs[0].grows = lambda t: (300 + 600 * min(1.0, t / 6)) * MB
 
@@ -307,7 +309,9 @@ def test_a_pause_that_fails_is_told_and_saving_goes_on():
     ids=["another user's", "a server", "no way", "switched off", "rule of task", "rule of ceiling"],
 )
 def test_what_may_not_be_paused_is_not(changes):
-    """Another user's task, a Jupyter server, and tasks that the settings exclude."""
+    """
+    Another user's task, a Jupyter server, and tasks that the settings exclude are never paused.
+    """
     program = changes.get("program")
     if program is not None:
         changes["program"] = replace(program, saves=[])

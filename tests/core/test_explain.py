@@ -206,7 +206,7 @@ def test_a_name_that_is_not_safe_to_paste_is_named_by_its_pid(name):
     ],
 )
 def test_times_are_as_exact_as_a_forecast_is(seconds, expected):
-    """At most two figures."""
+    """A time has at most two figures."""
     assert expected == phrases.format_eta(seconds)
 
 

@@ -78,7 +78,7 @@ def test_a_load_that_warms_up_to_below_the_limit_alarms_nobody(end, tau_s, jump)
 @pytest.mark.parametrize("tau_s", [15.0, 30.0, 60.0])
 @pytest.mark.parametrize("end", [90.0, 93.0])
 def test_a_noisy_sensor_alarms_nobody_either(end, tau_s):
-    """Silicon under a varying load: three degrees up and down."""
+    """Silicon under a varying load moves three degrees up and down."""
     for seed in range(8):
         seen, _ = played(warming(45.0, end, tau_s), 100.0, seconds=300.0, noise=1.2, seed=seed)
 
@@ -213,7 +213,7 @@ def test_a_machine_that_was_as_hot_for_hours_is_believed_to_bear_it():
 
 
 def test_failing_cooling_is_seen_on_a_machine_that_has_worked_hot_before():
-    """At 90 for hours, at 75 now, then towards 110."""
+    """The machine was at 90 for hours, is at 75 now, and heats towards 110."""
     forecaster, saved = HeatForecaster(), None
     for step in range(6000):
         t = 2.0 * step

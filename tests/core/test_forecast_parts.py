@@ -57,7 +57,7 @@ def test_concordance_counts_pairs(values, ignore, expected):
     ],
 )
 def test_sen_slope_is_the_median_of_all_pairs(times, values, expected):
-    """For an even number of slopes, the mean of the middle two."""
+    """For an even number of slopes it is the mean of the middle two."""
     assert expected == pytest.approx(sen_slope(times, values))
 
 
@@ -120,7 +120,10 @@ def test_what_does_not_rise_as_a_whole_is_no_trend(floor, top, kinds):
 
 
 def test_peaks_tell_how_tall_and_how_straight_they_are():
-    """The height of a swing and the largest distance from the line, as shares of the growth."""
+    """
+    The result has the height of a swing and the largest distance from the line, relative to the
+    growth.
+    """
     swings = blocks(6, lambda i: 5, lambda i: (100, 110, 125, 130, 140, 150)[i])
 
     (peaks,) = read_scale(swings, swings[:-1], 2 + 1, 0.0)
@@ -149,7 +152,7 @@ def test_a_curve_tells_its_speed_and_how_that_grows():
 
 @pytest.mark.parametrize(("ignore", "agreement", "bends"), [(1.0, 0.9, True), (3.0, 0.8, False)])
 def test_a_bend_is_more_than_noise_from_nine_tenths_of_the_pairs_on(ignore, agreement, bends):
-    """One of ten pairs, then two, differ by no more than noise."""
+    """With one or two of ten pairs the difference is no more than noise."""
     curve = blocks(5, lambda i: i * i, lambda i: i * i + 1)
 
     (both,) = read_scale(curve, curve[:-1], 2, ignore)
@@ -171,7 +174,7 @@ def test_a_bend_is_more_than_noise_from_nine_tenths_of_the_pairs_on(ignore, agre
     ],
 )
 def test_peaks_far_apart_are_a_trend_where_they_keep_time(times, values, expected):
-    """At least four of them, and no gap twice as long as another."""
+    """There must be at least four of them, and no gap twice as long as another."""
     peaks = [(float(t), float(v)) for t, v in zip(times, values, strict=True)]
     troughs = [(t + 10.0, 50.0) for t, _ in peaks[:-1]]
 
@@ -293,7 +296,7 @@ VIEW = View(100.0, 400.0, 500.0, 0.0, TurningPoints(), low_t=98.0, low=380.0)
     ],
 )
 def test_growth_convinces_where_nothing_innocent_explains_it(trend, view, convinces):
-    """Each figure at its bound and just beyond it."""
+    """Each figure is tested at its bound and just beyond it."""
     eta_s = convincing_eta_s(replace(TREND, **trend), replace(VIEW, **view), Thresholds())
 
     assert convinces is (eta_s is not None)
@@ -301,7 +304,7 @@ def test_growth_convinces_where_nothing_innocent_explains_it(trend, view, convin
 
 @pytest.mark.parametrize(("still_s", "convinces"), [(4.0, True), (4.1, False)])
 def test_what_has_convinced_may_pause_longer(still_s, convinces):
-    """One second plus one and a half times the longest earlier pause."""
+    """The pause may last one second plus one and a half times the longest earlier pause."""
     view = replace(VIEW, low=399.0, still_s=still_s, pauses=((80.0, 2.0),))
 
     assert convinces is (convincing_eta_s(TREND, view, Thresholds(), convinced=True) is not None)
@@ -328,7 +331,7 @@ def test_a_level_that_was_reached_before_is_no_news(peaks, convinces):
 
 
 def test_between_two_tall_peaks_their_line_goes_on():
-    """At most half of the time until the next peak."""
+    """The line continues for at most half of the time until the next peak."""
     swings = replace(TREND, kind=PEAKS, amplitude=0.25, reference=(99.0, 4.0))
 
     assert 90.0 == room_left(swings, VIEW)
@@ -384,7 +387,7 @@ def test_half_of_the_pairs_that_agree_are_a_trend():
     ],
 )
 def test_peaks_need_no_new_height_but_must_not_have_been_there_twice(peaks, convinces):
-    """Nor once within the last minute."""
+    """They must not have been there once within the last minute either."""
     turns = TurningPoints()
     turns.peaks.extend(peaks)
     trend = replace(TREND, kind=PEAKS, reference=(99.0, 4.0))
@@ -408,7 +411,7 @@ def test_peaks_need_no_new_height_but_must_not_have_been_there_twice(peaks, conv
     ],
 )
 def test_peaks_convince_by_their_own_bounds(changes, convinces):
-    """Agreement, straightness, height, and the time since the last peak."""
+    """The bounds are on agreement, straightness, height, and the time since the last peak."""
     trend = replace(TREND, kind=PEAKS, **{"reference": (99.0, 4.0), **changes})
 
     assert convinces is (convincing_eta_s(trend, VIEW, Thresholds()) is not None)
@@ -466,7 +469,7 @@ def movement(level, lasts_s: float, limit: float = 100.0, *, grows: bool = True)
     ],
 )
 def test_a_movement_has_its_word_from_its_figures(level, lasts_s, limit, grows, expected):
-    """Each regime at its bound."""
+    """Each regime is tested at its bound."""
     assert expected is movement(level, lasts_s, limit, grows=grows)
 
 

@@ -61,7 +61,7 @@ def test_no_finite_input_raises(samples):
 @given(st.integers(0, 10**6), st.integers(1, 40))
 @settings(max_examples=30, deadline=None)
 def test_gaps_resets_and_moving_limits_never_raise(seed, every):
-    """Suspends, counters that restart, and limits that jump, also to zero."""
+    """This covers suspends, counters that restart, and limits that jump, also to zero."""
     draw, w, t = random.Random(seed), watch(), 0.0
     for i, v in enumerate(wandering(seed)):
         t += draw.choice([0.1, 0.1, 1.0]) if i % every else draw.choice([31.0, 3600.0])

@@ -123,7 +123,7 @@ def test_more_caution_asks_for_less_evidence():
 
 
 def test_the_reason_is_said_in_words():
-    """Rate, duration, kind and level, with readable units."""
+    """The reason gives rate, duration, kind and level, with readable units."""
     watch = ResourceMonitor(WatchSettings(), StageSettings())
     for i in range(400):
         a = watch.step(i * 0.1, (2 + 0.02 * i / 10) * 1024**3, 7.0 * 1024**3)

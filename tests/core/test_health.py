@@ -365,7 +365,7 @@ def brake(world: CardWorld, events: set[str], seconds: int, share: float = 1.0) 
     ],
 )
 def test_a_brake_that_lasts_is_told_with_its_own_advice(events, seconds, trouble, words):
-    """Cooling for heat, the power supply for power."""
+    """For heat the advice names the cooling, for power the power supply."""
     world = brake(two_trainings(), events, seconds)
 
     (notice,) = world.notices
@@ -645,7 +645,7 @@ def test_a_card_with_a_hostile_name_is_shown_safely():
 
 
 def test_machines_without_cards_and_batteries_are_not_concerned():
-    """No incident, no notice, no state."""
+    """They have no incident, no notice and no state."""
     world = CardWorld(cards=0)
     world.program(100, "fit.py", agent=True)
 

@@ -105,7 +105,7 @@ def test_name_that_was_said_before_the_kernel_was_seen_is_kept_for_it():
 
 
 def test_restarted_kernel_is_followed_by_its_id():
-    """One event per restart; every earlier process leads to the running one."""
+    """Each restart gives one event; every earlier process leads to the running one."""
     kernels = KernelRegistry()
     first, second, third = (kernel(pid, kernel_id="k1") for pid in (10, 11, 12))
     assert () == kernels.update([first])

@@ -146,7 +146,7 @@ def test_those_that_grow_are_saved_first_and_the_others_by_size():
     ],
 )
 def test_only_a_users_own_programs_are_paused(change, expected):
-    """Never the server that others depend on, never another user's program."""
+    """The engine never pauses the server that others depend on, nor another user's program."""
     there = task(1, 100, **change)
     found = danger(there, shares=(1.0,), used=990.0)
 
@@ -375,7 +375,7 @@ def judged(assessment: Assessment, reading: Reading, *agents: AgentState) -> Ass
 
 
 def test_a_doubtful_end_within_reach_opens_the_eager_tier_alone():
-    """A silent checkpoint without a notice."""
+    """It requests a silent checkpoint without a notice."""
     found = judged(DOUBTFUL, READING, AGENT)
 
     assert found.rescue

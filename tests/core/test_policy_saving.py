@@ -42,14 +42,14 @@ def test_the_first_save_of_an_incident_is_due_at_once():
     ],
 )
 def test_a_save_is_due_when_the_work_at_stake_is_worth_the_time_left(at_stake, left, expected):
-    """Half of the time, then a quarter, an eighth."""
+    """The next save is due after half of the time left, then a quarter, an eighth."""
     schedule = CheckpointSchedule(saved_mono_s=200.0)
 
     assert expected is due(schedule, 200.0 + at_stake, left)
 
 
 def test_nothing_is_asked_while_a_save_is_pending_or_under_way():
-    """One request at a time."""
+    """An agent has at most one request at a time."""
     asked = CheckpointSchedule(pending="d1")
 
     assert not due(asked, 100.0, 0.1)

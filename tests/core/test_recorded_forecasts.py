@@ -145,7 +145,7 @@ def test_heat_is_foretold_as_before_with_another_caution(caution: Caution) -> No
 
 @pytest.mark.parametrize("rest_s", [1000.0, 9000.0, 16000.0])
 def test_heat_that_was_borne_is_known_for_hours_as_before(rest_s: float) -> None:
-    """Hot for ten minutes, cool for `rest_s`, then hot again along a line."""
+    """It is hot for ten minutes, cool for `rest_s`, then hot again along a line."""
     curve = then(600, lambda _: 92.0, ramp(rest_s, 70, 0.1))
     recorded(HeatForecaster(), curve, 105.0, 1000.0 + rest_s, every_s=2.0, each=600)
 

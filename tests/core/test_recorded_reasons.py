@@ -117,7 +117,7 @@ def _noted(world: CardWorld, seconds: int, each: Callable[[int], None]) -> None:
 @pytest.mark.parametrize(("on_s", "of_s"), [(2, 3), (1, 10), (30, 100)])
 @pytest.mark.parametrize("name", CLOCKS)
 def test_a_card_that_is_slowed_down_is_found_as_before(name: str, on_s: int, of_s: int) -> None:
-    """For part of the time, then less often, then never."""
+    """It is slowed down for part of the time, then less often, then never."""
     world = CardWorld(cards=1)
     world.on(0, world.program(100, "fit.py", agent=True))
 
@@ -130,7 +130,7 @@ def test_a_card_that_is_slowed_down_is_found_as_before(name: str, on_s: int, of_
 
 @pytest.mark.parametrize("every_s", [10, 25, 40, 100])
 def test_a_processor_that_is_hot_is_found_as_before(every_s: int) -> None:
-    """One more event in each span, then one in 40 s, then none."""
+    """The counter rises once in each span, then once in 40 s, then never."""
     world = CardWorld(cards=0)
     world.program(100, "fit.py", cores=8.0)
 
@@ -144,7 +144,7 @@ def test_a_processor_that_is_hot_is_found_as_before(every_s: int) -> None:
 @pytest.mark.parametrize("cores", [0.0, 0.49, 0.51])
 @pytest.mark.parametrize("mains", [None, False, True])
 def test_a_training_on_battery_is_found_as_before(cores: float, mains: bool | None) -> None:
-    """Unplugged for a while, twice."""
+    """The machine is unplugged for a while, twice."""
     world = CardWorld(cards=0)
     world.program(100, "fit.py", cores=cores)
 

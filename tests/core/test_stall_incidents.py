@@ -222,7 +222,7 @@ def test_another_daemon_goes_on_with_it_and_does_not_tell_it_twice():
     ids=["by a rule", "by the switch", "while protection is off"],
 )
 def test_stalls_can_be_silenced_and_the_incident_is_there_all_the_same(changes, protecting):
-    """As for every other kind of resource."""
+    """The switches work as for every other kind of resource."""
     training = Stalled(replace(SETTINGS, **changes))
     training.engine.protecting = protecting
 

@@ -62,7 +62,7 @@ def test_a_record_takes_what_an_object_has_under_its_names():
 
 @pytest.mark.parametrize("junk", JUNK, ids=repr)
 def test_what_does_not_fit_is_unknown_and_never_an_exception(junk):
-    """In every field of every record, and instead of the whole status."""
+    """This holds in every field of every record, and for the whole status."""
     for record in Record.__subclasses__():
         for name, _ in record.FIELDS:
             record.read({name: junk})

@@ -200,7 +200,7 @@ def test_what_we_have_paused_ourselves_is_no_suspect():
 
 
 def test_two_threads_that_wait_for_each_other_are_both_named():
-    """Each with its line."""
+    """Each is named with its line."""
     other = ThreadState(101, "loader", "S", "futex_do_wait",
                        frames=(Frame("/home/me/data.py", 7, "fill"),))  # fmt: skip
 

@@ -91,7 +91,7 @@ TREES = {  # pid, parent, kind and other facts; then the tasks that they form
 
 @pytest.mark.parametrize("name", TREES)
 def test_processes_form_the_tasks_that_a_person_sees(name):
-    """Root first, parents before children, in the order of pids."""
+    """A task lists its root first, parents before children, in the order of pids."""
     rows, expected = TREES[name]
     samples = [sample(pid, ppid) for pid, ppid, *_ in rows]
     infos = [

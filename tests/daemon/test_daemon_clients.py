@@ -437,7 +437,7 @@ def test_a_task_without_an_agent_cannot_be_saved(job):
 
 
 def test_the_history_can_be_narrowed(world, job):
-    """By kind, time and number; newest first."""
+    """A client can filter by kind, time and number; the newest entry comes first."""
     client, pid = job
     client.call("task.pause", task=str(pid))
     client.call("task.resume", task=str(pid))
@@ -454,7 +454,7 @@ def test_the_history_can_be_narrowed(world, job):
 
 
 def test_the_series_of_a_task_can_be_read_back(world, job):
-    """Points of the task and of its resources, for a replay."""
+    """A replay needs the points of the task and of its resources."""
     client, pid = job
 
     def series():

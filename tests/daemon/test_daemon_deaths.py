@@ -94,7 +94,9 @@ def test_how_a_large_program_ended_is_known_though_its_memory_goes_first(world):
 
 
 def test_a_death_is_written_down_within_seconds_and_explained_by_every_name(world):
-    """By pid, name and path; as text, as data, and with the points of its plot."""
+    """
+    `explain` finds it by pid, name and path, as text and as data, with the points of its plot.
+    """
     client = world.start()
     pid = world.sleeper("odd_name_42.py")
     first = client.call("status")["daemon"]["samples"]

@@ -56,7 +56,7 @@ def test_what_is_written_is_read_newest_first(journal):
 
 
 def test_entries_are_found_by_task_time_kind_and_number(journal):
-    """By pid, or by part of a name in any case; bounds are inclusive."""
+    """A pid or a part of a name in any case matches; bounds are inclusive."""
     journal.add([
         entry(1.0, "decision", pid=7, name="Über train.ipynb"),
         entry(2.0, "outcome", pid=8, name="other.py"),
@@ -88,7 +88,7 @@ def test_any_name_of_a_file_can_be_written_and_found(journal, name):
 
 
 def test_series_are_read_by_task_with_the_ceilings_above_it(journal):
-    """The task's series first, then those of its resources; none of another task."""
+    """The task's series come first, then those of its resources, and none of another task."""
     journal.add((), [
         points("ram:", (1.0, 50.0, 100.0), kind="ram"),
         points("cgroup:/x", (1.0, 5.0, 10.0), (2.0, 6.0, 10.0), kind="cgroup"),
@@ -126,7 +126,7 @@ def test_a_number_that_json_lacks_is_no_point(journal):
 
 
 def test_what_is_too_old_is_forgotten(journal):
-    """Entries, points, and series without points."""
+    """Old entries and points are deleted, and so are series without points."""
     now = 100 * DAY_S
     journal.add(
         [entry(now - 15 * DAY_S), entry(now - 13 * DAY_S)],

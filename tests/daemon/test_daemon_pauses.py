@@ -41,7 +41,7 @@ class Standing:
 
 
 def test_a_pause_that_stands_is_remembered_as_it_was(tmp_path):
-    """Every process, the method and the reason."""
+    """The record keeps every process, the method and the reason."""
     file.write(str(tmp_path), file.encode_file("boot", [PAUSE]))
     where = str(tmp_path), str(tmp_path / "none")
 

@@ -78,7 +78,7 @@ def test_a_killed_daemon_leaves_nothing_in_the_way(world):
 
 
 def test_folder_socket_and_journal_are_private(world):
-    """0700 and 0600, whatever the umask was."""
+    """The modes are 0700 and 0600, whatever the umask was."""
     world.start()
 
     modes = {
@@ -182,7 +182,7 @@ def test_a_mistake_in_the_configuration_stops_the_start(world):
 
 
 def test_a_reload_takes_over_the_new_settings(world):
-    """By request and by SIGHUP; `config` shows the value and its source."""
+    """A request and SIGHUP both work; `config` shows the value and its source."""
     client = world.start()
 
     def value(key):
@@ -244,7 +244,7 @@ def test_a_hang_up_without_a_terminal_ends_nothing(world):
 
 
 def test_systemd_hears_that_it_is_ready_alive_and_ending(world, tmp_path):
-    """READY=1, then WATCHDOG=1 within half the limit, then STOPPING=1."""
+    """It receives READY=1, then WATCHDOG=1 within half the limit, then STOPPING=1."""
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     manager.bind(str(tmp_path / "notify"))
     manager.settimeout(20)

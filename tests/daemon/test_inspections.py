@@ -305,7 +305,7 @@ GROWTH = {"seconds": 4.0, "steps": 60, "complete": True,
 
 
 def test_what_grows_is_read():
-    """Lines and tensors."""
+    """The report has lines and tensors."""
     found = to_record(MemoryGrowth, requests.Leaked.read({"request": "1", **GROWTH}))
 
     assert ("a.py", 1, False) == (found.lines[0].file, found.lines[0].line, found.lines[0].own)

@@ -169,7 +169,7 @@ def test_while_it_is_off_only_what_has_happened_is_told(topic, urgency, out):
     ],
 )
 def test_a_snooze_holds_back_what_was_meant_and_nothing_critical(meant, notice, held):
-    """One incident, one task, or everything."""
+    """A snooze covers one incident, one task, or everything."""
     quiet = Clocks().quiet()
     quiet.snooze(*meant, "train.py", 900)
 
@@ -264,7 +264,7 @@ def test_quiet_hours_go_by_the_clock_on_the_wall(zone, zone_name, utc, held):
 
 
 def test_when_quiet_hours_end_the_danger_is_to_be_told(zone):
-    """A danger that began at 06:50 and still exists at 07:00."""
+    """A danger that began at 06:50 and still exists at 07:00 is then reported."""
     zone("UTC")
     clocks = Clocks(1_793_450_000 - 1_793_450_000 % 86400 + 6 * 3600 + 50 * 60)
     quiet = clocks.quiet(("22:00-07:00",))

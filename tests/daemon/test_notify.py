@@ -175,7 +175,7 @@ def python(program: str) -> list[str]:
 
 
 def test_the_command_gets_the_notice_as_json_and_as_variables(tmp_path):
-    """The whole notice on standard input, its parts in the environment."""
+    """Standard input has the whole notice, the environment its parts."""
     out = tmp_path / "got"
     program = (
         "import json, os, sys\n"
@@ -375,7 +375,7 @@ def test_a_server_that_wants_a_break_gets_one(bus):
 
 @pytest.mark.desktop
 def test_notices_of_one_incident_replace_each_other(bus):
-    """One bubble per incident and task."""
+    """There is one bubble per incident and task."""
     bus.serve("plain")
     notifier = desktop(bus.environment)
 

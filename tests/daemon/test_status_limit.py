@@ -99,7 +99,9 @@ def test_a_limit_of_each_process_does_not_hide_those_of_the_machine():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a title is written over the command line")
 def test_long_titles_leave_everybody_an_answer(world):
-    """Status, subscription and a pause from the command line, with four titles of 65,000 bytes."""
+    """
+    With four titles of 65,000 bytes, status, subscription and a pause from the command line work.
+    """
     client = world.start()
     others = [world.script(TITLE, f"title{number}.py") for number in range(4)]
     other = world.script("import time\ntime.sleep(600)\n")

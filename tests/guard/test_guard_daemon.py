@@ -68,7 +68,9 @@ def shown(client, process):
 
 
 def test_a_held_task_is_shown_told_of_and_let_go_through_the_daemon(desk, daemon):
-    """State, guard, explanation, history; `guard.limit` reaches the supervisor."""
+    """
+    The daemon shows state, guard, explanation and history; `guard.limit` reaches the supervisor.
+    """
     hog = desk.hog(200, 0, options=("--no-refuse",))
     desk.stage(hog, "stopped")
     task = desk.until(

@@ -380,7 +380,7 @@ def test_exec_within_a_guard_makes_no_second_one(desk):
 
 
 def test_in_a_limited_container_the_limit_leaves_room_for_the_reserve(desk):
-    """Without --limit: the tightest enclosing group's memory, less margin and reserve."""
+    """Without --limit it is the tightest enclosing group's memory, less margin and reserve."""
     group = desk.group(400)
 
     program = desk.start("sleep", "30", options=("--reserve", "64M"), group=group)

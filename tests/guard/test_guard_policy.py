@@ -301,7 +301,7 @@ def test_where_everybody_stands_still_the_best_protected_goes_on():
 
 
 def test_nobody_is_given_less_than_it_holds():
-    """On a full machine it stops at its next page, without a reduction of its limit."""
+    """On a full machine the share equals the usage: the program stops at its next page."""
     assert GIB == share_of(holder(), [], AvailableMemory(10 * MIB, GIB))
 
 
@@ -459,7 +459,7 @@ def test_a_limit_that_is_proposed_lets_it_go_on(stage):
     ],
 )  # fmt: skip
 def test_a_hold_says_what_is_saved_and_all_that_can_be_done(more, said):
-    """Full sentences, each reason once, and with the commands to type."""
+    """The report has full sentences, each reason once, and the commands to type."""
     guard = a_guard(state="stopped", **more)
 
     told = messages.report(guard)
@@ -474,7 +474,7 @@ def test_a_hold_says_what_is_saved_and_all_that_can_be_done(more, said):
 
 @pytest.mark.parametrize("stage", ["refusing", "ending"])
 def test_after_a_save_the_next_run_is_said_to_go_on(stage):
-    """With the command to type."""
+    """The report has the command to type."""
     guard = a_guard(state=stage, rescues=[SAVED_AT_3], agents=1, saved=1)
 
     assert (

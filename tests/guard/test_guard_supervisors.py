@@ -181,7 +181,7 @@ def own_name():
 
 
 def test_everything_is_gone_when_the_program_has_ended(desk):
-    """Group, freezer, folder, socket, pages, supervisor and standby."""
+    """This covers group, freezer, folder, socket, pages, supervisor and standby."""
     program = desk.start("sleep", "0.5", options=("--limit", "100M"))
     record = desk.until(lambda: desk.record(program), "no guard")
     record = desk.until(

@@ -210,7 +210,7 @@ def test_a_table_that_lies_is_never_copied(tmp_path, tampered):
     [(0, 1), (1, 99), (3, 1), (4, 1), (6, 2), (6, 2**63), (24, 2**63 - 1), (25, 2**60), (26, 1)],
 )
 def test_a_header_that_lies_is_never_copied(published, slot, value):
-    """Magic, version, owner, area, stamp, length, checksum."""
+    """The cases are magic, version, owner, area, stamp, length and checksum."""
     with open(published.path, "r+b") as file:
         file.seek(8 * slot)
         file.write(value.to_bytes(8, "little"))
@@ -231,7 +231,7 @@ def test_a_table_that_is_no_json_is_never_copied(published, text):
 
 
 def test_a_page_that_is_no_file_of_ours_is_not_opened(published, tmp_path):
-    """A link, a folder, a pipe, an empty file; and a missing file."""
+    """A link, a folder, a pipe, an empty file and a missing file are not pages."""
     link, pipe, empty = tmp_path / "link", tmp_path / "pipe", tmp_path / "empty"
     link.symlink_to(published.path)
     os.mkfifo(pipe)
@@ -243,7 +243,7 @@ def test_a_page_that_is_no_file_of_ours_is_not_opened(published, tmp_path):
 
 
 def test_nothing_is_written_outside_of_what_was_registered(tmp_path):
-    """Another folder, a link to one, and a missing one."""
+    """The copier refuses another folder, a link to one, and a missing one."""
     published = Published(tmp_path)
     other = tmp_path / "other"
     other.mkdir()

@@ -92,7 +92,7 @@ CASES = [
 def test_a_difference_is_found_by_its_rule_alone(
     held: dict[str, Any], rule: str, decision: Decision, words: str
 ):
-    """With its decision, and with both values in the text."""
+    """The difference has its decision, and both values in the text."""
     found = compare(saved(**held), NOW).found
 
     assert [(rule, decision)] == [(each.key, each.decision) for each in found]
@@ -100,7 +100,7 @@ def test_a_difference_is_found_by_its_rule_alone(
 
 
 def test_every_rule_has_a_case():
-    """Except the rule about a few rows, which Keras's tests cover."""
+    """The exception is the rule about a few rows, which Keras's tests cover."""
     assert {rule.key for rule in RULES} - {"sample"} == {rule for _, rule, _, _ in CASES}
 
 

@@ -67,7 +67,7 @@ def rename_owner(path, owner_text):
 
 
 def test_what_was_saved_is_found_again(store):
-    """Tensors, their lookup in any order, and all metadata."""
+    """The rescue has the tensors, their lookup in any order, and all metadata."""
     entries = tensors(seed=3)
     meta = {"step": 12, "epoch": 2, "seed": [1, 2], "name": "a\nb\u00e9", "loss": float("inf")}
 
@@ -112,7 +112,7 @@ def _never():
 
 
 def test_nothing_is_found_where_nothing_was_saved(store):
-    """No folder yet, an empty one, one with other files."""
+    """There may be no folder yet, an empty one, or one with other files."""
     assert store.newest() is None
 
     os.makedirs(store.directory)
@@ -489,7 +489,7 @@ def test_a_disk_that_fills_up_meanwhile_leaves_no_half_rescue(tmp_path, said):
 
 
 def test_short_of_space_an_older_rescue_makes_room(tmp_path, said):
-    """Down to one complete rescue, never below."""
+    """The store prunes down to one complete rescue, never below."""
     with small_disk(str(tmp_path / "d"), "20m"):
         store = RescueStore(str(tmp_path / "d"), keep=5, report=said.append)
         for step in range(6):

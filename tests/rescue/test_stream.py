@@ -60,7 +60,7 @@ def streamer():
     ],
 )
 def test_the_file_is_the_parts_one_after_the_other(tmp_path, streamer, sizes, direct, monkeypatch):
-    """For any sizes: every byte, no padding left, each part with its checksum."""
+    """For any sizes the file has every byte without padding, and each part has its checksum."""
     parts = [TensorEntry.of_bytes(f"p{n}", noise(size, n % 200)) for n, size in enumerate(sizes)]
     data = [bytes(part.view()) for part in parts]
 
@@ -143,7 +143,9 @@ def test_a_tensor_that_changed_its_size_is_refused(tmp_path, streamer, nbytes):
 @pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("at", [0, 1, 2, 5])
 def test_an_interruption_leaves_nothing_and_the_next_write_works(tmp_path, streamer, kind, at):
-    """Ctrl-C or a framework's error at any chunk: no file, an idle thread, usable buffers."""
+    """
+    Ctrl-C or a framework's error at any chunk leaves no file, an idle thread and usable buffers.
+    """
     calls = []
 
     def progress(done, total):
@@ -161,7 +163,9 @@ def test_an_interruption_leaves_nothing_and_the_next_write_works(tmp_path, strea
 
 
 def test_ctrl_c_at_any_moment_leaves_a_streamer_that_works(tmp_path):
-    """A signal between any two instructions: no deadlock, no partial file, no lost buffer."""
+    """
+    A signal between any two instructions causes no deadlock, no partial file and no lost buffer.
+    """
 
     def interrupt(*_):
         raise KeyboardInterrupt

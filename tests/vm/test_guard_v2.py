@@ -39,7 +39,7 @@ def test_a_users_program_is_held_in_a_scope_and_goes_on_with_more(me, guarded, p
 
 
 def test_one_array_is_refused_in_a_scope_too(guarded):
-    """Three times the limit: a MemoryError at once."""
+    """Three times the limit causes a MemoryError at once."""
     program = guarded(PYTHON, "-S", "-c", "bytearray(400 << 20)", options=("--limit", "120M"))
 
     assert program.end() == 1

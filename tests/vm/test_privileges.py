@@ -25,7 +25,7 @@ def test_pressure_wakes_the_daemon_of_an_ordinary_user(me):
 
 
 def test_with_hidden_processes_the_users_own_are_watched(me):
-    """hidepid=2: the daemon sees only its user's processes, including the training."""
+    """With hidepid=2 the daemon sees only its user's processes, including the training."""
     subprocess.run(["mount", "-o", "remount,hidepid=2", "/proc"], check=True)
     try:
         me.start_daemon()

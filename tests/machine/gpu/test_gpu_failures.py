@@ -543,7 +543,9 @@ def test_the_reader_goes_with_the_daemon_even_in_a_hung_call(stub, tmp_path):
 
 
 def test_the_reader_is_a_modest_process_of_its_own(stub, ticker):
-    """Lower in priority, in a separate session, without the user's CUDA settings and preloads."""
+    """
+    It has a lower priority and a separate session, without the user's CUDA settings and preloads.
+    """
     env = {**stub.env(), "CUDA_VISIBLE_DEVICES": "", "LD_PRELOAD": "", "SECRET_TOKEN": "x"}
     watch = ticker(stub, env=env)
     watch.reading()

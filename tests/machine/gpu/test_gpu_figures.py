@@ -22,7 +22,7 @@ from watchdog_app.core.model.hardware import ClockEvent, GpuProcess, GpuState
 
 
 def test_every_figure_of_a_card_is_read(stub, ticker):
-    """Every field of the record, each from a separate call."""
+    """Every field of the record comes from a separate call."""
     stub.set(
         1, used=5 * GIB, reserved=GIB, utilization=87, temperature=71, fan=55, power_mw=301_500
     )
@@ -317,7 +317,7 @@ def test_a_process_that_computes_and_draws_is_listed_once(stub, ticker):
 
 
 def test_garbled_process_records_are_left_out_and_said(stub, ticker):
-    """Some 535 drivers wrote records of 32 bytes instead of 24: pids made of other fields."""
+    """Some 535 drivers wrote records of 32 bytes instead of 24, so pids came from other fields."""
     stub.set_record_bytes(32)
     stub.processes(0, [(os.getpid(), GIB), (1, GIB), (2, GIB)])
 
@@ -419,7 +419,7 @@ def test_processes_are_listed_at_once_when_memory_moves(stub, watch):
 
 @pytest.mark.parametrize(("computing", "least", "most"), [(False, 1, 6), (True, 8, 25)])
 def test_an_idle_machine_is_asked_less_often(stub, ticker, computing, least, most):
-    """Each second while a process computes, every five seconds otherwise."""
+    """The monitor reads each second while a process computes, every five seconds otherwise."""
     stub.processes(0, [(os.getpid(), GIB)] if computing else [])
     watch = ticker(stub)
     watch.reading()

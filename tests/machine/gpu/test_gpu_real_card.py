@@ -107,7 +107,9 @@ def _number(text: str) -> float | None:
 
 
 def test_figures_are_those_of_nvidia_smi(watch):
-    """Identity, memory, limits exactly; varying figures within a tolerance for one second."""
+    """
+    Identity, memory and limits must be equal; varying figures have a tolerance for one second.
+    """
     sample = first(watch)
     said = nvidia_smi()
 

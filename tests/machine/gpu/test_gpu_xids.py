@@ -47,7 +47,7 @@ FELL = "NVRM: Xid (PCI:0000:05:00): 79, pid=4321, name=python, GPU has fallen of
     ],
 )
 def test_lines_about_a_card_are_understood(message, expected):
-    """The formats of several driver versions."""
+    """The cases have the formats of several driver versions."""
     line = parse_line(message, 5.0)
 
     assert (5.0, *expected) == (line.mono_s, line.address, line.code, line.pid, line.text)

@@ -310,7 +310,7 @@ def test_psutil_pauses_and_resumes_the_same_tree(launch):
 
 
 def test_psutil_refuses_itself_and_the_gone(launch):
-    """The same refusals as on Linux."""
+    """psutil's implementation refuses the same as the one for Linux."""
     me = psutil.Process()
     mine = ProcessKey(me.pid, int(me.create_time() * 1e6))
     root = launch(TREE)

@@ -60,7 +60,7 @@ def test_no_file_of_one_process_takes_another_with_it(tree, name, what):
 
 
 def test_a_process_that_ends_between_listing_and_reading_is_left_out(tree):
-    """Its folder exists without files: no fault, no guess."""
+    """Its folder exists without files, which must cause neither a fault nor a guess."""
     machine = tree.machine(own_uid=0)
     everyone = watched(machine, 0.0)
     victim = max(everyone)

@@ -31,7 +31,7 @@ SEEN_S = 5.0
 def test_a_limit_set_by_hand_is_seen_within_five_seconds(
     tmp_path: Path, version: int, name: str, place: str, interval_s: float
 ):
-    """Also a group without a limit before, and a parent group; for any sampling interval."""
+    """This holds for a group without a limit before, for a parent group, and for any interval."""
     task = tmp_path / "user" / "task"
     task.mkdir(parents=True)
     for folder in (task, task.parent):

@@ -73,7 +73,7 @@ def test_a_battery_by_charge(tree, reader):
     assert pytest.approx(3.0 * 10.0 * 3600.0) == battery.energy_j
     assert pytest.approx(5.0 * 10.0 * 3600.0) == battery.full_j
     assert (pytest.approx(60.0), 22.0) == (battery.percent, battery.power_w)
-    assert on_mains is False  # only a missing plug could drain it
+    assert on_mains is False  # it drains, so there is no mains power
 
 
 def test_a_battery_that_knows_only_its_percent(tree, reader):

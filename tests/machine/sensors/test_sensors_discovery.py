@@ -69,7 +69,7 @@ def test_a_python_that_begins_is_watched_within_four_seconds(machine: LinuxMachi
 def test_a_shell_that_becomes_python_is_watched_within_four_seconds(
     machine: LinuxMachine, tmp_path: Path, young_s: float
 ):
-    """A shell that prepares for some seconds and then execs Python."""
+    """The shell prepares for some seconds and then execs Python."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     now = time.monotonic()

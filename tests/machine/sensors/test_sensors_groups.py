@@ -105,7 +105,7 @@ def test_folder_of_a_group(root, path, expected):
     ],
 )
 def test_no_limit_has_many_spellings(data, expected):
-    """`max`, and v1's largest number for every page size."""
+    """`max` and v1's largest number, for every page size, mean no limit."""
     assert expected == parse_limit(data)
 
 
@@ -221,7 +221,7 @@ def test_group_that_is_removed_is_left_out(tree):
 
 
 def test_group_without_swap_accounting_has_unknown_swap(tree):
-    """None, not zero."""
+    """The values are None, not zero."""
     tree.use_v2()
     os.unlink(f"{tree.groups}/{SCOPE}/memory.swap.current")
     os.unlink(f"{tree.groups}/{SCOPE}/memory.swap.max")

@@ -95,7 +95,7 @@ class Cards:
 
 
 def test_all_that_a_laptop_shows_is_in_one_look(tree, watch_of):
-    """Temperatures, battery, plug and counters."""
+    """The sample has temperatures, battery, plug and counters."""
     tree.hwmon(0, "coretemp", **LAPTOP_CPU)
     tree.supply("BAT0", type="Battery", status="Discharging", capacity=60)
     tree.supply("AC", type="Mains", online=0)
@@ -220,7 +220,7 @@ def test_cards_are_read_closely_for_as_long_as_somebody_asks(watch_of, tree):
 
 
 def test_cards_stand_beside_heat(tree, watch_of):
-    """With the time of their reading, the driver, and their faults while these last."""
+    """The sample has their reading time, the driver, and their faults while these last."""
     card = Gpu("GPU-0", 0, "card")
     lost = Fault("gpu", "lost", None)
     cards = Cards(

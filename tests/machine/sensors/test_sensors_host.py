@@ -78,7 +78,7 @@ def test_pressure_is_in_percent_and_seconds():
     ],
 )
 def test_zfs_cache_that_can_be_given_back(data, expected):
-    """All of it above its minimum."""
+    """All of the cache above its minimum counts as available."""
     assert expected == parse_arc(data)
 
 
@@ -124,7 +124,7 @@ def test_kernel_without_pressure_is_said_with_a_remedy_and_watched_on(tree):
 
 
 def test_missing_shared_memory_is_said_and_watched_on(tree):
-    """Unknown, not zero."""
+    """The values are unknown, not zero."""
     tree.shm.rmdir()
     reader = _reader(tree)
 

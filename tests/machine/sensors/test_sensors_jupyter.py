@@ -184,7 +184,7 @@ def test_more_sessions_than_anybody_has_are_left_out():
 
 
 def test_broken_answer_holds_no_sessions():
-    """Not JSON at all."""
+    """The answer is not JSON at all."""
     assert {} == parse_sessions(b"<html>", "/r")
 
 

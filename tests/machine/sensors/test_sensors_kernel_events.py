@@ -90,7 +90,7 @@ def read(lines, namespace=FIRST, at=NOW):
 def test_a_kill_for_memory_is_understood_from_old_and_new_kernels(
     lines, constraint, group, largest
 ):
-    """The victim, the place of the limit, and the memory of each process."""
+    """The events name the victim, the place of the limit, and the memory of each process."""
     words = read(lines)
 
     kill = [word for word in words if word.kind is KernelEvent.OOM_KILL]
@@ -207,7 +207,7 @@ def test_pids_of_a_container_are_not_those_of_the_log():
 
 
 def test_a_log_that_may_not_be_read_is_said_to_be_so():
-    """kernel.dmesg_restrict, or no such device."""
+    """The cause is kernel.dmesg_restrict, or a missing device."""
     log = KernelEvents("/no/such/kmsg", namespace=FIRST)
 
     assert () == log.recent(NOW)

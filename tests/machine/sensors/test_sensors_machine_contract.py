@@ -166,7 +166,7 @@ def test_stopped_process_shows_it(machine, start):
 
 
 def test_child_below_a_shell_belongs_to_its_task(machine, start):
-    """Python, sh, Python: one task with two members."""
+    """Python, sh and Python are one task with two members."""
     process = start("-c", PARENT)
     end = time.monotonic() + 10
     task = None

@@ -150,7 +150,7 @@ print(sorted(waited), sorted(asked))
 
 
 def test_no_sample_reads_in_its_own_thread_what_can_block(tree: Tree):
-    """Command lines, environments and groups of processes, for any purpose."""
+    """Command lines, environments and groups of processes can block the sample."""
     tree.copy(431, 500, 777)
     for pid in (431, 500):
         tree.write(f"{pid}/smaps_rollup", "0-f ---p [rollup]\nPrivate_Dirty: 4 kB\n")

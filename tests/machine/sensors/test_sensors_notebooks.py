@@ -59,7 +59,7 @@ PYTHON = TaskKind.PYTHON
     ],
 )
 def test_sources_are_heard_in_their_order(sessions, session_name, parents, expected):
-    """Server, session, parent, folder."""
+    """The order is server, session, parent, folder."""
     found = name_kernel(sessions, session_name, parents, "/cwd")
 
     assert expected == (found.kind, found.name, found.notebook)
@@ -71,7 +71,7 @@ def test_kernel_of_which_nothing_is_known_is_a_kernel():
 
 
 def test_captured_connection_file_names_its_notebook():
-    """In the format of jupyter_client 8."""
+    """The file has the format of jupyter_client 8."""
     path = next((FIXTURES / "jupyter_runtime").glob("kernel-*.json"))
 
     assert "/home/user/project/train.ipynb" == parse_connection_file(path.read_bytes())

@@ -40,7 +40,7 @@ V1, V2, LOCAL = "memory.oom_control", "memory.events", "memory.events.local"
 
 @pytest.mark.parametrize("file", [V1, V2, LOCAL])
 def test_a_kill_since_it_was_seen_alive_is_counted(kernel, file):
-    """In v1 and in v2."""
+    """This works in v1 and in v2."""
     group = kernel.group("a", 0, file)
     counts = kernel.counts()
     counts.track([group], [])

@@ -37,7 +37,7 @@ def test_captured_machine_shows_its_python_processes(tree: Tree):
 
 
 def test_all_that_is_known_of_a_kernel(tree: Tree):
-    """Notebook, kernel id, memory group, folder, start."""
+    """The info has notebook, kernel id, memory group, folder and start."""
     info = by_pid(tree.machine().sample(0.0, NOW_UNIX_S))[420]
     uptime_s = float((tree.proc / "uptime").read_text().split()[0])
 
@@ -69,7 +69,10 @@ def test_ancestors_go_through_shells_but_not_through_terminals(tree: Tree):
 
 
 def test_figures_of_a_process(tree: Tree):
-    """Resident and shared bytes, state, processor time; swap is 0 on a machine without swap."""
+    """
+    Resident and shared bytes, state and processor time are read; swap is 0 on a machine without
+    swap.
+    """
     samples = {s.key.pid: s for s in tree.machine().sample(0.0, NOW_UNIX_S).processes}
     shared_pages = int((tree.proc / "420/statm").read_text().split()[2])
 
@@ -301,7 +304,7 @@ def test_infos_are_the_same_object_until_something_changes(tree: Tree):
 
 
 def test_watchdog_and_this_very_process_are_not_watched(tree: Tree):
-    """Neither by command line nor by pid."""
+    """The command line or the pid excludes them."""
     own = os.getpid()
     # In a container this pid is small: the tree may have a process with it.
     shutil.rmtree(tree.proc / str(own), ignore_errors=True)
@@ -388,7 +391,7 @@ def test_kernel_without_environment_is_named_by_its_connection_file(tree: Tree, 
 def test_machine_without_a_process_list_says_so_and_watches_memory(
     tree: Tree, machine: LinuxMachine
 ):
-    """One fault while it lasts, none afterwards."""
+    """There is one fault while it lasts, and none afterwards."""
     hidden = tree.proc.rename(tree.proc.with_name("hidden"))
 
     broken = machine.sample(1.0, NOW_UNIX_S)
@@ -402,7 +405,7 @@ def test_machine_without_a_process_list_says_so_and_watches_memory(
 
 
 def test_v2_machine_gives_the_groups_above_its_processes(tree: Tree):
-    """The limited ones, each once."""
+    """Only limited groups are listed, each once."""
     tree.use_v2()
     scope = "user.slice/user-1000.slice/user@1000.service/app.slice/train.scope"
     for pid in (420, 421):
@@ -431,7 +434,7 @@ def test_disks_are_watched_as_asked(tree: Tree, tmp_path):
 
 
 def test_closing_gives_every_descriptor_back(tree: Tree):
-    """Also after many ticks."""
+    """This also holds after many ticks."""
     before = sorted(os.listdir("/proc/self/fd"))
     machine = tree.machine()
     for second in range(20):

@@ -90,7 +90,7 @@ def test_swap_is_none_where_the_kernel_names_none(status: bytes, expected: int |
 
 
 def test_own_pages_are_the_clean_and_the_dirty_ones():
-    """Private_Clean and Private_Dirty of smaps_rollup."""
+    """They are Private_Clean and Private_Dirty of smaps_rollup."""
     data = b"00-ff ---p [rollup]\nRss: 900 kB\nPrivate_Clean:   4 kB\nPrivate_Dirty:  60 kB\n"
 
     clean, dirty = (process.status_bytes(data, b"Private_" + n) for n in (b"Clean", b"Dirty"))
@@ -158,7 +158,7 @@ def test_a_real_process_is_read_as_captured():
     ],
 )
 def test_last_pid(data: bytes, expected: int | None):
-    """The fifth word of /proc/loadavg."""
+    """It is the fifth word of /proc/loadavg."""
     assert expected == process.parse_last_pid(data)
 
 
@@ -166,7 +166,7 @@ def test_last_pid(data: bytes, expected: int | None):
     ("data", "expected"), [(b"2684.29 5100.2\n", 2684.29), (b"", None), (b"soon", None)]
 )
 def test_uptime(data: bytes, expected: float | None):
-    """The first word of /proc/uptime."""
+    """It is the first word of /proc/uptime."""
     assert expected == process.parse_uptime(data)
 
 

@@ -34,7 +34,7 @@ def told(reader, now=0.0):
 
 
 def test_a_machine_without_sensors_has_none(reader):
-    """A virtual machine: no folder, and no error."""
+    """A virtual machine has no such folder, which is not an error."""
     assert ((), None) == reader.read(0.0)
 
 
@@ -80,7 +80,7 @@ def test_two_processors_are_told_apart(tree, reader):
 
 
 def test_processor_without_a_package_sensor_shows_its_cores(tree, reader):
-    """Processors before Sandy Bridge."""
+    """Processors before Sandy Bridge have no package sensor."""
     tree.hwmon(0, "coretemp", temp2_input=50000, temp2_label="Core 0", temp3_input=52000)
 
     assert [50.0, 52.0] == [t.celsius for t in heat(reader)]
@@ -159,7 +159,7 @@ def test_a_slow_down_above_the_end_is_none(tree, reader):
 
 
 def test_the_kernel_powers_off_at_a_critical_trip_point(tree, reader):
-    """It throttles at the highest passive one."""
+    """The zone throttles at the highest passive one."""
     tree.zone(
         0,
         "acpitz",

@@ -63,7 +63,7 @@ def test_a_group_that_is_slowed_down_is_looked_through(world):
 
 @pytest.mark.parametrize("listed", ["10\n0\n", "\n".join(str(pid) for pid in range(1, 1200))])
 def test_where_not_all_can_be_seen_nothing_is_said(world, listed):
-    """A process of another namespace, or too many of them."""
+    """A process of another namespace, or a too long list, makes the sum unknown."""
     (world / "g/cgroup.procs").write_text(listed)
 
     assert held(world) is None
