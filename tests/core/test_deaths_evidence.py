@@ -186,7 +186,7 @@ def test_a_full_guard_alone_points_to_nothing():
             facts(None, announced_end=True, group_kills_before=0, group_kills_after=1),
             CauseKind.ENDED, Certainty.LIKELY, "exited",
         ),
-        # A full address space explains an error or a crash, but not a clean exit or a signal.
+        # A full address space explains an error or a crash, but not a clean exit or another signal.
         (facts(1 << 8, **SPACE), CauseKind.ADDRESS_SPACE, Certainty.LIKELY, "291 MiB of 293 MiB"),
         (facts(None, **SPACE), CauseKind.ADDRESS_SPACE, Certainty.LIKELY, "291 MiB of 293 MiB"),
         (facts(11, **SPACE), CauseKind.ADDRESS_SPACE, Certainty.LIKELY, "291 MiB of 293 MiB"),

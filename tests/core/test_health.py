@@ -230,7 +230,7 @@ def test_cards_that_nobody_reads_any_more_count_as_silent():
     [
         (31, "GPU 0 reports a fault: left.ipynb", "normal", "Start the program again"),
         (94, "GPU 0 reports a fault: left.ipynb", "normal", "Start the program again"),
-        # The command can be copied, and stops the daemon's own reader first.
+        # The command can be copied, and starts with a stop of the daemon's reader.
         (48, "GPU 0 reports a fault: left.ipynb", "critical",
          "`watchdog stop; sudo nvidia-smi --gpu-reset -i 0; watchdog start`. If that fails"),
         (119, "GPU 0 reports a fault: left.ipynb", "critical", "nvidia-smi --gpu-reset -i 0"),

@@ -65,7 +65,7 @@ def test_nobody_who_grows_little_is_paused_in_its_stead():
 
 
 def test_where_the_guiltiest_may_not_be_paused_its_turn_changes_nothing():
-    """`pause = false` and `protect` together do not pause another task."""
+    """`pause = false` and `priority` together do not pause another task."""
     never = RuleSettings(task="fast.py", pause=False, priority=Priority.HIGH)
 
     machine = two(never, slower=10.0, seconds=20)
