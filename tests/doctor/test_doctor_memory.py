@@ -225,19 +225,43 @@ def test_earlyooms_own_threshold_is_told(tree):
     )
 
 
+_KILLS, _SPARES = "[Login]\nKillUserProcesses=yes\n", "[Login]\nKillUserProcesses=no\n"
+
+
 @pytest.mark.parametrize(
-    ("expected", "text"),
+    ("kills", "texts"),
     [
-        ({"memory.log-out": "warning"}, "[Login]\nKillUserProcesses=yes\n"),
-        ({}, "[Login]\n#KillUserProcesses=yes\n"),
-        ({}, "[Login]\nKillUserProcesses=no\n"),
+        (True, {"etc/systemd/logind.conf.d/10.conf": _KILLS}),
+        (False, {"etc/systemd/logind.conf.d/10.conf": "[Login]\n#KillUserProcesses=yes\n"}),
+        (False, {"etc/systemd/logind.conf.d/10.conf": _SPARES}),
+        (False, {"etc/systemd/logind.conf.d/10.conf.off": _KILLS}),
+        # The user's file replaces that of the distribution, and drop-ins come after it.
+        (True, {"etc/systemd/logind.conf": _KILLS, "usr/lib/systemd/logind.conf": _SPARES}),
+        (True, {"usr/lib/systemd/logind.conf": _KILLS}),
+        (True, {"etc/systemd/logind.conf": _SPARES, "run/systemd/logind.conf.d/1.conf": _KILLS}),
+        # Drop-ins are sorted by name across folders; of two with one name, /etc has priority.
+        (
+            True,
+            {
+                "etc/systemd/logind.conf.d/10.conf": _SPARES,
+                "usr/lib/systemd/logind.conf.d/20.conf": _KILLS,
+            },
+        ),
+        (
+            False,
+            {
+                "etc/systemd/logind.conf.d/10.conf": _SPARES,
+                "usr/lib/systemd/logind.conf.d/10.conf": _KILLS,
+            },
+        ),
     ],
 )
-def test_a_log_out_that_kills_is_told(tree, expected, text):
-    """tmux does not help against it."""
-    tree.write("etc/systemd/logind.conf.d/10-kill.conf", text)
+def test_a_log_out_that_kills_is_told(tree, kills, texts):
+    """As logind reads its files; tmux does not help against it."""
+    for path, text in texts.items():
+        tree.write(path, text)
 
-    assert expected == troubles(memory.killers(tree.facts()))
+    assert kills == ("memory.log-out" in troubles(memory.killers(tree.facts())))
 
 
 def test_processes_with_hostile_names_are_read(tree):
@@ -369,6 +393,20 @@ def test_a_journal_on_a_network_disk_is_told(tree):
     )
 
     assert "info" == troubles(storage.check(tree.facts()))["storage.journal-network"]
+
+
+def test_a_home_that_links_to_a_network_disk_is_told(tree):
+    """The mounts name the folder that the link leads to."""
+    tree.write(
+        "proc/self/mountinfo",
+        "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 22 0:30 / /net rw - nfs4 server:/net rw\n",
+    )
+    (tree.root / "net/grace").mkdir(parents=True)
+    (tree.root / "home/grace").symlink_to("../net/grace")
+
+    told = troubles(storage.check(tree.facts(env={"HOME": "/home/grace"})))
+
+    assert "info" == told["storage.journal-network"]
 
 
 def test_real_disks_are_as_large_as_python_says(tmp_path):

@@ -131,6 +131,11 @@ class Machine:
         except OSError:
             return None
 
+    def real_path(self, path: str) -> str:
+        """Return a path with its symbolic links resolved, without the root."""
+        root = os.path.realpath(self.root) if self.root else ""
+        return os.path.realpath(self.path(path)).removeprefix(root)
+
     def command(self, name: str) -> str | None:
         """Find a command on the PATH; return its path without the root; None: not installed."""
         for folder in (*self.search_path(), "/usr/sbin", "/sbin", "/usr/lib/wsl/lib"):

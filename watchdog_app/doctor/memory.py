@@ -26,7 +26,8 @@ _LIMITS = (
     ("open_files", "memory.open-files", 1024),
     ("processes", "memory.processes", 1024),
 )
-_LOGIND = ("/etc/systemd/logind.conf", "/usr/lib/systemd/logind.conf")
+# Folders of systemd's settings, highest priority first. Source: man logind.conf.
+_SYSTEMD = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
 
 
 def check(facts: Facts) -> Iterator[Finding]:
@@ -249,11 +250,22 @@ def _names_python(pattern: str) -> bool:
 
 
 def _kills_at_log_out(machine: Machine) -> bool:
-    more = "/etc/systemd/logind.conf.d"
     value = ""
-    for path in (*_LOGIND, *(f"{more}/{name}" for name in machine.names(more))):
+    for path in _logind_files(machine):
         for line in (machine.read(path) or "").splitlines():
             key, _, word = line.partition("=")
             if key.strip() == "KillUserProcesses":
                 value = word.strip().lower()
     return value in ("yes", "true", "1", "on")
+
+
+def _logind_files(machine: Machine) -> list[str]:
+    """Return logind's files in the order in which it reads them: a later value wins."""
+    mains = [f"{folder}/logind.conf" for folder in _SYSTEMD]
+    drop_ins: dict[str, str] = {}
+    for folder in _SYSTEMD:
+        for name in machine.names(folder, "logind.conf.d"):
+            if name.endswith(".conf"):
+                drop_ins.setdefault(name, f"{folder}/logind.conf.d/{name}")
+    main = [path for path in mains if machine.exists(path)][:1]
+    return [*main, *(drop_ins[name] for name in sorted(drop_ins))]

@@ -10,6 +10,7 @@ from watchdog_app.base.linux.files import Mount, parse_mounts
 from watchdog_app.base.text.quantities import GIB, MIB
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity
+from watchdog_app.doctor.machine import Machine
 
 _SHM = "/dev/shm"  # noqa: S108 - read, never written
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "lustre", "ceph", "fuse.sshfs",
@@ -36,17 +37,18 @@ def check(facts: Facts) -> Iterator[Finding]:
         seen.setdefault(path, []).append(role)
     for path, names in seen.items():
         yield _folder(facts, " and ".join(names), path)
-        mount = _mount_of(path, mounts)
+        mount = _mount_of(machine, path, mounts)
         if mount and mount.kind in _NETWORK and "watchdog's journal" in names:
             yield facts.finding("storage.journal-network", kind=mount.kind)
     yield from _ram_disks(facts, mounts)
-    mount = _mount_of(machine.cwd, mounts)
+    mount = _mount_of(machine, machine.cwd, mounts)
     if mount and mount.kind in _IN_RAM:
         words = {"kind": mount.kind, "point": mount.point, "path": machine.cwd}
         yield facts.finding("storage.cwd-in-ram", **words)
 
 
-def _mount_of(path: str, mounts: list[Mount]) -> Mount | None:
+def _mount_of(machine: Machine, path: str, mounts: list[Mount]) -> Mount | None:
+    path = machine.real_path(path)
     best = None
     for mount in mounts:
         point = mount.point.rstrip("/")
