@@ -13,6 +13,7 @@ import pytest
 
 from watchdog_app.cli import estimate
 from watchdog_app.cli.dispatch import main
+from watchdog_app.estimate.estimating import gpu_limit
 from watchdog_app.estimate.inputs import parse
 from watchdog_app.estimate.record import Estimate, format_table
 
@@ -44,6 +45,27 @@ def card():
 """
 
 
+# Two cards, with 1,000 and 2,000 MiB free.
+NVIDIA_SMI = """#!/bin/sh
+case "$1" in
+--id=0) echo 1000 ;;
+--id=1 | --id=GPU-b) echo 2000 ;;
+--id=*) echo "No devices were found"; exit 6 ;;
+*) echo 1000; echo 2000 ;;
+esac
+"""
+
+
+@pytest.fixture
+def cards(tmp_path, monkeypatch):
+    """The driver's program, found on the PATH."""
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text(NVIDIA_SMI)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+
+
 @pytest.fixture
 def script(tmp_path):
     path = tmp_path / "net.py"
@@ -66,6 +88,35 @@ def test_a_function_of_a_script_is_estimated_as_json(script, capsys):
     assert (16, True, 4 * 2**30) == (told["batch_size"], told["fits"], told["limit_bytes"])
     assert any("Adam is assumed" in each for each in told["notes"])
     assert told == Estimate.from_json(told).to_json()
+
+
+@pytest.mark.parametrize(
+    ("visible", "free_mib"),
+    [
+        *((None, 1000), ("0", 1000), ("1,0", 2000), ("GPU-b", 2000)),
+        *(("", None), ("-1", None), ("MIG-c", None)),
+    ],
+)
+def test_the_first_card_that_cuda_may_use_is_the_limit(cards, monkeypatch, visible, free_mib):
+    """As CUDA_VISIBLE_DEVICES has it; a card that the driver does not name is no limit."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    limit = gpu_limit()
+
+    assert (free_mib and free_mib * 2**20) == (limit and limit.bytes)
+
+
+@pytest.mark.torch
+def test_the_child_that_sees_no_card_estimates_for_the_users(cards, script, monkeypatch, capsys):
+    """The command hides every card from the child, whose own variable therefore says nothing."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+
+    assert 0 == run(f"{script}:ready", "--gpu", "--json")
+
+    told = json.loads(capsys.readouterr().out)
+    assert (2000 * 2**20, "free on the card now") == (told["limit_bytes"], told["limit_text"])
 
 
 @pytest.mark.torch

@@ -102,10 +102,10 @@ def run(args: Args, out: Output) -> int:
     _check_target(args.model)
     python = find_interpreter(args.python)
     limit, limit_text = args.limit, "the limit that was given"
-    if limit is None and not args.gpu:
-        from watchdog_app.estimate.estimating import tightest_limit
+    if limit is None:
+        from watchdog_app.estimate.estimating import gpu_limit, tightest_limit
 
-        found = tightest_limit()
+        found = gpu_limit() if args.gpu else tightest_limit()  # the child sees no card
         if found is not None:
             limit, limit_text = found
     plan = {
@@ -115,7 +115,7 @@ def run(args: Args, out: Output) -> int:
         "arguments": dict(args.arg),
     }
     result = run_child(python, plan, args.timeout, out)["estimate"]
-    if result["limit_bytes"] is not None and not args.gpu:
+    if result["limit_bytes"] is not None:
         result["limit_text"] = limit_text
     if args.measure:
         measured = run_child(python, {**plan, "measure": True, "limit": limit}, args.timeout, out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -296,10 +297,19 @@ def _address_space() -> Limit | None:
 
 
 def gpu_limit() -> Limit | None:
-    """Return the free memory of the first card, according to its driver; None without a card."""
+    """
+    Return the free memory of the first card that CUDA may use; None: no card, or unknown.
+
+    An index in CUDA_VISIBLE_DEVICES is taken as nvidia-smi's. The two differ only on a machine with
+    unlike cards and without CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    """
     import subprocess
 
-    words = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
+    card = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0].strip()
+    if not card:
+        return None
+    query = ["--query-gpu=memory.free", "--format=csv,noheader,nounits"]
+    words = ["nvidia-smi", f"--id={card}", *query]
     try:
         told = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True)
         return Limit(int(told.stdout.split()[0]) * MIB, "free on the card now")
