@@ -113,6 +113,28 @@ def test_the_history_tells_where_else(watchdog, daemon, tmp_path, where):
     assert [path] == [one["path"] for one in listed(watchdog, "deep.ipynb")]
 
 
+def test_task_words_are_searched_for_once_and_tell_of_half_written_rescues(
+    watchdog, daemon, tmp_path
+):
+    """Of the folders that hold a rescue of a named task, and of no others."""
+    tasks = []
+    for name in ("deep", "wide", "other"):
+        save(tmp_path / name, 5, program=f"/home/u/{name}.ipynb")
+        (tmp_path / name / f".partial-{GONE}-1").mkdir()
+        agent = {"pid": 7, "directory": str(tmp_path / name)}
+        tasks.append({"pid": 7, "name": f"{name}.ipynb", "agent": agent})
+    (tmp_path / "deep" / f".partial-{this_process()}-2").mkdir()
+    (tmp_path / "deep" / "shut").mkdir(0o000)
+    daemon.answers["status"] = {"tasks": tasks}
+    daemon.answers["history"] = {"entries": []}
+
+    told = json.loads(watchdog("rescues", "deep.ipynb", "wide.ipynb", "--json").stdout)
+
+    left = [os.path.basename(os.path.dirname(path)) for path in told["left_half_written"]]
+    assert (["deep", "wide"], 2, 1) == (left, len(told["rescues"]), len(told["being_written"]))
+    assert (os.getuid() != 0) == len(told["unreadable"])
+
+
 def test_a_name_that_nothing_answers_to_is_an_error(watchdog):
     """It says what to do."""
     done = watchdog("rescues", "nosuch.ipynb")

@@ -189,7 +189,8 @@ def _prune_folder(targets: Sequence[str], args: Args, out: Output) -> int:
     go: list[Found] = []
     stay: list[tuple[Found, str]] = []
     for folder in inventory.find_rescue_folders(targets[0], search):
-        found = inventory.rescues_in(folder, search)
+        found = inventory.rescues_in(folder)
+        inventory.find_partials(folder, search)
         gone, kept = _select_to_prune(found, keep, args.older_than, out)
         go += gone
         stay += kept
@@ -292,28 +293,43 @@ def _find_rescues(targets: Sequence[str]) -> tuple[list[Found], Search, list[str
             roots.append(path)
         else:
             tasks.append(word)
+    known: tuple[str, ...] = ()
     if not targets or tasks:
         from watchdog_app.cli.rescue_places import known_rescue_folders
 
         places = known_rescue_folders()
-    for root in roots if targets else places.folders:
-        for folder in inventory.find_rescue_folders(root, search):
-            found.update((rescue.path, rescue) for rescue in inventory.rescues_in(folder, search))
+        known = places.folders
+    roots = roots if targets else list(known)
+    contents = {
+        root: {
+            folder: inventory.rescues_in(folder)
+            for folder in inventory.find_rescue_folders(root, search)
+        }
+        for root in dict.fromkeys((*roots, *known))
+    }
+    folders: set[str] = set()
+    for root in roots:
+        folders.update(contents[root])
+        found.update((one.path, one) for rescues in contents[root].values() for one in rescues)
     for word in tasks:
         named = set(places.folders_of_task(word))
-        hits = 0
-        for root in places.folders:
-            for folder in inventory.find_rescue_folders(root, search):
-                for rescue in inventory.rescues_in(folder):
-                    if root in named or places.matches(word, rescue.program):
-                        found[rescue.path] = rescue
-                        hits += 1
+        hits = [
+            (folder, rescue)
+            for root in known
+            for folder, rescues in contents[root].items()
+            for rescue in rescues
+            if root in named or places.matches(word, rescue.program)
+        ]
         if not hits:
             raise WatchdogError(
                 f"{word} is no folder and no rescue, and no rescue of a notebook or script of that "
                 "name is known here. Name the folder: watchdog rescues FOLDER"
             )
-    return list(found.values()), search, roots if targets else list(places.folders)
+        folders.update(folder for folder, _ in hits)
+        found.update((rescue.path, rescue) for _, rescue in hits)
+    for folder in sorted(folders):
+        inventory.find_partials(folder, search)
+    return list(found.values()), search, roots
 
 
 def _examine_rescue(word: str) -> Found:

@@ -89,7 +89,7 @@ def find_rescue_folders(root: str, search: Search) -> Iterator[str]:
             yield folder
 
 
-def rescues_in(folder: str, search: Search | None = None) -> list[Found]:
+def rescues_in(folder: str) -> list[Found]:
     """The rescues in one folder, old to new; omits those that are deleted meanwhile."""
     found = []
     for name in names.complete_rescues(folder):
@@ -99,12 +99,15 @@ def rescues_in(folder: str, search: Search | None = None) -> list[Found]:
         one = examine(path, name)
         if one is not None:
             found.append(one)
-    if search is not None:
-        dead = set(names.abandoned_partials(folder))
-        for text in names.partials(folder):
-            left = search.partial if text in dead else search.writing
-            left.append(os.path.join(folder, text))
     return found
+
+
+def find_partials(folder: str, search: Search) -> None:
+    """Add the half-written rescues of one folder to a search."""
+    dead = set(names.abandoned_partials(folder))
+    for text in names.partials(folder):
+        left = search.partial if text in dead else search.writing
+        left.append(os.path.join(folder, text))
 
 
 def examine(path: str, name: RescueName) -> Found | None:
