@@ -55,6 +55,7 @@ def live(size=(80, 24)):
         def run(**parameters):
             async def view():
                 app = TopApp()
+                app._feed.stop()
                 daemon = app._feed = Daemon()
                 async with app.run_test(size=parameters.get("size", size)) as pilot:
                     await test(app, pilot, daemon, **parameters)

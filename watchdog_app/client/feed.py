@@ -6,8 +6,8 @@ The feed uses a connection of its own in a thread of its own. The screen sets th
 
 from __future__ import annotations
 
-import os
 import select
+import socket
 import threading
 import time
 from collections import deque
@@ -59,9 +59,9 @@ class Feed:
         self._refresh_requested = False
         self._stopping = False
         self._outbox: deque[tuple[str, Json]] = deque(maxlen=256)
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_read.setblocking(False)
+        self._wake_write.setblocking(False)
         self._thread = threading.Thread(target=self._run, name="daemon-feed", daemon=True)
 
     def start(self) -> None:
@@ -74,6 +74,9 @@ class Feed:
         self._wake()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(_ANSWER_S)
+        if not self._thread.is_alive():
+            self._wake_read.close()
+            self._wake_write.close()
 
     def refresh(self) -> None:
         """Ask for the status now."""
@@ -115,10 +118,8 @@ class Feed:
         threading.Thread(target=run, name=f"ask-{method}", daemon=True).start()
 
     def _wake(self) -> None:
-        try:
-            os.write(self._wake_write, b"x")
-        except (BlockingIOError, OSError):
-            pass  # the pipe is full: the thread wakes up anyway
+        with suppress(OSError):  # full: the thread wakes up anyway; closed: the thread has ended
+            self._wake_write.send(b"x")
 
     def _run(self) -> None:
         retry_s = _FIRST_RETRY_S
@@ -171,7 +172,7 @@ class Feed:
                 self._on_status(Status.read(client.call("status")), None)
                 self._read_notifications(client)  # those that arrived before the answer
             left_s = max(0.0, last_mono_s + self._interval_s - time.monotonic())
-            ready, _, _ = select.select([client.fileno(), self._wake_read], [], [], left_s)
+            ready, _, _ = select.select([client.fileno(), self._wake_read.fileno()], [], [], left_s)
             self._drain()
             if client.fileno() in ready:
                 self._read_notifications(client)
@@ -186,11 +187,9 @@ class Feed:
                 self._refresh_requested = True
 
     def _drain(self) -> None:
-        try:
-            while os.read(self._wake_read, 4096):
+        with suppress(BlockingIOError):
+            while self._wake_read.recv(4096):
                 pass
-        except BlockingIOError:
-            pass
 
 
 def request(method: str, *, wait_s: float = 10.0, **params: Any) -> Any:
