@@ -172,7 +172,7 @@ def _read_environment(env: Mapping[str, str], warn: Warn) -> dict[str, Any]:
             warn(message)
         if key is None:
             if name.startswith(sections):
-                hint = _suggestion(name, [*known])
+                hint = suggestion(name, [*known])
                 raise ConfigError(
                     f"The environment variable {name} names no setting.{hint} "
                     "All settings: watchdog config"
@@ -183,7 +183,7 @@ def _read_environment(env: Mapping[str, str], warn: Warn) -> dict[str, Any]:
         try:
             values[key] = SETTINGS[key].values.read(text)
         except UNREADABLE as error:
-            refused = _rejection(key, text, SETTINGS[key])
+            refused = rejection(key, text, SETTINGS[key])
             raise ConfigError(f"environment variable {name}: {refused}") from error
     return values
 
@@ -297,7 +297,7 @@ def _read_section(section: str, content: Any, found: _ConfigErrors) -> dict[str,
     if not known:
         sections = sorted({key.partition(".")[0] for key in SETTINGS} | {"rule"})
         inside = [key.partition(".")[0] for key in SETTINGS if key.partition(".")[2] == section]
-        hint = f" It belongs in [{inside[0]}]." if inside else _suggestion(section, sections)
+        hint = f" It belongs in [{inside[0]}]." if inside else suggestion(section, sections)
         if section == "rules":
             hint = " Write [[rule]], once for each rule."
         found.add(
@@ -351,17 +351,18 @@ def _read_table(
             found.add(
                 (*place, name),
                 f"{_format_value(name)} is not known in {names[0]}. "
-                f"There are {', '.join(known)}.{_suggestion(name, [*known])}",
+                f"There are {', '.join(known)}.{suggestion(name, [*known])}",
             )
             continue
         try:
             values[name] = known[name].values.read(value)
         except UNREADABLE:
-            found.add((*place, name), _rejection(f"{names[1]}{name}", value, known[name]))
+            found.add((*place, name), rejection(f"{names[1]}{name}", value, known[name]))
     return values
 
 
-def _rejection(key: str, value: Any, spec: Setting) -> str:
+def rejection(key: str, value: Any, spec: Setting) -> str:
+    """The message that a setting does not accept a value."""
     return f"{key} = {_format_value(value)} is not accepted. It must be {spec.values.accepted}."
 
 
@@ -378,7 +379,8 @@ def _check_together(settings: Settings, sources: Sources) -> None:
             )
 
 
-def _suggestion(name: str, known: list[str]) -> str:
+def suggestion(name: str, known: list[str]) -> str:
+    """The known name most similar to `name`, as a sentence; "" if none is similar."""
     from difflib import get_close_matches
 
     close = [key for key in known if key.rsplit("_", 1)[0] == name]  # the unit is missing

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from watchdog_app.base.durable import make_folders, write_atomic
 from watchdog_app.base.errors import ConfigError
-from watchdog_app.config import UNREADABLE, read_file
+from watchdog_app.config import UNREADABLE, read_file, rejection, suggestion
 from watchdog_app.config.lines import line_of
 from watchdog_app.core.model.settings import RENAMED, RULE_SETTINGS, SETTINGS
 
@@ -50,7 +50,7 @@ def parse_value(key: str, arguments: Sequence[str]) -> Any:
         if isinstance(candidate, str) and candidate.lower() in ("true", "false"):
             return candidate.lower() == "true"
         return candidate
-    raise ConfigError(f"{key} = {joined!r} is not accepted. It must be {spec.values.accepted}.")
+    raise ConfigError(rejection(key, joined, spec))
 
 
 def check_key(key: str) -> str:
@@ -62,13 +62,10 @@ def check_key(key: str) -> str:
     """
     if key in SETTINGS:
         return key
-    from difflib import get_close_matches
-
     if key in RENAMED:
         raise ConfigError(f"{key} is now called {RENAMED[key]}.")
     same = [one for one in SETTINGS if one.partition(".")[2] == key]
-    near = same or get_close_matches(key, list(SETTINGS), 1)
-    hint = f" Did you mean {near[0]}?" if near else ""
+    hint = f" Did you mean {same[0]}?" if same else suggestion(key, [*SETTINGS])
     raise ConfigError(f"There is no setting {key!r}.{hint} All settings: watchdog config")
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+from watchdog_app.config import Place
+
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _ASSIGNMENT = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*[^=\s]+)?)\s*=""")
-
-Place = tuple[str | int, ...]
 
 
 def line_of(text: str, place: Place) -> int | None:
