@@ -101,9 +101,19 @@ def run_in_parts(
         print_message(f"memory ran out in a training step; {micro.describe(count)}.")
 
 
-def sample_count(batch: Any, rows: Callable[[Any], int | None]) -> int | None:
-    """The number of samples in a batch; None if its leaves differ or one has no samples."""
-    sizes = {rows(each) for each in leaves(batch)}
+def sample_count(batch: Any, tensor: Any) -> int | None:
+    """
+    The number of samples in a batch; None if its leaves differ or one has no samples.
+
+    Args:
+        batch: tuples, lists and dicts of tensors.
+        tensor: the class of the framework's tensors.
+    """
+    # TensorFlow's `ndim` is None or -1 if the rank is unknown.
+    sizes = {
+        int(each.shape[0]) if isinstance(each, tensor) and (each.ndim or 0) > 0 else None
+        for each in leaves(batch)
+    }
     return sizes.pop() if len(sizes) == 1 else None
 
 

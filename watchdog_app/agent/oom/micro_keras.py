@@ -17,7 +17,7 @@ import tensorflow as tf
 from keras import tree
 
 from watchdog_app.agent.adapters.keras.model import is_keras_module
-from watchdog_app.agent.oom.micro import MicroBatches
+from watchdog_app.agent.oom.micro import MicroBatches, sample_count, slice_batch
 
 _COUPLED = (
     "its loss for a batch is not the mean of its losses for parts of it: it compares the samples "
@@ -114,9 +114,8 @@ class Parts:
             False also if the trial cannot decide.
         """
         try:
-            return self._couples_samples(
-                _slice(_without_optionals(data), self._micro.parts(count)[0])
-            )
+            first = self._micro.parts(count)[0]
+            return self._couples_samples(slice_batch(_without_optionals(data), first))
         except Exception:  # the loss runs only in graphs, or memory ran out once more
             return False
 
@@ -124,7 +123,7 @@ class Parts:
         rows = min(_ROWS, int(_leaves(data)[0].shape[0]))
         if rows < 2:
             return False
-        x, y, weights = keras.utils.unpack_x_y_sample_weight(_slice(data, slice(0, rows)))
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(slice_batch(data, slice(0, rows)))
         y_pred = self._model(x, training=False)
         predicted = tree.flatten(y_pred)
         if any(getattr(each, "_keras_mask", None) is not None for each in predicted):
@@ -133,7 +132,7 @@ class Parts:
             return False
 
         def loss(where: slice) -> tuple[float, float]:
-            part = _slice((x, y, y_pred, weights), where)
+            part = slice_batch((x, y, y_pred, weights), where)
             value = self._model.compute_loss(
                 x=part[0], y=part[1], y_pred=part[2], sample_weight=part[3], training=False
             )
@@ -152,11 +151,7 @@ class Parts:
 
     def count(self, data: Any) -> int | None:
         """The number of samples in a batch; None if it cannot be divided."""
-        sizes = {
-            int(each.shape[0]) if isinstance(each, tf.Tensor) and each.shape.rank else None
-            for each in _leaves(_without_optionals(data))
-        }
-        return sizes.pop() if len(sizes) == 1 else None
+        return sample_count(_without_optionals(data), tf.Tensor)
 
     def build(self, data: Any) -> None:
         """
@@ -324,7 +319,3 @@ def _without_optionals(data: Any) -> Any:
 
 def _leaves(data: Any) -> list[Any]:
     return [each for each in tree.flatten(data) if each is not None]
-
-
-def _slice(data: Any, where: slice) -> Any:
-    return tree.map_structure(lambda each: None if each is None else each[where], data)

@@ -155,7 +155,7 @@ def gradients(
     """
     batches.check_reduction(reduction)
     trained = [getattr(each, "value", each) for each in variables]
-    count = batches.sample_count(batch, _sample_count) if shrinks else None
+    count = batches.sample_count(batch, tf.Tensor) if shrinks else None
     if count is None:
         return _loss_and_gradients(batch, loss_of, trained)
     capture()
@@ -187,7 +187,3 @@ def _loss_and_gradients(
     with tf.GradientTape() as tape:
         loss = batches.call_with_batch(loss_of, batch)
     return loss, list(tape.gradient(loss, trained))
-
-
-def _sample_count(leaf: Any) -> int | None:
-    return int(leaf.shape[0]) if isinstance(leaf, tf.Tensor) and leaf.shape.rank else None

@@ -169,7 +169,7 @@ def backward(
         The loss of the whole batch, detached.
     """
     batches.check_reduction(reduction)
-    count = batches.sample_count(batch, _sample_count) if shrinks else None
+    count = batches.sample_count(batch, torch.Tensor) if shrinks else None
     if count is None:
         return _backward_of_part(batch, loss_of, scaler, None)
     before = _PassState(parameters, buffers, generators)
@@ -202,10 +202,6 @@ def _backward_of_part(
     (loss if scaler is None else scaler.scale(loss)).backward()
     found: torch.Tensor = loss.detach()
     return found
-
-
-def _sample_count(leaf: Any) -> int | None:
-    return int(leaf.shape[0]) if isinstance(leaf, torch.Tensor) and leaf.dim() else None
 
 
 class _PassState:
