@@ -69,7 +69,7 @@ class Sorter:
         found = Contents()
         values = bytearray()
         addresses: list[int] = []
-        waiting: list[str] = []
+        too_large: str | None = None  # name of the first one; `_seen` needs the rest, too
         held: list[tuple[int, TensorEntry, int | None]] = []  # row number, tensor, address
         for place, entry in enumerate(entries):
             found.state_bytes += entry.nbytes
@@ -94,10 +94,10 @@ class Sorter:
                     "(a GPU, or elements that are strewn): it is saved by the training itself"
                 )
             else:
-                waiting.append(entry.name)
-        if waiting:
+                too_large = too_large or entry.name
+        if too_large is not None:
             raise CannotPublish(
-                f"{waiting[0]} may change within a step, and is too large to be published: it is "
+                f"{too_large} may change within a step, and is too large to be published: it is "
                 "saved by the training itself"
             )
         # Sort by element type: TensorFlow concatenates the tensors of one type.
