@@ -149,9 +149,9 @@ def _backend(model: Any) -> str:
 
 
 def _data_bytes(specs: Sequence[InputSpec], batch: int) -> int:
-    from watchdog_app.agent.telemetry.parts import _TYPE_BYTES
+    from watchdog_app.agent.telemetry.parts import TYPE_BYTES
 
-    return sum(batch * prod(each.shape) * _TYPE_BYTES.get(each.dtype, 4) for each in specs)
+    return sum(batch * prod(each.shape) * TYPE_BYTES.get(each.dtype, 4) for each in specs)
 
 
 def _layers(model: Any) -> Any:

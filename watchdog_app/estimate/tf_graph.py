@@ -304,18 +304,16 @@ class _FlatGraph:
         for node in self.nodes:
             if node.kind not in ("TensorListPushBack", "TensorListSetItem"):
                 continue
-            find_storage = self.find_storage(node.inputs[-1])
-            if (
-                find_storage[0] in formal
-            ):  # from the previous iteration: the same memory, one iteration later
-                at = formal[find_storage[0]]
+            storage = self.find_storage(node.inputs[-1])
+            if storage[0] in formal:  # from the iteration before: the same memory, one turn later
+                at = formal[storage[0]]
                 if at < len(outputs):
                     source = self.find_storage(outputs[at])
                     if source[0] in formal:
                         continue  # the same in all iterations
-                    find_storage = source
-            if self.nodes[find_storage[0]].kind not in _FREE:
-                roots[find_storage] = self.nodes[find_storage[0]].sizes[find_storage[1]]
+                    storage = source
+            if self.nodes[storage[0]].kind not in _FREE:
+                roots[storage] = self.nodes[storage[0]].sizes[storage[1]]
         return sum(roots.values())
 
     def find_storage(self, source: Source) -> Source:

@@ -19,7 +19,7 @@ from watchdog_app.agent.telemetry import slots
 _MOST_DEPTH = 8  # levels of containers in an optimizer's state
 
 # Bytes per element, by the frameworks' type names.
-_TYPE_BYTES = {
+TYPE_BYTES = {
     "bool": 1, "int8": 1, "uint8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
     "float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2,
     "float32": 4, "int32": 4, "uint32": 4,
@@ -151,7 +151,7 @@ def type_bytes(tensor: Any) -> int:
     if isinstance(size, int):
         return size
     name = getattr(tensor.dtype, "name", None) or str(tensor.dtype)
-    return _TYPE_BYTES.get(name.rpartition(".")[2], 4)
+    return TYPE_BYTES.get(name.rpartition(".")[2], 4)
 
 
 def _tensors(held: Any, depth: int = 0) -> Iterator[Any]:
