@@ -31,7 +31,7 @@ def show_slopes(worlds: list[dict], more_python: int) -> None:
     *sizes, few, crowded = worlds
     first, last = sizes[0], sizes[-1]
     if last is not first:
-        more = last["tasks"] - first["tasks"]
+        more = last["processes"] - first["processes"]
         print(
             f"\nOne more process that is no Python, {first['processes']} to {last['processes']}\n"
         )

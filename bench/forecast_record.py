@@ -30,6 +30,7 @@ def main():
     path = os.path.join(a.folder, f"{a.kind}-{a.seed}.csv.gz")
     group = create(f"forecast-{os.getpid()}", int(a.limit_mb) << 20)
     command = [a.python, a.programs, a.kind, a.limit_mb, a.seed]
+    program = None
     try:
         program = subprocess.Popen(
             group.command(command), stdout=subprocess.DEVNULL, start_new_session=True
@@ -39,7 +40,8 @@ def main():
         subprocess.run([*record, "--force", "--for", a.for_s], check=True)
     finally:
         group.close()
-        program.wait()
+        if program is not None:
+            program.wait()
 
 
 if __name__ == "__main__":
