@@ -527,6 +527,7 @@ def test_an_account_says_what_how_sure_and_how_to_go_on():
         ("script", True, "it starts over and says which lines to write"),
         ("notebook", False, "which resumes from there"),
         ("notebook", True, "says which lines resume it"),
+        ("console", False, "watchdog.resume()"),  # not a command with the file of a connection
     ],
 )
 def test_a_loop_that_was_found_by_itself_is_not_said_to_go_on_by_itself(kind, by_lines, expected):

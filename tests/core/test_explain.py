@@ -82,6 +82,14 @@ def test_a_pause_says_how_to_go_on_and_what_not_to_press():
     assert ["resume", "show"] == [each.key for each in notice.actions]
 
 
+def test_a_paused_console_may_be_of_jupyter_or_in_a_terminal():
+    """A Jupyter console and IPython in a terminal are the same kind."""
+    _, notices = story("ipython", kind=TaskKind.CONSOLE)
+
+    assert "Do not press Restart" in notices["paused"].body
+    assert "type fg" in notices["paused"].body
+
+
 def test_a_paused_script_is_told_about_fg_and_not_about_jupyter():
     """The shell has taken the terminal back."""
     _, notices = story("train.py", kind=TaskKind.SCRIPT)

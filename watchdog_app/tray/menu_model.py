@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.terminal import plain, shorten
-from watchdog_app.core.explain.selection import KERNELS, SMALL_BYTES
+from watchdog_app.core.explain.selection import RUN_CELLS, SMALL_BYTES
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Task
@@ -244,7 +244,7 @@ def _is_listed(task: Task) -> bool:
     if task.pid is None or task.kind == "server":
         return False
     return (
-        task.kind in KERNELS
+        task.kind in RUN_CELLS
         or task.agent is not None
         or task.level > Level.OK
         or task.state == "paused"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.terminal import plain
-from watchdog_app.core.explain.selection import KERNELS
+from watchdog_app.core.explain.selection import KERNELS, RUN_CELLS
 from watchdog_app.core.model.status import Rescue
 
 TYPE_CHECKING = False
@@ -65,7 +65,7 @@ def pause_advice(kind: str | None) -> list[str]:
     """Return what not to do while a task is paused. None: the kind of the task is unknown."""
     lines = []
     # Measured: after a shutdown request, jupyter_client waits 5 s for the kernel, then kills it.
-    if kind is None or kind in KERNELS:
+    if kind is None or kind in RUN_CELLS:
         lines.append(
             "Do not press Restart or Shutdown in Jupyter meanwhile: that kills a paused kernel and "
             "its state is lost. Jupyter itself shows nothing of the pause."

@@ -18,6 +18,7 @@ from watchdog_app.base.text.quantities import (
 from watchdog_app.core.diagnosis.evidence import NO_KILL
 from watchdog_app.core.diagnosis.exits import lost_worker
 from watchdog_app.core.explain import phrases
+from watchdog_app.core.explain.selection import RUN_CELLS
 from watchdog_app.core.model.agent import RescueRecord
 from watchdog_app.core.model.exits import Certainty, cause_spec
 
@@ -95,7 +96,6 @@ _SURE = {
 }
 _MOST_ADVICE = 4
 _LONG = 300
-_NOTEBOOKS = ("notebook", "kernel")
 
 
 def describe_death(
@@ -264,7 +264,7 @@ def _resume_lines(death: _Death, successor: Mapping[str, Any] | None) -> Iterato
     by_lines = death.rescue is not None and death.rescue.get("by_lines") is True
     if death.by_itself and not saved:
         return
-    if death.entry.get("task_kind") in _NOTEBOOKS:
+    if death.entry.get("task_kind") in RUN_CELLS:
         yield from _notebook_resume_lines(saved, by_lines, restarted=successor is not None)
         return
     command = _command(death.entry)

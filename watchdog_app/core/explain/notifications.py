@@ -11,6 +11,7 @@ from watchdog_app.base.text.quantities import format_bytes, format_duration, for
 from watchdog_app.core.diagnosis.gpu_faults import TITLES
 from watchdog_app.core.diagnosis.stalls import BUSY_CORES
 from watchdog_app.core.explain import phrases
+from watchdog_app.core.explain.selection import KERNELS, RUN_CELLS
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import (
@@ -22,11 +23,10 @@ from watchdog_app.core.model.decisions import (
     Topic,
 )
 from watchdog_app.core.model.exits import cause_spec
-from watchdog_app.core.model.machine import Task, TaskKind
+from watchdog_app.core.model.machine import Task
 from watchdog_app.core.model.resource import SPECS, ResourceKind, Save, Scope
 
 _BRIMFUL = 0.97
-_NOTEBOOKS = frozenset((TaskKind.NOTEBOOK, TaskKind.KERNEL))
 # an exhaustion by the trend within this time is shown even with another expected need
 _AT_HAND_S = 30.0
 
@@ -280,12 +280,12 @@ def _paused(facts: Facts) -> tuple[str, list[str]]:
     if facts.rescue is not None:
         lines.append(f"Besides, {facts.rescue}.")
     lines.append(f"{first}, then resume it with: watchdog resume {facts.command}")
-    if kind in _NOTEBOOKS:
+    if kind in RUN_CELLS:
         lines.append(
             "Do not press Restart or Interrupt in Jupyter: a paused kernel cannot answer, "
             "is killed, and loses its state."
         )
-    elif kind is not None:
+    if kind is not None and kind not in KERNELS:
         lines.append("If it ran in a terminal, type fg there after that.")
     return f"Paused: {facts.name}", lines + _advice(facts)
 
@@ -304,7 +304,7 @@ def _resumed(facts: Facts) -> tuple[str, list[str]]:
     lines = [f"There is room again: {facts.label}, {facts.level}."]
     if facts.is_hot:
         lines = [f"{facts.heated} has cooled down: {facts.level}."]
-    if facts.task is not None and facts.task.kind not in _NOTEBOOKS:
+    if facts.task is not None and facts.task.kind not in KERNELS:
         lines.append("If it ran in a terminal, it is in the background now: type fg there.")
     return f"Running again: {facts.name}", lines
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from watchdog_app.core.model.status import Gpu, Host, Status, Task
 
 SORTS = ("urgency", "ram", "swap", "gpu", "cpu", "trend", "eta", "name", "pid")
-KERNELS = ("notebook", "kernel", "console")
+KERNELS = ("notebook", "kernel")  # run in Jupyter alone, which can restart them
+RUN_CELLS = (*KERNELS, "console")  # a console is Jupyter's, or IPython in a terminal
 SMALL_BYTES = 64 * MIB
 
 _MOST_FAR = 4  # resources far from their limits that are listed without --all
@@ -137,7 +138,7 @@ def _swap_resource(host: Host) -> Resource:
 
 def _is_background(task: Task) -> bool:
     return (
-        task.kind not in KERNELS
+        task.kind not in RUN_CELLS
         and task.state == "sleeping"
         and task.ram_bytes is not None
         and task.ram_bytes + (task.swap_bytes or 0) < SMALL_BYTES
