@@ -7,9 +7,7 @@ contains only the files of a rescue.
 
 from __future__ import annotations
 
-import itertools
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +22,6 @@ from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
 MOST_FOLDERS = 20_000  # folders of one search: a user may name their home folder
 _DEPTH = 4  # FOLDER/rescues/NAME/rescue-... below the given folder
-_removals = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,12 +229,10 @@ def remove(path: str) -> bool:
     name = RescueName.parse(text)
     if name is not None and (names.is_in_use(folder, name) or foreign_content(path)):
         return False
-    condemned = os.path.join(folder, names.partial_name(next(_removals)))
     try:
-        os.rename(path, condemned)
+        names.remove(path)
     except FileNotFoundError:
         return False
-    shutil.rmtree(condemned, ignore_errors=True)
     return True
 
 

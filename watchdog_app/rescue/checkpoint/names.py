@@ -12,8 +12,10 @@ takes the highest existing sequence plus one.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+import shutil
 import stat
 import time
 from contextlib import suppress
@@ -30,6 +32,7 @@ _COMPLETE = re.compile(
     re.ASCII,
 )
 _MOST_SEQUENCE = 10**9
+_numbers = itertools.count(1)  # for all callers of this process: they may share a folder
 FINISHED_FILE = "finished"  # in the folder of a rescue whose training ended well
 _PARTIAL = re.compile(r"\.partial-(\d+\.\d+\.[0-9a-f]{8})-\d+")
 
@@ -117,9 +120,21 @@ def linked_rescues(directory: str) -> list[RescueName]:
     return found
 
 
-def partial_name(number: int) -> str:
-    """The name of a folder that this process is about to fill or to remove."""
-    return f".partial-{this_process()}-{number}"
+def partial_name() -> str:
+    """A new name for a folder that this process is about to fill or to remove."""
+    return f".partial-{this_process()}-{next(_numbers)}"
+
+
+def remove(path: str) -> None:
+    """
+    Remove a folder; a reader never sees half of it.
+
+    Raises:
+        OSError: the folder no longer exists, or may not be removed; it is unchanged.
+    """
+    condemned = os.path.join(os.path.dirname(path), partial_name())
+    os.rename(path, condemned)
+    shutil.rmtree(condemned, ignore_errors=True)
 
 
 def is_partial(text: str) -> bool:

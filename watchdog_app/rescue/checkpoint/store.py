@@ -47,9 +47,6 @@ _RESERVE_BYTES = 2 * MIB
 _RESERVE_PER_TENSOR = 1536
 
 
-_partials = itertools.count(1)  # shared by all stores of this process: they may share a folder
-
-
 @dataclass(frozen=True, slots=True)
 class SavedRescue:
     """A rescue that is complete and durable."""
@@ -326,7 +323,7 @@ class RescueStore:
             raise translate(error, self.directory) from error
 
     def _new_partial(self) -> str:
-        folder = os.path.join(self.directory, names.partial_name(next(_partials)))
+        folder = os.path.join(self.directory, names.partial_name())
         try:
             os.mkdir(folder, 0o700)
         except OSError as error:
@@ -383,13 +380,10 @@ class RescueStore:
         return True
 
     def _remove(self, text: str) -> bool:
-        """Rename a rescue, then remove it, so that no reader sees half of it."""
-        condemned = os.path.join(self.directory, names.partial_name(next(_partials)))
         try:
-            os.rename(os.path.join(self.directory, text), condemned)
+            names.remove(os.path.join(self.directory, text))
         except OSError:  # another process was faster, or this user may not change the folder
             return False
-        shutil.rmtree(condemned, ignore_errors=True)
         return True
 
     def _report_once(self, message: str) -> None:
