@@ -132,7 +132,7 @@ def _devices() -> Iterator[tuple[str, list[str]]]:
                 kind,
                 [torch_text(module.get_rng_state(i)) for i in range(module.device_count())],
             )
-    if _has_mps(torch):
+    if has_mps(torch):
         yield "mps", [torch_text(torch.mps.get_rng_state())]
 
 
@@ -141,7 +141,7 @@ def _restore_torch(cpu: str, devices: dict[str, list[str]]) -> None:
     torch.set_rng_state(torch_state(cpu))
     for kind, states in devices.items():
         if kind == "mps":
-            if _has_mps(torch):
+            if has_mps(torch):
                 torch.mps.set_rng_state(torch_state(states[0]))
             continue
         module = getattr(torch, kind, None)
@@ -151,7 +151,8 @@ def _restore_torch(cpu: str, devices: dict[str, list[str]]) -> None:
             module.set_rng_state(torch_state(text), index)
 
 
-def _has_mps(torch: Any) -> bool:
+def has_mps(torch: Any) -> bool:
+    """Whether PyTorch can use the GPU of an Apple machine."""
     mps = getattr(torch.backends, "mps", None)
     return mps is not None and bool(mps.is_available())
 

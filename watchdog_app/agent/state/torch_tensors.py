@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from watchdog_app.agent.state import values
+from watchdog_app.agent.state.randomness import has_mps
 from watchdog_app.rescue.checkpoint import format
 from watchdog_app.rescue.checkpoint.format import Row, TensorEntry
 
@@ -109,8 +110,7 @@ def synchronize_devices() -> None:
             for index in range(module.device_count()):
                 if kind != "cuda" or module.memory_reserved(index) > 0:
                     module.synchronize(index)
-    mps = getattr(torch.backends, "mps", None)
-    if mps is not None and mps.is_available():
+    if has_mps(torch):
         torch.mps.synchronize()
 
 
