@@ -213,9 +213,9 @@ def status_bytes(status: bytes, name: bytes) -> int | None:
     return None if kib is None else kib * 1024
 
 
-def parse_number(word: bytes) -> int | None:
-    """A kernel file field as a number; None: not a number, or more than 64 bits."""
-    return int(word) if word.isdigit() and len(word) <= _MAX_DIGITS else None
+def parse_number(data: bytes) -> int | None:
+    """A field or a whole kernel file as a number; None: not a number, or more than 64 bits."""
+    return int(data) if data.isdigit() and len(data) <= _MAX_DIGITS else None
 
 
 def parse_cmdline(data: bytes) -> tuple[str, ...]:

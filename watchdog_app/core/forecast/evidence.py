@@ -16,7 +16,7 @@ from watchdog_app.core.forecast.shape import TurningPoints
 from watchdog_app.core.forecast.trends import Trend, TrendKind
 from watchdog_app.core.model.decisions import Forecast
 
-_LATELY_S = 60.0
+_LATELY_S = 60.0  # a level left within this time is not a new high
 _SLACK = 0.005  # of the limit: smaller differences count as the same level
 _JUMP = 0.25  # of the gain: a value this far above the trend is a jump, not part of it
 NOW_S = 2.0  # length of the present, for the question whether the series rises now
@@ -24,7 +24,7 @@ SWINGS = 0.25  # swing height as a share of the growth from which the series cou
 _TALL = 3.0  # swing height as a share of the growth from which the growth is not significant
 _OFF_LINE = 0.05  # of the gain: a line this far above the value has ended
 _PAUSE_S, _PAUSES = 1.0, 1.5  # longest accepted pause: _PAUSE_S plus _PAUSES times the longest yet
-_GLIMPSE_S = 3.0
+_GLIMPSE_S = 3.0  # least span of overwhelming evidence
 _FULL_SLACK = 0.005  # of the limit: keeps the evidence finite when no room is left
 
 
@@ -39,17 +39,17 @@ class Thresholds:
 
     span_s: float = 25.0  # least span of growth that began with the process; loading is shorter
     late_span_s: float = 14.0  # least span of growth that began later; bursts are shorter
-    late_evidence: float = 1.3
+    late_evidence: float = 1.3  # least evidence of growth that began later
     young_s: float = 10.0  # growth that begins within this time began with the process
-    evidence: float = 2.6
-    horizon_s: float = 18.0
-    agreement: float = 0.85
+    evidence: float = 2.6  # least evidence of growth that began with the process
+    horizon_s: float = 18.0  # longest time to exhaustion
+    agreement: float = 0.85  # least concordance of the trend
     recent_low: float = 0.7  # smallest final slope per mean slope; below, the growth saturates
     recent_high: float = 2.2  # largest final slope per mean slope; above, the growth is a jump
     latest: float = 0.35  # least present slope per mean slope: the growth still continues
     novelty: float = 0.06  # least rise above all earlier peaks, as a share of the limit
-    peaks_agreement: float = 0.8
-    peaks_misfit: float = 0.18
+    peaks_agreement: float = 0.8  # the same for the trend of the peaks
+    peaks_misfit: float = 0.18  # largest distance of a peak from the line, as a share of the gain
     # Faster growth needs a shorter span, but must begin late and rise far above earlier peaks.
     fast_span_s: float = 6.0
     fast_evidence: float = 1.7
@@ -240,9 +240,9 @@ def _latest(trend: Trend, view: View) -> float:
 # `bench/forecast_interval.py`.
 _LOW = (0.05, 1.8, 0.3)
 _HIGH = (0.08, 0.2, 0.1)
-_WIDEST = 2.0
-_YOUTH_S = 8.0
-_SHORT_S = 0.3
+_WIDEST = 2.0  # largest logarithm of the ratio between the times of two trends
+_YOUTH_S = 8.0  # span of a trend at which youth counts half
+_SHORT_S = 0.3  # shorter times to exhaustion count as this long
 _JITTER_S = 0.5  # one sampling interval and changes between samples
 _HAS_A_SAY = 0.6  # least concordance of a trend that can widen the interval
 _GROWS = 0.3  # least slope of the last third as a share of the mean slope

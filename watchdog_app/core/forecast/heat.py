@@ -35,9 +35,9 @@ _KNOWN_SPANS = 40  # spans (longest windows) whose maximum is kept: four hours
 _KNOWN_ROOM_C = 5.0  # this close to the limit, earlier harmless heat does not count
 _CONFIRMED = 2  # consecutive bins that confirm an alarm
 _AT_LIMIT_C = 1.5  # a sensor with whole degrees may show this much less than the limit
-_MOVES_C_PER_S = 0.02
-_CRITICAL_S = 3.0
-_LOW, _HIGH = 0.6, 2.0
+_MOVES_C_PER_S = 0.02  # a smaller slope counts as flat
+_CRITICAL_S = 3.0  # with less time left the limit counts as reached
+_LOW, _HIGH = 0.6, 2.0  # ends of the forecast's interval, as multiples of its median
 
 
 class _Rise(NamedTuple):

@@ -218,12 +218,13 @@ def _free_swap_bytes(
     those limits apply as well: outside of them only memory that is in RAM now can be swapped out.
     """
 
+    machine = max(0, snapshot.host.swap_free_bytes)
+
     def left(each: CgroupMemory) -> int:
         limits = (each.swap_limit_bytes, each.swap_high_bytes if throttled else None)
         used = each.swap_usage_bytes or 0
         return min((max(0, one - used) for one in limits if one is not None), default=machine)
 
-    machine = max(0, snapshot.host.swap_free_bytes)
     known = [each for each in snapshot.cgroups if each.version != 1]
     most = min([machine, *(left(each) for each in known if cgroup_contains(each.path, group.path))])
     below = [each for each in known if each is not group and cgroup_contains(group.path, each.path)]
