@@ -96,6 +96,7 @@ def test_a_held_task_is_shown_told_of_and_let_go_through_the_daemon(desk, daemon
     assert (True, "cgroup v1", 100 << 20) == tuple(
         task["guard"][key] for key in ("stopped", "kind", "limit_bytes")
     )
+    assert ": stopped at its memory limit by its guard" in text
     assert "At that limit it is stopped and not killed" in text
     assert str(hog.pid) in history[0]["text"]
     # It is neither paused nor resumed, because it would take that signal much later.

@@ -98,16 +98,21 @@ class Control:
     def explain(self, task: Task | None) -> dict[str, Any]:
         """Text and incidents, for one task or for all."""
         guards = self._parts.guards
-        found = _explain(self._parts.observer.latest, task)
         if task is None:
+            found = _explain(self._parts.observer.latest, None)
             return {**found, "text": "\n\n".join([*guards.active_reports(), found["text"]])}
-        text = found["text"]
-        guard = guards.get(task.key)
-        # as the kernel reports it, the task sleeps in a page fault
-        if guard is not None and guard.stopped:
-            text = text.replace(": waiting for the disk.", ": stopped at its memory limit.", 1)
+        state, guard = None, guards.get(task.key)
+        if self._parts.pauses.has(task.key):
+            state = "paused"
+        elif guard is not None and guard.stopped:
+            state = "stopped at its memory limit by its guard"
+        found = _explain(self._parts.observer.latest, task, state)
         kernels = self._parts.observer.kernels
-        parts_of_text = [text, guards.explanation(task.key), kernels.restart_message(task.key)]
+        parts_of_text = [
+            found["text"],
+            guards.explanation(task.key),
+            kernels.restart_message(task.key),
+        ]
         return {**found, "text": "\n\n".join(part for part in parts_of_text if part)}
 
     # The configuration
@@ -262,8 +267,10 @@ class Control:
         self._parts.journal.add(Entry(time.time(), "daemon", data))
 
 
-def _explain(sample: AssessedSample | None, task: Task | None) -> dict[str, Any]:
-    """The answer to `explain`: for one task, or for the machine."""
+def _explain(
+    sample: AssessedSample | None, task: Task | None, state: str | None = None
+) -> dict[str, Any]:
+    """The answer to `explain`: for one task, with its state if known, or for the machine."""
     if sample is None:
         return {"text": "The daemon has not measured yet. Ask again.", "incidents": []}
     from watchdog_app.core.explain import status
@@ -281,7 +288,7 @@ def _explain(sample: AssessedSample | None, task: Task | None) -> dict[str, Any]
     else:
         outlook, agent = result.tasks.get(task.key), sample.agents.get(task.key)
         hardware = sample.snapshot.hardware
-        text = status.describe_task(task, outlook, agent, hardware=hardware, **seen)
+        text = status.describe_task(task, outlook, agent, state=state, hardware=hardware, **seen)
         reasons = result.stall_reasons.get(task.key)
         if reasons is not None:
             text = "\n".join((text, "", *status.stall_lines(reasons, task)))

@@ -55,6 +55,7 @@ def describe_task(
     outlook: TaskOutlook | None,
     agent: AgentState | None,
     *,
+    state: str | None = None,
     hardware: Hardware | None = None,
     readings: Sequence[Reading],
     assessments: Mapping[ResourceKey, Assessment],
@@ -68,6 +69,7 @@ def describe_task(
         task: task of the latest sample.
         outlook: its outlook; None: not known yet.
         agent: its agent; None without an agent.
+        state: its state in words, if a pause or its guard gives it; None: as the kernel reports it.
         hardware: hardware of the latest sample; None: the GPUs are left out.
         readings: every resource of the latest sample.
         assessments: by resource.
@@ -75,7 +77,7 @@ def describe_task(
         now_unix_s: current time, for ages.
     """
     incidents = tuple(incidents)
-    lines = list(_usage(task, outlook))
+    lines = list(_usage(task, outlook, state))
     if hardware is not None:
         lines += _cards_of_task(task, agent, hardware)
     task_readings = [reading for reading in readings if task.key in reading.tasks]
@@ -208,8 +210,8 @@ def _contributor_text(incident: Incident, each: Contributor) -> str:
     return f"{who}: {each.share:.0%} of the growth, {format_rate(each.slope_bytes_per_s)}"
 
 
-def _usage(task: Task, outlook: TaskOutlook | None) -> Iterator[str]:
-    state = _STATES.get(task.members[0].state, "running")
+def _usage(task: Task, outlook: TaskOutlook | None, state: str | None) -> Iterator[str]:
+    state = state or _STATES.get(task.members[0].state, "running")
     workers = len(task.members) - 1
     more = "" if not workers else f", {workers} worker{'s' if workers > 1 else ''}"
     yield f"{clean(task.name)} ({phrases.KINDS[task.kind]}, pid {task.key.pid}): {state}{more}."
