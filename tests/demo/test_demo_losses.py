@@ -1,4 +1,4 @@
-"""What the demo reads of a training, and its verdict."""
+"""The losses that the demo reads from a training, and the demo's verdict."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def line(step: int, loss: float) -> str:
 
 
 def test_a_step_trained_again_counts_as_it_came_out_last(tmp_path):
-    """After a rescue the same step is written twice; the second is the one that lives on."""
+    """After a rescue the training writes the same step twice; the second value counts."""
     path = tmp_path / "losses.csv"
     path.write_text(line(1, 0.5) + line(2, 0.25) + line(2, 0.125))
 
@@ -21,7 +21,7 @@ def test_a_step_trained_again_counts_as_it_came_out_last(tmp_path):
 
 
 def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path):
-    """The last line of a killed training may lack its end."""
+    """A killed training may leave an incomplete last line."""
     path = tmp_path / "losses.csv"
     path.write_text(line(1, 0.5) + "2,0x1.0p")
 
@@ -29,12 +29,12 @@ def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path):
 
 
 def test_a_file_that_is_not_there_yet_holds_no_losses(tmp_path):
-    """The script has not come to its first step."""
+    """The script may not have reached its first step."""
     assert {} == read(str(tmp_path / "nothing"))
 
 
 def test_one_bit_of_difference_is_told(tmp_path):
-    """Two losses that print alike are still compared to the last bit."""
+    """The demo compares losses bit for bit, even if they print alike."""
     a, b = tmp_path / "a", tmp_path / "b"
     a.write_text(line(1, 0.5) + line(2, 0.1) + line(3, 0.2))
     b.write_text(line(1, 0.5) + line(2, 0.1 + 2**-55))

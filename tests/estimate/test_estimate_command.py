@@ -1,4 +1,4 @@
-"""The command: a child of the user's Python, its answer, and what it says when there is none."""
+"""The estimate command: the child in the user's Python, its answer, and the errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ready = build()
 if __name__ == "__main__":
     raise SystemExit("it trains")
 """
-# No framework is needed to find out that there is no model.
+# The child finds a missing model without importing a framework.
 NO_MODEL = """
 import json
 
@@ -79,7 +79,10 @@ def run(*words):
 
 @pytest.mark.torch
 def test_a_function_of_a_script_is_estimated_as_json(script, capsys):
-    """Arguments reach it, what it prints does not spoil the answer, the limit decides."""
+    """
+    The function gets its arguments, its output does not corrupt the JSON, and the limit decides the
+    exit code.
+    """
     code = run(f"{script}:build", "--arg", "width=1000", "-b", "16", "--limit", "4G", "--json")
 
     told = json.loads(capsys.readouterr().out)
@@ -121,7 +124,7 @@ def test_the_child_that_sees_no_card_estimates_for_the_users(cards, script, monk
 
 @pytest.mark.torch
 def test_what_does_not_fit_ends_with_1_and_measured_steps_stand_beside_it(script, capsys):
-    """A model by name, then run for real; in a script the status says whether to start it."""
+    """The command estimates a model by name and then runs it. A script can use the exit status."""
     code = run(f"{script}:ready", "--limit", "50M", "--optimizer", "sgd", "--measure")
 
     out = capsys.readouterr().out
@@ -143,7 +146,7 @@ def test_what_does_not_fit_ends_with_1_and_measured_steps_stand_beside_it(script
     ],
 )
 def test_what_is_no_model_is_said(tmp_path, capsys, thing, said):
-    """With what the script has instead, and no control characters of its own."""
+    """The message lists the script's other names, without their control characters."""
     path = tmp_path / "net.py"
     path.write_text(NO_MODEL)
 
@@ -169,7 +172,7 @@ def test_what_is_no_model_is_said(tmp_path, capsys, thing, said):
     ],
 )
 def test_words_that_make_no_sense_are_usage_errors(capsys, words, said):
-    """Before any child is started."""
+    """The command reports the error before it starts a child."""
     try:
         code = main(["estimate", *words])
     except SystemExit as end:
@@ -180,7 +183,7 @@ def test_words_that_make_no_sense_are_usage_errors(capsys, words, said):
 
 
 def test_a_script_without_a_function_says_how(tmp_path, capsys):
-    """What to write, and what to call then."""
+    """The message says what to write and what to call."""
     path = tmp_path / "train.py"
     path.write_text("x = 1\n")
 
@@ -189,13 +192,13 @@ def test_a_script_without_a_function_says_how(tmp_path, capsys):
 
 
 def test_a_python_without_the_module_is_named(capsys):
-    """Which Python has it is the user's to say."""
+    """Only the user knows which Python has the module."""
     assert 1 == run("no_such_package_of_anyone:build")
     assert "--python names one" in capsys.readouterr().err
 
 
 def test_a_child_that_takes_too_long_is_ended(tmp_path, capsys):
-    """And with it whatever it started."""
+    """The command also ends the processes that the child started."""
     path = tmp_path / "slow.py"
     path.write_text("import time\ntime.sleep(60)\n")
 
@@ -206,7 +209,7 @@ def test_a_child_that_takes_too_long_is_ended(tmp_path, capsys):
 
 
 def test_ctrl_c_ends_the_child_too(tmp_path):
-    """Nothing is left behind."""
+    """The command leaves no process behind."""
     path, mark = tmp_path / "slow.py", tmp_path / "pid"
     path.write_text(f"import os, time\nopen({str(mark)!r}, 'w').write(str(os.getpid()))\n"
                     "time.sleep(60)\n")  # fmt: skip
@@ -227,7 +230,7 @@ def test_ctrl_c_ends_the_child_too(tmp_path):
 
 
 def test_the_virtual_environment_comes_first(tmp_path, monkeypatch):
-    """As everywhere, the activated one is meant."""
+    """As in other tools, the activated environment wins."""
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
     python.write_text("#!/bin/sh\n")
@@ -247,7 +250,7 @@ def test_the_virtual_environment_comes_first(tmp_path, monkeypatch):
     ],
 )
 def test_shapes_as_people_write_them(text, expected):
-    """Commas, crosses or a tuple."""
+    """Shapes may use commas, crosses or a tuple."""
     assert expected == parse(text)
 
 
@@ -262,7 +265,7 @@ def test_shapes_as_people_write_them(text, expected):
     ],
 )
 def test_the_largest_batch_is_no_more_exact_than_it_can_be(largest, said):
-    """Nine digits for a tiny model say nothing; the exact one is in the JSON."""
+    """Nine digits for a tiny model would be noise; the JSON has the exact number."""
     numbers = {name: 1000 for name in Estimate.__dataclass_fields__ if name.endswith("_bytes")}
     estimate = Estimate(
         **numbers | {

@@ -1,4 +1,4 @@
-"""Keras on TensorFlow: the graph played, a live model as it was, weights without bytes."""
+"""Keras on TensorFlow: a simulated graph, an unchanged live model, weights without memory."""
 
 from __future__ import annotations
 
@@ -37,21 +37,26 @@ def convolution():
 
 
 def test_activations_of_a_small_net_are_those_counted_by_hand():
-    """The hidden layer is kept once: bias and ReLU work in place."""
+    """Backward keeps the hidden layer once, because bias and ReLU work in place."""
     batch = 100_000
     graph = step_graph(dense(), [InputSpec((10,), "float32")], batch, loss="mse")
 
     memory = graph_memory(graph)
 
     hidden, output = batch * 100 * F32, batch * F32
-    # The loss keeps the difference of output and target.
+    # The loss keeps the difference between output and target.
     assert hidden <= memory.kept_bytes <= hidden + 4 * output
-    # At the worst moment there are the hidden layer and its gradient, which comes while it is read.
+    # At the peak, memory holds the hidden layer and its gradient, which is computed while the layer
+    # is read.
     assert 2 * hidden <= memory.peak_bytes <= 2 * hidden + 8 * output
 
 
 def test_a_loop_over_time_keeps_what_every_turn_leaves():
-    """A recurrent layer keeps its gates of all time steps: twice the steps, twice the memory."""
+    """
+    A recurrent layer keeps its gates of all time steps:
+
+    twice the steps need twice the memory.
+    """
     kept = []
     for steps in (20, 40):
         model = keras.Sequential([layers.Input((steps, 8)), layers.GRU(64), layers.Dense(1)])
@@ -63,7 +68,7 @@ def test_a_loop_over_time_keeps_what_every_turn_leaves():
 
 
 def test_what_is_computed_twice_is_held_once():
-    """TensorFlow merges operations that do the same, and so two readers share one result."""
+    """TensorFlow merges identical operations, so two readers share one result."""
     size = 1_000_000 * F32
 
     @tf.function(autograph=False)
@@ -76,7 +81,7 @@ def test_what_is_computed_twice_is_held_once():
 
 
 def test_random_numbers_that_are_drawn_twice_are_two():
-    """What has a state is never merged."""
+    """TensorFlow never merges stateful operations."""
     size = 1_000_000 * F32
 
     @tf.function(autograph=False)
@@ -87,7 +92,7 @@ def test_random_numbers_that_are_drawn_twice_are_two():
 
 
 def test_a_process_holds_more_than_its_tensors():
-    """TensorFlow keeps holes, a part of what the step takes; on a card there are none of these."""
+    """On the CPU TensorFlow's heap has gaps, a share of the step's memory; on a GPU it has none."""
     found = estimate(convolution(), 64, optimizer="adam")
     card = estimate(convolution(), 64, optimizer="adam", gpu=True)
 
@@ -96,7 +101,7 @@ def test_a_process_holds_more_than_its_tensors():
 
 
 def test_a_live_model_stays_as_it_is():
-    """Weights, optimizer, seeds and metrics: nothing is made and nothing is drawn."""
+    """The estimate must not change weights, optimizer, seeds or metrics of the user's model."""
     model = convolution()
     model.compile(optimizer="adam", loss="sparse_categorical_crossentropy", metrics=["accuracy"])
     before = [each.numpy().copy() for each in model.variables]
@@ -114,7 +119,9 @@ def test_a_live_model_stays_as_it_is():
 
 
 def test_law_limit_and_largest_batch_agree():
-    """One more than the largest does not fit, more examples take more, parts are exact."""
+    """
+    One more than the largest batch does not fit, more examples need more, and the parts are exact.
+    """
     found = estimate(convolution(), 64, optimizer="adam", limit_bytes=4 * GIB)
     small = estimate(convolution(), 8, optimizer="adam", limit_bytes=4 * GIB)
 
@@ -125,14 +132,14 @@ def test_law_limit_and_largest_batch_agree():
     assert small.peak_bytes < found.peak_bytes
     largest = found.largest_batch
     assert found.peak_with_spare(largest) <= 4 * GIB < found.peak_with_spare(largest + 1)
-    assert 1.05 * found.peak_at(largest) < 4 * GIB  # a tenth to spare
+    assert 1.05 * found.peak_at(largest) < 4 * GIB  # one tenth in reserve
     assert small.largest_batch == pytest.approx(found.largest_batch, rel=0.15)
     assert "Fits into 4.00 GiB" in str(found)
     assert "<pre>" in found._repr_html_()
 
 
 def test_a_model_is_built_without_the_memory_of_its_weights():
-    """A layer of 40 GB costs nothing to look at; small variables are real."""
+    """A layer of 40 GB needs no memory for the estimate. Small variables are real."""
     with hollow_variables():
         model = keras.Sequential([layers.Input((100_000,)), layers.Dense(100_000)])
     held = estimate(model, 1, optimizer="adam", limit_bytes=GIB)
@@ -142,7 +149,7 @@ def test_a_model_is_built_without_the_memory_of_its_weights():
 
 
 def test_a_pipeline_gives_shape_batch_and_buffers():
-    """Nothing but the dataset is named; its shuffle buffer counts and can be made smaller."""
+    """The dataset is the only input. Its shuffle buffer counts, and the advice can reduce it."""
     data = tf.data.Dataset.from_tensor_slices((tf.zeros((1000, 1000)), tf.zeros((1000, 1))))
     data = data.repeat().shuffle(50_000).batch(16)
     model = keras.Sequential([layers.Input((1000,)), layers.Dense(1)])
@@ -156,7 +163,7 @@ def test_a_pipeline_gives_shape_batch_and_buffers():
 
 
 class ByValue(layers.Layer):
-    """Something that no graph of a known batch has."""
+    """A layer whose graph depends on values, so it cannot be traced for a known batch."""
 
     def call(self, x):
         if x.shape[0] is not None:
@@ -165,7 +172,7 @@ class ByValue(layers.Layer):
 
 
 def test_what_cannot_be_traced_is_counted_by_its_layers():
-    """Roughly, and the estimate says so."""
+    """The result is approximate, and the estimate says so."""
     inputs = layers.Input((1000,))
     model = keras.Model(inputs, layers.Dense(1)(ByValue()(layers.Dense(500)(inputs))))
 
@@ -176,13 +183,13 @@ def test_what_cannot_be_traced_is_counted_by_its_layers():
 
 
 def test_a_model_that_is_not_built_is_refused():
-    """It has no weights: what to call is said."""
+    """An unbuilt model has no weights. The message names the call that builds it."""
     with pytest.raises(EstimateError, match="not built"):
         estimate(keras.Sequential([layers.Dense(3)]), 4)
 
 
 def test_an_open_dimension_has_to_be_named():
-    """None is no length."""
+    """None is not a length."""
     model = keras.Sequential([layers.Input((None, 8)), layers.LSTM(4), layers.Dense(1)])
 
     with pytest.raises(EstimateError, match="None can be anything"):

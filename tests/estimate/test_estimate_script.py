@@ -1,4 +1,4 @@
-"""Scripts as they are: what they do when they are imported, and that none trains there."""
+"""Users' scripts as they are: what they do at import; none may train there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from watchdog_app.estimate.step import EstimateError
 
 @pytest.fixture(autouse=True)
 def nothing_left(monkeypatch, tmp_path):
-    """Imports of these scripts are undone."""
+    """Remove these scripts' modules after each test."""
     monkeypatch.setattr(sys, "argv", ["watchdog", "a plan"])
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield
@@ -42,7 +42,7 @@ def test_a_script_in_a_package_imports_its_neighbours(tmp_path):
 
 
 def test_a_script_sees_an_empty_command_line_and_may_not_end_itself(tmp_path):
-    """What argparse wants is said to belong under __main__."""
+    """The message advises to move argparse calls below `if __name__ == "__main__"`."""
     path = tmp_path / "net.py"
     path.write_text(
         "import argparse\np = argparse.ArgumentParser()\np.add_argument('data')\np.parse_args()\n"
@@ -53,7 +53,7 @@ def test_a_script_sees_an_empty_command_line_and_may_not_end_itself(tmp_path):
 
 
 def test_a_script_named_like_a_module_does_not_replace_it(tmp_path):
-    """`random.py` of the user is not Python's own, which others have imported."""
+    """The user's `random.py` must not replace Python's own module, which other modules use."""
     import random
 
     path = tmp_path / "random.py"
@@ -66,7 +66,7 @@ def test_a_script_named_like_a_module_does_not_replace_it(tmp_path):
 
 @pytest.mark.torch
 def test_a_script_that_trains_when_it_is_imported_is_stopped_there(tmp_path):
-    """What it made before is there; nothing was trained, and backward is as it was."""
+    """Objects made before the training exist, no step ran, and `backward` is restored."""
     torch = pytest.importorskip("torch")
     backward = torch.Tensor.backward
     path = tmp_path / "flat.py"
@@ -90,7 +90,7 @@ def test_a_script_that_trains_when_it_is_imported_is_stopped_there(tmp_path):
 
 @pytest.mark.tensorflow
 def test_a_function_that_fits_gives_its_model_and_its_batch(tmp_path):
-    """`main()` is what most scripts have: the model that it would fit is the one."""
+    """Most scripts have a `main()`: the estimate takes the model that it would fit."""
     keras = pytest.importorskip("keras")
     fit = keras.Model.fit
     path = tmp_path / "flat.py"

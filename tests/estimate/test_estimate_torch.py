@@ -1,4 +1,4 @@
-"""PyTorch: activations by hand, a module that stays as it is, a law that holds."""
+"""PyTorch: activations counted by hand, an unchanged module, a valid linear law."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def two_layers():
 
 
 def test_activations_of_a_small_net_are_those_counted_by_hand():
-    """The hidden layer once, the output, and what the loss keeps."""
+    """Backward keeps the hidden layer once, the output, and what the loss stores."""
     step = step_memory(two_layers(), [InputSpec((10,), "float32")], BATCH)
 
-    # ReLU keeps its result; what came into it is dropped. Output, target and scalar loss remain.
+    # ReLU keeps its result and drops its input. Output, target and scalar loss remain.
     hidden, output, target, loss = BATCH * 100 * F32, BATCH * F32, BATCH * F32, F32
     assert hidden + output + target + loss == step.kept_bytes
     assert (10 * 100 + 100 + 100 + 1) * F32 == step.gradients_bytes
@@ -35,7 +35,7 @@ def test_activations_of_a_small_net_are_those_counted_by_hand():
 
 
 def test_an_attention_map_is_seen():
-    """Scores of every token with every other are in the trace, with no layer of that name."""
+    """The trace holds the scores between all tokens, although no layer has that name."""
 
     class Maps(nn.Module):
         def __init__(self):
@@ -52,18 +52,18 @@ def test_an_attention_map_is_seen():
 
 
 def test_scores_of_every_word_are_those_of_classes():
-    """A language model's loss is cross entropy: it keeps as much again as the scores."""
+    """A language model's cross entropy keeps as much memory again as the scores."""
     words = nn.Sequential(nn.Embedding(1000, 4), nn.Linear(4, 1000))
     step = step_memory(words, [InputSpec((16,), "int64")], BATCH)
 
     scores = BATCH * 16 * 1000 * F32
-    # Logarithms of them wait for the backward pass, where the gradient of each comes beside it.
+    # Backward keeps their logarithms, and adds the gradient of each.
     assert 2 * scores <= step.kept_bytes
     assert 4 * scores <= step.peak_bytes
 
 
 def test_a_live_module_stays_as_it_is():
-    """Weights, gradients, statistics, mode, optimizer and random state: all as before."""
+    """Weights, gradients, statistics, mode, optimizer and random state stay unchanged."""
     module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Dropout(), nn.Flatten(),
                            nn.Linear(8 * 36, 4)).eval()  # fmt: skip
     optimizer = torch.optim.Adam(module.parameters())
@@ -80,7 +80,11 @@ def test_a_live_module_stays_as_it_is():
 
 
 def test_hooks_of_the_program_are_not_called():
-    """What a hook collects are the program's own activations; weight normalisation still works."""
+    """
+    The program's hooks must not collect activations of the estimate.
+
+    Weight normalisation still works.
+    """
     seen = []
     module = nn.Sequential(nn.utils.spectral_norm(nn.Linear(10, 20)), nn.Linear(20, 1))
     handle = module[1].register_forward_hook(lambda *given: seen.append(given))
@@ -98,13 +102,13 @@ def conv():
 
 
 def test_the_largest_batch_fits_and_one_more_does_not():
-    """The law, the limit and the largest batch agree; a larger batch takes more."""
+    """The linear law, the limit and the largest batch agree. A larger batch needs more memory."""
     found = estimate(conv(), 64, input_shape=(3, 32, 32), optimizer="adam", limit_bytes=2 * GIB)
 
     assert found.largest_batch > 64
     largest = found.largest_batch
     assert found.peak_with_spare(largest) <= 2 * GIB < found.peak_with_spare(largest + 1)
-    assert 1.05 * found.peak_at(largest) < 2 * GIB  # a tenth to spare
+    assert 1.05 * found.peak_at(largest) < 2 * GIB  # one tenth in reserve
     assert found.fits
     again = estimate(conv(), found.largest_batch, input_shape=(3, 32, 32), optimizer="adam")
     assert again.peak_bytes == pytest.approx(2 * GIB, rel=0.1)
@@ -112,7 +116,9 @@ def test_the_largest_batch_fits_and_one_more_does_not():
 
 
 def test_a_process_holds_more_than_its_tensors():
-    """Gaps of the heap, and a share of the step for what kernels keep, which does not grow on."""
+    """
+    The estimate adds gaps of the heap and a share of the step for kernels, which stops growing.
+    """
     small, large, huge = (
         estimate(conv(), batch, input_shape=(3, 32, 32), optimizer="adam").allocator_bytes
         for batch in (8, 1024, 2048)
@@ -123,7 +129,7 @@ def test_a_process_holds_more_than_its_tensors():
 
 
 def test_the_peak_grows_with_the_batch():
-    """Never less memory for more examples."""
+    """More examples never need less memory."""
     peaks = [
         estimate(conv(), batch, input_shape=(3, 32, 32), optimizer="adam").peak_bytes
         for batch in (1, 4, 16, 64, 256)
@@ -134,7 +140,7 @@ def test_the_peak_grows_with_the_batch():
 
 
 def test_weights_that_do_not_fit_fit_with_no_batch():
-    """Zero, and said in words."""
+    """The largest batch is zero, and the text says so."""
     found = estimate(two_layers(), 8, optimizer="adam", limit_bytes=100 * MIB)
 
     assert 0 == found.largest_batch
@@ -142,7 +148,7 @@ def test_weights_that_do_not_fit_fit_with_no_batch():
 
 
 def test_a_model_without_memory_is_estimated():
-    """On the meta device, 400 GB of weights cost nothing to look at."""
+    """On the meta device, 400 GB of weights need no memory."""
     module = nn.Linear(100_000, 1_000_000, bias=False, device="meta")
 
     found = estimate(module, 1, optimizer="sgd", limit_bytes=GIB)
@@ -152,7 +158,7 @@ def test_a_model_without_memory_is_estimated():
 
 
 def test_mixed_precision_takes_less():
-    """Activations in half the bytes, and a number for the saving beforehand."""
+    """Activations need half the bytes, and the estimate gives the saving in advance."""
     plain = estimate(conv(), 64, input_shape=(3, 32, 32), optimizer="adam")
     mixed = estimate(conv(), 64, input_shape=(3, 32, 32), optimizer="adam", precision="bfloat16")
 
@@ -162,7 +168,7 @@ def test_mixed_precision_takes_less():
 
 
 def test_batches_that_workers_hold_ready_count():
-    """Two workers hold two batches each, besides the one in work."""
+    """Two workers hold two batches each, besides the batch in use."""
     from torch.utils.data import DataLoader, TensorDataset
 
     data = TensorDataset(torch.zeros(8, 10), torch.zeros(8, 1))
@@ -176,7 +182,7 @@ def test_batches_that_workers_hold_ready_count():
 
 
 def test_a_mask_that_is_looked_at_is_taken_for_causal():
-    """An encoder asks its mask what it is: one answer is assumed, and the estimate says so."""
+    """An encoder reads its mask's values. The estimate assumes one answer and says so."""
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
@@ -195,7 +201,7 @@ def test_a_mask_that_is_looked_at_is_taken_for_causal():
 
 
 class ByValue(nn.Module):
-    """What it does depends on what comes in."""
+    """A module whose behaviour depends on its input values."""
 
     def __init__(self):
         super().__init__()
@@ -220,6 +226,6 @@ class ByValue(nn.Module):
     ],
 )
 def test_what_cannot_be_estimated_is_said(model, arguments, said):
-    """What happened, and what to do."""
+    """The message says what happened and what to do."""
     with pytest.raises(EstimateError, match=said):
         estimate(model(), **arguments)

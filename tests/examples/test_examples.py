@@ -1,4 +1,4 @@
-"""The five situations of examples/, each played whole: it goes wrong, is rescued, and goes on."""
+"""Each of the five situations of examples/ fails, is rescued and resumes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-# what is said while it goes wrong, and what `watchdog explain` advises
+# the notice during the failure, and the advice of `watchdog explain`
 SITUATIONS = {
     "leaking_loop": ("saved step", r"more tensors of|keep float\(loss\)"),
     "shuffle_buffer": ("it will not fit", r"[Ss]huffle"),
@@ -38,7 +38,11 @@ SITUATIONS = {
     ],
 )
 def test_a_situation_ends_with_a_rescue_advice_and_the_finished_training(name):
-    """Started as the README says; the second start resumes from the rescue of the first."""
+    """
+    The test starts it as the README says.
+
+    The second start resumes from the rescue of the first.
+    """
     told, advice = SITUATIONS[name]
 
     done = subprocess.run(
@@ -51,7 +55,7 @@ def test_a_situation_ends_with_a_rescue_advice_and_the_finished_training(name):
     assert 0 == done.returncode, done.stdout + done.stderr
     assert told in story
     for notice in story.split("WATCHDOG")[1:]:
-        if "group watchdog-demo-" in notice:  # it is alone in its group
+        if "group watchdog-demo-" in notice:  # the training is alone in its group
             assert "programs that watchdog does not watch" not in notice
     first, _, second = story.partition("What to change:")
     assert re.search(r"saved step \d+", first)
@@ -61,7 +65,7 @@ def test_a_situation_ends_with_a_rescue_advice_and_the_finished_training(name):
 
 
 def test_an_example_whose_framework_does_not_start_says_what_to_install(tmp_path):
-    """No traceback of the stage, but the last line of the framework's own."""
+    """The error shows the last line of the framework's own message, not a traceback."""
     (tmp_path / "torch.py").write_text("raise ImportError('libtorch_cpu.so: no such file')")
 
     done = subprocess.run(

@@ -1,12 +1,12 @@
 """
-Coverage-guided fuzzing of everything that reads what others wrote.
+Coverage-guided fuzzing of every parser of foreign data.
 
-    make fuzz                      every target for 20 s, new inputs kept in tests/fuzz/corpus
+    make fuzz                      every target for 20 s; tests/fuzz/corpus keeps findings
     make fuzz ARGS="--seconds 600 framing configuration"
 
-libFuzzer through atheris, one process a target. An input that breaks something is written to
-tests/fuzz/corpus/TARGET and is from then on part of the tests; mend what it shows. Inputs that
-reach new code go to build/fuzz, which is not kept.
+Atheris runs libFuzzer with one process per target. It writes an input that breaks a parser to
+tests/fuzz/corpus/TARGET. The tests read that file from then on: fix the parser. Inputs that reach
+new code go to build/fuzz, which is not committed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(ROOT)]
-_ONE = "--one"  # this process is a target's own
+_ONE = "--one"  # option of a child process that fuzzes one target
 _MOST_BYTES = 4096
-_MOST_MIB = 1024  # an input that makes a reader hold more is a finding
-_MOST_S = 5  # so is one that takes longer
+_MOST_MIB = 1024  # a reader that holds more memory has a bug
+_MOST_S = 5  # so has a reader that takes longer
 
 
 def run_one(name: str, seconds: int) -> None:
-    """Fuzz in this process, which ends with it."""
+    """Fuzz one target in this process; libFuzzer ends the process."""
     import atheris
 
     with atheris.instrument_imports(include=["watchdog_app"]):
@@ -51,7 +51,7 @@ def run_one(name: str, seconds: int) -> None:
 
 
 def main() -> int:
-    """Fuzz the targets one by one; 1 where something was found."""
+    """Fuzz the targets one after the other; return 1 if one has a finding."""
     from fuzz_targets import TARGETS
 
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
@@ -92,6 +92,6 @@ def _escaped(word: bytes) -> str:
 
 if __name__ == "__main__":
     os.chdir(ROOT)
-    if sys.argv[1:2] == [_ONE]:  # nothing of ours is imported before it is instrumented
+    if sys.argv[1:2] == [_ONE]:  # a child must instrument the package before it imports it
         run_one(sys.argv[2], int(sys.argv[3]))
     sys.exit(main())

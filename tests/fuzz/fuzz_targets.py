@@ -1,9 +1,9 @@
 """
-What is fuzzed: one function of bytes for everything that reads what others wrote.
+The fuzz targets: one function of bytes per parser of foreign data.
 
-A target returns for whatever it is given; an exception that leaves it is a finding. The errors
-that a reader promises are no findings and are caught here, each by its name. Used by
-`test_fuzz.py` (seconds, in every run of the tests) and `fuzz.py` (coverage-guided, `make fuzz`).
+A target returns for any input; an exception that leaves it is a finding. Each target catches by
+type the errors that its reader documents. `test_fuzz.py` (seconds, in every test run) and `fuzz.py`
+(coverage-guided, `make fuzz`) use the targets.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ TARGETS: dict[str, Target] = {}
 
 
 def target(function: Target) -> Target:
-    """A function is a target under its own name."""
+    """Register a function as a target under its name."""
     TARGETS[function.__name__] = function
     return function
 
 
 @target
 def framing(data: bytes) -> None:
-    """Lines of any bytes: what is decoded can be encoded, and means the same then."""
+    """Lines of any bytes: a decoded message can be encoded again with the same meaning."""
     decoder = LineDecoder(4096)
     for at in range(0, len(data), 7):
         try:
@@ -77,7 +77,7 @@ def framing(data: bytes) -> None:
 
 @target
 def parameters(data: bytes) -> None:
-    """Parameters of every method out of any object, and each of them out of any value."""
+    """Parameters of every method, from any object and from any value per parameter."""
     try:
         values = decode(data)
     except ProtocolError:
@@ -92,7 +92,7 @@ def parameters(data: bytes) -> None:
 
 @target
 def configuration(data: bytes) -> None:
-    """Any text as config.toml: settings, or what is wrong with it."""
+    """Any text as config.toml gives settings or errors."""
     with suppress(ConfigError):
         settings, sources = config.loads(data.decode("utf-8", "replace"), "config.toml", {})
         config.describe(settings, sources)
@@ -100,7 +100,7 @@ def configuration(data: bytes) -> None:
 
 @target
 def proc_stat(data: bytes) -> None:
-    """A line of /proc/PID/stat, and of a thread's."""
+    """A line of /proc/PID/stat or of a thread's stat."""
     with suppress(ValueError):
         stat = process.Stat(data)
         assert stat.wait_status is None or stat.wait_status >= 0
@@ -108,7 +108,7 @@ def proc_stat(data: bytes) -> None:
 
 @target
 def proc_files(data: bytes) -> None:
-    """The other files below /proc/PID."""
+    """The other files of /proc/PID."""
     for parse in (process.Statm, thread_dump.parse_syscall):
         with suppress(ValueError):
             parse(data)
@@ -122,7 +122,7 @@ def proc_files(data: bytes) -> None:
 
 @target
 def proc_host(data: bytes) -> None:
-    """Files of /proc that are of the machine."""
+    """Files of /proc that describe the machine."""
     for parse in (
         process.parse_uptime, process.parse_last_pid, host.parse_meminfo, host.parse_swap_traffic,
         host.parse_pressure, host.parse_arc,
@@ -132,7 +132,7 @@ def proc_host(data: bytes) -> None:
 
 @target
 def command_lines(data: bytes) -> None:
-    """Arguments of a process, and the name that is made of them."""
+    """Arguments of a process, and the task name made from them."""
     argv = process.parse_cmdline(data)
     program = command_line.identify(argv, argv[0] if argv else None)
     for name in map(str, (program.script, program.connection_file, *argv)):
@@ -152,7 +152,7 @@ def group_files(data: bytes) -> None:
 
 @target
 def group_paths(data: bytes) -> None:
-    """/proc/PID/cgroup and mountinfo, and the folders that they make together."""
+    """/proc/PID/cgroup and mountinfo, and the group folders that they define."""
     cgroups.parse_membership(data)
     for hierarchy in cgroups.parse_mountinfo(data):
         for path in cgroups.parse_membership(data).values():
@@ -161,7 +161,7 @@ def group_paths(data: bytes) -> None:
 
 @target
 def kernel_lines(data: bytes) -> None:
-    """Records of /dev/kmsg: cards, kills, crashes, tables of processes."""
+    """Records of /dev/kmsg: GPUs, kills, crashes and process tables."""
     events.parse_record(data)
     found = kernel_log.parse_record(data)
     message, at = found if found is not None else (data.decode("utf-8", "replace"), 1.0)
@@ -176,13 +176,13 @@ def kernel_lines(data: bytes) -> None:
 
 @target
 def crash_report(data: bytes) -> None:
-    """What a Python that crashed has left."""
+    """The report of a Python process that crashed."""
     exits.parse_crash_report(data.decode("utf-8", "replace"))
 
 
 @target
 def trace_file(data: bytes) -> None:
-    """A trace, packed or not, and the file beside it."""
+    """A trace, compressed or not, and the JSON file next to it."""
     with tempfile.TemporaryDirectory() as folder:
         _write(folder, "x.json", data)
         _write(folder, "x.csv", data)
@@ -194,7 +194,7 @@ def trace_file(data: bytes) -> None:
 
 @target
 def trace_samples(data: bytes) -> None:
-    """Samples on standard input, one JSON object a line."""
+    """Samples on standard input, one JSON object per line."""
     from watchdog_app.core.model.settings import Settings
 
     text = data.decode("utf-8", "replace")
@@ -203,7 +203,7 @@ def trace_samples(data: bytes) -> None:
 
 @target
 def rescue_manifest(data: bytes) -> None:
-    """rescue.json whose checksum is right: whoever writes one can compute it."""
+    """rescue.json with a valid checksum, which any writer can compute."""
     for body in (data, _checked(data)):
         with suppress(RescueError):
             format.read_manifest(body)
@@ -211,7 +211,7 @@ def rescue_manifest(data: bytes) -> None:
 
 @target
 def rescue_header(data: bytes) -> None:
-    """The header of a safetensors file, and a whole rescue made of it."""
+    """The header of a safetensors file, and a complete rescue with it."""
     header = len(data).to_bytes(8, "little") + data
     with suppress(RescueError):
         format.header_bytes(data, 1 << 40)
@@ -232,7 +232,7 @@ def rescue_folder(data: bytes) -> None:
 
 @target
 def jupyter_files(data: bytes) -> None:
-    """What Jupyter servers and kernels write, and what servers answer."""
+    """Files of Jupyter servers and kernels, and answers of servers."""
     notebooks.parse_connection_file(data)
     info = jupyter.parse_server_info(data)
     assert info is None or not info.token or info.token not in repr(info) or len(info.token) < 40
@@ -241,7 +241,7 @@ def jupyter_files(data: bytes) -> None:
 
 @target
 def journal_rows(data: bytes) -> None:
-    """A journal in which somebody else has written: read back, or one of SQLite's errors."""
+    """A journal with foreign rows: reading returns rows or raises an SQLite error."""
     with tempfile.TemporaryDirectory() as folder:
         journal = Journal(folder, 3600.0, 1 << 20)
         text = data.decode("utf-8", "replace")
@@ -255,7 +255,7 @@ def journal_rows(data: bytes) -> None:
 
 @target
 def journal_pauses(data: bytes) -> None:
-    """What a journal says of pauses, whatever it says."""
+    """The pauses of a journal with any content."""
     try:
         stored = json.loads(data)
     except (ValueError, RecursionError):
@@ -267,7 +267,7 @@ def journal_pauses(data: bytes) -> None:
 
 @target
 def journal_file(data: bytes) -> None:
-    """A journal's file of any bytes is set aside; a new one is begun."""
+    """The daemon moves a journal file of any bytes aside and creates a new one."""
     with tempfile.TemporaryDirectory() as folder:
         _write(folder, "journal.db", data)
         with suppress(sqlite3.Error), closing(Journal(folder, 3600.0, 1 << 20)) as journal:
@@ -283,8 +283,8 @@ def _write(folder: str, name: str, data: bytes) -> None:
         file.write(data)
 
 
-# Words that a fuzzer would be long in finding; `fuzz.py` hands them to libFuzzer, `test_fuzz.py`
-# puts them between bytes of its own.
+# A fuzzer would need long to find these words. `fuzz.py` passes them to libFuzzer;
+# `test_fuzz.py` inserts them between its random bytes.
 WORDS = sorted(
     {
         *re.findall(
@@ -302,4 +302,4 @@ WORDS = sorted(
         b'{"a":' * 2000, b"\x1b[2J", b"%s", b"../", b"\xe2\x80\xae", b"\x1f\x8b", b"null",
     }
 )  # fmt: skip
-csv.field_size_limit()  # as it is: a field of a trace is bounded by the csv module
+csv.field_size_limit()  # unchanged: the csv module limits the length of a trace's field

@@ -1,4 +1,4 @@
-"""Whatever others write is read without harm: an answer, or an error of ours, and soon."""
+"""Parsers of foreign data return or raise a documented error, within seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fuzz_targets import TARGETS, WORDS
 
 CORPUS = Path(__file__).parent / "corpus"
 _EXAMPLES = 40
-_SLOW_S = 5.0  # of one input: far beyond all that a loaded machine explains
+_SLOW_S = 5.0  # per input: more than a loaded machine needs
 
 PIECES = st.lists(st.one_of(st.sampled_from(WORDS), st.binary(max_size=24)), max_size=24).map(
     b"".join
@@ -51,7 +51,7 @@ def seeds(name: str) -> list[Path]:
 )
 @given(data=PIECES | JSON.map(as_json))
 def test_nothing_that_is_read_raises_what_it_does_not_promise(name, data):
-    """The same inputs in every run; each ends soon."""
+    """Every run uses the same inputs, and each input ends soon."""
     began = time.monotonic()
 
     TARGETS[name](data)
@@ -61,7 +61,7 @@ def test_nothing_that_is_read_raises_what_it_does_not_promise(name, data):
 
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_what_was_found_once_stays_mended(name):
-    """Every input of the corpus: seeds that reach deep, and all that ever broke something."""
+    """The corpus holds seeds that reach deep code and every input that once broke a parser."""
     assert seeds(name), f"tests/fuzz/corpus/{name} has no seed"
     for path in seeds(name):
         began = time.monotonic()
@@ -70,7 +70,7 @@ def test_what_was_found_once_stays_mended(name):
 
 
 def test_a_shape_of_endless_numbers_costs_no_hours():
-    """Numbers of thousands of digits are refused before they are multiplied."""
+    """The reader refuses numbers of thousands of digits before it multiplies them."""
     number = b"1" + b"0" * 4000
     shape = b",".join([number] * 400)
     began = time.monotonic()
@@ -81,7 +81,7 @@ def test_a_shape_of_endless_numbers_costs_no_hours():
 
 
 def test_a_packed_trace_of_one_endless_line_takes_no_memory(tmp_path):
-    """Some kB of a stranger's would be gigabytes: refused at the first line that is too long."""
+    """A few kB would expand to gigabytes. The reader stops at the first line that is too long."""
     import gzip
     import tracemalloc
 

@@ -1,4 +1,4 @@
-"""Trace files: what is read, what is refused, what is written."""
+"""Trace files: reading, refusing and writing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def put(path, text):
 
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "plain", "wrong.csv"])
 def test_a_trace_is_read_gzipped_or_not(tmp_path, name):
-    """Unreclaimable memory and swap against the limit, whatever the file is called."""
+    """Reading adds unreclaimable memory and swap and takes the limit, whatever the file name."""
     path = tmp_path / name
     path.write_bytes(gzip.compress(ROWS.encode()) if name.endswith("gz") else ROWS.encode())
 
@@ -33,7 +33,7 @@ def test_a_trace_is_read_gzipped_or_not(tmp_path, name):
 
 
 def test_what_stands_beside_a_trace_says_how_it_ended(tmp_path):
-    """The limit with swap and the time of the kill come from the file NAME.json."""
+    """The file NAME.json supplies the limit with swap and the time of the kill."""
     path = put(tmp_path / "a.csv.gz", ROWS)
     side = {"memsw_limit_bytes": 400, "outcome": "oom", "oom_time_s": 0.15}
     (tmp_path / "a.json").write_text(json.dumps(side))
@@ -45,7 +45,7 @@ def test_what_stands_beside_a_trace_says_how_it_ended(tmp_path):
 
 @pytest.mark.parametrize("side", ["", "[]", "{", '{"outcome": 7, "oom_time_s": "x"}'])
 def test_a_damaged_file_beside_a_trace_is_no_reason_to_refuse_it(tmp_path, side):
-    """What cannot be understood there is left out."""
+    """The reader ignores what it cannot parse in that file."""
     path = put(tmp_path / "a.csv", ROWS)
     (tmp_path / "a.json").write_text(side)
 
@@ -69,14 +69,14 @@ def test_a_file_that_is_no_trace_is_refused_in_words(tmp_path, text, part):
 
 
 def test_lines_cut_short_and_times_that_go_back_are_left_out(tmp_path):
-    """A killed recorder leaves half a line; a clock that jumps leaves worse."""
+    """A killed recorder leaves half a line, and clock jumps leave times that go backwards."""
     text = "t,used,limit\n0,1,9\n1,2,9\n1,3,9\n0.5,4,9\nnan,5,9\n2,inf,9\n3,6,9\n4,\n"
 
     assert [0.0, 1.0, 3.0] == [t for t, _, _ in read(put(tmp_path / "a.csv", text)).samples]
 
 
 def test_an_archive_that_a_killed_recorder_left_is_played_as_far_as_it_goes(tmp_path):
-    """All that was written down is there, and that it ends in the middle is known."""
+    """The reader keeps every recorded sample and reports that the archive is incomplete."""
     path = tmp_path / "a.csv.gz"
     text = "t,used,limit\n" + "".join(f"{i},{i * i % 977},1000\n" for i in range(3000))
     path.write_bytes(gzip.compress(text.encode())[:-2000])
@@ -98,7 +98,7 @@ def test_an_archive_that_a_killed_recorder_left_is_played_as_far_as_it_goes(tmp_
     ],
 )
 def test_a_damaged_file_is_refused_in_words(tmp_path, content, part):
-    """Not a traceback, and not the words of a decoder."""
+    """The message is neither a traceback nor a decoder's error text."""
     path = tmp_path / "a.csv.gz"
     path.write_bytes(content)
 
@@ -107,7 +107,9 @@ def test_a_damaged_file_is_refused_in_words(tmp_path, content, part):
 
 
 def test_what_a_spreadsheet_or_a_pipe_hands_over_is_read(tmp_path):
-    """With a byte order mark and carriage returns, and from a file that is read only once."""
+    """
+    The reader accepts a byte order mark, carriage returns, and a pipe that can be read only once.
+    """
     path = tmp_path / "pipe"
     os.mkfifo(path)
     text = b"\xef\xbb\xbft,used,limit\r\n0,1,9\r\n1,2,9\r\n"
@@ -120,7 +122,7 @@ def test_what_a_spreadsheet_or_a_pipe_hands_over_is_read(tmp_path):
 
 @pytest.mark.parametrize("name", ["b.csv", "b.csv.gz"])
 def test_what_is_being_written_can_be_read_before_it_ends(tmp_path, name):
-    """A recorder that is killed has left its rows."""
+    """A killed recorder leaves its rows readable."""
     path, seen = str(tmp_path / name), []
 
     def rows():
@@ -133,7 +135,7 @@ def test_what_is_being_written_can_be_read_before_it_ends(tmp_path, name):
 
 
 def test_another_column_and_another_limit_can_be_asked_for(tmp_path):
-    """Swap is added to every column but `used`, which has it already."""
+    """The reader adds swap to every column except `used`, which includes it."""
     path = put(tmp_path / "a.csv", ROWS)
 
     assert (0.0, 95.0, 7.0) == read(path, "usage", 7.0).samples[0]

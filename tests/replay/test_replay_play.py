@@ -1,4 +1,4 @@
-"""Playing a trace: the daemon's engine, the lines, the drawings and the command."""
+"""Replay of a trace: the daemon's engine, the output lines, the plots and the command."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
 
 
 def ran(*words, **more):
-    """The command, which has ended."""
+    """Run the command and return the finished process."""
     given = {"text": True, **more}
     return subprocess.run([*WATCHDOG, *words], capture_output=True, check=False, **given)
 
 
 def leak(rate=15.0, quiet=20.0):
-    """300 MiB for a while, then a leak of so many MiB/s until it is killed."""
+    """A trace: 300 MiB at first, then a leak of the given MiB/s until the kill."""
     samples, t = [], 0.0
     while (used := 300 * MIB + max(0.0, t - quiet) * rate * MIB) < LIMIT:
         samples.append((round(t, 3), used, LIMIT))
@@ -56,7 +56,7 @@ def calm():
 
 
 def test_a_leak_is_told_of_and_saved_before_it_ends():
-    """A notice and a checkpoint, ten seconds and more ahead."""
+    """The replay reports a notice and a checkpoint at least ten seconds before the end."""
     played = play(leak(), Settings())
     kinds = {act.kind for act in played.decisions}
 
@@ -65,7 +65,7 @@ def test_a_leak_is_told_of_and_saved_before_it_ends():
 
 
 def test_nothing_is_done_about_a_series_at_rest():
-    """No stage, no act."""
+    """A steady series causes neither a stage nor an action."""
     played = play(calm(), Settings())
 
     assert ((), None) == (played.decisions, played.first(Stage.SAVE))
@@ -73,14 +73,14 @@ def test_nothing_is_done_about_a_series_at_rest():
 
 
 def test_without_an_agent_nobody_is_asked_to_save():
-    """What nobody can carry out is not decided."""
+    """The engine must not decide an action that no agent can carry out."""
     played = play(leak(), Settings(), agent=None)
 
     assert DecisionKind.CHECKPOINT not in {act.kind for act in played.decisions}
 
 
 def test_the_daemon_pace_looks_less_often_and_still_sees_it():
-    """1 Hz at rest, 10 Hz when something grows."""
+    """The daemon samples at 1 Hz at rest and at 10 Hz while memory grows."""
     every, paced = play(leak(), Settings()), play(leak(), Settings(), daemon_pace=True)
 
     assert len(paced.moments) < 0.85 * len(every.moments)
@@ -88,7 +88,7 @@ def test_the_daemon_pace_looks_less_often_and_still_sees_it():
 
 
 def test_more_caution_never_warns_later():
-    """low <= normal <= high in earliness."""
+    """High caution warns first or at the same time as normal, and normal as low."""
     firsts = [
         play(leak(), Settings(watch=WatchSettings(caution=c))).first(Stage.SAVE).t
         for c in (Caution.HIGH, Caution.NORMAL, Caution.LOW)
@@ -104,7 +104,7 @@ def lines_of(text, stage=Stage.WARN):
 
 
 def test_every_line_gets_an_answer_of_the_agreed_form():
-    """Keys, types and names of stages and regimes."""
+    """Each answer has the documented keys, types, stages and regimes."""
     text = "\n".join(
         json.dumps({"t": t, "used": used, "limit": limit}) for t, used, limit in leak().samples
     )
@@ -147,7 +147,7 @@ def test_the_rescue_is_the_alarm_where_it_is_asked_for():
     ],
 )
 def test_a_line_that_is_no_sample_is_answered_by_an_error(line):
-    """And those after it are answered as ever."""
+    """The replay answers the lines after it as usual."""
     bad, answers = lines_of(line + '\n{"t": 1, "used": 2, "limit": 3}\n')
 
     assert 1 == bad
@@ -171,7 +171,7 @@ def at(times):
     ],
 )
 def test_a_time_that_does_not_follow_is_an_error_and_no_end(times, bad):
-    """What comes after is answered again, and nothing is dropped in silence."""
+    """The replay answers later samples again and reports each skipped one."""
     count, answers = at(times)
 
     assert bad == [i for i, one in enumerate(answers) if "error" in one]
@@ -179,7 +179,7 @@ def test_a_time_that_does_not_follow_is_an_error_and_no_end(times, bad):
 
 
 def test_whoever_has_read_enough_ends_the_answers_quietly(tmp_path):
-    """`--jsonl FILE | head -1`: no complaint about the file."""
+    """`--jsonl FILE | head -1` prints no error about the file."""
     path = tmp_path / "a.jsonl"
     path.write_text("".join(f'{{"t": {t}, "used": 5, "limit": 10}}\n' for t in range(20_000)))
     command = [*WATCHDOG, "replay", "--jsonl", str(path)]
@@ -190,7 +190,7 @@ def test_whoever_has_read_enough_ends_the_answers_quietly(tmp_path):
 
 
 def test_a_bad_line_does_not_end_an_alarm():
-    """It is answered as the line before."""
+    """The replay repeats the answer of the previous line, so the alarm stays."""
     full = "".join(f'{{"t": {t}, "used": 99.5, "limit": 100}}\n' for t in (1, 2, 3))
     bad, answers = lines_of(full + "7\n" + '{"t": 60, "used": 9, "limit": null}\n')
 
@@ -199,7 +199,7 @@ def test_a_bad_line_does_not_end_an_alarm():
 
 
 def test_bytes_that_are_no_text_are_a_bad_line():
-    """In a locale that takes them badly, too."""
+    """The replay answers it with an error, even in a locale whose encoding accepts such bytes."""
     sample = b'\xff\xfe\n{"t": 1, "used": 2, "limit": 3}\n'
     strict = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
     result = ran("replay", "--jsonl", "-", text=False, input=sample, env=strict)
@@ -210,7 +210,7 @@ def test_bytes_that_are_no_text_are_a_bad_line():
 
 
 def test_a_trace_that_cannot_be_written_is_said(tmp_path, waiting):
-    """Where, and why; not in the words of the system alone."""
+    """The message says where and why, beyond the system's own error text."""
     result = ran("record", str(waiting), "--output", str(tmp_path / "nowhere" / "a.csv"))
 
     assert 1 == result.returncode
@@ -218,7 +218,7 @@ def test_a_trace_that_cannot_be_written_is_said(tmp_path, waiting):
 
 
 def test_each_line_is_answered_before_the_next_is_sent():
-    """Lock-step over pipes, as a sampler uses it."""
+    """A sampler exchanges one line at a time over pipes."""
     with subprocess.Popen([*WATCHDOG, "replay", "--jsonl", "-"], **PIPES) as process:
         for i in range(5):
             process.stdin.write(f'{{"t": {i}, "used": 5, "limit": 10}}\n')
@@ -230,7 +230,7 @@ def test_each_line_is_answered_before_the_next_is_sent():
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
 def test_the_picture_of_a_replay_fits_the_terminal(columns):
-    """No line is wider than what there is; the limit, the notices and the end are on it."""
+    """No line is wider than the terminal. The plot shows the limit, the notices and the end."""
     drawn = plot(as_plot(play(leak(), Settings())), columns, Style(color=False))
 
     assert max(map(len, drawn)) <= columns
@@ -239,7 +239,6 @@ def test_the_picture_of_a_replay_fits_the_terminal(columns):
 
 
 def test_the_picture_of_a_temperature_has_its_unit():
-    """A series of degrees is drawn in degrees."""
     samples = [(float(i), 60.0 + i / 10, 90.0) for i in range(200)]
     played = play(
         trace.Trace("GPU 0", samples, unit="°C", kind=ResourceKind.TEMPERATURE), Settings()
@@ -256,7 +255,7 @@ def written(tmp_path, one):
 
 
 def test_the_command_tells_what_would_have_been_done(tmp_path, capsys, monkeypatch):
-    """In words, and as JSON."""
+    """The command prints text or JSON."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     path = written(tmp_path, leak())
 
@@ -294,7 +293,7 @@ def test_a_setting_can_be_tried(tmp_path, capsys, monkeypatch):
     ],
 )
 def test_words_that_make_no_sense_end_with_the_usage_code(words, capsys, monkeypatch, tmp_path):
-    """2, and a sentence that says what to give."""
+    """The exit code is 2, and the message says what to pass."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
     assert 2 == main(["replay", *words])
@@ -302,7 +301,7 @@ def test_words_that_make_no_sense_end_with_the_usage_code(words, capsys, monkeyp
 
 
 def test_a_running_task_is_recorded(tmp_path, waiting):
-    """Without a daemon and without root; the trace plays."""
+    """Recording needs neither a daemon nor root, and the trace can be replayed."""
     path = str(tmp_path / "out.csv.gz")
     result = ran("record", str(waiting), "-o", path, "--for", "1.5s", "--force")
 
@@ -313,7 +312,7 @@ def test_a_running_task_is_recorded(tmp_path, waiting):
 
 
 def test_a_program_that_fills_its_address_space_is_recorded_against_it(tmp_path):
-    """`ulimit -v`: no kill, and no good end either; the trace says when it failed."""
+    """`ulimit -v` causes a MemoryError instead of a kill; the trace says when it happened."""
     script = tmp_path / "fills_for_a_test.py"
     script.write_text(
         "import resource, time\nresource.setrlimit(resource.RLIMIT_AS, (600 << 20, 600 << 20))\n"
@@ -354,7 +353,7 @@ def test_a_program_that_fills_its_address_space_is_recorded_against_it(tmp_path)
     ],
 )
 def test_only_a_full_address_space_is_recorded_as_a_memory_error(levels, outcome):
-    """The levels are of a hundred; near the limit the end is unknown."""
+    """The levels are percentages. Below the limit the recorder reports an unknown end."""
     clock = [100.0]
     machine = StillMachine(clock, limit=100)
     found = recorder.find_target(machine, "a.py", clock[0], 0.0)
@@ -371,7 +370,7 @@ def test_only_a_full_address_space_is_recorded_as_a_memory_error(levels, outcome
 
 
 def test_a_name_that_nobody_has_is_said():
-    """Nothing is recorded, no file is left."""
+    """The recorder writes no file."""
     result = ran("record", "no-such-task-anywhere")
 
     assert 1 == result.returncode
@@ -380,7 +379,7 @@ def test_a_name_that_nobody_has_is_said():
 
 @pytest.fixture
 def waiting(tmp_path):
-    """A Python that waits for a test."""
+    """A Python process that waits for the test."""
     script = tmp_path / "waits_for_a_test.py"
     script.write_text("import time\nprint(flush=True)\ntime.sleep(60)\n")
     task = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE)
@@ -394,7 +393,7 @@ def waiting(tmp_path):
 
 
 def test_a_recorder_that_is_asked_to_end_at_once_has_one_look(waiting):
-    """Else it would say that the task has ended, which it has not seen."""
+    """Without a sample the recorder would claim that the task ended, which it did not observe."""
     machine = open_machine()
     try:
         found = recorder.find_target(machine, str(waiting), time.monotonic(), time.time())
@@ -407,7 +406,7 @@ def test_a_recorder_that_is_asked_to_end_at_once_has_one_look(waiting):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_recorder_that_is_asked_to_end_says_how_it_went(tmp_path, waiting, number):
-    """Ctrl-C, and what ends a session: the trace and the file beside it are whole."""
+    """After Ctrl-C or the end of a session the trace and its JSON file are complete."""
     path = tmp_path / "out.csv.gz"
     command = [*WATCHDOG, "record", str(waiting), "-o", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as recording:
@@ -428,7 +427,11 @@ def no_kills():
 
 
 def counted(tmp_path, group, host):
-    """Write the kernel's counts of kills: of a memory group (None: it is gone), of the machine."""
+    """
+    Write the kernel's kill counts of a memory group (None:
+
+    the group is gone) and of the machine.
+    """
     folder = tmp_path / "group"
     folder.mkdir(exist_ok=True)
     events = folder / "memory.events"
@@ -452,7 +455,11 @@ def counted(tmp_path, group, host):
     ],
 )
 def test_a_kill_is_told_from_an_end(tmp_path, before, after, killed, known):
-    """The victim's group decides; without it the machine; without both nothing is claimed."""
+    """
+    The victim's group decides.
+
+    Without it the machine's count decides; without both the end is unknown.
+    """
     kills = KillCount(
         [counted(tmp_path, *before)],
         cgroups.group_oom_kills,
@@ -469,9 +476,10 @@ def test_a_kill_is_told_from_an_end(tmp_path, before, after, killed, known):
 
 class StillMachine:
     """
-    One Python process of 50 MiB on a machine of 1000; each look takes 30 ms.
+    A fake machine of 1000 MiB with one Python process of 50 MiB; each sample takes 30 ms.
 
-    With a limit of its address space, each of `levels` is in use for one look, then it ends.
+    If its address space is limited, each of `levels` is the use in one sample; then the process
+    ends.
     """
 
     def __init__(self, clock, limit=None):
@@ -496,7 +504,9 @@ class StillMachine:
 
 
 def test_a_recorder_keeps_its_pace_and_stops_in_time():
-    """Ten rows a second, however long a look takes, with what the host's RAM holds."""
+    """
+    The recorder writes ten rows per second although sampling takes time, with the host's RAM use.
+    """
     clock = [100.0]
     machine = StillMachine(clock)
     found = recorder.find_target(machine, "a.py", clock[0], 0.0)
@@ -516,7 +526,7 @@ def test_a_recorder_keeps_its_pace_and_stops_in_time():
 
 
 def test_a_script_called_like_a_pid_is_recorded_by_its_path():
-    """A number is a pid: what has another pid is not recorded in its place."""
+    """A number is a PID, so the recorder never records another process for it."""
     machine = StillMachine([0.0])
     machine.info = replace(machine.info, name="8", script="/home/me/8")
 
@@ -529,6 +539,6 @@ def test_a_script_called_like_a_pid_is_recorded_by_its_path():
 
 @pytest.mark.parametrize("wanted", ["b.py", "", "8"])
 def test_a_task_that_is_not_there_is_not_guessed(wanted):
-    """An empty word fits none."""
+    """An empty name matches no task."""
     with pytest.raises(TaskNotFound):
         recorder.find_target(StillMachine([0.0]), wanted, 0.0, 0.0)

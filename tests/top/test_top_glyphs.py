@@ -1,4 +1,4 @@
-"""The live view where the terminal shows no Unicode."""
+"""The live view in terminals that cannot show Unicode."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from watchdog_app.top.glyphs import ascii_glyph, replace_missing_glyphs
 
 @pytest.mark.parametrize("char", "█▒░▁▂▃▄▅▆▇─│┤╭·…⣿⠁分ーé°中\u0301\u202e\U0001f600")
 def test_each_character_has_a_plain_one_of_its_width(char):
-    """One for one: nothing is shifted, nothing is left that the terminal lacks."""
+    """
+    The ASCII form has the same width, so columns stay aligned, and holds only characters that the
+    terminal has.
+    """
     plain = ascii_glyph(char)
 
     assert plain.isascii()
@@ -44,7 +47,7 @@ def test_a_console_with_few_glyphs_is_plain_too(env):
 
 
 def test_any_other_terminal_is_left_as_it_is():
-    """UTF-8 over ssh or in tmux shows all of it."""
+    """UTF-8 terminals over ssh or in tmux show every character, so the view changes nothing."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
 
     replace_missing_glyphs(stream, {"TERM": "screen"})

@@ -1,4 +1,4 @@
-"""The live view in a real terminal, with a real daemon or none."""
+"""The live view in a real terminal, with a real daemon or without one."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def env(tmp_path):
 
 
 class Terminal:
-    """tmux: what is on its screen, and keys to type."""
+    """A tmux terminal: reads its screen and sends keys."""
 
     def __init__(self, name, env, columns, rows, term):
         self.name = name
-        # The end of the program is seen in the same screen.
+        # The shell prints the program's exit status on the same screen.
         command = f"TERM={term} {sys.executable} -m watchdog_app top; echo code $?; sleep 600"
         self._tmux(
             "-f", "/dev/null", "new-session", "-d", "-x", str(columns), "-y", str(rows), command,
@@ -54,7 +54,7 @@ class Terminal:
         self._until(lambda: text in self.screen(), f"{text!r} is shown")
 
     def until_row(self):
-        """A task of this machine: this test's own, whatever started it."""
+        """Wait for the row of this test's task: the machine runs other tasks too."""
         task = re.compile(r"^\s*\d+ +\S+.* [\d.]+[MG] ", re.MULTILINE)
         self._until(lambda: task.search(self.screen()), "a task is shown")
 
@@ -75,7 +75,7 @@ def terminal(env, tmp_path):
     opened = []
 
     def make(columns=80, rows=24, term="screen"):
-        # Never a name again: the server of the test before may still be about to end.
+        # Never reuse a session name: the previous test's server may still be shutting down.
         name = f"wt{os.getpid()}-{next(_NUMBERS)}"
         opened.append(Terminal(name, env, columns, rows, term))
         return opened[-1]
@@ -91,7 +91,11 @@ def watchdog(env, *words):
 
 @pytest.mark.parametrize("term", ["screen", "screen-256color", "xterm"])
 def test_it_waits_for_a_daemon_shows_it_and_ends_cleanly(env, terminal, term):
-    """From "start it with" to the tasks of this machine; q leaves the terminal as it was."""
+    """
+    The view goes from "start it with" to the tasks of this machine.
+
+    The q key restores the terminal.
+    """
     view = terminal(term=term)
     view.until("watchdog start")
 
@@ -102,7 +106,7 @@ def test_it_waits_for_a_daemon_shows_it_and_ends_cleanly(env, terminal, term):
         view.type("?")
         view.until("Esc: close")
         view.type("Escape")
-        view.until_gone("Esc: close")  # what follows at once would be read as Alt-q
+        view.until_gone("Esc: close")  # the terminal would read a key sent right after Esc as Alt-q
         view.type("q")
         view.until("code 0")
         assert "Traceback" not in view.screen()
@@ -111,7 +115,6 @@ def test_it_waits_for_a_daemon_shows_it_and_ends_cleanly(env, terminal, term):
 
 
 def test_ctrl_c_ends_it(env, terminal):
-    """Like any program."""
     view = terminal(200, 60)
     view.until("watchdog start")
 
@@ -122,7 +125,7 @@ def test_ctrl_c_ends_it(env, terminal):
 
 
 def test_without_a_terminal_it_says_what_to_use(env):
-    """In a pipe there is nothing to draw on."""
+    """The view cannot draw into a pipe, so the command names another command."""
     done = finished(
         [sys.executable, "-m", "watchdog_app", "top"], env=env, stdin=subprocess.DEVNULL
     )

@@ -1,4 +1,4 @@
-"""The live view, driven by its keys against a daemon of its own making."""
+"""The live view, driven by its keys against a fake daemon."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from watchdog_app.top.screens import Page, Question
 
 
 class Daemon:
-    """Stands at the socket's place: what was asked, and what it answers."""
+    """A fake daemon: records requests and returns prepared answers."""
 
     def __init__(self):
         self.asked = []
@@ -49,7 +49,9 @@ def column(app, title):
 
 
 def live(size=(80, 24)):
-    """The test is a coroutine beside the view, in a terminal of this size or of its parameter's."""
+    """
+    Run the test as a coroutine next to the view, in a terminal of the given or parametrized size.
+    """
 
     def decorate(test):
         def run(**parameters):
@@ -78,7 +80,7 @@ async def show(app, pilot, *objects):
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60), (40, 12)])
 @live()
 async def test_what_is_about_to_end_is_first_on_every_terminal(app, pilot, daemon, size):
-    """The task, its limit, its time, on the smallest terminal too."""
+    """The first row shows the task, its limit and its time, on the smallest terminal too."""
     await show(app, pilot, leaking())
     assert column(app, "TASK")[0].startswith("!! tr")
     assert "43s" in column(app, "ETA")[0].replace(" ", "")
@@ -90,7 +92,7 @@ async def test_what_is_about_to_end_is_first_on_every_terminal(app, pilot, daemo
 
 @live((140, 40))
 async def test_a_name_is_shown_and_never_obeyed(app, pilot, daemon):
-    """Escape sequences, markup and line ends of a file's name change nothing of the screen."""
+    """Escape sequences, markup and line ends in a file name do not change the screen."""
     names = (*HOSTILE_NAMES, "[bold]loud[/].ipynb", "[red")
     many = [process(100 + i, name, GIB + i) for i, name in enumerate(names)]
     await show(app, pilot, status(tasks=many))
@@ -103,7 +105,7 @@ async def test_a_name_is_shown_and_never_obeyed(app, pilot, daemon):
 
 @live()
 async def test_nothing_is_done_without_a_yes(app, pilot, daemon):
-    """s, p and r ask first; n and Escape do nothing, y does what was asked."""
+    """The keys s, p and r ask first. Only y acts; n and Escape cancel."""
     await show(app, pilot, leaking())
     for key in ("s", "p"):
         for no in ("n", "escape"):
@@ -122,7 +124,7 @@ async def test_nothing_is_done_without_a_yes(app, pilot, daemon):
 
 @live()
 async def test_a_paused_task_goes_on_and_others_say_that_they_are_not_paused(app, pilot, daemon):
-    """r on what is paused asks and resumes; on what runs it only says so."""
+    """The key r asks before it resumes a paused task. On a running task it only shows a message."""
     await show(app, pilot, leaking())
     await pilot.press("r")
     assert not isinstance(app.screen, Question)
@@ -134,7 +136,7 @@ async def test_a_paused_task_goes_on_and_others_say_that_they_are_not_paused(app
 
 @live()
 async def test_a_task_without_an_agent_is_not_asked_to_save(app, pilot, daemon):
-    """It is said why instead."""
+    """The view shows the reason instead of asking."""
     await show(app, pilot, status())
     await pilot.press("s")
     assert not isinstance(app.screen, Question)
@@ -143,7 +145,10 @@ async def test_a_task_without_an_agent_is_not_asked_to_save(app, pilot, daemon):
 
 @live()
 async def test_the_chosen_task_stays_chosen_when_the_order_changes(app, pilot, daemon):
-    """A table that moves under the finger pauses the wrong training."""
+    """
+    The selection follows the task, because a reordered table could make the user pause the wrong
+    training.
+    """
     before = [process(1, "a.py", 3 * GIB), process(2, "b.py", 2 * GIB)]
     after = [process(1, "a.py", 3 * GIB), process(2, "b.py", 9 * GIB)]
     await show(app, pilot, status(tasks=before))
@@ -158,7 +163,7 @@ async def test_the_chosen_task_stays_chosen_when_the_order_changes(app, pilot, d
 
 @live()
 async def test_a_question_is_about_the_task_that_was_chosen_when_it_was_asked(app, pilot, daemon):
-    """The view goes on behind it; the answer must not hit another task."""
+    """The view keeps updating behind the question. The answer must not affect another task."""
     two = [process(1, "a.py", 3 * GIB), process(2, "b.py", 2 * GIB)]
     await show(app, pilot, status(tasks=two))
     asked_of = str(app.query_one("#tasks").chosen.pid)
@@ -171,7 +176,7 @@ async def test_a_question_is_about_the_task_that_was_chosen_when_it_was_asked(ap
 
 @live()
 async def test_a_filter_narrows_and_escape_shows_all(app, pilot, daemon):
-    """By part of the name, whatever its case."""
+    """The filter matches a part of the name and ignores case."""
     await show(app, pilot, leaking())
     every = len(column(app, "TASK"))
     await pilot.press("slash", *"EDA")
@@ -185,7 +190,10 @@ async def test_a_filter_narrows_and_escape_shows_all(app, pilot, daemon):
 @pytest.mark.parametrize("idle", [False, True])
 @live()
 async def test_what_a_filter_found_stays_chosen_when_all_is_shown_again(app, pilot, daemon, idle):
-    """Also one so small that it would only be counted: the next key is about no stranger."""
+    """
+    A small task that the view would normally fold stays selected, so the next key acts on the
+    intended task.
+    """
     small = process(77, "slow.py", (10 * MIB if idle else 2 * GIB), kind="script")
     others = [process(100 + i, f"task{i}.py", GIB + i) for i in range(4)]
     await show(app, pilot, status(tasks=[*others, small]))
@@ -199,7 +207,7 @@ async def test_what_a_filter_found_stays_chosen_when_all_is_shown_again(app, pil
 
 
 def test_a_trend_is_drawn_on_one_scale_of_time():
-    """Half a minute is no quarter of an hour: it is the last cell, and the rest is blank."""
+    """Half a minute fills only the last cell of a quarter of an hour; the rest stays blank."""
     young = [(1000.0 + second, GIB * (1 + second / 30), None) for second in range(30)]
     old = [(1000.0 + second, GIB * (1 + second / 900), None) for second in range(901)]
 
@@ -210,7 +218,7 @@ def test_a_trend_is_drawn_on_one_scale_of_time():
 
 @live()
 async def test_the_end_of_the_chosen_task_is_told(app, pilot, daemon):
-    """The row under the cursor is another one now."""
+    """The view reports the end, because the cursor is now on another task's row."""
     first, second = process(71, "first.py", 2 * GIB), process(72, "second.py", GIB)
     await show(app, pilot, status(tasks=[first, second]))
     gone, left = app._table.tasks[0], app._table.tasks[1]
@@ -221,7 +229,7 @@ async def test_the_end_of_the_chosen_task_is_told(app, pilot, daemon):
 
 @live()
 async def test_the_orders_go_round(app, pilot, daemon):
-    """o: by RAM the largest is first."""
+    """The key o cycles the orders, starting with the largest RAM."""
     await show(app, pilot, leaking())
     await pilot.press("o")
     assert "order: ram" in app.query_one("#incidents").border_title
@@ -233,7 +241,7 @@ async def test_the_orders_go_round(app, pilot, daemon):
 
 @live((120, 40))
 async def test_enter_draws_the_past_from_the_journal_and_the_cone(app, pilot, daemon):
-    """What was before the view began is asked for once."""
+    """The view requests the samples from before its start once."""
     points = [[NOW_UNIX_S - 600 + 10 * i, (1 + i / 20) * GIB, 7 * GIB, 0] for i in range(58)]
     series = {
         "series": [
@@ -259,7 +267,7 @@ async def test_enter_draws_the_past_from_the_journal_and_the_cone(app, pilot, da
 
 @live()
 async def test_explain_is_read_on_a_page(app, pilot, daemon):
-    """Names in it are text; what failed is said in the same place."""
+    """The page shows names as plain text, and errors too."""
     daemon.answers = {"explain": {"text": "train.ipynb grows.\x1b[2J\nSo what?"}}
     await show(app, pilot, leaking())
     await pilot.press("e")
@@ -275,7 +283,7 @@ async def test_explain_is_read_on_a_page(app, pilot, daemon):
 async def test_without_a_daemon_it_says_how_to_start_one_and_goes_on_when_it_is_there(
     app, pilot, daemon
 ):
-    """The first message is the cure; old figures are called old."""
+    """The first message says how to start the daemon, and the view marks old figures as old."""
     app._receive_status(None, DaemonNotRunning("The watchdog daemon is not running."))
     await pilot.pause()
     assert "watchdog start" in text_of(app, "#lost")
@@ -299,7 +307,7 @@ async def test_without_a_daemon_it_says_how_to_start_one_and_goes_on_when_it_is_
 )
 @live()
 async def test_a_status_with_holes_is_drawn_all_the_same(app, pilot, daemon, broken):
-    """A newer daemon may say more, a broken one less."""
+    """A newer daemon may send more fields, a broken one fewer."""
     await show(app, pilot, broken)
     await pilot.press("enter", "o", "a", "enter")
     await show(app, pilot, leaking(), broken)
@@ -309,7 +317,7 @@ async def test_a_status_with_holes_is_drawn_all_the_same(app, pilot, daemon, bro
 @pytest.mark.parametrize("size", [(80, 24), (40, 12)])
 @live()
 async def test_what_is_in_danger_is_never_what_is_left_out(app, pilot, daemon, size):
-    """Six limits and room for fewer: the one that ends stays."""
+    """With six limits and space for fewer, the view keeps the one that runs out."""
     far = {"unit": "bytes", "used": GIB, "limit": 4 * GIB, "ratio": 0.25, "stage": "watch"}
     limits = [{**far, "kind": "cgroup", "subject": str(n), "label": f"far {n}"} for n in range(6)]
     limits[-1] |= {"label": "near", "stage": "save", "eta_s": 20.0}
@@ -320,7 +328,7 @@ async def test_what_is_in_danger_is_never_what_is_left_out(app, pilot, daemon, s
 
 @live()
 async def test_the_last_line_does_not_call_growth_nothing(app, pilot, daemon):
-    """What is forecast to fill up above is not denied below."""
+    """The last line must not deny a forecast shown above it."""
     grows = {"kind": "cgroup", "label": "group", "stage": "watch", "eta_s": 90.0, "ratio": 0.5}
     said = "growing, no danger yet: train.ipynb"
     await show(app, pilot, status(level="watch", headline=said, resources=[grows]))
@@ -329,7 +337,7 @@ async def test_the_last_line_does_not_call_growth_nothing(app, pilot, daemon):
 
 @live()
 async def test_a_question_leaves_the_view_in_sight(app, pilot, daemon):
-    """It is answered by looking at the figures behind it."""
+    """The user needs the figures behind the question to answer it."""
     await show(app, pilot, leaking())
     await pilot.press("p")
     await pilot.pause()
@@ -339,7 +347,7 @@ async def test_a_question_leaves_the_view_in_sight(app, pilot, daemon):
 
 @live()
 async def test_a_pid_that_is_used_again_is_not_paused(app, pilot, daemon):
-    """The question was about another program."""
+    """The question was about the previous process with that PID."""
     await show(app, pilot, status(tasks=[process(7, "mine.py", GIB)]))
     await pilot.press("p")
     other = process(7, "other.py", GIB, start_time=12345)
@@ -350,7 +358,7 @@ async def test_a_pid_that_is_used_again_is_not_paused(app, pilot, daemon):
 
 @live()
 async def test_rows_stay_scrolled_when_the_order_changes(app, pilot, daemon):
-    """Who looks at the 80th of 100 tasks goes on looking at it."""
+    """A user who reads row 80 of 100 stays at that task."""
     many = [process(n, f"t{n}.py", GIB + n) for n in range(1, 101)]
     await show(app, pilot, status(tasks=many))
     table = app.query_one("#tasks")
@@ -368,7 +376,7 @@ async def test_rows_stay_scrolled_when_the_order_changes(app, pilot, daemon):
 
 @live((160, 40))
 async def test_graphics_memory_has_a_column_where_there_is_a_card(app, pilot, daemon):
-    """And none where there is not."""
+    """The column appears only on a machine that has a GPU."""
     await show(app, pilot, status())
     assert "GPU-MEM" not in app.query_one("#tasks").titles
     one = process(1, "gpu.py", GIB, gpu_memory_bytes=512 * MIB)
@@ -377,7 +385,7 @@ async def test_graphics_memory_has_a_column_where_there_is_a_card(app, pilot, da
 
 
 def cards_status(**more):
-    """Two cards, one lost with a task's work, and a job on both."""
+    """A status with two GPUs, of which one is lost with a task on it, and a task on both."""
     lost = {
         "index": 1,
         "id": "GPU-1",
@@ -404,7 +412,11 @@ def cards_status(**more):
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 @live()
 async def test_each_card_has_a_line_and_each_task_its_cards(app, pilot, daemon, size):
-    """Memory, heat, what is lost; and at 80 by 24 the incident with who was on it."""
+    """
+    The view shows memory, temperature and lost GPUs.
+
+    At 80 by 24 it shows the incident and the affected task.
+    """
     await show(app, pilot, cards_status())
     cards = text_of(app, "#gpus")
     assert "GPU 0" in cards
@@ -420,7 +432,7 @@ async def test_each_card_has_a_line_and_each_task_its_cards(app, pilot, daemon, 
 
 @live((120, 40))
 async def test_a_machine_without_cards_has_no_line_of_them(app, pilot, daemon):
-    """No empty room, and no columns."""
+    """A machine without GPUs gets no empty line and no GPU columns."""
     await show(app, pilot, leaking())
     assert not app.query_one("#gpus").display
     assert "DEV" not in app.query_one("#tasks").titles
@@ -428,7 +440,7 @@ async def test_a_machine_without_cards_has_no_line_of_them(app, pilot, daemon):
 
 @live((80, 24))
 async def test_what_is_wrong_elsewhere_comes_before_the_advice_on_the_first(app, pilot, daemon):
-    """Three incidents in a small terminal: each has its line."""
+    """Each of three incidents has its line in a small terminal."""
     many = cards_status()
     first = many["incidents"][0]
     many["incidents"] = [first | {"id": str(n), "label": f"GPU {n}"} for n in range(3)]
@@ -439,7 +451,7 @@ async def test_what_is_wrong_elsewhere_comes_before_the_advice_on_the_first(app,
 
 
 def test_the_trend_beside_a_time_is_of_what_runs_out():
-    """A card that fills up is drawn, and not the RAM that rests."""
+    """The view draws the trend of the GPU that fills up, not the steady RAM."""
     filling = {
         "kind": "gpu_memory", "subject": "GPU-0", "label": "GPU 0 memory", "stage": "warn",
         "used": 20 * GIB, "limit": 24 * GIB, "unit": "bytes", "ratio": 0.83, "eta_s": 60.0,
