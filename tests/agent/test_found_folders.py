@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from watchdog_app.agent.contain import Guard
+from watchdog_app.agent.found.folders import has_begun_too_many
+
 _PROGRAM = """
 from watchdog_app.agent.found.folders import rescue_folder
 print(*rescue_folder())
@@ -57,3 +60,13 @@ def test_other_arguments_and_a_package_lead_to_folders_of_their_own(here: Path):
     assert one != other
     assert "rescues/train.py" == folder_of(here, "train.py")
     assert "rescues/package" == folder_of(here, "-m package") == folder_of(here, "package")
+
+
+def test_trainings_beyond_the_most_are_not_saved_and_that_is_said_once(capsys):
+    """A hyperparameter search trains thousands."""
+    guard = Guard("a test")
+
+    assert [False, True, True] == [has_begun_too_many(n, "fits", guard) for n in (99, 100, 101)]
+
+    said = capsys.readouterr()
+    assert 1 == (said.out + said.err).count("begun 100 fits")

@@ -16,8 +16,6 @@ from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.found import folders
 from watchdog_app.agent.found.wrapping import Wrapped
 
-# A hyperparameter search may fit thousands of times, and each Rescue takes 15 to 40 ms to begin.
-_MOST_FITS = 100
 _TRAINER = "keras.src.trainers.trainer"
 _LOOP_ON_TENSORFLOW = (
     "from watchdog_app.agent.tensorflow import Rescue, then "
@@ -97,11 +95,7 @@ def _add_rescue(callbacks: Any, package: str) -> Any:
             "this fit has BackupAndRestore, which resumes it in its own way: no Rescue is added."
         )
         return callbacks
-    if _fit_count >= _MOST_FITS:
-        _guard.print_once(
-            f"this program has begun {_MOST_FITS} fits; further ones are not saved by themselves. "
-            "Give Rescue(...) to those that matter."
-        )
+    if folders.has_begun_too_many(_fit_count, "fits", _guard):
         return callbacks
     from watchdog_app.agent.found.fit_rescue import automatic_rescue_class
 

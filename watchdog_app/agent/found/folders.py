@@ -16,6 +16,8 @@ from watchdog_app.rescue.identity.notebook import program_path
 
 RESUME = run_choice.RESUME
 MOST_PLACES = 50  # rescue folders of one program: NAME, NAME-2, NAME-3 and so on
+# A hyperparameter search may train thousands of times, and each start takes 15 to 40 ms.
+_MOST_TRAININGS = 100
 _NO = ("0", "no", "off", "false")
 
 _chosen_folder: str | None = None
@@ -65,6 +67,17 @@ def rescue_folder(env: Mapping[str, str] = os.environ) -> tuple[str, bool]:
 def is_resume_enabled(env: Mapping[str, str] = os.environ) -> bool:
     """Whether to resume from an unfinished rescue; the environment can switch that off."""
     return env.get(RESUME, "").strip().lower() not in _NO
+
+
+def has_begun_too_many(count: int, kind: str, guard: Guard) -> bool:
+    """Whether `count` trainings are the most that are saved; prints a message once if so."""
+    if count < _MOST_TRAININGS:
+        return False
+    guard.print_once(
+        f"this program has begun {_MOST_TRAININGS} {kind}; further ones are not saved by "
+        "themselves. Give Rescue(...) to those that matter."
+    )
+    return True
 
 
 def has_several_workers(guard: Guard) -> bool:

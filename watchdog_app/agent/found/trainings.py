@@ -12,12 +12,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from watchdog_app.agent.contain import Guard
+from watchdog_app.agent.found import folders
 
 if TYPE_CHECKING:
     from watchdog_app.agent.found.training import FoundTraining
 
-# A hyperparameter search may train thousands of times, and each start takes 15 to 40 ms.
-_MOST_TRAININGS = 100
 _MOST_OPTIMIZERS = 16  # of one training; a program with one for each weight is not supported
 _UNKNOWN: Any = object()  # in place of the training of an optimizer that has not stepped before
 
@@ -131,11 +130,7 @@ class Trainings(Generic[T]):
                     training.step(optimizer, frame)
                 return
             training.end(well=training.ended_well())
-        if self._count >= _MOST_TRAININGS:
-            self.guard.print_once(
-                f"this program has begun {_MOST_TRAININGS} trainings; further ones are not saved "
-                "by themselves. Give Rescue(...) to those that matter."
-            )
+        if folders.has_begun_too_many(self._count, "trainings", self.guard):
             return
         self._count += 1
         self._by_thread[thread] = self._by_optimizer[key] = training = self._make(self.guard)
