@@ -127,8 +127,8 @@ def test_an_exception_that_reaches_the_top_leaves_the_rescue_unfinished(
     training = only()
     monkeypatch.setattr(sys, "last_traceback", caught.value.__traceback__, raising=False)
 
-    assert not training.ended_well()
-    training.end(well=training.ended_well())
+    assert not training.has_succeeded()
+    training.end(succeeded=training.has_succeeded())
     assert not names.is_finished(str(rescues(here)[0]))
 
 

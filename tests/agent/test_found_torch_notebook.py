@@ -34,11 +34,11 @@ def test_a_training_is_over_with_its_cell_and_unfinished_where_that_failed(tmp_p
     assert done.returncode == 0, done.stdout + done.stderr
     assert "True 0" in done.stdout
     assert "False 0" in done.stdout
-    failed, well, again = sorted(
+    failed, succeeded, again = sorted(
         (each for each in tmp_path.glob("rescues/**/rescue-*") if each.is_dir()),
         key=lambda each: names.RescueName.parse(each.name).sequence,
     )
-    runs = {names.RescueName.parse(each.name).run for each in (failed, well, again)}
+    runs = {names.RescueName.parse(each.name).run for each in (failed, succeeded, again)}
     assert 3 == len(runs)
     assert not names.is_finished(str(failed))
-    assert names.is_finished(str(well))
+    assert names.is_finished(str(succeeded))

@@ -304,7 +304,7 @@ def test_a_run_of_this_program_in_the_next_folder_is_named(
     folder = str(tmp_path / beside)
     in_another_process(lambda: save(run_choice.begin(folder, not found, found=found), 5))
 
-    line = run_choice.run_beside_message(str(tmp_path / "train.py"))
+    line = run_choice.other_run_message(str(tmp_path / "train.py"))
 
     assert (line is None) if named is None else (line is not None and named in line)
 
@@ -315,11 +315,11 @@ def test_a_loop_that_was_found_names_another_training_in_its_own_folder(
     """`--data a/x` and `--data b/x` share a folder."""
     folder = str(tmp_path / "train.py")
     in_another_process(lambda: save(run_choice.begin(folder, False, found=True), 5))
-    same = run_choice.run_beside_message(folder, include_own=True)
+    same = run_choice.other_run_message(folder, include_own=True)
     for name in ("argv", "orig_argv"):  # a worker of xdist was started by other words
         monkeypatch.setattr(sys, name, [*getattr(sys, name), "--data", "b/x"])
 
-    other = run_choice.run_beside_message(folder, include_own=True)
+    other = run_choice.other_run_message(folder, include_own=True)
 
     assert same is None
     assert other is not None

@@ -63,7 +63,7 @@ def notice(**changes) -> Notification:
 class Way:
     """A channel that gives a fixed answer and records its notices."""
 
-    beside_tray = needed = True
+    also_with_tray = needed = True
 
     def __init__(self, delivered: bool, name: str = "way") -> None:
         self.name = name

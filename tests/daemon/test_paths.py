@@ -74,7 +74,7 @@ LEAVES = ("base.", "core.model.", "daemon.log")
 class Screen:
     """A channel that records what it shows."""
 
-    name, beside_tray, needed = "screen", True, False
+    name, also_with_tray, needed = "screen", True, False
 
     def __init__(self) -> None:
         self.shown = threading.Event()

@@ -212,8 +212,8 @@ def test_settings_are_merged_three_ways(
     assert [value] == [
         list(each) if isinstance(each, tuple) else each for each in found.values.values()
     ]
-    assert (said is None) == (not found.said)
-    assert said is None or said in found.said[0]
+    assert (said is None) == (not found.messages)
+    assert said is None or said in found.messages[0]
 
 
 def test_a_setting_that_one_side_lacks_is_left_as_it_was_loaded():

@@ -208,7 +208,7 @@ def _try_lock(fd: int) -> bool:
 def _is_same_file(path: str, found: os.stat_result) -> bool:
     """Whether `path` is still the file that was opened and locked."""
     try:
-        there = os.lstat(path)
+        current = os.lstat(path)
     except FileNotFoundError:
         return False
-    return (there.st_dev, there.st_ino) == (found.st_dev, found.st_ino)
+    return (current.st_dev, current.st_ino) == (found.st_dev, found.st_ino)

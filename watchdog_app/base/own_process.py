@@ -152,10 +152,10 @@ def _resident_pages(begin: int, size: int) -> Iterator[tuple[int, int]]:
         entries = file.read(size // page * 8)
     start = None
     for index in range(len(entries) // 8 + 1):
-        here = index < len(entries) // 8 and entries[index * 8 + 7] & 0x80
-        if here and start is None:
+        resident = index < len(entries) // 8 and entries[index * 8 + 7] & 0x80
+        if resident and start is None:
             start = index
-        elif not here and start is not None:
+        elif not resident and start is not None:
             yield begin + start * page, (index - start) * page
             start = None
 

@@ -251,9 +251,9 @@ class Background:
             return
         else:
             began = monotonic()
-            there = answer.ready.acquire(timeout=min(self._patience_s, self._remaining_s))
+            acquired = answer.ready.acquire(timeout=min(self._patience_s, self._remaining_s))
             self._remaining_s -= monotonic() - began
-            if not there:
+            if not acquired:
                 return
         answer.ready.release()
 

@@ -186,15 +186,15 @@ def _prune_folder(targets: Sequence[str], args: Args, out: Output) -> int:
         raise WatchdogError(f"{targets[0]} is no folder. Nothing was removed.")
     keep = args.keep or (_KEEP if args.older_than is None else 1)
     search = Search()
-    go: list[Found] = []
-    stay: list[tuple[Found, str]] = []
+    pruned: list[Found] = []
+    remaining: list[tuple[Found, str]] = []
     for folder in inventory.find_rescue_folders(targets[0], search):
         found = inventory.rescues_in(folder)
         inventory.find_partials(folder, search)
         gone, kept = _select_to_prune(found, keep, args.older_than, out)
-        go += gone
-        stay += kept
-    paths = [rescue.path for rescue in go] + search.partial
+        pruned += gone
+        remaining += kept
+    paths = [rescue.path for rescue in pruned] + search.partial
     size = sum(inventory.disk_usage_bytes(path) or 0 for path in paths)
     ask = not (args.dry_run or args.yes)
     if paths and ask and (args.json or not sys.stdin or not sys.stdin.isatty()):
@@ -204,7 +204,7 @@ def _prune_folder(targets: Sequence[str], args: Args, out: Output) -> int:
         )
     if not args.json:
         word = "goes" if ask or args.dry_run else "removed"
-        out.lines(*(f"stays   {plain(rescue.path)}: {plain(why)}" for rescue, why in stay))
+        out.lines(*(f"stays   {plain(rescue.path)}: {plain(why)}" for rescue, why in remaining))
         out.lines(*(f"{word:<7} {plain(path)}" for path in paths))
         out.lines(*(() if paths else ["Nothing to remove."]))
     removed: list[str] = []
@@ -223,7 +223,7 @@ def _prune_folder(targets: Sequence[str], args: Args, out: Output) -> int:
             chosen=paths,
             bytes=size,
             removed=removed,
-            stay=[{"path": rescue.path, "reason": why} for rescue, why in stay],
+            stay=[{"path": rescue.path, "reason": why} for rescue, why in remaining],
             problems=problems,
         )
     elif args.dry_run and paths:
@@ -246,11 +246,13 @@ def _select_to_prune(
     known = {rescue.path: rescue for rescue in found}
     read: set[str] = set()
     while True:
-        go, stay = inventory.to_prune(list(known.values()), keep, older_than_s, time.time())
-        unread = set(known) - read - {rescue.path for rescue in go} if go else set()
+        pruned, remaining = inventory.to_prune(
+            list(known.values()), keep, older_than_s, time.time()
+        )
+        unread = set(known) - read - {rescue.path for rescue in pruned} if pruned else set()
         unread = {path for path in unread if known[path].condition == "complete"}
         if not unread:
-            return go, stay
+            return pruned, remaining
         for path in unread:
             error = _verify_checksums(known[path], out)
             if error is not None:

@@ -67,8 +67,8 @@ class InstanceLock:
     def reacquire(self) -> bool:
         """Take the lock again if its file was removed; False: another daemon holds it now."""
         with suppress(OSError):
-            there, ours = os.stat(self.path), os.fstat(self._handle)
-            if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
+            current, ours = os.stat(self.path), os.fstat(self._handle)
+            if (current.st_dev, current.st_ino) == (ours.st_dev, ours.st_ino):
                 return True
         try:
             private_folder(os.path.dirname(self.path))

@@ -222,8 +222,8 @@ class Observer:
         """
         began, spent_s = time.monotonic(), time.thread_time()
         snapshot = self.machine.sample(began, time.time())
-        held_up_s = (time.monotonic() - began) - (time.thread_time() - spent_s)
-        if held_up_s > _MOST_INTERRUPTION_S:
+        interrupted_s = (time.monotonic() - began) - (time.thread_time() - spent_s)
+        if interrupted_s > _MOST_INTERRUPTION_S:
             return self.machine.sample(time.monotonic(), time.time())
         return snapshot
 

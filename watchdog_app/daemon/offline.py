@@ -152,9 +152,9 @@ def _save(remaining: Iterable[Pause], entries: Iterable[Entry]) -> None:
             journal.add(entries)
 
 
-def _select(standing: Sequence[Pause], task: str | None) -> Sequence[Pause]:
+def _select(pauses: Sequence[Pause], task: str | None) -> Sequence[Pause]:
     if task is None:
-        return standing
+        return pauses
     pid = parse_pid(task)
     folded = os.path.basename(task.strip()).casefold()
     for fits in (
@@ -162,12 +162,12 @@ def _select(standing: Sequence[Pause], task: str | None) -> Sequence[Pause]:
         lambda pause: pid is None and pause.name.casefold() == folded,
         lambda pause: pid is None and bool(folded) and folded in pause.name.casefold(),
     ):
-        found = [pause for pause in standing if fits(pause)]
+        found = [pause for pause in pauses if fits(pause)]
         if len(found) == 1:
             return found
         if found:
             break
-    listed = tuple({"pid": pause.task.pid, "name": pause.name} for pause in standing)
+    listed = tuple({"pid": pause.task.pid, "name": pause.name} for pause in pauses)
     what = "No task" if not found else f"{len(found)} tasks"
     raise TaskNotFound(
         f"{what} that watchdog has paused answers to {task!r}. No daemon runs, so that only "

@@ -286,10 +286,11 @@ def _set_eta(record: records.Resource | records.Task, forecast: decisions.Foreca
 def _task(
     task: machine.Task,
     sample: AssessedSample,
-    is_ours: bool,
+    paused_by_us: bool,
     on_gpus: Sequence[devices.DeviceUse],
     guard: records.Guard | None,
 ) -> records.Task:
+    state = "stopped" if guard and guard.stopped else task_state(task)
     outlook, agent = sample.result.tasks.get(task.key), sample.agents.get(task.key)
     found = records.Task.from_object(
         task.info,
@@ -298,8 +299,8 @@ def _task(
         name=task.name,
         kind=task.kind.value,
         # A recent pause is not in the sample yet; an ended one is not in `paused` any more.
-        state="paused" if is_ours else "stopped" if guard and guard.stopped else task_state(task),
-        paused_by_watchdog=is_ours,
+        state="paused" if paused_by_us else state,
+        paused_by_watchdog=paused_by_us,
         children=len(task.members) - 1,
         ram_bytes=task.rss_bytes,
         swap_bytes=task.swap_bytes,

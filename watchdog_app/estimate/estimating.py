@@ -75,7 +75,7 @@ def estimate(  # noqa: PLR0917
     )  # fmt: skip
     traced = subject.trace(batch)
     framework = subject.framework_bytes()
-    ready = _held_ready(dataset, traced.data_bytes, subject.notes)
+    ready = _prefetched(dataset, traced.data_bytes, subject.notes)
     base = framework + ready.bytes
     limit = _find_limit(limit_bytes, gpu, own_bytes)
     roomy = None
@@ -208,7 +208,7 @@ def _framework_of(model: Any) -> str:
     )
 
 
-def _held_ready(dataset: Any, data_bytes: int, notes: list[str]) -> Ready:
+def _prefetched(dataset: Any, data_bytes: int, notes: list[str]) -> Ready:
     """Return the memory of a pipeline beyond the batch in use."""
     if dataset is None:
         return Ready()

@@ -160,11 +160,11 @@ def _make_spec(shape: tuple[int, ...], dtype: str = "") -> InputSpec:
     return InputSpec(shape, dtype)
 
 
-def _flatten(held: Any) -> list[Any]:
-    if hasattr(held, "shape") and hasattr(held, "dtype"):
-        return [held]
-    if isinstance(held, dict):
-        return [one for each in held.values() for one in _flatten(each)]
-    if isinstance(held, list | tuple):
-        return [one for each in held for one in _flatten(each)]
+def _flatten(value: Any) -> list[Any]:
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return [value]
+    if isinstance(value, dict):
+        return [one for each in value.values() for one in _flatten(each)]
+    if isinstance(value, list | tuple):
+        return [one for each in value for one in _flatten(each)]
     return []

@@ -185,11 +185,11 @@ class PlacedFiles:
     def _refuse_foreign(self, path: str, content: bytes, even_changed: bool) -> None:
         if not os.path.lexists(path):
             return
-        there = read_regular_file(path)
-        if there == content:
+        current = read_regular_file(path)
+        if current == content:
             return
-        known = self._files.get(path) if there is not None and not os.path.islink(path) else None
-        if known is None or (known != _digest(there or b"") and not even_changed):
+        known = self._files.get(path) if current is not None and not os.path.islink(path) else None
+        if known is None or (known != _digest(current or b"") and not even_changed):
             shown = shlex.quote(path)
             raise WatchdogError(
                 f"{path} exists and is not ours, or was changed since. Nothing was written. "

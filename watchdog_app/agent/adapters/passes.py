@@ -135,8 +135,8 @@ class Pass:
 class Passes:
     """The position of each pass of the epoch, and the positions that a rescue recorded."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._report = say
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
         self._sources: dict[int, Source] = {}  # by id of the data set
         self._epoch: list[Pass] = []  # passes of the current epoch, in the order of their start
         self._latest: dict[int, Pass] = {}  # the last pass at each place, of any epoch

@@ -23,7 +23,7 @@ class Report:
         self,
         rescue: LoadedRescue,
         place: str,
-        said: Iterable[str],
+        messages: Iterable[str],
         changed: Iterable[str],
         start_over: str = START_OVER,
     ) -> None:
@@ -33,7 +33,7 @@ class Report:
         Args:
             rescue: the rescue.
             place: its position, as a text.
-            said: messages about changed settings and edits of the program, a line each.
+            messages: changed settings and edits of the program, a line each.
             changed: changes of the environment that may change the last digits, as texts.
             start_over: advice how to start over instead.
         """
@@ -42,7 +42,7 @@ class Report:
             f"resuming from {rescue.path}: step {rescue.step}, {place}, saved {age} ago. "
             f"{start_over}"
         )
-        for line in said:
+        for line in messages:
             print_message(line)
         lost = list(rescue.meta.get("not_restored") or ())
         self._reported.update(lost)

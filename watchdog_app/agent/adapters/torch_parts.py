@@ -66,7 +66,7 @@ class Part:
         """Capture the gradients of the parameters with these ids; None if there are none."""
         return None
 
-    def restore_gradients(self, held: Any, read: Read) -> None:
+    def restore_gradients(self, saved: Any, read: Read) -> None:
         """Restore the gradients that `gradients` returned."""
 
     def tensors(self) -> Iterator[torch.Tensor]:
@@ -120,12 +120,12 @@ class TensorPart(Part):
             return None
         return tensors.add_gradient(f"{self.name}:{GRADIENT}", self.thing.grad)
 
-    def restore_gradients(self, held: Any, read: Read) -> None:
+    def restore_gradients(self, saved: Any, read: Read) -> None:
         """See `Part.restore_gradients`."""
         if self.thing.is_leaf:
             device = self.thing.device
             self.thing.grad = (
-                None if held is None else torch_tensors.join_gradient(held, read, device)
+                None if saved is None else torch_tensors.join_gradient(saved, read, device)
             )
 
     def tensors(self) -> Iterator[torch.Tensor]:
@@ -171,18 +171,18 @@ class ModulePart(Part):
     def capture(self, tensors: Tensors) -> Any:
         """See `Part.capture`."""
         state = self.thing.state_dict()
-        held = {
+        states = {
             key: torch_tensors.encode(value, f"{self.name}/{key}", tensors)
             for key, value in state.items()
         }
-        beside = {
+        unsaved_buffers = {
             key: torch_tensors.encode(value.detach(), f"{self.name}/{key}", tensors)
             for key, value in self.thing.named_buffers()
             if key not in state
         }
         return {
-            "state": held,
-            "beside": beside,  # buffers that are not in state_dict
+            "state": states,
+            "beside": unsaved_buffers,  # buffers that are not in state_dict
             "asleep": [key for key, value in self.thing.named_modules() if not value.training],
             "frozen": [
                 key for key, value in self.thing.named_parameters() if not value.requires_grad
@@ -238,10 +238,10 @@ class ModulePart(Part):
             if parameter.grad is not None and id(parameter) in of
         }
 
-    def restore_gradients(self, held: Any, read: Read) -> None:
+    def restore_gradients(self, saved: Any, read: Read) -> None:
         """See `Part.restore_gradients`."""
         for key, parameter in self.thing.named_parameters():
-            name = held.get(key)
+            name = saved.get(key)
             device = parameter.device
             parameter.grad = (
                 None if name is None else torch_tensors.join_gradient(name, read, device)
@@ -251,7 +251,7 @@ class ModulePart(Part):
         """See `Part.tensors`."""
         yield from self.thing.parameters()
 
-    def _restore_tensors(self, held: Mapping[str, Any], read: Read) -> None:
+    def _restore_tensors(self, saved: Mapping[str, Any], read: Read) -> None:
         state = self.thing.state_dict()
         own = {
             torch_tensors.memory_key(tensor.detach())
@@ -262,20 +262,24 @@ class ModulePart(Part):
             for key, value in state.items()
             if isinstance(value, torch.Tensor) and torch_tensors.memory_key(value.detach()) in own
         }
-        others = {key: value for key, value in held.items() if key not in in_place}
+        others = {key: value for key, value in saved.items() if key not in in_place}
         for key, target in in_place.items():
             # Copy from the CPU in place, so that the device needs no second tensor.
-            torch_tensors.copy_into(target, read(torch_tensors.tensor_name(held[key])))
+            torch_tensors.copy_into(target, read(torch_tensors.tensor_name(saved[key])))
         if others:  # a module's extra state, or entries that its own hook adds
             self.thing.load_state_dict(torch_tensors.decode(others, read), strict=False)
 
-    def _restore_buffers(self, held: Mapping[str, Any], read: Read) -> None:
+    def _restore_buffers(self, saved: Mapping[str, Any], read: Read) -> None:
         now = dict(self.thing.named_buffers())
-        for key, state in held.items():
+        for key, state in saved.items():
             value = torch_tensors.decode(state, read)
-            there = now.get(key)
-            if there is not None and there.shape == value.shape and there.dtype == value.dtype:
-                torch_tensors.copy_into(there, value)
+            current = now.get(key)
+            if (
+                current is not None
+                and current.shape == value.shape
+                and current.dtype == value.dtype
+            ):
+                torch_tensors.copy_into(current, value)
                 continue
             path, _, last = key.rpartition(".")
             self.thing.get_submodule(path).register_buffer(last, value, persistent=False)
@@ -302,13 +306,13 @@ class OptimizerPart(StatefulPart):
                 continue
             now = self.thing.state[trained[index]]
             for key, saved in slots.items():
-                there = now.get(key)
-                if not isinstance(saved, torch.Tensor) or not isinstance(there, torch.Tensor):
+                current = now.get(key)
+                if not isinstance(saved, torch.Tensor) or not isinstance(current, torch.Tensor):
                     continue
                 # load_state_dict casts slots to the type of the weight. Slots of higher precision
                 # would lose their last bits, so set them again.
-                if there.dtype != saved.dtype:
-                    now[key] = saved.to(there.device)
+                if current.dtype != saved.dtype:
+                    now[key] = saved.to(current.device)
 
     def signature(self) -> Any:
         """See `Part.signature`."""
@@ -331,9 +335,11 @@ class OptimizerPart(StatefulPart):
                 ]
             for at, (shape, shape_then) in enumerate(zip(group, then, strict=True)):
                 if shape != shape_then:
-                    here, there = tuple(shape), tuple(shape_then)
+                    shape_now, saved_shape = tuple(shape), tuple(shape_then)
                     which = f"tensor {at} in {where}"
-                    return [f"{which} has shape {here} in the program, {there} in the rescue"]
+                    return [
+                        f"{which} has shape {shape_now} in the program, {saved_shape} in the rescue"
+                    ]
         outline = torch_tensors.decode(state, lambda name: torch.empty(row(name)[2], device="meta"))
         reason = optimizer_state.unusable_reason(self.thing, outline)
         return [f"{self.name} cannot use its state in the rescue: {reason}"] if reason else []

@@ -169,7 +169,7 @@ class TorchState(NamedState):
         if not moved:
             values |= merge_settings(base, beginnings, mine).values
         torch_facts.apply_settings(self._objects, values)
-        return (*merged.said, *kept)
+        return (*merged.messages, *kept)
 
     def close(self) -> None:
         """Remove our hooks from the optimizers."""

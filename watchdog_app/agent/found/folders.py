@@ -101,7 +101,7 @@ def report_other_rescues(directory: str, *, include_own: bool = False) -> None:
     """
     if not is_resume_enabled():
         return
-    line = run_choice.run_beside_message(directory, include_own=include_own)
+    line = run_choice.other_run_message(directory, include_own=include_own)
     if line is not None:
         print_message(line)
 

@@ -73,14 +73,14 @@ class FoundTensorFlow(FoundTraining):
         ]
 
     def _has_unnamed(self) -> bool:
-        held = {each.name: thing for each in self._names if (thing := each.get()) is not None}
-        return not _trained_variables(self.optimizers()) <= _variables_in(held)
+        objects = {each.name: thing for each in self._names if (thing := each.get()) is not None}
+        return not _trained_variables(self.optimizers()) <= _variables_in(objects)
 
     def _has_own_rescue(self) -> bool:
         return bool(registered_links(self.framework))
 
-    def _make_state(self, held: Mapping[str, Any]) -> LoopState:
-        return LoopState(held, self._position, self._passes, begins=False)
+    def _make_state(self, objects: Mapping[str, Any]) -> LoopState:
+        return LoopState(objects, self._position, self._passes, begins=False)
 
     def _not_restored(self) -> list[str]:
         if self._random_operations is None:
@@ -127,9 +127,9 @@ def find_objects(optimizers: Iterable[Any], frame: FrameType | None) -> list[Fou
     seen: set[int] = set()
     needed = []
     for one in (*layers, *others):
-        held = _variables_of(one)
-        if isinstance(one.thing, _GENERATORS) or not held <= seen:
-            seen |= held
+        ids = _variables_of(one)
+        if isinstance(one.thing, _GENERATORS) or not ids <= seen:
+            seen |= ids
             needed.append(one)
     return needed
 

@@ -96,9 +96,9 @@ class FoundTorch(FoundTraining):
         watch.register(self)  # before the hooks for the end, which the same error also calls
         super()._after_open()
 
-    def _close(self, *, well: bool) -> None:
+    def _close(self, *, succeeded: bool) -> None:
         watch.unregister(self)
-        super()._close(well=well)
+        super()._close(succeeded=succeeded)
 
     def _find_objects(self, frame: FrameType | None) -> list[Named]:
         optimizers = self.optimizers()
@@ -121,8 +121,8 @@ class FoundTorch(FoundTraining):
     def _has_changed(self) -> bool:
         return self._has_unnamed() or not self._is_unchanged()
 
-    def _make_state(self, held: Mapping[str, Any]) -> TorchState:
-        state = TorchState(held, self._position, self._passes, set)
+    def _make_state(self, objects: Mapping[str, Any]) -> TorchState:
+        state = TorchState(objects, self._position, self._passes, set)
         self._captured = _CapturedParts(self._names, self._passes.datasets, state)
         return state
 
@@ -203,14 +203,14 @@ class FoundTorch(FoundTraining):
 class _CapturedParts:
     """The parts of a capture, for later refreshes; keeps no object of the program alive."""
 
-    def __init__(self, held: list[Named], loaders: Sequence[Any], state: TorchState) -> None:
+    def __init__(self, objects: list[Named], loaders: Sequence[Any], state: TorchState) -> None:
         """
         Args:
-            held: all objects of the training.
+            objects: all objects of the training.
             loaders: the loaders of its data.
             state: the captured state.
         """
-        self.names = held
+        self.names = objects
         self.never_restored: Sequence[str] = state.never_restored
         self._loaders = [weak_reference(each) for each in loaders]
         self._parts: list[tuple[str, type[Part], Callable[[], Any]]] = [
@@ -218,7 +218,7 @@ class _CapturedParts:
         ]
         # Modules that are not in a rescue, because the training has not written to them.
         self._left_out = [
-            each for each in held if each.stamp is not None and each.name not in state.parts
+            each for each in objects if each.stamp is not None and each.name not in state.parts
         ]
 
     def parts(self) -> dict[str, Part] | None:

@@ -139,7 +139,7 @@ class FoundTraining(ABC):
         """Whether the program has its own Rescue for this training."""
 
     @abstractmethod
-    def _make_state(self, held: Mapping[str, Any]) -> _State:
+    def _make_state(self, objects: Mapping[str, Any]) -> _State:
         """Make the state of the named objects."""
 
     @abstractmethod
@@ -182,7 +182,7 @@ class FoundTraining(ABC):
             self._add_optimizer(optimizer, frame)
         elif self._late_optimizer is not None:
             if key == self._late_optimizer and not self._reaches_others(optimizer, frame):
-                self.end(well=self.ended_well())
+                self.end(succeeded=self.has_succeeded())
                 self.may_begin_again = True
                 return
             self._late_optimizer = None
@@ -240,11 +240,11 @@ class FoundTraining(ABC):
         """Whether a step in `frame` belongs to this training's loop."""
         return source_loops.in_same_loop(self._places, source_loops.program_places(frame))
 
-    def ended_well(self) -> bool:
+    def has_succeeded(self) -> bool:
         """Whether the loop ended without an exception, as far as Python recorded one."""
         return not self._loops or not _interrupted(self._loops[0].code)
 
-    def end(self, *, well: bool) -> None:
+    def end(self, *, succeeded: bool) -> None:
         """
         End the training.
 
@@ -252,9 +252,9 @@ class FoundTraining(ABC):
         rescues also stay for a resume if the program left the loop in the middle of its data.
 
         Args:
-            well: whether the training is complete, so that no run needs to resume it.
+            succeeded: whether the training is complete, so that no run needs to resume it.
         """
-        self._close(well=well and (self._of_library or not self._passes.is_unfinished))
+        self._close(succeeded=succeeded and (self._of_library or not self._passes.is_unfinished))
 
     def _reaches_others(self, optimizer: Any, frame: FrameType) -> bool:
         """Whether the program has names for other optimizers, so that they may step again."""
@@ -278,16 +278,16 @@ class FoundTraining(ABC):
         if self.session is not None:
             self._names = self._find_objects(frame)
 
-    def _close(self, *, well: bool) -> None:
+    def _close(self, *, succeeded: bool) -> None:
         self.over = True
         self._stop_listening()
         session, self.session = self.session, None
         if session is None or self._pid != os.getpid():
             return
-        if well and self._beginning is not None:
+        if succeeded and self._beginning is not None:
             with self._guard:
                 run_choice.finish(self._beginning)
-        session.end(well=well)
+        session.end(succeeded=succeeded)
         folders.remove_empty(session.store.directory, self.directory, self._made_above)
 
     def _begin(self, frame: FrameType) -> None:
@@ -374,7 +374,7 @@ class FoundTraining(ABC):
             return
         if session.due:
             if self._has_own_rescue():  # the program made one after the agent found the training
-                self._close(well=True)
+                self._close(succeeded=True)
                 return
             if session.link.pending_request is not None or self._has_changed():
                 self._refresh_names(sys._getframe(1))
@@ -396,17 +396,17 @@ class FoundTraining(ABC):
         ]
 
     def _capture(self) -> Capture:
-        held = self._live_objects()
-        if not held:
+        objects = self._live_objects()
+        if not objects:
             raise RescueError("The program has deleted what it trained. Nothing was saved.")
-        state = self._make_state(held)
+        state = self._make_state(objects)
         capture = state.capture()
         code = self._loops[0].code if self._loops else None
         more = self._extra_meta()
         found = resume_lines.LoopRecord(
             more.pop("framework", self.framework),
             self.directory,
-            {each.name: each.expression for each in self._names if each.name in held},
+            {each.name: each.expression for each in self._names if each.name in objects},
             self._data,
             "" if code is None else f"{os.path.basename(code.co_filename)}, {code.co_name}",
         )
@@ -464,7 +464,7 @@ def _register_end(training: FoundTraining) -> None:
             return  # the training continues in its own thread
         events.unregister("post_run_cell", cell_ends)
         if found is not None:
-            found.end(well=bool(getattr(result, "success", True)))
+            found.end(succeeded=bool(getattr(result, "success", True)))
             found.may_begin_again = True
 
     events.register("post_run_cell", cell_ends)
@@ -473,7 +473,7 @@ def _register_end(training: FoundTraining) -> None:
 def _end_with_program(reference: weakref.ref[FoundTraining]) -> None:
     training = reference()
     if training is not None:
-        training.end(well=getattr(sys, "last_type", None) is None)
+        training.end(succeeded=getattr(sys, "last_type", None) is None)
 
 
 def _interrupted(code: CodeType) -> bool:

@@ -49,7 +49,7 @@ class Trainings(Generic[T]):
     def end(self) -> None:
         """Stop watching all trainings."""
         for training in list(self._by_thread.values()):
-            training.end(well=False)
+            training.end(succeeded=False)
         self._reset()
 
     def active(self) -> list[T]:
@@ -129,7 +129,7 @@ class Trainings(Generic[T]):
                     self._by_optimizer[key] = training
                     training.step(optimizer, frame)
                 return
-            training.end(well=training.ended_well())
+            training.end(succeeded=training.has_succeeded())
         if folders.has_begun_too_many(self._count, "trainings", self.guard):
             return
         self._count += 1
@@ -153,7 +153,7 @@ class Trainings(Generic[T]):
 
     def _end(self, training: T) -> None:
         with self.guard:
-            training.end(well=training.ended_well())
+            training.end(succeeded=training.has_succeeded())
 
     def _reset(self) -> None:
         self._by_optimizer.clear()

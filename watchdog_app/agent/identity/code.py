@@ -105,7 +105,7 @@ def source_tree(code: CodeType) -> ast.AST | None:
 
 def without_logging(node: ast.AST) -> ast.AST:
     """A copy of a text without docstrings, logging lines, and the values that only these use."""
-    found: ast.AST = _LoggingRemover(whatever_is_said=True).visit(copy.deepcopy(node))
+    found: ast.AST = _LoggingRemover(drop_any_call=True).visit(copy.deepcopy(node))
     while _without_unused(found):
         pass
     return found
@@ -533,9 +533,9 @@ class _Normalizer(ast.NodeTransformer):
 class _LoggingRemover(ast.NodeTransformer):
     """Removes docstrings, logging lines, assertions, annotations and imports."""
 
-    def __init__(self, *, whatever_is_said: bool = False) -> None:
+    def __init__(self, *, drop_any_call: bool = False) -> None:
         # if not, calls inside the line may change something and stay
-        self._drop_any_call = whatever_is_said
+        self._drop_any_call = drop_any_call
         self.imported: dict[str, str] = {}  # name in the function -> imported name
 
     def visit_Import(self, node: ast.Import) -> None:
@@ -554,8 +554,8 @@ class _LoggingRemover(ast.NodeTransformer):
         value = node.value.value if isinstance(node.value, ast.Await) else node.value
         if isinstance(value, ast.Constant):
             return None
-        says = isinstance(value, ast.Call) and _last_name(value) in _LOGGING_CALLS
-        if says and (self._drop_any_call or _only_reads(value)):
+        logs = isinstance(value, ast.Call) and _last_name(value) in _LOGGING_CALLS
+        if logs and (self._drop_any_call or _only_reads(value)):
             return None
         return self.generic_visit(node)
 

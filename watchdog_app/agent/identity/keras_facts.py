@@ -152,11 +152,11 @@ def settings_of(optimizers: Mapping[str, Any]) -> dict[str, Any]:
     for name, optimizer in optimizers.items():
         with no_tensorflow_import():
             config = _or_none(optimizer.get_config) or {}
-        whose = _optimizer_prefix(name, optimizers)
+        prefix = _optimizer_prefix(name, optimizers)
         for key, value in config.items():
             stable = _stable_value(value)
             if stable is not _UNSTABLE and (key == LEARNING_RATE or not _LEFT_OUT.fullmatch(key)):
-                found[f"{whose}{key}"] = stable
+                found[f"{prefix}{key}"] = stable
     return found
 
 
@@ -186,18 +186,18 @@ def merge(
     base = (meta.get("identity") or {}).get("settings", {})
     merged = merge_settings(base, {**(meta.get("settings") or {}), **rates}, mine)
     for name, optimizer in optimizers.items():
-        whose = _optimizer_prefix(name, optimizers)
+        prefix = _optimizer_prefix(name, optimizers)
         for key in _or_none(optimizer.get_config) or {}:
-            value = merged.values.get(f"{whose}{key}")
-            if isinstance(value, int | float) and value != loaded.get(f"{whose}{key}"):
+            value = merged.values.get(f"{prefix}{key}")
+            if isinstance(value, int | float) and value != loaded.get(f"{prefix}{key}"):
                 setattr(optimizer, key, value)
-    said = [
+    messages = [
         f"{key.replace('_', ' ')}: {_format_rate(now)} of the program is used from here on (was "
         f"{_format_rate(base[key])})."
         for key, now in mine.items()
         if key.endswith(LEARNING_RATE) and type(now) is not type(base.get(key, now))
     ]
-    return (*merged.said, *said)
+    return (*merged.messages, *messages)
 
 
 def _format_rate(value: Any) -> str:

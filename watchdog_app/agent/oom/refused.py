@@ -75,12 +75,12 @@ def _excepthook(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
     (_main_hook or sys.__excepthook__)(kind, error, trace)
-    _print_explanation(error, lives=hasattr(sys, "ps1"))
+    _print_explanation(error, continues=hasattr(sys, "ps1"))
 
 
 def _thread_excepthook(args: Any) -> None:
     _thread_hook(args)
-    _print_explanation(args.exc_value, lives=True)
+    _print_explanation(args.exc_value, continues=True)
 
 
 def _init_events_and_register(shell: Any) -> None:
@@ -90,10 +90,10 @@ def _init_events_and_register(shell: Any) -> None:
 
 def _cell_ended(result: Any = None) -> None:
     # IPython has shown the error before this event.
-    _print_explanation(getattr(result, "error_in_exec", None), lives=True)
+    _print_explanation(getattr(result, "error_in_exec", None), continues=True)
 
 
-def _print_explanation(error: BaseException | None, *, lives: bool) -> None:
+def _print_explanation(error: BaseException | None, *, continues: bool) -> None:
     """
     Print the explanation of an error, if it has one.
 
@@ -102,7 +102,7 @@ def _print_explanation(error: BaseException | None, *, lives: bool) -> None:
     try:
         if not isinstance(error, Exception):
             return
-        line = explanation(error, lives=lives)
+        line = explanation(error, continues=continues)
         if line is not None:
             from watchdog_app.agent.contain import print_message
 
@@ -111,13 +111,13 @@ def _print_explanation(error: BaseException | None, *, lives: bool) -> None:
         pass
 
 
-def explanation(error: Exception, *, lives: bool) -> str | None:
+def explanation(error: Exception, *, continues: bool) -> str | None:
     """
     The explanation of an error that leaves the program; None: the guard did not refuse.
 
     Args:
         error: an error of any kind.
-        lives: whether the process continues, as in a notebook or another thread.
+        continues: whether the process continues, as in a notebook or another thread.
     """
     from watchdog_app.agent.oom import watch
 
@@ -144,11 +144,11 @@ def explanation(error: Exception, *, lives: bool) -> str | None:
     used = max(guard.used_bytes, held_bytes())
     return (
         f"its guard refused {what}: the limit is {format_bytes(guard.limit_bytes)}, and "
-        f"{format_bytes(used)} are held. {_remedy(guard, used, wanted, lives=lives)}"
+        f"{format_bytes(used)} are held. {_remedy(guard, used, wanted, continues=continues)}"
     )
 
 
-def _remedy(guard: GuardRecord, used: int, wanted: int | None, *, lives: bool) -> str:
+def _remedy(guard: GuardRecord, used: int, wanted: int | None, *, continues: bool) -> str:
     from watchdog_app.base.text.quantities import format_bytes, size_above
     from watchdog_app.guard import limits
 
@@ -160,7 +160,7 @@ def _remedy(guard: GuardRecord, used: int, wanted: int | None, *, lives: bool) -
             f"Only {format_bytes(free.free_bytes)} are free here, so a higher limit does not help: "
             "ask for less (a smaller batch, chunks, a smaller type), or end something else first."
         )
-    if not lives:
+    if not continues:
         return _run_again_text(needed, wanted)
     return (
         f"{_unknown_size_text(wanted)}Give it more from a terminal, and run that again: "

@@ -60,13 +60,13 @@ def record_failed_cells() -> None:
 def record() -> dict[str, Any] | None:
     """The session of this notebook as JSON values; None outside IPython. Never raises."""
     try:
-        here = ipython_shell()
-        if here is None:
+        shell = ipython_shell()
+        if shell is None:
             return None
-        history = here.history_manager
+        history = shell.history_manager
         enabled = bool(getattr(history, "enabled", False))
-        running = running_cell_number(here)
-        text = here.user_ns.get(f"_i{running}")
+        running = running_cell_number(shell)
+        text = shell.user_ns.get(f"_i{running}")
         return {
             "session": int(history.session_number),
             "history": os.path.abspath(str(history.hist_file)) if enabled else "",
@@ -74,7 +74,7 @@ def record() -> dict[str, Any] | None:
             "running": running,
             "failed": sorted(_failed),
             "check": text_checksum(text) if isinstance(text, str) else None,
-            "checks": [_short_checksum(here.user_ns.get(f"_i{n}")) for n in range(1, running + 1)],
+            "checks": [_short_checksum(shell.user_ns.get(f"_i{n}")) for n in range(1, running + 1)],
         }
     except Exception:  # a custom shell may lack any of these attributes
         return None

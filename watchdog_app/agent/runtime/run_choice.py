@@ -207,7 +207,7 @@ def waiting_run(directory: str) -> SavedRun | None:
         for left in reversed(_by_preference(runs.saved_runs(root), program)):
             if (
                 left.finished
-                or left.is_held_here
+                or left.is_held_by_this_process
                 or other_training_reason(left, program, None) is not None
             ):
                 continue
@@ -218,7 +218,7 @@ def waiting_run(directory: str) -> SavedRun | None:
     return None
 
 
-def run_beside_message(directory: str, *, include_own: bool = False) -> str | None:
+def other_run_message(directory: str, *, include_own: bool = False) -> str | None:
     """
     One line about a run in a folder next to this one, of this or another program.
 
@@ -238,7 +238,7 @@ def run_beside_message(directory: str, *, include_own: bool = False) -> str | No
             for folder in folders
             if (include_own or folder != own) and stat.S_ISDIR(os.lstat(folder).st_mode)
             for left in runs.saved_runs(folder)
-            if not left.finished and left.newest_ns > since_ns and not left.is_held_here
+            if not left.finished and left.newest_ns > since_ns and not left.is_held_by_this_process
         ]
         lefts.sort(key=lambda left: left.newest_ns)
         for left in lefts[: -_MOST_BESIDE - 1 : -1]:
@@ -448,7 +448,7 @@ def _classify_runs(
             elif resume == "newest":
                 seen.others.append((left, another))
             continue
-        if left.is_held_here:
+        if left.is_held_by_this_process:
             if another is None:
                 seen.own_run, seen.own_run_matches = left, True
             elif resume in _CHOICES and other_training_reason(left, program, None) is None:
@@ -672,7 +672,7 @@ def is_of_this_process(path: str) -> bool:
         if path in _resumed or name is None:
             return path in _resumed
     folder = os.path.dirname(path)
-    held = name.run is not None and run_lock.is_held_here(folder, name.run)
+    held = name.run is not None and run_lock.is_held_by_this_process(folder, name.run)
     return held or name.owner_text == str(this_process())
 
 

@@ -272,15 +272,15 @@ class Session:
         self.reset_step_timer()  # the wait is not part of a step
         return self.boundary(step, **position) if refused else None
 
-    def end(self, *, well: bool = True) -> None:
+    def end(self, *, succeeded: bool = True) -> None:
         """
         Report the end of the training, and release memory and threads.
 
         Args:
-            well: whether the training ended without an exception.
+            succeeded: whether the training ended without an exception.
         """
         with self.guard:
-            failed = not well and crash_report.failed()
+            failed = not succeeded and crash_report.failed()
             if not failed:  # on failure the program ends by an exception, still inside the training
                 self.link.report(training=False)
             publisher, self.publisher = self.publisher, None
@@ -288,7 +288,7 @@ class Session:
             for each in (publisher, marker):
                 if each is not None:
                     each.end()
-            self.link.close(finished=well, failed=failed)
+            self.link.close(finished=succeeded, failed=failed)
             self.store.close()
             if self.store.run is not None:
                 self.store.run.release_if_unused()

@@ -57,12 +57,12 @@ def decode(value: Any, read: Callable[[str], np.ndarray[Any, Any]]) -> Any:
         read: returns the array for a name.
     """
 
-    def unleaf(tag: str, held: Any) -> Any:
+    def unleaf(tag: str, content: Any) -> Any:
         if tag == values.TENSOR:
             import tensorflow as tf  # loaded already: the value had a TensorFlow tensor
 
-            return tf.constant(read(held))
-        return np.array(read(held))
+            return tf.constant(read(content))
+        return np.array(read(content))
 
     return values.decode(value, unleaf)
 

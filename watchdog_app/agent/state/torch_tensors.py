@@ -141,11 +141,11 @@ class Tensors:
         self._names: set[str] = set()
         self._known: dict[tuple[Any, ...], str] = {}
         # keeps the tensors alive, so that no other tensor gets their address
-        self._held: list[Any] = []
+        self._tensors: list[Any] = []
 
     def any_trained(self) -> bool:
         """Whether one of the tensors is a weight, or was computed from one."""
-        return any(tensor.requires_grad for tensor in self._held)
+        return any(tensor.requires_grad for tensor in self._tensors)
 
     def add(self, name: str, tensor: torch.Tensor) -> str:
         """
@@ -164,7 +164,7 @@ class Tensors:
             name += "+"
         self._names.add(name)
         self._known[where] = name
-        self._held.append(tensor)
+        self._tensors.append(tensor)
         self.entries.append(entry(name, tensor))
         self.rows.append(row(name, tensor))
         return name
@@ -220,14 +220,14 @@ def decode(value: Any, read: Callable[[str], torch.Tensor]) -> Any:
         read: returns a new tensor for a name.
     """
 
-    def unleaf(tag: str, held: Any) -> Any:
+    def unleaf(tag: str, content: Any) -> Any:
         if tag == values.TENSOR:
-            return _to_device(read(held[0]), held[1])
+            return _to_device(read(content[0]), content[1])
         if tag == values.ARRAY:
-            return read(held[0]).numpy().view(np.dtype(held[1])).reshape(held[2])
+            return read(content[0]).numpy().view(np.dtype(content[1])).reshape(content[2])
         if tag == values.SIZE:
-            return torch.Size(held)
-        return torch.device(held[1]) if held[0] == "device" else getattr(torch, held[1])
+            return torch.Size(content)
+        return torch.device(content[1]) if content[0] == "device" else getattr(torch, content[1])
 
     return values.decode(value, unleaf)
 
@@ -270,8 +270,8 @@ def _encode_array(value: Any, name: str, tensors: Tensors) -> dict[str, Any]:
     native = value.dtype.newbyteorder("=")
     flat = np.ascontiguousarray(value, native).reshape(-1).view(np.uint8)
     flat = flat if flat.flags.writeable else flat.copy()
-    held = tensors.add(name, torch.from_numpy(flat))
-    return {values.ARRAY: [held, native.str, list(value.shape)]}
+    stored_name = tensors.add(name, torch.from_numpy(flat))
+    return {values.ARRAY: [stored_name, native.str, list(value.shape)]}
 
 
 def _to_device(tensor: torch.Tensor, device: str) -> torch.Tensor:

@@ -98,27 +98,27 @@ def decode(value: Any, unleaf: Unleaf) -> Any:
     if not isinstance(value, dict):
         return value
     if len(value) == 1:
-        ((tag, held),) = value.items()
+        ((tag, content),) = value.items()
         if tag in LEAVES:
-            return unleaf(tag, held)
+            return unleaf(tag, content)
         if tag in _TAGS:
-            return _decode_tagged(tag, held, unleaf)
+            return _decode_tagged(tag, content, unleaf)
     return {key: decode(item, unleaf) for key, item in value.items()}
 
 
-def _decode_tagged(tag: str, held: Any, unleaf: Unleaf) -> Any:
+def _decode_tagged(tag: str, content: Any, unleaf: Unleaf) -> Any:
     if tag == _SCALAR:
-        return np.frombuffer(base64.b64decode(held[1]), np.dtype(held[0]))[0]
+        return np.frombuffer(base64.b64decode(content[1]), np.dtype(content[0]))[0]
     if tag == _FLOAT:
-        return _SPECIAL_FLOATS[held]
+        return _SPECIAL_FLOATS[content]
     if tag == _BYTES:
-        return base64.b64decode(held)
+        return base64.b64decode(content)
     if tag == _DEQUE:
-        return deque(decode(held[1], unleaf), held[0])
+        return deque(decode(content[1], unleaf), content[0])
     if tag == _SET:
-        items = decode(held[1], unleaf)
-        return frozenset(items) if held[0] else set(items)
-    items = decode(held, unleaf)
+        items = decode(content[1], unleaf)
+        return frozenset(items) if content[0] else set(items)
+    items = decode(content, unleaf)
     if tag == _COMPLEX:
         return complex(*items)
     if tag == _TUPLE:

@@ -73,17 +73,17 @@ def parts_of_torch(modules: Any, optimizers: Any = ()) -> Parts:
     every = list(modules) if isinstance(modules, list | tuple | set) else [modules]
     chosen = list(optimizers) if isinstance(optimizers, list | tuple | set) else [optimizers]
     chosen = [each for each in chosen if each is not None]
-    held: list[Any] = []
+    weights: list[Any] = []
     trained: list[Any] = []
     for module in every:
         parameters = list(module.parameters())
-        held += [*parameters, *module.buffers()]
+        weights += [*parameters, *module.buffers()]
         trained += [each for each in parameters if each.requires_grad]
-    held, trained = _distinct(held), _distinct(trained)
+    weights, trained = _distinct(weights), _distinct(trained)
     states = [torch_optimizer_bytes(each) for each in chosen]
     known = [each for each in states if each is not None]
     return Parts(
-        weights_bytes=sum(map(tensor_bytes, held)),
+        weights_bytes=sum(map(tensor_bytes, weights)),
         gradients_bytes=sum(map(tensor_bytes, trained)),
         optimizer_bytes=sum(known) if known and len(known) == len(states) else None,
         optimizer=" + ".join(filter(None, map(slots.optimizer_kind, chosen))) or None,
@@ -103,10 +103,10 @@ def keras_optimizer_bytes(optimizer: Any, trained: Iterable[Any]) -> int | None:
     if getattr(optimizer, "built", False) or getattr(optimizer, "_built", False):
         return total
     for each in trained:
-        held = slots.keras_slot_bytes(optimizer, shape_of(each), type_bytes(each))
-        if held is None:
+        slot_bytes = slots.keras_slot_bytes(optimizer, shape_of(each), type_bytes(each))
+        if slot_bytes is None:
             return None
-        total += held
+        total += slot_bytes
     return total
 
 
@@ -125,10 +125,12 @@ def torch_optimizer_bytes(optimizer: Any) -> int | None:
             if own:
                 total += sum(map(tensor_bytes, _distinct(list(_tensors(own)))))
             elif each.requires_grad:
-                held = slots.torch_slot_bytes(optimizer, group, shape_of(each), type_bytes(each))
-                if held is None:
+                slot_bytes = slots.torch_slot_bytes(
+                    optimizer, group, shape_of(each), type_bytes(each)
+                )
+                if slot_bytes is None:
                     return None
-                total += held
+                total += slot_bytes
     return total
 
 
@@ -154,17 +156,17 @@ def type_bytes(tensor: Any) -> int:
     return TYPE_BYTES.get(name.rpartition(".")[2], 4)
 
 
-def _tensors(held: Any, depth: int = 0) -> Iterator[Any]:
+def _tensors(state: Any, depth: int = 0) -> Iterator[Any]:
     """The tensors in an optimizer's state, in nested containers."""
     if depth > _MOST_DEPTH:
         return
-    if hasattr(held, "dtype") and hasattr(held, "shape"):
-        yield held
-    elif isinstance(held, dict):
-        for each in held.values():
+    if hasattr(state, "dtype") and hasattr(state, "shape"):
+        yield state
+    elif isinstance(state, dict):
+        for each in state.values():
             yield from _tensors(each, depth + 1)
-    elif isinstance(held, list | tuple):
-        for each in held:
+    elif isinstance(state, list | tuple):
+        for each in state:
             yield from _tensors(each, depth + 1)
 
 

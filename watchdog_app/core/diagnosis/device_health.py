@@ -56,7 +56,7 @@ class _Card:
 
     gpu: Gpu  # last reading
     state_since_mono_s: float
-    well_mono_s: float  # time of the last reading without a fault
+    last_ok_mono_s: float  # time of the last reading without a fault
     # by pid; with the time of the last list that contained it
     holders: dict[int, tuple[Contributor, float]] = field(default_factory=dict)
     repaired_mono_s: float = float("-inf")  # when the GPU last came back after it was lost
@@ -133,7 +133,7 @@ class DeviceHealth:
                 card.repaired_mono_s = now
             # A GPU without figures (its reader restarts) says nothing about its processes.
             if gpu.state is GpuState.OK and hardware.gpus_mono_s is not None:
-                card.well_mono_s = now
+                card.last_ok_mono_s = now
             listed = (gpu, *(part for part in hardware.gpus if part.parent_id == gpu.id))
             self._update_holders(card, listed, owners, now)
             self._count_errors(card, gpu, now)
@@ -160,7 +160,7 @@ class DeviceHealth:
             if task is not None:
                 card.holders[process.pid] = Contributor(task.key, task.name), now
         for pid, (_, at) in list(card.holders.items()):
-            if card.well_mono_s - at > _REMEMBERED_S:
+            if card.last_ok_mono_s - at > _REMEMBERED_S:
                 del card.holders[pid]
 
     def _count_errors(self, card: _Card, gpu: Gpu, now: float) -> None:
@@ -329,7 +329,7 @@ def _add_xid(card: _Card, now: float, event: XidEvent) -> None:
 def _recent_holders(card: _Card) -> tuple[Contributor, ...]:
     """Return the tasks that are on the GPU, or were there when it last worked."""
     return _unique(
-        holder for holder, at in card.holders.values() if card.well_mono_s - at <= _LATELY_S
+        holder for holder, at in card.holders.values() if card.last_ok_mono_s - at <= _LATELY_S
     )
 
 

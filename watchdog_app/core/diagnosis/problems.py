@@ -59,7 +59,7 @@ class DeviceProblems:
     def __init__(self) -> None:
         self._health = DeviceHealth()
         self._throttling = ThrottlingDetector()
-        self._standing: set[ResourceKey] = set()
+        self._lasting: set[ResourceKey] = set()
         self._faults: dict[ProcessKey, tuple[float, str]] = {}
         # The last state of the agents on GPUs, including trainings that died with their GPU.
         self._agents: dict[ProcessKey, tuple[float, AgentState]] = {}
@@ -86,7 +86,7 @@ class DeviceProblems:
         training = frozenset(
             key for key, each in observation.agents.items() if any(agent.training for agent in each)
         )
-        self._standing &= incidents.keys()
+        self._lasting &= incidents.keys()
         tasks = tuple(observation.tasks.values())
         found: dict[ResourceKey, list[Finding]] = {}
         for finding in (
@@ -127,7 +127,7 @@ class DeviceProblems:
         first, worst = findings[0], findings[0].fault
         faults = [each.fault for each in findings]
         if any(each.lasting for each in faults):
-            self._standing.add(key)
+            self._lasting.add(key)
         affected = tuple(dict.fromkeys(task for each in findings for task in each.tasks))
         affected = affected[:_MOST_AFFECTED]
         if not affected and incident is not None:
@@ -177,7 +177,7 @@ class DeviceProblems:
             incident.label,
             Stage.OK,
             incident.why,
-            reason=f"{incident.label} answers again" if key in self._standing and answers else "",
+            reason=f"{incident.label} answers again" if key in self._lasting and answers else "",
             evidence={"topic": Topic.RESOLVED.value, "label": incident.label},
         )
 

@@ -69,7 +69,7 @@ def overview(
             `watchdog limit`.
     """
     names = {task.key: clean(task.name) for task in tasks}
-    standing = [key for key in (*stopped, *paused) if key in names]
+    suspended = [key for key in (*stopped, *paused) if key in names]
     names_by_resource = {
         each.resource: each.contributors[0].name for each in incidents if each.contributors
     }
@@ -79,13 +79,13 @@ def overview(
         if reading.key in assessments and not (stopped and reading.key.kind is ResourceKind.GUARD)
     ]
     dangers.sort(key=lambda each: (each.eta_s, -each.assessment.ratio))
-    open_ones = [each for each in incidents if not _concerns_only(each, standing)]
+    open_ones = [each for each in incidents if not _concerns_only(each, suspended)]
     levels = [*(each.level for each in dangers), *(each.level for each in open_ones)]
     level = max([*levels, *(each.level for each in cards)], default=Level.OK)
     if level >= Level.WARNING:
         return Overview(level, _worst_text(level, dangers, open_ones, cards))
-    if standing:
-        first, *others = standing
+    if suspended:
+        first, *others = suspended
         who = names[first] + (f" and {len(others)} more" if others else "")
         text = f"paused: {who}"
         if first in stopped:

@@ -192,17 +192,17 @@ def _lines(path: str, file: TextIO) -> Iterator[str]:
 
 
 def _column(path: str, columns: tuple[str, ...], signal: str | None, limit: float | None) -> str:
-    there = [name for name in SIGNALS if name in columns]
-    if "t" not in columns or not there:
+    signals = [name for name in SIGNALS if name in columns]
+    if "t" not in columns or not signals:
         raise UsageError(
             f"The file {path} is no trace: its first line names neither the time t nor one of "
             f"{', '.join(SIGNALS)}. watchdog record makes such files."
         )
-    if signal is not None and signal not in there:
-        raise UsageError(f"The trace {path} has no column {signal}; it has {', '.join(there)}.")
+    if signal is not None and signal not in signals:
+        raise UsageError(f"The trace {path} has no column {signal}; it has {', '.join(signals)}.")
     if "limit" not in columns and limit is None:
         raise UsageError(f"The trace {path} has no column limit. Give one with --limit.")
-    return signal or there[0]
+    return signal or signals[0]
 
 
 def _samples(table: csv.DictReader[str], signal: str, limit: float | None) -> Iterator[Sample]:

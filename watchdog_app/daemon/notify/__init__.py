@@ -29,7 +29,7 @@ class Channel(Protocol):
     """One way to show a notification. Its class is called with its setting of `[notify]`."""
 
     name: str
-    beside_tray: bool  # used even if a tray has shown the notification
+    also_with_tray: bool  # used even if a tray has shown the notification
     needed: bool  # its failure is a fault; False: a machine may lack it
 
     def send(self, notification: Notification) -> Delivery:

@@ -34,7 +34,7 @@ class CommandChannel:
     """
 
     name = "command"
-    beside_tray = needed = True
+    also_with_tray = needed = True
 
     def __init__(self, argv: Sequence[str], timeout_s: float = TIMEOUT_S) -> None:
         self._argv = [os.path.expanduser(argv[0]), *argv[1:]]

@@ -39,7 +39,7 @@ class DesktopChannel:
     """
 
     name = "desktop"
-    beside_tray = needed = False
+    also_with_tray = needed = False
 
     def __init__(
         self,

@@ -427,7 +427,7 @@ class Dispatcher:
         del self._waiting[id_]
         detail = detail or "shown by the tray"
         # Still send it by the other channels, such as to a phone, and record if that fails.
-        others = [channel for channel in self._channels if channel.beside_tray]
+        others = [channel for channel in self._channels if channel.also_with_tray]
         if others:
             self._send(others, waiting.notification, waiting.on_outcome, detail)
         else:

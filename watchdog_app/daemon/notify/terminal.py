@@ -17,7 +17,7 @@ class TerminalChannel:
     """Writes notifications to `stream`; names in them cannot move the cursor or change colours."""
 
     name = "terminal"
-    beside_tray = needed = True
+    also_with_tray = needed = True
 
     def __init__(self, _: object = True, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream

@@ -77,15 +77,15 @@ class Discovery:
         Find processes that started since the last scan, and known ones that are due for a check.
         """
         begun = self._find_new(now_mono_s)
-        there = None
+        running = None
         if begun is None or now_mono_s - self._listed_mono_s >= _LIST_EVERY_S:
-            there, new = self._list_processes(now_mono_s)
+            running, new = self._list_processes(now_mono_s)
             # At the start every process counts as new; only the ones with the highest pids may be
             # young.
             self._young.update(dict.fromkeys(new[-_MAX_NEW:], now_mono_s))
             begun = [*(begun or ()), *new]
         self.new_pids.extend(begun)
-        return Changes(there, self._due_young(now_mono_s) + self._next_others(now_mono_s))
+        return Changes(running, self._due_young(now_mono_s) + self._next_others(now_mono_s))
 
     def is_python(self, pid: int) -> bool:
         """Return whether a process is Python; False also while the answer is not known yet."""
@@ -151,12 +151,12 @@ class Discovery:
             )
             return None, []
         self.fault = None
-        there = frozenset(listed)
-        new = there.difference(self._known, self._young)
+        running = frozenset(listed)
+        new = running.difference(self._known, self._young)
         self._known = listed
         self._listed_mono_s = now_mono_s
-        self._young = {pid: since for pid, since in self._young.items() if pid in there}
-        return there, sorted(pid for pid in new if pid not in self._watched)
+        self._young = {pid: since for pid, since in self._young.items() if pid in running}
+        return running, sorted(pid for pid in new if pid not in self._watched)
 
     def _due_young(self, now_mono_s: float) -> list[int]:
         """

@@ -193,8 +193,8 @@ def to_prune(
         older_than_s: remove only older ones; None: age does not matter.
         now_unix_s: the current time.
     """
-    go: list[Found] = []
-    stay: list[tuple[Found, str]] = []
+    pruned: list[Found] = []
+    remaining: list[tuple[Found, str]] = []
     kept: dict[str, int] = {}
     for one in reversed(found):
         training = one.name.run or one.name.owner_text
@@ -209,10 +209,10 @@ def to_prune(
         if not whole and not kept:
             reason = reason or "no complete one is newer: it is all that is left of its training"
         if reason is None:
-            go.append(one)
+            pruned.append(one)
         else:
-            stay.append((one, reason))
-    return go[::-1], stay[::-1]
+            remaining.append((one, reason))
+    return pruned[::-1], remaining[::-1]
 
 
 def remove(path: str) -> bool:

@@ -172,7 +172,7 @@ def is_prunable(directory: str, name: RescueName) -> bool:
 
 
 def _is_ours(directory: str, name: RescueName) -> bool:
-    return name.run is not None and run_lock.is_held_here(directory, name.run)
+    return name.run is not None and run_lock.is_held_by_this_process(directory, name.run)
 
 
 def _owner_life(directory: str, name: RescueName) -> str:

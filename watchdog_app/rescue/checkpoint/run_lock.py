@@ -60,10 +60,10 @@ class Verdict:
         owner = self.owner
         if owner is None:
             return "another process"
-        here = this_process()
-        if owner.namespace == here.namespace:
+        own = this_process()
+        if owner.namespace == own.namespace:
             return f"process {owner.pid}"
-        if owner.boot == here.boot:
+        if owner.boot == own.boot:
             return "a process in another container on this machine"
         return f"a process on host {owner.host}"
 
@@ -246,14 +246,14 @@ def check_owner(
     return _decide(owner, heartbeat, directory, locks=locks)
 
 
-def is_held_here(directory: str, run: str) -> bool:
+def is_held_by_this_process(directory: str, run: str) -> bool:
     """Whether a training of this process holds the lock of a run."""
     path = lock_path(directory, run)
     with _held_guard:
         return any(each.path == path and each.held for each in _held)
 
 
-def was_acquired_here(run: str) -> bool:
+def was_acquired_by_this_process(run: str) -> bool:
     """Whether this interpreter has ever tried to acquire the lock of a run."""
     return run in _acquired
 
@@ -276,7 +276,7 @@ def remove_unused(directory: str, used: set[str]) -> None:
     with suppress(OSError):
         files = os.listdir(directory)
     for run in (found[1] for each in files if (found := _NAME.fullmatch(each))):
-        if run in used or is_held_here(directory, run):
+        if run in used or is_held_by_this_process(directory, run):
             continue
         verdict = check_owner(directory, run, None, None)
         # A file without an owner is just being made, or another program made it.
@@ -289,20 +289,20 @@ def remove_unused(directory: str, used: set[str]) -> None:
 def _decide(
     owner: Owner | None, heartbeat_unix_s: float | None, directory: str, *, locks: bool
 ) -> Verdict:
-    here = this_process()
+    own = this_process()
     if owner is not None:
-        if owner.namespace == here.namespace:
+        if owner.namespace == own.namespace:
             # A lock file may be removed, replaced or copied: check the process, too.
-            alive = False if owner == here else owner.alive
+            alive = False if owner == own else owner.alive
             if alive is not None:
                 return Verdict("alive" if alive else "dead", owner)
-        if locks and owner.boot and owner.boot == here.boot:
+        if locks and owner.boot and owner.boot == own.boot:
             return Verdict("dead", owner)
-        earlier_boot = owner.boot != here.boot and owner.boot and here.boot
-        same_machine = bool(owner.machine) and owner.machine == here.machine
-        if earlier_boot and same_machine and owner.host == here.host:
+        earlier_boot = owner.boot != own.boot and owner.boot and own.boot
+        same_machine = bool(owner.machine) and owner.machine == own.machine
+        if earlier_boot and same_machine and owner.host == own.host:
             return Verdict("dead", owner)
-        if owner.job is not None and owner.job == here.job and owner.restart < here.restart:
+        if owner.job is not None and owner.job == own.job and owner.restart < own.restart:
             return Verdict("dead", owner)
     silent_s = (
         None

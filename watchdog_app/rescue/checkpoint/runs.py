@@ -116,12 +116,14 @@ class SavedRun:
         return key if isinstance(key, dict) else {}
 
     @property
-    def is_held_here(self) -> bool:
+    def is_held_by_this_process(self) -> bool:
         """Whether a training of this process owns it."""
-        if self.run is not None and run_lock.is_held_here(self.directory, self.run):
+        if self.run is not None and run_lock.is_held_by_this_process(self.directory, self.run):
             return True
         of_this_process = self.names[-1].owner_text == str(this_process())
-        return of_this_process and (self.run is None or run_lock.was_acquired_here(self.run))
+        return of_this_process and (
+            self.run is None or run_lock.was_acquired_by_this_process(self.run)
+        )
 
     def verdict(self) -> Verdict:
         """Whether its owner still runs."""

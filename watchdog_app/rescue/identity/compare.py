@@ -71,7 +71,7 @@ class Merged:
     """Settings after a three-way merge."""
 
     values: Mapping[str, Json]  # value of each setting after the resume
-    said: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
 
 
 def compare(saved: object, now: RunIdentity) -> Verdict:
@@ -112,10 +112,10 @@ def check_verdict(verdict: Verdict, rescue: str, *, forced: bool) -> list[str]:
         raise mismatch(rescue, never + refused, may_be_forced=False)
     if refused and not forced:
         raise mismatch(rescue, refused)
-    said = verdict.texts(Decision.SAY)
+    messages = verdict.texts(Decision.SAY)
     if refused:
-        said.insert(0, f'resume="force" resumes although {join_differences(refused)}.')
-    return said
+        messages.insert(0, f'resume="force" resumes although {join_differences(refused)}.')
+    return messages
 
 
 def mismatch(rescue: str, found: Sequence[str], *, may_be_forced: bool = True) -> RescueMismatch:
@@ -196,28 +196,28 @@ def merge_settings(
         mine: as this program sets them.
     """
     values: dict[str, Json] = {}
-    said = []
+    messages = []
     for key, moved in theirs.items():
         if key not in mine or key not in base:
             continue
         own = mine[key]
         before, then, now = _format_value(base[key]), _format_value(moved), _format_value(own)
-        whose, mark, what = key.rpartition("'s ")
-        shown = f"{whose}{mark}{what.replace('_', ' ')}"
+        prefix, mark, what = key.rpartition("'s ")
+        shown = f"{prefix}{mark}{what.replace('_', ' ')}"
         as_it_was = _is_json_equal(moved, base[key])
         values[key] = own if as_it_was else moved
         if as_it_was and not _is_json_equal(own, moved):
-            said.append(f"{shown}: {now} of the program is used from here on (was {then}).")
+            messages.append(f"{shown}: {now} of the program is used from here on (was {then}).")
         elif not as_it_was and _is_json_equal(own, base[key]):
-            said.append(
+            messages.append(
                 f"{shown}: {then} of the rescue continues (the program began with {before})."
             )
         elif not as_it_was and not _is_json_equal(own, moved):
-            said.append(
+            messages.append(
                 f"{shown}: {then}, which the training had reached, continues; the program says "
                 f"{now}. To set it, do so once the rescue was loaded."
             )
-    return Merged(values, tuple(said))
+    return Merged(values, tuple(messages))
 
 
 def _framework(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
@@ -277,7 +277,7 @@ def _attributes(
 
 
 def _settings(
-    whose: str, saved: Mapping[str, Json], now: Mapping[str, Json], same_version: bool
+    prefix: str, saved: Mapping[str, Json], now: Mapping[str, Json], same_version: bool
 ) -> Iterator[str]:
     for key in dict.fromkeys((*saved, *now)):
         # If one side lacks a key, another version may only name it differently.
@@ -286,7 +286,7 @@ def _settings(
         before, after = saved.get(key), now.get(key)
         if not _is_json_equal(before, after):
             yield (
-                f"{whose}{key} is {_format_value(after)} in the program, "
+                f"{prefix}{key} is {_format_value(after)} in the program, "
                 f"{_format_value(before)} in the rescue"
             )
 

@@ -23,8 +23,8 @@ def notebook_path(env: Mapping[str, str] = os.environ) -> str | None:
     for the kernels that it starts. `jupyter execute` and similar programs have the notebook on
     their command line.
     """
-    here = ipython_shell()
-    if here is None and _script_path() is not None:
+    shell = ipython_shell()
+    if shell is None and _script_path() is not None:
         return None
     told = read_vscode_notebook()
     if told is not None:
@@ -32,7 +32,7 @@ def notebook_path(env: Mapping[str, str] = os.environ) -> str | None:
     name = VSCODE_SUFFIX.sub("", env.get("JPY_SESSION_NAME", ""))
     if name.endswith(".ipynb"):
         return name
-    return None if here is None else _read_executed_notebook(os.getppid())
+    return None if shell is None else _read_executed_notebook(os.getppid())
 
 
 def read_vscode_notebook() -> str | None:

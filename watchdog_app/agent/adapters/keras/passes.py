@@ -34,14 +34,14 @@ class DataPasses:
 
     Args:
         iterator: the EpochIterator of the fit, before its first epoch.
-        say: prints a message for the user.
+        report: prints a message for the user.
     """
 
-    def __init__(self, iterator: Any, say: Callable[[str], None]) -> None:
+    def __init__(self, iterator: Any, report: Callable[[str], None]) -> None:
         self._iterator = iterator
         self._adapter = iterator.data_adapter
         self._make = iterator._get_iterator
-        self._say = say
+        self._report = report
         self._guard = Guard()
         self._is_generator = adapter_name(iterator) == "GeneratorDataAdapter"
         self._source = _random_source(iterator)
@@ -115,7 +115,7 @@ class DataPasses:
         if known is not None:
             randomness.restore(dict(known))
             if not own_random.restore_all(own_random.find_generators(self._source), known["own"]):
-                self._say(own_random.CHANGED)
+                self._report(own_random.CHANGED)
             for holder, orders in zip(self._holders, known["orders"], strict=False):
                 own_random.restore_orders(holder, orders)
         with self._guard:  # an error here must not stop the training, whose thread calls this

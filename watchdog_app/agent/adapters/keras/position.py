@@ -265,7 +265,7 @@ class BaseReplay:
         arrived: called once at the position, before the next batch is trained.
         without_training: a context in which a step trains nothing; None if an epoch needs no step.
         data_ended: the exceptions that iterators raise at the end of their data.
-        say: prints a message for the user.
+        report: prints a message for the user.
     """
 
     def __init__(
@@ -278,7 +278,7 @@ class BaseReplay:
         arrived: Callable[[], None],
         without_training: AbstractContextManager[None] | None,
         data_ended: tuple[type[BaseException], ...],
-        say: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self._iterator = iterator
         self._position = position
@@ -287,7 +287,7 @@ class BaseReplay:
         self._arrived = arrived
         self._without_training = without_training
         self._data_ended = data_ended
-        self._say = say
+        self._report = report
         self._pending = 0
 
     def _skip_batches(self, source: Any, count: int, per_execution: Callable[[], int]) -> bool:
@@ -306,7 +306,7 @@ class BaseReplay:
                 return False
             if not said and time.monotonic() - began > REPORT_AFTER_S:
                 said = True
-                self._say(f"drawing {count} batches again to find the place in the data")
+                self._report(f"drawing {count} batches again to find the place in the data")
         return True
 
 

@@ -96,7 +96,7 @@ class Resumption:
                     model, callbacks, dict(saved.meta["logs"])
                 ),
                 data_ended=state.backend.data_ended,
-                say=print_message,
+                report=print_message,
             )
             self._replay.install()
             if progress.passes is not None:
