@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from fnmatch import translate
 from functools import lru_cache
 
@@ -40,28 +39,30 @@ def allowed_actions(
         theirs = task.info.runtime_dir
         if theirs is not None and runtime_dir not in (theirs, _real_path(theirs)):
             return NO_ACTIONS
+    rule = _first_match(rules, task, kind)
+    pause = actions.pause if rule.pause is None else rule.pause
     if SPECS[kind].pause is Pause.BY_RULE:
-        actions = replace(actions, pause=False)
-        rules = [
-            replace(rule, pause=False) if rule.resource == "*" and rule.pause else rule
-            for rule in rules
-        ]
-    for rule in rules:
-        if _matches(rule.resource, kind.value) and _matches_task(rule.task, task):
-            return ActionSettings(
-                notify=actions.notify if rule.notify is None else rule.notify,
-                checkpoint=actions.checkpoint if rule.checkpoint is None else rule.checkpoint,
-                pause=actions.pause if rule.pause is None else rule.pause,
-            )
-    return actions
+        pause = rule.pause is True and rule.resource != "*"
+    return ActionSettings(
+        notify=actions.notify if rule.notify is None else rule.notify,
+        checkpoint=actions.checkpoint if rule.checkpoint is None else rule.checkpoint,
+        pause=pause,
+    )
 
 
 def rule_priority(rules: Sequence[RuleSettings], task: Task, kind: ResourceKind) -> Priority:
     """Return the task's priority under this kind of resource. Its rule gives it."""
+    return _first_match(rules, task, kind).priority or Priority.NORMAL
+
+
+def _first_match(
+    rules: Sequence[RuleSettings], task: Task | None, kind: ResourceKind
+) -> RuleSettings:
+    """Return the first rule that matches; if none does, a rule that changes nothing."""
     for rule in rules:
         if _matches(rule.resource, kind.value) and _matches_task(rule.task, task):
-            return rule.priority or Priority.NORMAL
-    return Priority.NORMAL
+            return rule
+    return RuleSettings()
 
 
 @lru_cache(maxsize=64)
@@ -75,15 +76,10 @@ def _matches_task(pattern: str, task: Task | None) -> bool:
         return True
     if task is None:
         return False
-    others = [name for path in task.info.other_notebooks for name in (path, os.path.basename(path))]
-    first = task.info.notebook if others else None
-    names = (
-        task.name,
-        task.info.notebook,
-        task.info.script,
-        None if first is None else os.path.basename(first),
-        *others,
-    )
+    info = task.info
+    # The name of a kernel with several notebooks is not the file name of one of them.
+    notebooks = [path for path in (info.notebook, *info.other_notebooks) if path is not None]
+    names = (task.name, info.script, *notebooks, *map(os.path.basename, notebooks))
     return any(name is not None and _matches(pattern, name) for name in names)
 
 
