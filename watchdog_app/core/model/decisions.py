@@ -89,6 +89,11 @@ class Assessment:
     expected: str | None = None  # announced growth that led to this assessment
 
     @property
+    def is_certain(self) -> bool:
+        """Whether the evidence suffices to notify a person, or the resource is about to run out."""
+        return self.notify or self.stage >= Stage.PAUSE
+
+    @property
     def level(self) -> Level:
         """The urgency for the user."""
         certain = self.notify or self.stage is not Stage.SAVE

@@ -129,11 +129,6 @@ class Danger:
         return SPECS[self.reading.key.kind]
 
     @property
-    def is_certain(self) -> bool:
-        """Whether the evidence suffices to notify a person, or the resource is about to run out."""
-        return self.assessment.notify or self.assessment.stage >= Stage.PAUSE
-
-    @property
     def left_s(self) -> float:
         """Seconds to exhaustion while the training runs; a cautious estimate."""
         return _CAREFUL * time_left_s(self.reading, self.incident.pace_per_s)

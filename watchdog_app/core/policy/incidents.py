@@ -113,7 +113,7 @@ class OpenIncident:
             assessment: assessment of the resource.
             now: monotonic seconds.
         """
-        self.certain |= assessment.notify or assessment.stage >= Stage.PAUSE
+        self.certain |= assessment.is_certain
         stage = max(assessment.stage, Stage.WARN) if assessment.notify else assessment.stage
         rising = assessment.forecast is not None and assessment.stage >= Stage.WARN
         self.update_stage(stage, now, assessment.why, rising, assessment.regime)

@@ -56,7 +56,7 @@ class Reporting:
             pausing: whether a pause is requested or pending. It gets a notification of its own.
         """
         task = blamed_task(danger)
-        if not danger.is_certain or not danger.permits(task).notify:
+        if not danger.assessment.is_certain or not danger.permits(task).notify:
             return None
         if task is None and danger.spec.scope is Scope.BATTERY:
             return None  # a training does not empty the battery

@@ -175,7 +175,7 @@ def _worth_saving(danger: Danger) -> Iterator[tuple[Task, str]]:
         # The growth is too small to name a task, and only one task has work to lose.
         chosen.add(with_agent[0].key)
         yield with_agent[0], "is the only training under it"
-    if not (danger.is_certain and ends):
+    if not (danger.assessment.is_certain and ends):
         return
     # If a GPU is full, the next allocation fails, whatever the size of its task.
     anybody = danger.reading.key.kind is ResourceKind.GPU_MEMORY
