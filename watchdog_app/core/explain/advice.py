@@ -61,7 +61,6 @@ _ALWAYS = {
     ),
 }
 _COUNT = re.compile(r"\b(\d[\d,]*) (examples|batches)\b")
-_SHUFFLE = "shuffle"
 _GROWING = frozenset((Regime.LINEAR, Regime.STAIRCASE))
 
 
@@ -369,7 +368,7 @@ def filling_advice(filling: Filling, room: float) -> str:
     fits = _round_down(count * budget / (_OVERHEAD * filling.bytes))
     if fits < 1:
         return f"{state}: make it smaller."
-    call = f"shuffle({fits})" if _SHUFFLE in filling.what else f"{fits:,} {counted[2]}"
+    call = f"shuffle({fits})" if "shuffle" in filling.what else f"{fits:,} {counted[2]}"
     return f"{state}: {call} would{' fit' if is_full else ''}."
 
 

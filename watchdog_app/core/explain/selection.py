@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from watchdog_app.core.model.status import Gpu, Host, Status, Task
 
-SORTS = ("urgency", "ram", "swap", "gpu", "cpu", "trend", "eta", "name", "pid")
 KERNELS = ("notebook", "kernel")  # run in Jupyter alone, which can restart them
 RUN_CELLS = (*KERNELS, "console")  # a console is Jupyter's, or IPython in a terminal
 SMALL_BYTES = 64 * MIB
@@ -171,3 +170,4 @@ _SORT_KEYS: dict[str, Callable[[Task], Any]] = {
     "name": lambda task: ((task.name or "").lower(), task.pid or 0),
     "pid": lambda task: task.pid or 0,
 }
+SORTS = tuple(_SORT_KEYS)

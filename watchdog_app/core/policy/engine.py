@@ -58,8 +58,12 @@ from watchdog_app.core.policy.danger import (
 )
 from watchdog_app.core.policy.incidents import Incidents, LastReport, OpenIncident, updated_pace
 from watchdog_app.core.policy.problems import Problems
-from watchdog_app.core.policy.reporting import Cause as ReportCause
-from watchdog_app.core.policy.reporting import Reporting, exit_notification, with_notification
+from watchdog_app.core.policy.reporting import (
+    ReportCause,
+    Reporting,
+    exit_notification,
+    with_notification,
+)
 from watchdog_app.core.policy.rules import allowed_actions
 from watchdog_app.core.policy.saving import Saving
 from watchdog_app.core.policy.schedule import CheckpointSchedule

@@ -105,9 +105,9 @@ class Phases:
         self._training = view.training
         if view.phase != self._phase:
             self._change_phase(now, before, level, view)
-        episode = self._run
-        if episode is not None and episode.ended_s is None:
-            episode.peak = max(episode.peak, level)
+        run = self._run
+        if run is not None and run.ended_s is None:
+            run.peak = max(run.peak, level)
         for runs in self._past.values():
             runs[-1].floor = min(runs[-1].floor, level)
         self._update_announcement(now, before, level, view)
@@ -198,14 +198,14 @@ class Phases:
 
     def _change_phase(self, now: float, before: float, level: float, view: AgentState) -> None:
         """End one phase and begin the next."""
-        episode = self._run
-        if episode is not None and episode.ended_s is None and self._phase is not None:
-            episode.ended_s = now
-            episode.floor = level
-            if episode.rise >= _LEAST_BYTES:
-                self._last_large_run = (episode, self._previous_run)
+        run = self._run
+        if run is not None and run.ended_s is None and self._phase is not None:
+            run.ended_s = now
+            run.floor = level
+            if run.rise >= _LEAST_BYTES:
+                self._last_large_run = (run, self._previous_run)
             if self._phase in self._past or len(self._past) < _MOST_PHASES:
-                self._past.setdefault(self._phase, deque(maxlen=2)).append(episode)
+                self._past.setdefault(self._phase, deque(maxlen=2)).append(run)
         self._phase = view.phase
         if view.phase is not None and view.phase != "train":
             self._run = _PhaseRun(view.epoch, now, before, level)

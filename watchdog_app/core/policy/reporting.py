@@ -20,7 +20,7 @@ from watchdog_app.core.model.decisions import (
     Stage,
     Topic,
 )
-from watchdog_app.core.model.exits import Cause as ExitCause
+from watchdog_app.core.model.exits import Cause
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import SPECS, ResourceKey, ResourceKind, Scope
 from watchdog_app.core.policy.danger import Danger
@@ -31,7 +31,7 @@ from watchdog_app.core.policy.pausing import can_pause_manually, may_pause
 _NEARER = 0.5
 _MOST_WAITING = 64
 _MOST_REMEMBERED = 256
-Cause = tuple[ProcessKey | None, Scope, str | None]  # task, scope of the resource, and GPU
+ReportCause = tuple[ProcessKey | None, Scope, str | None]  # task, scope of the resource, and GPU
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Reporting:
     # Time and severity of the last report, by task and scope of the resource. The task is None if
     # no watched task is to blame. One leak can exhaust several resources at once, and people must
     # get one notification.
-    reports: dict[Cause, LastReport] = field(default_factory=dict)
+    reports: dict[ReportCause, LastReport] = field(default_factory=dict)
     # Outcomes to report with the next tick: topic, decision, reason and figures.
     queue: deque[tuple[Topic, Decision, str, Evidence]] = field(
         default_factory=lambda: deque(maxlen=_MOST_WAITING)
@@ -107,7 +107,7 @@ class Reporting:
         self,
         incident: OpenIncident,
         report: LastReport,
-        cause: Cause,
+        cause: ReportCause,
         again_s: tuple[float, float],
         *,
         escalates: bool = True,
@@ -196,7 +196,7 @@ class Reporting:
             del self.reports[key]
 
 
-def _report_cause(danger: Danger, task: Task | None) -> Cause:
+def _report_cause(danger: Danger, task: Task | None) -> ReportCause:
     return None if task is None else task.key, danger.spec.scope, danger.reading.device
 
 
@@ -244,7 +244,7 @@ def exit_notification(
     ident: str,
     task: Task,
     agent: AgentState | None,
-    cause: ExitCause,
+    cause: Cause,
     *,
     snapshot: Snapshot,
     incident: OpenIncident | None,
