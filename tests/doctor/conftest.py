@@ -1,4 +1,4 @@
-"""The stub driver lies beside this folder."""
+"""Add the folder of the stub driver to the path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A machine laid out as a folder: proc, sys, dev, etc and usr, as odd as a test wants it."""
+"""A fake machine as a folder with proc, sys, dev, etc and usr, which each test adapts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Tree:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.spaces: dict[str, Space] = {}
-        self.shut: set[str] = set()  # paths that this user may not use
+        self.shut: set[str] = set()  # paths that this user may not access
         self.write("proc/sys/kernel/osrelease", KERNEL)
         self.write("proc/sys/vm/overcommit_memory", "0")
         self.write("proc/sys/vm/swappiness", "60")
@@ -84,7 +84,7 @@ class Tree:
         return self
 
     def gpu(self) -> Tree:
-        """One card with all that it needs."""
+        """Add one GPU with its driver, library and device nodes."""
         return self.card(driver="nvidia").module().library().nodes()
 
     def process(self, pid: int, *argv: str, name: str = "", maps: str = "") -> Tree:
@@ -115,7 +115,7 @@ class Tree:
         return Machine(**(values | changes))
 
     def facts(self, driver: list[dict] | tuple[str, ...] | None = None, **changes) -> Facts:
-        """What the driver's probe prints, or the program that is to be run in its place."""
+        """Set what the driver's probe prints, or the program to run instead."""
         if isinstance(driver, tuple):
             return Facts(self.machine(**changes), driver)
         lines = driver if driver is not None else answers(card())
@@ -143,9 +143,9 @@ def answers(*cards: dict, driver: str = DRIVER, cuda: int = 12040) -> list[dict]
 
 def fake_python(path: Path, versions: dict | None = None, **frameworks: dict | str) -> Path:
     """
-    An interpreter that answers the probe as it is told.
+    Create an interpreter with a prepared answer to the probe.
 
-    A framework is what it says, or a line of shell that is run instead.
+    A framework's value is its answer, or a shell line to run instead.
     """
     told = {"python": "3.11.7", "prefix": str(path.parents[1]), "dists": {}} | (versions or {})
     lines = ["#!/bin/sh", 'case "$2" in', f"versions) {_echo({'result': told})} ;;"]
@@ -164,7 +164,7 @@ def _echo(said: dict) -> str:
 
 
 def found(findings) -> dict[str, Finding]:
-    """By id, the last of each; every one keeps the house's promises."""
+    """Return the findings by id, the last of each; check that every finding is complete."""
     result = {}
     for one in findings:
         complete(one)
@@ -173,14 +173,14 @@ def found(findings) -> dict[str, Finding]:
 
 
 def troubles(findings) -> dict[str, str]:
-    """Id and severity of all that is not fine."""
+    """Return id and severity of every finding that is not fine."""
     all_ = list(findings)
     found(all_)
     return {one.id: one.severity.value for one in all_ if one.severity is not Severity.OK}
 
 
 def complete(one: Finding) -> None:
-    """What a finding owes to a tired person."""
+    """Check that a finding has every text that the user needs."""
     assert one.what
     assert one.what.rstrip()[-1] in ".)'" or not one.checked or ":" in one.what, one.what
     if one.severity in (Severity.ERROR, Severity.WARNING):

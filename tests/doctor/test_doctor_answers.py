@@ -1,4 +1,4 @@
-"""What the driver answers: a real child process, the real binding, a stub library behind it."""
+"""The driver's answers: a real child process and the real binding over a stub library."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def asked(tree, stub, timeout_s=10.0):
 
 
 def test_a_healthy_driver_is_read_in_full(tree, stub):
-    """Version, what CUDA it offers, and every card."""
+    """The doctor reads the version, the CUDA version and every GPU."""
     told = asked(tree, stub)
 
     assert told.answers
@@ -44,7 +44,7 @@ def test_a_healthy_driver_is_read_in_full(tree, stub):
 
 
 def test_what_the_driver_never_says_is_none(tree, stub):
-    """The stub has no such functions, as old drivers have not."""
+    """The stub lacks these functions, as old drivers do."""
     (first, _) = asked(tree, stub).usable
 
     assert first.get("compute_mode") is None
@@ -62,7 +62,7 @@ def test_what_the_driver_never_says_is_none(tree, stub):
     ],
 )
 def test_a_driver_that_cannot_begin_is_one_error(tree, stub, expected, code):
-    """Each with its own meaning."""
+    """Each error code has its own message."""
     stub.fail("nvmlInitWithFlags", code)
 
     facts = tree.facts(gpu.READER, env=stub.env())
@@ -71,7 +71,7 @@ def test_a_driver_that_cannot_begin_is_one_error(tree, stub, expected, code):
 
 
 def test_a_mismatch_that_the_files_show_is_told_once(tree, stub):
-    """With the versions, by the check of the files."""
+    """The check of the files reports it with both versions."""
     tree.library("550.90.07")
     stub.fail("nvmlInitWithFlags", driver_stub.VERSION_MISMATCH)
 
@@ -79,7 +79,7 @@ def test_a_mismatch_that_the_files_show_is_told_once(tree, stub):
 
 
 def test_a_call_that_never_returns_costs_its_deadline_and_is_named(tree, stub):
-    """nvidia-smi hangs there for ever."""
+    """nvidia-smi would hang in this call forever."""
     stub.fail("nvmlDeviceGetTemperature", driver_stub.HANG, card=1)
     facts = tree.facts(gpu.READER, env=stub.env(), timeout_s=3.0)
     begun = time.monotonic()
@@ -94,7 +94,7 @@ def test_a_call_that_never_returns_costs_its_deadline_and_is_named(tree, stub):
 
 @pytest.mark.parametrize("behaviour", [driver_stub.HANG, driver_stub.CRASH])
 def test_a_card_whose_handle_is_bad_hides_no_other(tree, stub, behaviour):
-    """The finding names that card, and the others are asked in children of their own."""
+    """The finding names that GPU, and separate children read the other GPUs."""
     third = stub.add_card()
     stub.fail_all(behaviour, card=0)
     stub.fail("nvmlDeviceGetTemperature", behaviour, card=third)
@@ -112,7 +112,7 @@ def test_a_card_whose_handle_is_bad_hides_no_other(tree, stub, behaviour):
 
 
 def test_a_memory_call_that_hangs_the_daemon_hangs_the_doctor_as_well(tree, stub):
-    """Both ask for memory in the newer way first: neither calls healthy what the other cannot."""
+    """Daemon and doctor use the newer memory call first, so they agree on the result."""
     stub.fail("nvmlDeviceGetMemoryInfo_v2", driver_stub.HANG, card=0)
     facts = tree.facts(gpu.READER, env=stub.env(), timeout_s=4.0)
 
@@ -122,7 +122,9 @@ def test_a_memory_call_that_hangs_the_daemon_hangs_the_doctor_as_well(tree, stub
 
 
 def test_what_the_daemon_knows_of_a_card_is_not_called_healthy(tree, stub, tmp_path):
-    """An open incident is a finding with its cure, and so is a card that the daemon cannot read."""
+    """
+    The doctor reports an open incident with its remedy, and a GPU that the daemon cannot read.
+    """
     ids = [short_address(one["bus_id"]) for one in asked(tree, stub).usable]
     status = {
         "incidents": [
@@ -154,7 +156,7 @@ def test_what_the_daemon_knows_of_a_card_is_not_called_healthy(tree, stub, tmp_p
 
 
 def test_one_lost_card_hides_no_other(tree, stub):
-    """The other card's answers are all there."""
+    """The doctor still reports the other GPU in full."""
     stub.lose(0)
 
     facts = tree.facts(gpu.READER, env=stub.env())
@@ -164,7 +166,7 @@ def test_one_lost_card_hides_no_other(tree, stub):
 
 
 def test_a_card_that_asks_for_a_reset_is_named(tree, stub):
-    """With the command that resets it."""
+    """The finding shows the reset command."""
     stub.fail_all(driver_stub.RESET_REQUIRED, card=1)
 
     findings = found(cards.check_driver(tree.facts(gpu.READER, env=stub.env())))
@@ -173,7 +175,9 @@ def test_a_card_that_asks_for_a_reset_is_named(tree, stub):
 
 
 def test_the_real_binding_reports_ill_cards(tree, stub):
-    """Recovery action, memory rows, ECC: through the library's own structures."""
+    """
+    The binding reads recovery action, memory rows and ECC through the library's own structures.
+    """
     stub.set(0, recovery=2, remap_failed=1, ecc=3)
 
     told = troubles(cards.check(tree.facts(gpu.READER, env=stub.env())))
@@ -189,7 +193,7 @@ def test_the_real_binding_reports_ill_cards(tree, stub):
 
 
 def test_mig_without_an_instance_is_an_error_and_with_one_is_not(tree, stub):
-    """Such a card cannot be used as a whole."""
+    """A GPU in MIG mode is unusable until it has an instance."""
     stub.set(1, mig=1)
     empty = troubles(cards.check(tree.facts(gpu.READER, env=stub.env())))
     stub.partition(1, 2)
@@ -200,7 +204,7 @@ def test_mig_without_an_instance_is_an_error_and_with_one_is_not(tree, stub):
 
 
 def test_a_sleeping_card_is_left_asleep(tree, stub):
-    """Asking would wake a laptop's card."""
+    """A query would wake a laptop's GPU."""
     tree.write("sys/bus/pci/devices/0000:01:00.0/power/runtime_status", "suspended\n")
     facts = tree.facts(gpu.READER, env=stub.env())
 
@@ -220,7 +224,11 @@ def test_a_sleeping_card_is_left_asleep(tree, stub):
     ],
 )
 def test_a_gpu_that_only_the_library_shows_is_a_gpu(tmp_path, stub, expected, code):
-    """Sandboxes hide the PCI bus and /proc/driver; a library without a driver is no GPU."""
+    """
+    Sandboxes hide the PCI bus and /proc/driver.
+
+    A library without a driver does not count as a GPU.
+    """
     tree = Tree(tmp_path / "sandbox").library()
     stub.fail("nvmlInitWithFlags", code)
     facts = tree.facts(gpu.READER, env=stub.env())
@@ -232,7 +240,7 @@ def test_a_gpu_that_only_the_library_shows_is_a_gpu(tmp_path, stub, expected, co
 
 
 def test_a_driver_that_hangs_before_its_first_card_is_told(tmp_path, stub):
-    """Also where nothing but the library shows that there is one."""
+    """The doctor reports it even if only the library indicates a GPU."""
     tree = Tree(tmp_path / "sandbox").library()
     stub.fail("nvmlDeviceGetMemoryInfo_v2", driver_stub.HANG)
     facts = tree.facts(gpu.READER, env=stub.env(), timeout_s=3.0)
@@ -242,7 +250,7 @@ def test_a_driver_that_hangs_before_its_first_card_is_told(tmp_path, stub):
 
 
 def test_a_container_that_lost_its_right_is_told_apart(tree):
-    """After a daemon-reload on the host."""
+    """A daemon-reload on the host removes the container's right to the device."""
     tree.write(".dockerenv", "")
     facts = tree.facts([{"failed": {"code": driver_stub.UNKNOWN, "said": "Unknown Error"}}])
 
@@ -264,7 +272,7 @@ def test_a_container_that_lost_its_right_is_told_apart(tree):
     ],
 )
 def test_each_state_of_a_card_has_its_finding(tree, expected, values):
-    """And a healthy one has none."""
+    """A healthy GPU has no finding."""
     assert expected == troubles(cards.check(tree.facts(answers(card(**values)))))
 
 
@@ -288,12 +296,12 @@ def test_each_state_of_a_card_has_its_finding(tree, expected, values):
     ],
 )
 def test_heat_and_power_of_a_card(tree, expected, values):
-    """What holds it back, and what is normal."""
+    """The doctor reports what limits the clock, and what is normal."""
     assert expected == troubles(power.check(tree.facts(answers(card(**values)))))
 
 
 def test_who_holds_the_memory_is_named(tree):
-    """Also a pid that is not in our /proc."""
+    """The list includes a PID that is missing from the container's /proc."""
     tree.process(4711, "/venv/bin/python", name="python")
     full = card(memory_free_bytes=GIB, processes=[[4711, 20 * GIB], [99, None]])
 
@@ -314,7 +322,7 @@ def test_who_holds_the_memory_is_named(tree):
     ],
 )
 def test_faults_in_the_kernel_log_are_counted(tree, severity, line):
-    """A program's own error is no fault of the card."""
+    """An error of a program does not count as a fault of the GPU."""
     tree.write("dev/kmsg", f"6,0,0,-;Linux version\n{line}\n SUBSYSTEM=pci\n")
 
     assert severity == troubles(cards.check(tree.facts())).get("driver.xid")
@@ -330,7 +338,7 @@ def test_faults_in_the_kernel_log_are_counted(tree, severity, line):
     ],
 )
 def test_whatever_the_child_prints_is_no_trouble_of_ours(tree, code):
-    """The answer is then that there is none."""
+    """The doctor reports a missing answer instead of failing."""
     facts = tree.facts((sys.executable, "-c", code))
 
     assert not facts.driver().answers
@@ -338,14 +346,14 @@ def test_whatever_the_child_prints_is_no_trouble_of_ours(tree, code):
 
 
 def test_a_child_that_cannot_be_started_is_said(tree):
-    """Instead of an exception."""
+    """The doctor reports it instead of raising an exception."""
     facts = tree.facts(("/no/such/program",))
 
     assert {"driver.answer": "warning"} == troubles(cards.check_driver(facts))
 
 
 def test_the_command_tells_of_an_initialisation_that_hangs(tmp_path):
-    """`watchdog doctor` itself: the call is named after its deadline, and what to do."""
+    """`watchdog doctor` names the hanging call after its deadline and advises what to do."""
     stub = DriverStub(tmp_path / "stub")
     stub.fail("nvmlInitWithFlags", driver_stub.HANG)
     env = stub.env() | {"WATCHDOG_RUNTIME_DIR": str(tmp_path / "run")}

@@ -1,4 +1,4 @@
-"""Programs with a deadline: whatever they do, the caller goes on in time."""
+"""Child processes with a deadline: the caller always continues in time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run(code, timeout_s=30.0):
 
 
 def test_output_and_status_come_back():
-    """Both streams, as text."""
+    """The caller gets both streams as text."""
     ended = run("import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)")
 
     assert ("out\n", "err\n", 3) == (ended.stdout, ended.stderr, ended.code)
@@ -28,7 +28,7 @@ def test_output_and_status_come_back():
 
 
 def test_what_was_said_before_the_deadline_is_kept():
-    """That is how a hung call gets its name."""
+    """This output names the hanging call."""
     ended = run("import time; print('calling', flush=True); time.sleep(600)", timeout_s=2.0)
 
     assert ended.timed_out
@@ -37,14 +37,14 @@ def test_what_was_said_before_the_deadline_is_kept():
 
 
 def test_a_signal_has_its_name():
-    """A segmentation fault is the library's, not ours."""
+    """A segmentation fault belongs to the library, not to the doctor."""
     ended = run("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
 
     assert "it was ended by SIGSEGV" == ended.end_text
 
 
 def test_more_output_than_is_wanted_neither_blocks_nor_fills_memory():
-    """TensorFlow can log for ever."""
+    """TensorFlow can log without end."""
     ended = run("import sys\nfor _ in range(3000): sys.stdout.write('x' * 1000 + '\\n')")
 
     assert 0 == ended.code
@@ -52,7 +52,7 @@ def test_more_output_than_is_wanted_neither_blocks_nor_fills_memory():
 
 
 def test_children_of_the_child_are_ended_with_it(tmp_path):
-    """They hold its pipes open, and would be left behind."""
+    """Grandchildren hold the pipes open and would survive."""
     pid_file = tmp_path / "pid"
     code = (
         "import subprocess, sys\n"
@@ -79,13 +79,13 @@ def test_children_of_the_child_are_ended_with_it(tmp_path):
 
 
 def test_a_program_that_is_not_there_is_an_os_error():
-    """The caller says which."""
+    """The caller reports which program is missing."""
     with pytest.raises(FileNotFoundError):
         children.run(["/no/such/program"], 1.0, os.environ)
 
 
 def test_a_child_that_is_being_started_is_ended_as_well(monkeypatch):
-    """Its thread had no time to register it when the interrupt came."""
+    """The interrupt can arrive before the child's thread registers the child."""
     real, started, ended = subprocess.Popen, threading.Event(), []
 
     def slowly(*args, **options):

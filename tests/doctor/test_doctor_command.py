@@ -1,4 +1,4 @@
-"""The command as a person runs it, and the runner behind it."""
+"""The command as a user runs it, and the code that runs the checks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tree(tmp_path):
 
 @pytest.fixture
 def watchdog(tmp_path):
-    """The real command, in folders of its own."""
+    """Run the real command with its own folders."""
 
     def run(*words: str, **env: str):
         folders = {
@@ -77,7 +77,7 @@ ERROR = Finding(
 
 
 def test_on_this_machine_the_json_is_as_documented(watchdog, validator):
-    """Nothing on standard error; the exit code says whether there are errors."""
+    """Standard error stays empty; the exit code shows whether errors exist."""
     done = watchdog("--json", "--fast")
 
     told = json.loads(done.stdout)
@@ -89,7 +89,7 @@ def test_on_this_machine_the_json_is_as_documented(watchdog, validator):
 
 
 def test_the_text_is_for_a_terminal_of_80_columns(watchdog):
-    """Commands alone are never folded."""
+    """Only shell commands stay on one line."""
     done = watchdog("--fast", "--verbose", COLUMNS="80")
 
     assert done.stdout.startswith("watchdog doctor: ")
@@ -120,7 +120,7 @@ def test_a_broken_configuration_is_an_error_and_exit_code_1(watchdog, tmp_path):
     ],
 )
 def test_a_question_without_sense_is_a_usage_error(watchdog, words):
-    """Said on standard error, nothing on standard output."""
+    """The message goes to standard error; standard output stays empty."""
     done = watchdog(*words)
 
     assert 2 == done.returncode
@@ -129,7 +129,7 @@ def test_a_question_without_sense_is_a_usage_error(watchdog, words):
 
 
 def test_only_and_skip_choose_the_groups(watchdog):
-    """What is left out costs nothing."""
+    """The doctor does not run the other groups."""
     done = watchdog("--json", "--only", "memory", "--only", "storage", "--skip", "storage")
 
     told = json.loads(done.stdout)
@@ -138,7 +138,7 @@ def test_only_and_skip_choose_the_groups(watchdog):
 
 
 def test_an_environment_can_be_named(watchdog, tmp_path):
-    """And is the only one that is looked into."""
+    """The doctor then checks only that environment."""
     python = fake_python(tmp_path / "venv/bin/python", {"dists": {"torch": "2.4.0"}})
 
     done = watchdog("--json", "--fast", "--only", "framework", "--python", str(tmp_path / "venv"))
@@ -150,12 +150,12 @@ def test_an_environment_can_be_named(watchdog, tmp_path):
 
 
 def test_the_commands_groups_are_the_runners():
-    """Written twice, so that help costs no import."""
+    """The command lists the groups itself, so that its help needs no import."""
     assert tuple(runner.GROUPS) == command.GROUPS
 
 
 def test_names_of_strangers_are_shown_and_not_obeyed():
-    """Escapes, line ends, bytes that are no text."""
+    """Escape sequences, line ends and invalid bytes appear as text."""
     lines = render(report(ERROR), 80, Style(), verbose=True)
 
     assert all(line.isprintable() for line in lines)
@@ -164,7 +164,7 @@ def test_names_of_strangers_are_shown_and_not_obeyed():
 
 @pytest.mark.parametrize("columns", [40, 80, 200, None])
 def test_lines_keep_within_the_terminal(columns):
-    """All but commands, which are copied whole."""
+    """Shell commands stay whole, so that the user can copy them."""
     lines = render(report(ERROR, fine("memory.ram", "word " * 60)), columns, Style(), verbose=True)
 
     prose = [line for line in lines if not line.startswith(" " * 19)]
@@ -173,7 +173,7 @@ def test_lines_keep_within_the_terminal(columns):
 
 
 def test_what_is_fine_is_counted_and_shown_on_request():
-    """Silence is not the same as not having looked."""
+    """The summary shows that the doctor ran those checks."""
     told = report(fine("memory.ram", "Enough."), fine("memory.swap", "There."))
 
     short = render(told, 80, Style(), verbose=False)
@@ -185,7 +185,7 @@ def test_what_is_fine_is_counted_and_shown_on_request():
 
 
 def test_a_colour_never_stands_alone():
-    """The same words with and without."""
+    """The words are the same with and without colour."""
     told = report(ERROR)
     plain = render(told, 80, Style(), verbose=False)
     colored = render(told, 80, Style(color=True), verbose=False)
@@ -195,7 +195,7 @@ def test_a_colour_never_stands_alone():
 
 
 def test_the_json_of_a_hostile_finding_is_valid(validator):
-    """Strict readers refuse halves of characters."""
+    """Strict JSON parsers refuse lone surrogates."""
     from watchdog_app.cli.output import dumps
 
     told = json.loads(dumps(command.as_json(report(ERROR), 1.7e9)))
@@ -204,11 +204,11 @@ def test_the_json_of_a_hostile_finding_is_valid(validator):
     assert "driver.nouveau" == told["findings"][0]["id"]
 
 
-# The runner
+# The code that runs the checks
 
 
 def test_every_group_of_a_machine_of_nothing_is_answered(tmp_path):
-    """An empty root: no file is there, and nothing raises."""
+    """In an empty root every file is missing, and no check raises."""
     tree = Tree.__new__(Tree)
     tree.root, tree.spaces, tree.shut = tmp_path / "empty", {}, set()
     tree.root.mkdir()
@@ -220,7 +220,7 @@ def test_every_group_of_a_machine_of_nothing_is_answered(tmp_path):
 
 
 def test_the_worst_comes_first_within_each_group(tree):
-    """In the order of the groups."""
+    """The groups keep their order."""
     tree.meminfo(SwapTotal=0, SwapFree=0).write("proc/sys/vm/overcommit_memory", "2")
     tree.gpu()
 
@@ -234,7 +234,7 @@ def test_the_worst_comes_first_within_each_group(tree):
 
 
 def test_a_disk_that_never_answers_costs_one_finding(tree):
-    """A network home whose server is gone."""
+    """The home folder is on a network server that does not answer."""
     gate = threading.Event()
 
     def space(path):
@@ -254,7 +254,7 @@ def test_a_disk_that_never_answers_costs_one_finding(tree):
 
 
 def test_a_fault_of_our_own_is_one_finding(tree):
-    """What the same check had found before is kept."""
+    """Earlier findings of the same check remain."""
 
     def limits():
         raise RuntimeError("broken")
@@ -266,19 +266,19 @@ def test_a_fault_of_our_own_is_one_finding(tree):
 
 
 def test_a_group_that_is_not_there_is_a_usage_error(tree):
-    """It names those that are."""
+    """The message lists the valid groups."""
     with pytest.raises(UsageError, match="driver, framework"):
         runner.run(tree.facts(), ["gpus"])
 
 
 def test_a_wrong_python_is_a_usage_error_and_no_finding(tree):
-    """Raised in a thread, told by the command."""
+    """A thread raises the error, and the command reports it."""
     with pytest.raises(UsageError):
         runner.run(tree.facts(python="/no/such/python"), ["framework"])
 
 
 def test_the_driver_is_asked_once_for_all_who_want_to_know(tree, tmp_path):
-    """Several checks need its answer, side by side."""
+    """Several checks use the answer in parallel."""
     tree.gpu()
     log = tmp_path / "asked"
     code = f"open({str(log)!r}, 'a').write('x')"
@@ -290,7 +290,7 @@ def test_the_driver_is_asked_once_for_all_who_want_to_know(tree, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_look_leaves_no_child_behind(tmp_path, number):
-    """A framework that is half imported would go on for a minute, with a GiB."""
+    """A framework's import could otherwise run for a minute with a GiB of memory."""
     pid_file = tmp_path / "pid"
     python = fake_python(
         tmp_path / "venv/bin/python",

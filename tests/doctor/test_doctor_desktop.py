@@ -1,4 +1,4 @@
-"""Whether a notice would be seen: a real message bus of our own, and odd services on it."""
+"""Whether the user would see a notification: a private message bus with unusual services."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def tree(tmp_path):
 
 @pytest.fixture
 def bus(tmp_path):
-    """A message bus without any service file; its address."""
+    """Yield the address of a message bus without service files."""
     if shutil.which("dbus-daemon") is None:
         assert not os.environ.get("CI"), "dbus-daemon is missing"
         pytest.skip("dbus-daemon is not installed: apt-get install dbus")
@@ -75,7 +75,7 @@ def bus(tmp_path):
 
 @pytest.fixture
 def service(bus):
-    """Start a service on the bus: its name and how it answers."""
+    """Start a service on the bus with a name and a kind of answer."""
     started = []
 
     def start(name, mode="no"):
@@ -101,7 +101,7 @@ def check(tree, bus, **env):
 
 
 def test_a_desktop_with_everything_is_fine_and_undisturbed(tree, bus, service):
-    """The service has a name; no notice is shown by looking."""
+    """The finding names the service, and the check shows no notification."""
     notifications = service(dbus.NOTIFICATIONS)
     service(desktop.TRAY, "yes")
 
@@ -131,18 +131,18 @@ NOTIFIES, TRAY = dbus.NOTIFICATIONS, desktop.TRAY
             {"XDG_CURRENT_DESKTOP": "ubuntu:GNOME"},
             "AppIndicator",
         ),
-        # Where the service says so, as Plasma's does.
+        # Plasma's service says this explicitly.
         ({"desktop.do-not-disturb": "warning"}, {NOTIFIES: "yes", TRAY: "yes"}, {}, "Switch it"),
-        # Somebody listens and nobody draws.
+        # A service owns the name and shows nothing.
         ({"desktop.tray": "info"}, {NOTIFIES: "no", TRAY: "no"}, {}, "panel"),
-        # It costs its deadline, not more.
+        # A hanging service takes its deadline and not more.
         ({"desktop.notifications": "warning"}, {NOTIFIES: "hang", TRAY: "yes"}, {}, "Log in again"),
     ],
 )
 def test_what_is_missing_on_the_desktop_is_told(  # noqa: PLR0917
     tree, bus, service, expected, services, env, said
 ):
-    """With what to do about it."""
+    """The finding says what to do."""
     for name, mode in services.items():
         service(name, mode)
 
@@ -156,12 +156,12 @@ def test_what_is_missing_on_the_desktop_is_told(  # noqa: PLR0917
     "address", ["unix:path=/no/such/bus", "nonsense", "unix:", "tcp:host=127.0.0.1,port=1"]
 )
 def test_a_bus_that_is_not_there_is_one_warning(tree, address):
-    """Whatever the variable holds."""
+    """The check accepts any value of the variable."""
     assert {"desktop.session-bus": "warning"} == troubles(check(tree, address))
 
 
 def test_a_server_without_a_desktop_is_no_trouble(tree):
-    """A remark with another way to be told."""
+    """The doctor adds a note with another way to get notifications."""
     findings = found(desktop.check(tree.facts(uid=4242)))
 
     assert {"desktop.session-bus": "info"} == troubles(findings.values())
@@ -169,7 +169,7 @@ def test_a_server_without_a_desktop_is_no_trouble(tree):
 
 
 def test_a_program_that_is_told_already_is_not_asked_for_again(tree, tmp_path):
-    """Its setting is read from where this user keeps it."""
+    """The check reads the setting from this user's configuration."""
     config = tmp_path / "config/watchdog/config.toml"
     config.parent.mkdir(parents=True)
     config.write_text('[notify]\ncommand = ["page-me", "--phone", "123"]\n')
@@ -182,14 +182,14 @@ def test_a_program_that_is_told_already_is_not_asked_for_again(tree, tmp_path):
 
 
 def test_a_screen_without_a_bus_is_a_warning(tree):
-    """Somebody sits there and will not be told."""
+    """The user sits at that screen and would miss the notifications."""
     told = troubles(desktop.check(tree.facts(uid=4242, env={"DISPLAY": ":0"})))
 
     assert {"desktop.session-bus": "warning"} == told
 
 
 def test_the_bus_is_found_without_its_variable(tmp_path):
-    """In the runtime folder, where systemd puts it."""
+    """systemd puts the bus into the runtime folder."""
     Path(tmp_path / "bus").touch()
 
     assert f"unix:path={tmp_path}/bus" == dbus.session_bus_address(

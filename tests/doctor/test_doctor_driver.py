@@ -1,4 +1,4 @@
-"""The way from a program to the GPU, on machines of every odd kind."""
+"""The path from a program to the GPU, on many kinds of broken machines."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_each_odd_machine_gets_its_finding_and_no_other(tree, name):
-    """A wrong alarm costs as much trust as a missing one."""
+    """A false alarm costs as much trust as a missing one."""
     lay_out, expected = CASES[name]
     lay_out(tree)
 
@@ -152,7 +152,7 @@ def test_each_odd_machine_gets_its_finding_and_no_other(tree, name):
 
 
 def test_a_stub_library_on_the_path_is_told(tree):
-    """The toolkit's placeholder hides the real driver."""
+    """The CUDA toolkit's stub library hides the real driver."""
     stub_first(tree)
 
     facts = tree.facts(env={"LD_LIBRARY_PATH": "/opt/cuda/lib64/stubs"})
@@ -161,7 +161,7 @@ def test_a_stub_library_on_the_path_is_told(tree):
 
 
 def test_a_mismatch_names_both_versions_and_the_restart(tree):
-    """What a person needs is the reason and the command."""
+    """The user needs the reason and the command."""
     tree.card().module("550.54.14").library("550.90.07").nodes()
 
     finding = found(driver.check(tree.facts()))["driver.version-mismatch"]
@@ -173,7 +173,7 @@ def test_a_mismatch_names_both_versions_and_the_restart(tree):
 
 
 def test_in_a_container_the_advice_is_the_containers(tree):
-    """Nobody can load a module from in there."""
+    """A user cannot load a kernel module from inside a container."""
     tree.write(".dockerenv", "")
     tree.card().library()
 
@@ -184,7 +184,7 @@ def test_in_a_container_the_advice_is_the_containers(tree):
 
 
 def test_nodes_that_the_user_may_not_open_are_named(tree):
-    """Root sees nothing of this, its users do."""
+    """Root can open the nodes; normal users cannot."""
     tree.gpu()
     tree.shut.add("/dev/nvidia0")
 
@@ -194,7 +194,7 @@ def test_nodes_that_the_user_may_not_open_are_named(tree):
 
 
 def test_a_fabric_manager_that_runs_is_enough(tree):
-    """Names in /proc end after 15 characters."""
+    """/proc cuts names after 15 characters."""
     switches(tree)
     tree.process(77, "/usr/bin/nv-fabricmanager", name="nv-fabricmanage")
 
@@ -202,7 +202,7 @@ def test_a_fabric_manager_that_runs_is_enough(tree):
 
 
 def test_the_first_library_is_the_one_that_the_loader_takes(tree):
-    """LD_LIBRARY_PATH goes before the cache, the cache before the usual folders."""
+    """LD_LIBRARY_PATH precedes the cache, and the cache precedes the default folders."""
     tree.library("550.90.07").library("535.10.01", "opt/old").library("560.1.2", "opt/cached")
     tree.write("etc/ld.so.cache", b"glibc-ld.so.cache1.1\0\0\0/opt/cached/libcuda.so.1\0other\0")
 
@@ -215,7 +215,7 @@ def test_the_first_library_is_the_one_that_the_loader_takes(tree):
 
 
 def test_a_dangling_link_is_no_library(tree):
-    """What a package left behind."""
+    """An uninstalled package leaves such links."""
     (tree.root / LIBRARIES).mkdir(parents=True)
     (tree.root / LIBRARIES / "libcuda.so.1").symlink_to("libcuda.so.550.1.1")
 
@@ -223,7 +223,7 @@ def test_a_dangling_link_is_no_library(tree):
 
 
 def test_a_library_without_a_version_in_its_name_is_taken(tree):
-    """WSL's and Jetson's."""
+    """WSL and Jetson name the library so."""
     tree.write("usr/lib/wsl/lib/libcuda.so.1", "")
 
     assert [Library("/usr/lib/wsl/lib/libcuda.so.1", (), False)] == libraries(
@@ -244,7 +244,7 @@ def test_a_library_without_a_version_in_its_name_is_taken(tree):
     ],
 )
 def test_the_modules_version_is_read_from_either_form(tree, version, text):
-    """The closed module's line and the open one's."""
+    """The closed and the open module print different lines."""
     tree.write("proc/driver/nvidia/version", text)
 
     assert version == module_version(tree.machine())
@@ -269,7 +269,7 @@ def test_the_modules_version_is_read_from_either_form(tree, version, text):
     ],
 )
 def test_what_hides_gpus_is_told(tree, expected, value):
-    """CUDA says nothing of it, and trains on the CPU."""
+    """CUDA reports no error, and the training runs on the CPU."""
     tree.gpu()
     told = answers(card(0), card(1, partitioned=True, mig_uuids=["MIG-77"]))
 
@@ -292,7 +292,7 @@ def test_what_hides_gpus_is_told(tree, expected, value):
     ],
 )
 def test_variables_with_a_slip_are_told(tree, id_, env):
-    """Each by itself; the right values are told by nobody."""
+    """Each wrong value has its finding, and right values have none."""
     options = (
         "backend:cudaMallocAsync, expandable_segments:True,garbage_collection_threshold:0.8",
         "max_split_size_mb:512,roundup_power2_divisions:[256:1,512:2,>:8],",
@@ -302,7 +302,7 @@ def test_variables_with_a_slip_are_told(tree, id_, env):
         "CUDA_LAUNCH_BLOCKING": "0",
         "TF_GPU_ALLOCATOR": "cuda_malloc_async",
         "PYTORCH_ALLOC_CONF": ",".join(options),
-        "NVIDIA_VISIBLE_DEVICES": "none",  # means nothing outside a container
+        "NVIDIA_VISIBLE_DEVICES": "none",  # has no meaning outside a container
     }
 
     assert [id_] == list(troubles(variables.check(tree.facts(env=env))))

@@ -1,4 +1,4 @@
-"""The table of texts: every entry is used, every use has an entry, every figure has a name."""
+"""The table of texts: the code uses every entry, every use has an entry, every value has a name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ IN_GROUP = re.compile(rf"({'|'.join(run.GROUPS)}|run)\.[a-z-]+(\.[a-z-]+)?")
 
 
 def used():
-    """Names in the code, f-strings as patterns."""
+    """Return the names in the code, with f-strings as patterns."""
     for node in NODES:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             if IN_GROUP.fullmatch(node.value):
@@ -57,13 +57,13 @@ def texts(entry):
 
 
 def test_every_use_has_an_entry():
-    """A name that is not in the table would be a fault in front of the user."""
+    """A missing name would fail in front of the user."""
     assert [] == [name for name in used() if not any(re.fullmatch(name, one) for one in TABLE)]
 
 
 @pytest.mark.parametrize("name", TABLE)
 def test_every_entry_is_used_and_whole(name):
-    """Known keys, a severity that there is, figures that some check gives."""
+    """Each entry has known keys, a valid severity and only values that a check provides."""
     entry = TABLE[name]
     base = TABLE.get(name.rpartition(".")[0], {})
     has_variants = any(one.startswith(f"{name}.") for one in TABLE)
@@ -90,12 +90,12 @@ def test_every_entry_is_used_and_whole(name):
 
 
 def test_words_that_entries_share_are_one_line():
-    """They stand in the middle of others."""
+    """Other texts embed them in the middle of a sentence."""
     assert not any("\n" in text for text in texts(finding.table()["shared"]))
 
 
 def test_what_a_place_says_goes_before_what_all_do():
-    """And the words of a container before those of the distribution in it."""
+    """A container's text also precedes the text of its distribution."""
     (general, fedora, container) = (
         finding.finding("memory.swap.none", places=places)
         for places in ((), ("fedora",), ("fedora", "container"))
@@ -107,7 +107,7 @@ def test_what_a_place_says_goes_before_what_all_do():
 
 
 def test_a_figure_is_shown_as_the_table_wants_it():
-    """Sizes in their units, paths quoted, what is not known as N/A."""
+    """The table defines units, quotes paths and shows N/A for unknown values."""
     told = finding.finding(
         "storage.disk.full", "a", title="X", path="/a b", free=3 * 1024**2, total=None
     )
@@ -118,7 +118,7 @@ def test_a_figure_is_shown_as_the_table_wants_it():
 
 
 def test_a_question_without_an_answer_says_why():
-    """With what would make an answer possible."""
+    """The text also says what would make an answer possible."""
     told = finding.finding("driver.answer.asleep")
 
     assert not told.checked

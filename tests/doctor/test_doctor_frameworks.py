@@ -1,4 +1,8 @@
-"""Frameworks of the user's environments: do they fit driver and card, do they start."""
+"""
+Frameworks of the user's environments:
+
+whether they fit driver and GPU, and whether they start.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +88,7 @@ def case(expected, dists, target=RTX, **installed):
             {"framework.driver-too-old": "error"}, {"torch": "2.9.0"}, torch_cuda={"cuda": "13.0"}
         ),
         case({"framework.card-too-new": "error"}, {"torch": "2.5.0+cu124"}, on((570, 1), (12, 0))),
-        # Code for the first card of a generation runs on its later ones.
+        # Code for the first GPU of a generation runs on its later GPUs.
         case({}, {"torch": "1.13.1+cu117"}, on((570, 1), (8, 9))),
         case({}, {"torch": "2.7.0+cu128"}, on((580, 95), (12, 1))),
         case({"framework.card-too-new": "error"}, {"torch": "1.13.1+cu117"}, on((570, 1), (9, 0))),
@@ -102,7 +106,7 @@ def case(expected, dists, target=RTX, **installed):
     ],
 )
 def test_packages_are_held_against_driver_and_card(expected, dists, installed, target):
-    """Nothing is run: this is what a table and the versions say."""
+    """The check only reads a table and the versions; it runs no code."""
     assert expected == troubles(builds.check(environment(dists, **installed), target))
 
 
@@ -121,12 +125,12 @@ def test_packages_are_held_against_driver_and_card(expected, dists, installed, t
     ],
 )
 def test_code_runs_on_later_cards_of_its_generation(expected, capability, archs):
-    """CUDA's rule of binary compatibility, and code that is compiled at the start."""
+    """CUDA guarantees binary compatibility within a generation, and PTX compiles at load time."""
     assert expected is builds.supports_card(capability, archs)
 
 
 def test_an_old_driver_is_told_with_the_one_that_is_needed():
-    """Both numbers, and a build that would do."""
+    """The finding shows both versions and a framework build that would work."""
     target = Target(True, (470, 256, 2))
 
     finding = found(builds.check(environment({"torch": "2.4.0+cu121"}), target))[
@@ -146,7 +150,7 @@ def run_check(tree, python, **changes):
 
 
 def test_a_framework_that_computes_on_the_gpu_is_fine(tree, tmp_path):
-    """Noise on its standard output is nobody's trouble."""
+    """Messages on its standard error do not matter."""
     said = {"version": "2.18.0", "built_with_cuda": True, "gpus": 1, "product": 64.0}
     python = fake_python(
         tmp_path / "venv/bin/python", {"dists": TF, "tensorflow_build": CUDA12}, tensorflow=said
@@ -159,7 +163,7 @@ def test_a_framework_that_computes_on_the_gpu_is_fine(tree, tmp_path):
 
 
 def test_a_framework_that_finds_no_gpu_says_why_in_its_own_words(tree, tmp_path):
-    """The lines that tell, without their times."""
+    """The finding quotes the relevant lines without their timestamps."""
     said = {"version": "2.18.0", "built_with_cuda": True, "gpus": 0}
     noise = "2026-11-21 10:00:00.1: W external/gpu_device.cc:2344] Cannot dlopen some GPU libraries"
     script = f'echo "{noise}" >&2; ' + f"echo '@watchdog-doctor {{\"result\": {_json(said)}}}'"
@@ -188,7 +192,7 @@ def test_a_framework_that_finds_no_gpu_says_why_in_its_own_words(tree, tmp_path)
     ],
 )
 def test_an_import_that_goes_wrong_is_one_finding(tree, tmp_path, expected, script):
-    """However it ends, or does not."""
+    """The import may raise, crash or hang."""
     dists = {"torch": "2.4.0+cu121"}
     python = fake_python(tmp_path / "venv/bin/python", {"dists": dists}, torch=script)
     begun = time.monotonic()
@@ -198,7 +202,7 @@ def test_an_import_that_goes_wrong_is_one_finding(tree, tmp_path, expected, scri
 
 
 def test_one_broken_framework_hides_no_other(tree, tmp_path):
-    """Each is imported in a process of its own."""
+    """The doctor imports each framework in its own process."""
     dists = {"torch": "2.4.0+cu121", **TF}
     said = {"version": "2.18.0", "built_with_cuda": True, "gpus": 1, "product": 64.0}
     python = fake_python(
@@ -212,7 +216,7 @@ def test_one_broken_framework_hides_no_other(tree, tmp_path):
 
 
 def test_an_error_of_the_computation_is_an_error(tree, tmp_path):
-    """The GPU is found and cannot be used: cuDNN, mostly."""
+    """The framework finds the GPU and cannot use it, mostly because of cuDNN."""
     said = {"version": "2.18.0", "built_with_cuda": True, "gpus": 1,
             "use_error": "UnimplementedError: DNN library is not found."}  # fmt: skip
     python = fake_python(
@@ -223,7 +227,7 @@ def test_an_error_of_the_computation_is_an_error(tree, tmp_path):
 
 
 def test_a_full_gpu_is_not_computed_on(tree, tmp_path):
-    """The look must not take the last memory from a training."""
+    """The test computation must not take a training's last memory."""
     trace = tmp_path / "words"
     python = fake_python(
         tmp_path / "venv/bin/python",
@@ -244,7 +248,8 @@ HANGS = 'import time; print(\'{"calling": "nvmlInit"}\', flush=True); time.sleep
 @pytest.mark.parametrize(
     ("severity", "available_kib", "driver", "changes"),
     [
-        ("warning", 1 << 20, None, {}),  # too little RAM: it would kill the training that runs
+        # too little RAM: the import would kill the running training
+        ("warning", 1 << 20, None, {}),
         ("warning", 12 << 20, (sys.executable, "-c", HANGS), {"timeout_s": 2.0}),
         ("info", 12 << 20, None, {"fast": True}),
     ],
@@ -252,7 +257,7 @@ HANGS = 'import time; print(\'{"calling": "nvmlInit"}\', flush=True); time.sleep
 def test_where_an_import_would_do_harm_nothing_is_imported(  # noqa: PLR0917
     tree, tmp_path, severity, available_kib, driver, changes
 ):
-    """Versions are still held against the driver."""
+    """The doctor still compares the versions with the driver."""
     tree.meminfo(MemAvailable=available_kib)
     marker = tmp_path / "imported"
     python = fake_python(
@@ -268,7 +273,7 @@ def test_where_an_import_would_do_harm_nothing_is_imported(  # noqa: PLR0917
 
 
 def test_an_interpreter_that_does_not_start_is_said(tree, tmp_path):
-    """Named by hand it is an error: that is what the person asked about."""
+    """It is an error if the user named the interpreter, because the user asked about it."""
     python = tmp_path / "python"
     python.write_text("#!/no/such/interpreter\n")
     python.chmod(0o755)
@@ -281,7 +286,7 @@ def test_an_interpreter_that_does_not_start_is_said(tree, tmp_path):
 
 @pytest.mark.parametrize("word", ["venv", "venv/bin/python", "./venv/", "gpu-env"])
 def test_python_can_be_named_in_many_ways(tree, tmp_path, word):
-    """An interpreter, a folder, a conda environment by its name."""
+    """A user may name an interpreter, a folder or a conda environment."""
     python = fake_python(tmp_path / "venv/bin/python")
     fake_python(tmp_path / "envs/gpu-env/bin/python")
     tree.write("home/ada/.conda/environments.txt", f"/gone\n{tmp_path}/envs/gpu-env\n")
@@ -295,7 +300,7 @@ def test_python_can_be_named_in_many_ways(tree, tmp_path, word):
 
 @pytest.mark.parametrize("word", ["nothing-here", "empty", "file.txt", "", "/no/such/python"])
 def test_a_python_that_is_not_there_is_a_usage_error(tree, tmp_path, word):
-    """Not a finding: the question was wrong."""
+    """The user's argument was wrong, so it is not a finding."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "file.txt").write_text("")
 
@@ -304,7 +309,10 @@ def test_a_python_that_is_not_there_is_a_usage_error(tree, tmp_path, word):
 
 
 def test_environments_are_found_where_trainings_come_from(tree, tmp_path):
-    """The activated one, those of running kernels, the shell's, Jupyter's; each once."""
+    """
+    The list has the active environment, those of running kernels, the shell's and Jupyter's, each
+    once.
+    """
     activated = fake_python(tmp_path / "a/bin/python")
     kernel = fake_python(tmp_path / "b/bin/python3.11")
     script = fake_python(tmp_path / "c/bin/python")
@@ -323,11 +331,11 @@ def test_environments_are_found_where_trainings_come_from(tree, tmp_path):
     pythons = [python for python, _ in environments.find(facts.machine, facts.processes())]
 
     assert [str(activated), str(kernel), str(script), str(shell)] == pythons
-    assert jupyter.exists()  # the fifth: more than four would take minutes
+    assert jupyter.exists()  # the fifth environment: more than four would take minutes
 
 
 def test_no_framework_anywhere_is_said_once(tree, tmp_path):
-    """With the way to name another environment."""
+    """The finding says how to name another environment."""
     fake_python(tree.root / "usr/bin/python3")
 
     facts = tree.facts(env={"VIRTUAL_ENV": str(fake_python(tmp_path / "a/bin/python").parents[1])})
@@ -336,7 +344,7 @@ def test_no_framework_anywhere_is_said_once(tree, tmp_path):
 
 
 def test_libraries_of_two_cudas_on_the_path_are_told(tree, tmp_path):
-    """The loader takes the first of each name."""
+    """The loader takes the first library of each name."""
     for folder, name in (
         ("cuda-11/lib64", "libcudart.so.11.0"),
         ("cuda-12/lib64", "libcudart.so.12"),
@@ -355,7 +363,9 @@ def test_libraries_of_two_cudas_on_the_path_are_told(tree, tmp_path):
 
 
 def test_the_probe_reads_this_environment_without_importing_it():
-    """By the real interpreter; TensorFlow's build is read from its own file."""
+    """
+    The real interpreter runs the probe, which reads TensorFlow's build from TensorFlow's file.
+    """
     from watchdog_app.doctor.machine import Machine
 
     seen = environments.read_installed(Machine(), sys.executable, "--python")
@@ -367,7 +377,9 @@ def test_the_probe_reads_this_environment_without_importing_it():
 
 
 def test_the_probe_does_not_hide_modules_of_the_users(tmp_path):
-    """Its own folder is taken off the path: it holds a versions.py and a memory.py."""
+    """
+    The probe removes its folder from the path, because it holds a versions.py and a memory.py.
+    """
     from watchdog_app.doctor import children
 
     (tmp_path / "torch.py").write_text(
@@ -385,7 +397,7 @@ def test_the_probe_does_not_hide_modules_of_the_users(tmp_path):
 
 @pytest.mark.tensorflow
 def test_the_real_tensorflow_is_imported_and_heard():
-    """Its version and what it was built with, from its own mouth."""
+    """TensorFlow itself reports its version and its build."""
     from watchdog_app.doctor.machine import Machine
 
     machine = Machine(timeout_s=200.0)
@@ -407,7 +419,7 @@ def test_the_real_tensorflow_is_imported_and_heard():
 
 
 def test_every_entry_of_the_table_can_be_read():
-    """With source and date, and rising versions."""
+    """Every entry has a source, a date and rising versions."""
     table = versions.table()
 
     assert all(part["source"].startswith("https://") and part["date"] for part in table.values())
@@ -433,7 +445,7 @@ def test_every_entry_of_the_table_can_be_read():
     ],
 )
 def test_the_driver_that_a_cuda_needs(minimum, cuda):
-    """By its major number, before 11 by both; empty where the table does not know."""
+    """The table uses the major version, before CUDA 11 also the minor; empty if unknown."""
     assert minimum == versions.minimum_driver(cuda)
 
 
@@ -449,7 +461,7 @@ def test_the_driver_that_a_cuda_needs(minimum, cuda):
     ],
 )
 def test_versions_are_read_as_far_as_they_are_numbers(expected, text):
-    """Never an exception: they come from strangers."""
+    """Parsing foreign versions never raises."""
     assert expected == versions.parse(text)
 
 
@@ -460,7 +472,7 @@ def _json(value):
 
 
 def test_names_that_a_version_does_not_have_are_told_with_what_is_lost(tree, tmp_path):
-    """The agent does without them; nothing is imported to see that."""
+    """The agent works without them, and the doctor finds them without an import."""
     place = tmp_path / "keras/src/trainers"
     place.mkdir(parents=True)
     (place / "epoch_iterator.py").write_text("_enumerate_iterator = _current_iterator = None\n")

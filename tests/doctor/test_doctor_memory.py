@@ -1,4 +1,4 @@
-"""Memory, its limits and who else acts on them; disks, shared memory; batteries and the CPU."""
+"""Memory, its limits and other processes that kill; disks, shared memory, batteries and the CPU."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ MEMORY_CASES = {
 
 
 def test_wsl_is_told_of_its_own_file_for_swap(tree):
-    """What is switched on inside it is gone at its next start."""
+    """Swap that a user enables inside WSL is gone after its next start."""
     tree.meminfo(SwapTotal=0, SwapFree=0)
     tree.write("proc/sys/kernel/osrelease", "5.15.153.1-microsoft-standard-WSL2")
 
@@ -75,7 +75,7 @@ def test_wsl_is_told_of_its_own_file_for_swap(tree):
 
 @pytest.mark.parametrize("name", MEMORY_CASES)
 def test_each_state_of_memory_has_its_finding(tree, name):
-    """And no other."""
+    """Each state has exactly one finding."""
     lay_out, expected = MEMORY_CASES[name]
     lay_out(tree)
 
@@ -136,21 +136,21 @@ def group_v1(tree, limit):
     ],
 )
 def test_the_group_of_the_shell_is_a_limit_below_ram(tree, severity, files):
-    """cgroup v2; a limit above RAM limits nothing."""
+    """The check reads cgroup v2. A limit above the RAM has no effect."""
     group_v2(tree, **files)
 
     assert severity == troubles(memory.check(tree.facts())).get("memory.group")
 
 
 def test_a_guard_is_no_limit_at_which_the_kernel_kills(tree):
-    """`watchdog limit` shows it."""
+    """`watchdog limit` shows the guard."""
     group_v2(tree, "watchdog-guard-77-1", memory_max=str(GIB))
 
     assert "memory.group" not in troubles(memory.check(tree.facts()))
 
 
 def test_a_v1_group_is_found_and_its_kills_are_told(tree):
-    """As Docker makes them on older systems."""
+    """Docker creates v1 groups on older systems."""
     group_v1(tree, 4 * GIB)
 
     finding = found(memory.check(tree.facts()))["memory.group"]
@@ -161,7 +161,7 @@ def test_a_v1_group_is_found_and_its_kills_are_told(tree):
 
 
 def test_few_threads_are_a_warning(tree):
-    """TensorFlow starts hundreds."""
+    """TensorFlow starts hundreds of threads."""
     group_v1(tree, 2**63 - 4096)
     tree.write("sys/fs/cgroup/pids/docker/abc/pids.max", "100\n")
     tree.write("sys/fs/cgroup/pids/docker/abc/pids.current", "12\n")
@@ -183,12 +183,12 @@ def test_few_threads_are_a_warning(tree):
     ],
 )
 def test_limits_of_the_shell(tree, expected, limits):
-    """ulimit, as a training inherits it."""
+    """A training inherits the ulimit of its shell."""
     assert expected == troubles(memory.shell_limits(tree.facts(limits=lambda: limits)))
 
 
 def test_the_real_limits_can_be_read():
-    """By the system call itself."""
+    """The test uses the real system call."""
     limits = process_limits()
 
     assert {"address_space", "open_files"} <= set(limits)
@@ -210,14 +210,14 @@ def test_the_real_limits_can_be_read():
     ],
 )
 def test_daemons_that_kill_are_named(tree, expected, process):
-    """And what they will do to a training."""
+    """The finding says what they do to a training."""
     tree.process(300, *process)
 
     assert expected == troubles(memory.killers(tree.facts()))
 
 
 def test_earlyooms_own_threshold_is_told(tree):
-    """Not the default one."""
+    """The finding shows the configured threshold, not the default."""
     tree.process(300, "/usr/bin/earlyoom", "-m", "5,3", "-s", "100")
 
     assert "below 5 % of RAM and 100 % of swap" in (
@@ -265,7 +265,7 @@ def test_a_log_out_that_kills_is_told(tree, kills, texts):
 
 
 def test_processes_with_hostile_names_are_read(tree):
-    """Names are chosen by strangers."""
+    """Other users choose these names."""
     tree.process(9, "", name=") Z (")
     tree.process(10, "a\nb", name="x")
     tree.write("proc/11/comm", "")
@@ -292,14 +292,14 @@ SHM = "/dev/shm"
     ],
 )
 def test_shared_memory(tree, severity, space):
-    """64 MiB is what Docker gives, and what kills DataLoader workers."""
+    """Docker's default of 64 MiB kills DataLoader workers."""
     tree.spaces[SHM] = space
 
     assert severity == troubles(storage.check(tree.facts())).get("storage.shared-memory")
 
 
 def test_in_a_container_the_remedy_is_its_option(tree):
-    """It cannot be mounted anew in there."""
+    """A user cannot remount it inside the container."""
     tree.write(".dockerenv", "")
     tree.spaces[SHM] = Space(64 * MIB, 64 * MIB)
 
@@ -321,14 +321,14 @@ def test_in_a_container_the_remedy_is_its_option(tree):
     ],
 )
 def test_room_for_checkpoints(tree, expected, space):
-    """Where the training writes: the current folder."""
+    """The check uses the current folder, where the training writes."""
     tree.spaces["/work/project"] = space
 
     assert expected == troubles(storage.check(tree.facts(cwd="/work/project")))
 
 
 def test_standing_in_a_folder_of_others_is_no_error(tree):
-    """Whoever calls the doctor from / has a machine as healthy as before."""
+    """Running the doctor from / must not report an error."""
     tree.shut = {"/", "/opt"}
 
     findings = found(storage.check(tree.facts(cwd="/opt")))
@@ -341,14 +341,14 @@ def test_standing_in_a_folder_of_others_is_no_error(tree):
     ("expected", "free"), [({}, 900 * MIB), ({"storage.disk": "warning"}, 20 * MIB)]
 )
 def test_a_small_folder_for_temporary_files_is_large_enough(tree, expected, free):
-    """No checkpoint comes to lie there."""
+    """No checkpoint goes there."""
     tree.spaces["/tmp"] = Space(GIB, free)
 
     assert expected == troubles(storage.check(tree.facts()))
 
 
 def test_a_folder_with_a_quote_in_its_name_is_quoted(tree):
-    """The command is copied as it stands."""
+    """The user copies the command unchanged."""
     tree.spaces["/data/ada's; reboot"] = Space(500 * GIB, 5 * GIB)
 
     told = [one for one in storage.check(tree.facts(cwd="/data/ada's; reboot")) if one.commands]
@@ -357,7 +357,7 @@ def test_a_folder_with_a_quote_in_its_name_is_quoted(tree):
 
 
 def test_nobody_is_told_to_take_a_whole_tree_over(tree, tmp_path):
-    """Where the home folder is missing, what exists above it is the root."""
+    """If the home folder is missing, its nearest existing parent is the root."""
     tree.shut = {"/"}
     facts = tree.facts(env={"HOME": "/no such home"}, access=lambda path, mode: False)
 
@@ -368,7 +368,7 @@ def test_nobody_is_told_to_take_a_whole_tree_over(tree, tmp_path):
 
 
 def test_files_in_ram_are_told_with_where_they_lie(tree):
-    """A data set in /tmp is the memory that the training lacks."""
+    """A data set in /tmp takes memory from the training."""
     tree.write(
         "proc/self/mountinfo",
         "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
@@ -385,7 +385,7 @@ def test_files_in_ram_are_told_with_where_they_lie(tree):
 
 
 def test_a_journal_on_a_network_disk_is_told(tree):
-    """SQLite's log needs a local one."""
+    """SQLite's write-ahead log needs a local disk."""
     tree.write(
         "proc/self/mountinfo",
         "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
@@ -410,7 +410,7 @@ def test_a_home_that_links_to_a_network_disk_is_told(tree):
 
 
 def test_real_disks_are_as_large_as_python_says(tmp_path):
-    """Compared with the standard library."""
+    """The test compares with the standard library."""
     import shutil
 
     assert shutil.disk_usage(tmp_path).total == disk_space(str(tmp_path)).total_bytes
@@ -435,7 +435,7 @@ def supply(tree, name, **files):
     ],
 )
 def test_batteries(tree, expected, battery, online):
-    """As the daemon reads them."""
+    """The doctor reads batteries as the daemon does."""
     supply(tree, "BAT0", type="Battery", **battery)
     supply(tree, "AC", type="Mains", online=online)
 
@@ -446,7 +446,7 @@ def test_batteries(tree, expected, battery, online):
     ("expected", "count"), [({}, 0), ({}, 90), ({"power.cpu-heat": "warning"}, 5000)]
 )
 def test_a_hot_cpu(tree, expected, count):
-    """Ten hours up; a flash now and then is normal."""
+    """The machine is up for ten hours; a rare short throttling is normal."""
     for cpu in (0, 1):
         folder = f"sys/devices/system/cpu/cpu{cpu}/thermal_throttle"
         tree.write(f"{folder}/package_throttle_count", f"{count}\n")
@@ -463,7 +463,7 @@ def test_a_hot_cpu(tree, expected, count):
     ],
 )
 def test_the_cpus_governor(tree, expected, governor, driver):
-    """powersave means two things."""
+    """The governor powersave has two meanings, depending on the driver."""
     tree.write("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", governor)
     tree.write("sys/devices/system/cpu/cpu0/cpufreq/scaling_driver", driver)
 
@@ -486,7 +486,7 @@ def test_the_cpus_governor(tree, expected, governor, driver):
     ],
 )
 def test_containers_are_told(tree, name, files, env):
-    """Remedies differ inside."""
+    """The remedies differ inside a container."""
     for path, text in files.items():
         tree.write(path, text)
 
@@ -495,14 +495,14 @@ def test_containers_are_told(tree, name, files, env):
 
 @pytest.mark.parametrize("path", ["/proc/version", "/proc/self/mem", "/dev/null", "/", "/dev/zero"])
 def test_reading_any_file_ends(path):
-    """Devices, folders, what may not be read: text or None, at once."""
+    """Reading devices, folders or forbidden files returns text or None at once."""
     text = Machine().read(path)
 
     assert text is None or len(text) <= 1 << 22
 
 
 def test_a_pipe_nobody_writes_to_is_empty(tree):
-    """Opening it must not wait."""
+    """Opening the pipe must not block."""
     os.mkfifo(tree.root / "pipe")
 
     assert "" == tree.machine().read("/pipe")

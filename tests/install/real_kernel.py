@@ -14,14 +14,14 @@ READY_S = 120.0
 
 
 class Kernel:
-    """Run cells; what they print is one text."""
+    """Runs cells and returns their output as one text."""
 
     def __init__(self, manager, client):
         self._manager = manager
         self._client = client
 
     def run(self, code, timeout_s=200.0):
-        """Output and error stream of a cell; ends early where the kernel dies."""
+        """Return output and errors of a cell; return early if the kernel dies."""
         self._client.execute(code)
         text, until = "", time.monotonic() + timeout_s
         while time.monotonic() < until:
@@ -46,7 +46,7 @@ class Kernel:
 
 @contextmanager
 def kernel(python, folder, kernel_id=None, **env):
-    """A kernel of that Python, started in `folder`; it is gone afterwards."""
+    """Start a kernel of that Python in `folder` and stop it afterwards."""
     spec = folder / "jupyter" / "kernels" / "tried"
     spec.mkdir(parents=True, exist_ok=True)
     argv = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
@@ -54,7 +54,7 @@ def kernel(python, folder, kernel_id=None, **env):
         json.dumps({"argv": argv, "display_name": "tried", "language": "python"})
     )
     manager = KernelManager(kernel_name="tried")
-    if kernel_id is not None:  # as a Jupyter server names it, over restarts
+    if kernel_id is not None:  # a Jupyter server keeps this id over restarts
         manager.connection_file = str(folder / f"kernel-{kernel_id}.json")
     manager.kernel_spec_manager.kernel_dirs = [str(spec.parent)]
     manager.start_kernel(

@@ -1,4 +1,4 @@
-"""Files for the desktop: placed, started at login, and taken away without a trace."""
+"""Files for the desktop: installed, started at login and removed completely."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMMAND = "/home/me/my tools/bin/watchdog"
 
 @pytest.fixture
 def env(tmp_path):
-    """A user with an empty home."""
+    """The environment of a user with an empty home folder."""
     return {"HOME": str(tmp_path / "home")}
 
 
@@ -41,7 +41,7 @@ def placed(tmp_path):
 
 
 class Systemd:
-    """`systemctl --user` of a machine: which words it answers with what."""
+    """A fake `systemctl --user` with prepared answers per command."""
 
     def __init__(self, running=True, graphical=True):
         self.running, self.graphical = running, graphical
@@ -71,7 +71,7 @@ def everything_below(folder: Path) -> set[str]:
 
 
 def test_what_was_placed_goes_again_and_nothing_else(env, placed, tmp_path):
-    """Folders that were there stay; those that were made go with what lay in them."""
+    """Existing folders remain; the uninstall removes the folders that the install created."""
     home = tmp_path / "home"
     (home / ".config/autostart").mkdir(parents=True)
     (home / ".config/autostart/other.desktop").write_text("[Desktop Entry]\n")
@@ -88,7 +88,7 @@ def test_what_was_placed_goes_again_and_nothing_else(env, placed, tmp_path):
 
 
 def test_a_crash_while_placing_leaves_nothing_that_cannot_be_taken_away(env, tmp_path):
-    """A folder in the way stops it in the middle; what was written is known all the same."""
+    """A folder in the way stops the install midway. The list still names every written file."""
     state = str(tmp_path / "state/desktop.json")
     wanted = {str(tmp_path / "a/one"): b"1", str(tmp_path / "file/two"): b"2"}
     (tmp_path / "file").write_text("no folder")
@@ -102,7 +102,7 @@ def test_a_crash_while_placing_leaves_nothing_that_cannot_be_taken_away(env, tmp
 
 
 def test_a_file_of_somebody_else_is_refused_and_one_changed_since_is_left(env, placed, tmp_path):
-    """Nothing of a user's is written over without being asked, nor removed."""
+    """The install neither overwrites nor removes a user's file without asking."""
     foreign = tmp_path / "entry"
     foreign.write_text("mine")
     with pytest.raises(WatchdogError, match=r"not ours.*\n?.*mv "):
@@ -120,7 +120,7 @@ def test_a_file_of_somebody_else_is_refused_and_one_changed_since_is_left(env, p
 
 
 def test_what_was_left_is_named_again_until_it_is_gone(placed, tmp_path):
-    """A second uninstall does not forget it, and one put back as it was is removed."""
+    """A second uninstall names it again, and removes it once the user restored it."""
     state = str(tmp_path / "again/desktop.json")
     path = tmp_path / "entry"
     PlacedFiles(state).place({str(path): b"ours"})
@@ -138,7 +138,7 @@ def test_what_was_left_is_named_again_until_it_is_gone(placed, tmp_path):
 
 
 def test_a_file_that_was_the_same_before_is_left_where_it_is(placed, tmp_path):
-    """pipx links completions by itself: what we did not write is not ours to remove."""
+    """pipx links completions itself. The uninstall must not remove files that it did not write."""
     original, link = tmp_path / "original", tmp_path / "link"
     original.write_text("complete -F _watchdog watchdog")
     link.symlink_to(original)
@@ -151,7 +151,11 @@ def test_a_file_that_was_the_same_before_is_left_where_it_is(placed, tmp_path):
 
 
 def test_a_file_of_ours_that_was_made_into_a_link_stays_its_users(placed, tmp_path):
-    """Adopted into a dotfiles repository: neither written over at an upgrade, nor removed."""
+    """
+    The user moved the file to a dotfiles repository:
+
+    an upgrade neither overwrites nor removes it.
+    """
     place, kept = tmp_path / "unit", tmp_path / "repository"
     placed.place({str(place): b"1"})
     place.rename(kept)
@@ -167,7 +171,7 @@ def test_a_file_of_ours_that_was_made_into_a_link_stays_its_users(placed, tmp_pa
 
 
 def test_folders_that_are_links_are_followed_and_stay(env, placed, tmp_path):
-    """~/.config in a dotfiles repository."""
+    """~/.config may be a link into a dotfiles repository."""
     home, kept = tmp_path / "home", tmp_path / "dotfiles/config"
     kept.mkdir(parents=True)
     home.mkdir()
@@ -183,7 +187,7 @@ def test_folders_that_are_links_are_followed_and_stay(env, placed, tmp_path):
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "dangling"])
 def test_what_is_no_plain_file_is_in_the_way(kind, placed, tmp_path):
-    """Never read, which would wait, and never written over."""
+    """The install never reads such a file, which could block, and never overwrites it."""
     path = tmp_path / "entry"
     {
         "fifo": lambda: os.mkfifo(path),
@@ -196,7 +200,7 @@ def test_what_is_no_plain_file_is_in_the_way(kind, placed, tmp_path):
 
 
 def test_a_folder_that_leads_nowhere_is_named(env, placed, tmp_path):
-    """~/.config on a disk that is not mounted; and nothing is left lying about."""
+    """~/.config may be on an unmounted disk. The install leaves no stray files."""
     home = tmp_path / "home"
     home.mkdir()
     (home / ".config").symlink_to("/not/mounted")
@@ -209,7 +213,7 @@ def test_a_folder_that_leads_nowhere_is_named(env, placed, tmp_path):
 
 
 def test_where_nothing_can_be_written_nothing_is_left(env, tmp_path):
-    """The list's own folder is in the way: no file without an entry, no folder either."""
+    """The list's folder cannot be created, so the install writes neither a file nor a folder."""
     (tmp_path / "state").write_text("no folder")
     home = tmp_path / "home"
 
@@ -221,7 +225,9 @@ def test_where_nothing_can_be_written_nothing_is_left(env, tmp_path):
 
 @pytest.mark.parametrize("folder", ["data", "./data", "~/data", ""])
 def test_a_relative_xdg_folder_is_ignored(folder, tmp_path):
-    """As the specification has it; anything else would depend on where the command was typed."""
+    """
+    The XDG specification requires it; otherwise the result would depend on the current folder.
+    """
     env = {"HOME": str(tmp_path), "XDG_DATA_HOME": folder, "XDG_CONFIG_HOME": folder}
 
     places = desktop_files(env, COMMAND)
@@ -231,7 +237,7 @@ def test_a_relative_xdg_folder_is_ignored(folder, tmp_path):
 
 
 def test_without_home_the_accounts_is_taken():
-    """Never the root of the file system."""
+    """The fallback is never the root of the file system."""
     import pwd
 
     home = pwd.getpwuid(os.getuid()).pw_dir
@@ -240,14 +246,14 @@ def test_without_home_the_accounts_is_taken():
 
 
 def test_files_that_are_installed_for_everybody_are_not_placed_again(tmp_path):
-    """The .deb's: two menu entries of one name would be one too many."""
+    """The .deb installed these files; a copy would give two menu entries of one name."""
     env = {"HOME": str(tmp_path), "XDG_DATA_DIRS": f"/usr/share:{share_root()}/"}
 
     assert {} == desktop_files(env, COMMAND)
 
 
 def test_a_newer_version_takes_the_place_of_an_older(placed, tmp_path):
-    """What we wrote ourselves may be written over."""
+    """The install may overwrite its own files."""
     path = str(tmp_path / "unit")
     placed.place({path: b"1"})
 
@@ -258,7 +264,7 @@ def test_a_newer_version_takes_the_place_of_an_older(placed, tmp_path):
 
 
 def test_a_damaged_ledger_is_said(tmp_path):
-    """Not taken for an empty one: its files would stay for ever."""
+    """An empty list would leave its files behind forever."""
     path = tmp_path / "desktop.json"
     path.write_text('{"files": [')
 
@@ -270,13 +276,15 @@ def test_a_damaged_ledger_is_said(tmp_path):
     ("systemd", "daemon", "tray"),
     [
         (Systemd(), LoginMethod.UNIT, LoginMethod.UNIT),
-        # XFCE: nothing pulls the companion's unit in.
+        # On XFCE no target starts the companion's unit.
         (Systemd(graphical=False), LoginMethod.UNIT, LoginMethod.AUTOSTART),
         (Systemd(running=False), LoginMethod.AUTOSTART, LoginMethod.AUTOSTART),
     ],
 )
 def test_each_is_started_at_login_in_one_way_only(env, placed, systemd, daemon, tray):
-    """By a unit where that works, else by an autostart entry; and off again."""
+    """
+    A systemd unit starts it, or an autostart entry if units do not work; disabling removes it.
+    """
     placed.place(desktop_files(env, COMMAND))
     login = LoginStart(env, COMMAND, placed, systemd)
     assert (None, None) == (login.method(DAEMON_UNIT), login.method(TRAY_UNIT))
@@ -292,11 +300,11 @@ def test_each_is_started_at_login_in_one_way_only(env, placed, systemd, daemon, 
 
 
 def test_a_unit_that_was_enabled_before_us_stays_enabled(env, placed):
-    """What is undone is what we did."""
+    """The uninstall undoes only what the install did."""
     systemd = Systemd()
     system = Path(unit_path(env, DAEMON_UNIT))
     system.parent.mkdir(parents=True)
-    system.write_text("[Service]\n")  # their own: not placed by us
+    system.write_text("[Service]\n")  # the user's own file, not written by watchdog
     Path(unit_path(env, TRAY_UNIT)).write_text("[Service]\n")
     systemd.enabled.add(DAEMON_UNIT)
     login = LoginStart(env, COMMAND, placed, systemd)
@@ -309,7 +317,7 @@ def test_a_unit_that_was_enabled_before_us_stays_enabled(env, placed):
 
 
 def test_an_enabled_unit_of_ours_leaves_no_link_behind(env, placed):
-    """Enabled by hand after `desktop install`: its file goes, so it is disabled."""
+    """The user enabled it after `desktop install`. Removing the file must also disable the unit."""
     systemd = Systemd()
     placed.place(desktop_files(env, COMMAND))
     systemd.enabled.add(TRAY_UNIT)
@@ -320,7 +328,7 @@ def test_an_enabled_unit_of_ours_leaves_no_link_behind(env, placed):
 
 
 def test_moving_to_a_desktop_without_systemd_ends_the_unit(env, placed):
-    """From GNOME to XFCE: by the entry, and no longer by the unit as well."""
+    """From GNOME to XFCE: the entry starts the companion, and the unit no longer does."""
     systemd = Systemd()
     placed.place(desktop_files(env, COMMAND))
     login = LoginStart(env, COMMAND, placed, systemd)
@@ -335,7 +343,7 @@ def test_moving_to_a_desktop_without_systemd_ends_the_unit(env, placed):
 
 @pytest.mark.parametrize("line", ["Hidden=true", "X-GNOME-Autostart-enabled=false"])
 def test_an_entry_that_the_desktops_settings_switched_off_counts_as_off(env, placed, line):
-    """And a click on "Start at login" switches it on again, and off, and away."""
+    """The switch "Start at login" can enable it, disable it and remove it again."""
     login = LoginStart(env, COMMAND, placed, Systemd(running=False))
     login.enable([TRAY_UNIT])
     entry = Path(autostart_path(env, TRAY_UNIT))
@@ -351,7 +359,7 @@ def test_an_entry_that_the_desktops_settings_switched_off_counts_as_off(env, pla
 
 
 def test_somebody_elses_entry_is_named_where_it_starts_us_as_well(env, placed):
-    """Copied there by hand: switching off would switch nothing off, so it is said."""
+    """Disabling watchdog's own entry would not stop the user's copy, so the message names it."""
     entry = Path(autostart_path(env, TRAY_UNIT))
     entry.parent.mkdir(parents=True)
     entry.write_text("[Desktop Entry]\nExec=watchdog tray\n")
@@ -364,7 +372,7 @@ def test_somebody_elses_entry_is_named_where_it_starts_us_as_well(env, placed):
 
 
 def test_an_entry_follows_the_program_when_it_moves(env, placed):
-    """From pip to pipx: the old path would start nothing."""
+    """After a move from pip to pipx the old path would not start."""
     LoginStart(env, COMMAND, placed, Systemd(running=False)).enable([TRAY_UNIT])
 
     LoginStart(env, "/new/watchdog", placed, Systemd(running=False)).update_entries()
@@ -374,7 +382,7 @@ def test_an_entry_follows_the_program_when_it_moves(env, placed):
 
 
 def test_a_user_who_starts_by_unit_is_freed_of_an_older_autostart_entry(env, placed):
-    """Never both: a second daemon would refuse to start."""
+    """Two starts would make the second daemon fail."""
     LoginStart(env, COMMAND, placed, Systemd(running=False)).enable()
     placed.place(desktop_files(env, COMMAND))
 
@@ -385,7 +393,7 @@ def test_a_user_who_starts_by_unit_is_freed_of_an_older_autostart_entry(env, pla
 
 
 def test_what_starts_at_login_names_the_program_in_full(env, tmp_path):
-    """A session's PATH has no ~/.local/bin."""
+    """A session's PATH lacks ~/.local/bin."""
     files = desktop_files(env, COMMAND).items()
     found = {os.path.basename(path): text.decode() for path, text in files if ".png" not in path}
 
@@ -407,13 +415,13 @@ def test_what_starts_at_login_names_the_program_in_full(env, tmp_path):
     ],
 )
 def test_words_of_an_exec_line_are_quoted(word, written):
-    """Desktop Entry Specification, the Exec key."""
+    """The test follows the Desktop Entry Specification, the Exec key."""
     assert written == quote_exec_word(word)
 
 
 @pytest.mark.parametrize("folder", ["plain", "a b", "ä→ö", "100%", "a$b", "a'b", 'a"b', "a\\b;c"])
 def test_systemd_finds_the_program_in_any_folder(folder, tmp_path):
-    """systemd-analyze reads the unit, and the program that it names is there and is run."""
+    """systemd-analyze reads the unit, and the named program exists and runs."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed: run packaging/setup.sh test")
     program = tmp_path / folder / "watchdog"
@@ -444,7 +452,7 @@ def test_systemd_finds_the_program_in_any_folder(folder, tmp_path):
     ],
 )
 def test_a_program_that_login_could_not_start_is_refused(path, said, monkeypatch):
-    """One in a cache that is emptied, one with a name that no entry can hold."""
+    """Examples are a program in a cache folder, and a name that an entry cannot hold."""
     from watchdog_app.cli.desktop import check_program_path
 
     monkeypatch.setenv("XDG_CACHE_HOME", "/var/tmp/cache of mine")
@@ -455,7 +463,7 @@ def test_a_program_that_login_could_not_start_is_refused(path, said, monkeypatch
 
 
 def test_root_of_sudo_is_sent_back_to_the_user(tmp_path):
-    """Files of root's in a home could not be removed by whose home it is."""
+    """The user could not remove root's files from the home folder."""
     if os.geteuid() != 0:
         pytest.skip("only root can be root")
     env = {**os.environ, "HOME": str(tmp_path), "SUDO_UID": "1000"}
@@ -467,13 +475,13 @@ def test_root_of_sudo_is_sent_back_to_the_user(tmp_path):
 
 
 def test_the_commands_place_and_take_away(tmp_path):
-    """As a user types them, twice each."""
+    """The test runs each command twice, as a user types it."""
     home = tmp_path / "home"
     home.mkdir()
     env = {**os.environ, "HOME": str(home), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "WATCHDOG_STATE_DIR"):
         env.pop(name, None)
-    # Stands for a session without systemd's user manager, whatever this machine has.
+    # Simulates a session without systemd's user manager, on any machine.
     refuses = tmp_path / "systemctl"
     refuses.write_text("#!/bin/sh\necho 'Failed to connect to bus' >&2\nexit 1\n")
     refuses.chmod(0o755)
@@ -484,11 +492,11 @@ def test_the_commands_place_and_take_away(tmp_path):
     shown = watchdog("desktop", "install", "--dry-run").splitlines()
     assert set() == everything_below(home)
     assert "Nothing is placed" in watchdog("desktop")
-    first = watchdog("install-desktop", "--login")  # its name in earlier versions
+    first = watchdog("install-desktop", "--login")  # the command's name in earlier versions
     placed = {str(p) for p in home.rglob("*") if p.is_file() and p.name != "desktop.json"}
     assert set(shown) < placed
     assert "autostart entry" in first
-    env["SHELL"] = "/usr/bin/zsh"  # which looks nowhere in a home by itself
+    env["SHELL"] = "/usr/bin/zsh"  # zsh does not search a home folder by default
     again = watchdog("desktop", "install")
     assert "0 files placed" in again
     assert "--login" not in again

@@ -1,4 +1,4 @@
-"""`watchdog exec`: the program is as it would be without us, and has the agent in it."""
+"""`watchdog exec`: the program runs unchanged, with the agent in it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def execute(*words, **more):
 
 
 def besides_guard(stderr):
-    """What is said on stderr besides the one line on the guard."""
+    """Return the lines on stderr without the line about the guard."""
     return [line for line in stderr.splitlines() if not line.startswith("watchdog: guard: ")]
 
 
 def test_the_agent_is_on_in_the_program_and_in_what_it_starts():
-    """And in no other."""
+    """No other process gets the agent."""
     code = f"{IS_ON}; import subprocess; subprocess.run([sys.executable, '-c', {IS_ON!r}])"
 
     done = execute("--", sys.executable, "-u", "-c", code)
@@ -47,12 +47,12 @@ def test_the_agent_is_on_in_the_program_and_in_what_it_starts():
     ],
 )
 def test_the_end_of_the_program_is_the_end_of_the_command(words, code):
-    """Exit codes and signals alike."""
+    """The command passes on exit codes and signals."""
     assert code == execute(*words).returncode
 
 
 def test_the_program_has_the_pid_of_the_command():
-    """Nobody stands between it and its shell: job control and signals are its own."""
+    """Job control and signals work because no process is between the shell and the program."""
     process = subprocess.Popen(
         [*WATCHDOG, "--", "sh", "-c", "echo $$"], stdout=subprocess.PIPE, text=True
     )
@@ -61,7 +61,7 @@ def test_the_program_has_the_pid_of_the_command():
 
 
 def test_a_broken_pipe_ends_the_program_as_usual():
-    """Python ignores that signal in itself; the program is not to inherit it."""
+    """Python ignores SIGPIPE in itself; the program must not inherit that."""
     code = "import signal; print(signal.getsignal(signal.SIGPIPE))"
     shell = f"{sys.executable} -c '{code}'; grep SigIgn /proc/self/status"
 
@@ -72,7 +72,7 @@ def test_a_broken_pipe_ends_the_program_as_usual():
 
 
 def test_a_sitecustomize_of_the_program_runs_and_is_the_one_that_is_found(tmp_path):
-    """Ours steps aside, and leaves sys.path as it would be."""
+    """Watchdog's sitecustomize removes itself and restores sys.path."""
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.theirs = True")
     code = "import sys, sitecustomize as s; print(sys.theirs, s.__file__); print(sys.path)"
     env = {"PYTHONPATH": str(tmp_path)}
@@ -85,7 +85,7 @@ def test_a_sitecustomize_of_the_program_runs_and_is_the_one_that_is_found(tmp_pa
 
 
 def test_an_error_in_the_sitecustomize_of_the_program_is_told_as_ever(tmp_path):
-    """It is the user's to see."""
+    """The user must see that error."""
     (tmp_path / "sitecustomize.py").write_text("1 / 0")
 
     done = execute("--", sys.executable, "-c", "print(1)", env={"PYTHONPATH": str(tmp_path)})
@@ -95,7 +95,7 @@ def test_an_error_in_the_sitecustomize_of_the_program_is_told_as_ever(tmp_path):
 
 
 def test_words_of_the_program_are_its_own():
-    """Options and blanks are handed on, not read."""
+    """The command passes options and empty arguments on unread."""
     code = "import sys; print(sys.argv[1:])"
 
     done = execute("--", sys.executable, "-c", code, "--json", "-h", "a b", "--", "x")
@@ -104,7 +104,7 @@ def test_words_of_the_program_are_its_own():
 
 
 def test_a_python_of_another_environment_has_the_agent_and_nothing_else_of_ours(tmp_path):
-    """watchdog may be installed by pipx: its other packages are not to be found from there."""
+    """pipx may have installed watchdog: the program must not find its other packages."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "v"], check=True)
     code = (
         f"{IS_ON}\ntry: import psutil; print(psutil.__file__)\n"
@@ -117,7 +117,7 @@ def test_a_python_of_another_environment_has_the_agent_and_nothing_else_of_ours(
 
 
 def test_no_resume_reaches_the_program():
-    """By the environment."""
+    """The option reaches the program through the environment."""
     done = execute("--no-resume", "--", "sh", "-c", "echo $WATCHDOG_AGENT_RESUME")
 
     assert "no\n" == done.stdout
@@ -130,7 +130,7 @@ def test_no_resume_reaches_the_program():
 def test_a_program_starts_with_the_standard_streams_closed_that_the_command_had_not(
     tmp_path, closed, guard
 ):
-    """What is closed stays closed: no file of ours takes its number."""
+    """Closed streams stay closed, so that no file of watchdog gets their number."""
     code = (
         "import os\n"
         "def is_open(fd):\n"
@@ -164,7 +164,7 @@ def _unread():
     ],
 )
 def test_a_program_starts_where_nothing_can_be_written_to_standard_error(tmp_path, opened):
-    """What is said of the guard is lost, and nothing else."""
+    """The program loses only the message about the guard."""
     code = f"open({str(tmp_path / 'ran')!r}, 'w'); raise SystemExit(7)"
     stderr = opened()
 
@@ -178,7 +178,7 @@ def test_a_program_starts_where_nothing_can_be_written_to_standard_error(tmp_pat
 
 @pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_a_command_without_standard_streams_ends_as_ever(tmp_path, closed):
-    """A kernel is made, and a program that is not there is 127."""
+    """A kernel starts, and a missing program gives exit code 127."""
     env = {**os.environ, "HOME": str(tmp_path), "WATCHDOG_STATE_DIR": str(tmp_path / "state")}
     env["JUPYTER_DATA_DIR"] = str(tmp_path / "jupyter")
     shell = f'exec "$@" {closed}'

@@ -1,4 +1,4 @@
-"""The import hook: costs nothing until Keras comes, gets at it, and leaves as it came."""
+"""The import hook: costs nothing before Keras is imported, attaches to it, and detaches cleanly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import zipapp
 import pytest
 from support.finished import finished
 
-# As much of Keras as the hook looks at: the class, and a fit that makes one.
+# A fake Keras with the parts that the hook reads: the class and a fit that creates one.
 CALLBACK_LIST = """
 class CallbackList:
     def __init__(self, callbacks=None, add_history=False, **params):
@@ -20,7 +20,7 @@ class CallbackList:
 
 @pytest.fixture
 def keras(tmp_path):
-    """A folder with a package of Keras's shape."""
+    """A folder with a package shaped like Keras."""
     folder = tmp_path / "keras" / "src" / "callbacks"
     folder.mkdir(parents=True)
     for each in (folder, folder.parent, folder.parent.parent):
@@ -37,10 +37,10 @@ def python(code, folder=None, **more):
 
 
 def test_switching_on_costs_a_tenth_of_importing_argparse_and_logging(tmp_path, monkeypatch):
-    """In the same process, where those take 8 ms; and no framework is imported for it."""
+    """The reference is 8 ms in the same process. The hook imports no framework."""
     code = (
         "import sys, time, json\n"
-        "try: import no_such_module\n"  # the folders of sys.path are known from here on
+        "try: import no_such_module\n"  # fills the cache of the folders in sys.path
         "except ImportError: a = time.perf_counter()\n"
         "from watchdog_app.agent.hook import switch_on; switch_on(); b = time.perf_counter()\n"
         "import argparse, logging; c = time.perf_counter()\n"
@@ -59,7 +59,7 @@ def test_switching_on_costs_a_tenth_of_importing_argparse_and_logging(tmp_path, 
 
 @pytest.mark.parametrize("early", [True, False], ids=["before", "after"])
 def test_the_hook_gets_at_keras_whenever_it_is_imported(keras, early):
-    """Before it is switched on, or after; the module keeps its own loader."""
+    """The hook may be installed before or after Keras, and the module keeps its own loader."""
     module = "keras.src.callbacks.callback_list"
     steps = ["from watchdog_app.agent import hook; hook.switch_on()", f"import {module} as m"]
     code = "\n".join(steps if early else reversed(steps)) + (
@@ -67,12 +67,12 @@ def test_the_hook_gets_at_keras_whenever_it_is_imported(keras, early):
         " m.__loader__ is m.__spec__.loader, m.CallbackList([1]).callbacks)"
     )
 
-    # functools.wraps gives ours the module of Keras's own.
+    # functools.wraps gives watchdog's function the module name of Keras's function.
     assert "keras.src.callbacks.callback_list SourceFileLoader True [1]\n" == python(code, keras)
 
 
 def test_switching_off_restores_exactly(keras):
-    """The class's own function and the list of finders, object for object."""
+    """The class has its own function and sys.meta_path its old objects again."""
     code = (
         "import keras.src.callbacks.callback_list as m\n"
         "from watchdog_app.agent import hook\n"
@@ -86,7 +86,7 @@ def test_switching_off_restores_exactly(keras):
 
 
 def test_what_stands_on_top_of_ours_stays(keras):
-    """Another tool that wrapped it later goes on working when we leave."""
+    """Another tool's later wrapper must still work after watchdog detaches."""
     code = (
         "import keras.src.callbacks.callback_list as m\n"
         "from watchdog_app.agent import hook\n"
@@ -100,7 +100,7 @@ def test_what_stands_on_top_of_ours_stays(keras):
 
 
 def test_a_keras_that_cannot_be_attached_to_is_imported_all_the_same(keras):
-    """A later Keras may look different; the program learns it in one line."""
+    """A later Keras may differ; the program prints one line about it."""
     (keras / "keras/src/callbacks/callback_list.py").write_text("class Other: pass")
     code = (
         f"import sys; sys.path.insert(0, {str(keras)!r})\n"
@@ -116,7 +116,7 @@ def test_a_keras_that_cannot_be_attached_to_is_imported_all_the_same(keras):
 
 
 def test_asking_for_a_spec_without_importing_leaves_the_hook_where_it_is(keras):
-    """TensorFlow looks for Keras in this way before it imports it."""
+    """TensorFlow looks for Keras this way before it imports it."""
     code = (
         "from watchdog_app.agent import hook; hook.switch_on()\n"
         "import importlib.util\n"
@@ -132,7 +132,7 @@ def test_asking_for_a_spec_without_importing_leaves_the_hook_where_it_is(keras):
 @pytest.mark.parametrize("place", ["0", "len(sys.meta_path)", "1"])
 @pytest.mark.parametrize("ours", ["first", "last"])
 def test_another_finder_that_asks_everybody_is_no_endless_circle(keras, place, ours):
-    """Tracers and profilers do as we do: each would ask the other without an end."""
+    """Tracers and profilers do the same, so two finders could call each other without end."""
     on = "from watchdog_app.agent import hook; hook.switch_on()\n"
     other = (
         "class Everybody:\n"
@@ -166,7 +166,7 @@ def test_another_finder_that_asks_everybody_is_no_endless_circle(keras, place, o
     ],
 )
 def test_rescues_lie_beside_the_program_under_its_name(tmp_path, run, name):
-    """Other arguments are another training."""
+    """Other arguments mean another training."""
     code = "from watchdog_app.agent.found.folders import rescue_folder; print(*rescue_folder())"
     (tmp_path / "train.py").write_text(code)
     (tmp_path / "pack").mkdir()

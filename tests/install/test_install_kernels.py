@@ -22,12 +22,12 @@ IS_ON = (
 
 @pytest.fixture
 def environment(tmp_path):
-    """A virtual environment that finds the packages of this one; its folder."""
+    """A virtual environment that finds this environment's packages; yields its folder."""
     folder = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     site = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
     with open(os.path.join(site, "others.pth"), "w") as file:
-        # addsitedir reads their .pth files as well.
+        # addsitedir also reads their .pth files.
         file.write(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
     return folder
 
@@ -55,7 +55,7 @@ def tree(folder):
 
 
 def test_an_enabled_environment_has_the_agent_in_each_new_kernel(environment, watchdog, tmp_path):
-    """And after disable in none; every file and folder is then as it was."""
+    """After disable no new kernel has the agent, and every file and folder is as before."""
     python = environment / "bin" / "python"
     before = tree(environment)
 
@@ -77,7 +77,7 @@ def test_an_enabled_environment_has_the_agent_in_each_new_kernel(environment, wa
 
 
 def test_a_startup_file_whose_watchdog_is_gone_says_nothing(tmp_path):
-    """The environment it pointed to was removed; kernels start as ever."""
+    """Its environment was removed; kernels start as usual."""
     text = startup_file.content().decode().replace(os.getcwd(), "/gone")
     root = os.path.dirname(os.path.dirname(os.path.dirname(startup_file.__file__)))
     (tmp_path / "s.py").write_text(text.replace(root, "/gone"))
@@ -88,7 +88,7 @@ def test_a_startup_file_whose_watchdog_is_gone_says_nothing(tmp_path):
 
 
 def test_the_user_profile_is_undone_as_well(watchdog, tmp_path):
-    """With --user, for every environment."""
+    """The option --user covers every environment."""
     file = tmp_path / "home/.ipython/profile_default/startup/90-watchdog.py"
 
     first, second = watchdog("enable", "--user"), watchdog("enable", "--user")
@@ -101,7 +101,7 @@ def test_the_user_profile_is_undone_as_well(watchdog, tmp_path):
 
 
 def test_a_file_that_somebody_changed_is_left_to_them(watchdog, tmp_path):
-    """Neither overwritten nor removed."""
+    """Neither enable nor disable overwrites or removes it."""
     file = tmp_path / "home/.ipython/profile_default/startup/90-watchdog.py"
     watchdog("enable", "--user")
     file.write_text("mine = 1")
@@ -115,7 +115,11 @@ def test_a_file_that_somebody_changed_is_left_to_them(watchdog, tmp_path):
 
 
 def test_what_another_watchdog_has_placed_is_not_said_to_be_off(watchdog, tmp_path):
-    """Of another version, noted where we cannot look; one that is the same to the byte is ours."""
+    """
+    Another version keeps its list elsewhere.
+
+    A file with identical bytes counts as this version's.
+    """
     file = tmp_path / "home/.ipython/profile_default/startup/90-watchdog.py"
     watchdog("enable", "--user")
     file.write_bytes(startup_file.content() + b"# newer\n")
@@ -143,7 +147,7 @@ def test_what_another_watchdog_has_placed_is_not_said_to_be_off(watchdog, tmp_pa
     ],
 )
 def test_what_cannot_be_enabled_is_refused_in_words(watchdog, words, code, said):
-    """Nothing was changed."""
+    """The command changes nothing."""
     done = watchdog(*words)
 
     assert code == done.returncode
@@ -151,7 +155,7 @@ def test_what_cannot_be_enabled_is_refused_in_words(watchdog, words, code, said)
 
 
 def test_disabling_what_was_never_on_changes_nothing(environment, watchdog):
-    """It says so."""
+    """The command says so."""
     done = watchdog("disable", "--python", str(environment / "bin" / "python"))
 
     assert (0, True) == (done.returncode, "Nothing was changed" in done.stdout)
@@ -190,7 +194,9 @@ def losses(text):
 @pytest.mark.tensorflow
 @pytest.mark.timeout(900)
 def test_a_killed_kernel_goes_on_from_its_very_batch_without_a_word_in_its_code(tmp_path):
-    """The losses are those of a training without the agent, bit for bit, killed or not."""
+    """
+    The losses equal those of a training without the agent, bit for bit, with and without a kill.
+    """
     env = {
         "JPY_SESSION_NAME": str(tmp_path / "deep.ipynb"),
         "WATCHDOG_RUNTIME_DIR": str(tmp_path / "no-daemon"),
@@ -227,7 +233,7 @@ def test_a_killed_kernel_goes_on_from_its_very_batch_without_a_word_in_its_code(
 
 
 def test_a_python_may_be_named_from_the_folder_it_lies_in(environment, watchdog, monkeypatch):
-    """A relative path, and one through a link."""
+    """The path may be relative or go through a link."""
     monkeypatch.chdir(environment.parent)
 
     done = watchdog("enable", "--python", "venv/bin/python")

@@ -1,4 +1,4 @@
-"""A rescue that does not fit never stands in the way of a training that did not ask for it."""
+"""A rescue that does not fit must not stop a training that did not request a resume."""
 
 from __future__ import annotations
 
@@ -48,12 +48,14 @@ def train(tmp_path):
 
 
 def rescues(folder):
-    """Names of the rescues in a folder, without the locks of their runs."""
+    """Return the names of the rescues in a folder, without lock files."""
     return [name for name in sorted(os.listdir(folder)) if name.startswith("rescue-")]
 
 
 def test_a_changed_program_trains_anew_beside_the_rescue_that_does_not_fit(train, tmp_path):
-    """The old rescue stays, the new one has a place of its own, and each finds its own again."""
+    """
+    The old rescue stays, the new one gets its own folder, and each program finds its own again.
+    """
     assert -signal.SIGKILL == train(KILL="1").returncode
     kept = rescues(tmp_path / "rescues" / "train.py")
 

@@ -65,7 +65,7 @@ def losses(text):
 
 @pytest.fixture
 def started(tmp_path):
-    """A kernel with the startup file, as Jupyter starts it again after a death: the same id."""
+    """Start a kernel with the startup file, with the same id as after a Jupyter restart."""
     folder = tmp_path / "ipython" / "profile_default" / "startup"
     folder.mkdir(parents=True)
     (folder / startup_file.FILE).write_bytes(startup_file.content())
@@ -78,7 +78,7 @@ def started(tmp_path):
 
 
 def test_a_killed_notebook_goes_on_in_one_line(started, tmp_path):
-    """Bit for bit, without its shell commands and the cell that failed; then a loop of its own."""
+    """The resume is exact and skips shell commands and the failed cell; a custom loop follows."""
     with started(KILL="1") as first:
         for text in (IMPORTS, "1/0", "!echo once >> commands.txt", MODEL, FIT):
             first.run(text)
@@ -116,7 +116,7 @@ def test_a_killed_notebook_goes_on_in_one_line(started, tmp_path):
 
 
 def test_a_name_of_the_users_is_left_to_them(started, tmp_path):
-    """And a notebook without a rescue hears nothing until it asks."""
+    """A notebook without a rescue prints nothing until the user calls it."""
     with started() as only:
         assert "" == only.run("a = 1")
         asked = only.run("watchdog.resume()")

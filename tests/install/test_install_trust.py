@@ -1,4 +1,4 @@
-"""Only code that nobody else can change is run later, and only from its recorded place."""
+"""Watchdog later runs only code that no other user can change, and only from its recorded place."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IS_ON = (
 
 @pytest.fixture
 def private() -> Iterator[Path]:
-    """A folder that nobody else can write to, nor any above it; those of pytest lie in /tmp."""
+    """A folder that no other user can write to, nor its parents; pytest's folders are in /tmp."""
     for above in (Path.home(), PACKAGE.parent):
         if _closed(above):
             break
@@ -57,7 +57,7 @@ def package(private: Path) -> Path:
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
-    """A folder of notebooks with a package of our name, which notes that it was run."""
+    """A notebook folder with a package named like watchdog's, which records that it ran."""
     folder = tmp_path / "notebooks"
     code = f"import pathlib; pathlib.Path({str(tmp_path / 'RAN')!r}).touch()\n"
     for name in ("__init__", "agent/__init__", "agent/hook", "agent/ipython"):
@@ -75,7 +75,7 @@ def enabled(folder: Path, package: Path = PACKAGE) -> None:
 
 
 def ipython(folder: Path, code: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """What a real IPython with the startup file says."""
+    """Return the output of a real IPython with the startup file."""
     return finished(
         [sys.executable, "-m", "IPython", "--no-banner", "--colors=NoColor", "-c", code],
         cwd=folder,
@@ -85,7 +85,7 @@ def ipython(folder: Path, code: str, **env: str) -> subprocess.CompletedProcess[
 
 
 def watchdog(package: Path, home: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """A command of the watchdog in `package`."""
+    """Run a watchdog command of the copy in `package`."""
     home.mkdir(exist_ok=True)
     own = {"HOME": str(home), "PYTHONPATH": str(package.parent)}
     names = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "WATCHDOG_STATE_DIR")
@@ -100,7 +100,7 @@ def watchdog(package: Path, home: Path, *words: str) -> subprocess.CompletedProc
 def test_a_kernel_runs_nothing_of_a_package_of_our_name_in_the_folder_of_the_notebook(
     hostile: Path, tmp_path: Path
 ):
-    """Neither at its start nor later, when parts of the agent are imported by their names."""
+    """Neither the kernel's start nor later imports of the agent's modules run it."""
     enabled(hostile)
 
     with kernel(sys.executable, hostile) as started:
@@ -262,7 +262,9 @@ def test_each_command_that_lets_code_run_later_refuses_code_that_others_can_chan
 
 
 def test_a_program_that_others_can_change_is_not_started_at_login(package: Path, tmp_path: Path):
-    """The package is the user's alone; the script that the unit would name is not."""
+    """
+    Only the user can change the package, but others can change the script that the unit names.
+    """
     script = package.parent / "watchdog"
     script.write_text("from watchdog_app.cli import main\nraise SystemExit(main())\n")
     script.chmod(0o777)
@@ -302,7 +304,7 @@ def test_nobody_is_told_to_close_a_folder_that_is_for_everybody(package: Path, t
 def test_code_that_the_private_group_of_its_owner_can_write_is_trusted(
     package: Path, tmp_path: Path
 ):
-    """A checkout made with umask 002."""
+    """A checkout made with umask 002 is group-writable."""
     for each in (package.parent, package, *package.rglob("*")):
         each.chmod(0o775 if each.is_dir() else 0o664)
 
@@ -318,7 +320,7 @@ def test_code_that_the_private_group_of_its_owner_can_write_is_trusted(
 def test_a_link_to_the_package_is_followed_once_and_its_target_recorded(
     package: Path, private: Path, tmp_path: Path
 ):
-    """Whoever can change the link later changes nothing in what was recorded."""
+    """A later change of the link does not change the recorded target."""
     link = private / "linked"
     link.symlink_to(package.parent)
     code = "import watchdog_app; print(watchdog_app.__file__)"
