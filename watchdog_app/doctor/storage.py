@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from watchdog_app.base import paths
 from watchdog_app.base.linux.files import Mount, parse_mounts
+from watchdog_app.base.text.plain import capitalize_first
 from watchdog_app.base.text.quantities import GIB, MIB
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity
@@ -85,7 +86,7 @@ def _folder(facts: Facts, role: str, path: str) -> Finding:
         reason = error.strerror or str(error)
         return facts.finding("storage.disk", role=role, path=path, reason=reason)
     room = {"free": space.free_bytes, "total": space.total_bytes}
-    words = {"title": f"{role[:1].upper()}{role[1:]}", "path": path} | room
+    words = {"title": capitalize_first(role), "path": path} | room
     if space.read_only:
         return facts.finding("storage.read-only.disk", **words)
     if not machine.access(at, os.W_OK):

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from watchdog_app.base.text import quantities
+from watchdog_app.base.text.plain import capitalize_first
 from watchdog_app.base.text.terminal import plain, shorten
 from watchdog_app.core.model.levels import Level
 
@@ -108,11 +109,6 @@ def protection_state(status: Status | None) -> tuple[bool, float | None] | None:
     daemon = status.daemon if status is not None else None
     found = daemon.protection if daemon is not None else None
     return None if found is None or found.on is None else (found.on, found.until_unix_s)
-
-
-def capitalize_first(text: str) -> str:
-    """Return the text with its first letter in upper case."""
-    return text[:1].upper() + text[1:]
 
 
 def _headline(text: str) -> str:

@@ -56,6 +56,11 @@ def clean(text: str, limit: int = 60) -> str:
     return shortened(shown, limit)
 
 
+def capitalize_first(text: str) -> str:
+    """The text with its first letter in upper case; the rest is unchanged."""
+    return text[:1].upper() + text[1:]
+
+
 def shortened(text: str, limit: int = LONGEST_NAME) -> str:
     """
     The text, without its middle if it is longer than `limit` characters.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
 
-from watchdog_app.base.text.plain import clean
+from watchdog_app.base.text.plain import capitalize_first, clean
 from watchdog_app.base.text.quantities import format_bytes, size_above
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.model.agent import AgentState, MemoryGrowth, MemoryParts
@@ -349,7 +349,7 @@ def filling_advice(filling: Filling, room: float) -> str:
     name = filling.what.removeprefix("the ").partition(" of ")[0]
     rest = max(0.0, filling.bytes - filling.filled_bytes)
     is_full = filling.filled_bytes >= FULL * filling.bytes
-    state = f"{name[:1].upper()}{name[1:]} " + (
+    state = f"{capitalize_first(name)} " + (
         f"has filled: {format_bytes(filling.bytes)}"
         if is_full
         else f"still filling: {format_bytes(filling.filled_bytes)} of {format_bytes(filling.bytes)}"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from watchdog_app.base.codec import objects
-from watchdog_app.base.text.plain import HIDDEN, clean
+from watchdog_app.base.text.plain import HIDDEN, capitalize_first, clean
 from watchdog_app.base.text.quantities import (
     format_bytes,
     format_duration,
@@ -177,7 +177,7 @@ def _headline(death: _Death, at: str, now_unix_s: float) -> Iterator[str]:
     yield f"{who} {verb} at {at}{ago}{ran}.{lives}"
     reason = clean(str(entry.get("reason") or entry.get("text") or "unknown"), _LONG)
     if entry.get("reason"):
-        reason = f"{reason[:1].upper()}{reason[1:]}."
+        reason = f"{capitalize_first(reason)}."
     yield f"Why: {reason} {_SURE.get(str(entry.get('certainty')), '')}".rstrip()
     rss = number_or_none(entry.get("rss_bytes"))
     if rss is not None:

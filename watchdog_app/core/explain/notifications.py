@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from watchdog_app.base.text.plain import clean, shell_argument
+from watchdog_app.base.text.plain import capitalize_first, clean, shell_argument
 from watchdog_app.base.text.quantities import format_bytes, format_duration, format_step
 from watchdog_app.core.diagnosis.gpu_faults import TITLES
 from watchdog_app.core.diagnosis.stalls import BUSY_CORES
@@ -70,7 +70,7 @@ class Facts:
     @property
     def heated(self) -> str:
         """The hot device, capitalized for the start of a sentence."""
-        return _capitalize(phrases.heated_device(self.label))
+        return capitalize_first(phrases.heated_device(self.label))
 
     @property
     def level(self) -> str:
@@ -88,7 +88,7 @@ class Facts:
     @property
     def reason(self) -> str:
         """The reason of the decision as a sentence."""
-        return f"{_capitalize(clean(self.decision.reason, 300)).rstrip('.')}."
+        return f"{capitalize_first(clean(self.decision.reason, 300)).rstrip('.')}."
 
     @property
     def rescue(self) -> str | None:
@@ -131,11 +131,6 @@ def _save_lines(facts: Facts) -> Iterator[str]:
 def _advice(facts: Facts) -> list[str]:
     """Return the first advice only, to keep it short; `watchdog explain` shows the others."""
     return [] if facts.incident is None else list(facts.incident.advice[:1])
-
-
-def _capitalize(text: str) -> str:
-    """Capitalize the first character and keep the rest."""
-    return text[:1].upper() + text[1:]
 
 
 def notification(
@@ -182,9 +177,9 @@ def _warning(facts: Facts) -> tuple[str, list[str]]:
     # Show the trend next to an expected need only if the trend ends soon as well.
     trend = expected is None or (eta is not None and eta < _AT_HAND_S)
     title = f"{spec.title} {phrases.format_eta(eta if trend else None)}: {facts.name}"
-    lines = [] if expected is None else [f"{_capitalize(expected)}."]
+    lines = [] if expected is None else [f"{capitalize_first(expected)}."]
     lines.append(
-        f"{_capitalize(facts.label)}: {facts.level}{_interval_text(facts) if trend else ''}."
+        f"{capitalize_first(facts.label)}: {facts.level}{_interval_text(facts) if trend else ''}."
     )
     growth = facts.number("task_slope_bytes_per_s") if trend else None
     if facts.task is None and trend:
@@ -252,7 +247,7 @@ def _rescued(facts: Facts) -> tuple[str, list[str]]:
     size, seconds = facts.number("bytes"), facts.number("seconds")
     known = size is not None and seconds is not None
     cost = f" ({format_bytes(size)} in {format_duration(seconds)})" if known else ""
-    where = _capitalize(facts.rescue or "a rescue is on the disk")
+    where = capitalize_first(facts.rescue or "a rescue is on the disk")
     return f"Saved: {facts.name}", [
         f"{where}{cost}.",
         f"The training continues. If it dies, {phrases.resume_text(facts.saved)}",
@@ -310,7 +305,7 @@ def _resumed(facts: Facts) -> tuple[str, list[str]]:
 
 
 def _resolved(facts: Facts) -> tuple[str, list[str]]:
-    label, kind = _capitalize(facts.label), facts.decision.resource.kind
+    label, kind = capitalize_first(facts.label), facts.decision.resource.kind
     if kind is ResourceKind.STALLED:
         return f"Continues: {facts.name}", [facts.reason]
     used, limit = facts.number("used"), facts.number("limit") or 0.0
@@ -336,7 +331,9 @@ def _exited(facts: Facts) -> tuple[str, list[str]]:
     if facts.number("worker") is not None:
         title = f"{spec.title}: a worker of {facts.name}"
         if facts.text("path") is not None:
-            lines.append(f"{_capitalize(facts.rescue or '')}, saved {phrases.format_age(age)}.")
+            lines.append(
+                f"{capitalize_first(facts.rescue or '')}, saved {phrases.format_age(age)}."
+            )
         return title, lines
     step = facts.number("step")
     if facts.rescue is not None:
@@ -344,8 +341,8 @@ def _exited(facts: Facts) -> tuple[str, list[str]]:
         # Agents report once a second, so the rescue may be of a later step than the last report.
         further = step is not None and (saved is None or step > saved.step)
         at = f" It was at step {step:.0f} when last read." if further else ""
-        lines.append(f"{_capitalize(facts.rescue)}, saved {phrases.format_age(age)}.{at}")
-        lines.append(_capitalize(phrases.resume_text(saved)))
+        lines.append(f"{capitalize_first(facts.rescue)}, saved {phrases.format_age(age)}.{at}")
+        lines.append(capitalize_first(phrases.resume_text(saved)))
     elif facts.agent is not None or step is not None:
         lines.append("It left no rescue: its work is lost.")
     return title, lines + (_advice(facts) if spec.out_of_memory else [])
@@ -360,14 +357,16 @@ def _restarted(facts: Facts) -> tuple[str, list[str]]:
         "It is empty: what was in its variables is gone.",
     ]
     if facts.rescue is not None:
-        lines.append(f"{_capitalize(facts.rescue)}. Run the cells again: it resumes from there.")
+        lines.append(
+            f"{capitalize_first(facts.rescue)}. Run the cells again: it resumes from there."
+        )
     return f"Kernel restarted: {facts.name}", lines
 
 
 def _shutdown_warning(facts: Facts) -> tuple[str, list[str]]:
     """Text for heat that switches a device off, and for a battery that runs empty."""
     when = phrases.format_eta(facts.number("eta_s"))
-    label, thing = _capitalize(facts.label), ""
+    label, thing = capitalize_first(facts.label), ""
     if facts.is_hot:
         thing = facts.heated
         whose = "" if facts.task is None else f": {facts.name}"
@@ -396,10 +395,10 @@ def _fault(facts: Facts) -> tuple[str, list[str]]:
     """Text for a fault of a GPU or its driver, and for a slowdown."""
     trouble, known = facts.text("trouble") or "", facts.text("name") is not None
     thing = facts.label.partition(" (")[0]
-    title = f"{_capitalize(thing)} {TITLES.get(trouble, 'has a fault')}"
+    title = f"{capitalize_first(thing)} {TITLES.get(trouble, 'has a fault')}"
     if trouble == "unplugged":
         title = "Training on battery"
-    lines = [f"{_capitalize(facts.label)}: {clean(facts.decision.reason, 300)}."]
+    lines = [f"{capitalize_first(facts.label)}: {clean(facts.decision.reason, 300)}."]
     if known:
         title += f": {facts.name}"
         lines += _affected_lines(facts)
@@ -430,7 +429,10 @@ def _affected_lines(facts: Facts) -> Iterator[str]:
     age = facts.number("rescue_age_s")
     if facts.rescue is not None:
         when = "" if age is None else f", saved {phrases.format_age(age)}"
-        yield f"{_capitalize(facts.rescue)}{when}. Start it again elsewhere: it resumes from there."
+        yield (
+            f"{capitalize_first(facts.rescue)}{when}. Start it again elsewhere: it resumes from "
+            "there."
+        )
     elif facts.number("had_agent"):
         yield "It has left no rescue."
     else:
