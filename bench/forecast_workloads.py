@@ -32,14 +32,14 @@ def shrink(megabytes):
         megabytes -= len(HELD.pop()) / MB
 
 
-def held():
+def used():
     """Return the allocated memory in MB."""
     return sum(map(len, HELD)) / MB
 
 
 def ramp(rate, until, tick=0.1, jitter=0.3):
     """Grow at `rate` MB/s up to `until` MB."""
-    while held() < until:
+    while used() < until:
         grow(max(0.05, rate * tick * random.uniform(1 - jitter, 1 + jitter)))
         time.sleep(tick)
 
@@ -62,7 +62,7 @@ def oom_spiky_leak(m):
         random.uniform(4, 9),
     )
     while True:
-        ramp(rate, held() + rate * period)
+        ramp(rate, used() + rate * period)
         spike(size * random.uniform(0.6, 1), 0.5)
 
 
@@ -71,7 +71,7 @@ def oom_accelerate(m):
     grow(0.08 * m)
     share = random.uniform(0.03, 0.06)
     while True:
-        grow(held() * share * random.uniform(0.5, 1.5))
+        grow(used() * share * random.uniform(0.5, 1.5))
         time.sleep(1.0)
 
 
@@ -80,7 +80,7 @@ def oom_stairs(m):
     grow(0.15 * m)
     while True:
         step = m * random.uniform(0.02, 0.1)
-        ramp(m * random.uniform(0.03, 0.1), held() + step)
+        ramp(m * random.uniform(0.03, 0.1), used() + step)
         time.sleep(random.uniform(0.5, 7))
 
 
@@ -101,7 +101,7 @@ def oom_slowing(m):
     power, span, began = random.uniform(0.5, 0.75), random.uniform(55, 90), time.monotonic()
     while True:
         want = 1.02 * m * ((time.monotonic() - began) / span) ** power
-        grow(max(0.0, want - held()))
+        grow(max(0.0, want - used()))
         time.sleep(0.2)
 
 
@@ -116,7 +116,7 @@ def oom_copies(m):
     grow(0.05 * m)
     rate = m * random.uniform(0.006, 0.012)
     while True:
-        spike(held(), 0.1, 0.3)
+        spike(used(), 0.1, 0.3)
         grow(rate * random.uniform(1, 2))
         time.sleep(random.uniform(0.2, 1.5))
 
@@ -146,7 +146,7 @@ def ok_sawtooth(m):
     began = time.monotonic()
     while time.monotonic() - began < 70:
         ramp(rate, m * random.uniform(0.65, 0.85))
-        shrink(held() - base)
+        shrink(used() - base)
 
 
 def ok_ring(m):
@@ -159,8 +159,8 @@ def ok_ring(m):
 def ok_stairs(m):
     """Steps that end."""
     top = m * random.uniform(0.6, 0.85)
-    while held() < top:
-        ramp(m * random.uniform(0.03, 0.1), held() + m * random.uniform(0.03, 0.12))
+    while used() < top:
+        ramp(m * random.uniform(0.03, 0.1), used() + m * random.uniform(0.03, 0.12))
         time.sleep(random.uniform(0.5, 6))
     time.sleep(30)
 
@@ -181,7 +181,7 @@ def ok_slowing(m):
         time.monotonic(),
     )
     while (passed := time.monotonic() - began) < 90:
-        grow(max(0.0, top * passed / (passed + tau) - held()))
+        grow(max(0.0, top * passed / (passed + tau) - used()))
         time.sleep(0.2)
 
 
@@ -191,8 +191,8 @@ def ok_wander(m):
     began = time.monotonic()
     while time.monotonic() - began < 80:
         level = min(0.85, max(0.35, level + random.gauss(0, 0.03)))
-        grow(max(0.0, level * m - held()))
-        shrink(max(0.0, held() - level * m - 4))
+        grow(max(0.0, level * m - used()))
+        shrink(max(0.0, used() - level * m - 4))
         time.sleep(0.5)
 
 

@@ -61,7 +61,7 @@ class Turns:
         self._began = time.process_time()
         return self.left > 0
 
-    def told(self, tensors: int) -> str:
+    def summary(self, tensors: int) -> str:
         without, with_ = self.spent
         ratios = [b / a for a, b in zip(without, with_, strict=False)]
         spread = statistics.quantiles(ratios, n=4)
@@ -101,7 +101,7 @@ def with_torch(folder: str, turns: Turns, *, asked: bool) -> str:
         optimizer.step()
         rescue.step()
         if not turns.step(session):
-            return turns.told(len(session._capture().entries))
+            return turns.summary(len(session._capture().entries))
 
 
 def with_keras(folder: str, turns: Turns, *, asked: bool, small: bool = False) -> str:
@@ -131,7 +131,7 @@ def with_keras(folder: str, turns: Turns, *, asked: bool, small: bool = False) -
             if batch == 1 and turns.fresh:
                 session.publisher._page.ask_every_batch(asked)
             if batch > 1 and not turns.step(session):
-                found.append(turns.told(len(session._capture().entries)))
+                found.append(turns.summary(len(session._capture().entries)))
                 self.model.stop_training = True
 
     batch = 32 if small else 192

@@ -31,7 +31,7 @@ from guard_desk import HOG, STORM, Desk
 
 ROOT = Path(__file__).resolve().parent.parent
 _PATIENCE_S = 120.0
-_HELD_S = 2.0  # a program stopped for this long counts as held
+_STOPPED_S = 2.0  # a program stopped for this long counts as held
 _PROGRAMS = ROOT / "bench" / "guard_programs.py"
 _LOOP = ROOT / "tests" / "e2e" / "programs" / "torch_loop.py"
 _LIMITS = {"loader-keeps": "900M", "worker-leaks": "900M", "worker-jumps": "900M",
@@ -48,8 +48,8 @@ class Watched:
         self.process = desk.start(*words, cwd=desk.folder, env={"OMP_NUM_THREADS": "1"}, **more)
         self.stages: list[str] = []
         self.killed = 0
-        self.held_since: float | None = None
-        self.told = False
+        self.stopped_since: float | None = None
+        self.asked_to_end = False
 
     def poll(self) -> bool:
         """Read the record; return whether the program runs and is not held."""
@@ -57,28 +57,28 @@ class Watched:
         if record is not None:
             if self.stages[-1:] != [record["state"]]:
                 self.stages.append(record["state"])
-                self.held_since = time.monotonic() if record["state"] == "stopped" else None
+                self.stopped_since = time.monotonic() if record["state"] == "stopped" else None
             self.killed = max(self.killed, kills(record["group"] or ""))
-        return self.process.poll() is None and not self.held
+        return self.process.poll() is None and not self.is_stopped
 
     @property
-    def held(self) -> bool:
+    def is_stopped(self) -> bool:
         """Whether the program has been stopped for long enough."""
-        return self.held_since is not None and time.monotonic() - self.held_since > _HELD_S
+        return self.stopped_since is not None and time.monotonic() - self.stopped_since > _STOPPED_S
 
     def end(self) -> None:
         """End the held program, as the user would."""
-        self.told = True
+        self.asked_to_end = True
         self.desk.run("limit", str(self.process.pid), "--end")
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(30)
 
-    def told_line(self) -> str:
+    def table_row(self) -> str:
         """Return the table row."""
         steps = self.out.read_text().split() if self.out.exists() else []
         saved = sorted(int(each.name.split("-")[1]) for each in self.rescues.glob("rescue-*"))
         of = int(steps[-1].split(",")[0]) if steps else 0
-        code = "held, then told to end" if self.told else f"exit {self.process.poll()}"
+        code = "held, then told to end" if self.asked_to_end else f"exit {self.process.poll()}"
         what = f"{saved[-1] if saved else 'nothing'} of {of}" if steps else "-"
         return f"{self.name:14} {' > '.join(self.stages):84} {code:24} {self.killed:6d}  {what}"
 
@@ -103,7 +103,7 @@ def follow(watched: list[Watched], around: str = "") -> None:
         if each.process.poll() is None:
             each.end()
         each.killed += killed
-        print(each.told_line(), flush=True)
+        print(each.table_row(), flush=True)
 
 
 def alone(way: str) -> None:

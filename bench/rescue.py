@@ -112,17 +112,17 @@ def measure(asked: argparse.Namespace, cells: Cells, shown: set[tuple[str, str]]
             keep(asked, cells, [])
             progress(
                 f"{number * asked.runs + run + 1}/{len(plan) * asked.runs} {kind.shown}, "
-                f"{row.shown}, {way}: {told(outcome)} ({time.monotonic() - began:.0f} s)"
+                f"{row.shown}, {way}: {describe(outcome)} ({time.monotonic() - began:.0f} s)"
             )
         if number + 1 == len(plan) or plan[number + 1][:2] != (kind, row):
             print(line(asked, cells, kind, row), flush=True)
             shown.add((kind.name, row.name))
 
 
-def told(outcome: Outcome) -> str:
+def describe(outcome: Outcome) -> str:
     """Describe one run."""
     words = ["rescued" if outcome.rescued else f"NOT RESCUED: {outcome.trouble.strip()}"]
-    words += ["killed"] * outcome.killed + ["held"] * outcome.held
+    words += ["killed"] * outcome.killed + ["held"] * outcome.stopped
     if outcome.lost is not None:
         words.append(f"{outcome.lost} of {outcome.steps} steps lost")
     if outcome.seconds is not None:

@@ -21,7 +21,7 @@ class Kind:
     program: str
     words: tuple[str, ...] = ()
     switched_on: bool = False
-    told: bool = False  # a resume needs the code that the agent suggests
+    needs_suggested_code: bool = False  # a resume needs the code that the agent suggests
 
     @property
     def rescues(self) -> str:

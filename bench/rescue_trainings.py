@@ -104,13 +104,13 @@ class Place:
 
     def start(self, argv: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
         """Start a program; its output goes to a file."""
-        with open(self.folder / "said", "ab") as said:
+        with open(self.folder / "said", "ab") as output:
             return subprocess.Popen(
-                argv, env=env, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=said,
-                stderr=said, start_new_session=True,
+                argv, env=env, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=output, start_new_session=True,
             )  # fmt: skip
 
-    def said(self) -> str:
+    def output(self) -> str:
         """Return the end of its output."""
         path = self.folder / "said"
         return path.read_text(errors="replace")[-1500:] if path.exists() else ""
@@ -128,7 +128,7 @@ def reference(folder: Path, kind: Kind, length: Length, generated: bool) -> Refe
             most = max(most, _held_bytes(group.path))
             time.sleep(0.05)
         if process.poll() != 0:
-            raise RuntimeError(f"the run without any trouble ended so: {place.said()}")
+            raise RuntimeError(f"the run without any trouble ended so: {place.output()}")
         return Reference(read(str(place.out)), most / MB + _MARGIN_MB)
     finally:
         place.world.close()
@@ -154,10 +154,10 @@ def resumed(place: Place, rescue: Path, reference: Reference) -> str:
     """
     step = int(rescue.name.split("-")[1])
     again = place.folder / "again.csv"
-    words = () if place.kind.told else place.kind.words
+    words = () if place.kind.needs_suggested_code else place.kind.words
     env = place.environment(*words, "--until", str(step + FOLLOWED), step_s=0, out=again)
     argv = place.program
-    if place.kind.switched_on and not place.kind.told:
+    if place.kind.switched_on and not place.kind.needs_suggested_code:
         argv = [*WATCHDOG, "exec", "--no-guard", "--", *argv]
     process = place.start(argv, env)
     try:
@@ -171,7 +171,7 @@ def resumed(place: Place, rescue: Path, reference: Reference) -> str:
     made = read(str(again))
     expected = {s: loss for s, loss in reference.losses.items() if step < s <= step + FOLLOWED}
     if code != 0 or not made:
-        return f"the run that went on from it ended with {code}: {place.said()}"
+        return f"the run that went on from it ended with {code}: {place.output()}"
     if min(made) not in (step, step + 1):
         return f"it went on at step {min(made)} instead of {step + 1}"
     found = compare({**expected, min(made): reference.losses[min(made)]}, made)

@@ -39,7 +39,7 @@ class Outcome:
     rescued: bool  # all its rescues are complete, and the newest resumed with the right losses
     trouble: str  # why it was not rescued
     killed: bool = False  # by the kernel
-    held: bool = False  # the guard stopped it until the benchmark ended it
+    stopped: bool = False  # the guard stopped it until the benchmark ended it
     exit: int | None = None  # None: not over in time
     lost: int | None = None  # steps between the newest rescue and the last written step
     seconds: float | None = None  # guard: limit to rescue; without: newest rescue to last step
@@ -57,13 +57,13 @@ def without(place: Place, row: Row, ref: Reference) -> Outcome:
         try:
             code = process.wait(row.seconds(place.length.step_s) + _SPARE_S)
         except subprocess.TimeoutExpired:
-            return Outcome(False, "not over: " + place.said(), steps=_last(place)[0])
+            return Outcome(False, "not over: " + place.output(), steps=_last(place)[0])
         finally:
             _kill(process)
         written = place.complete_rescues().values()
         seconds = max(0.0, _last(place)[1] - max(written)) if written else None
         return _outcome(
-            place, ref, place.said(), killed=code == -signal.SIGKILL, seconds=seconds, exit=code
+            place, ref, place.output(), killed=code == -signal.SIGKILL, seconds=seconds, exit=code
         )
     finally:
         with undisturbed():
@@ -81,10 +81,10 @@ def within(place: Place, row: Row, ref: Reference) -> Outcome:
         )
         followed = _follow(desk, process, place, row.seconds(place.length.step_s) + _SPARE_S)
         if process.poll() is None:
-            return Outcome(False, "not over: " + _said(process), held=followed.held)
+            return Outcome(False, "not over: " + _output(process), stopped=followed.stopped)
         code = process.returncode
         return _outcome(
-            place, ref, _said(process), killed=followed.killed(code), held=followed.held,
+            place, ref, _output(process), killed=followed.killed(code), stopped=followed.stopped,
             seconds=followed.seconds(_jumped(place)), exit=code,
         )  # fmt: skip
     finally:
@@ -97,7 +97,7 @@ class Seen:
 
     def __init__(self) -> None:
         self.record: dict[str, Any] = {}
-        self.held = False
+        self.stopped = False
         self.oom_kills = 0
         self.rescues: dict[Path, float] = {}
         # Unix time of each copy, and whether the group was at its limit
@@ -115,7 +115,7 @@ class Seen:
         """
         Return whether the kernel killed it: by its counter, or by SIGKILL that no one else sent.
         """
-        ending = self.held or self.record.get("state") == "ending"
+        ending = self.stopped or self.record.get("state") == "ending"
         return self.oom_kills > 0 or (code == -signal.SIGKILL and not ending)
 
     def seconds(self, jumped_unix_s: float | None) -> float | None:
@@ -137,8 +137,8 @@ def _follow(desk: Desk, process: subprocess.Popen[str], place: Place, patience_s
         group = seen.record.get("group")
         if group:
             seen.oom_kills = max(seen.oom_kills, group_oom_kills(group) or 0)
-        if seen.record.get("state") == "stopped" and not seen.held:
-            seen.held = True
+        if seen.record.get("state") == "stopped" and not seen.stopped:
+            seen.stopped = True
             desk.run("limit", str(process.pid), "--end")
         seen.rescues.update(place.complete_rescues())
         time.sleep(_POLL_INTERVAL_S)
@@ -146,11 +146,11 @@ def _follow(desk: Desk, process: subprocess.Popen[str], place: Place, patience_s
     return seen
 
 
-def _outcome(place: Place, ref: Reference, said: str, **known: Any) -> Outcome:
+def _outcome(place: Place, ref: Reference, output: str, **known: Any) -> Outcome:
     last, _ = _last(place)
     rescues = list(place.complete_rescues())
     if not rescues:
-        return Outcome(False, lost=None, steps=last, trouble=f"no rescue; {said}", **known)
+        return Outcome(False, lost=None, steps=last, trouble=f"no rescue; {output}", **known)
     newest = max(rescues, key=lambda each: int(each.name.split("-")[1]))
     lost = max(0, last - int(newest.name.split("-")[1]))
     try:
@@ -179,8 +179,8 @@ def _jumped(place: Place) -> float | None:
     return None
 
 
-def _said(process: subprocess.Popen[str]) -> str:
-    return str(process.said())[-1500:]  # type: ignore[attr-defined]
+def _output(process: subprocess.Popen[str]) -> str:
+    return str(process.output())[-1500:]  # type: ignore[attr-defined]
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

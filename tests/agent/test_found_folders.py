@@ -18,7 +18,7 @@ print(*rescue_folder())
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_text(_PROGRAM)
     (tmp_path / "link.py").symlink_to("train.py")
     (tmp_path / "package").mkdir()
@@ -27,39 +27,39 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def folder_of(here: Path, words: str) -> str:
-    """Relative to `here`."""
+def folder_of(folder: Path, words: str) -> str:
+    """Relative to `folder`."""
     done = subprocess.run(
-        [sys.executable, *words.format(here=here).split()],
-        cwd=here, capture_output=True, text=True, check=True,
+        [sys.executable, *words.format(folder=folder).split()],
+        cwd=folder, capture_output=True, text=True, check=True,
     )  # fmt: skip
     directory, known = done.stdout.split()
     assert "True" == known
-    return str(Path(directory).relative_to(here))
+    return str(Path(directory).relative_to(folder))
 
 
 @pytest.mark.parametrize(
     "words",
     [
         "train.py --config ./c.yaml",
-        "train.py --config={here}/c.yaml",
-        "{here}/train.py --config c.yaml",
+        "train.py --config={folder}/c.yaml",
+        "{folder}/train.py --config c.yaml",
         "link.py --config c.yaml",
         "-m train --config c.yaml",
     ],
 )
-def test_another_way_to_start_the_same_program_leads_to_the_same_folder(here: Path, words: str):
+def test_another_way_to_start_the_same_program_leads_to_the_same_folder(folder: Path, words: str):
     """The key takes them for the same; a folder of its own would hide the rescue."""
-    assert folder_of(here, "train.py --config c.yaml") == folder_of(here, words)
+    assert folder_of(folder, "train.py --config c.yaml") == folder_of(folder, words)
 
 
-def test_other_arguments_and_a_package_lead_to_folders_of_their_own(here: Path):
+def test_other_arguments_and_a_package_lead_to_folders_of_their_own(folder: Path):
     """A package is called as it is started."""
-    one, other = (folder_of(here, f"train.py --config {name}.yaml") for name in "cd")
+    one, other = (folder_of(folder, f"train.py --config {name}.yaml") for name in "cd")
 
     assert one != other
-    assert "rescues/train.py" == folder_of(here, "train.py")
-    assert "rescues/package" == folder_of(here, "-m package") == folder_of(here, "package")
+    assert "rescues/train.py" == folder_of(folder, "train.py")
+    assert "rescues/package" == folder_of(folder, "-m package") == folder_of(folder, "package")
 
 
 def test_trainings_beyond_the_most_are_not_saved_and_that_is_said_once(capsys):

@@ -37,7 +37,7 @@ def uses_shared():
     return shared
 
 
-def here():
+def program_folder():
     return sys._getframe(1)
 
 

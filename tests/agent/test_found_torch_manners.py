@@ -36,49 +36,49 @@ from watchdog_app.rescue.checkpoint.reader import LoadedRescue  # noqa: E402
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
 
-def test_a_training_is_saved_when_it_is_asked(here: Path):
+def test_a_training_is_saved_when_it_is_asked(program_folder: Path):
     """One rescue, of the iteration in which it was asked for."""
     train(12, lambda count: ask(only()) if count == 8 else None)
 
-    (path,) = rescues(here)
+    (path,) = rescues(program_folder)
     assert path.name.startswith("rescue-0000000009-")
 
 
-def test_what_the_program_lets_go_of_is_gone(here: Path):
+def test_what_the_program_lets_go_of_is_gone(program_folder: Path):
     """Neither model nor optimizer is kept alive, and the training counts as ended well."""
     model = train(12, lambda count: ask(only()) if count == 8 else None)
     gc.collect()
 
     assert model() is None
-    until(lambda: names.is_finished(str(rescues(here)[0])))
+    until(lambda: names.is_finished(str(rescues(program_folder)[0])))
     assert [] == trainings.active()
 
 
-def test_a_training_that_had_nothing_to_save_leaves_nothing(here: Path):
+def test_a_training_that_had_nothing_to_save_leaves_nothing(program_folder: Path):
     """No folder stays."""
     train(8)
     gc.collect()
 
-    until(lambda: not (here / "rescues").exists())
+    until(lambda: not (program_folder / "rescues").exists())
     assert [] == trainings.active()
 
 
 def test_a_training_whose_working_directory_was_deleted_is_saved(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+    program_folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Its rescue lies beside the journal."""
-    gone = here / "gone"
+    gone = program_folder / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
 
     train(12, lambda count: ask(only()) if count == 8 else None)
 
-    (path,) = rescues(here / "state")
+    (path,) = rescues(program_folder / "state")
     assert path.name.startswith("rescue-0000000009-")
 
 
-def test_forked_workers_keep_each_other_s_rescues(here: Path):
+def test_forked_workers_keep_each_other_s_rescues(program_folder: Path):
     """Those of one program that was loaded before: two trainings at once, in one folder."""
     workers = []
     for _ in range(2):
@@ -92,13 +92,13 @@ def test_forked_workers_keep_each_other_s_rescues(here: Path):
     for pid in workers:
         os.waitpid(pid, 0)
 
-    runs = Counter(path.name.rsplit("-", 1)[1] for path in rescues(here))
+    runs = Counter(path.name.rsplit("-", 1)[1] for path in rescues(program_folder))
     assert 2 == len(runs)
     # A third was just being removed where a worker ended in the middle of that.
     assert {2, 3} >= set(runs.values())
 
 
-def test_a_short_training_is_not_watched(here: Path):
+def test_a_short_training_is_not_watched(program_folder: Path):
     """Half a second goes by before a folder and a thread are worth it."""
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -108,11 +108,11 @@ def test_a_short_training_is_not_watched(here: Path):
         optimizer.step()
 
     assert only().session is None
-    assert not (here / "rescues").exists()
+    assert not (program_folder / "rescues").exists()
 
 
 def test_an_exception_that_reaches_the_top_leaves_the_rescue_unfinished(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+    program_folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Its rescues wait to be resumed from."""
 
@@ -129,23 +129,23 @@ def test_an_exception_that_reaches_the_top_leaves_the_rescue_unfinished(
 
     assert not training.has_succeeded()
     training.end(succeeded=training.has_succeeded())
-    assert not names.is_finished(str(rescues(here)[0]))
+    assert not names.is_finished(str(rescues(program_folder)[0]))
 
 
-def test_trainings_one_after_the_other_are_runs_of_their_own(here: Path):
+def test_trainings_one_after_the_other_are_runs_of_their_own(program_folder: Path):
     """Also where the first one's optimizer lives. Neither prunes the other's rescues."""
     models = []
     for _ in range(2):
         models.append(nn.Linear(3, 1))  # kept: the next one begins while it lives
         train(12, lambda count: ask(only()) if count == 8 else None, models[-1])
 
-    first, second = rescues(here)
+    first, second = rescues(program_folder)
     assert first.parent == second.parent
     assert all(each.name.startswith("rescue-0000000009-") for each in (first, second))
     assert names.RescueName.parse(first.name).run != names.RescueName.parse(second.name).run
 
 
-def test_optimizers_that_step_several_times_in_turn_are_one_training(here: Path):
+def test_optimizers_that_step_several_times_in_turn_are_one_training(program_folder: Path):
     """As a policy and its value function do: a rescue holds both."""
     policy, value = nn.Linear(3, 1), nn.Linear(3, 1)
     steppers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (policy, value)]
@@ -160,16 +160,16 @@ def test_optimizers_that_step_several_times_in_turn_are_one_training(here: Path)
                 model(torch.ones(2, 3)).sum().backward()
                 optimizer.step()
 
-    (path,) = rescues(here)
+    (path,) = rescues(program_folder)
     with LoadedRescue(str(path)) as saved:
         assert {"policy", "value"} <= saved.meta["parts"].keys()
 
 
-def test_a_training_with_a_rescue_of_its_own_is_left_alone(here: Path):
+def test_a_training_with_a_rescue_of_its_own_is_left_alone(program_folder: Path):
     """Whether it was made before the first step or after some."""
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with Rescue(here / "own", model=model, optimizer=optimizer) as rescue:
+    with Rescue(program_folder / "own", model=model, optimizer=optimizer) as rescue:
         for features, targets in rescue.data(loader()):
             nn.functional.mse_loss(model(features), targets).backward()
             optimizer.step()
@@ -180,7 +180,9 @@ def test_a_training_with_a_rescue_of_its_own_is_left_alone(here: Path):
     def at(count: int) -> None:
         if count == 8:
             training = only()
-            late.append(Rescue(here / "late", optimizer=training.optimizers()[0], model=net))
+            late.append(
+                Rescue(program_folder / "late", optimizer=training.optimizers()[0], model=net)
+            )
             ask(training)
 
     late: list[Rescue] = []
@@ -189,10 +191,10 @@ def test_a_training_with_a_rescue_of_its_own_is_left_alone(here: Path):
     late[0].finish()
 
     assert [] == trainings.active()
-    assert not (here / "rescues").exists()
+    assert not (program_folder / "rescues").exists()
 
 
-def test_a_thread_trains_for_itself(here: Path):
+def test_a_thread_trains_for_itself(program_folder: Path):
     """Two threads, two trainings, each saved in its own."""
     names: list[int] = []
 
@@ -209,10 +211,10 @@ def test_a_thread_trains_for_itself(here: Path):
     for each in threads:
         each.join()
 
-    assert 2 == len(set(names)) == len(rescues(here))
+    assert 2 == len(set(names)) == len(rescues(program_folder))
 
 
-def test_variables_stay_and_batches_go(here: Path):
+def test_variables_stay_and_batches_go(program_folder: Path):
     """The look at a frame neither unsets its variables nor keeps what they held."""
     held: list[weakref.ref[Any]] = []
     model = nn.Linear(3, 1)
@@ -234,13 +236,13 @@ def test_variables_stay_and_batches_go(here: Path):
             count += 1
     del features, targets, loss
 
-    assert 1 == len(rescues(here))
+    assert 1 == len(rescues(program_folder))
     assert 18 == count
     assert held[0]() is None
 
 
 def test_a_training_of_several_processes_is_not_saved(
-    here: Path, capsys: pytest.CaptureFixture[str]
+    program_folder: Path, capsys: pytest.CaptureFixture[str]
 ):
     """That is said once."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -257,7 +259,7 @@ def test_a_training_of_several_processes_is_not_saved(
 
 
 def test_what_cannot_be_found_is_told_with_the_explicit_way(
-    here: Path, capsys: pytest.CaptureFixture[str]
+    program_folder: Path, capsys: pytest.CaptureFixture[str]
 ):
     """Tensors that nobody has a name for."""
 
@@ -282,7 +284,7 @@ def apart(program: Callable[[], None]) -> None:
         pool.submit(program).result()
 
 
-def test_steps_without_a_loop_are_saved_where_the_model_computes_next(here: Path):
+def test_steps_without_a_loop_are_saved_where_the_model_computes_next(program_folder: Path):
     """The program need not have a loop that anybody knows of."""
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -298,12 +300,12 @@ def test_steps_without_a_loop_are_saved_where_the_model_computes_next(here: Path
 
     apart(steps)
 
-    (path,) = rescues(here)
+    (path,) = rescues(program_folder)
     assert path.name.startswith("rescue-0000000006-")
 
 
 def test_an_iteration_whose_end_is_not_seen_is_told_with_the_explicit_way(
-    here: Path, capsys: pytest.CaptureFixture[str]
+    program_folder: Path, capsys: pytest.CaptureFixture[str]
 ):
     """Tensors of the program's own, which neither a loader nor a module leads to."""
     weight = torch.zeros(3, requires_grad=True)
@@ -319,7 +321,9 @@ def test_an_iteration_whose_end_is_not_seen_is_told_with_the_explicit_way(
 
 
 @pytest.mark.parametrize("tracer", ["debugger", "none"])
-def test_whoever_traces_the_program_keeps_his_trace_and_it_is_saved(here: Path, tracer: str):
+def test_whoever_traces_the_program_keeps_his_trace_and_it_is_saved(
+    program_folder: Path, tracer: str
+):
     """A debugger, a coverage tool, or a program that takes every trace off."""
     trace = (lambda *_: None) if tracer == "debugger" else None
 
@@ -335,12 +339,12 @@ def test_whoever_traces_the_program_keeps_his_trace_and_it_is_saved(here: Path, 
     finally:
         sys.settrace(before)
 
-    (path,) = rescues(here)
+    (path,) = rescues(program_folder)
     assert path.name.startswith("rescue-0000000009-")
 
 
 @pytest.mark.parametrize("data", ["a loader", "its own"])
-def test_a_model_can_be_copied_and_pickled_at_any_step(here: Path, data: str):
+def test_a_model_can_be_copied_and_pickled_at_any_step(program_folder: Path, data: str):
     """It carries nothing of ours, and what is loaded elsewhere needs no watchdog there."""
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -357,7 +361,7 @@ def test_a_model_can_be_copied_and_pickled_at_any_step(here: Path, data: str):
         optimizer.step()
         pickled.add(b"watchdog" in pickle.dumps(copy.deepcopy(model)))
 
-    assert 1 == len(rescues(here))
+    assert 1 == len(rescues(program_folder))
     assert {False} == pickled
 
 
@@ -375,9 +379,9 @@ def test_switching_off_puts_everything_back(tmp_path: Path, monkeypatch: pytest.
     assert (before, count) == (DataLoader.__iter__, len(hooks))
 
 
-def test_a_loop_that_was_left_is_no_training_any_more_and_its_epochs_are(here: Path):
+def test_a_loop_that_was_left_is_no_training_any_more_and_its_epochs_are(program_folder: Path):
     """A validation between two epochs is; what the program does after the loop is no stall."""
-    daemon = StandIn(str(here / "run" / "daemon.sock"))
+    daemon = StandIn(str(program_folder / "run" / "daemon.sock"))
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 

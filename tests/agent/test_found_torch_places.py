@@ -53,7 +53,7 @@ def _kept(batches: DataLoader) -> Iterator[Any]:
     ids=["one_by_one", "one_ahead", "kept"],
 )
 def test_a_place_in_the_data_that_the_loader_does_not_tell_is_named(
-    here: Path, draw: Callable[[DataLoader], Iterator[Any]], lost: list[str]
+    program_folder: Path, draw: Callable[[DataLoader], Iterator[Any]], lost: list[str]
 ):
     """A batch in hand is no batch that was trained on; nor is a cycle's batch of the loader."""
     model = nn.Linear(3, 1)
@@ -68,7 +68,7 @@ def test_a_place_in_the_data_that_the_loader_does_not_tell_is_named(
         nn.functional.mse_loss(model(features), targets).backward()
         optimizer.step()
 
-    (path,) = rescues(here)
+    (path,) = rescues(program_folder)
     with LoadedRescue(str(path)) as saved:
         assert 10 == saved.step
         assert lost == [one for one in saved.meta["not_restored"] if "counters" not in one]
@@ -85,7 +85,7 @@ def test_a_place_in_the_data_that_the_loader_does_not_tell_is_named(
     ],
 )
 def test_a_loop_that_is_left_in_the_middle_of_its_data_keeps_its_rescue(
-    here: Path, steps: int, leaves: type[BaseException] | None, waits: bool
+    program_folder: Path, steps: int, leaves: type[BaseException] | None, waits: bool
 ):
     """Nobody is told of `sys.exit()`, nor of what the program catches: better kept than lost."""
     model = nn.Linear(3, 1)
@@ -115,13 +115,13 @@ def test_a_loop_that_is_left_in_the_middle_of_its_data_keeps_its_rescue(
     until(lambda: not trainings.active())
     until(lambda: all(each.name != "watchdog-end" for each in threading.enumerate()))
 
-    (saved,) = rescues(here)
+    (saved,) = rescues(program_folder)
     assert waits != names.is_finished(str(saved))
 
 
 @pytest.mark.parametrize(("fails_at", "place"), [(9, (1, 2)), (13, (2, 0))])
 def test_the_batch_that_ran_out_of_memory_has_not_been_had(
-    here: Path, fails_at: int, place: tuple[int, int]
+    program_folder: Path, fails_at: int, place: tuple[int, int]
 ):
     """In the middle of an epoch; at the first of one, whose scheduler has stepped."""
     model = nn.Linear(3, 1)
@@ -149,7 +149,7 @@ def test_the_batch_that_ran_out_of_memory_has_not_been_had(
     except MemoryError as error:
         watch.notify_trainings(error)
 
-    (path,) = rescues(here)
+    (path,) = rescues(program_folder)
     with LoadedRescue(str(path)) as saved:
         position = saved.meta["position"]
         assert (fails_at - 1, *place) == (saved.step, position["epoch"], position["batch"])
@@ -159,7 +159,7 @@ def test_the_batch_that_ran_out_of_memory_has_not_been_had(
         assert place[0] == saved.meta["parts"]["scheduler"]["last_epoch"]
 
 
-def test_a_loop_that_yields_in_each_iteration_is_saved(here: Path):
+def test_a_loop_that_yields_in_each_iteration_is_saved(program_folder: Path):
     """As any other: where the model computes next."""
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -177,5 +177,5 @@ def test_a_loop_that_yields_in_each_iteration_is_saved(here: Path):
             yield loss.item()
 
     assert 20 == len(list(losses()))
-    (path,) = rescues(here)
+    (path,) = rescues(program_folder)
     assert path.name.startswith("rescue-0000000007-")

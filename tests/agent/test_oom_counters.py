@@ -63,7 +63,7 @@ def test_counters_are_put_back_whether_the_step_had_moved_them_or_not(moved):
 
 
 @pytest.mark.parametrize(
-    ("looks", "now"),
+    ("readings", "now"),
     [
         ([], [5, 24]),
         ([(2, ([5, 3],))], [5, 24]),

@@ -116,7 +116,7 @@ def step(model: nn.Module, optimizer: Any, features: Any, targets: Any) -> None:
     time.sleep(STEP_S)
 
 
-def test_each_step_of_a_found_loop_is_published(here: Path, page: str) -> None:
+def test_each_step_of_a_found_loop_is_published(program_folder: Path, page: str) -> None:
     """A schedule moves with each step, over ends of epochs."""
     watched, model = Watched(page), network()
     model[4].register_forward_pre_hook(lambda *_: watched.in_forward())
@@ -193,7 +193,9 @@ def test_what_the_program_does_to_its_weights_between_two_steps_is_seen(
     assert [change] == found
 
 
-def test_what_is_published_keeps_nothing_of_the_program_alive(here: Path, page: str) -> None:
+def test_what_is_published_keeps_nothing_of_the_program_alive(
+    program_folder: Path, page: str
+) -> None:
     """Neither a model nor its optimizer, nor what a schedule holds."""
     import weakref
 
@@ -219,7 +221,7 @@ def test_what_is_published_keeps_nothing_of_the_program_alive(here: Path, page: 
 
 @pytest.mark.parametrize(("at", "there"), [("middle", True), ("first of an epoch", False)])
 def test_near_a_limit_a_step_that_fails_gives_its_random_numbers_back(
-    here: Path, page: str, at: str, there: bool
+    program_folder: Path, page: str, at: str, there: bool
 ) -> None:
     """A dropout has drawn when memory runs out: the rescue has the numbers of before that batch."""
     model = nn.Sequential(nn.Linear(3, 64), nn.Dropout(0.2), nn.Linear(64, 1))
@@ -243,7 +245,7 @@ def test_near_a_limit_a_step_that_fails_gives_its_random_numbers_back(
     except MemoryError as error:
         watch.notify_trainings(error)
 
-    (path,) = rescues(here)
+    (path,) = rescues(program_folder)
     with LoadedRescue(str(path)) as saved:
         lost = "; ".join(saved.meta["not_restored"])
         assert count == saved.step

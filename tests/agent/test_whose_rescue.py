@@ -38,11 +38,11 @@ class Ran:
     code: int
     began: list[int]  # steps that its trainings began after
     ended: list[int]
-    said: list[str]
+    lines: list[str]
 
     @property
     def words(self) -> str:
-        return "\n".join(self.said)
+        return "\n".join(self.lines)
 
 
 class Place:
@@ -118,8 +118,8 @@ def ran(code: int, stdout: str, stderr: str) -> Ran:
     def after(word: str) -> list[int]:
         return [int(found) for found in re.findall(rf"^{word} (\d+)$", stdout, re.MULTILINE)]
 
-    said = [line for line in stderr.splitlines() if line.startswith("watchdog:")]
-    return Ran(code, after("BEGINS"), after("ENDS"), said)
+    lines = [line for line in stderr.splitlines() if line.startswith("watchdog:")]
+    return Ran(code, after("BEGINS"), after("ENDS"), lines)
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def place(tmp_path: Path) -> Place:
 
 def left_alone(done: Ran, *words: str) -> bool:
     """Started over, and one line names the rescue and says what differs."""
-    lines = [line for line in done.said if "left alone" in line]
+    lines = [line for line in done.lines if "left alone" in line]
     return [0] == done.began and 1 == len(lines) and all(word in lines[0] for word in words)
 
 
@@ -189,7 +189,7 @@ def test_more_epochs_workers_and_the_like_go_on_and_are_named(
     done = place.run(*then.split())
 
     assert [3] == done.began
-    assert 1 == sum(named in line for line in done.said)
+    assert 1 == sum(named in line for line in done.lines)
 
 
 @pytest.mark.parametrize("framework", [LOOPS[0], LOOPS[2]])
@@ -492,7 +492,7 @@ def test_two_that_start_at_once_do_not_swap(place: Place):
 
     newest = place.kill(step=8)
     assert [5] == newest.began
-    assert 1 == sum("another unfinished run" in line for line in newest.said)
+    assert 1 == sum("another unfinished run" in line for line in newest.lines)
     assert ([8], [10]) == ((last := place.run()).began, last.ended)
     assert [3] == place.run().began
 

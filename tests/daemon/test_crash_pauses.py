@@ -75,13 +75,13 @@ def standing(world):
 
 
 @pytest.fixture
-def here(world, monkeypatch):
+def in_process(world, monkeypatch):
     """Make commands without a daemon run in the test's process."""
     for name in ("WATCHDOG_RUNTIME_DIR", "WATCHDOG_STATE_DIR"):
         monkeypatch.setenv(name, world.env[name])
 
 
-def test_a_damaged_journal_loses_no_pause(world, here, standing):
+def test_a_damaged_journal_loses_no_pause(world, in_process, standing):
     """The next daemon knows the pause, reports it, and rewrites a copy that was removed."""
     standing.write(standing.key, cut_short=True)
     standing.spoil_journal()
@@ -106,7 +106,7 @@ def test_a_damaged_journal_loses_no_pause(world, here, standing):
     assert "T" != world.state_letter(standing.pid)
 
 
-def test_a_pid_that_passed_to_another_process_is_not_signalled(world, here, standing):
+def test_a_pid_that_passed_to_another_process_is_not_signalled(world, in_process, standing):
     """The paused process ended while no daemon ran; the user stopped the one with its pid now."""
     standing.write(ProcessKey(standing.pid, standing.key.start_time - 5))
 
@@ -147,7 +147,7 @@ def test_without_a_daemon_status_tells_and_resume_lets_go(world, standing):
 
 
 @pytest.mark.parametrize("lost", ["state", "runtime", "folder of the socket"])
-def test_one_of_both_copies_is_enough(world, here, standing, lost):
+def test_one_of_both_copies_is_enough(world, in_process, standing, lost):
     """Random bytes, a truncated file, a cleaned /tmp."""
     runtime, state = standing.copies
     if lost == "state":
@@ -164,7 +164,9 @@ def test_one_of_both_copies_is_enough(world, here, standing, lost):
     assert [] == offline.paused()
 
 
-def test_what_runs_again_is_not_paused_by_watchdog_when_a_person_stops_it(world, here, standing):
+def test_what_runs_again_is_not_paused_by_watchdog_when_a_person_stops_it(
+    world, in_process, standing
+):
     """The state folder could not be written at the resume: the newer copy counts."""
     old = standing.copies[1].read_bytes()
     offline.resume(None)
@@ -177,7 +179,7 @@ def test_what_runs_again_is_not_paused_by_watchdog_when_a_person_stops_it(world,
     assert "T" == world.state_letter(standing.pid)
 
 
-def test_without_both_copies_it_is_said_who_stands_still(world, here, standing):
+def test_without_both_copies_it_is_said_who_stands_still(world, in_process, standing):
     """
     It is unknown who stopped them: the error names them with `kill -CONT`, and they stay stopped.
     """
@@ -196,7 +198,7 @@ def test_without_both_copies_it_is_said_who_stands_still(world, here, standing):
 
 
 @pytest.mark.parametrize("place", ["before it is written", "after the signals"])
-def test_a_daemon_killed_in_a_pause_leaves_nobody_unknown(world, here, place):
+def test_a_daemon_killed_in_a_pause_leaves_nobody_unknown(world, in_process, place):
     """SIGKILL at the time of a write: every stopped process is known, and can be resumed."""
     disk = Disk(world, "run")
     client = world.start(**disk.env)

@@ -32,7 +32,7 @@ from watchdog_app.machine.sensors.triggers import Triggers
 
 
 @pytest.fixture
-def said(tmp_path):
+def log_file(tmp_path):
     """A log, and a function that reads its text."""
     path = tmp_path / "log"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT)
@@ -40,9 +40,9 @@ def said(tmp_path):
     os.close(fd)
 
 
-def test_a_fault_is_said_once(said):
+def test_a_fault_is_said_once(log_file):
     """The same fault adds no line; its end does."""
-    log, text = said
+    log, text = log_file
     faults = Faults(log)
 
     for _ in range(5):
@@ -56,9 +56,9 @@ def test_a_fault_is_said_once(said):
     assert [] == faults.all()
 
 
-def test_a_step_that_fails_ends_nothing_and_is_shown(said):
+def test_a_step_that_fails_ends_nothing_and_is_shown(log_file):
     """Its error becomes a fault, which ends with the next success."""
-    log, _ = said
+    log, _ = log_file
     faults = Faults(log)
 
     faults.run_step("journal", lambda: 1 / 0)
@@ -68,9 +68,9 @@ def test_a_step_that_fails_ends_nothing_and_is_shown(said):
     assert [] == faults.all()
 
 
-def test_a_line_of_the_log_stays_one_line(said):
+def test_a_line_of_the_log_stays_one_line(log_file):
     """This holds for any file name; values with blanks are quoted."""
-    log, text = said
+    log, text = log_file
 
     log.info("seen", name='a\nb\x1b[2J"c', path="/x y", count=3)
 
@@ -99,11 +99,11 @@ def test_the_file_of_the_log_is_begun_anew_when_it_is_full(tmp_path):
     assert 0o600 == (tmp_path / "daemon.log.1").stat().st_mode & 0o777
 
 
-def test_a_machine_that_cannot_be_read_is_a_fault_until_it_can(said, tmp_path):
+def test_a_machine_that_cannot_be_read_is_a_fault_until_it_can(log_file, tmp_path):
     """
     Without /proc/meminfo nothing can be watched: the fault says so, and the next sample retries.
     """
-    log, _ = said
+    log, _ = log_file
     (tmp_path / "proc").mkdir()
     poller = Poller(lambda error: None)
     machine = LinuxMachine(proc=str(tmp_path / "proc"))

@@ -70,7 +70,7 @@ def test_seconds_are_counted_from_the_limit(copies, jumped, rescues, expected):
 
 
 @pytest.mark.parametrize(
-    ("stage", "held", "kills", "code", "expected"),
+    ("stage", "stopped", "kills", "code", "expected"),
     [
         ("refusing", False, 0, 1, False),
         ("running", False, 0, -signal.SIGKILL, True),
@@ -80,12 +80,12 @@ def test_seconds_are_counted_from_the_limit(copies, jumped, rescues, expected):
     ],
 )
 def test_a_kill_of_the_kernel_is_told_from_one_of_the_supervisor(
-    stage, held, kills, code, expected
+    stage, stopped, kills, code, expected
 ):
     """What the kernel counts, and an end that nobody has asked for."""
     seen = Seen()
     seen.update(record("limit", 1.0, 100, stage))
-    seen.held, seen.oom_kills = held, kills
+    seen.stopped, seen.oom_kills = stopped, kills
 
     assert expected is seen.killed(code)
 
@@ -100,4 +100,4 @@ def test_a_line_holds_the_share_the_kills_and_the_worst():
 
     assert "2 of 3 | 1 | 0.30 (0.50) | 2 (4)" == rescue.cell(outcomes)
     assert "- | - | - | -" == rescue.cell([])
-    assert "NOT RESCUED: no rescue, killed" == rescue.told(outcomes[2])
+    assert "NOT RESCUED: no rescue, killed" == rescue.describe(outcomes[2])

@@ -85,7 +85,7 @@ class Desk:
             **({} if more.get("start_new_session") else {"process_group": 0}),
             **more,
         )
-        process.said = Path(errors.name).read_text  # type: ignore[attr-defined]
+        process.output = Path(errors.name).read_text  # type: ignore[attr-defined]
         errors.close()
         self._processes.append(process)
         return process
@@ -123,7 +123,7 @@ class Desk:
     def until(self, what: Callable[[], Any], why: str, patience_s: float = PATIENCE_S) -> Any:
         """Wait for something to be true and return it."""
         return until(
-            what, lambda: f"{why}; {[each.said() for each in self._processes]}", patience_s
+            what, lambda: f"{why}; {[each.output() for each in self._processes]}", patience_s
         )
 
     def stage(self, process: subprocess.Popen[str], *stages: str) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class Desk:
         """The next line of a program's output."""
         assert process.stdout is not None
         ready = select.select([process.stdout], [], [], PATIENCE_S)[0]
-        assert ready, process.said()  # type: ignore[attr-defined]
+        assert ready, process.output()  # type: ignore[attr-defined]
         return process.stdout.readline()
 
     def end(self, process: subprocess.Popen[str]) -> int:

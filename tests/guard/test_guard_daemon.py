@@ -250,6 +250,6 @@ def test_a_loop_that_nobody_can_copy_saves_itself_at_the_limit(desk, daemon):
     guard = desk.until(held, "never held", patience_s=90)
 
     last = int(out.read_text().split()[-1].split(",")[0])
-    assert (1, 1) == (guard["agents"], guard["saved"]), loop.said()
+    assert (1, 1) == (guard["agents"], guard["saved"]), loop.output()
     assert last - guard["rescues"][-1]["step"] <= 5
     loop.kill()

@@ -42,9 +42,9 @@ def test_a_program_at_its_limit_is_held_and_goes_on_when_the_limit_is_raised(des
     assert 100 * MIB == held["limit_bytes"]
     assert (0, "") == (told.returncode, told.stderr)
     assert ("all of it\n", 0) == (hog.stdout.read(), desk.end(hog))
-    assert "was stopped there: it loses nothing" in hog.said()
-    assert f"watchdog limit {hog.pid} " in hog.said()
-    assert "continues" in hog.said()
+    assert "was stopped there: it loses nothing" in hog.output()
+    assert f"watchdog limit {hog.pid} " in hog.output()
+    assert "continues" in hog.output()
 
 
 def test_a_slow_leak_is_held_when_it_comes_to_the_limit(desk):
@@ -66,7 +66,7 @@ def test_one_array_of_three_times_the_limit_is_refused_and_the_program_lives(des
     assert "refused\n" == desk.line(program)
     program.stdin.close()
     assert 0 == desk.end(program)
-    assert "held" not in program.said()
+    assert "held" not in program.output()
 
 
 def test_without_refusing_the_same_array_is_held_while_it_is_filled(desk):
@@ -115,7 +115,7 @@ def test_limit_ends_what_is_held(desk):
 
     assert 0 == told.returncode
     assert -signal.SIGTERM == desk.end(hog)
-    assert "is ended at its memory limit" in hog.said()
+    assert "is ended at its memory limit" in hog.output()
 
 
 def test_a_pause_of_the_daemons_and_its_end_leave_stopped_what_is_stopped(desk):
@@ -150,7 +150,7 @@ def test_a_shell_is_told_that_it_was_stopped_and_fg_meets_the_limit_again(desk):
 
     assert 0 == raised.returncode, raised.stderr
     assert ("all of it\n", 0) == (hog.stdout.read(), desk.end(hog))
-    assert "fg brings it back" in hog.said()
+    assert "fg brings it back" in hog.output()
 
 
 def test_what_is_ended_by_a_shell_as_a_stopped_job_ends(desk):
@@ -233,8 +233,8 @@ def test_without_a_limit_nothing_is_refused_either(desk, wanted):
         desk.run("limit", str(hog.pid), *wanted)
 
     assert ("all of it\n", 0) == (hog.stdout.read(), desk.end(hog))
-    assert "continues without a memory limit of its own" in hog.said()
-    assert "MemoryError" not in hog.said()
+    assert "continues without a memory limit of its own" in hog.output()
+    assert "MemoryError" not in hog.output()
 
 
 def test_a_limit_that_the_machine_does_not_have_is_told_at_the_start(desk):
@@ -243,8 +243,8 @@ def test_a_limit_that_the_machine_does_not_have_is_told_at_the_start(desk):
     little = desk.hog(1, limit="60M")
 
     assert [0, 0] == [desk.end(much), desk.end(little)]
-    assert "and that one kills" in much.said()
-    assert "and that one kills" not in little.said()
+    assert "and that one kills" in much.output()
+    assert "and that one kills" not in little.output()
 
 
 def test_refusing_makes_a_memory_error_of_what_does_not_fit(desk):
@@ -262,7 +262,7 @@ def test_a_refusal_at_the_limit_is_a_memory_error(desk):
     hog = desk.hog(400, 0, options=("--at-limit", "refuse"))
 
     assert 1 == desk.end(hog)
-    assert "MemoryError" in hog.said()
+    assert "MemoryError" in hog.output()
 
 
 def test_nobody_waits_for_ever_where_a_time_was_set(desk):
@@ -270,7 +270,7 @@ def test_nobody_waits_for_ever_where_a_time_was_set(desk):
     hog = desk.hog(300, 0, options=("--no-refuse", "--hold-for", "300ms"))
 
     assert -signal.SIGTERM == desk.end(hog)
-    assert "no decision came within the time of --hold-for" in hog.said()
+    assert "no decision came within the time of --hold-for" in hog.output()
 
 
 def test_a_flood_of_page_cache_holds_nobody(desk):
@@ -285,7 +285,7 @@ print("through", flush=True)
     program = desk.start(sys.executable, "-S", "-c", code, options=("--limit", "80M"))
 
     assert ("through\n", 0) == (program.stdout.read(), desk.end(program))
-    assert "held" not in program.said()
+    assert "held" not in program.output()
 
 
 def test_a_tmpfs_that_fills_up_is_an_error_of_the_program_or_held_never_a_kill(desk):
@@ -311,7 +311,7 @@ sys.exit(5)
             "neither ended nor held",
         )
         # Python itself may fail to report the error, and exit: it was not killed.
-        assert program.poll() in (None, 1, 5), program.said()
+        assert program.poll() in (None, 1, 5), program.output()
     finally:
         Path(path).unlink(missing_ok=True)
 
@@ -376,7 +376,7 @@ def test_exec_within_a_guard_makes_no_second_one(desk):
 
     assert 0 == desk.end(program)
     assert f"watchdog-guard-{program.pid}-" in said
-    assert "the one that is around this shell already" in program.said()
+    assert "the one that is around this shell already" in program.output()
 
 
 def test_in_a_limited_container_the_limit_leaves_room_for_the_reserve(desk):

@@ -57,7 +57,7 @@ def test_an_uncaught_refusal_is_told_below_its_traceback_and_nothing_else_is(des
     program = desk.start(sys.executable, str(path), options=("--limit", "150M", "--reserve", "32M"))
 
     assert 1 == desk.end(program)
-    said = program.said()
+    said = program.output()
     first, _, rest = said.partition("after small")
     thread, _, last = rest.partition("after jump")
 
@@ -81,7 +81,7 @@ def test_a_cell_that_was_refused_says_so_and_the_notebook_lives(desk, tmp_path):
     )  # fmt: skip
 
     assert 0 == desk.end(program)
-    said = program.said()
+    said = program.output()
     assert 1 == said.count("its guard refused")
     assert f"watchdog limit {program.pid} " in said
     assert "alive 5" in said

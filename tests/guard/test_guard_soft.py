@@ -40,9 +40,9 @@ print(subprocess.run([sys.executable, "-S", "-c", "bytearray(600 << 20)"],
     program = desk.start(sys.executable, "-S", "-c", jump, options=("--limit", "200M"), front=FRONT)
 
     assert ("refused\n1\n", 0) == (program.stdout.read(), desk.end(program))
-    assert "no memory group of its own can be made here" in program.said()
-    assert "each process may reserve 200 MiB" in program.said()
-    assert "nothing is stopped" in program.said()
+    assert "no memory group of its own can be made here" in program.output()
+    assert "each process may reserve 200 MiB" in program.output()
+    assert "nothing is stopped" in program.output()
     assert [] == list((desk.folder / "run" / "guard").glob("*"))
 
 
@@ -58,6 +58,6 @@ def test_a_training_that_jumps_saves_itself(desk):
         options=("--limit", "2G"), front=FRONT, cwd=desk.folder, env={"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
 
-    assert 1 == desk.end(program), program.said()
+    assert 1 == desk.end(program), program.output()
     assert [19] == [int(path.name.split("-")[1]) for path in rescues.glob("rescue-*")]
-    assert "Instead each process may reserve 2.00 GiB" in program.said()
+    assert "Instead each process may reserve 2.00 GiB" in program.output()

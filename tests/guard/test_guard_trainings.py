@@ -30,10 +30,10 @@ def train(desk, program, limit, *words, options=()):
     try:
         code = process.wait(PATIENCE_S)
     except subprocess.TimeoutExpired:  # a stopped training reports where
-        pytest.fail(f"not over within {PATIENCE_S} s: {desk.record(process)}; {process.said()}")
+        pytest.fail(f"not over within {PATIENCE_S} s: {desk.record(process)}; {process.output()}")
     steps = [int(line.split(",")[0]) for line in out.read_text().split()] if out.exists() else []
     saved = sorted(int(path.name.split("-")[1]) for path in rescues.glob("rescue-*"))
-    return code, steps, saved, process.said()
+    return code, steps, saved, process.output()
 
 
 @pytest.mark.tensorflow

@@ -40,13 +40,13 @@ def _view(data):
 
 
 @pytest.fixture
-def said():
+def messages():
     return []
 
 
 @pytest.fixture
-def store(tmp_path, said):
-    made = RescueStore(str(tmp_path / "rescues"), report=said.append)
+def store(tmp_path, messages):
+    made = RescueStore(str(tmp_path / "rescues"), report=messages.append)
     yield made
     made.close()
 
@@ -152,7 +152,7 @@ def test_of_two_with_one_number_the_later_wins(store):
 
 
 @pytest.mark.parametrize("name", ["state.safetensors", "rescue.json"])
-def test_a_damaged_one_is_passed_over_and_named(store, said, name):
+def test_a_damaged_one_is_passed_over_and_named(store, messages, name):
     """The rescue before it is used; one message names the damaged one and the reason."""
     good = store.save(tensors(1), {"step": 1}).path
     bad = store.save(tensors(2), {"step": 2}).path
@@ -160,19 +160,19 @@ def test_a_damaged_one_is_passed_over_and_named(store, said, name):
 
     assert good == store.newest().path
     assert good == store.newest().path
-    assert 1 == len(said)
-    assert bad in said[0]
-    assert "checksum" in said[0]
+    assert 1 == len(messages)
+    assert bad in messages[0]
+    assert "checksum" in messages[0]
 
 
 @pytest.mark.parametrize("name", ["state.safetensors", "rescue.json"])
-def test_a_missing_file_is_damage(store, said, name):
+def test_a_missing_file_is_damage(store, messages, name):
     """A folder with a deleted file is not a rescue."""
     path = store.save(tensors(), {"step": 2}).path
     os.unlink(os.path.join(path, name))
 
     assert store.newest() is None
-    assert f"{name} is missing" in said[0]
+    assert f"{name} is missing" in messages[0]
 
 
 def _flip(path, at, bit=0):
@@ -234,14 +234,14 @@ def _of_a_newer_format(path):
     _rewrite(manifest, b'{"crc32": "%08x", "rescue":\n' % zlib.crc32(text) + text + b"}\n")
 
 
-def test_a_newer_format_is_not_guessed_at(store, said):
+def test_a_newer_format_is_not_guessed_at(store, messages):
     """The message says to update, not that it is damaged."""
     _of_a_newer_format(store.save(tensors(), {"step": 2}).path)
 
     with pytest.raises(RescueError, match="update watchdog-app") as told:
         store.newest()
     assert not isinstance(told.value, RescueDamaged)
-    assert [] == said
+    assert [] == messages
 
 
 def _unreadable(path):
@@ -285,14 +285,14 @@ def _file(path):
 
 
 @pytest.mark.parametrize("spoil", [_nest, _pipe, _file])
-def test_nonsense_in_the_place_of_a_rescue_is_damage(store, said, spoil):
+def test_nonsense_in_the_place_of_a_rescue_is_damage(store, messages, spoil):
     """Endless lists, a pipe without a writer, a file: the rescue before it is used."""
     good = store.save(tensors(1), {"step": 1}).path
     bad = store.save(tensors(2), {"step": 2}).path
     spoil(bad)
 
     assert good == store.newest().path
-    assert bad in said[0]
+    assert bad in messages[0]
     store.save(tensors(), {"step": 3})
     store.save(tensors(), {"step": 4})
 
@@ -457,10 +457,10 @@ def small_disk(path, size):
         subprocess.run(["umount", "-l", path], check=True)
 
 
-def test_a_full_disk_is_told_before_anything_is_written(tmp_path, said):
+def test_a_full_disk_is_told_before_anything_is_written(tmp_path, messages):
     """With numbers and a remedy; there is nothing to prune."""
     with small_disk(str(tmp_path / "d"), "8m"):
-        store = RescueStore(str(tmp_path / "d"), report=said.append)
+        store = RescueStore(str(tmp_path / "d"), report=messages.append)
         with pytest.raises(SaveFailed, match=r"has 8\.00 MiB free") as caught:
             store.save(tensors(count=1, size=9 << 20), {"step": 1})
         assert "another disk" in caught.value.remedy
@@ -468,10 +468,10 @@ def test_a_full_disk_is_told_before_anything_is_written(tmp_path, said):
         store.close()
 
 
-def test_a_disk_that_fills_up_meanwhile_leaves_no_half_rescue(tmp_path, said):
+def test_a_disk_that_fills_up_meanwhile_leaves_no_half_rescue(tmp_path, messages):
     """ENOSPC in the middle of the stream: reported and removed, and the older rescue stays."""
     with small_disk(str(tmp_path / "d"), "16m"):
-        store = RescueStore(str(tmp_path / "d"), report=said.append)
+        store = RescueStore(str(tmp_path / "d"), report=messages.append)
         good = store.save(tensors(), {"step": 1}).path
         filler = open(tmp_path / "d" / "filler", "wb")
 
@@ -488,10 +488,10 @@ def test_a_disk_that_fills_up_meanwhile_leaves_no_half_rescue(tmp_path, said):
         store.close()
 
 
-def test_short_of_space_an_older_rescue_makes_room(tmp_path, said):
+def test_short_of_space_an_older_rescue_makes_room(tmp_path, messages):
     """The store prunes down to one complete rescue, never below."""
     with small_disk(str(tmp_path / "d"), "20m"):
-        store = RescueStore(str(tmp_path / "d"), keep=5, report=said.append)
+        store = RescueStore(str(tmp_path / "d"), keep=5, report=messages.append)
         for step in range(6):
             last = store.save(tensors(count=1, size=4 << 20), {"step": step})
             assert last.path == store.newest().path
@@ -503,10 +503,10 @@ def test_short_of_space_an_older_rescue_makes_room(tmp_path, said):
         store.close()
 
 
-def test_room_is_not_made_with_the_last_rescue_that_is_whole(tmp_path, said):
+def test_room_is_not_made_with_the_last_rescue_that_is_whole(tmp_path, messages):
     """A newer one that is damaged does not count."""
     with small_disk(str(tmp_path / "d"), "20m"):
-        store = RescueStore(str(tmp_path / "d"), report=said.append)
+        store = RescueStore(str(tmp_path / "d"), report=messages.append)
         good = store.save(tensors(count=1, size=4 << 20), {"step": 1}).path
         bad = store.save(tensors(count=1, size=4 << 20), {"step": 2}).path
         os.unlink(os.path.join(bad, "rescue.json"))
@@ -526,16 +526,16 @@ def test_a_read_only_disk_is_told_in_words(tmp_path):
         assert "can be written" in caught.value.remedy
 
 
-def test_a_rescue_folder_in_memory_is_told_once(tmp_path, said):
+def test_a_rescue_folder_in_memory_is_told_once(tmp_path, messages):
     """It uses the memory that runs out, and is lost at a reboot."""
     with small_disk(str(tmp_path / "d"), "16m"):
-        store = RescueStore(str(tmp_path / "d"), report=said.append)
+        store = RescueStore(str(tmp_path / "d"), report=messages.append)
         store.prepare()
         store.prepare()
         store.close()
 
-    assert 1 == len(said)
-    assert "lies in memory" in said[0]
+    assert 1 == len(messages)
+    assert "lies in memory" in messages[0]
 
 
 def test_a_save_takes_no_second_copy(tmp_path):

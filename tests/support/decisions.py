@@ -108,9 +108,9 @@ def comparison(before: list[Line], now: list[Line]) -> str:
         elif index >= len(now):
             found.append(f"  line {index + 1} is missing: {before[index]}")
         else:
-            said = list(differences(before[index], now[index]))
-            if said:
-                found.append(f"  line {index + 1}\n    " + "\n    ".join(said))
+            record = list(differences(before[index], now[index]))
+            if record:
+                found.append(f"  line {index + 1}\n    " + "\n    ".join(record))
     more = len(found) - _SHOWN
     return "\n".join(found[:_SHOWN] + ([f"  and {more} more lines"] if more > 0 else []))
 
@@ -197,7 +197,7 @@ def _watch_engines(patch: pytest.MonkeyPatch) -> None:
     from watchdog_app.core.model.decisions import DecisionKind
     from watchdog_app.core.policy.engine import Engine
 
-    def said(decision: Any) -> None:
+    def record(decision: Any) -> None:
         line = plain(decision)
         if decision.kind is DecisionKind.CHECKPOINT and len(_lines) >= _IN_FULL:
             del line["evidence"]
@@ -207,13 +207,13 @@ def _watch_engines(patch: pytest.MonkeyPatch) -> None:
         def ticked(engine: Any, snapshot: Any, tasks: Any, readings: Any, agents: Any) -> Any:
             result = tick(engine, snapshot, tasks, readings, agents)
             for decision in result.decisions:
-                said(decision)
+                record(decision)
             return result
 
         def died(engine: Any, task: Any, agent: Any, cause: Any, snapshot: Any) -> Any:
             decisions = death(engine, task, agent, cause, snapshot)
             for decision in decisions:
-                said(decision)
+                record(decision)
             return decisions
 
         patch.setattr(Engine, "tick", ticked)

@@ -64,9 +64,9 @@ class Guarded:
         try:
             return dict(until(read, f"{stages}"))
         except AssertionError:
-            raise AssertionError(f"{self.record()} {self.process.poll()} {self.said()}") from None
+            raise AssertionError(f"{self.record()} {self.process.poll()} {self.output()}") from None
 
-    def said(self) -> str:
+    def output(self) -> str:
         """Its stderr, including watchdog's messages."""
         return self.errors.read_text()
 
@@ -75,7 +75,7 @@ class Guarded:
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"still there: {self.record()} {self.said()}") from None
+            raise AssertionError(f"still there: {self.record()} {self.output()}") from None
 
     def close(self) -> None:
         """End all its processes, frozen or not."""
@@ -114,7 +114,7 @@ class GuardedTraining(Guarded):
         try:
             until(lambda: self.steps() >= target or self.process.poll() is not None, "steps")
         finally:
-            assert self.process.poll() is None, self.said()
+            assert self.process.poll() is None, self.output()
 
     def jump(self) -> None:
         """Make it allocate its whole jump at once."""

@@ -40,7 +40,7 @@ class GuardedInShell(Guarded):
         """Press these keys."""
         os.write(self._keys, keys.encode())
 
-    def said(self) -> str:
+    def output(self) -> str:
         """The whole screen output."""
         with suppress(BlockingIOError, OSError):  # EIO: no process writes to it any more
             while data := os.read(self._keys, 65536):
@@ -50,9 +50,9 @@ class GuardedInShell(Guarded):
     def see(self, text: str) -> None:
         """Wait until the screen shows this text."""
         try:
-            until(lambda: text in self.said(), f"{text!r} on the screen")
+            until(lambda: text in self.output(), f"{text!r} on the screen")
         except AssertionError as error:
-            raise AssertionError(f"{error}: {self.record()} {self.said()}") from None
+            raise AssertionError(f"{error}: {self.record()} {self.output()}") from None
 
     def until_prompt(self) -> None:
         """Wait until the shell has its terminal and runs a command."""

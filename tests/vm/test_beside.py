@@ -206,4 +206,4 @@ def test_systemd_oomd_leaves_a_held_program_alone(me, guarded, record_property):
         me.run(*WATCHDOG, "limit", str(held["pid"]), "300M")
 
         assert alive, system_log("-u", "systemd-oomd", "-b")
-        assert hog.end() == 0, hog.said()
+        assert hog.end() == 0, hog.output()

@@ -34,7 +34,7 @@ def test_a_users_program_is_held_in_a_scope_and_goes_on_with_more(me, guarded, p
     assert held["kind"] == "systemd scope"
     assert "T" not in states
     assert killed == 0
-    assert hog.end() == 0, hog.said()
+    assert hog.end() == 0, hog.output()
     assert "all of it" in hog.process.stdout.read()
 
 
@@ -43,7 +43,7 @@ def test_one_array_is_refused_in_a_scope_too(guarded):
     program = guarded(PYTHON, "-S", "-c", "bytearray(400 << 20)", options=("--limit", "120M"))
 
     assert program.end() == 1
-    assert "MemoryError" in program.said()
+    assert "MemoryError" in program.output()
 
 
 def test_one_array_that_is_being_filled_is_held_and_not_killed(me, guarded):
@@ -56,7 +56,7 @@ def test_one_array_that_is_being_filled_is_held_and_not_killed(me, guarded):
     me.run(*WATCHDOG, "limit", str(held["pid"]), "450M")
 
     assert killed == 0
-    assert program.end() == 0, program.said()
+    assert program.end() == 0, program.output()
 
 
 def test_a_signal_gets_through_to_a_stopped_program(guarded):
@@ -79,8 +79,8 @@ print("through", flush=True)
 """
     program = guarded(PYTHON, "-S", "-c", code, options=("--limit", "80M"))
 
-    assert program.end() == 0, program.said()
-    assert "held" not in program.said()
+    assert program.end() == 0, program.output()
+    assert "held" not in program.output()
 
 
 def test_the_supervisor_in_v2_is_started_anew(me, guarded):
@@ -95,7 +95,7 @@ def test_the_supervisor_in_v2_is_started_anew(me, guarded):
     )
     me.run(*WATCHDOG, "limit", str(held["pid"]), "300M")
 
-    assert hog.end() == 0, hog.said()
+    assert hog.end() == 0, hog.output()
 
 
 def test_a_new_supervisor_in_v2_knows_the_limit_that_was_given_since(me, guarded):
@@ -111,8 +111,8 @@ def test_a_new_supervisor_in_v2_knows_the_limit_that_was_given_since(me, guarded
         lambda: hog.record().get("supervisor_pid") not in (None, first["supervisor_pid"]),
         "another one",
     )
-    assert hog.end() == 0, hog.said()
-    assert "is held there" not in hog.said()
+    assert hog.end() == 0, hog.output()
+    assert "is held there" not in hog.output()
 
 
 def test_a_limit_below_what_it_holds_kills_nobody(me, guarded):
@@ -154,7 +154,7 @@ def test_what_systemd_does_beside_it_leaves_the_limit_as_it_is(me, guarded):
     assert (group / "cgroup.freeze").read_text() == "1\n"
     assert kills(str(group)) == 0
     me.run(*WATCHDOG, "limit", str(held["pid"]), "300M")
-    assert hog.end() == 0, hog.said()
+    assert hog.end() == 0, hog.output()
 
 
 def test_a_reserve_that_was_used_up_is_taken_back_and_kills_nobody(me, guarded_training):
@@ -194,13 +194,13 @@ def test_a_guard_started_in_a_guard_is_another(guarded):
     code = f"{inner}; cat /proc/self/cgroup; cat /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)"
     outer = guarded("/bin/sh", "-c", f"{code}/memory.high", options=("--limit", "300M"))
 
-    assert outer.end() == 0, outer.said()
+    assert outer.end() == 0, outer.output()
     first, second, high = outer.process.stdout.read().split()
     assert "watchdog-guard-" in first
     assert "watchdog-guard-" in second
     assert first != second
     assert int(high) == 300 * MIB
-    assert "limit 90.0 MiB" in outer.said()
+    assert "limit 90.0 MiB" in outer.output()
 
 
 def test_root_has_guards_too(guarded):
@@ -292,7 +292,7 @@ def test_a_daemon_that_is_killed_leaves_held_what_is_held(me, guarded):
     assert Path(held["group"], "cgroup.freeze").read_text() == "1\n"
     assert task["guard"]["kind"] == "systemd scope"
     me.run(*WATCHDOG, "limit", str(held["pid"]), "300M")
-    assert hog.end() == 0, hog.said()
+    assert hog.end() == 0, hog.output()
 
 
 def shown_as_held(me, pid: int) -> dict | None:
