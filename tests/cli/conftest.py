@@ -14,7 +14,9 @@ from support.finished import finished
 
 @pytest.fixture
 def own_folders(tmp_path, monkeypatch):
-    """The command's folders, all under `tmp_path`, and no colours from this environment."""
+    """
+    Put the command's folders under `tmp_path`, and remove colour settings from the environment.
+    """
     for name, folder in (("RUNTIME_DIR", "run"), ("STATE_DIR", "state"), ("CONFIG", "config.toml")):
         monkeypatch.setenv(f"WATCHDOG_{name}", str(tmp_path / folder))
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
@@ -24,7 +26,7 @@ def own_folders(tmp_path, monkeypatch):
 
 @pytest.fixture
 def daemon(own_folders):
-    """A fake daemon that listens where the command looks."""
+    """A fake daemon that listens where the command connects."""
     fake = FakeDaemon(own_folders / "run" / "daemon.sock")
     fake.start()
     yield fake
@@ -33,13 +35,13 @@ def daemon(own_folders):
 
 @pytest.fixture
 def refusal():
-    """The error that a handler of the fake daemon raises."""
+    """Return the error that a handler of the fake daemon raises."""
     return Refusal
 
 
 @pytest.fixture
 def watchdog(own_folders):
-    """The real command in a process of its own; the finished process, output as text."""
+    """Run the real command in its own process; return the finished process with text output."""
 
     def run(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, **more.pop("env", {})}

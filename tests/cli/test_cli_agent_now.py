@@ -1,4 +1,4 @@
-"""`watchdog agent status`: where the agent is at work now, and which kernels will have it."""
+"""`watchdog agent status`: where the agent runs now, and which kernels will have it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HOSTILE = "evil\x1b[2J\nname.ipynb"
 
 
 def test_running_trainings_are_shown_with_what_they_are_at(daemon, watchdog):
-    """Name, process, framework, place, rescue; control characters are shown, not obeyed."""
+    """The list has name, process, framework, position and rescue. It escapes control characters."""
     training = statuses.agent(pid=41, framework="tensorflow", step=1200, epoch=3)
     idle = statuses.agent(pid=42, training=False, rescue=None, directory=None)
     rows = [
@@ -36,7 +36,7 @@ def test_running_trainings_are_shown_with_what_they_are_at(daemon, watchdog):
 
 
 def test_without_a_daemon_that_is_said_and_the_rest_is_shown(watchdog):
-    """It is no failure: where the agent is switched on is known from the files."""
+    """The exit code is 0, because files alone show where the agent is enabled."""
     shown = watchdog("agent", "status", "--user")
     told = json.loads(watchdog("agent", "status", "--user", "--json").stdout)
 
@@ -46,7 +46,7 @@ def test_without_a_daemon_that_is_said_and_the_rest_is_shown(watchdog):
 
 
 def test_each_kernel_is_told_whether_it_will_have_the_agent(watchdog, tmp_path):
-    """And if not, why, or what switches it on."""
+    """If a kernel will not have the agent, the line says why or how to enable it."""
     kernels = tmp_path / "jupyter" / "kernels"
     specs = {"gone": ["/gone/bin/python", "-m", "ipykernel_launcher"], "ir": ["R"]}
     for name, argv in specs.items():

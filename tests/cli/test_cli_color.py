@@ -1,4 +1,4 @@
-"""Colours: when, and never alone."""
+"""When the command uses colour; a symbol always accompanies it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from watchdog_app.core.model.levels import Level
 
 
 class Terminal(io.StringIO):
-    """A stream that is a terminal of some encoding."""
+    """A fake terminal with a given encoding."""
 
     def __init__(self, encoding: str = "utf-8", tty: bool = True) -> None:
         super().__init__()
@@ -43,19 +43,21 @@ class Terminal(io.StringIO):
     ],
 )
 def test_who_decides_about_colour(wanted, when, tty, env):
-    """The option, then NO_COLOR, then FORCE_COLOR, then whether a terminal is there."""
+    """
+    The option decides first, then NO_COLOR, then FORCE_COLOR, then whether stdout is a terminal.
+    """
     assert wanted == make_style(when, Terminal(tty=tty), env).color
 
 
 @pytest.mark.parametrize("level", list(Level)[1:])
 def test_every_coloured_level_has_a_symbol(level):
-    """Who sees no colours sees the mark."""
+    """A user without colour sees the symbol."""
     assert Style(color=True).paint("x", level.color) != "x"
     assert level.mark
 
 
 def test_a_terminal_without_unicode_gets_ascii():
-    """Bars and dots are of characters that the terminal has."""
+    """Bars and dots use only characters that the terminal has."""
     plain = make_style("never", Terminal("iso-8859-1"), {})
 
     assert "##..~ | " == plain.bar(0.5, 4) + plain.ellipsis + plain.dot
@@ -73,11 +75,11 @@ def test_a_terminal_without_unicode_gets_ascii():
     ],
 )
 def test_a_bar_is_full_only_when_nothing_is_left(bar, ratio):
-    """And shows something as soon as there is something."""
+    """A bar shows at least one partial cell for any use above zero."""
     assert bar == Style().bar(ratio, 4)
 
 
 def test_no_escape_leaves_without_colour():
-    """The same text, with and without."""
+    """The text is the same with and without colour."""
     assert "text" == Style(color=False).paint("text", "red")
     assert "\x1b[31mtext\x1b[0m" == Style(color=True).paint("text", "red")

@@ -1,4 +1,4 @@
-"""The real command, in a process of its own, against a daemon that answers as laid down."""
+"""The real command in its own process, against a fake daemon with prepared answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ASKING = [
     ["snooze"],
     ["stacks", "a"],
     ["leaks", "a"],
-    ["trace", "a"],  # its name in earlier versions
+    ["trace", "a"],  # the command's name in earlier versions
 ]
 
 
@@ -41,7 +41,7 @@ def fresh(**more):
 
 @pytest.mark.parametrize("words", ASKING, ids=" ".join)
 def test_without_a_daemon_every_command_ends_with_3(watchdog, words):
-    """And says how to start one: on standard error, or in its JSON or its line."""
+    """The command says how to start a daemon: on standard error, in its JSON or in its line."""
     done = watchdog(*words)
 
     assert 3 == done.returncode
@@ -50,7 +50,7 @@ def test_without_a_daemon_every_command_ends_with_3(watchdog, words):
 
 
 def test_json_is_valid_without_a_daemon(watchdog):
-    """An object of the usual shape, with the reason among its errors."""
+    """The object has the usual shape, and its errors contain the reason."""
     done = watchdog("status", "--json")
 
     found = json.loads(done.stdout)
@@ -61,7 +61,7 @@ def test_json_is_valid_without_a_daemon(watchdog):
 
 
 def test_status_shows_the_table(watchdog, daemon):
-    """Exit code 0, no colours into a pipe, nothing on standard error."""
+    """Exit code 0, no colours into a pipe, and an empty standard error."""
     daemon.answers["status"] = fresh()
 
     done = watchdog("status")
@@ -72,7 +72,7 @@ def test_status_shows_the_table(watchdog, daemon):
 
 
 def test_an_incident_is_no_failure_of_status(watchdog, daemon):
-    """Alert codes belong to --check alone."""
+    """Only --check returns alert codes."""
     daemon.answers["status"] = {**leaking(), "time_unix_s": time.time()}
 
     assert 0 == watchdog("status").returncode
@@ -91,7 +91,7 @@ def test_an_incident_is_no_failure_of_status(watchdog, daemon):
     ],
 )
 def test_colours_on_request(watchdog, daemon, words, env, colored):
-    """A pipe gets them when it is asked for."""
+    """A pipe gets colours only if the user requests them."""
     daemon.answers["status"] = fresh()
 
     assert colored == ("\x1b[" in watchdog("status", *words, env=env).stdout)
@@ -99,7 +99,7 @@ def test_colours_on_request(watchdog, daemon, words, env, colored):
 
 @pytest.mark.parametrize("encoding", ["ascii", "iso-8859-1", "utf-8"])
 def test_every_name_can_be_printed_in_every_encoding(watchdog, daemon, encoding):
-    """A terminal of another age gets escapes and ASCII bars, not a traceback."""
+    """An old terminal gets escapes and ASCII bars instead of a traceback."""
     tasks = [process(i, name or "?", MIB) for i, name in enumerate([*HOSTILE_NAMES, "分析.py"], 1)]
     daemon.answers["status"] = fresh(tasks=tasks)
 
@@ -109,7 +109,7 @@ def test_every_name_can_be_printed_in_every_encoding(watchdog, daemon, encoding)
 
 
 def test_json_is_strictly_valid(watchdog, daemon):
-    """Half characters become the replacement character: strict readers refuse them."""
+    """Strict parsers refuse lone surrogates, so each becomes the replacement character."""
     daemon.answers["status"] = fresh(tasks=[process(1, "caf\udce9.py", 1)])
 
     done = watchdog("status", "--json")
@@ -119,7 +119,7 @@ def test_json_is_strictly_valid(watchdog, daemon):
 
 
 def test_json_names_its_time(watchdog, daemon):
-    """The time of the reading, as seconds and as text."""
+    """The object has the time of the sample as seconds and as text."""
     daemon.answers["status"] = status(time_unix_s=NOW_UNIX_S + 0.25)
 
     found = json.loads(watchdog("status", "--json").stdout)
@@ -128,7 +128,7 @@ def test_json_names_its_time(watchdog, daemon):
 
 
 def test_watch_json_prints_one_object_a_line(watchdog, daemon):
-    """As many as were asked for."""
+    """The command prints as many objects as requested."""
     daemon.answers["status"] = fresh()
 
     done = watchdog("status", "--watch", "--json", "--count", "3", "--interval", "10ms")
@@ -138,7 +138,7 @@ def test_watch_json_prints_one_object_a_line(watchdog, daemon):
 
 
 def test_watch_prints_blocks_into_a_pipe(watchdog, daemon):
-    """Plain ones, with the time, parted by a blank line."""
+    """A pipe gets plain blocks with the time, separated by a blank line."""
     daemon.answers["status"] = fresh()
 
     done = watchdog("status", "--watch", "-n", "2", "-i", "10ms")
@@ -177,7 +177,7 @@ def test_watch_prints_blocks_into_a_pipe(watchdog, daemon):
     ids=" ".join,
 )
 def test_words_that_make_no_sense_end_with_2(watchdog, words):
-    """Nothing on standard output, the reason on standard error, no daemon needed."""
+    """Standard output stays empty, standard error has the reason, and no daemon is needed."""
     done = watchdog(*words)
 
     assert (2, "") == (done.returncode, done.stdout)
@@ -196,20 +196,20 @@ def test_words_that_make_no_sense_end_with_2(watchdog, words):
     ],
 )
 def test_a_mistyped_word_gets_the_nearest_one(watchdog, near, words):
-    """A tired person reads the answer, not the manual."""
+    """The user reads a suggestion instead of the manual."""
     assert f"id you mean {near}?" in watchdog(*words).stderr.replace("mean: ", "mean ").replace(
         f"{near}\n", f"{near}?\n"
     )
 
 
 def test_a_mistyped_word_is_not_obeyed_by_the_terminal(watchdog):
-    """Not even a word of our own user's is sent raw."""
+    """The command escapes even its own user's word."""
     assert "\x1b" not in watchdog("\x1b[2J").stderr
 
 
 @pytest.mark.parametrize("words", [[], ["help"], ["--help"], ["-h"], ["help", "pause"]])
 def test_help_goes_to_standard_output(watchdog, words):
-    """And is no failure."""
+    """Help exits with 0."""
     done = watchdog(*words)
 
     assert (0, "") == (done.returncode, done.stderr)
@@ -217,7 +217,6 @@ def test_help_goes_to_standard_output(watchdog, words):
 
 
 def test_version(watchdog):
-    """One line."""
     from watchdog_app import __version__
 
     assert f"watchdog {__version__}\n" == watchdog("--version").stdout
@@ -228,7 +227,7 @@ def test_version(watchdog):
     [("notebook", "do not press restart", "type fg"), ("script", "type fg", "restart")],
 )
 def test_pause_says_what_it_means_for_that_kind(watchdog, daemon, kind, said, unsaid):
-    """In Jupyter the one mistake that loses the state, in a terminal a shell that says Stopped."""
+    """In Jupyter a kernel restart loses the state; in a terminal the shell prints Stopped."""
     daemon.answers["task.pause"] = {
         "task": 4711,
         "name": "train",
@@ -249,7 +248,7 @@ def test_pause_says_what_it_means_for_that_kind(watchdog, daemon, kind, said, un
 
 
 def test_a_name_that_fits_several_tasks_lists_them(watchdog, daemon, refusal):
-    """With pids, to choose from, and neutralised."""
+    """The list has PIDs and escaped names to choose from."""
 
     def several(_):
         found = [{"pid": 1, "name": "a\x1b[2J.ipynb"}, {"pid": 2, "name": "b.ipynb"}]
@@ -269,7 +268,7 @@ def test_a_name_that_fits_several_tasks_lists_them(watchdog, daemon, refusal):
 def test_who_asks_for_a_task_that_died_is_told_of_its_death(
     watchdog, daemon, refusal, command, known
 ):
-    """With its rescue, and with the command that says more."""
+    """The message names the rescue and the command that shows more."""
 
     def gone(_):
         raise refusal(-32002, "No task has the pid 42.", {"candidates": [{"pid": 1, "name": "a"}]})
@@ -289,7 +288,7 @@ def test_who_asks_for_a_task_that_died_is_told_of_its_death(
 
 
 def test_resume_one_and_all(watchdog, daemon):
-    """All is a task of null."""
+    """Resuming all tasks sends the task null."""
     done = {"task": 4711, "name": "train.ipynb", "kind": "notebook", "pids": [4711]}
     daemon.answers["task.resume"] = {"resumed": [done]}
 
@@ -301,7 +300,7 @@ def test_resume_one_and_all(watchdog, daemon):
 
 
 def test_nothing_to_resume(watchdog, daemon):
-    """For all that is well, for one that was named it is not."""
+    """This is success with --all and an error for a named task."""
     daemon.answers["task.resume"] = {"resumed": []}
 
     assert 0 == watchdog("resume", "--all").returncode
@@ -318,7 +317,7 @@ SAVED = {
 
 
 def test_checkpoint_waits_and_says_what_was_saved(watchdog, daemon):
-    """Path, step, size and seconds."""
+    """The output has path, step, size and seconds."""
     daemon.answers["task.checkpoint"] = {"requests": [SAVED]}
 
     done = watchdog("checkpoint", "train", "--wait", "--timeout", "90s")
@@ -329,7 +328,7 @@ def test_checkpoint_waits_and_says_what_was_saved(watchdog, daemon):
 
 
 def test_waiting_shows_on_a_terminal_how_long_it_takes(daemon, own_folders):
-    """On standard error, and wiped away before the result."""
+    """The progress line goes to standard error and is erased before the result."""
 
     def slow(_):
         time.sleep(1)
@@ -366,7 +365,7 @@ def test_waiting_shows_on_a_terminal_how_long_it_takes(daemon, own_folders):
     ],
 )
 def test_checkpoint_fails_when_one_fails(watchdog, daemon, code, words, outcome):
-    """A script before a shutdown must be able to tell."""
+    """A script that saves before a shutdown needs the exit code."""
     second = {"task": 5, "name": "b.py", "status": outcome, "detail": "The disk is full."}
     daemon.answers["task.checkpoint"] = {"requests": [SAVED, second]}
 
@@ -377,7 +376,7 @@ def test_checkpoint_fails_when_one_fails(watchdog, daemon, code, words, outcome)
 
 
 def test_checkpoint_of_nothing_is_said(watchdog, daemon):
-    """No training with an agent is no failure of --all."""
+    """With --all a machine without a training agent is not an error."""
     daemon.answers["task.checkpoint"] = {"requests": []}
 
     done = watchdog("checkpoint", "--all")
@@ -387,7 +386,7 @@ def test_checkpoint_of_nothing_is_said(watchdog, daemon):
 
 
 def test_explain_says_what_is_seen_and_what_was_decided(watchdog, daemon):
-    """For one task: the daemon's words, its own past; folded, and neutralised."""
+    """For one task the output has the daemon's text and the task's history, folded and escaped."""
     words = "train.ipynb holds 5 GiB.\n  " + "word " * 30 + "\x1b[31m"
     daemon.answers["explain"] = {"text": words, "incidents": [], "pid": 4711}
     daemon.answers["history"] = {
@@ -414,7 +413,7 @@ def test_explain_says_what_is_seen_and_what_was_decided(watchdog, daemon):
 
 
 def test_explain_of_a_calm_machine(watchdog, daemon):
-    """The machine is meant, and nothing was decided."""
+    """The text is about the machine, and there were no decisions."""
     daemon.answers["explain"] = {"text": "All is well.", "incidents": []}
     daemon.answers["history"] = {"entries": []}
 
@@ -427,7 +426,7 @@ def test_explain_of_a_calm_machine(watchdog, daemon):
 
 
 def test_history_asks_for_what_was_wanted(watchdog, daemon):
-    """Span, task, kinds and limit reach the daemon."""
+    """The command sends time span, task, kinds and limit to the daemon."""
     daemon.answers["history"] = {"entries": []}
     before = time.time()
 
@@ -440,7 +439,7 @@ def test_history_asks_for_what_was_wanted(watchdog, daemon):
 
 
 def test_reload_shows_why_a_file_is_bad(watchdog, daemon, refusal):
-    """In the daemon's words; the settings in force stay."""
+    """The command shows the daemon's text. The current settings stay in force."""
 
     def bad(_):
         raise refusal(-32000, "config.toml: warn_s = 'x' is not accepted.")
@@ -454,7 +453,7 @@ def test_reload_shows_why_a_file_is_bad(watchdog, daemon, refusal):
 
 
 def test_a_broken_pipe_is_quiet(daemon, own_folders):
-    """`watchdog status | true` complains about nothing."""
+    """`watchdog status | true` prints no error."""
     daemon.answers["status"] = fresh(tasks=[process(n, f"{n}.py", MIB) for n in range(1200)])
 
     done = finished(
@@ -464,12 +463,12 @@ def test_a_broken_pipe_is_quiet(daemon, own_folders):
     )
 
     assert "" == done.stderr
-    assert done.returncode in (0, 141)  # 0: it fitted into the pipe before that was shut
+    assert done.returncode in (0, 141)  # 0: the output fitted into the pipe before `true` closed it
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 def test_a_full_disk_is_said(daemon, own_folders):
-    """Exit code 0 would mean that the output is there."""
+    """Exit code 0 would claim that the output was written."""
     daemon.answers["status"] = fresh()
     with open("/dev/full", "w") as full:
         done = subprocess.run(
@@ -487,7 +486,7 @@ def test_a_full_disk_is_said(daemon, own_folders):
 
 
 def test_a_closed_standard_output_is_no_failure(daemon, own_folders):
-    """`watchdog status >&-`"""
+    """`watchdog status >&-` succeeds."""
     daemon.answers["status"] = fresh()
 
     done = subprocess.run(
@@ -502,7 +501,7 @@ def test_a_closed_standard_output_is_no_failure(daemon, own_folders):
 
 
 def test_ctrl_c_ends_quietly_with_130(daemon, own_folders):
-    """While a command waits for its answer."""
+    """The command is waiting for its answer."""
 
     def slow(_):
         time.sleep(30)
@@ -521,7 +520,7 @@ def test_ctrl_c_ends_quietly_with_130(daemon, own_folders):
 
 
 def test_status_imports_no_more_than_it_needs(daemon, own_folders):
-    """What makes `watchdog status` fast: none of the usual heavy modules is loaded."""
+    """`watchdog status` is fast because it loads none of the usual slow modules."""
     daemon.answers["status"] = {**leaking(), "time_unix_s": time.time()}
 
     done = finished(
@@ -572,7 +571,7 @@ def test_status_imports_no_more_than_it_needs(daemon, own_folders):
     ],
 )
 def test_the_short_way_means_what_argparse_means(name, words):
-    """The dispatcher runs these without argparse; both must read the same."""
+    """The dispatcher parses these commands without argparse, so both must give the same result."""
     from watchdog_app.cli.dispatch import load_command
 
     command, parser = load_command(name)

@@ -1,4 +1,4 @@
-"""Completion: the real shells ask the real command."""
+"""Shell completion: real shells query the real command."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ source {script}
 COMP_WORDS=({words}); COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 ))
 _watchdog; printf '%s\\n' "${{COMPREPLY[@]}}"
 """
-# _describe needs a terminal; what it is given is printed instead.
+# _describe needs a terminal; the stub prints its arguments instead.
 ZSH = """
 compdef() {{ :; }}
 _describe() {{ print -l -- "${{(@P)2}}"; }}
@@ -40,7 +40,7 @@ _watchdog
 
 @pytest.fixture
 def shell_env(tmp_path):
-    """The environment of a shell in which `watchdog` is this checkout's."""
+    """The environment of a shell in which `watchdog` is this checkout's command."""
     command = tmp_path / "bin/watchdog"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m watchdog_app "$@"\n')
@@ -83,13 +83,16 @@ def ask(shell, text, env):
     ],
 )
 def test_words_that_can_follow(typed, found):
-    """The command, its options, their values, and the verbs in the first place alone."""
+    """
+    Completion offers the command's options, their values, and subcommands only at the first
+    position.
+    """
     assert found == [word for word, _ in candidates(typed.split(" "))]
 
 
 @pytest.mark.parametrize("typed", ["pause ", "history --task "])
 def test_running_tasks_are_offered(monkeypatch, typed):
-    """Names that are safe in a shell, then pids with the name of each."""
+    """It offers names that are safe in a shell, then PIDs with their names."""
     shown = status(tasks=[process(4711, "train.ipynb", 1), process(5, "a;rm x", 1)])
 
     class Daemon:
@@ -113,7 +116,7 @@ def test_running_tasks_are_offered(monkeypatch, typed):
 
 
 def test_every_command_and_option_is_offered():
-    """Nothing can be typed that is not completed."""
+    """A user can type no option that completion lacks."""
     for name in COMMANDS:
         _, parser = load_command(name)
         options = {
@@ -131,7 +134,7 @@ def test_every_command_and_option_is_offered():
 )
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_bash_and_zsh_complete(shell_env, shell, typed, found):
-    """Run in the shell itself; zsh takes files where nothing is known."""
+    """The test runs the shells. zsh completes files if the command offers nothing."""
     template = BASH if shell == "bash" else ZSH
     printed = ask(shell, template.format(script=SCRIPTS[shell], words=typed), shell_env)
 
@@ -140,7 +143,7 @@ def test_bash_and_zsh_complete(shell_env, shell, typed, found):
 
 
 def test_fish_completes(shell_env, tmp_path):
-    """With the meaning of each word, and files where nothing is known."""
+    """fish shows each word's meaning, and files if the command offers nothing."""
     (tmp_path / "verified.txt").touch()
     shell_env |= {"PWD": str(tmp_path)}
     lines = ("watchdog rescues verif", "watchdog rescues show verif", "watchdog status ")
@@ -154,7 +157,7 @@ def test_fish_completes(shell_env, tmp_path):
 
 
 def test_a_shell_takes_no_further_words(capsys):
-    """A word too many is a mistake, not ignored."""
+    """An extra word is an error."""
     from watchdog_app.cli.dispatch import main
 
     assert 2 == main(["completion", "bash", "zsh"])

@@ -40,11 +40,11 @@ priority = "high"
 
 @pytest.fixture
 def file(own_folders):
-    """The configuration file."""
+    """The path of the configuration file."""
     return own_folders / "config.toml"
 
 
-# Text in, text out
+# Functions from text to text
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,12 @@ def file(own_folders):
     ],
 )
 def test_a_change_touches_one_line(key, value, gone, come):
-    """Comments, order and blank lines stay as they are."""
+    """Comments, order and blank lines stay."""
     assert MINE.replace(gone, come) == editing.set_value(MINE, key, value)
 
 
 def test_a_table_that_is_not_there_is_added_at_the_end():
-    """Nothing before it moves."""
+    """The lines before it stay where they are."""
     assert f"{MINE}\n[actions]\npause = false\n" == editing.set_value(MINE, "actions.pause", False)
     assert "[actions]\npause = false\n" == editing.set_value("", "actions.pause", False)
 
@@ -79,7 +79,7 @@ def test_a_table_that_is_not_there_is_added_at_the_end():
     ],
 )
 def test_every_way_to_write_a_table_is_understood(text):
-    """Whatever the form, both settings are there afterwards and nothing else is."""
+    """In every form the result has both settings and no other change."""
     before = tomllib.loads(text)
 
     after = tomllib.loads(editing.set_value(text, "stages.pause_s", 1.5))
@@ -98,7 +98,7 @@ def test_a_file_of_the_template_can_be_set(watchdog):
 
 
 def test_a_setting_takes_the_place_of_its_old_name():
-    """`config set` mends a file of an earlier version; `config unset` takes both names out."""
+    """`config set` updates a file of an earlier version; `config unset` removes both names."""
     old = "[stages]\nhold_s = 5\nwarn_s = 60\n"
 
     assert "[stages]\npause_s = 3\nwarn_s = 60\n" == editing.set_value(old, "stages.pause_s", 3)
@@ -106,7 +106,7 @@ def test_a_setting_takes_the_place_of_its_old_name():
 
 
 def test_unset_takes_the_line_out_and_nothing_else():
-    """Where it is not set, nothing happens."""
+    """Removing an unset key changes nothing."""
     assert MINE.replace('warn_s = "5m"   # earlier\n', "") == editing.remove_value(
         MINE, "stages.warn_s"
     )
@@ -115,7 +115,7 @@ def test_unset_takes_the_line_out_and_nothing_else():
 
 
 def test_a_new_rule_stands_before_all_others_and_below_what_is_said_above_them():
-    """The first that matches wins; a comment stays with its rule."""
+    """The first matching rule wins. A comment stays with its rule."""
     after = editing.add_rule(MINE, {"task": "a'\"\\b*.py", "pause": False})
 
     rules = tomllib.loads(after)["rule"]
@@ -128,7 +128,7 @@ def test_a_new_rule_stands_before_all_others_and_below_what_is_said_above_them()
 
 @pytest.mark.parametrize(("number", "left"), [(1, ["thesis.ipynb"]), (2, ["interactive-*.ipynb"])])
 def test_a_rule_goes_with_the_comment_above_it(number, left):
-    """What is said of it would be wrong of the next one."""
+    """The comment would be wrong for the next rule."""
     after = editing.remove_rule(MINE, number)
 
     assert left == [rule["task"] for rule in tomllib.loads(after)["rule"]]
@@ -141,7 +141,9 @@ def test_a_rule_goes_with_the_comment_above_it(number, left):
     [partial(editing.remove_rule, number=1), partial(editing.add_rule, rule={"pause": True})],
 )
 def test_rules_in_brackets_are_changed_by_their_owner(change):
-    """`rule = [{...}, {...}]` is the same to TOML; the message says how to write it."""
+    """
+    The command does not edit `rule = [{...}, {...}]`; the message says how to write it instead.
+    """
     text = 'rule = [{task = "a", pause = false}, {task = "b", pause = false}]\n'
 
     with pytest.raises(ConfigError, match=r"write \[\[rule\]\] each"):
@@ -150,7 +152,7 @@ def test_rules_in_brackets_are_changed_by_their_owner(change):
 
 @pytest.mark.parametrize("number", [0, 3, -1])
 def test_a_rule_that_is_not_there_cannot_be_removed(number):
-    """Not the last one either."""
+    """The command must not remove the last rule instead."""
     with pytest.raises(ConfigError, match="There is no rule"):
         editing.remove_rule(MINE, number)
 
@@ -177,7 +179,7 @@ def test_a_rule_that_is_not_there_cannot_be_removed(number):
     ],
 )
 def test_what_is_typed_becomes_what_the_key_accepts(key, words, value):
-    """Nobody has to type TOML's quotes inside the shell's."""
+    """Users need not type TOML quotes inside shell quotes."""
     found = editing.parse_value(key, words)
 
     assert value == found
@@ -188,7 +190,7 @@ def test_what_is_typed_becomes_what_the_key_accepts(key, words, value):
 
 
 def test_times_and_sizes_are_told_with_their_units(file, watchdog):
-    """Beside the plain number that the file takes; JSON has the number alone."""
+    """Text output adds them to the plain number of the file; JSON has only the number."""
     shown = watchdog("config", "show").stdout
     settings = json.loads(watchdog("config", "show", "--json").stdout)["settings"]
 
@@ -198,7 +200,7 @@ def test_times_and_sizes_are_told_with_their_units(file, watchdog):
 
 
 def test_a_program_for_notices_that_is_not_there_is_warned_of(file, watchdog):
-    """It is set all the same: it may be installed next."""
+    """The command sets it anyway, because the user may install the program later."""
     done = watchdog("config", "set", "notify.command", "--no-reload", "--", "/nonexistent/prog")
     good = watchdog("config", "set", "notify.command", "--no-reload", "--", sys.executable)
 
@@ -219,7 +221,7 @@ def test_a_program_for_notices_that_is_not_there_is_warned_of(file, watchdog):
     ],
 )
 def test_a_slip_is_met_with_what_was_meant(watchdog, words, expected):
-    """Words of a choice as well as options; a limit in words."""
+    """It suggests values of a choice as well as options, and states limits in words."""
     done = watchdog(*words)
 
     assert (2, "") == (done.returncode, done.stdout)
@@ -227,7 +229,7 @@ def test_a_slip_is_met_with_what_was_meant(watchdog, words, expected):
 
 
 def test_set_get_unset(file, watchdog):
-    """What is set is in force, and the default afterwards."""
+    """A set value is in force; after unset the default is."""
     assert "120.0\n" == watchdog("config", "get", "stages.warn_s").stdout
 
     done = watchdog("config", "set", "stages.warn_s", "5m")
@@ -249,7 +251,8 @@ def test_set_get_unset(file, watchdog):
     ("words", "named"),
     [
         (["set", "stages.warn_s", "soon"], "from 1 s to 1 d"),
-        (["set", "stages.warn_s", "1"], "stages.pause_s"),  # accepted, but not beside the other
+        # valid alone, but not with the other setting
+        (["set", "stages.warn_s", "1"], "stages.pause_s"),
         (["set", "warn_s", "5"], "Did you mean stages.warn_s?"),
         (["set", "stages.hold_s", "5"], "is now called stages.pause_s"),
         (["set", "notify.quiet_hours", "night"], "22:00-07:00"),
@@ -264,7 +267,7 @@ def test_set_get_unset(file, watchdog):
     ],
 )
 def test_what_would_be_a_mistake_is_not_written(file, watchdog, words, named):
-    """The message says what is accepted; the file is as it was."""
+    """The message says which values are valid, and the file stays unchanged."""
     file.write_text(MINE)
 
     done = watchdog("config", *words)
@@ -276,7 +279,7 @@ def test_what_would_be_a_mistake_is_not_written(file, watchdog, words, named):
 
 
 def test_a_setting_can_mend_a_file_that_holds_a_mistake(file, watchdog):
-    """The text that comes out is what has to be good."""
+    """Only the resulting text must be valid."""
     file.write_text("[stages]\nwarn_s = 'soon'\n")
     assert 2 == watchdog("config", "set", "stages.pause_s", "1").returncode
 
@@ -286,7 +289,7 @@ def test_a_setting_can_mend_a_file_that_holds_a_mistake(file, watchdog):
 
 
 def test_every_mistake_is_named_with_its_line(file, watchdog):
-    """All at once, in their order, so that they are mended in one go."""
+    """The user can correct all of them at once, in the order of the file."""
     file.write_text(
         "[stages]\nwarn_s = 'soon'\n\n[notify]\nquiet = 1\n\n[[rule]]\npause = true\n"
         "[[rule]]\ntask = 'x'\npause = 5\n[nosuch]\n"
@@ -306,7 +309,7 @@ def test_every_mistake_is_named_with_its_line(file, watchdog):
 
 
 def test_a_link_is_followed_and_the_mode_kept(file, watchdog, tmp_path):
-    """A file that lies in a folder of dotfiles stays there, as readable as it was."""
+    """The file in a dotfiles folder stays there with its permissions."""
     real = tmp_path / "dotfiles.toml"
     real.write_text(MINE)
     real.chmod(0o640)
@@ -320,7 +323,7 @@ def test_a_link_is_followed_and_the_mode_kept(file, watchdog, tmp_path):
 
 
 def test_a_change_of_somebody_else_is_not_lost(file):
-    """Between reading and writing."""
+    """Another program changes the file between the command's read and write."""
     file.write_text("[stages]\n")
 
     with pytest.raises(ConfigError, match="meanwhile"):
@@ -331,7 +334,7 @@ def test_a_change_of_somebody_else_is_not_lost(file):
 
 @pytest.mark.parametrize("name", ["", "plain/config.toml"], ids=["a folder", "below a file"])
 def test_a_place_that_cannot_be_used_is_named(tmp_path, watchdog, name):
-    """Not a traceback."""
+    """The command prints no traceback."""
     (tmp_path / "plain").touch()
 
     where = str(tmp_path / name)
@@ -343,7 +346,7 @@ def test_a_place_that_cannot_be_used_is_named(tmp_path, watchdog, name):
 
 
 def test_rules_are_added_listed_and_removed(file, watchdog):
-    """ "Never pause this", "protect this first"."""
+    """The rules say "never pause this" and "protect this first"."""
     never = ("config", "rule", "add", "--task", "interactive-*.ipynb", "--no-pause")
     assert "no rules" in watchdog("config", "rule", "list").stdout
     assert 0 == watchdog(*never).returncode
@@ -369,7 +372,7 @@ def editor(program: str) -> str:
 
 
 def test_the_editor_gets_a_copy_and_a_good_one_is_taken(file, watchdog):
-    """Comments and all."""
+    """Comments stay."""
     file.write_text(MINE)
     swap = (
         'import sys; p = sys.argv[1]; t = open(p).read(); open(p, "w").write(t.replace("5m", "9m"))'
@@ -382,7 +385,7 @@ def test_the_editor_gets_a_copy_and_a_good_one_is_taken(file, watchdog):
 
 
 def test_without_a_file_the_editor_gets_one_that_explains(file, watchdog):
-    """VISUAL goes before EDITOR."""
+    """VISUAL precedes EDITOR."""
     add = (
         "import sys; p = sys.argv[1]; t = open(p).read(); "
         'open(p, "w").write(t.replace("# warn_s =", "warn_s ="))'
@@ -405,7 +408,7 @@ def test_without_a_file_the_editor_gets_one_that_explains(file, watchdog):
     ],
 )
 def test_an_editor_that_does_nothing_changes_nothing(file, watchdog, env, code, said):
-    """Or that fails, or is not there."""
+    """The editor may also fail or be missing."""
     file.write_text(MINE)
 
     done = watchdog("config", "edit", env={"VISUAL": "", **env})
@@ -416,7 +419,7 @@ def test_an_editor_that_does_nothing_changes_nothing(file, watchdog, env, code, 
 
 
 def test_what_holds_mistakes_is_kept_beside_the_file(file, watchdog):
-    """The old settings stay in force, and nobody's work is lost."""
+    """The old settings stay in force, and the user's edit is not lost."""
     file.write_text(MINE)
     spoil = 'import sys; open(sys.argv[1], "w").write("[stages]\\nwarn_s = 0\\n")'
 
@@ -433,7 +436,7 @@ def test_what_holds_mistakes_is_kept_beside_the_file(file, watchdog):
 
 
 def test_a_running_daemon_takes_it_over_unless_told_not_to(daemon, file, watchdog):
-    """The answer says whether it did."""
+    """The answer says whether the daemon uses the change."""
     state = {"value": 120.0}
     daemon.answers["config"] = lambda _: {
         "settings": [
@@ -468,7 +471,7 @@ def current(file) -> dict:
 
 
 def test_a_file_with_windows_line_ends_keeps_them():
-    """What is added has the same: no editor shows a file of two kinds."""
+    """Added lines get the same line ends, so editors show one format."""
     text = "# mine\r\n[stages]\r\nwarn_s = 60\r\n"
 
     text = editing.set_value(text, "notify.quiet_hours", "22:00-07:00")
@@ -479,7 +482,9 @@ def test_a_file_with_windows_line_ends_keeps_them():
 
 
 def test_a_read_only_file_is_not_overruled(file):
-    """Replacing it would need no right to it; its owner has said what is wanted."""
+    """
+    Replacing the file needs no write permission on it, but its owner made it read-only on purpose.
+    """
     file.write_text(MINE)
     file.chmod(0o444)
 
@@ -491,7 +496,7 @@ def test_a_read_only_file_is_not_overruled(file):
 
 @pytest.mark.parametrize("stranger", [False, True])
 def test_a_file_that_others_may_have_written_is_neither_read_nor_kept(file, stranger):
-    """A change would make it look like one's own, with their `notify.command` in it."""
+    """A change would make the user own foreign content, such as `notify.command`."""
     file.write_text(MINE)
     if stranger:
         if os.geteuid():
@@ -510,7 +515,7 @@ def test_a_file_that_others_may_have_written_is_neither_read_nor_kept(file, stra
 
 @pytest.mark.parametrize("kind", ["pipe", "folder"])
 def test_what_is_no_file_is_never_replaced(file, kind):
-    """WATCHDOG_CONFIG=/dev/null means no settings, and not another /dev/null."""
+    """WATCHDOG_CONFIG=/dev/null means no settings; the command must not replace /dev/null."""
     if kind == "pipe":
         os.mkfifo(file)
     else:
@@ -524,7 +529,7 @@ def test_what_is_no_file_is_never_replaced(file, kind):
 
 
 def test_a_file_too_large_to_be_read_is_not_made_larger(file):
-    """The daemon would refuse what was written."""
+    """The daemon would refuse the result."""
     file.write_text("#\n" * 600_000)
 
     with pytest.raises(ConfigError, match=r"larger than 1\.00 MiB"):

@@ -1,4 +1,4 @@
-"""The commands and the real daemon together, on this machine, with every action switched off."""
+"""The commands with a real daemon on this machine, with every action switched off."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEMA = Path(__file__).parents[2] / "docs/status.schema.json"
 
 @pytest.fixture
 def quiet(own_folders, monkeypatch, watchdog):
-    """A daemon that only looks: other processes of this machine are nobody's experiment."""
+    """A daemon that only observes, because the machine runs other users' processes."""
     for action in ("NOTIFY", "CHECKPOINT", "PAUSE"):
         monkeypatch.setenv(f"WATCHDOG_ACTIONS_{action}", "false")
     yield own_folders
@@ -31,9 +31,9 @@ def quiet(own_folders, monkeypatch, watchdog):
 @pytest.fixture
 def script(tmp_path):
     """
-    Pid of a Python script that runs until it is told otherwise.
+    Return the PID of a Python script that runs until the test stops it.
 
-    No child of ours: a pause stops the whole tree, and that would be this test as well.
+    The script is not the test's child: a pause stops the whole tree, which would include the test.
     """
     path = tmp_path / "patient_\u5206\u6790.py"
     path.write_text("import time\nwhile True:\n    time.sleep(0.05)\n", encoding="utf-8")
@@ -57,7 +57,10 @@ def parent(pid: int) -> int:
 
 
 def test_the_life_of_a_daemon(quiet, watchdog, script):
-    """start, status, check, config, reload, history, stop, and history without it."""
+    """
+    The test covers start, status, check, config, reload, history, stop, and history without a
+    daemon.
+    """
     started = watchdog("start")
     assert (0, "") == (started.returncode, started.stderr)
     assert "Already running" in watchdog("start").stdout
@@ -83,7 +86,7 @@ def test_the_life_of_a_daemon(quiet, watchdog, script):
 
 
 def test_a_pause_can_be_undone_without_the_daemon(quiet, watchdog, script):
-    """The task stays paused when the daemon ends, and resume needs no daemon."""
+    """The task stays paused when the daemon ends, and resume works without a daemon."""
     watchdog("start")
 
     paused = watchdog("pause", str(script))
@@ -107,7 +110,7 @@ def test_a_pause_can_be_undone_without_the_daemon(quiet, watchdog, script):
 
 
 def test_resume_through_the_daemon(quiet, watchdog, script):
-    """Also one that was started anew since the pause."""
+    """Resume also works with a daemon that restarted since the pause."""
     watchdog("start")
     watchdog("pause", str(script))
     watchdog("stop")
@@ -120,7 +123,7 @@ def test_resume_through_the_daemon(quiet, watchdog, script):
 
 
 def test_a_daemon_that_hangs_is_ended_by_stop(quiet, watchdog):
-    """As every command says of one that does not answer: watchdog stop; watchdog start."""
+    """Each command advises `watchdog stop; watchdog start` if the daemon does not answer."""
     watchdog("start")
     pid = json.loads(watchdog("status", "--json").stdout)["daemon"]["pid"]
     os.kill(pid, signal.SIGSTOP)
@@ -159,7 +162,7 @@ while True:
 
 
 def test_a_daemon_of_an_older_protocol_is_said_to_be_restarted_and_can_be(quiet, watchdog):
-    """What the error tells a person to type works."""
+    """The command in the error message works."""
     older = subprocess.Popen([sys.executable, "-c", OLDER], stdout=subprocess.PIPE)
     try:
         assert b"ready" in older.stdout.readline()
@@ -177,7 +180,7 @@ def test_a_daemon_of_an_older_protocol_is_said_to_be_restarted_and_can_be(quiet,
 
 
 def test_a_process_that_is_merely_named_in_the_lock_is_not_ended(quiet, watchdog, script):
-    """Another one answers to that number by now, or the file was written by hand."""
+    """The PID was reused, or a user wrote the file."""
     watchdog("start")
     pid = json.loads(watchdog("status", "--json").stdout)["daemon"]["pid"]
     lock = Path(os.environ["WATCHDOG_RUNTIME_DIR"]) / "daemon.lock"
@@ -194,7 +197,7 @@ def test_a_process_that_is_merely_named_in_the_lock_is_not_ended(quiet, watchdog
 
 
 def test_a_mistake_in_the_configuration_stops_the_start(quiet, watchdog):
-    """With the file, the key and what is accepted, not with a hint to look into a log."""
+    """The message names file, key and valid values instead of a log."""
     (quiet / "config.toml").write_text("[stages]\nwarn_s = -1\n")
 
     for words in (["start"], ["run"], ["config"], ["config", "--check"]):
@@ -205,7 +208,7 @@ def test_a_mistake_in_the_configuration_stops_the_start(quiet, watchdog):
 
 
 def test_settings_of_the_file_and_of_the_daemon_are_told_apart(quiet, watchdog):
-    """A change that is not in force yet is said, with the command that puts it in force."""
+    """The command reports a change that is not in force, and how to apply it."""
     watchdog("start")
     (quiet / "config.toml").write_text("[stages]\nwarn_s = 60\n")
 
@@ -219,7 +222,7 @@ def test_settings_of_the_file_and_of_the_daemon_are_told_apart(quiet, watchdog):
 
 
 def test_the_defaults_are_a_configuration(quiet, watchdog):
-    """What --default prints can be used as it is, and with every line taken in."""
+    """The output of --default is valid, also with every line uncommented."""
     text = watchdog("config", "--default").stdout
     bare = quiet / "bare.toml"
     full = quiet / "full.toml"
@@ -237,7 +240,7 @@ def test_the_defaults_are_a_configuration(quiet, watchdog):
 
 
 def test_start_from_a_folder_with_a_trap(quiet, watchdog, tmp_path):
-    """A json.py in the current folder is not imported by the daemon."""
+    """The daemon must not import a json.py from the current folder."""
     trap = tmp_path / "trap"
     trap.mkdir()
     for name in ("json", "socket", "signal", "watchdog_app"):
@@ -250,7 +253,7 @@ def test_start_from_a_folder_with_a_trap(quiet, watchdog, tmp_path):
 
 
 def test_two_starts_at_once_give_one_daemon(quiet, watchdog):
-    """Both end well, with the same daemon running."""
+    """Both commands succeed with the same daemon."""
     starts = [
         subprocess.Popen(
             [sys.executable, "-m", "watchdog_app", "start"],
@@ -267,7 +270,7 @@ def test_two_starts_at_once_give_one_daemon(quiet, watchdog):
 
 
 def test_without_a_daemon_the_json_names_the_guards_too(own_folders, monkeypatch, capsys):
-    """They need no daemon, and neither does who asks for them."""
+    """Guards exist without a daemon."""
     from watchdog_app.cli import main
 
     monkeypatch.setattr(

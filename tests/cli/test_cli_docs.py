@@ -1,4 +1,4 @@
-"""What is written about the commands is what they do."""
+"""The documentation of the commands matches their behaviour."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_what_is_made_from_the_commands_is_current(path):
 
 
 def test_a_new_setting_comes_into_the_documentation_by_itself():
-    """It is written down in the settings alone; why its default is so is asked for."""
+    """A developer writes it only in the settings; a test requires the reason for its default."""
     text = (ROOT / "docs/configuration.md").read_text()
     row = next(line for line in text.splitlines() if line.startswith("| `busy_s`"))
 
@@ -65,7 +65,7 @@ def test_a_new_setting_comes_into_the_documentation_by_itself():
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_help_has_examples_and_exit_codes(name):
-    """What a person needs at two in the morning."""
+    """A user needs both in an emergency."""
     _, parser = load_command(name)
 
     text = parser.format_help()
@@ -75,18 +75,18 @@ def test_every_help_has_examples_and_exit_codes(name):
 
 
 def test_no_line_of_the_overview_is_too_long():
-    """It is read on terminals of 80 columns."""
+    """Users read it on terminals of 80 columns."""
     assert [] == [line for line in overview().splitlines() if len(line) > 80]
 
 
 @pytest.mark.parametrize("make", [status, leaking], ids=["calm", "leaking"])
 def test_the_schema_fits_the_objects_of_these_tests(validator, make):
-    """What is rendered here is what the schema describes."""
+    """The schema describes the objects that these tests render."""
     assert [] == list(validator.iter_errors(json.loads(dumps(with_timestamp(make(), NOW_UNIX_S)))))
 
 
 def test_the_schema_fits_the_object_without_a_daemon(validator):
-    """One shape for all."""
+    """Both objects have the same shape."""
     found = json.loads(dumps(status_without_daemon("It is gone. Start it.", NOW_UNIX_S)))
 
     assert [] == list(validator.iter_errors(found))
@@ -103,12 +103,12 @@ def test_the_schema_fits_the_object_without_a_daemon(validator):
     ],
 )
 def test_the_schema_refuses_what_is_wrong(validator, broken):
-    """A schema that takes everything would prove nothing."""
+    """A schema that accepts everything would prove nothing."""
     assert not validator.is_valid(with_timestamp(status(**broken), NOW_UNIX_S))
 
 
 def test_the_page_shows_what_is_really_printed():
-    """The picture at the top of the page is the renderer's."""
+    """The example at the top of the page equals the renderer's output."""
     picture = "\n".join(
         f"    {line}".rstrip() for line in render(Status.read(leaking()), NOW_UNIX_S, 80)
     )
@@ -119,7 +119,7 @@ def test_the_page_shows_what_is_really_printed():
 
 @pytest.mark.parametrize("head", HEADS)
 def test_every_column_is_explained(head):
-    """In the page on the status."""
+    """The page on the status explains it."""
     assert f"`{head}`" in (ROOT / "docs/status.md").read_text()
 
 
@@ -131,7 +131,7 @@ def test_every_column_is_explained(head):
     ],
 )
 def test_the_words_that_are_shown_are_defined(word):
-    """In the table of words of the page on the status."""
+    """The table of words on the page on the status defines them."""
     words = (ROOT / "docs/status.md").read_text().partition("## Words")[2]
 
     assert f"**{word}**" in words or f"`{word}`" in words
@@ -141,7 +141,7 @@ def test_the_words_that_are_shown_are_defined(word):
     "page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda one: one.name
 )
 def test_links_of_the_pages_lead_somewhere(page):
-    """Relative ones, with their anchors."""
+    """The test checks relative links and their anchors."""
     for target, _, anchor in re.findall(r"\]\(([^)#:\s]*)(#([^)\s]+))?\)", page.read_text()):
         linked = page.parent / target if target else page
         assert linked.exists(), f"{page.name}: {target}"
@@ -149,6 +149,6 @@ def test_links_of_the_pages_lead_somewhere(page):
 
 
 def anchors(page: Path) -> set[str]:
-    """Of the headings of a page, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub makes them."""
     heads = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}

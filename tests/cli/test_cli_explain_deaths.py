@@ -1,4 +1,4 @@
-"""`watchdog explain` of what died: the picture, the words, the list."""
+"""`watchdog explain` for ended processes: the plot, the text and the list."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PAST = {
 @pytest.mark.parametrize("columns", [40, 61, 80, 100, 300])
 @pytest.mark.parametrize("style", [PLAIN, DOTS])
 def test_the_picture_fits_its_terminal(columns, style):
-    """No line is wider than there is room; the letters stand under their moments."""
+    """No line is wider than the terminal, and each letter stands below its time."""
     lines = plot(PAST, columns, style)
 
     assert max(map(width, lines)) <= min(columns, 100)
@@ -49,7 +49,7 @@ def test_the_picture_fits_its_terminal(columns, style):
 
 
 def test_marks_of_one_moment_stand_side_by_side():
-    """Each letter that the legend explains is in the picture."""
+    """The plot shows each letter that the legend explains."""
     marks = [{"unix_s": 600.0, "kind": kind} for kind in ("warned", "saved", "saved", "death")]
     lines = plot({**PAST, "marks": marks}, 80, PLAIN)
 
@@ -57,7 +57,7 @@ def test_marks_of_one_moment_stand_side_by_side():
 
 
 def test_without_dots_the_picture_is_ascii():
-    """A console of the kernel, a log file."""
+    """The kernel's console and log files lack Braille dots."""
     text = "\n".join(plot(PAST, 80, PLAIN))
 
     assert text.isascii()
@@ -66,7 +66,7 @@ def test_without_dots_the_picture_is_ascii():
 
 
 def test_colour_only_where_it_is_wanted():
-    """NO_COLOR: not one escape sequence; else the same characters."""
+    """With NO_COLOR the output has no escape sequence; otherwise the characters are the same."""
     painted = "\n".join(plot(PAST, 80, Style(color=True)))
 
     assert "\x1b[" in painted
@@ -74,7 +74,11 @@ def test_colour_only_where_it_is_wanted():
 
 
 def test_the_curves_are_told_apart_without_colour():
-    """The task's is broad and has no gap, the ceiling's is thin and broken; the legend shows it."""
+    """
+    The task's curve is thick and continuous, the limit's thin and dashed.
+
+    The legend shows both.
+    """
     flat = {"points": [[t, 2.0, None] for t in (0.0, 300.0, 600.0)]}
     above = {"label": "the group", "limit": None, "points": [[0.0, 8.0], [600.0, 8.0]]}
 
@@ -101,12 +105,12 @@ def test_the_curves_are_told_apart_without_colour():
     ],
 )
 def test_too_little_to_draw_draws_nothing(past):
-    """Rather no picture than a wrong one."""
+    """A missing plot is better than a wrong one."""
     assert [] == plot(past, 80, DOTS)
 
 
 def test_a_terminal_too_narrow_gets_none():
-    """Words still fit there."""
+    """The text still fits."""
     assert [] == plot(PAST, 30, DOTS)
 
 
@@ -122,7 +126,7 @@ def test_a_terminal_too_narrow_gets_none():
     ],
 )
 def test_odd_pasts_are_drawn_without_harm(change):
-    """Missing parts, hostile names, nothing but zeros."""
+    """Examples are missing fields, hostile names and zeros."""
     lines = plot({**PAST, **change}, 80, DOTS)
 
     assert lines
@@ -130,7 +134,7 @@ def test_odd_pasts_are_drawn_without_harm(change):
 
 
 def test_a_far_limit_does_not_flatten_what_happened():
-    """It is named below instead."""
+    """The text below the plot names the limit."""
     far = {**PAST["resource"], "limit": 800 * GB}
     lines = plot({**PAST, "resource": far}, 100, DOTS)
 
@@ -147,18 +151,20 @@ TEXT = (
 
 
 def test_a_death_is_folded_with_the_picture_after_what_happened():
-    """What, the picture, how it is known, what was saved and whether that is still there."""
+    """
+    The output has the event, the plot, the evidence, the save, and whether the save still exists.
+    """
     lines = render_death(TEXT, ["PICTURE"], "It is there.", 60, DOTS)
 
     text = "\n".join(lines)
     assert text.index("Why:") < text.index("PICTURE") < text.index("How we know")
     assert "It is there." == lines[-1]
     assert max(map(width, lines)) <= 60
-    assert any(line.startswith("      ") for line in lines)  # folded under itself
+    assert any(line.startswith("      ") for line in lines)  # an indented continuation line
 
 
 def test_the_list_of_deaths_has_a_line_each():
-    """When, which process, who, what of; what is not sure says so."""
+    """Each line has time, process, task and cause, and marks uncertain causes."""
     lines = deaths_table(
         [
             {"unix_s": 1.0, "kind": "death", "pid": 4, "name": "a.py", "reason": "killed",
@@ -181,7 +187,7 @@ def test_the_list_of_deaths_has_a_line_each():
 
 
 def test_a_dead_task_is_explained_as_the_daemon_tells_it(watchdog, daemon):
-    """One answer, no question for what was decided; the rescue is looked for on the disk."""
+    """The command sends one request, no request for decisions, and checks the rescue on disk."""
     daemon.answers["explain"] = {
         "text": TEXT, "incidents": [], "death_text": TEXT, "plot": PAST,
         "death": {"pid": 42, "rescue": {"path": "/nowhere/rescue-1"}},
@@ -193,11 +199,12 @@ def test_a_dead_task_is_explained_as_the_daemon_tells_it(watchdog, daemon):
     assert [{"task": "42", "minutes": 60.0}] == daemon.called("explain")
     assert [] == daemon.called("history")
     assert "memory limit of the group jupyter" in done.stdout
-    assert "The rescue is not there any more" in done.stdout  # and not the task, of which it spoke
+    # not the task, which the sentence before named
+    assert "The rescue is not there any more" in done.stdout
 
 
 def test_a_rescue_that_was_complete_right_before_the_end_is_named(watchdog, daemon, tmp_path):
-    """SIGKILL came before the report of the save: the folder has what the journal lacks."""
+    """SIGKILL came before the agent reported the save, so the command finds it in the folder."""
     store = RescueStore(str(tmp_path / "rescues"))
     first = store.save([], {"step": 1})
     store.save([], {"step": 2})
@@ -222,7 +229,7 @@ def test_a_rescue_that_was_complete_right_before_the_end_is_named(watchdog, daem
 
 
 def test_the_list_leaves_out_what_ended_as_it_should(watchdog, daemon):
-    """Of one task, named, everything is shown."""
+    """For one named task the command shows every end."""
     daemon.answers["history"] = {
         "entries": [
             {"unix_s": 1.0, "kind": "end", "pid": 4, "name": "fine.py", "cause": "ended"},
@@ -241,7 +248,7 @@ def test_the_list_leaves_out_what_ended_as_it_should(watchdog, daemon):
     "words", [["--minutes", "0"], ["--minutes", "2000"], ["--deaths", "--minutes", "5"]]
 )
 def test_wrong_words_are_refused(watchdog, daemon, words):
-    """With exit code 2, before anything is asked."""
+    """The exit code is 2, and the command sends no request."""
     assert 2 == watchdog("explain", *words).returncode
     assert [] == daemon.called("explain")
 
@@ -259,7 +266,7 @@ printf 'usb 1-1: \\033[2J new device\\n'
 def test_where_the_kernel_log_is_closed_the_systems_journal_is_asked(
     watchdog, daemon, tmp_path, readable, lines
 ):
-    """Members of the group adm may read it there; only what concerns that process is shown."""
+    """Members of the group adm may read it. The command shows only entries about that process."""
     tool = tmp_path / "bin" / "journalctl"
     tool.parent.mkdir()
     tool.write_text(JOURNALCTL)

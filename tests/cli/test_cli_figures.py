@@ -1,4 +1,4 @@
-"""Figures as cells: full and compact, and what is not known."""
+"""Values as table cells: long and compact forms, and unknown values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GIB = 1024**3
     ],
 )
 def test_sizes(full, compact, value):
-    """A size has three figures; what is no number is unknown, never zero."""
+    """A size has three digits. A value that is not a number is unknown, never zero."""
     assert full == quantities.size(value)
     assert compact == quantities.size(value, compact=True)
 
@@ -42,7 +42,7 @@ def test_sizes(full, compact, value):
     ],
 )
 def test_rates(full, compact, value):
-    """Less than a KiB a second is no trend."""
+    """Less than a KiB per second does not count as a trend."""
     assert full == quantities.rate(value)
     assert compact == quantities.rate(value, compact=True)
 
@@ -64,7 +64,7 @@ def test_rates(full, compact, value):
     ],
 )
 def test_times_to_exhaustion(full, compact, eta, low, high):
-    """A time in two figures with its range; none foreseen is a dash."""
+    """A time has two digits and a range; a dash means that none is forecast."""
     holder = Task.read({"eta_s": eta, "eta_low_s": low, "eta_high_s": high})
     times = holder.eta_s, holder.eta_low_s, holder.eta_high_s
 
@@ -84,13 +84,13 @@ def test_times_to_exhaustion(full, compact, eta, low, high):
     ],
 )
 def test_a_figure_and_its_limit(text, used, limit, unit):
-    """Both in one unit where they share it, in their own where not."""
+    """Both use one unit if they share it, otherwise each its own."""
     assert text == quantities.of_limit(used, limit, unit)
 
 
 @pytest.mark.parametrize(("text", "value"), [("99 %", 0.9999), ("100 %", 1.0), ("N/A", None)])
 def test_a_ratio_is_full_only_when_it_is(text, value):
-    """Percent are rounded down."""
+    """Percentages are rounded down."""
     assert text == quantities.ratio(value)
 
 
@@ -99,10 +99,10 @@ def test_a_ratio_is_full_only_when_it_is(text, value):
     [("now", 0.4), ("now", -50), ("12 s ago", 12.3), ("1 min 35 s ago", 95), ("1 s ago", 1.2)],
 )
 def test_ages(text, seconds):
-    """How long ago, in whole seconds; a clock that was set back is now."""
+    """Ages are whole seconds; a negative age after a clock change shows as now."""
     assert text == quantities.age(seconds)
 
 
 def test_an_end_within_the_second_has_no_range():
-    """`<1 s (<1-<1 s)` tells nobody anything."""
+    """`<1 s (<1-<1 s)` tells the user nothing."""
     assert "<1 s" == quantities.eta(0.2, 0.1, 0.6)

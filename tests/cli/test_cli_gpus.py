@@ -1,4 +1,4 @@
-"""Cards, heat, battery and faults in `watchdog status`, on any terminal, safely."""
+"""GPUs, temperature, battery and faults in `watchdog status`, safely on any terminal."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SEVERITIES = ("note", "warning", "critical")
 
 
 def gpu(index: int, **more):
-    """A card at work."""
+    """The status of a busy GPU."""
     return {
         **Gpu().to_json(),
         "index": index,
@@ -73,7 +73,7 @@ def gpu(index: int, **more):
 
 
 def dark(index: int, state: str):
-    """A card that answers nothing."""
+    """The status of a GPU that answers no query."""
     unknown = dict.fromkeys(
         ("memory_used_bytes", "memory_reserved_bytes", "utilization_percent", "temperature_c",
          "power_w")
@@ -92,7 +92,7 @@ def dark(index: int, state: str):
 
 
 def fault(**more):
-    """The incident of a card that fell off the bus."""
+    """The incident of a GPU that fell off the bus."""
     return {
         **Incident().to_json(),
         "id": "1",
@@ -120,7 +120,7 @@ def line_of(found, start):
 
 
 def test_a_card_is_one_line_with_memory_load_heat_and_power():
-    """The figures of the JSON; what the driver reserves is taken off the limit."""
+    """The line has the values of the JSON; the driver's reserved memory reduces the limit."""
     line = line_of(lines(gpus=[gpu(0)]), "GPU 0")
 
     for words in ("NVIDIA H100 80GB HBM3", "23.0 of 79.0 GiB", "29 %", "97 % busy", "71 °C"):
@@ -129,7 +129,7 @@ def test_a_card_is_one_line_with_memory_load_heat_and_power():
 
 
 def test_without_a_card_nothing_changes():
-    """No heading, no empty line, no column that was not there."""
+    """The output has no heading, empty line or column for GPUs."""
     assert not [line for line in lines(gpus=[]) if "GPU 0" in line]
     assert lines(gpus=[]) == lines()
 
@@ -146,7 +146,7 @@ def test_without_a_card_nothing_changes():
     ],
 )
 def test_a_card_that_does_not_answer_says_so_and_hides_no_other(state, words):
-    """In place of its quantities."""
+    """The message replaces the GPU's values."""
     found = "\n".join(lines(gpus=[gpu(0), dark(1, state)]))
 
     assert words in found
@@ -155,14 +155,14 @@ def test_a_card_that_does_not_answer_says_so_and_hides_no_other(state, words):
 
 
 def test_a_card_that_shares_the_machines_memory_says_so():
-    """It has no memory of its own to fill."""
+    """The GPU has no memory of its own that could fill up."""
     board = gpu(0, unified_memory=True, memory_used_bytes=None, memory_total_bytes=None)
 
     assert "shares RAM" in line_of(lines(gpus=[board]), "GPU 0")
 
 
 def test_a_forecast_stands_on_the_line_of_its_card_and_not_twice():
-    """Memory and heat; the list of other ceilings leaves them out while they are far."""
+    """The list of other limits omits the GPU's memory and temperature while they are far away."""
     memory = ceiling(
         "gpu_memory", "GPU 0 memory", 72 * GIB, 80 * GIB, subject="GPU-0",
         stage="warn", eta_s=240, eta_low_s=180, eta_high_s=400,
@@ -177,7 +177,7 @@ def test_a_forecast_stands_on_the_line_of_its_card_and_not_twice():
 
 
 def test_heat_and_battery_have_units_of_their_own():
-    """Degrees a minute, and what is left of a battery."""
+    """The units are degrees per minute and the remaining battery charge."""
     heat = ceiling(
         "temperature", "heat of GPU 1 (switches off at 83 °C)", 80, 83, unit="celsius",
         subject="GPU-1/shutdown", stage="warn", slope_per_s=2 / 60, eta_s=90,
@@ -198,7 +198,7 @@ def test_heat_and_battery_have_units_of_their_own():
 @pytest.mark.parametrize("columns", [60, 80, 100, 140, 200])
 @pytest.mark.parametrize("everything", [False, True])
 def test_every_line_fits_the_terminal(columns, everything):
-    """Whatever the cards are called and however much there is to say."""
+    """Long GPU names and many values must not break this."""
     warm = ceiling("temperature", "heat of GPU 1 (switches off at 83 °C)", 80, 83, unit="celsius",
                    subject="GPU-1/shutdown", stage="warn", eta_s=90.0,
                    eta_low_s=70, eta_high_s=120)  # fmt: skip
@@ -217,7 +217,7 @@ def test_every_line_fits_the_terminal(columns, everything):
 
 
 def test_programs_of_others_on_a_card_are_counted_when_they_hold_much():
-    """Why a card is full though no notebook is on it."""
+    """They explain a full GPU without a notebook on it."""
     others = [
         {"pid": pid, "task": None, "name": None, "memory_bytes": GIB * 6, "foreign": True}
         for pid in (8, 9)
@@ -229,7 +229,7 @@ def test_programs_of_others_on_a_card_are_counted_when_they_hold_much():
 
 
 def test_a_task_shows_its_cards_and_what_it_holds_there():
-    """A task on none holds nothing, which is known; a figure that is not stays N/A."""
+    """A task on no GPU holds a known zero; an unknown value shows as N/A."""
     uses = [{"uuid": f"GPU-{i}", "index": i, "memory_bytes": 10 * GIB} for i in (0, 1)]
     unknown = [{"uuid": "GPU-1", "index": 1, "memory_bytes": None}]
     tasks = [
@@ -246,7 +246,7 @@ def test_a_task_shows_its_cards_and_what_it_holds_there():
 
 
 def test_a_small_task_on_a_card_is_not_folded_away():
-    """Its memory is over there."""
+    """Its memory is on the GPU."""
     on_card = [{"uuid": "GPU-0", "index": 0, "memory_bytes": None}]
     small = process(100, "small.py", 10_000_000, kind="script", gpus=on_card)
 
@@ -254,7 +254,7 @@ def test_a_small_task_on_a_card_is_not_folded_away():
 
 
 def test_a_fault_names_who_was_hit_and_says_nothing_of_growth():
-    """CRITICAL, though nothing can be rescued."""
+    """The level is CRITICAL although a rescue is impossible."""
     said = "GPU 1 (NVIDIA H100 80GB HBM3): Xid 79"
     found = "\n".join(
         lines(level="critical", headline=said, gpus=[gpu(0), dark(1, "lost")], incidents=[fault()])
@@ -269,7 +269,7 @@ def test_a_fault_names_who_was_hit_and_says_nothing_of_growth():
 
 
 def test_a_card_that_has_an_incident_is_not_told_of_twice():
-    """The error of the sensor says less; without an incident it is what there is to say."""
+    """The incident says more than the sensor's error. Without an incident the error appears."""
     error = {"source": "gpu.1", "message": "GPU 1 is lost to the driver.", "remedy": "Restart."}
     cards = [gpu(0), dark(1, "lost")]
 
@@ -281,7 +281,7 @@ def test_a_card_that_has_an_incident_is_not_told_of_twice():
 
 
 def test_a_note_is_no_warning():
-    """A card at its power limit: good to know, exit code 0."""
+    """A GPU at its power limit is a note with exit code 0."""
     note = fault(resource="throttling", stage="watch", peak="watch", contributors=[],
                  reason="it has worked at its power limit", advice=["That is normal."])  # fmt: skip
     found = "\n".join(lines(level="watch", gpus=[gpu(1)], incidents=[note]))
@@ -294,7 +294,7 @@ def test_a_note_is_no_warning():
 
 @pytest.mark.parametrize(("level", "code"), [("watch", 0), ("warning", 1), ("critical", 2)])
 def test_check_counts_faults_and_tells_the_figures_of_cards(level, code):
-    """For monitoring: memory and temperature of each card as performance data."""
+    """Monitoring gets memory and temperature of each GPU as performance data."""
     reading = status(level=level, gpus=[gpu(0), dark(1, "asleep")], incidents=[fault()])
     line, found = check(Status.read(reading), NOW_UNIX_S)
 
@@ -305,7 +305,7 @@ def test_check_counts_faults_and_tells_the_figures_of_cards(level, code):
 
 
 def test_the_objects_of_these_tests_fit_the_schema():
-    """What is shown here is what a daemon sends."""
+    """The test objects equal what a daemon sends."""
     whole = status(
         gpus=[gpu(0), dark(1, "lost")],
         incidents=[fault()],
@@ -331,7 +331,7 @@ def test_the_objects_of_these_tests_fit_the_schema():
 
 
 def test_the_history_of_a_fault_says_how_bad_it_was():
-    """No stage of a rescue that there never was."""
+    """The entry shows no stage, because there was no rescue."""
     entry = {"kind": "incident", "unix_s": NOW_UNIX_S, **fault()}
 
     assert "GPU 1 (NVIDIA H100 80GB HBM3), critical: Xid 79" in describe(entry)
@@ -350,7 +350,7 @@ def test_the_history_of_a_fault_says_how_bad_it_was():
     ],
 )
 def test_movements_are_told_in_what_people_count_by(expected, slope, unit):
-    """Degrees a minute, not thirtieths of a degree a second."""
+    """The unit is degrees per minute."""
     assert expected == quantities.movement(slope, unit)
 
 
@@ -361,7 +361,7 @@ def test_gpus_that_are_no_objects_break_nothing():
 
 
 def test_parts_of_a_card_are_numbered():
-    """Three parts have one name and one number: else nobody can tell which is full."""
+    """Three MIG parts share name and number, so an index tells them apart."""
     parts = [gpu(1, uuid=f"MIG-{n}", parent_id="GPU-1") for n in range(3)]
 
     lines = gpu_lines(
@@ -383,12 +383,12 @@ def test_parts_of_a_card_are_numbered():
     ],
 )
 def test_many_cards_take_little_room(shown, indices):
-    """A training on eight cards must not drive the other columns out."""
+    """A training on eight GPUs must not displace the other columns."""
     assert shown == gpu_numbers(Task.read({"gpus": [{"index": index} for index in indices]}))
 
 
 def test_a_long_name_gives_way_before_what_a_card_draws():
-    """In 80 columns the watts stay, and the name is cut."""
+    """In 80 columns the power stays, and the command cuts the name."""
     long = gpu(0, name="NVIDIA RTX 6000 Ada Generation Workstation Edition", power_w=280.0)
 
     (line, *_) = gpu_lines(
@@ -399,7 +399,7 @@ def test_a_long_name_gives_way_before_what_a_card_draws():
 
 
 def test_pids_of_others_are_named_where_everything_is_shown():
-    """The count is enough elsewhere."""
+    """Elsewhere the output shows only their count."""
     busy = gpu(0, processes=[{"pid": 4711, "task": None, "memory_bytes": 8 * GIB}])
 
     short, long = (
@@ -413,7 +413,7 @@ def test_pids_of_others_are_named_where_everything_is_shown():
 
 @pytest.mark.parametrize("state", ["lost", "silent"])
 def test_what_is_on_a_card_that_does_not_answer_is_unknown_and_not_nothing(state):
-    """A dash says that a task holds no memory there: that is not known."""
+    """A dash would claim that the task holds no memory there."""
     job = process(4711, "job.py", GIB, gpus=[], gpu_memory_bytes=None)
 
     def row(card):
@@ -424,7 +424,7 @@ def test_what_is_on_a_card_that_does_not_answer_is_unknown_and_not_nothing(state
 
 
 def test_a_driver_that_was_updated_underneath_is_told_once():
-    """By its incident, with the cure; the list of errors does not say it again."""
+    """Its incident reports it with the remedy, so the list of errors omits it."""
     said = "The NVIDIA driver was updated under the running system"
     found = {
         "id": "1", "resource": "gpu_fault", "subject": "driver", "label": "the graphics driver",

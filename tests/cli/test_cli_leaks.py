@@ -1,4 +1,4 @@
-"""What `watchdog leaks` prints of what was found, and of what was not looked at."""
+"""Output of `watchdog leaks`: the growth that it found, and what it did not examine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOUND = {
 
 
 def test_a_short_look_is_no_look_of_no_time():
-    """0.4 s are not 0 s."""
+    """The command must not print 0.4 s as 0 s."""
     lines = render(FOUND)
 
     assert "train.py: Python objects that became more in 0.4 s and 7 steps:" == lines[0]
@@ -42,7 +42,7 @@ def test_a_short_look_is_no_look_of_no_time():
     ],
 )
 def test_what_was_not_seen_is_said_with_its_reason(change, words):
-    """Who reads it must not take it for the whole."""
+    """The user must know that the result is incomplete."""
     said = [line for line in render(FOUND | change) if line.startswith(words)]
 
     assert 1 == len(said)

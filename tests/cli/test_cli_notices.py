@@ -1,4 +1,4 @@
-"""`watchdog watch`, `protect` and `snooze`: what they ask for and what they say."""
+"""`watchdog watch`, `protect` and `snooze`: their requests and their output."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def follow(daemon):
 
 
 def test_a_notice_becomes_lines_and_is_acknowledged(daemon, follow):
-    """Time, title, body, what to type; and the daemon learns that it was written."""
+    """The lines have time, title, body and a command. The daemon learns that the user got it."""
     process = follow("--count", "1", TZ="UTC")
 
     daemon.push("notification", **NOTICE)
@@ -73,7 +73,7 @@ def test_a_notice_becomes_lines_and_is_acknowledged(daemon, follow):
 
 
 def test_what_was_written_is_told_to_the_daemon(daemon, follow):
-    """So that a notice over ssh is no notice that nobody saw."""
+    """Otherwise the daemon would report a notification over ssh as undelivered."""
     follow()
 
     daemon.push("notification", **NOTICE)
@@ -84,7 +84,7 @@ def test_what_was_written_is_told_to_the_daemon(daemon, follow):
 
 
 def test_names_cannot_command_the_terminal(daemon, follow):
-    """Nor can what no daemon of ours would send."""
+    """Neither can values that a real daemon never sends."""
     process = follow("--count", "3", "--bell")
 
     daemon.push(
@@ -103,7 +103,7 @@ def test_names_cannot_command_the_terminal(daemon, follow):
 
 
 def test_json_is_one_object_a_line_and_remarks_stay_out_of_it(daemon, follow):
-    """For jq and for logs."""
+    """`jq` and log readers need one object per line."""
     process = follow("--json", "--count", "2")
 
     daemon.push("notification", **NOTICE)
@@ -116,7 +116,7 @@ def test_json_is_one_object_a_line_and_remarks_stay_out_of_it(daemon, follow):
 
 
 def test_it_goes_on_over_a_restart_of_the_daemon(daemon, follow):
-    """Both ends of the gap are said."""
+    """The command reports the start and the end of the gap."""
     process = follow("--count", "1")
 
     daemon.stop()
@@ -131,7 +131,7 @@ def test_it_goes_on_over_a_restart_of_the_daemon(daemon, follow):
 
 
 def test_ctrl_c_ends_it_without_a_word(daemon, follow):
-    """As asked, so with status 0."""
+    """The user asked for the end, so the exit code is 0."""
     process = follow()
 
     process.send_signal(signal.SIGINT)
@@ -153,7 +153,7 @@ def test_ctrl_c_ends_it_without_a_word(daemon, follow):
     ],
 )
 def test_protection_is_switched(daemon, watchdog, words, asked, said):
-    """What that means is said with it."""
+    """The output explains the effect."""
     daemon.answers["protection.set"] = lambda params: {
         "on": params["on"],
         "until_unix_s": None if params["for_s"] is None else time.time() + params["for_s"],
@@ -172,11 +172,11 @@ def test_protection_is_switched(daemon, watchdog, words, asked, said):
     [
         ({"on": True, "until_unix_s": None}, "Protection is on: "),
         ({"on": False, "until_unix_s": None}, "Protection is off."),
-        (None, "Protection is on: "),  # a daemon of before: it had no switch
+        (None, "Protection is on: "),  # an older daemon without this switch
     ],
 )
 def test_without_a_word_it_says_which(daemon, watchdog, part, said):
-    """Nothing is changed."""
+    """The command changes nothing."""
     daemon.answers["status"] = {"daemon": {} if part is None else {"protection": part}}
 
     assert watchdog("protect").stdout.startswith(said)
@@ -185,7 +185,7 @@ def test_without_a_word_it_says_which(daemon, watchdog, part, said):
 
 @pytest.mark.parametrize("words", [["--for", "1h"], ["on", "--for", "1h"], ["maybe"]])
 def test_protect_refuses_words_that_make_no_sense(daemon, watchdog, words):
-    """Usage, and nothing is asked for."""
+    """The command prints the usage and sends no request."""
     done = watchdog("protect", *words)
 
     assert 2 == done.returncode
@@ -203,7 +203,7 @@ def test_protect_refuses_words_that_make_no_sense(daemon, watchdog, words):
     ],
 )
 def test_what_is_snoozed_is_an_incident_or_a_task(daemon, watchdog, words, asked):
-    """An incident that is open, or was when it was snoozed."""
+    """An incident counts if it is open, or was open at the time of the snooze."""
     daemon.answers["status"] = {
         "incidents": [{"id": "19a-0"}],
         "daemon": {"snoozed": [{"incident": "18b-7"}, {"incident": None}]},

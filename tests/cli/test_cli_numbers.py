@@ -1,4 +1,4 @@
-"""A number on the command line is a pid, never the name of a script or notebook."""
+"""A number on the command line is a PID, never the name of a script or notebook."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_guard_is_explained_by_pid_or_path(wanted, meant):
 
 @pytest.mark.parametrize("wanted", ["4711", "47", "004711"])
 def test_a_pause_of_a_script_called_like_a_pid_stays(wanted):
-    """`watchdog resume 4711` without a daemon resumes that process alone."""
+    """`watchdog resume 4711` without a daemon resumes only that process."""
     a = Pause(ProcessKey(60, 600), "4711", "")
     b = Pause(ProcessKey(61, 610), "train_4711.py", "")
     standing = [a, b]
@@ -68,7 +68,7 @@ def test_a_pause_of_a_script_called_like_a_pid_stays(wanted):
 
 
 def test_the_journal_takes_a_number_for_a_pid(tmp_path):
-    """Neither entries nor series nor deaths of a script that is called so."""
+    """The journal returns no entries, series or deaths of a script with that name."""
     journal = Journal(str(tmp_path), max_age_s=1e9, max_bytes=1 << 30)
     for pid, name in ((60, "4711"), (4711, "other.py"), (61, "123456789012345.py")):
         data = {"name": name, "path": f"/a/{name}", "cause": "memory_error", "pid": pid}
@@ -95,7 +95,7 @@ def test_rescues_of_a_script_called_like_a_pid_are_not_those_of_that_pid(tmp_pat
 def test_a_script_called_like_a_pid_is_paused_by_its_path_alone(
     own_folders, monkeypatch, watchdog, tmp_path
 ):
-    """The whole way: pause and resume, with and without a daemon."""
+    """The test pauses and resumes it, with and without a daemon."""
     for action in ("NOTIFY", "CHECKPOINT", "PAUSE"):
         monkeypatch.setenv(f"WATCHDOG_ACTIONS_{action}", "false")
     name = str(_unused_pid())

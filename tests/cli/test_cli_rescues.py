@@ -1,4 +1,4 @@
-"""`watchdog rescues`: what it shows of folders on disk, what it finds damaged, what it removes."""
+"""`watchdog rescues`: lists rescues on disk, finds damaged ones and removes old ones."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from watchdog_app.rescue.checkpoint.store import RescueStore
 GONE = Owner(
     this_process().pid, this_process().start_time + 1, this_process().namespace
 )  # a process that has ended
-ELSEWHERE = Owner(this_process().pid, this_process().start_time, "00000000")  # of another container
+# a process of another container
+ELSEWHERE = Owner(this_process().pid, this_process().start_time, "00000000")
 
 
 def save(folder, step, *, owner=GONE, program="/home/u/train.ipynb", run=None, lost=()):
-    """A rescue as a process that has ended left it; its path."""
+    """Save a rescue as an ended process left it; return its path."""
     store = RescueStore(str(folder), keep=1000, run=run and Run(run, str(folder)))
     data = bytes(4000)
     entry = TensorEntry("dense/kernel", "F32", (1000,), len(data), lambda: memoryview(data))
@@ -46,7 +47,7 @@ def save(folder, step, *, owner=GONE, program="/home/u/train.ipynb", run=None, l
 
 
 def spoil(path):
-    """One bit of a tensor is not as it was written."""
+    """Flip one bit of a tensor."""
     with open(os.path.join(path, "state.safetensors"), "r+b") as file:
         file.seek(-1, os.SEEK_END)
         file.write(b"\1")
@@ -59,7 +60,7 @@ def listed(watchdog, *words):
 
 
 def test_rescues_are_listed_newest_first(watchdog, tmp_path):
-    """Of every folder below the named one, with place, loss, size and whether they are whole."""
+    """The list covers all subfolders, with position, loss, size and completeness."""
     older = save(tmp_path / "r", 5)
     newer = save(tmp_path / "r" / "train", 9)
 
@@ -72,7 +73,7 @@ def test_rescues_are_listed_newest_first(watchdog, tmp_path):
 
 
 def test_the_table_names_the_notebook_and_folds_on_narrow_terminals(watchdog, tmp_path):
-    """A path that is cut would be of no use."""
+    """A cut path would be useless."""
     path = save(tmp_path / "r", 5)
 
     done = watchdog("rescues", str(tmp_path / "r"), env={"COLUMNS": "90"})
@@ -83,7 +84,7 @@ def test_the_table_names_the_notebook_and_folds_on_narrow_terminals(watchdog, tm
 
 
 def test_without_words_the_folder_beside_us_is_looked_into(watchdog, tmp_path):
-    """Also with no daemon and no journal."""
+    """This also works without a daemon and without a journal."""
     path = save(tmp_path / "rescues", 5)
 
     done = watchdog("rescues", "--json", cwd=tmp_path)
@@ -92,7 +93,7 @@ def test_without_words_the_folder_beside_us_is_looked_into(watchdog, tmp_path):
 
 
 def test_the_daemon_tells_where_else(watchdog, daemon, tmp_path):
-    """The folders of its agents; a task is found by its name."""
+    """The command searches the folders of the daemon's agents and finds a task by name."""
     path = save(tmp_path / "far", 5)
     agent = {"pid": 7, "directory": str(tmp_path / "far")}
     daemon.answers["status"] = {"tasks": [{"pid": 7, "name": "deep.ipynb", "agent": agent}]}
@@ -104,7 +105,7 @@ def test_the_daemon_tells_where_else(watchdog, daemon, tmp_path):
 
 @pytest.mark.parametrize("where", ["evidence", "rescue", "agent"])
 def test_the_history_tells_where_else(watchdog, daemon, tmp_path, where):
-    """An outcome or a death with its rescue, or with the folder of its agent."""
+    """The history names a rescue or an agent's folder in outcomes and deaths."""
     path = save(tmp_path / "far", 5)
     part = {"directory": str(tmp_path / "far")} if where == "agent" else {"path": path}
     entry = {"kind": "death", "name": "deep.ipynb", "evidence": ["x"], where: part}
@@ -136,7 +137,7 @@ def test_task_words_are_searched_for_once_and_tell_of_half_written_rescues(
 
 
 def test_a_name_that_nothing_answers_to_is_an_error(watchdog):
-    """It says what to do."""
+    """The message says what to do."""
     done = watchdog("rescues", "nosuch.ipynb")
 
     assert (1, "") == (done.returncode, done.stdout)
@@ -144,7 +145,7 @@ def test_a_name_that_nothing_answers_to_is_an_error(watchdog):
 
 
 def test_verify_finds_a_flipped_bit_and_names_the_tensor(watchdog, tmp_path):
-    """Exit code 1."""
+    """The exit code is 1."""
     good, bad = save(tmp_path / "r", 5), save(tmp_path / "r", 6)
     spoil(bad)
 
@@ -156,7 +157,7 @@ def test_verify_finds_a_flipped_bit_and_names_the_tensor(watchdog, tmp_path):
 
 
 def test_options_may_stand_between_the_verb_and_its_folder(watchdog, tmp_path):
-    """As they do in every other program: `verify --json FOLDER`."""
+    """Users may type `verify --json FOLDER`."""
     path = save(tmp_path / "r", 5)
 
     told = json.loads(watchdog("rescues", "verify", "--json", str(tmp_path)).stdout)
@@ -167,7 +168,7 @@ def test_options_may_stand_between_the_verb_and_its_folder(watchdog, tmp_path):
 
 @pytest.mark.parametrize("options", [["--dry-run"], ["--yes"], ["--yes", "--json"]])
 def test_prune_reads_what_stays_before_it_removes_what_is_older(watchdog, tmp_path, options):
-    """A damaged one that looks complete never takes the place of a whole one."""
+    """A damaged rescue that looks complete must not replace a good one."""
     oldest, good, bad = (save(tmp_path / "r", step) for step in (4, 5, 6))
     spoil(bad)
 
@@ -180,7 +181,7 @@ def test_prune_reads_what_stays_before_it_removes_what_is_older(watchdog, tmp_pa
 
 
 def test_show_tells_all_that_is_in_it(watchdog, tmp_path):
-    """Tensors, place, program, versions, and what does not come back."""
+    """The output has tensors, position, program, versions and what a resume does not restore."""
     path = save(tmp_path / "r", 5, lost=["the order of a torch DataLoader"])
 
     text = watchdog("rescues", "show", path).stdout
@@ -204,7 +205,7 @@ def test_show_tells_all_that_is_in_it(watchdog, tmp_path):
     ],
 )
 def test_a_damaged_rescue_is_listed_as_such(watchdog, tmp_path, spoiled, problem):
-    """Whatever was done to it; what is no folder is no rescue."""
+    """The list reports any kind of damage. A file is not a rescue."""
     path = save(tmp_path / "r", 5)
     spoiled(path)
 
@@ -218,7 +219,7 @@ def test_a_damaged_rescue_is_listed_as_such(watchdog, tmp_path, spoiled, problem
 
 
 def test_names_of_files_are_never_obeyed_by_the_terminal(watchdog, tmp_path):
-    """Escape sequences in the program's name and in the folder's are shown."""
+    """The command escapes control sequences in the program's and the folder's name."""
     save(tmp_path / "r\x1b[2J\n", 5, program="/x/\x1b]0;evil\x07.ipynb")
 
     done = watchdog("rescues", str(tmp_path))
@@ -228,7 +229,7 @@ def test_names_of_files_are_never_obeyed_by_the_terminal(watchdog, tmp_path):
 
 
 def test_prune_keeps_the_newest_of_each_training(watchdog, tmp_path):
-    """A training is a run; without one, what a process saved."""
+    """A training is a run; without a run id it is the process that saved."""
     first = [save(tmp_path / "r", step) for step in (1, 2, 3)]
     other = [save(tmp_path / "r", step, run="0123456789ab") for step in (1, 2)]
 
@@ -240,7 +241,7 @@ def test_prune_keeps_the_newest_of_each_training(watchdog, tmp_path):
 
 
 def test_prune_never_takes_the_newest_complete_one(watchdog, tmp_path):
-    """However old it is, and also where newer ones are damaged: those go."""
+    """It stays however old it is. Newer damaged ones go."""
     whole, cut_off = save(tmp_path / "r", 1), save(tmp_path / "r", 2)
     os.truncate(f"{cut_off}/state.safetensors", 10)
 
@@ -251,7 +252,7 @@ def test_prune_never_takes_the_newest_complete_one(watchdog, tmp_path):
 
 @pytest.mark.parametrize("what", ["running", "elsewhere", "stranger", "link", "writing"])
 def test_prune_leaves_what_is_not_its_to_take(watchdog, tmp_path, what):
-    """A training that runs or may run, a folder with more in it, a link, a save under way."""
+    """These are running trainings, folders with other files, links and saves in progress."""
     folder = tmp_path / "r"
     owner = {"running": None, "elsewhere": ELSEWHERE}.get(what, GONE)
     path = save(folder, 1, owner=owner)
@@ -274,7 +275,7 @@ def test_prune_leaves_what_is_not_its_to_take(watchdog, tmp_path, what):
 
 
 def test_prune_asks_for_a_yes_where_nobody_can_be_asked(watchdog, tmp_path):
-    """And a dry run removes nothing."""
+    """A dry run removes nothing."""
     for step in (1, 2, 3):
         save(tmp_path / "r", step)
 
@@ -288,7 +289,6 @@ def test_prune_asks_for_a_yes_where_nobody_can_be_asked(watchdog, tmp_path):
 
 
 def test_prune_takes_only_older_ones(watchdog, tmp_path):
-    """With --older-than."""
     for step in (1, 2, 3):
         save(tmp_path / "r", step)
 
@@ -298,7 +298,7 @@ def test_prune_takes_only_older_ones(watchdog, tmp_path):
 
 
 def test_prune_removes_what_a_dead_process_left_half_written(watchdog, tmp_path):
-    """Whoever wrote it cannot end it."""
+    """The process that wrote it has ended and cannot finish it."""
     left = tmp_path / "r" / f".partial-{GONE}-1"
     left.mkdir(parents=True)
 
@@ -308,7 +308,7 @@ def test_prune_removes_what_a_dead_process_left_half_written(watchdog, tmp_path)
 
 
 def test_a_folder_of_very_many_folders_is_searched_in_part(tmp_path):
-    """It ends, and says so."""
+    """The search ends and says that it is incomplete."""
     for number in range(60):
         (tmp_path / f"d{number}").mkdir()
     search = Search(most_folders=50)
@@ -320,7 +320,7 @@ def test_a_folder_of_very_many_folders_is_searched_in_part(tmp_path):
 
 
 def test_the_command_imports_no_framework(tmp_path):
-    """A listing must not take the memory that is running out."""
+    """A listing must not use memory while memory runs out."""
     save(tmp_path / "r", 5)
     code = (
         "import sys; from watchdog_app.cli import main; "
@@ -339,5 +339,5 @@ def test_the_command_imports_no_framework(tmp_path):
     [["--keep", "1"], ["show"], ["prune"], ["list", "--yes"], ["prune", ".", "--keep", "0"]],
 )
 def test_words_that_make_no_sense_are_usage_errors(watchdog, words):
-    """Exit code 2."""
+    """The exit code is 2."""
     assert 2 == watchdog("rescues", *words).returncode

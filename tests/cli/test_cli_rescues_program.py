@@ -1,4 +1,4 @@
-"""`watchdog rescues show PROGRAM.py`: whether a program is what its rescues were saved by."""
+"""`watchdog rescues show PROGRAM.py`: whether the rescues fit the program."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ os._exit(0)
 
 @pytest.fixture
 def shown(tmp_path: Path, watchdog: Any) -> Any:
-    """What is shown of the program after an edit, with the arguments that it would be given."""
+    """Return the command's output for the edited program and its arguments."""
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
     command = [sys.executable, str(program), "--fold", "1", "--epochs", "5"]
@@ -54,7 +54,7 @@ def shown(tmp_path: Path, watchdog: Any) -> Any:
 
 
 def test_the_same_program_resumes(shown: Any):
-    """Model and data are known only when it runs."""
+    """Model and data are known only at run time."""
     found = shown("", "", "--fold", "1", "--epochs", "5")
 
     assert ("the same", "the same", "the same") == tuple(
@@ -64,7 +64,7 @@ def test_the_same_program_resumes(shown: Any):
 
 
 def test_arguments_that_were_not_told_are_not_compared(shown: Any):
-    """The plain ones of the saved run are shown."""
+    """The output shows the plain arguments of the saved run."""
     found = shown("", "")
 
     said = "started as: train.py --epochs 5 --fold ...; give yours behind -- to compare them"
@@ -73,7 +73,7 @@ def test_arguments_that_were_not_told_are_not_compared(shown: Any):
 
 
 def test_edits_are_named_with_their_lines(shown: Any):
-    """Another epoch count is reported; a comment is no edit."""
+    """The output reports another epoch count. A comment does not count as an edit."""
     found = shown("data = bytes(16)", "# 16\ndata = bytes(4 * 4)", "--fold", "1", "--epochs", "9")
 
     assert "the same; edited since: line 15" == found["script"]
@@ -82,7 +82,7 @@ def test_edits_are_named_with_their_lines(shown: Any):
 
 
 def test_code_that_computes_is_named(shown: Any):
-    """A resume may be refused."""
+    """Watchdog may refuse the resume."""
     found = shown("x * 2", "x * 3")
 
     assert "changed: loss (train.py)" == found["code"]
@@ -90,7 +90,7 @@ def test_code_that_computes_is_named(shown: Any):
 
 
 def test_another_training_is_left_alone(shown: Any):
-    """Another value of an option that tells trainings apart."""
+    """The training has another value of an option that identifies trainings."""
     found = shown("", "", "--fold", "2", "--epochs", "5")
 
     assert "is of train.py with another value of --fold" == found["arguments"]
@@ -98,7 +98,7 @@ def test_another_training_is_left_alone(shown: Any):
 
 
 def test_a_program_without_rescues_is_told_so(tmp_path: Path, watchdog: Any):
-    """With where else to look."""
+    """The message says where else to search."""
     (tmp_path / "other.py").write_text("")
 
     done = watchdog("rescues", "show", str(tmp_path / "other.py"))

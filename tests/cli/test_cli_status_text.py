@@ -1,4 +1,4 @@
-"""A status object as text: what is shown, in what order, and in how many columns."""
+"""A status object as text: its contents, their order and the columns."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def text_of(object_, columns=None, **more):
 
 
 def test_a_calm_machine_at_80_columns():
-    """Verdict, daemon, ceilings, one line a task."""
+    """The text has the verdict, the daemon, the limits and one line per task."""
     assert """\
 OK: nothing is about to run out.
 watchdog 0.1.0 · on lab7 · up 2 h 05 min · read now · 1 task, 0 with an agent
@@ -49,7 +49,9 @@ swap  ░░░░░░░░░░░░   0 B of 2.00 GiB   0 %  steady
 
 
 def test_a_leak_at_80_columns():
-    """The guilty task first, the incident with its reasons and advice, what is not watched last."""
+    """
+    The growing task comes first, the incident has reasons and advice, unwatched parts come last.
+    """
     assert """\
 !! CRITICAL: memory limit of the group jupyter-ada full in about 45 s.
 watchdog 0.1.0 · on lab7 · up 2 h 05 min · read now · 5 tasks, 1 with an agent
@@ -81,7 +83,7 @@ and 2 small idle Python processes, 45.0 MiB together; --all shows them
 @pytest.mark.parametrize("columns", [40, 60, 80, 100, 132, 200])
 @pytest.mark.parametrize("everything", [False, True])
 def test_no_line_is_wider_than_the_terminal(columns, everything):
-    """Whatever the names are, the table stays a table."""
+    """The table keeps its shape for any name."""
     crowded = leaking()
     crowded["tasks"] += [
         process(2**22 - index, name * 9, 123 * GIB, swap_bytes=99 * GIB, cpu_percent=6400)
@@ -95,7 +97,7 @@ def test_no_line_is_wider_than_the_terminal(columns, everything):
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE_NAMES if name])
 def test_hostile_names_do_nothing(name):
-    """A name is never obeyed: not in the table, an incident, a label or an error."""
+    """The output escapes names in the table, an incident, a label and an error."""
     hostile = status(
         tasks=[process(1, name, GIB)],
         resources=[ceiling("cgroup", name, 1, 2)],
@@ -117,7 +119,7 @@ def test_hostile_names_do_nothing(name):
 
 @pytest.mark.parametrize("columns", [80, 200, None])
 def test_every_column_has_its_heading(columns):
-    """The columns are the same at every width that has room for them."""
+    """The columns are the same at every sufficient width."""
     lines = render(Status.read(status()), NOW_UNIX_S, columns)
 
     heading = next(line for line in lines if "NOTEBOOK/SCRIPT" in line)
@@ -125,7 +127,7 @@ def test_every_column_has_its_heading(columns):
 
 
 def test_a_narrow_terminal_loses_unknown_gpu_columns_first():
-    """With a known figure of a GPU they stay and others are cut shorter."""
+    """With a known GPU value the columns stay, and other columns get narrower."""
     narrow = leaking()
     without = text_of(narrow, 70)
     narrow["tasks"][2]["gpu_memory_bytes"] = 8 * GIB
@@ -136,7 +138,7 @@ def test_a_narrow_terminal_loses_unknown_gpu_columns_first():
 
 
 def test_unknown_is_never_zero():
-    """Null reads N/A in every cell."""
+    """Null shows as N/A in every cell."""
     row = text_of(
         status(
             tasks=[
@@ -149,7 +151,7 @@ def test_unknown_is_never_zero():
 
 
 def test_most_urgent_first_then_largest():
-    """Stage goes before size; what is unknown comes last."""
+    """The stage precedes the size; unknown values come last."""
     tasks = [
         process(1, "small", 1 * MIB),
         process(2, "unknown", None),
@@ -163,14 +165,14 @@ def test_most_urgent_first_then_largest():
 
 @pytest.mark.parametrize("sort", SORTS)
 def test_every_order_bears_unknown_values(sort):
-    """An old daemon that leaves fields out is no reason to fail."""
+    """An old daemon may omit fields."""
     assert 3 == len(
         sort_tasks(read([{}, process(1, "a", None), {"pid": None, "name": None}]), sort)
     )
 
 
 def test_soonest_first():
-    """By ETA, tasks without one come last."""
+    """Tasks without an ETA come last."""
     tasks = [process(1, "a", 1), process(2, "b", 1, eta_s=90.0), process(3, "c", 1, eta_s=30.0)]
 
     assert [3, 2, 1] == [one.pid for one in sort_tasks(read(tasks), "eta")]
@@ -191,7 +193,7 @@ def test_soonest_first():
     ],
 )
 def test_only_what_is_small_idle_and_no_notebook_is_folded(change):
-    """A single reason is enough for a line of its own."""
+    """One reason is enough for a separate line."""
     idle = process(901, "applet", 20 * MIB, kind="script")
     busy = {**idle, **change}
 
@@ -215,7 +217,7 @@ def test_only_what_is_small_idle_and_no_notebook_is_folded(change):
     ],
 )
 def test_what_is_said_of_an_agent(text, view):
-    """Where it is and what it last saved."""
+    """The line has the agent's position and its last save."""
     assert text == agent_line(Agent.read_object(view), NOW_UNIX_S)
 
 
@@ -232,7 +234,7 @@ CROWD.append(ceiling("shm", "/dev/shm", 1, 100, stage="warn"))
 
 
 def changed(host=(), daemon=(), **more):
-    """A status with other values in its host or daemon."""
+    """Return a status with other values in its host or daemon."""
     found = status(**more)
     found["host"] |= dict(host)
     found["daemon"] |= dict(daemon)
@@ -242,10 +244,10 @@ def changed(host=(), daemon=(), **more):
 @pytest.mark.parametrize(
     ("found", "said", "unsaid"),
     [
-        # The one time when it matters that nothing can be saved.
+        # Only in danger does it matter that the task cannot save.
         (changed(tasks=[process(1, "a.ipynb", GIB, stage="warn")]), "cannot save its work", None),
         (changed(), "OK: ", "cannot save its work"),
-        # A daemon that is stopped must not look like a calm machine; its own pace counts.
+        # A stopped daemon must not look like a calm machine; the daemon's own interval counts.
         (
             changed(time_unix_s=NOW_UNIX_S - 45),
             "? UNKNOWN: this reading is 45 s old",
@@ -253,19 +255,19 @@ def changed(host=(), daemon=(), **more):
         ),
         (changed(time_unix_s=NOW_UNIX_S - 45, daemon={"interval_s": 30.0}), "OK: ", "UNKNOWN"),
         (changed(host=NO_SWAP), "RAM", "swap"),
-        # It stays open for a while, so that it does not come and go; there is nothing to do.
+        # The incident stays open for a while to avoid flapping; the user need not act.
         (
             changed(incidents=[CALMER]),
             "~ CALMER RAM, opened 1 min ago, reached save",
             "Run.",
         ),
-        # Right after the start nobody knows.
+        # Right after the start the growth is unknown.
         (
             changed(host=NO_SWAP, resources=[ceiling("ram", "RAM", 1, 2, growth="unknown")]),
             "RAM",
             "steady",
         ),
-        # Who sleeps because a notification would wake them has to know that none will.
+        # A user who relies on notifications must know that the daemon cannot show them.
         (
             changed(
                 daemon={"notifications": {"undelivered": 2, "last_failure": "no desktop was found"}}
@@ -274,13 +276,13 @@ def changed(host=(), daemon=(), **more):
             None,
         ),
         (changed(), "OK: ", "could not be shown"),
-        # Who switched it off in the evening reads it in the morning.
+        # A user who disabled protection in the evening sees it in the morning.
         (
             changed(daemon={"protection": {"on": False, "until_unix_s": None}}),
             "! Protection is off until you switch it on",
             None,
         ),
-        # A container host with fifty groups does not fill the screen.
+        # Fifty groups of a container host must not fill the screen.
         (changed(resources=CROWD), "and 47 limits far away", "group 0 "),
         (changed(resources=CROWD), "group 49", None),
         (changed(resources=CROWD), "/dev/shm", None),
@@ -305,12 +307,12 @@ def test_everything_shows_the_far_limits_too():
     ],
 )
 def test_an_object_of_another_version_is_still_shown(broken):
-    """Missing, null and strange fields are unknown, never a failure."""
+    """Missing, null and unexpected fields are unknown, never an error."""
     assert render(Status.read(broken), NOW_UNIX_S, 80)
 
 
 def test_rendering_changes_nothing():
-    """The object is the caller's."""
+    """The object belongs to the caller."""
     before = leaking()
     object_ = copy.deepcopy(before)
 
@@ -320,14 +322,14 @@ def test_rendering_changes_nothing():
 
 
 def test_more_tasks_than_rows_are_counted():
-    """On a low terminal the rest is a number."""
+    """On a small terminal the rest is a number."""
     many = status(tasks=[process(pid, f"n{pid}.ipynb", GIB) for pid in range(1, 31)])
 
     assert "and 27 more tasks" == render(Status.read(many), NOW_UNIX_S, 80, max_tasks=3)[-1]
 
 
 def test_swap_traffic_is_its_trend():
-    """What goes out less what comes back."""
+    """The trend is swap-out minus swap-in."""
     busy = status()
     busy["host"]["swap_out_bytes_per_s"] = 30.0 * MIB
     busy["host"]["swap_in_bytes_per_s"] = 10.0 * MIB
@@ -337,7 +339,7 @@ def test_swap_traffic_is_its_trend():
 
 
 def test_colour_adds_nothing_but_colour():
-    """Without the escapes, the coloured text is the plain one."""
+    """Without escape sequences the coloured text equals the plain text."""
     import re
 
     colored = "\n".join(render(Status.read(leaking()), NOW_UNIX_S, 80, Style(color=True)))
@@ -358,7 +360,7 @@ def test_colour_adds_nothing_but_colour():
     ],
 )
 def test_check_turns_levels_into_codes(word, code, level):
-    """As monitoring plugins do."""
+    """The codes follow the convention of monitoring plugins."""
     line, got = check(Status.read(status(level=level, headline="a|b is full")), NOW_UNIX_S)
 
     assert code == got
@@ -368,7 +370,7 @@ def test_check_turns_levels_into_codes(word, code, level):
 
 
 def test_a_daemon_without_a_summary_is_not_called_well():
-    """An older one that still runs after an upgrade."""
+    """An older daemon may still run after an upgrade."""
     old = {key: each for key, each in status().items() if key not in ("level", "headline")}
 
     assert 3 == check(Status.read(old), NOW_UNIX_S)[1]
@@ -376,7 +378,7 @@ def test_a_daemon_without_a_summary_is_not_called_well():
 
 
 def test_check_knows_nothing_from_an_old_reading():
-    """Unknown is not ok."""
+    """Unknown differs from OK."""
     line, code = check(Status.read(status(time_unix_s=NOW_UNIX_S - 60)), NOW_UNIX_S)
 
     assert 3 == code
@@ -396,7 +398,7 @@ def test_check_knows_nothing_from_an_old_reading():
     ],
 )
 def test_what_stands_at_the_limit_of_its_guard_is_shown_with_the_words_to_type(stage, said):
-    """A size and no placeholder, above what it holds."""
+    """The command has a size above the current use, and no placeholder."""
     guard = {"pid": 7, "kind": "cgroup v1", "state": stage, "stopped": stage == "stopped",
            "used_bytes": 150 << 20, "limit_bytes": 100 << 20, "reserve_bytes": 0}  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Untrusted text: neutralised, measured, cut, folded."""
+"""Untrusted text: escaped, measured, cut and folded."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from watchdog_app.base.text.terminal import pad, plain, plain_block, shorten, wi
     ],
 )
 def test_a_name_is_shown_and_never_obeyed(shown, name):
-    """What a terminal would act on is written as an escape; the rest stays as it is."""
+    """Characters that a terminal would interpret become escapes; others stay."""
     assert shown == plain(name)
 
 
 @settings(deadline=None)
 @given(st.text(st.characters(exclude_categories=())))
 def test_no_text_leaves_anything_unprintable(text):
-    """Whatever a file is called, one printable line comes out."""
+    """Any file name gives one printable line."""
     assert plain(text).isprintable()
     plain(text).encode("utf-8")
 
 
 def test_line_ends_of_a_text_stay():
-    """A text of several lines keeps them, and its tabs become blanks."""
+    """Text of several lines keeps its line ends; tabs become blanks."""
     assert "a\nb   c\\x07" == plain_block("a\nb\tc\x07")
 
 
@@ -66,32 +66,32 @@ def test_width_counts_columns_not_characters(columns, text):
     ],
 )
 def test_a_long_name_is_cut_in_the_middle(cut, name, columns):
-    """The beginning and the ending, which tell files apart, are kept."""
+    """The beginning and the extension distinguish files."""
     assert cut == shorten(name, columns)
 
 
 @settings(deadline=None)
 @given(st.text(max_size=60), st.integers(0, 40))
 def test_a_cut_name_never_takes_more_than_its_columns(name, columns):
-    """No name pushes a table over the edge."""
+    """A long name must not break the table."""
     assert width(shorten(plain(name), columns)) <= columns
 
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
 def test_padding_makes_equal_columns(name):
-    """Columns after a hostile name stand where they stand in every other row."""
+    """Columns after a hostile name align with other rows."""
     assert width(pad(shorten(plain(name), 20), 20)) == 20
 
 
 def test_a_figure_keeps_its_unit():
-    """A line never ends between a number and its unit."""
+    """A line never breaks between a number and its unit."""
     lines = wrap("grows to 7.0 GiB or 95 % soon", 14)
 
     assert lines == ["grows to", "7.0 GiB or", "95 % soon"]
 
 
 def test_a_word_longer_than_the_line_is_broken():
-    """A path without blanks is folded, not cut off."""
+    """A path without blanks continues on the next line."""
     lines = wrap("/a/very/long/path/indeed", 10, first="> ")
 
     assert lines == ["> /a/very/", "  long/pat", "  h/indeed"]
@@ -100,7 +100,7 @@ def test_a_word_longer_than_the_line_is_broken():
 @settings(deadline=None)
 @given(st.text(max_size=200), st.integers(8, 60))
 def test_folded_lines_hold_the_whole_text_within_the_width(text, columns):
-    """Nothing is lost but blanks, and nothing is wider than it may be."""
+    """Only blanks are lost, and no line exceeds the width."""
     clean = plain(text)
 
     lines = wrap(clean, columns, first="> ")

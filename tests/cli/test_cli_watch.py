@@ -19,7 +19,7 @@ from support.statuses import MIB, leaking, process, status
 
 
 class Terminal:
-    """The command on a pty of its own."""
+    """The command on its own pty."""
 
     def __init__(self, *words: str, rows: int = 24, columns: int = 80) -> None:
         self._master, slave = pty.openpty()
@@ -40,7 +40,7 @@ class Terminal:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def wait_for(self, text: str) -> None:
-        """Read until `text` has been shown from here on."""
+        """Read until `text` appears after the current position."""
         seen = ""
         end = time.monotonic() + 30
         while text not in seen:
@@ -51,7 +51,7 @@ class Terminal:
                 self.text += piece
 
     def end(self) -> int:
-        """Exit code, with everything that was still shown in `text`."""
+        """Return the exit code; `text` gets the remaining output."""
         end = time.monotonic() + 30
         while self.command.poll() is None:
             assert time.monotonic() < end, "it did not end"
@@ -74,7 +74,7 @@ class Terminal:
 
 @pytest.fixture
 def terminal(daemon):
-    """Opens commands on ptys and closes them."""
+    """Start commands on ptys and close them."""
     opened = []
 
     def open_(*words: str, **size: int) -> Terminal:
@@ -89,10 +89,10 @@ def terminal(daemon):
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_the_last_reading_stays_on_the_terminal(terminal, sent):
-    """Ctrl-C is the way to end it; the terminal was never taken over."""
+    """Ctrl-C ends the command, which does not use the alternate screen."""
     view = terminal()
     view.wait_for("CRITICAL")
-    view.wait_for("CRITICAL")  # drawn a second time, in place of the first
+    view.wait_for("CRITICAL")  # the second frame replaces the first
 
     view.command.send_signal(sent)
 
@@ -104,7 +104,7 @@ def test_the_last_reading_stays_on_the_terminal(terminal, sent):
 
 
 def test_a_frame_never_exceeds_the_terminal(terminal, daemon):
-    """With sixty tasks on 24 lines the rest is counted, and nothing scrolls."""
+    """With sixty tasks on 24 lines a count replaces the rest, and nothing scrolls."""
     crowd = [process(n, f"notebook {n}.ipynb", n * MIB) for n in range(1, 61)]
     daemon.answers["status"] = lambda _: status(time_unix_s=time.time(), tasks=crowd)
 
@@ -117,7 +117,7 @@ def test_a_frame_never_exceeds_the_terminal(terminal, daemon):
 
 
 def test_a_change_of_width_is_drawn_on_a_cleared_screen(terminal):
-    """A wide terminal gets the wide table; lines that the terminal has wrapped do not stay."""
+    """A wide terminal gets the wide table; lines that the terminal wrapped disappear."""
     view = terminal()
     view.wait_for("CRITICAL")
 
@@ -129,7 +129,7 @@ def test_a_change_of_width_is_drawn_on_a_cleared_screen(terminal):
 
 
 def test_the_view_survives_a_restart_of_the_daemon(terminal, daemon):
-    """It says that nobody answers, keeps the last reading, and goes on."""
+    """The view reports the missing daemon, keeps the last sample and continues."""
     view = terminal()
     view.wait_for("CRITICAL")
 
@@ -145,7 +145,7 @@ def test_the_view_survives_a_restart_of_the_daemon(terminal, daemon):
 
 
 def test_json_lines_survive_a_restart_of_the_daemon(daemon, own_folders):
-    """Every line is a valid object; while nobody answers its errors say so."""
+    """Every line is a valid object; without a daemon its errors say so."""
     daemon.answers["status"] = lambda _: status(time_unix_s=time.time())
     command = subprocess.Popen(
         [sys.executable, "-m", "watchdog_app", "status", "-w", "--json", "-i", "20ms"],
