@@ -1,4 +1,4 @@
-"""A desktop made of a private bus, and the companion as a process of its own."""
+"""A desktop with a private bus, and the tray program as its own process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ exit {code}
 
 
 class Desktop:
-    """Everything around the companion; each part is made when it is asked for."""
+    """Everything around the tray program; each part starts on first use."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -44,7 +44,7 @@ class Desktop:
         return self._keep(Screen(self.bus.address, mode))
 
     def program(self, name: str, code: int = 0) -> Path:
-        """A program on PATH that writes down its words; the file that it writes them to."""
+        """Put a program on PATH that records its arguments; return the file with the record."""
         path = self.programs / name
         path.write_text(RECORDER.format(code=code))
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -54,7 +54,7 @@ class Desktop:
         kept = {key: os.environ[key] for key in ("LANG", "LC_ALL") if key in os.environ}
         return {
             **kept,
-            # No terminal and no editor of this machine: only those that a test puts there.
+            # Hides this machine's terminals and editors; a test adds its own.
             "PATH": f"{self.programs}:{self.folder}/tools",
             "HOME": str(self.home),
             "DBUS_SESSION_BUS_ADDRESS": self.bus.address,
@@ -66,7 +66,7 @@ class Desktop:
         }
 
     def companion(self, *words: str, **env: str) -> subprocess.Popen[str]:
-        """`watchdog tray`, running."""
+        """Start `watchdog tray`."""
         tools = self.folder / "tools"
         tools.mkdir(exist_ok=True)
         for name in ("sh", "basename"):
@@ -102,7 +102,7 @@ class Desktop:
 
 @pytest.fixture
 def desktop(tmp_path):
-    """A desktop without anything on it."""
+    """A desktop without any program on it."""
     made = Desktop(tmp_path)
     yield made
     made.close()
@@ -110,7 +110,7 @@ def desktop(tmp_path):
 
 @pytest.fixture
 def ended():
-    """Ends a companion as Ctrl-C does: exit code and everything it said."""
+    """End a tray program as Ctrl-C does; return exit code and output."""
 
     def end(process: subprocess.Popen[str], number: int = signal.SIGINT) -> tuple[int, str]:
         process.send_signal(number)
@@ -122,11 +122,11 @@ def ended():
 
 @pytest.fixture
 def words_of():
-    """The words that a recording program was started with, in the last line of them all."""
+    """Return the arguments of the recording program's last start."""
 
     def read(log: Path) -> list[str]:
         until(log.exists, f"{log.name} is written")
-        time.sleep(0.1)  # the rest of its words
+        time.sleep(0.1)  # the program may still be writing its arguments
         return log.read_text().splitlines()
 
     return read

@@ -1,7 +1,8 @@
 """
-A real desktop without a screen: Xvfb, a session bus, a window manager, a panel, a notice service.
+A real desktop without a screen: Xvfb, a session bus, a window manager, a panel, a notification
+service.
 
-Everything runs with a HOME of its own and ends with the test.
+Everything has its own HOME and ends with the test.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ DUNST = """[global]
 
 
 class RealDesktop:
-    """One X server with what is started on it."""
+    """An X server and the programs that the test starts on it."""
 
     def __init__(self, folder: Path, dark: bool = True) -> None:
         self.folder = folder
@@ -82,7 +83,7 @@ class RealDesktop:
         dunst = self.home / ".config" / "dunst"
         dunst.mkdir()
         (dunst / "dunstrc").write_text(DUNST)
-        # The bitmap font that it takes by itself lacks the live view's blocks and dots.
+        # The default bitmap font lacks the block and dot characters of the live view.
         (self.home / ".Xdefaults").write_text(
             "xterm*faceName: DejaVu Sans Mono\nxterm*faceSize: 8\n"
             "xterm*background: #1d1f21\nxterm*foreground: #e0e0e0\n"
@@ -103,11 +104,11 @@ class RealDesktop:
         self._start_bus()
         self.start("openbox")
         self.start("display", "-window", "root", "xc:#3b5068")
-        # A tray that is mapped before the window manager is up may stay invisible.
+        # A tray that maps before the window manager runs may stay invisible.
         until(lambda: "_NET_SUPPORTING_WM_CHECK(WINDOW)" in self._root(), "openbox manages")
 
     def start(self, *words: str, **env: str) -> subprocess.Popen[bytes]:
-        """A program on this desktop."""
+        """Start a program on this desktop."""
         log = (self.folder / f"{Path(words[0]).name}.log").open("ab")
         with log:
             process = subprocess.Popen(
@@ -123,12 +124,12 @@ class RealDesktop:
         return process
 
     def run(self, *words: str) -> str:
-        """What a program on this desktop prints."""
+        """Return a program's output on this desktop."""
         done = finished(words, env=self.env, timeout=30)
         return done.stdout
 
     def screenshot(self, name: str) -> Path:
-        """The whole screen as PNG."""
+        """Save the whole screen as PNG."""
         path = self.folder / f"{name}.png"
         self.run("import", "-window", "root", str(path))
         assert path.stat().st_size > 0
@@ -144,7 +145,10 @@ class RealDesktop:
         return self.run("xwininfo", "-root", "-tree")
 
     def place(self, pattern: str) -> tuple[int, int, int, int] | None:
-        """x, y, width and height of the first window whose line in the tree fits the pattern."""
+        """
+        Return x, y, width and height of the first window whose line in the tree matches the
+        pattern.
+        """
         for line in self.windows().splitlines():
             if re.search(pattern, line):
                 found = re.search(r"(\d+)x(\d+)\+-?\d+\+-?\d+\s+\+(-?\d+)\+(-?\d+)", line)
@@ -193,10 +197,10 @@ class RealDesktop:
 
 
 def missing(*more: str) -> list[str]:
-    """Programs that this machine lacks."""
+    """Return the programs that this machine lacks."""
     return [name for name in (*NEEDS, *more) if shutil.which(name) is None]
 
 
 def settle(seconds: float) -> None:
-    """Drawing takes its time, and says nothing when it is done."""
+    """Wait for drawing, which gives no signal at its end."""
     time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""The companion on a real bus: its icon, every line of its menu, over restarts of everything."""
+"""The tray program on a real bus: its icon, every menu line, over restarts of each service."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tray_readings import GIB, agent, leaking, status, task
 
 @pytest.fixture
 def tray(desktop):
-    """Daemon, panel and notification service, and a companion whose icon is shown."""
+    """Daemon, panel and notification service, and a tray program whose icon is visible."""
     desktop.daemon.start()
     desktop.panel_ = desktop.panel()
     desktop.screen_ = desktop.screen()
@@ -24,7 +24,7 @@ def tray(desktop):
 
 
 def test_the_icon_is_an_item_that_panels_can_read(tray):
-    """Pixels at every size, a tooltip, a menu, and a left click of its own."""
+    """The item has pixels in every size, a tooltip, a menu and a left-click action."""
     panel = tray.panel_
 
     sizes = [width for width, _, _ in panel.property("IconPixmap")]
@@ -39,7 +39,7 @@ def test_the_icon_is_an_item_that_panels_can_read(tray):
 
 
 def test_properties_come_all_at_once_and_the_object_describes_itself(tray):
-    """GetAll and Introspect: panels differ in what they ask for."""
+    """Panels differ in whether they call GetAll or Introspect."""
     panel = tray.panel_
     path, props = "/StatusNotifierItem", "org.freedesktop.DBus.Properties"
 
@@ -51,7 +51,7 @@ def test_properties_come_all_at_once_and_the_object_describes_itself(tray):
 
 
 def test_the_menu_says_what_is_and_offers_what_can_be_done(tray):
-    """The whole of it, top to bottom."""
+    """The test reads the whole menu from top to bottom."""
     lines = tray.panel_.lines()
 
     top = [path[0] for path in lines if len(path) == 1]
@@ -83,7 +83,7 @@ def test_the_menu_says_what_is_and_offers_what_can_be_done(tray):
 
 
 def test_a_name_with_underscores_is_shown_as_it_is(tray):
-    """The protocol takes a single underscore for the mark of a shortcut."""
+    """The protocol reads a single underscore as an access-key mark."""
     tray.daemon.status = status(tasks=[task(5, "a_b__c.ipynb")])
 
     until(lambda: "a__b____c.ipynb" in str(tray.panel_.lines()), "the name is doubled")
@@ -101,7 +101,7 @@ def test_a_name_with_underscores_is_shown_as_it_is(tray):
     ],
 )
 def test_a_click_asks_the_daemon(tray, labels, method, params):
-    """For the task whose submenu it is in."""
+    """The request names the task of the submenu."""
     tray.panel_.click(*labels)
 
     asked = tray.daemon.wait_call(method)
@@ -109,7 +109,10 @@ def test_a_click_asks_the_daemon(tray, labels, method, params):
 
 
 def test_a_paused_task_can_be_resumed_and_not_paused_again(tray):
-    """What makes no sense is there and grey: lines do not move under the pointer."""
+    """
+    The menu disables useless lines instead of removing them, so lines do not move under the
+    pointer.
+    """
     tray.daemon.status = status(
         level="warning",
         headline="paused: train.ipynb",
@@ -117,7 +120,7 @@ def test_a_paused_task_can_be_resumed_and_not_paused_again(tray):
     )
     until(lambda: "Paused" in str(tray.panel_.lines()), "the pause is seen")
 
-    tray.panel_.click("train", "Pause")  # grey: nothing
+    tray.panel_.click("train", "Pause")  # the line is disabled: nothing happens
     tray.panel_.click("train", "Resume")
 
     assert {"task": "4711"} == tray.daemon.wait_call("task.resume")
@@ -126,7 +129,11 @@ def test_a_paused_task_can_be_resumed_and_not_paused_again(tray):
 
 
 def test_what_is_held_in_its_guard_can_be_given_more_let_go_and_ended(tray):
-    """Each choice of the terminal is in the menu; without a hold only the limit can be raised."""
+    """
+    The menu has each choice of the terminal.
+
+    A task that is not held can only get a higher limit.
+    """
     guard = {"stopped": True, "used_bytes": 1, "limit_bytes": 2, "reserve_bytes": 3}
     held = task(4711, "train.ipynb", state="stopped", guard=guard)
     calm = task(4712, "calm.py", guard={**guard, "stopped": False})
@@ -147,7 +154,7 @@ def test_what_is_held_in_its_guard_can_be_given_more_let_go_and_ended(tray):
 
 
 def test_a_refusal_is_shown_as_a_notice(tray):
-    """In the daemon's own words."""
+    """The notification shows the daemon's text."""
     tray.daemon.answers["task.pause"] = RuntimeError("train.ipynb (pid 4711) is paused already.")
 
     tray.panel_.click("train", "Pause")
@@ -157,7 +164,7 @@ def test_a_refusal_is_shown_as_a_notice(tray):
 
 
 def test_a_paused_notebook_comes_with_a_warning_of_what_not_to_press(tray):
-    """Restart in Jupyter kills a paused kernel; the button resumes it."""
+    """A restart in Jupyter kills a paused kernel; the button resumes it."""
     tray.panel_.click("train", "Pause")
 
     shown = tray.screen_.wait("Paused: train.ipynb")
@@ -168,7 +175,7 @@ def test_a_paused_notebook_comes_with_a_warning_of_what_not_to_press(tray):
 
 
 def test_a_save_says_what_became_of_it(tray):
-    """Step, size, seconds, and where."""
+    """The notification has step, size, seconds and path."""
     rescue = {"path": "/r/step-1300", "step": 1300, "bytes": 2**20, "seconds": 0.84}
     done = {"task": 4711, "name": "train.ipynb", "status": "done", "rescue": rescue}
     tray.daemon.answers["task.checkpoint"] = {"requests": [done]}
@@ -180,7 +187,7 @@ def test_a_save_says_what_became_of_it(tray):
 
 
 def test_a_save_that_is_refused_is_no_success(tray):
-    """The request was answered, and the training cannot save."""
+    """The daemon answered the request, but the training cannot save."""
     answer = {"requests": [{"status": "refused", "detail": "No agent is connected."}]}
     tray.daemon.answers["task.checkpoint"] = answer
 
@@ -190,7 +197,7 @@ def test_a_save_that_is_refused_is_no_success(tray):
 
 
 def test_a_click_never_reaches_another_process_with_the_same_number(tray):
-    """The menu of a slow panel shows a task that has ended; its pid is somebody else's now."""
+    """A slow panel may show an ended task whose PID another process now has."""
     number, _ = tray.panel_.line("train", "Pause")
     tray.daemon.status = status(tasks=[task(4711, "other.py", start_time=1)])
     until(lambda: "other.py" in str(tray.panel_.lines()), "the other one is seen")
@@ -202,7 +209,7 @@ def test_a_click_never_reaches_another_process_with_the_same_number(tray):
 
 
 def test_the_live_view_opens_in_a_terminal(tray, words_of):
-    """By its line, and by a left click on the icon."""
+    """Both the menu line and a left click on the icon open it."""
     log = tray.program("xterm")
 
     tray.panel_.activate()
@@ -215,7 +222,7 @@ def test_the_live_view_opens_in_a_terminal(tray, words_of):
 
 
 def test_without_a_terminal_it_is_said_what_to_type(tray):
-    """A click that does nothing leaves a person alone."""
+    """Without a message the click would seem to do nothing."""
     tray.panel_.activate()
 
     shown = tray.screen_.wait("The live view could not be opened")
@@ -223,7 +230,7 @@ def test_without_a_terminal_it_is_said_what_to_type(tray):
 
 
 def test_an_explanation_opens_in_a_terminal_that_stays(tray, words_of):
-    """For the task; and for the machine."""
+    """The menu offers one for the task and one for the machine."""
     log = tray.program("xterm")
 
     tray.panel_.click("train", "Explain")
@@ -234,7 +241,7 @@ def test_an_explanation_opens_in_a_terminal_that_stays(tray, words_of):
 
 
 def test_an_explanation_is_a_notice_where_there_is_no_terminal(tray):
-    """The daemon's text, as far as it fits."""
+    """The notification holds as much of the daemon's text as fits."""
     tray.daemon.answers["explain"] = {"text": "It holds 3 GiB <of> RAM.", "incidents": []}
 
     tray.panel_.click("Explain what is going on")
@@ -243,13 +250,13 @@ def test_an_explanation_is_a_notice_where_there_is_no_terminal(tray):
 
 
 def test_the_folder_of_rescues_opens(tray, words_of):
-    """In the file manager; a folder that is not there yet is told."""
+    """The file manager opens it. A missing folder causes a message."""
     log = tray.program("xdg-open")
     folder = tray.folder / "rescues"
     tray.daemon.status = status(
         tasks=[task(4711, "train.ipynb", agent=agent(directory=str(folder)))]
     )
-    tray.panel_.event(0, "opened")  # looks at once
+    tray.panel_.event(0, "opened")  # the menu reads the status at once
     time.sleep(0.5)
 
     tray.panel_.click("train", "Open folder")
@@ -261,7 +268,7 @@ def test_the_folder_of_rescues_opens(tray, words_of):
 
 
 def test_the_settings_are_edited_in_a_terminal(tray, words_of):
-    """With the check that `watchdog config edit` makes."""
+    """The terminal runs `watchdog config edit`, which checks the file."""
     log = tray.program("xterm")
 
     tray.panel_.click("Settings")
@@ -270,7 +277,7 @@ def test_the_settings_are_edited_in_a_terminal(tray, words_of):
 
 
 def test_labels_change_in_an_open_menu_without_closing_it(tray):
-    """Changed figures are changed properties; the layout and its revision stay."""
+    """New values change properties; the layout and its revision stay."""
     panel = tray.panel_
     panel.event(0, "opened")
     revision, _ = panel.layout()
@@ -286,7 +293,7 @@ def test_labels_change_in_an_open_menu_without_closing_it(tray):
 
 
 def test_a_task_that_comes_gets_a_line_without_a_new_layout(tray):
-    """And what was there keeps its number."""
+    """Existing lines keep their ids."""
     panel = tray.panel_
     before, _ = panel.line("train")
     panel.signals.clear()
@@ -301,9 +308,9 @@ def test_a_task_that_comes_gets_a_line_without_a_new_layout(tray):
 
 
 def test_the_icon_is_not_sent_again_while_it_looks_the_same(tray):
-    """Figures move every second; the picture does not."""
+    """Values change every second, but the picture stays the same."""
     panel = tray.panel_
-    panel.event(0, "opened")  # every second
+    panel.event(0, "opened")  # panels open the menu every second
     time.sleep(0.3)
     panel.signals.clear()
 
@@ -319,7 +326,7 @@ def test_the_icon_is_not_sent_again_while_it_looks_the_same(tray):
 
 
 def test_danger_changes_icon_tooltip_and_headline(tray):
-    """Within one look."""
+    """The next sample changes all three."""
     panel = tray.panel_
     before = panel.pixels(22)
 
@@ -333,7 +340,7 @@ def test_danger_changes_icon_tooltip_and_headline(tray):
 
 
 def test_it_starts_before_a_tray_and_registers_when_one_comes(desktop, ended):
-    """And again with the next one: panels crash, too."""
+    """It registers again with the next tray, because panels can crash."""
     desktop.daemon.start()
     process = desktop.companion()
     until(lambda: desktop.daemon.called("subscribe"), "it runs")
@@ -350,7 +357,7 @@ def test_it_starts_before_a_tray_and_registers_when_one_comes(desktop, ended):
 
 
 def test_the_daemon_may_come_and_go(tray):
-    """Grey and told while it is gone, with a line that starts it; back by itself."""
+    """Without a daemon the icon is grey and the menu can start one; the icon recovers alone."""
     panel = tray.panel_
     colored = panel.pixels(24)
 
@@ -366,7 +373,7 @@ def test_the_daemon_may_come_and_go(tray):
 
 
 def test_it_outlives_the_bus(tray):
-    """Another bus at the same place: icon and notices are there again."""
+    """After a bus restart at the same address icon and notifications return."""
     tray.panel_.close()
     tray.screen_.close()
     tray._parts.clear()
@@ -383,7 +390,7 @@ def test_it_outlives_the_bus(tray):
 
 
 def test_a_second_companion_leaves_the_first_alone(tray):
-    """It says so and ends well: a login may start it twice."""
+    """A login may start it twice. The second prints a message and exits with 0."""
     second = tray.companion()
 
     said, _ = second.communicate(timeout=20)
@@ -395,7 +402,7 @@ def test_a_second_companion_leaves_the_first_alone(tray):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_it_ends_cleanly_when_it_is_told_to(tray, ended, number):
-    """By Ctrl-C, SIGTERM, or the end of its terminal: exit code 0, no traceback, the icon gone."""
+    """After Ctrl-C, SIGTERM or a closed terminal: exit code 0, no traceback, no icon."""
     code, said = ended(tray.process, number)
 
     assert 0 == code
@@ -405,7 +412,6 @@ def test_it_ends_cleanly_when_it_is_told_to(tray, ended, number):
 
 
 def test_quit_ends_it(tray):
-    """From the menu."""
     tray.panel_.click("Quit")
 
     said, _ = tray.process.communicate(timeout=20)
@@ -414,7 +420,7 @@ def test_quit_ends_it(tray):
 
 
 def test_start_at_login_is_a_check_mark_that_keeps_its_word(tray):
-    """It writes the autostart entry of this user, and takes it away again."""
+    """It creates and removes the autostart entry of this user."""
     entry = tray.home / ".config" / "autostart" / "org.watchdog_app.watchdog.desktop"
     assert 0 == tray.panel_.line("Start at login")[1]["toggle-state"]
 
@@ -428,7 +434,7 @@ def test_start_at_login_is_a_check_mark_that_keeps_its_word(tray):
 
 
 def test_the_check_mark_is_true_after_somebody_else_changed_it(tray):
-    """A desktop's own settings remove the entry; the next look at the menu shows it."""
+    """A desktop's settings may remove the entry; the menu reads it on every opening."""
     entry = tray.home / ".config" / "autostart" / "org.watchdog_app.watchdog.desktop"
     tray.panel_.click("Start at login")
     until(lambda: tray.panel_.line("Start at login")[1]["toggle-state"], "it is checked")
@@ -443,7 +449,7 @@ def test_the_check_mark_is_true_after_somebody_else_changed_it(tray):
 
 
 def test_strange_calls_are_answered_with_errors(tray):
-    """Unknown numbers, methods and properties; the icon lives on."""
+    """After unknown ids, methods and properties the icon still works."""
     panel = tray.panel_
     strange = [
         ("/MenuBar", "com.canonical.dbusmenu", "GetLayout", "iias", [99999, -1, []]),
@@ -469,7 +475,7 @@ def test_strange_calls_are_answered_with_errors(tray):
 
 
 def test_what_a_faulty_daemon_sends_ends_nothing(tray):
-    """Nonsense in every field: the icon stays, and is right again with the next good status."""
+    """The icon survives nonsense in every field and is right again with the next valid status."""
     panel = tray.panel_
 
     tray.daemon.status = {"tasks": [{"pid": 1, "start_time": []}], "resources": [{"ratio": {}}]}
@@ -481,7 +487,7 @@ def test_what_a_faulty_daemon_sends_ends_nothing(tray):
 
 
 def test_an_open_menu_keeps_its_lines_under_the_pointer(tray):
-    """A task that ends and one that comes move nothing; the next opening sorts them."""
+    """Ended and new tasks move no line. The next opening sorts them."""
     panel = tray.panel_
     number, _ = panel.line("train")
     panel.event(0, "opened")
@@ -495,7 +501,7 @@ def test_an_open_menu_keeps_its_lines_under_the_pointer(tray):
         panel.line("train.ipynb has ended")[0],
         panel.line("train")[1]["enabled"],
     )
-    panel.event(number)  # as a panel does that is late
+    panel.event(number)  # as a slow panel does
     assert number < panel.line("new.ipynb")[0]
 
     panel.call(panel.item, "/MenuBar", "com.canonical.dbusmenu", "AboutToShow", "i", [0])

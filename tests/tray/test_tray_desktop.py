@@ -1,7 +1,8 @@
 """
-The companion on real desktops without a screen: the real icon is clicked, and looked at.
+The tray program on real desktops without a screen: the test clicks the real icon and checks pixels.
 
-With WATCHDOG_SCREENSHOTS=FOLDER the pictures are kept; those in docs/images were made so.
+With WATCHDOG_SCREENSHOTS=FOLDER the tests keep the pictures; docs/images has pictures made this
+way.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ NEEDED = {"xfce": ("xfce4-panel", "dunst", "dunstctl"), "trayer": ("trayer",)}
 
 @pytest.fixture
 def desktop(tmp_path, request):
-    """X server, bus and window manager, and a daemon whose training fills the machine."""
+    """X server, bus and window manager, and a daemon whose training fills the memory."""
     lacking = missing(*NEEDED[request.node.get_closest_marker("panel").args[0]])
     if lacking:
         pytest.skip(f"not installed: {', '.join(lacking)}; see packaging/setup.sh")
@@ -42,19 +43,19 @@ def desktop(tmp_path, request):
 
 
 def start_trayer(desktop: RealDesktop) -> None:
-    """Wait until it is there: one that takes an icon while it begins may hide itself and it."""
+    """Start trayer and wait for it: if an icon arrives during its start, both may stay hidden."""
     desktop.start("trayer", "--edge", "top", "--align", "right", "--height", "30", "--tint", "0")
     until(lambda: desktop.place("trayer"), "the tray", 30)
     settle(1)
 
 
 def companion(desktop: RealDesktop, *words: str):
-    # xterm's own resources are left out: any terminal will do, and this one is small.
+    # xterm without the resources of other terminals: it is small and any terminal will do.
     return desktop.start(sys.executable, "-m", "watchdog_app", "tray", *words, TERMINAL="xterm")
 
 
 def icon(desktop: RealDesktop) -> tuple[int, int] | None:
-    """Where the inside of the icon is on the panel."""
+    """Return the position of the icon's inside on the panel."""
     with Image.open(desktop.screenshot("panel")) as file:
         picture = file.convert("RGB")
     width, _ = picture.size
@@ -70,7 +71,7 @@ def icon(desktop: RealDesktop) -> tuple[int, int] | None:
 
 
 def resting_icon(desktop: RealDesktop) -> tuple[int, int]:
-    """Where the icon stays: it moves as long as others beside it become wider."""
+    """Return the icon's final position; it moves while its neighbours grow."""
 
     def rests() -> tuple[int, int] | None:
         place = icon(desktop)
@@ -87,7 +88,7 @@ def keep(path: Path, name: str) -> None:
 
 
 def different(one: Path, other: Path) -> int:
-    """Pixels that two pictures differ in."""
+    """Count the pixels that differ between two pictures."""
     from PIL import ImageChops
 
     with Image.open(one) as first, Image.open(other) as second:
@@ -98,7 +99,7 @@ def different(one: Path, other: Path) -> int:
 
 @pytest.mark.panel("xfce")
 def test_icon_menu_and_notice_on_xfce_with_dunst(desktop):
-    """The right button opens the menu, the left one the live view; so does a notice."""
+    """The right button opens the menu; the left one and the notification open the live view."""
     desktop.start("xfce4-panel", "--disable-wm-check")
     desktop.start("dunst")
     companion(desktop, "--theme", "dark")
@@ -110,10 +111,10 @@ def test_icon_menu_and_notice_on_xfce_with_dunst(desktop):
     assert changed(desktop, before, 5_000) > 5_000, "no notice on the screen"
     settle(1)
     keep(desktop.screenshot("notice"), "notice-dunst")
-    desktop.run("dunstctl", "action")  # the notice itself
+    desktop.run("dunstctl", "action")  # clicks the notification itself
 
     until(lambda: desktop.place(TERMINAL), "the notice opens a terminal")
-    settle(3)  # one that ends at once would count as one that does not start
+    settle(3)  # a terminal that ends at once would count as a failed start
     desktop.run("xdotool", "search", "--class", "xterm", "windowkill")
     until(lambda: not desktop.place(TERMINAL), "the terminal is gone")
     desktop.click(*resting_icon(desktop), 1)
@@ -124,7 +125,7 @@ def test_icon_menu_and_notice_on_xfce_with_dunst(desktop):
 
 @pytest.mark.panel("xfce")
 def test_buttons_of_a_notice_on_xfce(desktop):
-    """The real button is pressed, and the daemon asked; a light theme."""
+    """The test presses the real button on a light theme, and the daemon gets the request."""
     services = glob.glob("/usr/lib/*/xfce4/notifyd/xfce4-notifyd")
     if not services:
         pytest.skip("not installed: xfce4-notifyd; see packaging/setup.sh")
@@ -144,7 +145,7 @@ def test_buttons_of_a_notice_on_xfce(desktop):
 
 
 def changed(desktop: RealDesktop, before: Path, least: int) -> int:
-    """Pixels of the screen that are others than before: once so many are, or 20 s later."""
+    """Wait until enough pixels of the screen changed, at most 20 s; return their number."""
     end = time.monotonic() + 20
     while (count := different(before, desktop.screenshot("after"))) <= least:
         if time.monotonic() > end:
@@ -153,7 +154,7 @@ def changed(desktop: RealDesktop, before: Path, least: int) -> int:
 
 
 def open_menu(desktop: RealDesktop, name: str) -> None:
-    """Open menu and first submenu, keep the picture, close them."""
+    """Open the menu and its first submenu, save the picture and close them."""
     x, y = resting_icon(desktop)
     before = desktop.screenshot("before")
     desktop.click(x, y, 3)
@@ -168,7 +169,10 @@ def open_menu(desktop: RealDesktop, name: str) -> None:
 
 @pytest.mark.panel("trayer")
 def test_an_old_tray_without_a_bus_menu_gets_clicks(desktop):
-    """XEmbed alone: pystray's xorg backend, mended, as a plain virtual environment has it."""
+    """
+    With XEmbed only, the program uses pystray's patched xorg backend, as in a plain virtual
+    environment.
+    """
     start_trayer(desktop)
     companion(desktop)
     x, y = resting_icon(desktop)
@@ -183,7 +187,7 @@ def test_an_old_tray_without_a_bus_menu_gets_clicks(desktop):
 
 @pytest.mark.panel("trayer")
 def test_the_display_may_go_and_the_notices_stay(desktop):
-    """A session of X ends under it: no traceback, and the daemon is still listened to."""
+    """An X session ends: no traceback, and the program still listens to the daemon."""
     start_trayer(desktop)
     process = companion(desktop)
     until(lambda: icon(desktop), "the icon is in the tray", 90)
@@ -193,7 +197,7 @@ def test_the_display_may_go_and_the_notices_stay(desktop):
     settle(2)
     desktop.daemon.tell(notice())
 
-    assert not desktop.daemon.acknowledged("n1")["delivered"]  # nobody shows notices here
+    assert not desktop.daemon.acknowledged("n1")["delivered"]  # no notification service runs here
     assert process.poll() is None
     process.terminate()
     assert 0 == process.wait(20)

@@ -1,4 +1,4 @@
-"""The icon, pixel by pixel: its fill, its shapes, its marks, at every size and on every ground."""
+"""The icon's pixels: fill, shapes and marks, at every size and on every background."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pixels(image):
 
 
 def colored(image, color):
-    """How many pixels have about this colour."""
+    """Count the pixels of about this colour."""
     return sum(
         pixel[3] > 200 and all(abs(a - b) < 40 for a, b in zip(pixel, color, strict=False))
         for pixel in pixels(image)
@@ -33,14 +33,14 @@ def colored(image, color):
 
 
 def silhouette(image):
-    """What is left without any colour: covered or not."""
+    """Return which pixels the icon covers, without colour."""
     return image.getchannel("A").point(lambda alpha: 255 * (alpha > 127))
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("picture", PICTURES, ids=str)
 def test_the_icon_fills_its_square(size, picture):
-    """Drawn for the size that is asked for, to within a pixel or two of its edges."""
+    """The drawing ends within a pixel or two of the edges of the requested size."""
     image = draw(picture, size)
 
     left, top, right, bottom = image.getchannel("A").getbbox()
@@ -52,7 +52,7 @@ def test_the_icon_fills_its_square(size, picture):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("level", COLORS)
 def test_the_fill_grows_with_the_use(size, level):
-    """Never less for more; empty shows nothing of it, full clearly more than half."""
+    """The fill never shrinks with more use. Zero shows none, full shows clearly more than half."""
     amounts = [
         colored(draw(Picture(level, fill), size), COLORS[level]) for fill in range(FILL_STEPS + 1)
     ]
@@ -65,7 +65,7 @@ def test_the_fill_grows_with_the_use(size, level):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_levels_are_told_apart_without_any_colour(size):
-    """By outline alone, at every size: a twentieth of the square differs in each pair."""
+    """The outlines differ at every size, in a twentieth of the square for each pair."""
     shapes = [silhouette(draw(Picture(level, 8), size)) for level in COLORS]
 
     for (one, first), (other, second) in itertools.combinations(
@@ -79,7 +79,7 @@ def test_levels_are_told_apart_without_any_colour(size):
 @pytest.mark.parametrize("ground", [(35, 35, 38), (240, 240, 238), (90, 110, 130)])
 @pytest.mark.parametrize("dark_panel", [True, False])
 def test_the_outline_is_readable_on_any_panel(size, ground, dark_panel):
-    """Also where the theme was guessed wrong: some of it stands out from the ground."""
+    """A part of the icon contrasts with the background even if the theme guess is wrong."""
     image = draw(Picture(Level.OK, 0), size, dark_panel)
 
     def light(pixel):
@@ -94,7 +94,7 @@ def test_the_outline_is_readable_on_any_panel(size, ground, dark_panel):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_marks_differ_from_each_other_and_from_none(size):
-    """In the lower right corner, and nowhere else."""
+    """The mark is only in the lower right corner."""
     plain = draw(Picture(Level.OK, 8), size)
     marked = [
         draw(Picture(Level.OK, 8, mark), size) for mark in (Mark.PAUSED, Mark.SAVING, Mark.OFF)
@@ -109,14 +109,14 @@ def test_marks_differ_from_each_other_and_from_none(size):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_without_a_daemon_everything_is_grey(size):
-    """Whatever was shown before."""
+    """The previous state does not matter."""
     for picture in (Picture(Level.UNKNOWN), Picture(Level.UNKNOWN, 9, Mark.NONE)):
         for pixel in pixels(draw(picture, size)):
             assert max(pixel[:3]) - min(pixel[:3]) < 16
 
 
 def test_pixels_go_out_as_argb_in_network_byte_order():
-    """Alpha first, row by row."""
+    """Alpha comes first, row by row."""
     image = draw(Picture(Level.OK, 8), 16)
     red, green, blue, alpha = image.getpixel((8, 12))
 
@@ -128,7 +128,7 @@ def test_pixels_go_out_as_argb_in_network_byte_order():
 
 
 def test_every_size_is_drawn_for_itself():
-    """Not one picture that the panel has to scale."""
+    """The panel need not scale one picture."""
     pixmaps = Renditions(Picture(Level.WARNING, 9)).pixmaps()
 
     assert list(SIZES) == [width for width, _, _ in pixmaps]

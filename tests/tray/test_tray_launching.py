@@ -1,4 +1,4 @@
-"""Starting terminals, editors and file managers; the command itself where there is no desktop."""
+"""Starting terminals, editors and file managers; the command itself without a desktop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FONT = ["-fa", "Monospace", "-fs", "10", "-u8"]
 
 @pytest.fixture
 def programs(desktop, monkeypatch):
-    """A PATH of the test's own."""
+    """A PATH that holds only the test's programs."""
     for name in ("TERMINAL", "VISUAL", "EDITOR", "XDG_CONFIG_HOME", "WATCHDOG_CONFIG"):
         monkeypatch.delenv(name, raising=False)
     tools = desktop.folder / "tools"
@@ -41,7 +41,7 @@ def programs(desktop, monkeypatch):
      ("xterm", [*FONT, "-e"]), ("uxterm", [*FONT, "-e"])],
 )  # fmt: skip
 def test_each_terminal_gets_the_command_in_its_own_way(programs, words_of, terminal, between):
-    """As words: nothing is read by a shell."""
+    """Each argument stays separate; no shell parses it."""
     log = programs.program(terminal)
 
     launching.run_in_terminal(["echo", "a b; rm -rf /", "$HOME"])
@@ -50,7 +50,7 @@ def test_each_terminal_gets_the_command_in_its_own_way(programs, words_of, termi
 
 
 def test_the_persons_own_terminal_comes_first(programs, words_of, monkeypatch):
-    """With the words that it was set with."""
+    """The user's arguments for that terminal stay."""
     programs.program("xterm")
     log = programs.program("myterm")
     monkeypatch.setenv("TERMINAL", "myterm --fast")
@@ -61,7 +61,7 @@ def test_the_persons_own_terminal_comes_first(programs, words_of, monkeypatch):
 
 
 def test_a_terminal_that_does_not_start_is_passed_over(programs, words_of):
-    """Some are there and cannot reach their server."""
+    """An installed terminal may fail to reach its display server."""
     programs.program("gnome-terminal", code=1)
     log = programs.program("xterm")
 
@@ -71,7 +71,7 @@ def test_a_terminal_that_does_not_start_is_passed_over(programs, words_of):
 
 
 def test_an_old_terminal_is_the_last_to_be_taken(programs, words_of):
-    """Debian's alternative leads to one where nothing was chosen: bars are blank in its font."""
+    """Debian's alternative may point to a terminal whose font lacks the bars."""
     programs.program("uxterm")
     (programs.programs / "x-terminal-emulator").symlink_to(programs.programs / "uxterm")
     log = programs.program("foot")
@@ -82,7 +82,7 @@ def test_an_old_terminal_is_the_last_to_be_taken(programs, words_of):
 
 
 def test_a_long_text_is_read_from_its_top(programs, words_of, monkeypatch):
-    """In a pager, where there is one."""
+    """A pager shows the text if one is installed."""
     programs.program("less")
     log = programs.program("foot")
 
@@ -95,13 +95,13 @@ def test_a_long_text_is_read_from_its_top(programs, words_of, monkeypatch):
 
 
 def test_without_any_terminal_it_is_said_what_to_type(programs):
-    """What happened, and what to do."""
+    """The message says what happened and what to do."""
     with pytest.raises(WatchdogError, match="Type it yourself: watchdog explain 5"):
         launching.run_in_terminal(children.watchdog_argv(["explain", "5"]))
 
 
 def test_settings_are_edited_and_checked_in_a_terminal(programs, words_of):
-    """By the command that keeps a faulty file out; what it said stays until Enter is pressed."""
+    """The command rejects an invalid file; its output stays until the user presses Enter."""
     log = programs.program("xterm")
     programs.program("less")
 
@@ -114,7 +114,7 @@ def test_settings_are_edited_and_checked_in_a_terminal(programs, words_of):
 
 @pytest.mark.parametrize("task", [None, "x", True, 4.5])
 def test_a_button_without_a_task_does_nothing_to_any(task):
-    """What a daemon of another version sends is no reason to guess."""
+    """A daemon of another version may send such a button, and guessing a task would be wrong."""
     for key in ("save", "pause", "resume", "explode"):
         assert button_command(Notification.read({"task": task}), key) is None
 
@@ -129,7 +129,7 @@ def run(desktop, *words, **env):
 
 
 def test_once_prints_what_would_be_shown(desktop):
-    """Without any display: for bug reports, and for who has no tray."""
+    """It works without a display, for bug reports and users without a tray."""
     desktop.daemon.status = leaking()
     desktop.daemon.start()
 
@@ -143,7 +143,7 @@ def test_once_prints_what_would_be_shown(desktop):
 
 
 def test_once_without_a_daemon_says_so(desktop):
-    """With the exit code that says it to scripts."""
+    """A script can read the exit code."""
     done = run(desktop, "--once")
 
     assert 3 == done.returncode
@@ -151,7 +151,7 @@ def test_once_without_a_daemon_says_so(desktop):
 
 
 def test_the_live_view_can_be_opened_from_the_desktops_menu(desktop, words_of):
-    """`Actions` of the desktop entry."""
+    """`Actions` of the desktop entry open it."""
     (desktop.folder / "tools").mkdir()
     for name, path in (("sh", "/bin/sh"), ("basename", "/usr/bin/basename")):
         (desktop.folder / "tools" / name).symlink_to(path)
@@ -164,7 +164,7 @@ def test_the_live_view_can_be_opened_from_the_desktops_menu(desktop, words_of):
 
 
 def test_nothing_of_the_companion_needs_openssl(desktop, ended):
-    """Five megabytes that no part of it uses."""
+    """OpenSSL would add five megabytes that the tray never uses."""
     desktop.daemon.start()
     panel = desktop.panel()
     process = desktop.companion()
@@ -177,7 +177,7 @@ def test_nothing_of_the_companion_needs_openssl(desktop, ended):
 
 
 def test_only_the_companion_imports_what_it_is_made_of():
-    """The command line and the daemon do not pay for it."""
+    """The command line and the daemon must not load the tray's libraries."""
     code = (
         "import sys, json, watchdog_app.cli.dispatch, watchdog_app.cli.tray, "
         "watchdog_app.daemon.app; print(json.dumps(list(sys.modules)))"

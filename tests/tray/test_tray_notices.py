@@ -1,4 +1,4 @@
-"""Notices on the desktop: their text, their buttons, in place of which other, and whether shown."""
+"""Notifications on the desktop: text, buttons, replacement and acknowledgement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from watchdog_app.tray.notifications import ShownNotifications, buttons
 
 @pytest.fixture
 def shown(desktop):
-    """A daemon, a notification service and a companion that listens."""
+    """A daemon, a notification service and a tray program that listens."""
     desktop.daemon.start()
     desktop.screen_ = desktop.screen()
     desktop.process = desktop.companion()
@@ -23,7 +23,7 @@ def shown(desktop):
 
 
 def test_a_notice_is_shown_with_its_buttons_and_acknowledged(shown):
-    """Within the two seconds that the daemon waits."""
+    """The tray acknowledges it within the two seconds that the daemon waits."""
     begin = time.monotonic()
     shown.daemon.tell(notice())
 
@@ -48,7 +48,7 @@ def test_a_notice_is_shown_with_its_buttons_and_acknowledged(shown):
     ],
 )
 def test_each_button_does_what_it_says(shown, key, method, params):
-    """For the task, or the incident, that the notice is about."""
+    """The request names the task or the incident of the notification."""
     shown.daemon.status = leaking()
     time.sleep(3.5)
     shown.daemon.tell(notice(actions=[{"key": key, "label": "Do it"}]))
@@ -62,28 +62,28 @@ def test_each_button_does_what_it_says(shown, key, method, params):
 
 @pytest.mark.parametrize("key", ["show", "default"])
 def test_show_and_a_click_on_the_notice_open_the_live_view(shown, words_of, key):
-    """The notice itself is its largest button."""
+    """A click on the notification counts as its default action."""
     log = shown.program("xterm")
     shown.daemon.tell(notice())
     number = shown.screen_.wait("RAM full")["number"]
-    shown.daemon.wait_call("notification.shown")  # the tray knows the number by then
+    shown.daemon.wait_call("notification.shown")  # the tray knows the notification's id by then
     shown.screen_.press(number, key)
 
     assert words_of(log)[-1] in ("top", "--watch")
 
 
 def test_a_snooze_without_an_incident_is_of_the_task(shown):
-    """A notice that stands alone can be silenced, too."""
+    """The user can also silence a notification without an incident."""
     shown.daemon.tell(notice(incident=""))
     number = shown.screen_.wait("RAM full")["number"]
-    shown.daemon.wait_call("notification.shown")  # the tray knows the number by then
+    shown.daemon.wait_call("notification.shown")  # the tray knows the notification's id by then
     shown.screen_.press(number, "snooze")
 
     assert {"task": "4711", "for_s": 900.0} == shown.daemon.wait_call("snooze")
 
 
 def test_a_button_of_another_program_is_none_of_ours(shown):
-    """Numbers of notices are the service's, for all programs."""
+    """The service numbers the notifications of all programs."""
     shown.daemon.tell(notice())
     number = shown.screen_.wait("RAM full")["number"]
     shown.daemon.wait_call("notification.shown")
@@ -97,7 +97,7 @@ def test_a_button_of_another_program_is_none_of_ours(shown):
 
 
 def test_a_button_never_reaches_another_process_with_the_same_number(shown):
-    """The notice may have stood there all night."""
+    """The notification may be hours old."""
     until(lambda: shown.daemon.called("subscribe"), "it listens")
     time.sleep(0.3)
     shown.daemon.tell(notice())
@@ -113,7 +113,7 @@ def test_a_button_never_reaches_another_process_with_the_same_number(shown):
 
 
 def test_names_cannot_become_markup(shown):
-    """A notebook may be called anything."""
+    """A notebook's name may contain markup characters."""
     shown.daemon.tell(notice(body="<b>train</b> & <img src=x>\x07\u202e.ipynb"))
 
     body = shown.screen_.wait("RAM full")["body"]
@@ -122,7 +122,7 @@ def test_names_cannot_become_markup(shown):
 
 
 def test_a_service_without_markup_gets_the_text_as_it_is(desktop):
-    """Escaped text would be shown with its escapes."""
+    """Such a service would show the escape sequences."""
     desktop.daemon.start()
     screen = desktop.screen("plain")
     desktop.companion()
@@ -133,7 +133,7 @@ def test_a_service_without_markup_gets_the_text_as_it_is(desktop):
 
 
 def test_a_service_without_buttons_gets_none(desktop):
-    """What it cannot show is left out; the text comes all the same."""
+    """The service cannot show buttons, so only the text arrives."""
     desktop.daemon.start()
     screen = desktop.screen("silent")
     desktop.companion()
@@ -158,7 +158,7 @@ def test_a_service_without_buttons_gets_none(desktop):
     ],
 )
 def test_a_notice_that_is_not_shown_is_told_as_such(desktop, mode, why):
-    """In time, so that the daemon shows it in another way."""
+    """The report arrives in time for the daemon to notify in another way."""
     desktop.daemon.start()
     if mode is not None:
         desktop.screen(mode)
@@ -170,11 +170,11 @@ def test_a_notice_that_is_not_shown_is_told_as_such(desktop, mode, why):
 
     assert not told["delivered"]
     assert why in told["detail"]
-    assert time.monotonic() - begin < 10  # of which the start of the companion is most
+    assert time.monotonic() - begin < 10  # most of it is the start of the tray program
 
 
 def test_without_a_bus_a_notice_is_written_and_left_to_the_daemon(desktop, ended):
-    """No display, no bus: it says what it does and why, and goes on."""
+    """Without a display and a bus the program prints what it does and why, and continues."""
     desktop.daemon.start()
     process = desktop.companion(DBUS_SESSION_BUS_ADDRESS="unix:path=/nonexistent/bus")
     desktop.daemon.tell(notice())
@@ -190,7 +190,7 @@ def test_without_a_bus_a_notice_is_written_and_left_to_the_daemon(desktop, ended
 
 @pytest.mark.parametrize("flag", ["--notifications-only", "--notices-only"])
 def test_notifications_only_shows_no_icon(desktop, ended, flag):
-    """As it was asked to; a panel is left alone."""
+    """The option forbids it, even if a panel runs."""
     desktop.daemon.start()
     panel, screen = desktop.panel(), desktop.screen()
     process = desktop.companion(flag)
@@ -204,10 +204,10 @@ def test_notifications_only_shows_no_icon(desktop, ended, flag):
 
 
 def test_a_later_notice_of_an_incident_takes_the_place_of_the_earlier(shown):
-    """One place on the screen for one cause; another task has its own."""
+    """One incident has one place on the screen; another task has its own."""
     shown.daemon.tell(notice("n1"))
     first = shown.screen_.wait("RAM full")["number"]
-    time.sleep(1)  # the number is on its way to the companion
+    time.sleep(1)  # the id is on its way to the tray program
     shown.daemon.tell(notice("n2", stage="save", title="Saved: train.ipynb"))
     second = shown.screen_.wait("Saved")
     shown.daemon.tell(notice("n3", stage="pause", task=9, title="Paused: other.py"))
@@ -217,7 +217,7 @@ def test_a_later_notice_of_an_incident_takes_the_place_of_the_earlier(shown):
 
 
 def test_numbers_of_a_service_that_was_restarted_are_forgotten(shown):
-    """It counts from 1 again: our old number may be another program's notice."""
+    """The service counts from 1 again, so an old id may belong to another program."""
     shown.daemon.tell(notice("n1"))
     shown.screen_.wait("RAM full")
     shown.screen_.close()
@@ -232,11 +232,11 @@ def test_numbers_of_a_service_that_was_restarted_are_forgotten(shown):
 
 
 def test_a_snooze_of_what_is_over_is_answered_and_not_asked_for(shown):
-    """Silence would look as if it had been done."""
+    """Without a message the user would think that the snooze worked."""
     shown.daemon.tell(notice(incident="i9"))
 
     number = shown.screen_.wait("RAM full")["number"]
-    shown.daemon.wait_call("notification.shown")  # the tray knows the number by then
+    shown.daemon.wait_call("notification.shown")  # the tray knows the notification's id by then
     shown.screen_.press(number, "snooze")
 
     assert "over already" in shown.screen_.wait("Nothing to snooze")["body"]
@@ -244,7 +244,7 @@ def test_a_snooze_of_what_is_over_is_answered_and_not_asked_for(shown):
 
 
 def test_what_is_over_is_taken_from_the_screen(shown):
-    """A warning whose incident is closed says what is no longer so."""
+    """A warning of a closed incident is no longer true."""
     shown.daemon.tell(notice(incident="i9"))
     number = shown.screen_.wait("RAM full")["number"]
     shown.daemon.wait_call("notification.shown")
@@ -253,7 +253,7 @@ def test_what_is_over_is_taken_from_the_screen(shown):
     assert [number] == list(shown.screen_.closed)
 
 
-# What is remembered of the shown ones
+# Which shown notifications the program remembers
 
 
 def shown_with(first):
@@ -276,7 +276,7 @@ def shown_with(first):
     ],
 )
 def test_what_is_over_is_known(topic, incident, task_, age_s, expected):
-    """Never the news of a death or of a rescue, and nothing that has only just come."""
+    """Notifications of a death or a rescue stay, and so do those that just arrived."""
     kept = shown_with(notice(topic=topic, incident=incident, task=task_))
 
     assert expected == kept.outdated(Status.read(leaking()), 100.0 + age_s)
@@ -296,14 +296,14 @@ def test_what_is_over_is_known(topic, incident, task_, age_s, expected):
     ],
 )
 def test_a_notification_replaces_one_of_its_incident_and_a_death_any_of_its_task(later, replaced):
-    """A number that was given again is another task."""
+    """A reused PID counts as another task."""
     kept = shown_with({**notice(), "start_time": 1})
 
     assert replaced == kept.replaced_by(Notification.read({**notice("n2"), **later}))
 
 
 def test_what_is_long_past_is_forgotten():
-    """Bounded, whatever a daemon tells; numbers that are not ours are of nobody."""
+    """The memory is bounded for any daemon, and unknown ids have no owner."""
     kept = ShownNotifications()
     for number in range(1, 500):
         kept.mark_shown(Notification.read(notice(incident=f"i{number}")), number, float(number))
@@ -318,5 +318,5 @@ def test_what_is_long_past_is_forgotten():
     [None, "pause", [None, 5, "x"], [{"label": "no key"}], [{"key": "rm -rf", "label": "Go"}]],
 )
 def test_buttons_that_make_no_sense_are_left_out(actions):
-    """What comes from another version does no harm."""
+    """A daemon of another version may send them."""
     assert ["default", ""] == buttons(Notification.read(notice(actions=actions)))

@@ -1,4 +1,4 @@
-"""What a status looks like: stage, fill, marks, headline, menu. Pure, with hostile ones."""
+"""How the tray shows a status: stage, fill, marks, headline and menu, also for hostile statuses."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def flat(entries) -> list[Entry]:
 
 
 def menu_of(reading, **more) -> tuple[Entry, ...]:
-    """The lines that are visible."""
+    """Return the visible lines."""
     entries = menu(Status.read(reading), seen(reading), now_unix_s=time.time(), **more)
     return visible(entries)
 
@@ -61,7 +61,7 @@ def shape(entries) -> list:
 
 
 def test_at_rest_the_gauge_shows_memory_and_nothing_is_said():
-    """A disk at 95 % and a card that a framework has taken whole are no news."""
+    """A disk at 95 % and a GPU that a framework reserved completely are normal."""
     reading = status(
         resources=[
             ceiling(),
@@ -79,7 +79,7 @@ def test_at_rest_the_gauge_shows_memory_and_nothing_is_said():
 
 
 def test_the_nearest_ceiling_is_the_worst_then_the_soonest_then_the_fullest():
-    """Whatever its kind, once it is in danger."""
+    """Any limit can be the nearest one once it is in danger."""
     worst = ceiling("gpu_memory", "GPU 0", 5.0, 10.0, stage="save", eta_s=60.0)
     sooner = ceiling("cgroup", "group", 4.0, 10.0, stage="save", eta_s=30.0)
     fuller = ceiling("cgroup", "other", 9.9, 10.0, stage="warn", eta_s=5.0)
@@ -121,14 +121,14 @@ def test_the_nearest_ceiling_is_the_worst_then_the_soonest_then_the_fullest():
     ],
 )
 def test_each_state_has_its_picture_and_the_daemons_sentence(reading, picture, headline):
-    """The one thing to know, first."""
+    """The most important fact comes first."""
     found = tray_state(Status.read(reading), reading["time_unix_s"])
 
     assert (picture, headline) == (found.picture, found.headline)
 
 
 def test_an_old_reading_is_grey():
-    """The daemon is stopped: what it said last is no longer true."""
+    """The daemon is stopped, so its last status is no longer true."""
     found = tray_state(Status.read(leaking()), time.time() + 60)
 
     assert Picture(Level.UNKNOWN) == found.picture
@@ -141,12 +141,12 @@ def test_an_old_reading_is_grey():
      (Resource.read({"ratio": float("nan")}).ratio, 0), (Resource.read({"ratio": "x"}).ratio, 0)],
 )  # fmt: skip
 def test_the_gauge_moves_in_steps(ratio, steps):
-    """Used at all shows; full is not said before it is."""
+    """Any use above zero shows; the full step appears only when full."""
     assert steps == fill_step(ratio)
 
 
 def test_small_changes_look_the_same():
-    """So the icon is not drawn again for them."""
+    """The tray need not redraw the icon for them."""
     one = seen(status(resources=[ceiling(used=6.00 * GIB)])).picture
     other = seen(status(resources=[ceiling(used=6.05 * GIB)])).picture
 
@@ -156,7 +156,7 @@ def test_small_changes_look_the_same():
 
 @pytest.mark.parametrize("value", HOSTILE, ids=repr)
 def test_hostile_names_are_shown_and_never_obeyed(value):
-    """In headline, tooltip and every line of the menu: one line, of bounded length."""
+    """Headline, tooltip and menu lines each stay one line of bounded length."""
     reading = leaking()
     reading["headline"] = value
     reading["tasks"][0]["name"] = value
@@ -185,7 +185,7 @@ def test_hostile_names_are_shown_and_never_obeyed(value):
     ids=repr,
 )
 def test_a_daemon_of_another_version_does_no_harm(reading):
-    """Fields that are missing, null or of another kind: something sensible is shown."""
+    """Missing, null or unexpected fields still give a sensible display."""
     status_ = Status.read(reading)
     found = tray_state(status_, 0.0)
 
@@ -194,7 +194,7 @@ def test_a_daemon_of_another_version_does_no_harm(reading):
 
 
 def test_without_a_daemon_the_menu_offers_to_start_it():
-    """And keeps what works without one."""
+    """The menu keeps the entries that work without a daemon."""
     entries = visible(menu(None, NO_DAEMON, at_login=False, now_unix_s=0.0))
 
     commands = [entry.command.kind for entry in entries if entry.command is not None]
@@ -209,7 +209,7 @@ def test_without_a_daemon_the_menu_offers_to_start_it():
 
 
 def test_a_daemon_that_hangs_is_not_offered_to_be_started():
-    """It runs; starting it would say so and change nothing."""
+    """It already runs, so starting it would change nothing."""
     hangs = TrayState(
         NO_DAEMON.picture, "The daemon cannot be reached", "no answer in 5 s", is_active=False
     )
@@ -222,14 +222,14 @@ def test_a_daemon_that_hangs_is_not_offered_to_be_started():
 
 
 def test_exactly_one_entry_is_what_a_left_click_does():
-    """The live view."""
+    """The entry is the live view."""
     defaults = [entry for entry in flat(menu_of(leaking())) if entry.default]
 
     assert [Command(CommandKind.LIVE_VIEW)] == [entry.command for entry in defaults]
 
 
 def test_the_menu_keeps_its_shape_over_a_thousand_statuses():
-    """Whatever runs, with or without a daemon: only properties change in an open menu."""
+    """In an open menu only properties change, for any tasks, with or without a daemon."""
     source = random.Random(7)
     slots = Slots()
     expected = shape(menu(None, NO_DAEMON, now_unix_s=0.0))
@@ -256,7 +256,7 @@ def test_the_menu_keeps_its_shape_over_a_thousand_statuses():
 
 
 def test_a_task_keeps_its_line_until_the_menu_is_opened_again():
-    """One that ends says so; one that comes takes a free line; then they are sorted."""
+    """An ended task says so and a new task takes a free line. The next opening sorts them."""
     slots = Slots()
 
     def names(*tasks):
@@ -276,7 +276,7 @@ def test_a_task_keeps_its_line_until_the_menu_is_opened_again():
 
 
 def test_a_line_is_never_given_to_another_task_in_an_open_menu():
-    """Where all lines are taken a new task waits for the next opening."""
+    """If all lines are in use, a new task waits for the next opening."""
     slots = Slots()
     every = [task(pid, f"{pid}.ipynb", GIB) for pid in range(1, MAX_TASKS + 1)]
     slots.update(Status.read(status(tasks=every)))
@@ -291,7 +291,7 @@ def test_a_line_is_never_given_to_another_task_in_an_open_menu():
 
 
 def test_protection_says_until_when_it_is_off():
-    """And the choice that is in force is the checked one."""
+    """The menu checks the current choice."""
     until = time.time() + 1800
     reading = status(daemon={"protection": {"on": False, "until_unix_s": until}})
 
@@ -303,19 +303,19 @@ def test_protection_says_until_when_it_is_off():
 
 
 def test_a_daemon_without_protection_has_no_such_line():
-    """An older one: nothing is offered that it would refuse."""
+    """An older daemon would refuse the request."""
     reading = status(daemon={"pid": 1})
 
     assert "protection" not in [entry.key for entry in menu_of(reading)]
 
 
 def test_too_many_tasks_are_counted_and_the_large_are_shown():
-    """Oldest first; one that is shown keeps its place until another is clearly larger."""
+    """The oldest come first. A shown task keeps its line until another is clearly larger."""
     tasks = [task(n, f"{n}.ipynb", n * 100 * MIB) for n in range(1, 31)]
     reading = status(tasks=tasks)
 
     first = [one.pid for one in listed_tasks(Status.read(reading))]
-    tasks[18 - 1]["ram_bytes"] = 1910 * MIB  # a little more than the smallest that is shown
+    tasks[18 - 1]["ram_bytes"] = 1910 * MIB  # a little more than the smallest shown task
     second = [one.pid for one in listed_tasks(Status.read(reading), first)]
     tasks[1 - 1]["ram_bytes"] = 90 * GIB
     third = [one.pid for one in listed_tasks(Status.read(reading), second)]
@@ -326,7 +326,7 @@ def test_too_many_tasks_are_counted_and_the_large_are_shown():
 
 
 def test_the_menu_begins_with_what_needs_a_person():
-    """Paused, then the soonest end, then what grows; the rest as it began."""
+    """Paused tasks come first, then the soonest end, then growth; the rest in order of start."""
     reading = status(
         tasks=[
             task(1, "calm.ipynb"),
@@ -346,7 +346,7 @@ def test_the_menu_begins_with_what_needs_a_person():
 
 
 def test_what_is_in_danger_or_paused_is_always_shown():
-    """However small it is."""
+    """Such a task appears even if it is small."""
     tasks = [task(n, f"{n}.ipynb", 10 * GIB) for n in range(1, 31)]
     tasks.append(task(99, "small.py", 80 * MIB, kind="script", stage="pause"))
     tasks.append(task(98, "held.py", 1, kind="script", state="paused", paused_by_watchdog=True))
@@ -379,7 +379,7 @@ def test_small_idle_interpreters_are_no_lines():
     ],
 )
 def test_what_can_be_done_with_a_task_follows_its_state(changes, enabled):
-    """All five lines are always there; those that make no sense are grey."""
+    """All five lines always exist; the menu disables those that make no sense."""
     (entry,) = (
         entry
         for entry in menu_of(status(tasks=[task(7, "a.ipynb", **changes)]))
@@ -392,7 +392,7 @@ def test_what_can_be_done_with_a_task_follows_its_state(changes, enabled):
 
 
 def test_long_names_keep_their_ending():
-    """Both ends tell them apart."""
+    """The beginning and the ending distinguish them."""
     name = short_name("train_resnet_with_a_very_long_name_and_more_of_it_v2.ipynb")
 
     assert 40 == len(name)

@@ -1,7 +1,7 @@
 """
 A desktop for tests: a private bus without services, a tray, a notification service.
 
-All of it speaks the real protocols; what is tested runs beside it as it would anywhere.
+All parts use the real protocols; the tested program runs in its own process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configurat
 
 
 class PrivateBus:
-    """dbus-daemon with a socket of its own, which it keeps over restarts."""
+    """dbus-daemon with its own socket, which stays the same over restarts."""
 
     def __init__(self, folder: Path) -> None:
         self._socket = folder / "bus"
@@ -59,7 +59,7 @@ class PrivateBus:
 
 
 class OnBus:
-    """A connection to the bus in a thread, for tests that are not asynchronous."""
+    """A bus connection in a thread, for tests that are not asynchronous."""
 
     def __init__(self, address: str) -> None:
         self.loop = asyncio.new_event_loop()
@@ -106,7 +106,7 @@ class OnBus:
 
 
 class Panel(OnBus):
-    """A tray: takes items, reads them, opens their menu, clicks."""
+    """A tray: accepts items, reads them, opens their menus and clicks."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
@@ -137,7 +137,7 @@ class Panel(OnBus):
         ].value
 
     def pixels(self, size: int) -> list[tuple[int, int, int, int]]:
-        """The icon at one size as (alpha, red, green, blue), row by row."""
+        """Return the icon at one size as (alpha, red, green, blue), row by row."""
         for width, height, data in self.property("IconPixmap"):
             if width == size:
                 assert size * size * 4 == height * width * 4 == len(data)
@@ -152,7 +152,7 @@ class Panel(OnBus):
         return revision, tree
 
     def lines(self) -> dict[tuple[str, ...], tuple[int, dict[str, Any]]]:
-        """Every visible line of the menu by its labels from the top: number and properties."""
+        """Return every visible menu line by its labels from the top: id and properties."""
         found: dict[tuple[str, ...], tuple[int, dict[str, Any]]] = {}
 
         def walk(node: list[Any], above: tuple[str, ...]) -> None:
@@ -169,7 +169,7 @@ class Panel(OnBus):
         return found
 
     def line(self, *labels: str) -> tuple[int, dict[str, Any]]:
-        """The line whose labels begin so."""
+        """Return the line whose labels start with these."""
         for path, line in self.lines().items():
             if len(path) == len(labels) and all(
                 have.startswith(want) for have, want in zip(path, labels, strict=True)
@@ -232,7 +232,7 @@ class Screen(OnBus):
         return Message.new_method_return(message, "u", [number])
 
     def wait(self, title: str) -> dict[str, Any]:
-        """The newest notice whose title begins so."""
+        """Wait for the newest notification whose title starts with this text."""
         return until(
             lambda: next((n for n in reversed(self.shown) if n["title"].startswith(title)), None),
             f"a notice {title!r} in {[n['title'] for n in self.shown]}",

@@ -10,12 +10,12 @@ from support.statuses import GIB, MIB
 
 
 def task(pid: int, name: str, ram_bytes: int | None = 3 * GIB, **more: Any) -> dict[str, Any]:
-    """One notebook at rest."""
+    """Return an idle notebook."""
     return statuses.process(pid, name, ram_bytes, **{"started_unix_s": 1.7e9 + pid, **more})
 
 
 def agent(**more: Any) -> dict[str, Any]:
-    """The agent of a training that saved 12 s ago."""
+    """Return the agent of a training that saved 12 s ago."""
     rescue = statuses.agent()["rescue"] | {"saved_unix_s": time.time() - 12}
     return statuses.agent(**{"rescue": rescue, **more})
 
@@ -23,12 +23,12 @@ def agent(**more: Any) -> dict[str, Any]:
 def ceiling(
     kind: str = "ram", label: str = "RAM", used: float = 6 * GIB, limit: float = 16 * GIB, **more
 ) -> dict[str, Any]:
-    """One ceiling that nothing moves towards."""
+    """Return a limit that nothing approaches."""
     return statuses.ceiling(kind, label, used, limit, **more)
 
 
 def status(**more: Any) -> dict[str, Any]:
-    """A workstation at rest with one training, as of now."""
+    """Return the current status of an idle workstation with one training."""
     now = {
         "time_unix_s": time.time(),
         "daemon": {
@@ -43,7 +43,7 @@ def status(**more: Any) -> dict[str, Any]:
 
 
 def leaking(stage: str = "warn", used: float = 14 * GIB) -> dict[str, Any]:
-    """The training fills the machine."""
+    """Return a status in which the training fills the memory."""
     near = ceiling(used=used, stage=stage, eta_s=240.0, eta_low_s=180.0, eta_high_s=420.0)
     growing = task(
         4711,
@@ -77,7 +77,7 @@ def leaking(stage: str = "warn", used: float = 14 * GIB) -> dict[str, Any]:
 
 
 def notice(id_: str = "n1", **more: Any) -> dict[str, Any]:
-    """A warning with all its buttons."""
+    """Return a warning with all its buttons."""
     return {
         "id": id_,
         "incident": "i1",
