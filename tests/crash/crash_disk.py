@@ -1,15 +1,15 @@
 """
-Folders as a crash would leave them, from a record of what a program did.
+Folders as a crash would leave them, computed from a record of a program's operations.
 
-    shim = compiled()                       # crash_shim.c, once a machine
-    before = Before(root)                   # then the program runs, with the shim
-    record = Record(read(path), before)     # what it wrote down
+    shim = compiled()                       # crash_shim.c, once per machine
+    before = Before(root)                   # then the program runs with the shim
+    record = Record(read(path), before)     # the recorded operations
     for state in record.states():           # after each operation: killed, or without power
         state.lay_out(folder)
 
-A kill leaves everything that was done. A loss of power may take whatever was not synced: writes
-of a file that was not, names in a folder that was not; any of them, in any order, and half of a
-write. What must hold afterwards is for the test to say.
+A kill keeps every completed operation. A power failure may lose what no sync made durable. This
+concerns writes of an unsynced file and names in an unsynced folder, in any order, and half of a
+write. The test says what must hold afterwards.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _SOURCE = Path(__file__).with_name("crash_shim.c")
-_BLOCK = 512  # what a disk writes whole
+_BLOCK = 512  # a disk writes this size atomically
 
 
 def compiled() -> str:
-    """The shim, made where it is not there yet."""
+    """Compile the shim if it is missing; return its path."""
     name = (
         f"watchdog-crash-{hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:16]}-{os.getuid()}.so"
     )
@@ -55,7 +55,7 @@ class Operation:
 
 
 def read(path: str) -> list[Operation]:
-    """The record of a program."""
+    """Read the record of a program."""
     found = []
     content = Path(path).read_bytes()
     at = 0
@@ -74,32 +74,32 @@ class _File:
 
 @dataclass(slots=True)
 class _Folder:
-    names: dict[str, int] = field(default_factory=dict)  # to the number of a thing
+    names: dict[str, int] = field(default_factory=dict)  # name to number of the object
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """An operation with the things that it was about, whatever their inodes are used for later."""
+    """An operation with the objects that it concerns, even if the kernel reuses their inodes."""
 
     kind: str  # "write", "cut", "name", "sync", "mark"
     thing: int = -1
     number: int = 0
     data: bytes = b""
-    # Names taken away and given, in one step: (folder, name, thing or None).
+    # Names that one step removes and adds: (folder, name, object or None).
     names: tuple[tuple[int, str, int | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A folder as it may be found."""
+    """A possible state of the folder after a crash."""
 
-    done: int  # operations that had been done
-    how: str  # "killed", or what the power took
-    marks: tuple[str, ...]  # remarks before it
+    done: int  # number of completed operations
+    how: str  # "killed", or what the power failure lost
+    marks: tuple[str, ...]  # marks before the crash
     tree: tuple[tuple[str, bytes | None], ...]  # path below the root; None: a folder
 
     def lay_out(self, folder: str) -> None:
-        """Make the folder look like this, whatever is in it."""
+        """Make the folder equal this state, whatever it contains."""
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
         for name, content in self.tree:
@@ -111,7 +111,7 @@ class State:
 
 
 class Before:
-    """A folder as it is now: contents, and who is who."""
+    """The current folder: its contents and the identity of its files."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -133,11 +133,11 @@ class Before:
 
 class Record:
     """
-    What a program did below a folder.
+    The operations of a program below a folder.
 
     Args:
         operations: from `read`.
-        before: the folder before the first of them.
+        before: the folder before the first operation.
     """
 
     def __init__(self, operations: Sequence[Operation], before: Before) -> None:
@@ -163,14 +163,13 @@ class Record:
         self, chances: int = 2, seed: int = 1, every: int = 1, *, power: bool = True
     ) -> Iterator[State]:
         """
-        Each folder that may be found, each once.
+        Return each possible state of the folder once.
 
         Args:
-            chances: how many of the possible losses are drawn after each operation, beside the
-                plain ones.
-            seed: of the draw.
-            every: look after each so-manieth operation alone.
-            power: False: kills alone.
+            chances: number of random losses per operation, besides the plain ones.
+            seed: of the random losses.
+            every: only after every n-th operation.
+            power: False: only kills.
         """
         seen = set()
         for done in range(0, len(self._steps) + 1, every):
@@ -210,7 +209,11 @@ class Record:
         return found
 
     def _synced(self, steps: Sequence[_Step]) -> set[int]:
-        """Operations that a sync has made safe. A name is safe when its folders are."""
+        """
+        Return the operations that a sync made durable.
+
+        A name is durable when its folders are.
+        """
         last: dict[int, int] = {}
         for at, step in enumerate(steps):
             if step.kind == "sync":
@@ -302,7 +305,7 @@ class Record:
 
 
 class _Names:
-    """Which path leads where, while the operations go by."""
+    """The path of each object while the operations are replayed."""
 
     def __init__(self, things: list[_File | _Folder], top: int) -> None:
         self._things = things

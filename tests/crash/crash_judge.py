@@ -1,6 +1,7 @@
 """
-Cuts a workload short, in every way, and collects what is wrong afterwards. Used by the tests, which
-take samples, and by bench/crash_cuts.py, which takes all.
+Cuts a workload short in every way and collects the errors.
+
+Used by the tests, which take samples, and by bench/crash_cuts.py, which takes all.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ NO_SPACE, BROKEN, READ_ONLY = errno.ENOSPC, errno.EIO, errno.EROFS
 
 
 class Bench:
-    """A folder to work in."""
+    """A folder with the tools to run and judge workloads in it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._root = str(folder / "root")
 
     def record(self, name: str) -> Record:
-        """What a workload does, done once."""
+        """Run the workload once and return its record."""
         trace, before = self._folder / "trace", self._folder / "before"
         done = self._run(name, "record", str(trace), str(before))
         assert 0 == done.returncode, done.stdout + done.stderr
@@ -36,7 +37,10 @@ class Bench:
     def power(
         self, record: Record, name: str, *, chances: int, every: int
     ) -> tuple[int, list[str]]:
-        """After every so-manieth operation, without power: how many folders, and what is wrong."""
+        """
+        Simulate a power failure after every n-th operation; return the number of states and the
+        errors.
+        """
         found: list[str] = []
         count = 0
         for state in record.states(chances=chances, every=every):
@@ -53,11 +57,13 @@ class Bench:
         return count, found
 
     def kills(self, name: str, places: list[int]) -> tuple[int, list[str]]:
-        """Killed for real in the place of each of these operations: how many, what is wrong."""
+        """
+        Kill the workload at each of these operations; return the number of kills and the errors.
+        """
         return self._in_places(name, "kill", ",".join(map(str, places)))
 
     def refused(self, name: str, number: int, places: list[int]) -> list[str]:
-        """The disk refuses everything from each of these operations on: what is wrong."""
+        """Let the disk refuse every operation from each of these on; return the errors."""
         _, found = self._in_places(name, "fail", str(number), ",".join(map(str, places)))
         return found
 

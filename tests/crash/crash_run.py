@@ -1,11 +1,11 @@
 """
-Carries out a workload below a folder, under the shim: python crash_run.py ROOT WORKLOAD HOW ...
+Run a workload below a folder under the shim: python crash_run.py ROOT WORKLOAD HOW ...
 
-    record TRACE BEFORE     once, whole; what was done goes to TRACE, what was there to BEFORE
-    kill N,N,...            from anew for each N, killed in the place of the Nth operation
-    fail ERRNO N,N,...      from anew for each N, every operation from the Nth on is refused
+    record TRACE BEFORE     once, completely; operations go to TRACE, the old folder to BEFORE
+    kill N,N,...            a fresh run for each N, killed at the Nth operation
+    fail ERRNO N,N,...      a fresh run for each N, every operation from the Nth on is refused
 
-For `kill` and `fail` a line a problem is printed, and at the end how many were killed.
+`kill` and `fail` print one line per problem, and at the end the number of kills.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from crash.crash_workloads import WORKLOADS, Workload
 
 
 def steer(text: str) -> None:
-    """Tell the shim; without it there is no such file."""
+    """Write the order for the shim; without the shim the file does not exist."""
     os.unlink(f"/crash-control/{text}")
 
 
 def fresh(root: str, workload: Workload) -> None:
-    """The folder as the workload finds it, made by a process that has ended since."""
+    """Set the folder up in a process that has ended before the workload starts."""
     shutil.rmtree(root, ignore_errors=True)
     os.makedirs(root)
     in_child(lambda: workload.set_up(root))
 
 
 def in_child(what: Callable[[], object]) -> int:
-    """Exit status of a child that does it: 9 where it was killed, 0 where it ended well."""
+    """Return the exit status of a child that runs it: 9 if it was killed, 0 after success."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -55,7 +55,7 @@ def in_child(what: Callable[[], object]) -> int:
 
 
 def traced(root: str, workload: Workload, trace: str, order: str) -> tuple[int, tuple[str, ...]]:
-    """Carry it out under an order to the shim; status of the child, and its remarks."""
+    """Run it with an order for the shim; return the child's status and marks."""
 
     def work() -> None:
         steer(f"trace {trace}")
@@ -69,7 +69,7 @@ def traced(root: str, workload: Workload, trace: str, order: str) -> tuple[int, 
 
 
 def main(root: str, name: str, how: str, *words: str) -> int:
-    """See above."""
+    """Run the command line of the module's docstring."""
     workload = WORKLOADS[name]
     if how == "record":
         fresh(root, workload)
@@ -94,7 +94,7 @@ def main(root: str, name: str, how: str, *words: str) -> int:
 
 
 def judge(workload: Workload, root: str, marks: tuple[str, ...], how: str, at: int) -> None:
-    """Print what is wrong. In a process of its own, as the next one would be."""
+    """Print the errors; a separate process checks, as the next program start would."""
     try:
         problems = workload.check(root, marks, how)
     except Exception:

@@ -1,9 +1,9 @@
 """
-What is cut short: everything of ours that writes files, and what must be found afterwards.
+The workloads: every part of watchdog that writes files, and the required state afterwards.
 
-`run` leaves remarks ("saved 3") once something has been promised; `check` gets those that had
-been made, and says what is wrong with the folder. `how` is "killed", "kill" or "fail" where
-everything that was done is there, else what a loss of power took.
+`run` writes marks ("saved 3") after each promise. `check` gets the marks before the crash and
+returns the errors of the folder. `how` is "killed", "kill" or "fail" if every completed operation
+is there; otherwise it says what the power failure lost.
 """
 
 from __future__ import annotations
@@ -38,34 +38,34 @@ MIB = 1 << 20
 
 
 def mark(text: str) -> None:
-    """Leave a remark among the operations."""
+    """Write a mark among the operations."""
     os.unlink(f"/crash-mark/{text}")
 
 
 def last(marks: tuple[str, ...], word: str) -> int | None:
-    """Number of the last remark with this word."""
+    """Return the number of the last mark with this word."""
     return next((int(each.split()[1]) for each in reversed(marks) if each.startswith(word)), None)
 
 
 class Workload:
-    """One writer."""
+    """A program that writes files."""
 
     name = ""
 
     def set_up(self, root: str) -> None:
-        """What is there beforehand."""
+        """Create the state before the workload."""
 
     def run(self, root: str) -> None:
-        """What may be cut short."""
+        """Run the part that may be cut short."""
         raise NotImplementedError
 
     def check(self, root: str, marks: tuple[str, ...], how: str) -> list[str]:
-        """What is wrong; nothing, if all is well."""
+        """Return the errors; empty if all is well."""
         raise NotImplementedError
 
 
 def tensors(step: int) -> list[TensorEntry]:
-    """What a rescue of this step holds; more than one buffer of it."""
+    """Return the tensors of a rescue at this step; they need more than one buffer."""
     data = {name: bytes([step + number]) * size
             for number, (name, size) in enumerate((("w", 1_100_000), ("b", 700)))}  # fmt: skip
     return [
@@ -75,22 +75,22 @@ def tensors(step: int) -> list[TensorEntry]:
 
 
 class Rescues(Workload):
-    """A training that saves again and again, and ends well."""
+    """A training that saves repeatedly and ends well."""
 
     name = "rescues"
 
     def set_up(self, root: str) -> None:
-        """One rescue is there, of an earlier process."""
+        """Create one rescue of an earlier process."""
         self._save(self._store(f"{root}/rescues"), 0)
 
     def _store(self, directory: str, report: Callable[[str], None] | None = None) -> RescueStore:
-        """Of the one training, in whatever process."""
+        """Return the store of the same training, in any process."""
         return RescueStore(directory, report=report, run=Run("0123456789ab", directory))
 
     def run(self, root: str) -> None:
-        """Save, prune, and note the end."""
+        """Save, prune and record the end."""
         store = self._store(f"{root}/rescues")
-        # A process that was refused says it and goes on, as a training does.
+        # A process whose save fails reports it and continues, as a training does.
         with suppress(RescueError):
             store.prepare(2)
         for step in (1, 2, 3):
@@ -107,7 +107,7 @@ class Rescues(Workload):
             mark(f"finished {len(saved)}")
 
     def check(self, root: str, marks: tuple[str, ...], how: str) -> list[str]:
-        """The newest that was promised is there, all that opens is right, nothing is left over."""
+        """The newest promised rescue exists, all that open are valid, and no leftovers remain."""
         problems: list[str] = []
         directory = f"{root}/rescues"
         said: list[str] = []
@@ -118,7 +118,7 @@ class Rescues(Workload):
         found = store.newest()
         promised = last(marks, "saved")
         if self.name == "rescues":
-            promised = promised or 0  # one was there before
+            promised = promised or 0  # set_up made one
         if promised is not None and (found is None or found.step < promised):
             problems.append(f"{found} where step {promised} was promised")
         if whole and said:
@@ -129,7 +129,7 @@ class Rescues(Workload):
         return problems + self._goes_on(store, directory)
 
     def _goes_on(self, store: RescueStore, directory: str) -> list[str]:
-        """The next process saves, and tidies up what was left."""
+        """Check that the next process saves and removes leftovers."""
         store.prepare(2, rehearse=False)
         self._save(store, 50)
         self._save(store, 51)
@@ -162,15 +162,15 @@ class Rescues(Workload):
 
 
 class FirstRescue(Rescues):
-    """A training whose folder is not there yet."""
+    """A training whose folder does not exist yet."""
 
     name = "first-rescue"
 
     def set_up(self, root: str) -> None:
-        """Nothing."""
+        """Create nothing."""
 
     def check(self, root: str, marks: tuple[str, ...], how: str) -> list[str]:
-        """As ever, where anything was begun."""
+        """Check as for `Rescues` if the workload created anything."""
         if not os.path.isdir(f"{root}/rescues"):
             return ["the first rescue is gone"] if last(marks, "saved") else []
         return super().check(root, marks, how)
@@ -182,7 +182,7 @@ class History(Workload):
     name = "journal"
 
     def run(self, root: str) -> None:
-        """As the daemon uses it."""
+        """Write as the daemon does."""
         writer = JournalWriter(f"{root}/state", DAY_S, 64 * MIB, lambda: None)
         writer.open()
         for number in (1, 2, 3):
@@ -196,7 +196,7 @@ class History(Workload):
         mark("closed 0")
 
     def check(self, root: str, marks: tuple[str, ...], how: str) -> list[str]:
-        """What was on the disk before it was acted on is there; the journal is good."""
+        """Decisions were durable before their actions, and the journal is valid."""
         problems = []
         journal = Journal(f"{root}/state", DAY_S, 64 * MIB)
         if journal.set_aside:
@@ -219,7 +219,7 @@ class History(Workload):
 
 
 def settled(writer: JournalWriter, job: Callable[[Journal], object]) -> bool:
-    """Whether a job worked within 10 s."""
+    """Return whether a job succeeded within 10 s."""
     answers: list[Exception | None] = []
     writer.submit(job, lambda _, error: answers.append(error))
     end = time.monotonic() + 10
@@ -230,18 +230,18 @@ def settled(writer: JournalWriter, job: Callable[[Journal], object]) -> bool:
 
 
 def decision(number: int) -> Entry:
-    """One that is told from the others."""
+    """Return a decision with its own number."""
     return Entry(time.time(), "decision", {"id": f"d{number}", "why": "x" * 300}, pid=number)
 
 
 class PausesKept(Workload):
-    """The file of pauses: before a task is stopped, and when it runs again."""
+    """The file of pauses, written before a task is stopped and after it resumes."""
 
     name = "pauses"
     BOOT = "b"
 
     def run(self, root: str) -> None:
-        """Three are stopped, one after the other; the second runs again."""
+        """Pause three tasks in turn and resume the second."""
         held: dict[str, pauses.Pause] = {}
         for number in (1, 2, 3):
             held[f"p{number}"] = pauses.Pause(ProcessKey(number, 1), f"p{number}", "")
@@ -255,7 +255,7 @@ class PausesKept(Workload):
             mark("resumed 2")
 
     def check(self, root: str, marks: tuple[str, ...], how: str) -> list[str]:
-        """Whoever is stopped is in it; of a machine that was started anew nothing is asked."""
+        """The file has every stopped task. After a reboot it asks for nothing."""
         if how not in ("killed", "kill", "fail"):
             return []
         there = {each.name for each in pauses.read((root, root), self.BOOT) or ()}
@@ -273,25 +273,25 @@ class PausesKept(Workload):
 
 
 class SetAside(Workload):
-    """A damaged journal makes room for a new one."""
+    """A damaged journal that the daemon moves aside for a new one."""
 
     name = "set-aside"
     DAMAGED = b"no database at all" * 3000
 
     def set_up(self, root: str) -> None:
-        """What SQLite does not trust."""
+        """Create a file that SQLite rejects."""
         os.mkdir(f"{root}/state")
         with open(f"{root}/state/journal.db", "wb") as file:
             file.write(self.DAMAGED)
 
     def run(self, root: str) -> None:
-        """The daemon starts; where it cannot begin a new one it goes on without."""
+        """Start the daemon's journal; if it cannot create a new one, it continues without."""
         with suppress(sqlite3.Error, OSError):
             Journal(f"{root}/state", DAY_S, MIB).close()
             mark("begun 0")
 
     def check(self, root: str, marks: tuple[str, ...], how: str) -> list[str]:
-        """What was there is kept, under one name or the other; the next start works."""
+        """The old content exists under one of the two names, and the next start works."""
         problems = []
         Journal(f"{root}/state", DAY_S, MIB).close()
         kept = []
@@ -313,13 +313,13 @@ class Configuration(Workload):
     TEXTS = (BEFORE, BEFORE + "# one\n", BEFORE + "# one\n# two\n")
 
     def set_up(self, root: str) -> None:
-        """A file of the user's."""
+        """Create a configuration file of the user."""
         os.mkdir(f"{root}/config")
         with open(f"{root}/config/config.toml", "w") as file:
             file.write(self.BEFORE)
 
     def run(self, root: str) -> None:
-        """Two edits."""
+        """Make two edits."""
         path = f"{root}/config/config.toml"
         for number in (1, 2):
             before = read_file(path)
@@ -331,7 +331,7 @@ class Configuration(Workload):
                 mark(f"set {number}")
 
     def check(self, root: str, marks: tuple[str, ...], how: str) -> list[str]:
-        """One text or the next, whole."""
+        """The file has one of the texts, complete."""
         problems = []
         found = read_file(f"{root}/config/config.toml")
         promised = last(marks, "set") or 0
@@ -345,19 +345,19 @@ class Configuration(Workload):
 
 
 class Placed(Workload):
-    """`watchdog desktop install` or `agent enable`, beside a file of the user's; half undone."""
+    """`watchdog desktop install` or `agent enable` next to a user's file, partly undone."""
 
     name = "placed"
     MINE = "the user's own\n"
 
     def set_up(self, root: str) -> None:
-        """A folder is there already, with a file in it."""
+        """Create a folder with a file in it."""
         os.makedirs(f"{root}/share")
         with open(f"{root}/share/mine", "w") as file:
             file.write(self.MINE)
 
     def run(self, root: str) -> None:
-        """Place three, take one away, place it again."""
+        """Place three files, remove one, and place it again."""
         try:
             placed = PlacedFiles(f"{root}/state/placed.json")
             placed.place(self._wanted(root))
@@ -368,7 +368,7 @@ class Placed(Workload):
             mark(f"refused 0 {error}"[:200].replace("/", "|"))
 
     def check(self, root: str, marks: tuple[str, ...], how: str) -> list[str]:
-        """Placed again, all is in place; taken away, all is as it was."""
+        """After another install all files exist; after the removal all is as before."""
         problems = []
         placed = PlacedFiles(f"{root}/state/placed.json")
         placed.place(self._wanted(root))
@@ -401,24 +401,24 @@ class TakenAway(Placed):
     name = "taken-away"
 
     def set_up(self, root: str) -> None:
-        """All is in place."""
+        """Install all files."""
         super().set_up(root)
         PlacedFiles(f"{root}/state/placed.json").place(self._wanted(root))
 
     def run(self, root: str) -> None:
-        """Take everything away."""
+        """Remove everything."""
         with suppress(WatchdogError):
             PlacedFiles(f"{root}/state/placed.json").remove()
             mark("taken 0")
 
 
 class Careless(Workload):
-    """Not ours: what programs do that have not thought of it. The test disk must find it out."""
+    """A careless program that is not part of watchdog. The simulated disk must find its error."""
 
     name = "careless"
 
     def run(self, root: str) -> None:
-        """Write, rename, promise."""
+        """Write, rename, and promise without a sync."""
         for number in (1, 2):
             with open(f"{root}/new", "w") as file:
                 file.write(f"{number}" * 5000)
@@ -426,7 +426,7 @@ class Careless(Workload):
             mark(f"wrote {number}")
 
     def check(self, root: str, marks: tuple[str, ...], how: str) -> list[str]:
-        """The whole of what was promised, or the next."""
+        """The file is the promised one or the next, complete."""
         promised = last(marks, "wrote")
         if promised is None:
             return []

@@ -1,8 +1,8 @@
 """
-Killed, without power, or refused by the disk, at any write: samples; all of them by `make crash`.
+Writers killed, without power, or refused by the disk at any write; `make crash` tests all points.
 
-The record of one run is played onto a folder as far as each of its operations, with any loss that
-a disk may have; and the program is killed for real in the place of an operation.
+The tests replay the record of one run up to each operation, with any possible loss. They also kill
+the program at an operation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OURS = sorted(set(WORKLOADS) - {"careless"})
 
 @pytest.fixture
 def bench(tmp_path):
-    """A folder in memory where there is one: thousands of files are made."""
+    """A folder in memory if possible, because the tests create thousands of files."""
     with tempfile.TemporaryDirectory(
         dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else tmp_path
     ) as folder:
@@ -29,7 +29,7 @@ def bench(tmp_path):
 
 @pytest.mark.parametrize("name", OURS)
 def test_whatever_is_lost_with_the_power_no_promise_is_broken(bench, name):
-    """After a sample of operations: what was promised is there, what is there is whole."""
+    """After a sample of operations every promised file exists and every file is complete."""
     record = bench.record(name)
 
     count, problems = bench.power(record, name, chances=1, every=1 + len(record) // 12)
@@ -40,9 +40,11 @@ def test_whatever_is_lost_with_the_power_no_promise_is_broken(bench, name):
 
 @pytest.mark.parametrize("name", sorted({*OURS} - {"first-rescue"}))
 def test_killed_in_the_place_of_an_operation_nothing_is_lost_or_left_over(bench, name):
-    """kill -9 for real, at a sample of operations; the next process goes on and tidies up."""
+    """
+    A real kill -9 at a sample of operations; the next process continues and removes leftovers.
+    """
     record = bench.record(name)
-    # How many operations there are depends on the threads: the last ones may not come.
+    # The number of operations depends on the threads: the last ones may be missing.
     places = list(range(1, max(2, len(record) * 3 // 4), 1 + len(record) // 8))
 
     killed, problems = bench.kills(name, places)
@@ -59,14 +61,18 @@ def test_killed_in_the_place_of_an_operation_nothing_is_lost_or_left_over(bench,
     ],
 )
 def test_a_disk_that_refuses_ends_nothing_and_spoils_nothing(bench, name, number):
-    """From a sample of operations on: what was there stands, and works when the disk does."""
+    """
+    From a sample of operations on the disk refuses writes.
+
+    Old data stays, and later writes work.
+    """
     places = [2, 5] if name in ("config", "pauses") else [2 + number % 7, 24 + number % 5]
 
     assert [] == bench.refused(name, number, places)
 
 
 def test_the_test_disk_finds_out_who_syncs_nothing(bench):
-    """A file that is written and renamed without a sync: lost, and half of it."""
+    """A file renamed without a sync can be lost or half written."""
     record = bench.record("careless")
 
     _, problems = bench.power(record, "careless", chances=3, every=1)

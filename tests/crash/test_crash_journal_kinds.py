@@ -1,4 +1,4 @@
-"""What may lie in the place of the journal: nothing of it is lost, waited for, or believed."""
+"""Odd files at the journal's path: watchdog neither loses, waits for nor trusts them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DAY_S, MIB = 86400.0, 1 << 20
 
 
 def write(folder) -> None:
-    """A journal opens, and what is written stays."""
+    """Check that a journal opens and keeps what the test writes."""
     journal = Journal(str(folder), DAY_S, MIB)
     journal.add([Entry(1.0, "daemon", {})], sync=True)
     journal.close()
@@ -26,7 +26,7 @@ def aside(folder, word: str) -> list:
 
 @pytest.mark.parametrize("kind", ["folder", "pipe"])
 def test_what_is_no_file_is_set_aside_whole(tmp_path, kind):
-    """With what is in it."""
+    """Its contents stay."""
     path = tmp_path / "journal.db"
     if kind == "folder":
         path.mkdir()
@@ -43,7 +43,7 @@ def test_what_is_no_file_is_set_aside_whole(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", ["folder", "pipe"])
 def test_reading_waits_for_nothing(tmp_path, kind):
-    """`watchdog history` beside a pipe."""
+    """`watchdog history` with a pipe at the journal's path."""
     (tmp_path / "journal.db").mkdir() if kind == "folder" else os.mkfifo(tmp_path / "journal.db")
 
     with pytest.raises((OSError, sqlite3.Error)), open_read_only(str(tmp_path)):
@@ -51,7 +51,7 @@ def test_reading_waits_for_nothing(tmp_path, kind):
 
 
 def test_a_link_to_a_disk_that_is_not_there_is_left(tmp_path):
-    """It is mounted later, perhaps: the link is its user's."""
+    """The disk may be mounted later, and the link belongs to the user."""
     path = tmp_path / "journal.db"
     path.symlink_to("/not/mounted/journal.db")
 
@@ -63,7 +63,7 @@ def test_a_link_to_a_disk_that_is_not_there_is_left(tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_a_strangers_journal_is_neither_believed_nor_moved(tmp_path):
-    """It says whom to resume: by nobody but its owner, or root."""
+    """A journal says which tasks to resume, so only its owner or root may write it."""
     write(tmp_path)
     path = tmp_path / "journal.db"
     before = path.read_bytes()
@@ -81,7 +81,9 @@ def test_a_strangers_journal_is_neither_believed_nor_moved(tmp_path):
 
 
 def test_journals_of_other_versions_are_all_kept(tmp_path):
-    """Up and down again, five times: each is whole, and may be wanted back."""
+    """
+    After five upgrades and downgrades each journal is complete, because the user may need it again.
+    """
     for number in range(5):
         write(tmp_path)
         with sqlite3.connect(tmp_path / "journal.db") as other:

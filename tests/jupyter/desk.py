@@ -1,7 +1,7 @@
 """
-A desk with a real Jupyter server, real kernels and a daemon that watches them.
+A real Jupyter server with real kernels and a daemon that watches them.
 
-One kernel is paused for a whole minute; everything else goes on beside it: one desk a session.
+One kernel stays paused for a whole minute while the other tests run: one desk per session.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ print("grown to", len(held))
 
 @dataclass
 class Desk:
-    """Server and daemon, and what every test asks of them."""
+    """Server and daemon with the queries that the tests use."""
 
     world: World
     server: JupyterServer
@@ -50,7 +50,7 @@ class Desk:
         return [one for one in self.world.history(kind) if one["name"] == name]
 
     def restarted(self, kernel: Kernel, before: int, name: str) -> dict[str, Any]:
-        """Wait until the daemon has followed a kernel into its next process."""
+        """Wait until the daemon follows a kernel into its next process."""
 
         def found() -> dict[str, Any] | None:
             tasks = self.world.client.call("status")["tasks"]
@@ -62,7 +62,7 @@ class Desk:
         return task
 
     def watchdog(self, *words: str) -> str:
-        """What a command prints, errors included."""
+        """Return a command's output, errors included."""
         done = subprocess.run(
             [sys.executable, "-m", "watchdog_app", *words],
             env=self.world.env,
@@ -76,7 +76,9 @@ class Desk:
 
 @pytest.fixture(scope="session")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    """Kernels hold the agent by its startup file; those of "limited" live in a memory group."""
+    """
+    The startup file loads the agent in kernels; the kernels of "limited" run in a memory group.
+    """
     folder = tmp_path_factory.mktemp("desk")
     world = World(folder)
     own = folder / "ipython" / "profile_default" / "startup" / startup_file.FILE
@@ -94,7 +96,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 
 @dataclass
 class Paused:
-    """A kernel whose tab stays open."""
+    """A paused kernel whose tab stays open."""
 
     kernel: Kernel
     pid: int
@@ -111,7 +113,7 @@ class Paused:
             self.kernel.listen()
 
     def take_over(self) -> Kernel:
-        """From here on the caller alone reads what comes from it."""
+        """Stop the reader thread: from now on only the caller reads the kernel's messages."""
         self._asked_for.set()
         self._tab.join()
         return self.kernel
@@ -119,7 +121,7 @@ class Paused:
 
 @pytest.fixture(scope="session")
 def paused(desk: Desk) -> Iterator[Paused]:
-    """A kernel that was stopped amid its work, while all other tests of this folder run."""
+    """A kernel paused during a computation while all other tests of this folder run."""
     kernel = desk.server.open("long.ipynb")
     pid = kernel.pid()
     desk.until(lambda: desk.name(pid) == "long.ipynb", "the notebook is seen")

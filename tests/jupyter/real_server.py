@@ -1,7 +1,7 @@
 """
-A real Jupyter server with real kernels, driven over REST and websockets as a browser drives it.
+A real Jupyter server with real kernels, driven over REST and websockets as a browser does.
 
-Everything that it writes lies in one folder; `close` ends it and its kernels.
+It writes all files into one folder; `close` ends it and its kernels.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ EMPTY = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
 
 class JupyterServer:
     """
-    One server in a folder: `root` holds the notebooks, `runtime` what it says of itself.
+    One server in a folder: `root` holds the notebooks, `runtime` the server's description.
 
     Args:
-        folder: its own.
-        options: of the command line, besides those that keep it apart from the user's.
-        runtime: where several describe themselves together; None: in the folder.
-        env: for it and its kernels.
-        password: what it lets people in by; None: by the token in its description, if any.
+        folder: for this server alone.
+        options: extra command line options; the defaults separate it from the user's servers.
+        runtime: a folder that several servers share; None: inside `folder`.
+        env: of the server and its kernels.
+        password: required for access; None: the token in the description, if any.
     """
 
     def __init__(
@@ -82,15 +82,15 @@ class JupyterServer:
 
     @property
     def token(self) -> str:
-        """What lets a client in; '' where nothing does or nothing has to."""
+        """Return the access token; '' if the server has none or needs none."""
         return str(self.about["token"])
 
     def log(self) -> str:
-        """What it has said."""
+        """Return the server's log."""
         return self._log_path.read_text(errors="replace")
 
     def wait(self) -> JupyterServer:
-        """Until it answers."""
+        """Wait until the server answers."""
         description = self.runtime / f"jpserver-{self.process.pid}.json"
         try:
             until(
@@ -109,7 +109,7 @@ class JupyterServer:
         return self
 
     def notebook(self, name: str, cells: tuple[str, ...] = ()) -> Path:
-        """A file that can be opened."""
+        """Create a notebook file."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         code = [
@@ -127,7 +127,7 @@ class JupyterServer:
         return path
 
     def open(self, name: str, kernel: str = "python3") -> Kernel:
-        """Open a notebook as JupyterLab does: a session with a kernel of its own."""
+        """Open a notebook as JupyterLab does: a session with its own kernel."""
         if not (self.root / name).exists():
             self.notebook(name)
         session = self.rest(
@@ -149,7 +149,7 @@ class JupyterServer:
         )
 
     def rest(self, method: str, path: str, body: object = None) -> Any:
-        """One request; what it answers."""
+        """Send one request; return the answer."""
         status, _, data = self._request(
             method, path, None if body is None else json.dumps(body), {}
         )
@@ -158,7 +158,7 @@ class JupyterServer:
         return json.loads(data) if data else None
 
     def socket(self, path: str) -> websocket.WebSocket:
-        """A websocket to the server."""
+        """Open a websocket to the server."""
         url = urlsplit(self.about["url"])
         return websocket.create_connection(
             f"ws://{self._host}:{self.about['port']}{url.path}{path}",
@@ -204,14 +204,14 @@ class JupyterServer:
         self._headers = {"Cookie": "; ".join([*cookies, *granted]), "X-XSRFToken": xsrf}
 
     def end(self) -> None:
-        """Tell it to end; `close` waits for it. Several end side by side."""
+        """Ask the server to end; `close` waits for it. Several servers can end in parallel."""
         for kernel in self.kernels:
             kernel.close()
         if self.process.poll() is None:
             self.process.terminate()
 
     def close(self) -> None:
-        """End it, and with it its kernels."""
+        """End the server and its kernels."""
         self.end()
         if self.process.poll() is None:
             try:
@@ -222,7 +222,7 @@ class JupyterServer:
 
 
 class Kernel:
-    """One kernel of a server over its websocket, as an open notebook has it."""
+    """One kernel of a server over its websocket, as an open notebook uses it."""
 
     def __init__(self, server: JupyterServer, id_: str, session: str) -> None:
         self.id = id_
@@ -233,20 +233,20 @@ class Kernel:
 
     @property
     def connection_file(self) -> Path:
-        """Holds the key of its sockets."""
+        """Return the connection file, which holds the key of the kernel's sockets."""
         return self._server.runtime / f"kernel-{self.id}.json"
 
     @property
     def state(self) -> str:
-        """As the server says it: idle, busy, starting, restarting, dead."""
+        """Return the server's view: idle, busy, starting, restarting or dead."""
         return str(self._server.rest("GET", f"api/kernels/{self.id}")["execution_state"])
 
     def pid(self) -> int:
-        """The process that it is now; runs a cell."""
+        """Run a cell that returns the PID of the current process."""
         return int(self.run("import os; print(os.getpid())"))
 
     def begin(self, code: str) -> str:
-        """Start a cell; the id by which `finish` waits for it."""
+        """Start a cell; return the id that `finish` waits for."""
         message = uuid.uuid4().hex
         header = {
             "msg_id": message,
@@ -269,7 +269,7 @@ class Kernel:
         return message
 
     def finish(self, message: str, timeout_s: float = PATIENCE_S) -> str:
-        """What the cell has printed, its error included."""
+        """Return the cell's output, its error included."""
         text = ""
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:
@@ -286,20 +286,20 @@ class Kernel:
         raise AssertionError(f"the cell did not end within {timeout_s} s:\n{text[-2000:]}")
 
     def run(self, code: str, timeout_s: float = PATIENCE_S) -> str:
-        """A cell from its beginning to its end."""
+        """Run a cell to its end."""
         return self.finish(self.begin(code), timeout_s)
 
     def restart(self) -> None:
-        """What the button does."""
+        """Restart the kernel as the button does."""
         self.close()
         self._server.rest("POST", f"api/kernels/{self.id}/restart")
 
     def reconnect(self) -> None:
-        """After a restart: what was sent to the old process is not waited for."""
+        """Reconnect after a restart, without waiting for requests to the old process."""
         self.close()
 
     def close(self) -> None:
-        """Leave the kernel alone, as a closed tab does."""
+        """Disconnect from the kernel, as a closed tab does."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -314,7 +314,7 @@ class Kernel:
         self._open().send(json.dumps(message))
 
     def listen(self) -> None:
-        """Keep what has come for `finish`; a server closes a line whose pings nobody answers."""
+        """Store messages for `finish`. A server closes a connection that answers no pings."""
         while (found := self._read(0.05)) is not None:
             self._seen.append(found)
 

@@ -1,4 +1,4 @@
-"""Notebooks that are renamed, shared, killed and restarted, at a desk with a daemon."""
+"""Notebooks that are renamed, shared, killed and restarted on a real server with a daemon."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.usefixtures("paused")
 
 
 def test_notebook_that_is_renamed_while_it_runs_is_shown_by_its_new_name(desk: Desk):
-    """The file goes first, then the session; both names would lead to it by its kernel's id."""
+    """The file is renamed before the session. Both names lead to the task by its kernel's id."""
     kernel = desk.server.open("old.ipynb")
     pid = kernel.pid()
     cell = kernel.begin("import time; time.sleep(1); print('done')")
@@ -64,7 +64,7 @@ def test_notebook_that_is_renamed_while_it_runs_is_shown_by_its_new_name(desk: D
 
 
 def test_notebooks_that_share_a_kernel_are_all_named(desk: Desk):
-    """Opened on the kernel of another one; each name leads to it."""
+    """A second notebook uses the kernel of the first; each name finds the task."""
     kernel = desk.server.open("first.ipynb")
     pid = kernel.pid()
     desk.server.notebook("second.ipynb")
@@ -109,7 +109,9 @@ print(child.stdout.readline())
 
 
 def _wait_for_ready(client: BlockingKernelClient, process: subprocess.Popen[bytes]) -> None:
-    """On a busy machine a heart that beats late is called dead: what counts is the process."""
+    """
+    On a busy machine Jupyter takes a late heartbeat for a death, so the test waits for the process.
+    """
     while True:
         try:
             return client.wait_for_ready(timeout=120)
@@ -119,7 +121,11 @@ def _wait_for_ready(client: BlockingKernelClient, process: subprocess.Popen[byte
 
 
 def test_kernel_of_vscode_has_the_name_that_the_agent_inside_says(desk: Desk):
-    """From the first cell on. VS Code leaves the path in a variable alone; children say nothing."""
+    """
+    VS Code stores the path in a variable, and the agent reports it from the first cell on.
+
+    Child processes report no path.
+    """
     connection = desk.world.folder / "runtime" / "kernel-v3abcdef0123456789.json"
     write_connection_file(str(connection))
     process = subprocess.Popen(
@@ -150,7 +156,7 @@ def test_kernel_of_vscode_has_the_name_that_the_agent_inside_says(desk: Desk):
     try:
         _wait_for_ready(client, process)
         desk.until(lambda: desk.name(process.pid) == f"kernel in {folder_name}", "it is seen")
-        # As VS Code does it: neither counts for a cell.
+        # As VS Code does; neither counts as a cell.
         assert "CONNECTED" in run(STRANGER.format(folder=folder), silent=True)
         run(f"__vsc_ipynb_file__ = {notebook!r}", silent=True)
         assert f"kernel in {folder_name}" == desk.name(process.pid)
@@ -171,7 +177,11 @@ def test_kernel_of_vscode_has_the_name_that_the_agent_inside_says(desk: Desk):
 
 @pytest.mark.tensorflow
 def test_training_of_a_killed_kernel_goes_on_in_the_next_one(desk: Desk):
-    """Nothing in the notebook names watchdog; the same cell again, bit for bit."""
+    """
+    The notebook does not mention watchdog.
+
+    The user runs the same cell, and the result is exact.
+    """
     slowly = desk.server.root / "slowly"
     slowly.touch()
     kernel = desk.server.open("train.ipynb")
@@ -207,7 +217,7 @@ def test_training_of_a_killed_kernel_goes_on_in_the_next_one(desk: Desk):
 
 
 def answers(kernel: Kernel) -> bool:
-    """Whether a cell runs. Jupyter can lose a request while it connects itself to a new kernel."""
+    """Return whether a cell runs. Jupyter can lose a request while it connects to a new kernel."""
     with contextlib.suppress(AssertionError):
         return "42\n" == kernel.run("print(6 * 7)", timeout_s=20)
     return False
@@ -215,7 +225,7 @@ def answers(kernel: Kernel) -> bool:
 
 @pytest.mark.cgroup
 def test_kernel_that_the_kernel_kills_for_memory_is_told_with_its_successor(desk: Desk):
-    """In a memory group of its own; Jupyter's restarter starts it again in the same group."""
+    """The kernel runs in its own memory group, and Jupyter restarts it in the same group."""
     try:
         group = create(f"watchdog-desk-{os.getpid()}", 200 << 20)
     except ActionError as error:
@@ -249,7 +259,7 @@ def test_kernel_that_the_kernel_kills_for_memory_is_told_with_its_successor(desk
 
 
 def test_kernel_that_its_user_restarts_is_followed_without_a_notice(desk: Desk):
-    """The button: it is written down, and nobody is told what they did themselves."""
+    """The history has an entry, and no notification tells users about their own restart."""
     kernel = desk.server.open("again.ipynb")
     pid = kernel.pid()
     desk.until(lambda: desk.name(pid) == "again.ipynb", "the notebook is seen")

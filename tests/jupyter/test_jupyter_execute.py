@@ -1,4 +1,4 @@
-"""Notebooks that a program runs from the command line: known by their path, as in a browser."""
+"""Notebooks that a program runs from the command line: named by their path, as in a browser."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ open("place.txt", "w").write(" ".join(map(str, rescue_folder())))
 
 @pytest.mark.parametrize("way", ["jupyter-execute", "jupyter-execute-output", "nbconvert"])
 def test_rescues_of_a_notebook_that_is_executed_lie_beside_it(tmp_path: Path, way: str):
-    """And a later run comes to the same folder."""
+    """A later run uses the same folder."""
     cell = {"cell_type": "code", "source": CELL, "metadata": {}, "outputs": []}
     notebook = {
         "cells": [{**cell, "execution_count": None}],

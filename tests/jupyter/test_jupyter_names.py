@@ -1,4 +1,4 @@
-"""Kernels of real servers and real programs, however they were started, under their own names."""
+"""Kernels of real servers and programs have the right names, however they were started."""
 
 from __future__ import annotations
 
@@ -41,43 +41,43 @@ for child in children:
 
 
 class Sight:
-    """The tasks that the sensors see, one look after the other."""
+    """The tasks that the sensors find, one sample after the other."""
 
     def __init__(self) -> None:
-        # Nothing is known of where servers describe themselves but what the kernels tell.
+        # Only the kernels reveal where servers put their descriptions.
         self.machine = LinuxMachine()
         self._infos: Mapping[ProcessKey, ProcessInfo] = {}
 
     def tasks(self) -> tuple[Task, ...]:
-        """Those of now."""
+        """Return the current tasks."""
         now = self.machine.sample(time.monotonic(), time.time())
         self._infos = now.infos
         return group_processes(now.processes, now.infos)
 
     def infos(self, task: Task) -> list[ProcessInfo]:
-        """What the members of a task are, at the last look."""
+        """Return the process infos of a task's members in the last sample."""
         return [self._infos[member.key] for member in task.members]
 
     def task(self, fits: Callable[[Task], bool]) -> Task | None:
-        """The one that fits."""
+        """Return the matching task."""
         return next((task for task in self.tasks() if fits(task)), None)
 
     def until(self, fits: Callable[[Task], bool], why: str) -> Task:
-        """Wait for it."""
+        """Wait for the matching task."""
         found: Task = until(lambda: self.task(fits), why, 120)
         return found
 
 
 @pytest.fixture
 def sight() -> Iterator[Sight]:
-    """Ours alone: no daemon."""
+    """A sensor of the test's own, without a daemon."""
     seen = Sight()
     yield seen
     seen.machine.close()
 
 
 def host_address() -> str:
-    """An address of this machine that others could reach; the loopback where it has no other."""
+    """Return an address of this machine that others can reach, else the loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # sends nothing
@@ -88,7 +88,7 @@ def host_address() -> str:
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[list[JupyterServer]]:
-    """Four at a time, each let in and reached in another way, all in one runtime folder."""
+    """Four servers in one runtime folder, each with another kind of access and address."""
     ways: list[tuple[tuple[str, ...], str | None]] = [
         (("--ip=0.0.0.0",), None),
         ((f"--ip={host_address()}", "--ServerApp.base_url=/user/me/"), None),
@@ -113,7 +113,11 @@ def servers(tmp_path: Path) -> Iterator[list[JupyterServer]]:
 def test_notebooks_of_four_servers_at_once_keep_their_names_through_renames(
     servers: list[JupyterServer], sight: Sight
 ):
-    """By token, base_url, no token; behind a password it keeps its first name."""
+    """
+    The servers use a token, a base_url or no token.
+
+    Behind a password a notebook keeps its first name.
+    """
     kernels = [server.open(f"nb{number}.ipynb") for number, server in enumerate(servers)]
     for number, kernel in enumerate(kernels):
         sight.until(
@@ -142,7 +146,7 @@ def test_notebooks_of_four_servers_at_once_keep_their_names_through_renames(
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[JupyterServer]:
-    """One, as it starts by default."""
+    """A server with default options."""
     started = JupyterServer(tmp_path)
     try:
         yield started.wait()
@@ -151,7 +155,7 @@ def server(tmp_path: Path) -> Iterator[JupyterServer]:
 
 
 def test_whatever_a_notebook_starts_belongs_to_it(server: JupyterServer, sight: Sight):
-    """Workers by fork, forkserver and spawn, and a program."""
+    """These are workers by fork, forkserver and spawn, and a program."""
     kernel = server.open("workers.ipynb")
     root, pids = kernel.pid(), {int(pid) for pid in kernel.run(WORKERS).split()}
     try:
@@ -174,13 +178,13 @@ def test_whatever_a_notebook_starts_belongs_to_it(server: JupyterServer, sight: 
     assert ("workers.ipynb", []) == (task.name, others)
     assert root == shelled.key.pid
     alone = sum(member.rss_bytes for member in task.members)
-    assert task.rss_bytes < 0.8 * alone  # the interpreter's pages are counted once
+    assert task.rss_bytes < 0.8 * alone  # pages that processes share count once
 
 
 def test_kernel_that_a_notebook_starts_is_no_part_of_it_and_not_called_by_its_name(
     server: JupyterServer, sight: Sight
 ):
-    """As nbclient, papermill's Python face, and ipyparallel do."""
+    """nbclient, papermill's Python API and ipyparallel start kernels so."""
     kernel = server.open("outer.ipynb")
     root = kernel.pid()
     inner = int(
@@ -213,7 +217,7 @@ def test_kernel_that_a_notebook_starts_is_no_part_of_it_and_not_called_by_its_na
 def test_kernels_of_programs_without_a_server(
     command: list[str], expected: str, tmp_path: Path, sight: Sight
 ):
-    """The command line of whoever started it names the notebook; else its folder."""
+    """The parent's command line names the notebook; otherwise the folder does."""
     folder = tmp_path / "programs"
     cell = {
         "cell_type": "code",
@@ -264,6 +268,6 @@ def test_kernels_of_programs_without_a_server(
 
 
 def _end(task: Task) -> bool:
-    """Some launchers leave their kernel behind."""
+    """End the kernel that some launchers leave behind."""
     os.kill(task.key.pid, 9)
     return False

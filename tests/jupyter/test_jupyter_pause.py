@@ -1,4 +1,4 @@
-"""What is left when all others have run: the minute of the paused kernel, and what was written."""
+"""Checks after all other tests: the kernel paused for a minute, and the written files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAUSE_S = 60.0
 
 
 def test_paused_kernel_goes_on_after_a_minute_as_if_nothing_had_been(desk: Desk, paused: Paused):
-    """Jupyter shows it busy, restarts nothing, and the cell's result arrives."""
+    """Jupyter shows it busy and does not restart it; the cell's result arrives."""
     while time.monotonic() < paused.since_mono_s + PAUSE_S:
         assert "T" == state_letter(paused.pid)
         time.sleep(1)
@@ -29,7 +29,7 @@ def test_paused_kernel_goes_on_after_a_minute_as_if_nothing_had_been(desk: Desk,
 
 
 def test_tokens_and_keys_are_nowhere(desk: Desk):
-    """Neither in the log, nor in the journal, nor in what commands print."""
+    """The test searches the log, the journal and the output of commands."""
     secrets = {desk.server.token}
     for kernel in desk.server.kernels:
         if kernel.connection_file.exists():

@@ -1,11 +1,11 @@
 """
-Run a program as the unit's directives confine it, where no systemd runs that would do it.
+Run a program under a unit's directives, on machines without systemd.
 
     python confined.py UNIT COMMAND...
 
-NoNewPrivileges, SystemCallFilter (the set is what systemd-analyze says; the filter is made
-by libseccomp, as systemd makes it), RestrictAddressFamilies and, with CONFINED_MDWE=1, what
-MemoryDenyWriteExecute asks of the kernel.
+It applies NoNewPrivileges, RestrictAddressFamilies and SystemCallFilter. systemd-analyze supplies
+the call set, and libseccomp makes the filter as for systemd. CONFINED_MDWE=1 adds the kernel
+setting of MemoryDenyWriteExecute.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Compare(ctypes.Structure):
 
 
 def directive(unit: str, name: str) -> list[str]:
-    """Its words."""
+    """Return the words of a unit's directive."""
     found = re.search(rf"(?m)^{name}=(.*)$", unit)
     return found[1].split() if found else []
 
 
 def calls_of(name: str) -> set[str]:
-    """Every call of a set, sets within it included."""
+    """Return every call of a set, including nested sets."""
     if not name.startswith("@"):
         return {name}
     said = subprocess.run(
@@ -58,7 +58,7 @@ def calls_of(name: str) -> set[str]:
 
 
 def confine(unit: str) -> None:
-    """From now on, and for every child."""
+    """Apply the confinement to this process and its children."""
     libc = ctypes.CDLL(None, use_errno=True)
     assert ["yes"] == directive(unit, "NoNewPrivileges")
     assert libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
@@ -78,9 +78,9 @@ def confine(unit: str) -> None:
     for group in directive(unit, "SystemCallFilter"):
         for name in calls_of(group):
             number = seccomp.seccomp_syscall_resolve_name(name.encode())
-            if number != -1:  # not of this machine
+            if number != -1:  # the call exists on this machine
                 seccomp.seccomp_rule_add(allowed, ALLOW, number, 0)
-    # A second filter: of two, the stricter answer counts.
+    # A second filter: the kernel applies the stricter result of the two.
     families = seccomp.seccomp_init(ALLOW)
     named = {int(getattr(socket, name)) for name in directive(unit, "RestrictAddressFamilies")}
     call = seccomp.seccomp_syscall_resolve_name(b"socket")

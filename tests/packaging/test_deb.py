@@ -1,4 +1,4 @@
-"""The Debian package: built, read by lintian, installed into a clean Debian, run there, purged."""
+"""The Debian package: built, checked by lintian, installed in a clean Debian, run there, purged."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(*argv, **options):
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
-    """The .deb, built from this tree."""
+    """The .deb of this tree."""
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}; run packaging/setup.sh test")
@@ -52,14 +52,14 @@ def package(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def clean(package, tmp_path_factory):
-    """A Debian 12 that has what the package depends on, and nothing of ours."""
+    """A Debian 12 with the package's dependencies and without watchdog."""
     if os.getuid() != 0:
         pytest.skip("a clean Debian is made with debootstrap, which needs root")
     root = tmp_path_factory.mktemp("clean") / "root"
     wanted = run("dpkg-deb", "-f", str(package), "Depends").replace(":any", "")
     names = " ".join(name.split()[0] for name in wanted.split(","))
     run("debootstrap", "--variant=minbase", "bookworm", str(root), MIRROR)
-    # The way to the mirror is the machine's own.
+    # The chroot uses this machine's mirror settings.
     shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
     shutil.copytree("/etc/apt/apt.conf.d", root / "etc/apt/apt.conf.d", dirs_exist_ok=True)
     run("mount", "-t", "proc", "proc", str(root / "proc"))
@@ -73,26 +73,26 @@ def clean(package, tmp_path_factory):
 
 
 def chroot(root, script):
-    """What a shell prints inside."""
+    """Return a shell's output in the chroot."""
     return run("chroot", str(root), "/bin/sh", "-ec", script, env=CLEAN_ENV)
 
 
 def files(root):
-    """Every path, but what dpkg and logs keep about themselves."""
+    """Return every path, except files that dpkg and logs keep about themselves."""
     pruned = " -o ".join(f"-path {each}" for each in OWN_BUSINESS)
     found = chroot(root, f"find / -xdev '(' {pruned} ')' -prune -o -print")
     return set(found.splitlines())
 
 
 def test_lintian_has_nothing_to_say(package):
-    """At its strictest."""
+    """lintian runs with its strictest options."""
     said = run("lintian", "--pedantic", "--allow-root", "--fail-on", "none", str(package))
 
     assert [] == [line for line in said.splitlines() if line.startswith(("E:", "W:", "I:", "P:"))]
 
 
 def test_the_units_start_what_the_package_installs(package, tmp_path):
-    """By its full path: no search through a session's PATH."""
+    """The unit uses the full path, so a session's PATH does not matter."""
     run("dpkg-deb", "-x", str(package), str(tmp_path))
     units = (tmp_path / "usr/lib/systemd/user").glob("*.service")
 
@@ -107,7 +107,11 @@ def test_the_units_start_what_the_package_installs(package, tmp_path):
 
 
 def test_it_runs_in_a_clean_debian_and_goes_without_residue(package, clean):
-    """Installed, the daemon watches and the libraries beside it load; purged, nothing is left."""
+    """
+    After the install the daemon runs and the bundled libraries load.
+
+    After the purge no file is left.
+    """
     before = files(clean)
     shutil.copy(package, clean / "tmp/watchdog.deb")
     chroot(clean, "dpkg -i /tmp/watchdog.deb")
@@ -117,7 +121,7 @@ def test_it_runs_in_a_clean_debian_and_goes_without_residue(package, clean):
         status = chroot(clean, "watchdog status --json")
     finally:
         chroot(clean, "watchdog stop")
-    # Its files are there for everybody: only the start at login is a user's own, and is undone.
+    # The package's files serve all users: the command undoes only the user's own start at login.
     login = chroot(clean, "watchdog desktop install --login; find /root/.config -type f")
     chroot(clean, "watchdog desktop remove")
     loaded = chroot(

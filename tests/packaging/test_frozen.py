@@ -1,4 +1,4 @@
-"""The one-folder program made by PyInstaller: built, moved, and run with nothing else there."""
+"""The one-folder program made by PyInstaller: built, moved, and run without other software."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from watchdog_app.base.children import CHILD, MODULES
 from watchdog_app.cli.dispatch import COMMANDS
 
 ROOT = Path(__file__).parents[2]
-MOST_BYTES = 110 * 1024 * 1024  # 78 MB; a framework that slips in is hundreds
+MOST_BYTES = 110 * 1024 * 1024  # 78 MB today; a framework would add hundreds
 CONFIG = "[actions]\npause = false\n[notify]\ndesktop = false\n"
 
 pytestmark = [pytest.mark.packages, pytest.mark.timeout(600)]
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.packages, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Built in one place and moved to another, whose name has a space."""
+    """The program, built in one folder and moved to another whose name has a space."""
     place = tmp_path_factory.mktemp("frozen")
     done = subprocess.run(
         [str(ROOT / "packaging/pyinstaller/build.sh"), str(place)],
@@ -38,7 +38,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def watchdog(folder, tmp_path):
-    """Runs it with next to no environment: no PATH, no Python, no desktop."""
+    """Run it with a minimal environment: no PATH, no Python, no desktop."""
     (tmp_path / "config.toml").write_text(CONFIG)
     env = {
         "HOME": str(tmp_path / "home"),
@@ -62,7 +62,7 @@ def watchdog(folder, tmp_path):
 
 
 def test_the_daemon_runs_is_asked_and_ends(watchdog):
-    """Started by `start`, which starts this very program again."""
+    """`start` starts the same program again as the daemon."""
     assert "not running" in watchdog("status", status=3)
     assert "Started (PID " in watchdog("start")
 
@@ -70,12 +70,12 @@ def test_the_daemon_runs_is_asked_and_ends(watchdog):
     assert "ended" in watchdog("stop")
 
     named = [each["name"] for each in status["tasks"] if "watchdog" in each["name"]]
-    assert [] == named  # it holds an interpreter, and is nobody's training
+    assert [] == named  # the program contains an interpreter, but is not a user's training
     assert "not running" in watchdog("status", status=3)
 
 
 def test_the_gpu_reader_is_a_child_of_the_same_program(watchdog, tmp_path):
-    """The real binding, a driver library of our own: the daemon shows its card."""
+    """With the real binding and a stub driver library the daemon shows its GPU."""
     stub = DriverStub(tmp_path / "driver", cards=1)
     watchdog("start", **stub.env(base={}))
 
@@ -89,7 +89,7 @@ def test_the_gpu_reader_is_a_child_of_the_same_program(watchdog, tmp_path):
 
 
 def test_every_command_is_in_it(watchdog):
-    """Each says its help: nothing that it imports for that was left out."""
+    """Each command prints its help, so its modules are in the build."""
     assert "watchdog" in watchdog("--version")
     for command in COMMANDS:
         assert watchdog(command, "--help").startswith(f"usage: watchdog {command}")
@@ -105,12 +105,12 @@ def test_every_command_is_in_it(watchdog):
     ],
 )
 def test_parts_of_ours_run_as_children_and_nothing_else_does(watchdog, module, status, said):
-    """By their names, as watchdog_app/base/children.py has them."""
+    """The names are those of watchdog_app/base/children.py."""
     assert said in watchdog(CHILD, module, status=status)
 
 
 def test_what_is_read_as_a_file_is_in_it(watchdog):
-    """The doctor's table and the probe that it hands to the user's Python; the desktop's files."""
+    """These are the doctor's table, the probe for the user's Python, and the desktop's files."""
     report = json.loads(
         watchdog("doctor", "--json", "--fast", "--python", sys.executable, "--only", "framework")
     )
@@ -122,7 +122,7 @@ def test_what_is_read_as_a_file_is_in_it(watchdog):
 
 
 def test_the_live_view_draws(watchdog, folder, tmp_path):
-    """On a terminal of tmux's: textual finds all that it loads by name."""
+    """In a tmux terminal textual finds the modules that it loads by name."""
     if shutil.which("tmux") is None:
         pytest.skip("tmux is not installed: run packaging/setup.sh test")
     socket = str(tmp_path / "tmux")
@@ -144,11 +144,11 @@ def test_the_live_view_draws(watchdog, folder, tmp_path):
         subprocess.run([*tmux, "kill-server"], check=False)
 
     assert "ended" not in shown
-    assert "watchdog start" in shown  # without a daemon it says how to start one
+    assert "watchdog start" in shown  # the message without a daemon
 
 
 def test_it_carries_no_framework(folder):
-    """They belong to the user's own Python."""
+    """Frameworks belong to the user's Python."""
     names = {path.name for path in Path(folder, "_internal").iterdir()}
     size = sum(path.stat().st_size for path in Path(folder).rglob("*") if not path.is_symlink())
 
@@ -157,7 +157,7 @@ def test_it_carries_no_framework(folder):
 
 
 def test_our_children_are_named_in_one_place():
-    """`sys.executable` is no Python in the frozen program: few may speak of it, and know that."""
+    """In the frozen program `sys.executable` is not a Python, so only few modules may use it."""
     speaking = {
         path.relative_to(ROOT / "watchdog_app").as_posix()
         for path in (ROOT / "watchdog_app").rglob("*.py")
@@ -166,12 +166,12 @@ def test_our_children_are_named_in_one_place():
 
     known = {
         "base/children.py",
-        "cli/agent.py",  # asks for another where it is frozen
-        "cli/estimate.py",  # the last choice, and asks for another where it is frozen
+        "cli/agent.py",  # asks for another Python when frozen
+        "cli/estimate.py",  # the last choice; asks for another Python when frozen
         "estimate/child.py",  # runs in the user's Python
-        "cli/desktop.py",  # the program beside it
-        "daemon/methods.py",  # the program itself where it is frozen
-        "demo/sandbox.py",  # after it has found TensorFlow, which the frozen program never has
+        "cli/desktop.py",  # the path of the program next to it
+        "daemon/methods.py",  # the program itself when frozen
+        "demo/sandbox.py",  # runs after it found TensorFlow, which the frozen program never has
         "doctor/environments.py",  # not when frozen
         "doctor/probe.py",  # runs in the user's Python
     }

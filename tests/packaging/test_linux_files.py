@@ -1,4 +1,4 @@
-"""What lies in packaging/linux: each file, read by the program that its readers use."""
+"""The files in packaging/linux, each checked by the program that reads it."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ UNITS = ("watchdog.service", "watchdog-tray.service")
 
 
 def run(*argv, **options):
-    """A program that must be there; setup.sh installs it."""
+    """Run a program that setup.sh installs; it must exist."""
     if shutil.which(argv[0]) is None:
         pytest.skip(f"{argv[0]} is not installed: run packaging/setup.sh test")
     return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False, **options)
 
 
 def test_the_menu_entry_is_valid():
-    """desktop-file-validate has nothing to say."""
+    """desktop-file-validate reports nothing."""
     done = run("desktop-file-validate", str(SHARE / f"applications/{ID}.desktop"))
 
     assert (0, "", "") == (done.returncode, done.stdout, done.stderr)
 
 
 def test_the_metainfo_is_valid():
-    """appstreamcli, at its strictest."""
+    """appstreamcli runs with its strictest options."""
     path = SHARE / f"metainfo/{ID}.metainfo.xml"
 
     done = run("appstreamcli", "validate", "--no-net", "--pedantic", str(path))
@@ -42,7 +42,7 @@ def test_the_metainfo_is_valid():
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_the_units_are_valid(tmp_path, unit):
-    """systemd itself reads them, and warns of nothing."""
+    """systemd itself reads them and prints no warning."""
     (tmp_path / unit).write_text((SHARE / "systemd/user" / unit).read_text())
     env = {"XDG_RUNTIME_DIR": str(tmp_path), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
@@ -54,7 +54,7 @@ def test_the_units_are_valid(tmp_path, unit):
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_the_units_make_no_namespace(unit):
-    """In one, a user service may not read what the user's own processes hold."""
+    """In a namespace a user service may not read the processes of its own user."""
     text = (SHARE / "systemd/user" / unit).read_text()
 
     namespaces = re.findall(
@@ -68,7 +68,7 @@ def test_the_units_make_no_namespace(unit):
 
 @pytest.mark.parametrize("size", [16, 22, 24, 32, 48, 64, 128, 256])
 def test_icons_are_there_in_every_size(size):
-    """PNG, square, with transparent corners."""
+    """Each icon is a square PNG with transparent corners."""
     from PIL import Image
 
     path = SHARE / f"icons/hicolor/{size}x{size}/apps/{ID}.png"
@@ -79,7 +79,7 @@ def test_icons_are_there_in_every_size(size):
 
 
 def test_one_name_for_entry_metainfo_and_icon():
-    """Desktops find one by the other."""
+    """Desktops find one file by the name of the other."""
     entry = (SHARE / f"applications/{ID}.desktop").read_text()
     metainfo = (SHARE / f"metainfo/{ID}.metainfo.xml").read_text()
 
@@ -89,7 +89,7 @@ def test_one_name_for_entry_metainfo_and_icon():
 
 
 def test_one_version_everywhere():
-    """The package's, the changelog's of the .deb, and the newest release of the metainfo."""
+    """Package, .deb changelog and newest metainfo release have the same version."""
     from watchdog_app import __version__
 
     changelog = (ROOT / "packaging/linux/debian/changelog").read_text()
@@ -100,14 +100,14 @@ def test_one_version_everywhere():
 
 
 def test_the_man_page_has_no_faults():
-    """groff's own warnings, where there is one to ask."""
+    """groff prints no warning, if it is installed."""
     done = run("man", "--warnings", "-l", "-Tutf8", "-Z", str(SHARE / "man/man1/watchdog.1"))
 
     assert (0, "") == (done.returncode, done.stderr)
 
 
 def test_every_command_that_an_entry_names_exists():
-    """An entry that starts nothing is worse than none."""
+    """An entry that starts nothing is worse than a missing entry."""
     from watchdog_app.cli.dispatch import COMMANDS
 
     texts = [path.read_text() for path in SHARE.rglob("*.desktop")]

@@ -1,4 +1,4 @@
-"""What development pins, and what a release says it is made of."""
+"""The pinned development packages, and the bill of materials of a release."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def normal(name: str) -> str:
 
 
 def test_every_package_of_development_is_pinned_with_hashes():
-    """All that pyproject.toml names, each with one version and at least one SHA-256."""
+    """Each package of pyproject.toml has one version and at least one SHA-256."""
     pinned = dict(re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", LOCK, re.MULTILINE))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
@@ -33,12 +33,14 @@ def test_every_package_of_development_is_pinned_with_hashes():
 
 
 def test_the_lock_names_no_place_that_only_one_machine_has():
-    """No index, no path, no link: who installs it decides where from."""
+    """The user who installs it chooses the source: it has no index, path or link."""
     assert not re.search(r"^\s*(--(?!hash)|-[a-z])|file:|@ |https?:", LOCK, re.MULTILINE)
 
 
 def test_a_bill_of_materials_names_everything_that_is_installed(tmp_path):
-    """CycloneDX JSON: each dependency with version, purl and who needs it; the same each time."""
+    """
+    The CycloneDX JSON lists each dependency with version, purl and dependents, and is reproducible.
+    """
     script = str(ROOT / "packaging" / "sbom.py")
     for name in ("a.json", "b.json"):
         subprocess.run([sys.executable, script, str(tmp_path / name)], check=True, cwd=tmp_path)

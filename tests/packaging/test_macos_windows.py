@@ -1,4 +1,4 @@
-"""What lies in packaging/macos and packaging/windows, as far as it can be checked on Linux."""
+"""The files in packaging/macos and packaging/windows, as far as Linux can check them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 MACOS = ROOT / "packaging/macos"
 WINDOWS = ROOT / "packaging/windows"
 LABELS = ("org.watchdog_app.watchdog.daemon", "org.watchdog_app.watchdog.tray")
-# Stands for Apple's, which edits a property list in place.
+# Replaces Apple's plutil, which edits a property list in place.
 PLUTIL = """#!{python}
 import plistlib, sys
 command, key, kind, value, path = sys.argv[1:]
@@ -37,7 +37,7 @@ with open(path, "wb") as file:
 
 @pytest.mark.parametrize("label", LABELS)
 def test_the_launch_agents_start_commands_that_exist(label):
-    """Read as macOS reads them; the label is the file's name."""
+    """The test parses them as macOS does; the label equals the file name."""
     found = plistlib.loads((MACOS / f"{label}.plist").read_bytes())
 
     assert label == found["Label"]
@@ -49,7 +49,7 @@ def test_the_launch_agents_start_commands_that_exist(label):
 
 @pytest.fixture
 def mac(tmp_path):
-    """Runs login.sh for a user whose plutil and launchctl write down what they are asked."""
+    """Run login.sh for a user whose plutil and launchctl record their arguments."""
     tools, home = tmp_path / "tools", tmp_path / "home of a user"
     tools.mkdir()
     home.mkdir()
@@ -79,7 +79,7 @@ def mac(tmp_path):
 
 
 def test_login_places_both_agents_with_the_path_of_the_program_and_removes_them(mac, tmp_path):
-    """A path with a space and an ampersand; twice, as after an update."""
+    """The path has a space and an ampersand; a second run works as after an update."""
     program = tmp_path / "R & D/watchdog"
     program.parent.mkdir()
     program.symlink_to("/bin/true")
@@ -97,7 +97,7 @@ def test_login_places_both_agents_with_the_path_of_the_program_and_removes_them(
 
 @pytest.mark.parametrize("words", [(), ("maybe",), ("on", "/nowhere/watchdog"), ("on",)])
 def test_login_says_what_is_wrong_and_places_nothing(mac, words):
-    """No word, a wrong one, a program that is not there, none to be found."""
+    """The argument is missing or wrong, or the program is missing."""
     asked, said = mac(*words, status=1)
 
     assert "login.sh:" in said
@@ -105,14 +105,14 @@ def test_login_says_what_is_wrong_and_places_nothing(mac, words):
 
 
 def script() -> str:
-    """The installer's script without comments, continued lines joined."""
+    """Return the installer's script without comments, with continued lines joined."""
     text = (WINDOWS / "watchdog.iss").read_text()
     text = re.sub(r"\\\n\s*", "", text)
     return "\n".join(line for line in text.splitlines() if not line.startswith(";"))
 
 
 def test_the_installer_takes_files_that_exist_and_has_our_version():
-    """Every source below the tree; dist is what PyInstaller makes."""
+    """Every source is in the tree; PyInstaller makes dist."""
     named = re.findall(r"\{#Root\}\\([^\";\n]+)", script())
     ours = [name for name in named if not name.startswith("dist")]
 
@@ -122,7 +122,7 @@ def test_the_installer_takes_files_that_exist_and_has_our_version():
 
 
 def test_the_installer_starts_commands_that_exist():
-    """Menu, login, removal."""
+    """The menu, the start at login and the removal use them."""
     words = re.findall(r'Parameters: "(\w+)', script())
     words += re.findall(r'watchdogw\.exe"" (\w+)', script())
 
@@ -131,7 +131,7 @@ def test_the_installer_starts_commands_that_exist():
 
 
 def test_every_line_of_the_installer_is_whole():
-    """Known sections; entries of `Name: value` pairs, strings closed, braces of constants too."""
+    """Sections are known; entries are `Name: value` pairs with closed strings and braces."""
     section = ""
     for line in filter(str.strip, script().splitlines()):
         if line.startswith("["):
@@ -150,7 +150,7 @@ def test_every_line_of_the_installer_is_whole():
 
 
 def test_the_winget_manifest_has_what_winget_requires(tmp_path):
-    """Three files of schema 1.6, with the installer's own checksum and address."""
+    """The three files of schema 1.6 have the installer's checksum and address."""
     installer = tmp_path / "setup.exe"
     installer.write_bytes(b"MZ")
     url = "https://example.org/it's/setup.exe"
@@ -177,7 +177,7 @@ def test_the_winget_manifest_has_what_winget_requires(tmp_path):
 
 
 def test_winget_wants_an_address_that_can_be_fetched(tmp_path):
-    """Not a local file, not a forgotten word."""
+    """A local path and an unreplaced placeholder are errors."""
     done = subprocess.run(
         [sys.executable, str(WINDOWS / "winget.py"), str(tmp_path / "setup.exe")],
         capture_output=True,
@@ -191,7 +191,7 @@ def test_winget_wants_an_address_that_can_be_fetched(tmp_path):
 
 @pytest.mark.parametrize("path", ["macos/login.sh", "pyinstaller/build.sh", "linux/build-deb.sh"])
 def test_shell_scripts_are_whole(path):
-    """Read by the strictest shell there is."""
+    """The strictest available shell parses them."""
     done = subprocess.run(
         [shutil.which("dash") or "sh", "-n", str(ROOT / "packaging" / path)],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The daemon does its work under what its unit forbids it."""
+"""The daemon works under the restrictions of its unit."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def tools():
 
 @pytest.fixture
 def task(tmp_path):
-    """A process of this user's with 80 MiB, outside of all confinement."""
+    """A process of this user with 80 MiB, without any confinement."""
     script = tmp_path / "hold_memory.py"
     script.write_text(HOLDER)
     process = subprocess.Popen([sys.executable, str(script)], start_new_session=True)
@@ -58,7 +58,9 @@ def task(tmp_path):
 
 @pytest.mark.parametrize("mdwe", ["", "1"])
 def test_memory_and_program_of_others_can_be_read_and_the_rest_is_refused(task, mdwe):
-    """smaps_rollup, exe, open files, ctypes; no raw sockets, no change of root."""
+    """
+    It can read smaps_rollup, exe and open files and use ctypes, but not raw sockets or chroot.
+    """
     done = subprocess.run(
         [sys.executable, CONFINED, str(UNIT), sys.executable, "-c", PROGRAM, str(task.pid)],
         env={**os.environ, "CONFINED_MDWE": mdwe},
@@ -72,7 +74,7 @@ def test_memory_and_program_of_others_can_be_read_and_the_rest_is_refused(task, 
 
 
 def test_the_daemon_watches_pauses_and_resumes(task, tmp_path):
-    """Under the unit's own directives, asked from outside."""
+    """The daemon runs under the unit's directives; clients run outside."""
     config = tmp_path / "config.toml"
     config.write_text("[actions]\npause = false\n[notify]\ndesktop = false\n")
     env = {

@@ -1,4 +1,4 @@
-"""Wheel and source distribution: what is in them, and that pipx makes a working watchdog of one."""
+"""Wheel and source distribution: their contents, and an installation by pipx."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.packages, pytest.mark.timeout(600)]
 
 
 def run(*argv, status=0, **options):
-    """What a program prints; a failure shows it."""
+    """Return a program's output; raise with the output if it fails."""
     done = subprocess.run(
         argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **options
     )
@@ -36,9 +36,9 @@ def run(*argv, status=0, **options):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """Folder with both; the wheel is made from the source distribution, as installers do it."""
+    """Folder with both; the wheel is built from the source distribution, as installers do."""
     folder = tmp_path_factory.mktemp("dist")
-    # Nothing is fetched: the build backend is the one of this environment.
+    # No download: the build backend of this environment builds them.
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT))
     return folder
 
@@ -51,8 +51,8 @@ def wheel(built):
 
 @pytest.fixture(scope="module")
 def user(wheel):
-    """A home with nothing but what pipx made of the wheel."""
-    # Not in /tmp: what starts at login must lie where nobody else can write.
+    """A home folder with only pipx's installation of the wheel."""
+    # Not in /tmp: other users must not be able to write to a program that starts at login.
     home = Path(tempfile.mkdtemp(prefix="home of a user ", dir=Path.home()))
     kept = ("LANG", "PATH", "PIP_CONFIG_FILE", "SSL_CERT_FILE")
     env = {
@@ -74,7 +74,7 @@ def user(wheel):
 
 
 def test_the_wheel_has_every_module_and_what_they_read(wheel):
-    """Each file of the package, and nothing that a build left behind."""
+    """The wheel has each file of the package and no build leftovers."""
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
 
@@ -84,7 +84,7 @@ def test_the_wheel_has_every_module_and_what_they_read(wheel):
 
 
 def test_the_wheel_has_the_files_for_the_desktop(wheel):
-    """Below PREFIX/share, where `desktop install` looks for them."""
+    """`desktop install` looks for them below PREFIX/share."""
     share = ROOT / "packaging/linux/share"
     with zipfile.ZipFile(wheel) as archive:
         names = {name.partition(".data/data/share/")[2] for name in archive.namelist()}
@@ -94,7 +94,7 @@ def test_the_wheel_has_the_files_for_the_desktop(wheel):
 
 
 def test_the_source_distribution_has_everything_to_test_and_to_package(built):
-    """Tests, documents, packaging: whoever has it needs no repository."""
+    """It holds tests, documents and packaging, so no repository is needed."""
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {each.name.partition("/")[2] for each in archive.getmembers() if each.isfile()}
@@ -110,7 +110,7 @@ def test_the_source_distribution_has_everything_to_test_and_to_package(built):
 
 
 def test_pipx_makes_a_working_watchdog_of_the_wheel(user, tmp_path):
-    """Version, daemon, status, doctor; run by a user who has no other Python of ours."""
+    """A user without another watchdog runs version, daemon, status and doctor."""
     watchdog = f"{user['HOME']}/bin/watchdog"
     env = {**user, "PATH": "/usr/bin:/bin"}
 
@@ -129,7 +129,7 @@ def test_pipx_makes_a_working_watchdog_of_the_wheel(user, tmp_path):
 
 
 def test_install_desktop_finds_the_files_in_the_environment_of_pipx(user):
-    """They are placed with the program that pipx made, and all go again."""
+    """The files name the program of pipx, and the uninstall removes all of them."""
     home = Path(user["HOME"])
     watchdog = str(home / "bin/watchdog")
     before = {path for path in home.rglob("*") if "pipx" not in path.parts}
