@@ -44,7 +44,7 @@ def check(facts: Facts) -> Iterator[Finding]:
             "framework.environment.none",
             *(f"{one.python}: Python {one.installed.values.get('python')}, {one.source}"
               for one in empty),
-            places=f" in {pythons}" if pythons else ": there is no Python to look into",
+            searched=f" in {pythons}" if pythons else ": there is no Python to look into",
         )  # fmt: skip
     yield from _runtimes_on_path(facts)
 
