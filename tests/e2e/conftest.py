@@ -1,4 +1,4 @@
-"""Fixtures of the end-to-end tests: a world each, and reference runs made once."""
+"""Fixtures of the end-to-end tests: a World per test, and reference runs made once per session."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from watchdog_app.guard.backends import create
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """A folder with a daemon of its own; everything in it ends with the test."""
+    """A folder with its own daemon; everything in it ends with the test."""
     world = World(tmp_path)
     try:
         yield world
@@ -29,7 +29,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture(scope="session", autouse=True)
 def memory_groups() -> None:
-    """Say why, where no memory group can be had."""
+    """Skip with the reason if the machine offers no memory group."""
     try:
         create("watchdog-e2e-probe", 64 * 2**20).close()
     except ActionError as error:
@@ -38,7 +38,7 @@ def memory_groups() -> None:
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Training]:
-    """A finished run that nobody interrupted, by program and arguments; made once a session."""
+    """A finished, uninterrupted run per program and arguments, made once per session."""
     made: dict[tuple[str, ...], Training] = {}
 
     def get(program: str, *arguments: str) -> Training:
@@ -55,11 +55,11 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trainin
 
 @pytest.fixture
 def swap_file(tmp_path: Path) -> Iterator[Path]:
-    """400 MB of swap for the time of the test."""
+    """400 MB of swap during the test."""
     path = tmp_path / "swap"
     with open(path, "wb") as file:
         for _ in range(400):
-            file.write(bytes(1_000_000))  # a file with holes is refused
+            file.write(bytes(1_000_000))  # the kernel refuses a sparse file
     path.chmod(0o600)
     subprocess.run(["mkswap", str(path)], check=True, capture_output=True)
     subprocess.run(["swapon", str(path)], check=True)
@@ -71,7 +71,7 @@ def swap_file(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def odd_folder(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """A folder for rescues that is `full` or `read-only`, on a file system of its own."""
+    """A folder for rescues, `full` or `read-only`, on its own file system."""
     path = tmp_path / "odd"
     path.mkdir()
 

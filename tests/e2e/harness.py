@@ -1,5 +1,5 @@
 """
-A world of its own for one end-to-end test: daemon, groups, trainings, all real.
+The World of one end-to-end test: real daemon, groups and trainings.
 
 Everything lives in one temporary folder and ends with `World.close`.
 """
@@ -27,7 +27,7 @@ from watchdog_app.guard.cgroup import Cgroup
 
 PROGRAMS = Path(__file__).parent / "programs"
 NO_PAUSE = "[actions]\npause = false\n[notify]\ndesktop = false\n"
-# Only our own programs: this daemon sees the other workers of the test run, too.
+# Only this test's programs: the daemon also sees the other workers of the test run.
 PAUSE = """\
 [actions]
 pause = false
@@ -42,7 +42,7 @@ PATIENCE_S = 150.0
 
 @dataclass
 class Training:
-    """A program of ours that runs, or has run."""
+    """A running or finished test program."""
 
     process: subprocess.Popen[bytes]
     out: Path
@@ -90,8 +90,8 @@ class World:
             WATCHDOG_CONFIG=str(folder / "config.toml"),
             WATCHDOG_AGENT_STRICT="1",
             TF_CPP_MIN_LOG_LEVEL="3",
-            # Two threads add up the halves of a large product in the order in which they come:
-            # with 500 MB of weights two runs differ in the last bit without any help of ours.
+            # Two threads add the halves of a large product in varying order: with 500 MB of weights
+            # two runs would differ in the last bit.
             OMP_NUM_THREADS="1",
             TF_NUM_INTRAOP_THREADS="1",
             TF_NUM_INTEROP_THREADS="2",
@@ -158,12 +158,12 @@ class World:
         log = self.folder / f"{name}.log"
         argv = [sys.executable, str(PROGRAMS / program), "--out", str(out)]
         argv += ["--rescues", str(rescues)]
-        # By the environment: other arguments would make it another training.
+        # Through the environment: other arguments would make it another training.
         told = {"TRAINING_WORDS": shlex.join(arguments)}
         return Training(self._start(argv, group, log, told), out, rescues, log)
 
     def start(self, program: str, *arguments: str, group: Cgroup | None = None) -> int:
-        """Start a program that writes nothing down; its pid."""
+        """Start a program that records nothing; return its PID."""
         argv = [sys.executable, str(PROGRAMS / program), *arguments]
         return self._start(argv, group, self.folder / f"{program}.log").pid
 
@@ -190,18 +190,18 @@ class World:
         return process
 
     def task(self, pid: int) -> dict[str, Any] | None:
-        """The status entry of a task, None while the daemon does not show it."""
+        """Return the status entry of a task, or None if the daemon does not list it."""
         for task in self.client.call("status")["tasks"]:
             if task["pid"] == pid:
                 return dict(task)
         return None
 
     def history(self, *kinds: str) -> list[dict[str, Any]]:
-        """Journal entries of these kinds, newest first."""
+        """Return journal entries of these kinds, newest first."""
         return list(self.client.call("history", kinds=list(kinds), limit=1000)["entries"])
 
     def until(self, what: Callable[[], Any], why: str, timeout_s: float = PATIENCE_S) -> Any:
-        """Wait for something to become true and return it."""
+        """Wait until a condition returns a true value, and return it."""
         return until(what, lambda: f"{why}\n{self.daemon_log()}", timeout_s, step_s=0.1)
 
     def close(self) -> None:
@@ -224,7 +224,7 @@ class World:
 
 
 def state_letter(pid: int) -> str:
-    """Process state as in /proc/PID/stat, '' when it is gone."""
+    """Return the process state as in /proc/PID/stat, '' if the process has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""The rescue table: what it plans, and how it judges what it has seen. Nothing is trained here."""
+"""The rescue table: its plan and its verdicts. The tests train nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 
 def test_every_row_is_over_before_its_training_is():
-    """Else a slow leak would end well, and count as nothing."""
+    """Otherwise a slow leak would end without running out, and the row would not count."""
     for row in ROWS:
         for step_s in (0.003, 0.05, 0.25):
             length = Length.over([row], step_s)
@@ -28,7 +28,7 @@ def test_every_row_is_over_before_its_training_is():
 
 
 def test_names_choose_rows_in_the_order_of_the_table():
-    """The usual trainings are those of the issue."""
+    """The usual trainings are those that the issue lists."""
     names = [each.name for each in chosen(ROWS, " jump-data, 5")]
 
     assert ["5", "jump-data"] == names
@@ -37,7 +37,7 @@ def test_names_choose_rows_in_the_order_of_the_table():
 
 @pytest.mark.parametrize("names", ["6", "", "5,jump"])
 def test_a_name_that_no_row_has_is_refused(names):
-    """With those that there are."""
+    """The error lists the valid names."""
     with pytest.raises(ValueError, match="there are 1, 5, 20"):
         chosen(ROWS, names)
 
@@ -51,16 +51,17 @@ def record(kind, unix_s, used, stage="copying"):
     ("copies", "jumped", "rescues", "expected"),
     [
         ([(10.0, 100)], None, [10.25], 0.25),
-        ([(8.0, 87), (10.0, 100)], None, [8.1, 10.5], 0.5),  # the first was made beforehand
-        ([(8.0, 87), (10.0, 99)], None, [8.1], 0.0),  # and was enough
-        ([], 9.0, [9.5, 12.0], 0.5),  # a jump that was refused
-        ([(9.5, 100)], 9.0, [10.0], 0.5),  # one that was not
+        # the first rescue came before the limit
+        ([(8.0, 87), (10.0, 100)], None, [8.1, 10.5], 0.5),
+        ([(8.0, 87), (10.0, 99)], None, [8.1], 0.0),  # and that rescue sufficed
+        ([], 9.0, [9.5, 12.0], 0.5),  # the kernel refused the jump
+        ([(9.5, 100)], 9.0, [10.0], 0.5),  # the kernel granted the jump
         ([(10.0, 100)], None, [], None),
         ([], None, [9.0], None),
     ],
 )
 def test_seconds_are_counted_from_the_limit(copies, jumped, rescues, expected):
-    """Or from the jump, where that was refused; 0 where a rescue was there before."""
+    """If the kernel refused the jump, they count from it. They are 0 if a rescue existed before."""
     seen = Seen()
     for unix_s, used in copies:
         seen.update(record("limit", unix_s, used))
@@ -75,14 +76,14 @@ def test_seconds_are_counted_from_the_limit(copies, jumped, rescues, expected):
         ("refusing", False, 0, 1, False),
         ("running", False, 0, -signal.SIGKILL, True),
         ("ending", False, 0, -signal.SIGKILL, False),  # by the supervisor
-        ("stopped", True, 0, -signal.SIGKILL, False),  # by us
-        ("refusing", False, 1, 1, True),  # one of its children
+        ("stopped", True, 0, -signal.SIGKILL, False),  # by the test
+        ("refusing", False, 1, 1, True),  # the kernel killed one of its children
     ],
 )
 def test_a_kill_of_the_kernel_is_told_from_one_of_the_supervisor(
     stage, stopped, kills, code, expected
 ):
-    """What the kernel counts, and an end that nobody has asked for."""
+    """The kernel's kill count decides, and an end that no program requested."""
     seen = Seen()
     seen.update(record("limit", 1.0, 100, stage))
     seen.stopped, seen.oom_kills = stopped, kills
@@ -91,7 +92,7 @@ def test_a_kill_of_the_kernel_is_told_from_one_of_the_supervisor(
 
 
 def test_a_line_holds_the_share_the_kills_and_the_worst():
-    """Medians of what is known; nothing where nothing ran."""
+    """The values are medians of known results; a row without runs stays empty."""
     outcomes = [
         Outcome(True, "", lost=0, seconds=0.1, steps=99),
         Outcome(True, "", lost=4, seconds=0.5, steps=99),

@@ -1,4 +1,4 @@
-"""Advice is followed to the end of the training: the number of the message is put into the run."""
+"""Advice works: the test applies the number of the message, and the training finishes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.cgroup]
 
 
 def explained(world, pid):
-    """What `watchdog explain` says of a program that has ended."""
+    """Return the output of `watchdog explain` for an ended program."""
     world.until(
         lambda: any(each["pid"] == pid for each in world.history("death")), "the death is told", 20
     )
@@ -38,7 +38,7 @@ def explained(world, pid):
     ],
 )
 def test_the_buffer_that_is_advised_fits(world, option, advice):
-    """It fills until it kills; with the number that `explain` names it is trained to the end."""
+    """The buffer fills until a kill. With the number from `explain` the training finishes."""
     world.start_daemon()
     limit_mb = BASE_MB + 800
     words = ("--fill-mb", f"{RANGE_MB}", "--mb-s", "80")
@@ -59,7 +59,7 @@ def test_the_buffer_that_is_advised_fits(world, option, advice):
 
 @pytest.mark.slow
 def test_a_buffer_that_fills_and_leaves_too_little_is_named_by_the_second_death_too(world):
-    """A number that a person tries, between what is advised and what is there."""
+    """The user tries a number between the advice and the available memory."""
     world.start_daemon()
     limit_mb = BASE_MB + 800
     words = ("--fill-mb", f"{RANGE_MB}", "--mb-s", "80")
@@ -73,7 +73,7 @@ def test_a_buffer_that_fills_and_leaves_too_little_is_named_by_the_second_death_
 
 
 def test_the_largest_batch_of_an_estimate_fits(world):
-    """`watchdog estimate` is asked for the limit that the training then has."""
+    """`watchdog estimate` uses the limit that the training then has."""
     limit_mb = 1200
     done = subprocess.run(
         [*children.watchdog_argv(["estimate", f"{PROGRAMS / 'batch.py'}:build", "--batch", "32"]),
@@ -93,7 +93,7 @@ def test_the_largest_batch_of_an_estimate_fits(world):
 
 
 def test_the_limit_that_is_advised_is_enough(world, tmp_path):
-    """Of `watchdog exec`, for one allocation that it refused."""
+    """The test is the limit of `watchdog exec`, after it refused one allocation."""
     program = tmp_path / "jump.py"
     program.write_text("import numpy\nkept = numpy.ones(90_000_000)\nprint('trained', kept.size)\n")
 

@@ -1,4 +1,4 @@
-"""Kills for memory by this kernel, a worker's too: found at once, told, explained."""
+"""Memory kills by the real kernel, also of workers: detected at once, reported and explained."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import time
 import pytest
 from harness import NO_PAUSE
 
-SOON_S = 2.0  # what is promised, on a machine that is not busy
+SOON_S = 2.0  # the promised delay on an idle machine
 PATIENCE = 10
 
 
 def in_a_terminal(world, *words, **env):
-    """What the command writes on a terminal of its own, 100 columns wide."""
+    """Return a command's output on its own terminal of 100 columns."""
     master, slave = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "watchdog_app", *words],
@@ -35,7 +35,7 @@ def in_a_terminal(world, *words, **env):
                 continue
             try:
                 part = os.read(master, 65536)
-            except OSError:  # its other end was closed
+            except OSError:  # the other end is closed
                 break
             if not part:
                 break
@@ -46,7 +46,9 @@ def in_a_terminal(world, *words, **env):
 
 @pytest.fixture
 def killed(world):
-    """A script that the kernel killed in a group of 120 MB: its pid, and the entry of its death."""
+    """
+    Yield the PID and the death's entry of a script that the kernel killed in a group of 120 MB.
+    """
     world.start_daemon(NO_PAUSE)
     go = world.folder / "go"
     pid = world.start("last_moments.py", "--go", str(go), "--mb-s", "20", group=world.group(120))
@@ -61,7 +63,11 @@ def killed(world):
 
 
 def test_a_kill_for_memory_is_found_at_once_and_explained(world, killed):
-    """Exact, with the limit, who held the memory, the plot and the way on; told as a notice."""
+    """
+    The explanation is certain and has the limit, the memory's holder, the plot and the advice.
+
+    A notification follows.
+    """
     pid, death, took_s = killed
 
     assert took_s < PATIENCE * SOON_S
@@ -88,7 +94,7 @@ def test_a_kill_for_memory_is_found_at_once_and_explained(world, killed):
 
 
 def test_the_kernels_own_words_are_the_evidence_where_they_can_be_read(killed):
-    """Its log names the process, the group and who held how much."""
+    """The log names the process, the group and the memory of each process."""
     pid, death, _ = killed
     if not os.access("/dev/kmsg", os.R_OK):
         assert any("could not be read" in each["text"] for each in death["evidence"])
@@ -101,7 +107,7 @@ def test_the_kernels_own_words_are_the_evidence_where_they_can_be_read(killed):
 
 
 def test_a_worker_that_the_kernel_killed_is_told_of_while_its_task_lives(world):
-    """A DataLoader's worker for instance: its task may wait for it for ever."""
+    """The task may wait for its worker, such as a DataLoader's, without end."""
     world.start_daemon(NO_PAUSE)
     go = world.folder / "go"
     group = world.group(120)

@@ -1,4 +1,8 @@
-"""A shuffle buffer that fills: known from the program, so foretold or no news. Real TensorFlow."""
+"""
+A shuffle buffer that fills:
+
+the agent knows its final size, so the daemon warns or stays silent. Real TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,13 @@ BASE_MB = 330
 
 
 def warnings(world, pid):
-    """Those about this program: other tests may run beside this one."""
+    """Return the warnings about this program: other tests may run at the same time."""
     told = world.history("decision")
     return [e for e in told if e["decision_kind"] == "notify" and e["pid"] == pid]
 
 
 def test_a_buffer_that_fits_fills_without_a_word(world):
-    """It looks like a leak towards the limit for half a minute, and then stops below it."""
+    """For half a minute it looks like a leak towards the limit; then it stops below it."""
     world.start_daemon()
     run = world.train("fill.py", "--fill-mb", "600", group=world.group(BASE_MB + 600 + 250))
 
@@ -27,7 +31,7 @@ def test_a_buffer_that_fits_fills_without_a_word(world):
 
 
 def test_a_buffer_that_will_not_fit_is_told_of_as_it_begins(world):
-    """With its name and both figures, when less than a tenth of it is there."""
+    """The warning has name and both sizes, and comes before a tenth of the buffer is full."""
     world.start_daemon()
     group = world.group(BASE_MB + 400)
     run = world.train("fill.py", "--fill-mb", "900", group=group)

@@ -1,4 +1,8 @@
-"""The last resort: a pause stops the growth, hits the guilty alone, and can be undone."""
+"""
+A pause as the last resort:
+
+it stops the growth, affects only the growing task, and can be undone.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,11 @@ BASE_MB = 290
 
 
 def test_a_pause_stops_the_growth_and_a_resume_finishes(world, reference):
-    """Held at the edge with its rescue made; more room, resume, and it ends as if nothing was."""
+    """
+    The daemon saves and pauses the task near the limit.
+
+    With a higher limit and a resume it ends as an uninterrupted run.
+    """
     whole = reference("fit.py")
     world.start_daemon(PAUSE)
     group = world.group(BASE_MB + 300)
@@ -37,11 +45,11 @@ def test_a_pause_stops_the_growth_and_a_resume_finishes(world, reference):
 
 
 def test_only_the_guilty_of_two_tasks_is_acted_on(world):
-    """One leaks, one trains in the same group: the healthy one is never paused."""
+    """Two tasks share a group, one leaks: the daemon never pauses the healthy one."""
     world.start_daemon(PAUSE)
     group = world.group(2 * BASE_MB + 350)
     healthy = world.train("fit.py", "--step-s", "0.1", name="healthy", group=group)
-    # Its imports and first steps are growth, too: a trend over 15 s must not hold them any more.
+    # Imports and first steps also grow memory: a trend over 15 s must not include them any more.
     world.until(lambda: step_of(world, healthy.pid) > 150, "the healthy one trains")
     guilty = world.train("fit.py", "--leak-mb-s", "25", "--step-s", "0.05", group=group)
 
@@ -59,7 +67,7 @@ def test_only_the_guilty_of_two_tasks_is_acted_on(world):
 
 
 def test_a_task_without_an_agent_is_paused_rather_than_lost(world):
-    """It would otherwise die: the pause comes before the kernel, and the pid still lives."""
+    """The pause comes before a kill by the kernel, so the process still lives."""
     world.start_daemon(PAUSE)
     group = world.group(600)
     pid = world.start("hog.py", "30", group=group)
@@ -70,7 +78,7 @@ def test_a_task_without_an_agent_is_paused_rather_than_lost(world):
 
 
 def test_a_pause_outlives_the_daemon_and_can_be_undone(world):
-    """kill -9 of the daemon leaves the task paused; the next daemon knows and resumes it."""
+    """A kill -9 of the daemon leaves the task paused. The next daemon knows it and resumes it."""
     world.start_daemon(PAUSE)
     pid = world.start("hog.py", "1", "5")
     world.until(lambda: world.task(pid), "the task is seen")
@@ -87,7 +95,7 @@ def test_a_pause_outlives_the_daemon_and_can_be_undone(world):
 
 
 def test_a_process_gone_between_decision_and_action_is_a_clean_outcome(world):
-    """Kill the guilty while its end is near: the daemon goes on and acts on nobody else."""
+    """The growing task is killed near the limit: the daemon continues and acts on no other task."""
     world.start_daemon(NO_PAUSE)
     group = world.group(600)
     pid = world.start("hog.py", "20", group=group)
@@ -100,7 +108,7 @@ def test_a_process_gone_between_decision_and_action_is_a_clean_outcome(world):
 
 
 def step_of(world, pid) -> int:
-    """The step that a task's agent reported last; 0 where none has."""
+    """Return the step in the last report of a task's agent; 0 without a report."""
     agent = (world.task(pid) or {}).get("agent") or {}
     return agent.get("step") or 0
 

@@ -1,4 +1,4 @@
-"""One's own past, played again: the journal of a real run, and a recording of one."""
+"""Replay of real runs: from the journal and from a recording."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.cgroup
 
 
 def watchdog(world, *arguments):
-    """What a command printed; it must have succeeded."""
+    """Return a command's output; it must have succeeded."""
     done = subprocess.run(
         [sys.executable, "-m", "watchdog_app", *arguments],
         env=world.env,
@@ -26,12 +26,12 @@ def watchdog(world, *arguments):
 
 
 def in_group(traces):
-    """The trace of the memory group among those of a task."""
+    """Return the trace of the memory group among the traces of a task."""
     return next(trace for trace in traces if "memory limit of" in trace["trace"])
 
 
 def test_a_run_that_was_killed_can_be_played_again_from_the_journal(world, tmp_path):
-    """With the daemon and without: what was warned of is foretold again, from the same numbers."""
+    """With and without the daemon, the replay repeats the warnings from the same numbers."""
     world.start_daemon()
     group = world.group(700)
     pid = world.start("hog.py", "15", group=group)
@@ -64,7 +64,7 @@ def test_a_run_that_was_killed_can_be_played_again_from_the_journal(world, tmp_p
 
 
 def test_a_recording_of_a_running_task_plays_like_any_trace(world, tmp_path):
-    """`watchdog record` ends with its task, and `replay` plays what it wrote."""
+    """`watchdog record` ends with its task, and `replay` reads the file."""
     group = world.group(500)
     pid = world.start("hog.py", "20", group=group)
     trace = tmp_path / "hog.csv.gz"

@@ -1,4 +1,4 @@
-"""A real training runs out of memory in a real memory group, and nothing is lost."""
+"""A real training runs out of memory in a real memory group and loses nothing."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from harness import NO_PAUSE, Training, World
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.cgroup]
 
-BASE_MB = 290  # what the training holds in its group without the leak
+BASE_MB = 290  # memory of the training in its group without the leak
 SPEEDS = {"slow": (12, 150), "medium": (40, 450), "fast": (100, 900)}  # MB/s, MB above the base
-DAILY_SPEED = "medium"  # the others are in the nightly lane
+DAILY_SPEED = "medium"  # the nightly tests run the others
 
 
 def assert_goes_on_identically(world: World, killed: Training, whole: Training) -> None:
-    """The same command again, with memory enough, ends as the uninterrupted run did."""
+    """
+    Run the same command again with enough memory; check that it ends as the uninterrupted run.
+    """
     before = killed.losses()
     again = world.train(program_of(killed), "--step-s", "0", name="run")
     assert again.wait() == 0, again.tail()
@@ -44,7 +46,7 @@ def program_of(training: Training) -> str:
     ],
 )
 def test_a_leaking_training_is_saved_killed_and_goes_on(world, reference, program, speed):
-    """Seen, saved before the kernel kills it, and resumed bit for bit."""
+    """The daemon detects the leak, the agent saves before the kill, and the resume is exact."""
     whole = reference(program)
     rate, room = SPEEDS[speed]
     world.start_daemon(NO_PAUSE)
@@ -64,7 +66,7 @@ def test_a_leaking_training_is_saved_killed_and_goes_on(world, reference, progra
 
 
 def test_a_big_healthy_warm_up_is_left_alone(world, reference):
-    """A plateau at two thirds of the limit is neither saved nor warned of."""
+    """A plateau at two thirds of the limit causes neither a save nor a warning."""
     whole = reference("fit.py")
     world.start_daemon(NO_PAUSE)
     group = world.group(1150)
@@ -72,14 +74,14 @@ def test_a_big_healthy_warm_up_is_left_alone(world, reference):
     run = world.train("fit.py", "--plateau-mb", "400", "--step-s", "0.03", group=group)
 
     assert run.wait() == 0, run.tail()
-    # Groups of other tests beside this one may fill up.
+    # Groups of other tests may fill up at the same time.
     assert [] == [one for one in world.history("decision") if one["subject"] == group.path]
     assert run.complete_rescues() == []
     assert whole.final() == run.final()
 
 
 def test_a_training_without_a_daemon_is_as_if_we_were_not_there(world, reference):
-    """No daemon: nothing is written, nothing is said, the numbers are the same."""
+    """The training writes and prints nothing extra, and its numbers are the same."""
     whole = reference("fit.py")
 
     run = world.train("fit.py", "--step-s", "0")
@@ -91,7 +93,7 @@ def test_a_training_without_a_daemon_is_as_if_we_were_not_there(world, reference
 
 
 def test_a_daemon_killed_in_the_middle_is_replaced_and_the_rescue_still_comes(world):
-    """kill -9 while the training grows; the next daemon meets the agent and saves."""
+    """After a kill -9 during the growth the next daemon meets the agent and requests the save."""
     world.start_daemon(NO_PAUSE)
     group = world.group(BASE_MB + 450)
     run = world.train("fit.py", "--leak-mb-s", "25", "--step-s", "0.05", group=group)
@@ -107,7 +109,7 @@ def test_a_daemon_killed_in_the_middle_is_replaced_and_the_rescue_still_comes(wo
 
 
 def test_swap_is_counted_and_the_rescue_comes_before_it_is_full(world, swap_file):
-    """A group with swap: the end is where RAM and swap are full, and the save is there before."""
+    """In a group with swap, memory ends when RAM and swap are full; the save comes before."""
     world.start_daemon(NO_PAUSE)
     group = world.group(BASE_MB + 100, swap_mb=200)
 
@@ -119,10 +121,10 @@ def test_swap_is_counted_and_the_rescue_comes_before_it_is_full(world, swap_file
 
 @pytest.mark.parametrize("fault", ["full", "read-only"])
 def test_a_rescue_folder_that_takes_nothing_harms_no_training(world, reference, odd_folder, fault):
-    """The failure is told with its remedy; the training runs to its end with the same numbers."""
+    """The message has a remedy. The training finishes with the same numbers."""
     whole = reference("fit.py")
     client = world.start_daemon(NO_PAUSE)
-    world.env.pop("WATCHDOG_AGENT_STRICT")  # the failure is meant to be contained here
+    world.env.pop("WATCHDOG_AGENT_STRICT")  # the agent must contain the failure here
     run = world.train("fit.py", "--step-s", "0.05", rescues=odd_folder(fault))
     world.until(
         lambda: ((world.task(run.pid) or {}).get("agent") or {}).get("step"), "the agent reports"

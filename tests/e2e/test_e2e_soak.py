@@ -1,4 +1,4 @@
-"""A short soak: the same churn as `make soak`, for seconds, three times as fast."""
+"""A short soak: the load of `make soak`, three times as fast, for some seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOAK = Path(__file__).parents[2] / "bench" / "soak.py"
 
 @pytest.fixture(scope="module")
 def soaked(tmp_path_factory):
-    """Figures of six seconds of churn."""
+    """The measurements of six seconds of load."""
     found = tmp_path_factory.mktemp("soak") / "soak.json"
     done = subprocess.run(
         [sys.executable, str(SOAK), "--minutes", "0.1", "--pace", "3", "--json", str(found)],
@@ -28,7 +28,7 @@ def soaked(tmp_path_factory):
 
 
 def test_all_descriptors_and_threads_are_given_back_after_churn(soaked):
-    """Hundreds of processes, agents and clients came and went: nothing of them is held open."""
+    """Hundreds of processes, agents and clients leave no open descriptor."""
     before, after = soaked["figures"]["descriptors_before_after"]
     busiest = max(row["descriptors"] for row in soaked["rows"])
 
@@ -38,7 +38,7 @@ def test_all_descriptors_and_threads_are_given_back_after_churn(soaked):
 
 
 def test_memory_does_not_grow_without_bound_in_churn(soaked):
-    """Seconds show gross leaks; an hour of `make soak` shows the small ones."""
+    """Seconds show large leaks; an hour of `make soak` shows small ones."""
     figures = soaked["figures"]
 
     assert figures["rss_highest_bytes"] < 2 * figures["rss_first_bytes"]
@@ -46,7 +46,7 @@ def test_memory_does_not_grow_without_bound_in_churn(soaked):
 
 
 def test_the_daemon_goes_on_looking_and_ends_in_good_order(soaked):
-    """It answers all the time, no part of it fails, and SIGTERM ends it with 0."""
+    """The daemon always answers, no part fails, and after SIGTERM the exit code is 0."""
     figures = soaked["figures"]
     seconds = [row["ticks"] for row in soaked["rows"]]
 
@@ -58,13 +58,13 @@ def test_the_daemon_goes_on_looking_and_ends_in_good_order(soaked):
 
 @pytest.fixture
 def figures(monkeypatch):
-    """What judges a soak."""
+    """Return the input of the soak's verdict."""
     monkeypatch.syspath_prepend(str(SOAK.parent))
     return importlib.import_module("soak_figures")
 
 
 def rows(figures, count: int, **last):
-    """So many quiet seconds; the last one may say more."""
+    """Return rows of this many idle seconds; the last row may have other values."""
     quiet = dict.fromkeys(figures.Row.__dataclass_fields__, 0)
     quiet |= {"rss_bytes": 26_000_000, "descriptors": 30, "threads": 5}
     found = [figures.Row(**{**quiet, "t_s": float(second)}) for second in range(count)]
@@ -72,7 +72,7 @@ def rows(figures, count: int, **last):
 
 
 def test_samples_that_were_missed_are_reported_and_are_no_fault(figures):
-    """The machine may have had no processor for them."""
+    """The machine may have had no processor time for them."""
     seconds = rows(figures, 60, missed=271)
 
     found = figures.verdict(seconds, seconds[0], seconds[0])
@@ -81,7 +81,7 @@ def test_samples_that_were_missed_are_reported_and_are_no_fault(figures):
 
 
 def test_memory_that_grows_by_three_megabytes_an_hour_is_a_leak(figures):
-    """In a soak that is long enough to see it, and only after the first quarter."""
+    """The soak must be long enough, and the verdict skips the first quarter."""
     flat = rows(figures, 3600)
     grown = [replace(row, rss_bytes=26_000_000 + int(3e6 * row.t_s / 3600)) for row in flat]
     filled = [replace(row, rss_bytes=int(26e6 + 8e6 * min(1, row.t_s / 800))) for row in flat]

@@ -1,4 +1,4 @@
-"""Trainings that stand still, each in its own way, all under one daemon: found, explained, told."""
+"""Trainings that stall in different ways under one daemon: detected, explained, reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness import NO_PAUSE, World
 
 IDLE_S = 4
 CONFIG = f"{NO_PAUSE}[stalls]\nidle_s = {IDLE_S}\nbusy_s = 5\n"
-# What is said of each: what is most likely, and a reason that was seen.
+# The expected cause of each stall, and an observed reason.
 WAYS = {
     "queue": ("a queue that no thread fills", "wait_for_a_queue"),
     "fifo": ("a pipe that no program writes to", "read_a_fifo"),
@@ -36,11 +36,11 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="threads are rea
 
 @pytest.fixture(scope="module")
 def stalled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, dict[str, int]]]:
-    """One program a way, started together; each holds one core for a moment at most."""
+    """One program per kind of stall, started together; each uses a core only for a moment."""
     folder: Path = tmp_path_factory.mktemp("stalls")
     world = World(folder)
     os.mkfifo(folder / "fifo")
-    # Opened here, so that the program's own open returns and its read waits.
+    # The test opens the pipe, so that the program's open returns and its read blocks.
     pids: dict[str, int] = {}
     fifo = os.open(folder / "fifo", os.O_RDWR)
     try:
@@ -50,7 +50,7 @@ def stalled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, d
         pids["resumes"] = world.start("standstill.py", "resumes", str(IDLE_S + 4))
         yield world, pids
     finally:
-        for pid in pids.values():  # with the worker that is stopped and outlives its parent
+        for pid in pids.values():  # also the stopped worker, which outlives its parent
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
         world.close()
@@ -69,7 +69,9 @@ def incident_of(world: World, pid: int):
     [pytest.param(way, marks=[] if way in DAILY_WAYS else [pytest.mark.slow]) for way in WAYS],
 )
 def test_a_standstill_is_told_with_what_most_likely_holds_it_up(stalled, way):
-    """One incident, its reason from what the threads do, and one notice."""
+    """
+    The daemon opens one incident, reads the cause from the threads, and sends one notification.
+    """
     world, pids = stalled
     likely, reason = WAYS[way]
 
@@ -96,7 +98,7 @@ def test_a_standstill_is_told_with_what_most_likely_holds_it_up(stalled, way):
 
 
 def test_explain_says_where_one_waits_and_the_command_shows_its_threads(stalled):
-    """The line of the program where it waits; no value of any variable."""
+    """The output shows the waiting line of the program and no value of a variable."""
     world, pids = stalled
     world.until(lambda: incident_of(world, pids["queue"]), "a stall", 30)
     pid = str(pids["queue"])
@@ -127,7 +129,7 @@ def test_explain_says_where_one_waits_and_the_command_shows_its_threads(stalled)
 
 
 def test_one_that_goes_on_closes_its_incident_and_says_so(stalled):
-    """A stall that ended is in the history, with its end."""
+    """The history has the stall with its end."""
     world, pids = stalled
 
     def closed():
@@ -151,11 +153,11 @@ def test_one_that_goes_on_closes_its_incident_and_says_so(stalled):
 
 
 def test_a_stall_outlives_the_daemon_and_is_not_told_twice(stalled):
-    """The next daemon finds it open and waits for the training to say where it stands."""
+    """The next daemon finds the incident open and waits for the training to report its step."""
     world, pids = stalled
     pid = pids["lock"]
     before = world.until(lambda: incident_of(world, pid), "a stall", 30)
-    time.sleep(1)  # its notice makes the daemon write its state down
+    time.sleep(1)  # the notification makes the daemon write its state
 
     world.kill_daemon()
     world.start_daemon(CONFIG)

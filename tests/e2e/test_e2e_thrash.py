@@ -1,4 +1,4 @@
-"""The daemon inside a group that thrashes: it keeps its rate, and the rescue completes."""
+"""The daemon inside a thrashing group keeps its sample rate, and the rescue completes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cgroup
 
 TRAIN = Path(__file__).parent.parent / "vm" / "programs" / "train.py"
 
-# The daemon as it is, and the name of every module that it imports once it is ready.
+# The unchanged daemon, which prints the name of every module that it imports once it is ready.
 TELLING = """
 import os, runpy, sys
 
@@ -33,7 +33,7 @@ runpy.run_module("watchdog_app", run_name="__main__", alter_sys=True)
 
 
 def start_inside(world: World, group) -> Client:
-    """The daemon in the group, telling of its imports from now on."""
+    """Start the daemon in the group; it reports its imports from now on."""
     code = TELLING.format(ready=str(world.folder / "ready"), log=str(world.folder / "imports"))
     (world.folder / "config.toml").write_text(NO_PAUSE)
     world.daemon = world._start([sys.executable, "-c", code], group, world.folder / "daemon.log")
@@ -56,7 +56,11 @@ def train(world: World, group, name: str, *words: str) -> subprocess.Popen[bytes
 
 
 def test_in_a_group_that_thrashes_the_daemon_keeps_its_rate_and_saves(world, swap_file):
-    """Its own pages are charged to the group that is full; it looks, decides and saves as ever."""
+    """
+    The full group also accounts the daemon's own pages.
+
+    It samples, decides and saves as usual.
+    """
     group = world.group(170, swap_mb=130)
     client = start_inside(world, group)
     train(world, group, "busy", "--no-agent", "--hold-mb", "90", "--touch", "--step-s", "0.005",

@@ -1,4 +1,4 @@
-"""What grows in a training is found while it trains, and becomes the advice of its warning."""
+"""The agent finds what grows during the training, and the warning gets it as advice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ LINE = 1 + next(
 
 
 def test_the_line_that_holds_what_grows_is_in_the_advice_and_by_the_command(tmp_path: Path):
-    """200 KB a step at one line: on request, and by itself once a warning is due."""
+    """
+    One line keeps 200 KB per step.
+
+    The daemon finds it on request, and automatically before a warning.
+    """
     world = World(tmp_path)
     try:
         world.start_daemon(f'{NO_PAUSE}[watch]\ncaution = "high"\n')

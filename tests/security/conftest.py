@@ -1,4 +1,4 @@
-"""The daemon's world of tests/daemon, and a second user."""
+"""The World of tests/daemon, and a second user."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ _module = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_module)
 
 world, raw = _module.world, _module.raw
-STRANGER = 65534  # nobody: there on every Unix, and owns nothing
+STRANGER = 65534  # nobody: exists on every Unix and owns nothing
 
 
 @pytest.fixture
 def stranger():
     """
-    Run Python as another user: what it printed.
+    Run Python as another user and return its output.
 
-    A fork that gives its rights up: the interpreter's own files may lie where nobody else may read.
+    A fork drops its privileges, because other users may not be able to read the interpreter's
+    files.
     """
 
     def run(code: str, *words: str) -> str:

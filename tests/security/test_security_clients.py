@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - tables read best with a row a line
-"""Clients of this very user that mean harm: slow, silent, greedy, many. The daemon looks on."""
+"""Harmful clients of the same user: slow, silent, greedy or many. The daemon keeps sampling."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from watchdog_app.daemon.poller import Poller
 from watchdog_app.daemon.rpc import BURST, MAX_UNANSWERED, RATE_PER_S, Connection, RpcServer
 
 _STATUS = encode(jsonrpc.request(1, "status"))
-_LATE_S = 2.0  # a tick is due each second; a machine with two busy cores gets another on top
+_LATE_S = 2.0  # a sample is due each second; a machine with two busy cores gets another second
 
 
 @pytest.fixture
 def pair():
-    """A connection as the server holds it, and its other end."""
+    """Return a connection as the server holds it, and its other end."""
     ours, theirs = socket.socketpair()
     yield Connection(ours, transport.Peer(0, 1), 100.0), theirs
     ours.close()
@@ -40,7 +40,7 @@ def pair():
 
 
 def longest_gap_s(client, for_s: float, meanwhile=lambda: None) -> float:
-    """The longest time between two ticks, as the daemon's own count shows it."""
+    """Return the longest time between two samples, from the daemon's own count."""
     end = last = time.monotonic()
     end += for_s
     ticks = client.call("status")["daemon"]["samples"]
@@ -56,12 +56,12 @@ def longest_gap_s(client, for_s: float, meanwhile=lambda: None) -> float:
 
 
 def silent(world):
-    """Connected, and never a word."""
+    """Connect and send nothing."""
     return [transport.connect(world.socket, 10) for _ in range(100)], lambda: None
 
 
 def slow(world):
-    """A byte at a time, never a whole line."""
+    """Send one byte at a time and never a whole line."""
     found = [transport.connect(world.socket, 10) for _ in range(100)]
 
     def drip():
@@ -73,7 +73,7 @@ def slow(world):
 
 
 def half_open(world):
-    """Closed for writing, or in the middle of a line, at once."""
+    """Close for writing, or disconnect in the middle of a line."""
     found = [transport.connect(world.socket, 10) for _ in range(100)]
     for each in found:
         each.send(b'{"jsonrpc"')
@@ -82,7 +82,7 @@ def half_open(world):
 
 
 def never_reading(world):
-    """Ask and ask, and read nothing."""
+    """Send requests and read no answer."""
     found = [transport.connect(world.socket, 10) for _ in range(60)]
     hello = encode(jsonrpc.request(0, "hello", {"protocol": 2, "role": "cli"}))
     for each in found:
@@ -98,7 +98,7 @@ def never_reading(world):
 
 
 def coming_and_going(world):
-    """As many connections as can be made, each given up at once."""
+    """Open as many connections as possible and close each at once."""
 
     def storm():
         for _ in range(300):
@@ -109,7 +109,7 @@ def coming_and_going(world):
 
 
 def flood(world, data: bytes):
-    """A hundred that send the same without end, as far as it is taken."""
+    """Let a hundred clients send the same without end."""
     found = [transport.connect(world.socket, 10) for _ in range(100)]
     for each in found:
         each.setblocking(False)
@@ -123,12 +123,12 @@ def flood(world, data: bytes):
 
 
 def tiny_lines(world):
-    """Lines of two bytes: each costs more to hold than to send."""
+    """Send lines of two bytes, which cost more to hold than to send."""
     return flood(world, b"{}\n" * 20_000)
 
 
 def blank_lines(world):
-    """Lines with nothing in them: not even a request."""
+    """Send empty lines, which are not even requests."""
     return flood(world, b"\n" * 65536)
 
 
@@ -136,7 +136,7 @@ def blank_lines(world):
     "crowd", [silent, slow, half_open, never_reading, coming_and_going, tiny_lines, blank_lines]
 )
 def test_no_crowd_stalls_the_looks(world, crowd):
-    """Looks at the machine go on at their rate, and somebody else is served meanwhile."""
+    """Sampling keeps its rate, and the daemon still serves other clients."""
     client = world.start()
     before = client.call("status")["daemon"]["rss_bytes"]
     connections, meanwhile = crowd(world)
@@ -150,7 +150,10 @@ def test_no_crowd_stalls_the_looks(world, crowd):
 
 
 def test_who_asks_without_end_is_slowed_and_nobody_else(world, raw):
-    """A burst is served at once; what goes on at that pace gets its rate, others theirs."""
+    """
+    The daemon serves a burst at once, limits a sustained client to its rate, and others keep
+    theirs.
+    """
     world.start()
     greedy, other = raw(), raw()
     stop = threading.Event()
@@ -187,7 +190,7 @@ def test_who_asks_without_end_is_slowed_and_nobody_else(world, raw):
 
 
 def test_an_allowance_is_used_up_and_comes_back(pair):
-    """So many at once, then as many as the seconds that pass bring."""
+    """It allows a burst, and then as many requests as the elapsed seconds add."""
     connection, _ = pair
     connection.add_lines([b"{}"] * int(BURST + 1))
 
@@ -202,7 +205,7 @@ def test_an_allowance_is_used_up_and_comes_back(pair):
 
 
 def test_blank_lines_are_used_up_like_requests(pair):
-    """Who sends a flood of them is not heard for seconds, but is heard again."""
+    """The daemon ignores the sender of such a flood for seconds and then serves it again."""
     connection, _ = pair
 
     connection.add_lines([], 65536)
@@ -212,7 +215,7 @@ def test_blank_lines_are_used_up_like_requests(pair):
 
 
 def test_what_waits_for_its_turn_counts_as_held(pair):
-    """Lines that have come, with what holding each of them costs; none once they are served."""
+    """Received lines count with their memory overhead until they are served."""
     connection, _ = pair
     assert 0 == connection.held_bytes
 
@@ -224,11 +227,11 @@ def test_what_waits_for_its_turn_counts_as_held(pair):
     assert 0 == connection.held_bytes
 
 
-# The server with nothing behind it: every turn is the test's
+# The server alone: the test runs each turn of its loop
 
 
 class Desk:
-    """A server, its clients, and the requests that came, with where their answers go."""
+    """A server, its clients, and the received requests with their reply functions."""
 
     def __init__(self, path: str) -> None:
         self.poller = Poller(lambda error: None)
@@ -250,7 +253,7 @@ class Desk:
         self.server.serve()
 
     def held(self) -> list[int]:
-        """Bytes held of each client, in the order in which they came."""
+        """Return the bytes held for each client, in order of connection."""
         return [each.held_bytes for each in self.server._connections.values()]
 
     def ready(self, connection) -> bool:
@@ -273,7 +276,7 @@ class Desk:
 
 
 def test_the_loop_wakes_up_for_who_says_nothing(desk):
-    """At rest as well, where nothing else would wake it for twenty seconds."""
+    """This holds at rest too, where no other event would wake it for twenty seconds."""
     assert desk.server.next_deadline_mono_s() is None
     desk.connect()
     (silent,) = desk.server._connections.values()
@@ -288,14 +291,16 @@ def test_the_loop_wakes_up_for_who_says_nothing(desk):
 
 @pytest.fixture
 def desk(tmp_path):
-    """A server whose turns the test takes."""
+    """A server whose loop the test runs turn by turn."""
     desk = Desk(str(tmp_path / "s"))
     yield desk
     desk.close()
 
 
 def test_reading_waits_for_its_turn_as_requests_do(desk):
-    """Once a turn is used up nobody is read from in it; in the next ones everybody is."""
+    """
+    After the turn's time is used up the server reads from no client; the next turns read from all.
+    """
     desk.pause_s = 0.01  # longer than a turn
     for each in [desk.connect() for _ in range(6)]:
         each.sendall(encode(jsonrpc.notification("x")) * 20)
@@ -309,7 +314,7 @@ def test_reading_waits_for_its_turn_as_requests_do(desk):
 
 
 def test_a_client_waits_for_a_bounded_number_of_answers(desk):
-    """Further requests are refused until one was answered, or can be answered no more."""
+    """The server refuses further requests until one is answered or can no longer be answered."""
     client = desk.connect()
 
     def asked(count: int) -> int:
@@ -322,12 +327,12 @@ def test_a_client_waits_for_a_bounded_number_of_answers(desk):
     assert 2 == client.recv(4096).count(b"wait for their answers")
     desk.replies.pop().result({})
     assert MAX_UNANSWERED + 1 == asked(5)
-    desk.replies.clear()  # forgotten by whoever should have answered
+    desk.replies.clear()  # the handlers dropped these requests
     assert 2 * MAX_UNANSWERED + 1 == asked(20)
 
 
 def test_notifications_wait_for_no_answer(desk):
-    """An agent tells what it tells, however much."""
+    """An agent may send any number of notifications."""
     desk.connect().sendall(encode(jsonrpc.notification("x")) * 30)
 
     for _ in range(40):
@@ -337,7 +342,7 @@ def test_notifications_wait_for_no_answer(desk):
 
 
 def test_a_client_that_leaves_while_it_waits_for_answers_is_let_go(desk):
-    """Its connection takes no place, and its answers go nowhere."""
+    """The server frees its connection and drops its answers."""
     client = desk.connect()
     client.sendall(encode(jsonrpc.request(1, "x")) * 30)
     for _ in range(40):
@@ -351,7 +356,7 @@ def test_a_client_that_leaves_while_it_waits_for_answers_is_let_go(desk):
 
 
 def test_what_was_said_before_the_end_is_heard(desk):
-    """Many send at once, and one of them ends right after its words."""
+    """Many clients send at once, and one disconnects right after its message."""
     desk.pause_s = 0.01
     for each in [desk.connect() for _ in range(6)]:
         each.sendall(encode(jsonrpc.notification("x")) * 8)
@@ -373,7 +378,7 @@ def register(client, pid: int, start_time: int) -> dict:
 
 
 def test_an_agent_cannot_speak_for_another_process(world, raw):
-    """Whatever pid it names: the kernel's word counts, and nothing is noted of the other."""
+    """The kernel's PID counts, and the daemon records nothing about the other process."""
     world.start()
     pid = world.sleeper()
     liar = raw(role="agent")
@@ -392,7 +397,10 @@ def test_an_agent_cannot_speak_for_another_process(world, raw):
 
 
 def test_an_agent_that_cannot_be_told_from_others_is_refused():
-    """In a container with processes of its own the kernel names none: its word is not taken."""
+    """
+    In a container with its own PID namespace the kernel reports no PID, so the daemon refuses the
+    agent.
+    """
     agents = Agents(None, OutOfProcessCopies(lambda: None), lambda _: True, interval_s=1.0)
     hidden = SimpleNamespace(peer=transport.Peer(0, None))
     said = {"pid": 1, "start_time": 1, "framework": "x", "directory": "/"}
@@ -404,7 +412,7 @@ def test_an_agent_that_cannot_be_told_from_others_is_refused():
 
 @pytest.mark.parametrize("peer", [None, 8])
 def test_a_kernel_that_cannot_be_told_from_others_names_no_notebook(peer):
-    """Nor is a word about another process's notebook taken."""
+    """The daemon also refuses a notebook name for another process."""
     methods = Methods(SimpleNamespace(), None)
     said = requests.AgentNotebook.read({"pid": 7, "start_time": 1, "notebook": "/a.ipynb"})
     liar = SimpleNamespace(peer=transport.Peer(0, peer))
@@ -414,7 +422,7 @@ def test_a_kernel_that_cannot_be_told_from_others_names_no_notebook(peer):
 
 
 class OneAgent:
-    """A task with one agent, and what it was sent."""
+    """A task with one agent, and the messages to it."""
 
     def __init__(self) -> None:
         self.sent: list = []
@@ -437,7 +445,7 @@ class OneAgent:
 
 
 def test_progress_of_a_request_is_taken_from_whom_it_was_made_to():
-    """Another agent of the same user cannot say that a save has begun."""
+    """Another agent of the same user cannot report that a save started."""
     world = OneAgent()
     request = world.ask()
 
@@ -449,7 +457,11 @@ def test_progress_of_a_request_is_taken_from_whom_it_was_made_to():
 
 
 def test_a_save_that_does_not_come_is_waited_for_by_a_bounded_crowd():
-    """Whoever asks, leaves, and asks again: what is kept for each of them is bounded."""
+    """
+    A client may request, disconnect and repeat:
+
+    the daemon bounds the memory for waiting clients.
+    """
     world = OneAgent()
     for number in range(MOST_FOLLOWERS):
         assert not world.checkpoints.is_full(world.task)
@@ -462,7 +474,7 @@ def test_a_save_that_does_not_come_is_waited_for_by_a_bounded_crowd():
 
 
 def test_a_request_for_a_save_names_no_place():
-    """Where a rescue goes is the program's own business: no message can choose it."""
+    """The program alone chooses the folder, so no message can redirect a rescue."""
     world = OneAgent()
 
     world.ask()
@@ -473,7 +485,7 @@ def test_a_request_for_a_save_names_no_place():
 
 
 def test_numbers_and_texts_of_any_size_harm_nothing(world, raw):
-    """Every method with parameters that no one expects: an answer each, and the daemon goes on."""
+    """Every method gets unexpected values, answers each, and the daemon survives."""
     client = world.start()
     hostile = [None, -1, 2**70, 1e308, "x" * 5000, "\x00\x1b[2J", [], {}, [[]] * 100, True,
                "'; DROP TABLE entries; --", "%", "_", "../../etc"]  # fmt: skip
@@ -486,10 +498,10 @@ def test_numbers_and_texts_of_any_size_harm_nothing(world, raw):
     sender = raw()
     for method in methods:
         for value in hostile:
-            # A task of None means all of them: not on a machine with others.
+            # A task of None means all tasks: not on a machine that others use.
             params = {name: value for name in names if name != "task" or value is not None}
             if method in ("task.pause", "task.checkpoint", "task.resume"):
-                params["task"] = f"no-such-task-{value}"  # a part of a name would do
+                params["task"] = f"no-such-task-{value}"  # a part of a real name would match
             answer = sender.ask(method, **params)
             assert {"result", "error"} & answer.keys(), json.dumps(answer)[:200]
             assert "failed to do this" not in str(answer.get("error")), (method, value, answer)

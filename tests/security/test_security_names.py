@@ -1,4 +1,4 @@
-"""Names that a stranger chose and secrets of users: what becomes of them on every way out."""
+"""Hostile names and users' secrets on every output of watchdog."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.machine.sensors.jupyter import parse_server_info, request_sessions
 
 SECRET = "s3cr3t0123456789abcdefs3cr3t"
-# Colours, a title for the window, a line more, text from right to left, markup, SQL, a shell.
+# Colours, a window title, a line break, right-to-left text, markup, SQL and a shell command.
 NAME = "--a\x1b[31m\x1b]0;x\x07\n\u202egnp<b>&'\";%_$(touch pwned)`.py"
 
 
 def test_a_hostile_name_changes_nothing_on_any_way_out(world):
-    """Status, text, history and log of a real process that is called like that."""
+    """The test reads status, text, history and log of a real process with that name."""
     client = world.start()
     pid = world.script("import time\ntime.sleep(60)\n", NAME)
     task = world.seen(pid)
@@ -39,7 +39,7 @@ def test_a_hostile_name_changes_nothing_on_any_way_out(world):
     text = "".join(each.stdout for each in done)
 
     assert [0, 0, 0] == [each.returncode for each in done]
-    assert NAME == os.path.basename(task["script"])  # as it is, where programs read it
+    assert NAME == os.path.basename(task["script"])  # programs get the name unchanged
     assert "--a?[31m?]0;x?" in text
     for shown in (text, world.log()):
         assert not {"\x1b", "\x07", "\u202e"} & set(shown)
@@ -48,7 +48,7 @@ def test_a_hostile_name_changes_nothing_on_any_way_out(world):
 
 
 def test_a_name_with_a_line_end_makes_no_line(world):
-    """In no table, sentence, error, list of candidates or history."""
+    """The test reads tables, sentences, errors, candidate lists and the history."""
     world.start()
     pid = str(world.sleeper("a\nFORGED 4711 all is well\n.py"))
 
@@ -68,7 +68,7 @@ def test_a_name_with_a_line_end_makes_no_line(world):
 
 @pytest.mark.parametrize("wanted", ["%", "_", "a%", "' OR 1=1 --", "\x00", "\ud800"])
 def test_signs_that_sql_knows_are_letters(tmp_path, wanted):
-    """A name is looked for as it is written: no wildcard, no quote that ends."""
+    """A search takes the name literally: no wildcard, no closing quote."""
     with closing(Journal(str(tmp_path), 1e9, 1 << 20)) as journal:
         journal.add([Entry(1.0, "end", {"n": 1}, 7, "plain.py", "/x/plain.py")])
         journal.add([Entry(2.0, "end", {"n": 2}, 8, f"b{wanted}.py", f"/x/b{wanted}.py")])
@@ -80,7 +80,11 @@ def test_signs_that_sql_knows_are_letters(tmp_path, wanted):
 
 
 def test_the_users_command_gets_names_as_data_alone(tmp_path):
-    """On standard input and in variables; its arguments are those of the configuration."""
+    """
+    They arrive on standard input and in variables.
+
+    The configuration alone defines the arguments.
+    """
     out = tmp_path / "out"
     code = "import json,os,sys;json.dump([sys.argv[2:],sys.stdin.read(),os.environ['WATCHDOG_TITLE']],open(sys.argv[1],'w'))"  # noqa: E501
     hostile = Notification(id="n", incident="i", stage="warn", urgency="low", title=NAME,
@@ -98,7 +102,7 @@ def test_the_users_command_gets_names_as_data_alone(tmp_path):
 
 
 def test_a_token_is_in_no_text_of_a_description():
-    """Neither shown nor logged by accident."""
+    """A description must not show or log it by accident."""
     found = parse_server_info(json.dumps({"url": "http://localhost:1/", "token": SECRET}).encode())
     assert SECRET == found.token
     assert SECRET not in f"{found!r} {found!s}"
@@ -106,7 +110,9 @@ def test_a_token_is_in_no_text_of_a_description():
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 403 no", b"nonsense", b"HTTP/1.1 500 x"])
 def test_a_token_is_in_no_error(tmp_path, answer):
-    """Of a server that refuses, speaks nonsense, or says nothing; the causes included."""
+    """
+    The server refuses, answers nonsense or does not answer; the causes of the error count too.
+    """
     with Server(tmp_path, answer) as server, pytest.raises(WatchdogError) as caught:
         request_sessions(server.info, 5)
     error: BaseException | None = caught.value
@@ -116,7 +122,7 @@ def test_a_token_is_in_no_error(tmp_path, answer):
 
 
 def test_a_token_is_neither_stored_nor_logged_nor_told(world, tmp_path):
-    """A daemon that has asked a server with it, and seen its kernel die: it is nowhere."""
+    """A daemon uses the token with a server and sees its kernel die; no output has the token."""
     kernel = "11111111-2222-3333-4444-555555555555"
     sessions = [{"path": "train.ipynb", "type": "notebook", "kernel": {"id": kernel}}]
     body = json.dumps(sessions).encode()
@@ -153,7 +159,7 @@ def test_a_token_is_neither_stored_nor_logged_nor_told(world, tmp_path):
 
 
 class Server:
-    """A Jupyter server of this process: its description in `folder`, one answer for everything."""
+    """A Jupyter server in this process: its description in `folder`, one answer to all requests."""
 
     def __init__(self, folder: Path, answer: bytes) -> None:
         self.info = str(folder / f"jpserver-{os.getpid()}.json")

@@ -1,4 +1,4 @@
-"""What a rescue holds is its owner's alone, whatever the umask of the training is."""
+"""Only its owner can read a rescue, whatever the umask of the training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes are of POSIX")
 
-# A rehearsal, two saves, a note of a training that ended, and what lies there in the middle of
+# A rehearsal, two saves, the mark of a finished training, and the files in the middle of
 # the second save.
 _SAVES = """
 import json, os, sys

@@ -1,4 +1,4 @@
-"""The runtime folder without a session manager: a random name in /tmp, found by a link of ours."""
+"""The runtime folder without a session manager: a random name in /tmp, found through a link."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [
 
 @pytest.fixture
 def env(tmp_path: Path):
-    """Of a user without a session; folders that were made are removed."""
+    """The environment of a user without a session; the fixture removes created folders."""
     made = {"WATCHDOG_STATE_DIR": str(tmp_path / "state")}
     yield made
     folder = paths.linked_folder(paths.runtime_link(made))
@@ -35,7 +35,7 @@ def env(tmp_path: Path):
 
 
 def test_before_anybody_made_it_there_is_none_and_nothing_is_created(env, tmp_path):
-    """A client finds no daemon, and leaves nothing behind."""
+    """A client finds no daemon and leaves no files."""
     folder = paths.runtime_dir(env)
 
     assert not os.path.lexists(folder)
@@ -43,7 +43,7 @@ def test_before_anybody_made_it_there_is_none_and_nothing_is_created(env, tmp_pa
 
 
 def test_whoever_comes_first_makes_it_and_all_others_find_it(env):
-    """A private folder whose name nobody can foresee."""
+    """Other users cannot predict the name of the private folder."""
     folder = runtime_dir.make(env)
 
     found = os.lstat(folder)
@@ -53,13 +53,13 @@ def test_whoever_comes_first_makes_it_and_all_others_find_it(env):
 
 
 def test_the_name_that_earlier_versions_used_is_of_no_consequence(env):
-    """Whoever has taken it has taken nothing."""
+    """Another user who takes that name gains nothing."""
     assert not paths.runtime_dir(env).startswith(f"/tmp/watchdog-{os.getuid()}/")
     assert f"/tmp/watchdog-{os.getuid()}" != runtime_dir.make(env)
 
 
 def test_a_link_to_a_folder_that_is_gone_is_replaced(env):
-    """After a restart of the machine or a cleaned /tmp."""
+    """This happens after a reboot or a cleaned /tmp."""
     os.rmdir(runtime_dir.make(env))
     gone = paths.runtime_dir(env)
     anew = runtime_dir.make(env)
@@ -72,7 +72,7 @@ def test_a_link_to_a_folder_that_is_gone_is_replaced(env):
 @root_only
 @pytest.mark.parametrize("how", ["owner", "mode", "link", "file"])
 def test_what_others_have_put_in_its_place_is_never_used(env, tmp_path, how):
-    """They may know the name once it is there, and take it when it goes."""
+    """Other users may see the name, and take it after the folder disappears."""
     folder = runtime_dir.make(env)
     os.rmdir(folder)
     if how == "link":
@@ -97,7 +97,7 @@ def test_what_others_have_put_in_its_place_is_never_used(env, tmp_path, how):
 
 
 def test_two_that_start_at_once_come_to_the_same_folder(env):
-    """The daemon and `watchdog exec`."""
+    """An example is the daemon and `watchdog exec`."""
     with ThreadPoolExecutor(8) as pool:
         found = set(pool.map(lambda _: runtime_dir.make(env), range(16)))
 
@@ -106,7 +106,7 @@ def test_two_that_start_at_once_come_to_the_same_folder(env):
 
 @root_only
 def test_a_session_folder_of_somebody_else_is_not_taken(env, tmp_path):
-    """XDG_RUNTIME_DIR as sudo and su may leave it."""
+    """sudo and su may leave another user's XDG_RUNTIME_DIR."""
     other = tmp_path / "xdg"
     other.mkdir(mode=0o700)
     os.chown(other, STRANGER, STRANGER)
@@ -115,7 +115,7 @@ def test_a_session_folder_of_somebody_else_is_not_taken(env, tmp_path):
 
 
 def test_a_daemon_and_a_command_meet_there(env, tmp_path):
-    """Real ones, without any name given to them."""
+    """Both are real and get no name for the folder."""
     own = {
         key: value
         for key, value in os.environ.items()

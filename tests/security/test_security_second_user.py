@@ -1,4 +1,4 @@
-"""Another user of the machine, a real one: neither reads nor commands, and lays no traps."""
+"""A real second user can neither read nor control the daemon, nor set traps for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from watchdog_app.rescue.checkpoint.store import RescueStore
 STRANGER = 65534
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 
-# Sends a request to a socket, and says how many bytes came back.
+# Sends a request to a socket and prints how many bytes came back.
 ASK = """
 import socket, sys
 s = socket.socket(socket.AF_UNIX); s.settimeout(10)
@@ -32,7 +32,7 @@ try:
 except OSError as error:
     print(type(error).__name__)
 """
-# What of a folder can be looked at, read or written.
+# What of a folder the user can list, read or write.
 REACH = """
 import os, sys
 for path in sys.argv[1:]:
@@ -46,14 +46,14 @@ for path in sys.argv[1:]:
 
 
 def open_up(path) -> None:
-    """Let everybody pass through pytest's private folders."""
+    """Let every user traverse pytest's private folders."""
     while path != path.parent:
         os.chmod(path, os.stat(path).st_mode | 0o011)
         path = path.parent
 
 
 def test_a_stranger_reaches_no_file_of_the_daemon(world, stranger):
-    """Not socket, lock nor journal: neither to look at, to read, to write nor to remove."""
+    """The stranger cannot list, read, write or remove socket, lock and journal."""
     world.start()
     open_up(world.folder)
     run, state = world.folder / "run", world.folder / "state"
@@ -66,7 +66,11 @@ def test_a_stranger_reaches_no_file_of_the_daemon(world, stranger):
 
 
 def test_a_stranger_who_reaches_the_socket_is_not_heard(world, stranger):
-    """Modes given away by mistake: the kernel says who it is, and nothing is read or answered."""
+    """
+    The socket has wrong permissions.
+
+    The kernel names the peer, and the daemon neither reads nor answers.
+    """
     client = world.start()
     open_up(world.folder)
     os.chmod(world.folder / "run", 0o711)
@@ -80,7 +84,11 @@ def test_a_stranger_who_reaches_the_socket_is_not_heard(world, stranger):
 
 @pytest.mark.parametrize("what", ["folder", "link", "file", "socket"])
 def test_a_trap_in_a_folder_for_everybody_is_refused(tmp_path, stranger, what):
-    """In /tmp anybody may come first: nothing is written through it, and nobody is believed."""
+    """
+    In /tmp any user can create a file first:
+
+    the daemon neither writes through it nor trusts it.
+    """
     tmp = tmp_path / "tmp"
     tmp.mkdir()
     tmp.chmod(0o1777)
@@ -99,12 +107,12 @@ def test_a_trap_in_a_folder_for_everybody_is_refused(tmp_path, stranger, what):
     with pytest.raises(WatchdogError):
         private_folder(str(there))
 
-    assert STRANGER == os.lstat(there).st_uid  # not taken over, either
+    assert STRANGER == os.lstat(there).st_uid  # the daemon does not take the ownership either
 
 
 @pytest.mark.parametrize(("group", "mode"), [(0, 0o777), (STRANGER, 0o770)], ids=["all", "group"])
 def test_a_folder_that_others_could_rename_is_refused(tmp_path, group, mode):
-    """Without the sticky bit they could put one of theirs in its place while we run."""
+    """Without the sticky bit another user could replace the folder during the run."""
     os.chown(tmp_path, 0, group)
     tmp_path.chmod(mode)
 
@@ -113,7 +121,7 @@ def test_a_folder_that_others_could_rename_is_refused(tmp_path, group, mode):
 
 
 def test_a_folder_that_is_made_is_closed_to_a_group_of_others(tmp_path):
-    """A folder of a project hands its group on, and everybody's umask lets it write."""
+    """A project folder passes its group on, and a shared umask makes it writable."""
     os.chown(tmp_path, 0, STRANGER)
     tmp_path.chmod(0o2755)
     before = os.umask(0o002)
@@ -127,7 +135,7 @@ def test_a_folder_that_is_made_is_closed_to_a_group_of_others(tmp_path):
 
 
 def test_whoever_owns_the_folder_is_told_how_to_close_it(tmp_path):
-    """Another one would not do where the user wants this one."""
+    """The user chose this folder, so using another one would be wrong."""
     tmp_path.chmod(0o757)
 
     with pytest.raises(WatchdogError, match=f"chmod go-w {tmp_path}"):
@@ -135,7 +143,7 @@ def test_whoever_owns_the_folder_is_told_how_to_close_it(tmp_path):
 
 
 def test_a_folder_that_only_the_users_own_group_could_rename_is_taken(tmp_path):
-    """Many systems give each user a group of one, and let it write."""
+    """Many systems give each user a private group with write permission."""
     tmp_path.chmod(0o770)
 
     private_folder(str(tmp_path / "run"))
@@ -144,7 +152,10 @@ def test_a_folder_that_only_the_users_own_group_could_rename_is_taken(tmp_path):
 
 
 def test_a_folder_swapped_while_it_is_looked_at_is_never_used(tmp_path):
-    """A stranger swaps it as fast as can be; whatever is accepted is ours and private."""
+    """
+    A stranger swaps it as fast as possible; each accepted folder belongs to the user and is
+    private.
+    """
     tmp = tmp_path / "tmp"
     tmp.mkdir()
     tmp.chmod(0o777)
@@ -185,7 +196,7 @@ def _swap(path: str) -> None:
 
 
 def test_a_folder_replaced_while_the_daemon_runs_is_not_listened_in(world):
-    """Somebody has put one of theirs in its place: no socket of ours appears there."""
+    """Another user replaced the folder: no socket of the daemon appears there."""
     world.start().close()
     os.rename(world.folder / "run", world.folder / "run-before")
     (world.folder / "run").mkdir(mode=0o777)
@@ -198,7 +209,11 @@ def test_a_folder_replaced_while_the_daemon_runs_is_not_listened_in(world):
 
 
 def test_a_lock_that_is_a_second_name_of_another_file_is_left_alone(tmp_path):
-    """A hard link from before the folder was closed: what it names is not written over."""
+    """
+    The hard link is older than the folder's permissions:
+
+    the daemon must not overwrite its target.
+    """
     (tmp_path / "precious").write_text("thesis")
     os.link(tmp_path / "precious", tmp_path / "daemon.lock")
 
@@ -209,14 +224,14 @@ def test_a_lock_that_is_a_second_name_of_another_file_is_left_alone(tmp_path):
 
 
 def test_a_pipe_in_the_place_of_the_lock_is_refused_at_once(tmp_path):
-    """Neither waited for nor a traceback."""
+    """The daemon neither blocks nor prints a traceback."""
     os.mkfifo(tmp_path / "daemon.lock")
     with pytest.raises(WatchdogError, match="no lock of ours"):
         InstanceLock(str(tmp_path / "daemon.lock"))
 
 
 def test_a_client_says_nothing_to_a_strangers_daemon(tmp_path):
-    """Somebody else listens where our daemon should: the peer's user is asked before a word."""
+    """Another user listens at the daemon's path: the client checks the peer before it sends."""
     from watchdog_app.base.errors import ProtocolError
     from watchdog_app.client.client import Client
 
@@ -231,7 +246,7 @@ def test_a_client_says_nothing_to_a_strangers_daemon(tmp_path):
             os.chmod(path, 0o666)
             os.setgid(STRANGER)
             os.setuid(STRANGER)
-            listener.listen()  # the credentials are those of this moment: unix(7)
+            listener.listen()  # the peer's credentials are those of this moment: unix(7)
             os.write(told, b"x")
             connection, _ = listener.accept()
             heard = connection.recv(10)
@@ -258,13 +273,13 @@ def test_a_client_says_nothing_to_a_strangers_daemon(tmp_path):
         (0, 0, 0o666, "may be written by others"),
         (0, 0, 0o602, "may be written by others"),
         (0, 100, 0o664, "may be written by others"),
-        (0, 0, 0o664, None),  # root's own group: as many systems give each user one
+        (0, 0, 0o664, None),  # root's own group: many systems give each user one
         (0, 0, 0o644, None),
         (0, 0, 0o400, None),
     ],
 )
 def test_a_configuration_that_others_may_write_is_refused(tmp_path, uid, gid, mode, why):
-    """It can name a command that is run: the message says whose it is and what to type."""
+    """It can name a command to run. The message says who owns it and what to type."""
     path = tmp_path / "config.toml"
     path.write_text("[stages]\nwarn_s = 77\n")
     os.chown(path, uid, gid)
@@ -278,7 +293,7 @@ def test_a_configuration_that_others_may_write_is_refused(tmp_path, uid, gid, mo
 
 
 def test_a_daemon_does_not_start_with_a_strangers_configuration(world):
-    """Exit code 2, and nothing of it was in force."""
+    """The exit code is 2, and no setting was in force."""
     os.chown(world.config, STRANGER, STRANGER)
     found = world.command("run")
     assert 2 == found.returncode
@@ -286,7 +301,7 @@ def test_a_daemon_does_not_start_with_a_strangers_configuration(world):
 
 
 def test_a_configuration_that_is_a_pipe_is_refused_at_once(tmp_path):
-    """Reading it could wait for ever."""
+    """Reading it could block forever."""
     os.mkfifo(tmp_path / "config.toml")
     with pytest.raises(ConfigError, match="no regular file"):
         configuration.load(str(tmp_path / "config.toml"), {})
@@ -294,7 +309,7 @@ def test_a_configuration_that_is_a_pipe_is_refused_at_once(tmp_path):
 
 
 def test_a_rescue_that_a_stranger_laid_is_passed_over(tmp_path):
-    """The one before it is taken, and the stranger's is told and left alone."""
+    """The program uses the previous rescue, reports the stranger's and leaves it."""
     said: list[str] = []
     store = RescueStore(str(tmp_path / "r"), keep=9, report=said.append)
     mine = store.save([], {"step": 1}).path
@@ -313,7 +328,10 @@ def test_a_rescue_that_a_stranger_laid_is_passed_over(tmp_path):
 
 
 def test_one_file_of_a_stranger_makes_a_rescue_his(tmp_path):
-    """rescue.json of another owner in a folder of ours; but a whole folder of his was chosen."""
+    """
+    A foreign rescue.json in the user's folder is refused, but a whole foreign folder was the user's
+    choice.
+    """
     name = RescueName(1, 1, "1.1.00000000")
     folder = tmp_path / str(name)
     folder.mkdir()
@@ -323,14 +341,14 @@ def test_one_file_of_a_stranger_makes_a_rescue_his(tmp_path):
     os.chown(folder / "rescue.json", STRANGER, STRANGER)
     assert is_other_users(str(tmp_path), name)
 
-    os.chown(tmp_path, STRANGER, STRANGER)  # as on a network's disk with one owner for all
+    os.chown(tmp_path, STRANGER, STRANGER)  # as on a network disk with one owner for all files
     assert not is_other_users(str(tmp_path), name)
     os.chown(tmp_path, 0, 0)
 
 
 @pytest.mark.parametrize("name", ["", "journal.db", "journal.db-wal"])
 def test_a_journal_of_a_stranger_is_not_opened(tmp_path, name):
-    """What it says is acted on: pauses that are undone."""
+    """The daemon would act on its contents and resume paused tasks."""
     state = tmp_path / "state"
     Journal(str(state), 60.0, 1 << 20).close()
     (state / "journal.db-wal").touch()
@@ -342,11 +360,11 @@ def test_a_journal_of_a_stranger_is_not_opened(tmp_path, name):
 
 @pytest.mark.parametrize("trap", ["stranger", "hard link", "pipe", "link"])
 def test_crash_reports_are_written_into_no_trap(tmp_path, monkeypatch, trap):
-    """A file that lies there already under our own name: not one byte goes into it."""
+    """A file already exists under the report's name: the agent must not write into it."""
     from watchdog_app.agent.runtime import crash_report
     from watchdog_app.rescue.checkpoint import owner
 
-    crash_report.uninstall()  # an agent of an earlier test may have begun it in this process
+    crash_report.uninstall()  # an agent of an earlier test may have installed it in this process
     monkeypatch.setenv("WATCHDOG_STATE_DIR", str(tmp_path / "state"))
     folder = tmp_path / "state" / crash_report.FOLDER
     folder.mkdir(parents=True)
@@ -368,7 +386,7 @@ def test_crash_reports_are_written_into_no_trap(tmp_path, monkeypatch, trap):
 
 
 def test_the_peer_of_a_connection_is_whom_the_kernel_names(tmp_path):
-    """Not what it says of itself: its user is seen as it is."""
+    """The peer's own claim does not count."""
     open_up(tmp_path)
     path = str(tmp_path / "s")
     listener = transport.listen(path)

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - tables read best with a row a line
-"""What the product's own code never does, read from the code itself."""
+"""Operations that watchdog's code must never use, checked in its source."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "watchdog_app"
-# Modules whose readers run what they read, or that make files anybody may have made first.
+# Modules whose readers execute their input, or that create predictable file names.
 MODULES = {
     "pickle",
     "cPickle",
@@ -27,7 +27,7 @@ CALLS = {
     "yaml.load", "torch.load", "numpy.load", "np.load", "np.fromfile", "xml.etree.ElementTree.parse",
     "ctypes.CDLL", "runpy.run_path", "runpy.run_module", "importlib.import_module",
 }  # fmt: skip
-# (module below watchdog_app, what) -> why it is right there. What is not used any more fails.
+# (module below watchdog_app, operation) -> why it is safe there. An unused entry fails.
 REASONS = {
     ("__init__.py", "importlib.import_module"): "a module of ours, by a fixed name",
     ("agent/found/fit_rescue.py", "importlib.import_module"): "ours, out of two",
@@ -55,7 +55,7 @@ REASONS = {
 
 
 def name_of(node: ast.expr) -> str:
-    """`a.b.c` as it is written; empty for anything else."""
+    """Return `a.b.c` as written; empty for anything else."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -65,7 +65,7 @@ def name_of(node: ast.expr) -> str:
 
 
 def uses(tree: ast.AST):
-    """Everything of the lists above, and every shell."""
+    """Return every use of the lists above, and every shell."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -99,7 +99,9 @@ FOUND = {
 
 
 def test_nothing_runs_what_it_reads():
-    """No pickle, eval, shell, guessable temporary file; what looks like one has a reason."""
+    """
+    These are pickle, eval, shells and predictable temporary files; each exception has a reason.
+    """
     assert set(REASONS) == FOUND
 
 
@@ -113,12 +115,12 @@ def test_nothing_runs_what_it_reads():
     ],
 )  # fmt: skip
 def test_the_search_sees_each_of_them(code):
-    """Else it would show nothing."""
+    """Otherwise the other test could pass without checking anything."""
     assert list(uses(ast.parse(code)))
 
 
 def test_every_sql_statement_is_fixed_text():
-    """Values go in as parameters: what is put together is names of columns and marks, of ours."""
+    """Values are parameters; only the code's own column names and placeholders are inserted."""
     for path in sorted((PACKAGE / "history").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
@@ -133,7 +135,7 @@ def test_every_sql_statement_is_fixed_text():
             assert isinstance(text, ast.JoinedStr | ast.Constant | ast.Name), ast.unparse(text)
 
 
-# Each is a word of ours or a row of question marks; no value of a message or of a file.
+# Each is a fixed name or a row of question marks; never a value from a message or a file.
 SQL_PARTS = {
     "' AND '.join(where)", "what", "_SCHEMA_VERSION", "_SCHEMA", "marks", "key", "column", "table",
     "pragma", "condition",

@@ -18,7 +18,7 @@ EDGE, CHANNELS, EXAMPLES = 64, 32, 960
 
 
 def build():
-    """As `watchdog estimate batch.py:build` wants it."""
+    """Return the model, as `watchdog estimate batch.py:build` requires."""
     model = keras.Sequential(
         [
             keras.Input((EDGE, EDGE, 3)),

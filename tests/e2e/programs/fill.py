@@ -45,7 +45,7 @@ if given.cache:
 else:
     dataset = dataset.shuffle(given.shuffle or count, seed=1)
 dataset = dataset.batch(4)
-time.sleep(8)  # a level that the daemon can see
+time.sleep(8)  # memory stays level so that the daemon can see it
 steps = None if given.cache else 4
 model.fit(dataset, steps_per_epoch=steps, verbose=0, callbacks=[Rescue(given.rescues)])
 print("trained", flush=True)

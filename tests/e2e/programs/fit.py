@@ -28,14 +28,14 @@ class Watchful(keras.callbacks.Callback):
         self.diary.step(self.epoch * options.steps + batch + 1, float(logs["loss"]))
 
     def state_dict(self):
-        return {}  # nothing of this belongs to the training
+        return {}  # this callback has no state of the training
 
     def load_state_dict(self, state):
         pass
 
 
 def batches(diary):
-    """The batches of all epochs, one after the other, made as they are read."""
+    """Yield the batches of all epochs in order, each created when it is read."""
     features, labels = data(options.steps)
     for number in range(options.epochs * options.steps):
         diary.fetch(number + 1)

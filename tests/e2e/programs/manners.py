@@ -36,12 +36,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--no-agent", action="store_true")
     parser.add_argument("--in-thread", action="store_true")
-    # What is no word of the command line does not make it another training.
+    # Values from the environment do not make it another training.
     return parser.parse_args([*sys.argv[1:], *shlex.split(os.environ.get("TRAINING_WORDS", ""))])
 
 
 class Diary:
-    """Writes each loss down, bit for bit, and leaks at a rate in the training thread."""
+    """Writes each loss bit for bit, and leaks at a given rate in the training thread."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -49,15 +49,15 @@ class Diary:
         self.kept: list[np.ndarray] = []
         self.last = time.perf_counter()
         self.made = 0
-        self.warm_s = 0.0  # processor time of the first steps, and of all that comes before them
+        self.warm_s = 0.0  # processor time of the imports and the first steps
 
     def begin(self, step: int) -> None:
-        """Between two steps: one giant allocation, where that was asked for."""
+        """Between two steps, make one giant allocation if the options request it."""
         if self.options.jump_in == "step":
             self._jump(step)
 
     def fetch(self, step: int) -> None:
-        """As the data of a step is made: the same, where it was asked for there."""
+        """In the data of a step, make the giant allocation if the options request it there."""
         if self.options.jump_in == "data":
             self._jump(step)
 
@@ -80,7 +80,7 @@ class Diary:
         rest = options.step_s - (time.perf_counter() - self.last)
         if rest > 0:
             time.sleep(rest)
-        # A slow save must not make the leak jump: a step leaks what a step leaks.
+        # A slow save must not make the leak jump: each step leaks the same amount.
         passed = min(time.perf_counter() - self.last, 5 * options.step_s)
         self.last = time.perf_counter()
         if options.leak_mb_s and options.leak_from <= self.made:
@@ -88,7 +88,7 @@ class Diary:
 
 
 def warm_up(megabytes: float) -> list[np.ndarray]:
-    """Grow fast to a plateau and stay there: what caches and data sets do."""
+    """Grow fast to a plateau and stay there, as caches and data sets do."""
     held = []
     for _ in range(int(megabytes // 10)):
         held.append(np.ones(10_000_000, np.uint8))
@@ -103,10 +103,10 @@ def data(steps: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def model_of(state_mb: float):
-    """A network whose weights and Adam slots take about so much."""
+    """Return a network whose weights and Adam slots take about this size."""
     import keras
 
-    # Adam holds three floats a weight; two square layers hold nearly all of it.
+    # Adam holds three floats per weight; two square layers hold nearly all of them.
     width = max(32, int((state_mb * 1e6 / 4 / 3 / 2) ** 0.5))
     layers = keras.layers
     return keras.Sequential(
@@ -124,7 +124,7 @@ def model_of(state_mb: float):
 
 
 def write_final(out: str, variables: list) -> None:
-    """One digest of everything that was trained."""
+    """Write one digest of all trained values."""
     digest = hashlib.sha256()
     for variable in variables:
         digest.update(np.ascontiguousarray(variable.numpy()).tobytes())

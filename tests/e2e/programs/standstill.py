@@ -26,7 +26,7 @@ def train(link: Link, first: int, count: int) -> None:
     for step in range(first, first + count):
         time.sleep(STEP_S)
         link.report(training=True, step=step, step_s=STEP_S)
-    time.sleep(1.2)  # the link tells the last one
+    time.sleep(1.2)  # the link sends the last step
 
 
 def wait_for_a_queue() -> None:
@@ -39,7 +39,7 @@ def read_a_fifo(path: str) -> None:
 
 
 def call_a_library() -> None:
-    """PyDLL keeps the interpreter's lock while it calls."""
+    """PyDLL holds the GIL during the call."""
     ctypes.PyDLL(None).sleep(600)
 
 
@@ -66,12 +66,12 @@ def fork_with_a_held_lock() -> None:
 
 
 def be_killed() -> None:
-    time.sleep(2.5)  # so long that somebody has seen it
+    time.sleep(2.5)  # long enough for the daemon to sample it
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def lose_a_worker() -> None:
-    """Its result never comes: the pool starts another worker, which knows nothing of the task."""
+    """The result never arrives: the pool starts another worker, which does not know the task."""
     with multiprocessing.get_context("fork").Pool(1) as pool:
         pool.apply(be_killed)
 
@@ -102,7 +102,7 @@ def take_a_lock_of_the_dead() -> None:
 
 
 def take_a_lock_twice() -> None:
-    """Beside the agent's thread that writes rescues, which is there after the first one."""
+    """Deadlock the training while the rescue thread of the agent runs."""
     Worker()
     with lock, lock:
         pass

@@ -12,7 +12,7 @@ diary = Diary(options)
 
 
 class Samples(torch.utils.data.Dataset):
-    """Of which the first of each batch may be dear."""
+    """A data set whose first sample of each batch can be large."""
 
     def __init__(self):
         self.features, self.labels = (torch.from_numpy(each) for each in data(options.steps))
