@@ -1,4 +1,4 @@
-"""What several tests of the agent begin with."""
+"""Common fixtures of the agent's tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def program_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 @pytest.fixture
 def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No daemon; faults of ours are raised."""
+    """Run without a daemon, and raise the agent's own errors."""
     monkeypatch.setenv("WATCHDOG_RUNTIME_DIR", str(tmp_path / "run"))
     monkeypatch.setenv("WATCHDOG_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("WATCHDOG_AGENT_STRICT", "1")
@@ -34,7 +34,7 @@ def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """A module of this text, imported anew."""
+    """Import a new module with this text."""
     count = 0
 
     def load(text: str) -> ModuleType:

@@ -1,4 +1,4 @@
-"""A daemon at the end of a real socket, as far as an agent can tell: the border of the tests."""
+"""A fake daemon on a real socket, with the behaviour that an agent can observe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from watchdog_app.client.jsonrpc import LineDecoder, encode
 
 
 class StandIn:
-    """Greets, registers and remembers. `received` holds (method, params) in order of arrival."""
+    """
+    Answers hello, accepts registrations and records.
+
+    `received` holds (method, params) in order of arrival.
+    """
 
     def __init__(
         self,
@@ -31,11 +35,11 @@ class StandIn:
         self.received: list[tuple[str, dict[str, Any]]] = []
         self.places: list[Any] = []  # of each report
         self.connections: list[socket.socket] = []
-        self.ended = 0  # connections that the other side closed
+        self.ended = 0  # connections that the agent closed
         self._refuses = refuses
         self._mute = mute
-        self._hasty = hasty  # asks for a rescue in one breath with the answer to a registration
-        self._considers = considers  # says when it has looked at an announcement
+        self._hasty = hasty  # sends a rescue request together with the answer to a registration
+        self._considers = considers  # reports when it has checked an announcement
         self._decoders: dict[int, LineDecoder] = {}
         self._stopping = False
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -52,7 +56,7 @@ class StandIn:
         return [params for name, params in self.received if name == method][-1]
 
     def wait_for(self, method: str, count: int = 1, timeout_s: float = 60.0) -> dict[str, Any]:
-        """Parameters of the `count`th such message."""
+        """Wait for the `count`th message of this method; return its parameters."""
         self.until(lambda: self.methods().count(method) >= count, timeout_s)
         return [params for name, params in self.received if name == method][count - 1]
 
@@ -60,12 +64,12 @@ class StandIn:
         until(condition, lambda: f"received: {self.received}", timeout_s, step_s=0.005)
 
     def ask(self, request: str = "r1", **params: Any) -> None:
-        """Ask the agent that came last for a rescue."""
+        """Ask the agent that connected last for a rescue."""
         body = {"request": request, "reason": "memory", "deadline_s": 60, "then": "continue"}
         self.say(jsonrpc.notification("agent.checkpoint", {**body, **params}))
 
     def ask_everybody(self) -> None:
-        """The same of every agent that has come: links of earlier tests may be among them."""
+        """Ask every connected agent for a rescue: links of earlier tests may be among them."""
         body = {"request": "r1", "reason": "memory", "deadline_s": 60, "then": "continue"}
         for connection in list(self.connections):
             with contextlib.suppress(OSError):
@@ -75,7 +79,7 @@ class StandIn:
         self.connections[-1].sendall(encode(message))
 
     def drop_all(self) -> None:
-        """End every connection, as a daemon that was killed does."""
+        """Close every connection, as a killed daemon does."""
         for connection in self.connections:
             connection.shutdown(socket.SHUT_RDWR)
 
@@ -111,7 +115,7 @@ class StandIn:
             return
         for message in self._decoders[connection.fileno()].feed(data):
             if message["method"] == "agent.report":
-                # Where the training was differs from run to run.
+                # The training's position differs from run to run.
                 self.places.append(message["params"].pop("place", None))
             self.received.append((message["method"], message["params"]))
             if "id" in message and not self._mute:

@@ -1,4 +1,4 @@
-"""Small PyTorch trainings without a Rescue, for tests of how the agent finds them."""
+"""Small PyTorch trainings without a Rescue, for tests of the automatic detection."""
 
 from __future__ import annotations
 
@@ -31,10 +31,13 @@ def ask(training: FoundTraining) -> None:
 def train(
     steps: int, at: Callable[[int], Any] = lambda _: None, model: nn.Module | None = None
 ) -> weakref.ref[Any]:
-    """Train for so many steps, long enough to be watched; the model, weakly."""
+    """
+    Train for this many steps, long enough for the agent to watch; return the model as a weak
+    reference.
+    """
     model = nn.Linear(3, 1) if model is None else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    model.optimizer = optimizer  # lives as long as the model does
+    model.optimizer = optimizer  # keep the optimizer alive as long as the model
     batches = loader()
     count = 0
     while count < steps:
@@ -55,7 +58,7 @@ def only() -> FoundTraining:
 
 
 def rescues(folder: Path) -> list[Path]:
-    walk = os.walk(folder / "rescues")  # a folder that is removed meanwhile is no error
+    walk = os.walk(folder / "rescues")  # a folder that is removed meanwhile is not an error
     return sorted(
         Path(where, name)
         for where, names, _ in walk

@@ -1,10 +1,14 @@
-"""Edits of small programs: what may change between two starts, and what is another training."""
+"""
+Edits of small programs:
+
+what a user may change between two starts, and what makes another training.
+"""
 
 from __future__ import annotations
 
 
 def edited(text: str, before: str, after: str) -> str:
-    """A program with one edit."""
+    """Return a program with one edit."""
     assert before in text
     return text.replace(before, after)
 

@@ -1,4 +1,4 @@
-"""What the frameworks' allocators say of the GPUs; the frameworks are stand-ins mostly."""
+"""Memory values of the frameworks' GPU allocators, mostly with fake frameworks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Clock:
 
 
 class Torch:
-    """torch.cuda as far as it is asked; `asked` holds what would wake a card."""
+    """The parts of torch.cuda that the agent uses; `asked` records calls that would wake a GPU."""
 
     def __init__(self, *, initialized: bool = True, reserved: tuple[int, ...] = (6 * GIB,)) -> None:
         self.initialized, self.reserved = initialized, reserved
@@ -68,7 +68,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Neither framework is loaded, whatever other tests did."""
+    """Remove both frameworks from sys.modules, whatever other tests loaded."""
     for name in ("torch", "tensorflow", "tensorflow.python.eager.context"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return monkeypatch
@@ -93,7 +93,7 @@ def test_torch_tells_live_memory_against_what_it_can_still_have(alone, clock):
 
 
 def test_a_share_that_the_program_allowed_itself_is_the_limit(alone, clock):
-    """set_per_process_memory_fraction(0.4) of 16 GiB."""
+    """set_per_process_memory_fraction(0.4) limits the process to 0.4 of 16 GiB."""
     torch = Torch()
     torch.get_per_process_memory_fraction = lambda index: 0.4  # type: ignore[attr-defined]
     alone.setitem(sys.modules, "torch", torch)
@@ -102,7 +102,7 @@ def test_a_share_that_the_program_allowed_itself_is_the_limit(alone, clock):
 
 
 def test_a_torch_that_has_not_begun_with_cuda_is_not_made_to(alone, clock):
-    """Asking for the number of devices would be a beginning."""
+    """Even reading the number of devices would initialise CUDA."""
     torch = Torch(initialized=False)
     alone.setitem(sys.modules, "torch", torch)
 
@@ -111,7 +111,7 @@ def test_a_torch_that_has_not_begun_with_cuda_is_not_made_to(alone, clock):
 
 
 def test_a_card_that_torch_holds_nothing_of_gets_no_context_of_ours(alone, clock):
-    """mem_get_info would take hundreds of MB of it."""
+    """mem_get_info would create a context of hundreds of MB on it."""
     torch = Torch(reserved=(0, 6 * GIB))
     alone.setitem(sys.modules, "torch", torch)
 
@@ -121,7 +121,7 @@ def test_a_card_that_torch_holds_nothing_of_gets_no_context_of_ours(alone, clock
 
 @pytest.mark.parametrize("broken", [SimpleNamespace(), SimpleNamespace(cuda=None), None, 7])
 def test_a_torch_of_another_shape_costs_its_figures_and_nothing_else(alone, clock, broken):
-    """Half imported, without CUDA, or of a later version."""
+    """Examples are a half-imported torch, one without CUDA and a later version."""
     alone.setitem(sys.modules, "torch", broken)
 
     assert [] == Allocators(clock).read()
@@ -129,7 +129,7 @@ def test_a_torch_of_another_shape_costs_its_figures_and_nothing_else(alone, cloc
 
 @pytest.mark.parametrize("name", ["memory_stats", "mem_get_info", "get_device_properties"])
 def test_an_error_of_the_driver_stays_in_torch(alone, clock, name):
-    """A lost card raises wherever it is asked."""
+    """A lost GPU raises from every call."""
     torch = Torch()
 
     def fail(*_: Any) -> Any:
@@ -142,7 +142,7 @@ def test_an_error_of_the_driver_stays_in_torch(alone, clock, name):
 
 
 def test_figures_are_taken_once_a_second(alone, clock):
-    """However often a report is made."""
+    """More frequent reports reuse the values."""
     torch = Torch()
     alone.setitem(sys.modules, "torch", torch)
     allocators = Allocators(clock)
@@ -155,14 +155,14 @@ def test_figures_are_taken_once_a_second(alone, clock):
 
 
 def test_more_devices_than_the_daemon_takes_are_left_out(alone, clock):
-    """64 at most."""
+    """The limit is 64 devices."""
     alone.setitem(sys.modules, "torch", Torch(reserved=(GIB,) * 100))
 
     assert allocators.MOST_DEVICES == len(Allocators(clock).read())
 
 
 class TensorFlow:
-    """tf.config as far as it is asked: physical cards, and what the program set for each."""
+    """The parts of tf.config that the agent uses: physical GPUs and their configured limits."""
 
     def __init__(self, cards: dict[int, list[int] | None], told: dict[str, int]) -> None:
         self.cards, self.told = cards, told
@@ -200,7 +200,7 @@ def install(monkeypatch: pytest.MonkeyPatch, tensorflow: TensorFlow, context: An
 
 
 def test_tensorflow_tells_live_memory_against_each_device_s_limit(alone, clock):
-    """Two parts of one card and a second card, with the limits that the program set, in MiB."""
+    """Two logical devices on one GPU and a second GPU, with configured limits in MiB."""
     install(
         alone,
         TensorFlow({0: [1024, 2048], 3: [4096]}, {"GPU:0": 10, "GPU:1": 20, "GPU:2": 30}),
@@ -214,14 +214,14 @@ def test_tensorflow_tells_live_memory_against_each_device_s_limit(alone, clock):
 
 
 def test_a_device_whose_limit_nobody_knows_is_left_out(alone, clock):
-    """A figure without a limit foretells nothing, and a guessed one foretells wrongly."""
+    """A value without a limit allows no forecast, and a guessed limit gives a wrong one."""
     install(alone, TensorFlow({0: None}, {"GPU:0": 10}))
 
     assert [] == Allocators(clock).read()
 
 
 def test_an_allocator_without_figures_is_asked_once(alone, clock):
-    """cuda_malloc_async raises each time; the others go on."""
+    """cuda_malloc_async raises each time; the agent still reads the other devices."""
     tensorflow = TensorFlow({0: [1024], 1: [1024]}, {"GPU:0": 10, "GPU:1": 20})
     tensorflow.silent.add("GPU:0")
     install(alone, tensorflow)
@@ -236,7 +236,7 @@ def test_an_allocator_without_figures_is_asked_once(alone, clock):
 
 
 def test_a_tensorflow_that_has_not_made_its_devices_is_not_made_to(alone, clock):
-    """They would take the whole card before the program said how much it wants."""
+    """Creating devices would reserve the whole GPU before the program sets its limit."""
     tensorflow = TensorFlow({0: [1024]}, {"GPU:0": 10})
     install(alone, tensorflow, SimpleNamespace(_context_handle=None))
 
@@ -245,7 +245,7 @@ def test_a_tensorflow_that_has_not_made_its_devices_is_not_made_to(alone, clock)
 
 
 class Cuda:
-    """The driver library: cards by ordinal, and MIG parts where it knows their own names."""
+    """The driver library: GPUs by ordinal, and MIG parts with their UUIDs."""
 
     def __init__(self, card: bytes | None, part: bytes | None) -> None:
         self.card, self.part = card, part
@@ -282,13 +282,17 @@ RAW = bytes.fromhex("00112233445566778899aabbccddeeff")
     ],
 )
 def test_a_card_is_named_as_its_driver_names_it(card, part, ordinal, expected):
-    """A MIG part by its own name; an ordinal that is not there by none."""
+    """A MIG part has its own UUID; an unknown ordinal has none."""
     assert expected == allocators.uuid_of(Cuda(card, part), ordinal)
 
 
 @pytest.mark.tensorflow
 def test_the_real_tensorflow_tells_its_devices_memory(tmp_path):
-    """Through its C API; that of the processor is always 256 MiB. Other handles are refused."""
+    """
+    The agent uses TensorFlow's C API.
+
+    The CPU's limit is always 256 MiB; other handles are refused.
+    """
     program = """
 import time
 import tensorflow as tf
@@ -329,7 +333,9 @@ print(
 @pytest.mark.gpu
 @pytest.mark.tensorflow
 def test_a_real_card_s_limit_is_that_of_tensorflow(tmp_path):
-    """One tensor more is so much more used memory, within a limit that is a good part of a card."""
+    """
+    One more tensor adds its size to the used memory, and the limit is a large part of the GPU.
+    """
     program = """
 import json, time
 import tensorflow as tf

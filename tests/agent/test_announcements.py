@@ -1,4 +1,4 @@
-"""What a training announces, and how long it waits for the daemon's word."""
+"""Announcements of memory growth, and how long a training waits for the daemon's answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LARGE = 1 << 30
 
 
 class Training:
-    """A line to a stand-in of the daemon, and a thread that asks as `save_before_growth` does."""
+    """A link to a fake daemon, and a thread that waits as `save_before_growth` does."""
 
     def __init__(self, path: str) -> None:
         self.link = Link("keras", "/rescues", socket_path=path)
@@ -29,7 +29,7 @@ class Training:
         self.thread = threading.Thread(target=self._ask)
 
     def announce(self, daemon: StandIn) -> int:
-        """Announce, and ask in a thread; the number of the announcement."""
+        """Announce growth and wait in a thread; return the announcement's number."""
         self.link.start()
         daemon.until(lambda: self.link.connected)
         self.announcements.expect(LARGE, "a buffer", at_most=False)
@@ -38,7 +38,7 @@ class Training:
         return number
 
     def waits(self) -> bool:
-        """Whether it still waits when a second has passed, in which it used to give up."""
+        """Return whether the thread still waits after the one second of the former timeout."""
         self.thread.join(1.5)
         return self.thread.is_alive()
 
@@ -75,7 +75,11 @@ def considered(daemon: StandIn, number: int) -> None:
 
 
 def test_a_daemon_that_has_looked_is_not_waited_for_any_longer(training, considerate):
-    """Nothing against it: the buffer fills. The word on an earlier announcement is not taken."""
+    """
+    The daemon has no objection, so the buffer fills.
+
+    An answer to an earlier announcement does not count.
+    """
     number = training.announce(considerate)
     considered(considerate, number - 1)
     waited = training.waits()
@@ -86,7 +90,7 @@ def test_a_daemon_that_has_looked_is_not_waited_for_any_longer(training, conside
 
 
 def test_a_save_that_a_busy_daemon_asks_for_late_is_made(training, considerate):
-    """It asks before it says that it has looked."""
+    """The daemon requests the save before it reports that it checked."""
     number = training.announce(considerate)
     waited = training.waits()
     considerate.ask("r1")
@@ -98,7 +102,7 @@ def test_a_save_that_a_busy_daemon_asks_for_late_is_made(training, considerate):
 
 
 def test_a_daemon_that_stands_still_is_not_waited_for_for_ever(training, considerate):
-    """The training is the user's; and it waits so long for it once."""
+    """The training waits for the full timeout only once."""
     training.announce(considerate)
     began = time.monotonic()
     assert not training.answer()
@@ -110,7 +114,7 @@ def test_a_daemon_that_stands_still_is_not_waited_for_for_ever(training, conside
 
 
 def test_a_daemon_that_ends_is_not_waited_for(training, considerate):
-    """No daemon: no waiting."""
+    """Without a daemon the training does not wait."""
     training.announce(considerate)
     considerate.drop_all()
 
@@ -118,7 +122,7 @@ def test_a_daemon_that_ends_is_not_waited_for(training, considerate):
 
 
 def test_an_older_daemon_is_waited_for_a_second(training, path):
-    """It says nothing where it has nothing against it."""
+    """An older daemon sends no answer if it has no objection."""
     daemon = StandIn(path)
     try:
         training.announce(daemon)
@@ -129,7 +133,7 @@ def test_an_older_daemon_is_waited_for_a_second(training, path):
 
 
 def test_little_memory_is_not_worth_a_wait(training, considerate):
-    """What fills within a moment is not waited for."""
+    """The training does not wait for growth that takes only a moment."""
     training.link.start()
     considerate.until(lambda: training.link.connected)
 

@@ -1,4 +1,4 @@
-"""The parts of real models, as their agent counts them."""
+"""The memory parts of real models, as the agent counts them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def parts() -> Breakdown:
 
 @pytest.mark.torch
 def test_a_torch_module_its_optimizer_and_its_loader():
-    """Adam holds two more of each weight, and a counter; a scheduler counts for nothing."""
+    """Adam holds two tensors per weight and a counter; a scheduler holds nothing."""
     torch = pytest.importorskip("torch")
     module = torch.nn.Linear(64, 32)
     optimizer = torch.optim.Adam(module.parameters())
@@ -38,7 +38,11 @@ def test_a_torch_module_its_optimizer_and_its_loader():
 
 @pytest.mark.tensorflow
 def test_a_keras_model_and_the_pipeline_that_its_fit_reads():
-    """Also where Keras has wrapped the pipeline; a shuffle buffer of its own is no batch."""
+    """
+    The agent finds a pipeline that Keras wrapped.
+
+    The shuffle buffer does not count as a batch.
+    """
     tf = pytest.importorskip("tensorflow")
     keras = pytest.importorskip("keras")
     if keras.backend.backend() != "tensorflow":

@@ -1,4 +1,4 @@
-"""What a function computes, as a fingerprint: harmless edits leave it, others change it."""
+"""Fingerprints of what a function computes: harmless edits keep it, others change it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def loss(truth, guess):
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """A module of this text, imported anew."""
+    """Import a new module with this text."""
     count = 0
 
     def load(text: str) -> ModuleType:
@@ -136,7 +136,7 @@ LEGAL = {
 def test_a_harmless_edit_of_a_loss_leaves_its_fingerprint(
     program: Callable[[str], ModuleType], edit: str
 ):
-    """What changes no number is left out."""
+    """Text that changes no number does not count."""
     before, after = LEGAL[edit]
     assert before in LOSS
     text = LOSS.replace(before, after)
@@ -157,7 +157,7 @@ def loss(x):
 def test_imports_within_a_function_count_by_what_they_import(
     program: Callable[[str], ModuleType],
 ):
-    """Not by their names."""
+    """The local names do not count."""
     first, renamed, other = (
         hashes(program(text).loss)
         for text in (
@@ -187,7 +187,7 @@ OTHERS = {
 def test_what_changes_the_numbers_changes_the_fingerprint(
     program: Callable[[str], ModuleType], edit: str
 ):
-    """Also in what it calls, and in the constants of its module."""
+    """Called functions and constants of the module count too."""
     before, after = OTHERS[edit]
     assert before in LOSS
 
@@ -209,14 +209,14 @@ def test_what_changes_the_numbers_changes_the_fingerprint(
 def test_methods_of_a_class_are_followed(
     program: Callable[[str], ModuleType], before: str, after: str, same: bool
 ):
-    """A method that is called on `self`, of whatever name."""
+    """Methods called on `self` count, whatever their names."""
     first, second = (hashes(program(text).Net.call) for text in (LOSS, LOSS.replace(before, after)))
 
     assert same == (first == second)
 
 
 def test_the_function_that_changed_is_named(program: Callable[[str], ModuleType]):
-    """Each is listed by itself, the outermost first."""
+    """The list has each function separately, the outermost first."""
     found = code.fingerprint(program(LOSS).Net.call)
 
     assert found is not None
@@ -224,7 +224,7 @@ def test_the_function_that_changed_is_named(program: Callable[[str], ModuleType]
 
 
 def test_lambdas_in_one_line_are_told_apart(program: Callable[[str], ModuleType]):
-    """By the columns that they stand at."""
+    """The columns in the source line distinguish them."""
     module = program("pair = (lambda x: x * 2, lambda y: y * 3)\nagain = [lambda z: z * 2]\n")
     first, second = module.pair
 
@@ -240,7 +240,7 @@ def test_values_of_closures_and_partials_count(program: Callable[[str], ModuleTy
 
 
 def test_wrappers_are_seen_through(program: Callable[[str], ModuleType]):
-    """Partials, bound methods, `functools.wraps`."""
+    """Wrappers are partials, bound methods and `functools.wraps`."""
     module = program(LOSS)
 
     @functools.wraps(module.loss)
@@ -256,7 +256,7 @@ def test_wrappers_are_seen_through(program: Callable[[str], ModuleType]):
 def test_a_file_that_was_edited_after_its_import_is_not_believed(
     program: Callable[[str], ModuleType],
 ):
-    """What runs counts: then the bytecode, which says so."""
+    """The running code counts, so the fingerprint uses the bytecode and reports that."""
     module = program(LOSS)
     Path(str(module.__file__)).write_text(LOSS.replace("truth - guess", "guess - truth"))
 
@@ -268,7 +268,7 @@ def test_a_file_that_was_edited_after_its_import_is_not_believed(
 
 
 def test_without_source_the_bytecode_counts():
-    """`exec`, a prompt, a deleted file."""
+    """Examples are `exec`, a prompt and a deleted file."""
     first, same, other = {}, {}, {}
     exec("def f(x):\n    return x * 2", first)
     exec("def f(x):\n    return x * 2", same)
@@ -280,12 +280,12 @@ def test_without_source_the_bytecode_counts():
 
 @pytest.mark.parametrize("thing", [len, Path.exists, functools.wraps, code.fingerprint, 7, None])
 def test_what_is_not_of_the_program_has_no_fingerprint(thing: object):
-    """Libraries are told by their versions."""
+    """Versions identify libraries."""
     assert code.fingerprint(thing) is None
 
 
 def test_objects_that_fail_when_looked_at_do_no_harm(program: Callable[[str], ModuleType]):
-    """Attributes that raise, names that are not there."""
+    """Attributes may raise, and names may be missing."""
 
     class Odd:
         def __getattr__(self, name):
@@ -302,7 +302,7 @@ def test_objects_that_fail_when_looked_at_do_no_harm(program: Callable[[str], Mo
 
 
 def test_plain_attributes_of_an_object_are_those_that_decide_what_it_computes():
-    """No seeds, names, folders, time stamps, and nothing that is another in each run."""
+    """Seeds, names, folders, time stamps and values that differ in each run do not count."""
 
     class Layer:
         def __init__(self):
@@ -316,7 +316,7 @@ def test_plain_attributes_of_an_object_are_those_that_decide_what_it_computes():
 
 
 def test_statements_of_a_program_are_told_without_comments(tmp_path: Path):
-    """Each top-level one with its lines; nothing of a file that cannot be read."""
+    """The list has each top-level statement with its lines; an unreadable file gives nothing."""
     first, second = tmp_path / "a.py", tmp_path / "b.py"
     first.write_text("x = 1\ny = 2  # two\n")
     second.write_text("\nx = 1\n\ny = (2)\nz = [\n    3]\n")

@@ -1,4 +1,4 @@
-"""The border between agent and training."""
+"""Errors of the agent must not reach the training."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from watchdog_app.agent.contain import STRICT, Guard, print_message
 
 @pytest.fixture
 def lenient(monkeypatch):
-    """As in a user's process: errors are held back."""
+    """Contain errors, as in a user's process."""
     monkeypatch.delenv(STRICT, raising=False)
 
 
 def test_an_error_is_held_back_counted_and_told_once(lenient, capsys):
-    """The training continues; stderr holds one line that says so."""
+    """The training continues, and stderr has one line about the error."""
     guard = Guard()
 
     for _ in range(3):
@@ -33,19 +33,19 @@ def test_an_error_is_held_back_counted_and_told_once(lenient, capsys):
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_what_is_not_ours_passes(lenient, kind):
-    """Ctrl-C and sys.exit are the user's."""
+    """Ctrl-C and sys.exit belong to the user."""
     with pytest.raises(kind), Guard():
         raise kind
 
 
 def test_under_test_every_contained_error_is_raised():
-    """With WATCHDOG_AGENT_STRICT=1 nothing is hidden from our own tests."""
+    """WATCHDOG_AGENT_STRICT=1 shows the tests every error."""
     with pytest.raises(ValueError, match="seen"), Guard():
         raise ValueError("seen")
 
 
 def test_nothing_is_said_without_stderr(monkeypatch):
-    """A program may have closed stderr, or have none at all."""
+    """A program may have closed stderr, or started without it."""
     monkeypatch.setattr("sys.stderr", None)
 
     assert print_message("hello") is None
@@ -59,7 +59,7 @@ def test_control_characters_do_not_reach_the_terminal(capsys):
 
 
 def test_a_message_is_told_once(capsys):
-    """The same words are not repeated every step."""
+    """The agent must not repeat a message in every step."""
     guard = Guard()
 
     guard.print_once("full")
@@ -69,7 +69,7 @@ def test_a_message_is_told_once(capsys):
 
 
 class Handler:
-    """An object that can be called, as a handler."""
+    """A callable object as a signal handler."""
 
     def __call__(self, number, frame):
         raise RuntimeError("a worker was killed")
@@ -88,7 +88,9 @@ def handle(number, frame):
     ids=["function", "object", "method", "partial"],
 )
 def test_what_a_signal_handler_of_the_program_raises_is_not_held_back(monkeypatch, handler):
-    """PyTorch says so that a worker has died; it may come while code of ours runs."""
+    """
+    PyTorch reports a dead worker this way, and the signal may arrive while the agent's code runs.
+    """
     monkeypatch.delenv(STRICT, raising=False)
     guard = Guard()
     before = signal.signal(signal.SIGUSR1, handler)

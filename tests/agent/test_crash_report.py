@@ -1,4 +1,4 @@
-"""A process that fails leaves behind where it was; one that ends well leaves nothing."""
+"""A failing process leaves a report of its position; a successful one leaves no file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ assert crash_report.install()
 
 @pytest.fixture
 def run(tmp_path):
-    """Run a program to its end: its exit status, what it wrote, and its crash report."""
+    """Run a program; return its exit status, its output and its crash report."""
 
     def go(code, env=None, begin=BEGIN):
         program = tmp_path / "train.py"
@@ -50,7 +50,7 @@ def run(tmp_path):
 
 
 def test_a_segmentation_fault_tells_where_python_was(run):
-    """The innermost place of the program itself, not of the library that crashed."""
+    """The place is the innermost line of the program, not of the library that crashed."""
     status, said, words = run("def step():\n    import ctypes\n    ctypes.string_at(0)\nstep()\n")
 
     assert -signal.SIGSEGV == status
@@ -60,7 +60,7 @@ def test_a_segmentation_fault_tells_where_python_was(run):
 
 
 def test_an_abort_is_told_too(run):
-    """As libraries in C++ end that throw what nobody catches."""
+    """C++ libraries end this way after an uncaught exception."""
     status, _, words = run("import os\ndef step():\n    os.abort()\nstep()\n")
 
     assert -signal.SIGABRT == status
@@ -68,7 +68,7 @@ def test_an_abort_is_told_too(run):
 
 
 def test_an_exception_is_noted_and_printed_as_ever(run):
-    """Type, first line, place; never more than the first line."""
+    """The report has type, first line and place, and never more than the first line."""
     status, said, words = run(
         "def step(key):\n    raise ValueError('bad\\nsecond')\nstep('s3cret')\n"
     )
@@ -80,7 +80,7 @@ def test_an_exception_is_noted_and_printed_as_ever(run):
 
 
 def test_a_hook_of_the_program_is_called_after_ours(run):
-    """Whoever had one before still hears of it."""
+    """The agent's hook still calls the previous hook."""
     begin = "import sys\nsys.excepthook = lambda *_: print('mine')\n" + BEGIN
     _, said, words = run("1 / 0\n", begin=begin)
 
@@ -99,7 +99,7 @@ def test_a_hook_of_the_program_is_called_after_ours(run):
     ],
 )
 def test_who_ends_of_its_own_will_leaves_nothing(run, tmp_path, code, status):
-    """No file, and no words."""
+    """The agent writes neither a file nor a message."""
     ended, _, words = run(code)
 
     assert (status, None) == (ended, words)
@@ -107,7 +107,7 @@ def test_who_ends_of_its_own_will_leaves_nothing(run, tmp_path, code, status):
 
 
 def test_what_the_program_switched_on_itself_is_left_alone(run):
-    """Its own faulthandler goes on writing where it did."""
+    """The program's own faulthandler still writes to its file."""
     status, said, words = run(
         "import ctypes\nctypes.string_at(0)\n", env={"PYTHONFAULTHANDLER": "1"}
     )
@@ -118,7 +118,7 @@ def test_what_the_program_switched_on_itself_is_left_alone(run):
 
 
 def test_a_fork_writes_nothing_into_its_parents_file(run):
-    """A worker's crash is not the parent's."""
+    """A worker's crash must not look like the parent's."""
     status, _, words = run(
         "import os\npid = os.fork()\nif not pid:\n    os.abort()\nos.waitpid(pid, 0)\n"
     )
@@ -127,7 +127,7 @@ def test_a_fork_writes_nothing_into_its_parents_file(run):
 
 
 def test_a_folder_that_cannot_be_written_harms_nobody(run, tmp_path):
-    """The program runs as it would have."""
+    """The program runs as without the agent."""
     (tmp_path / "state").write_text("a file")
 
     status, said, words = run("print('ran')\n", begin=BEGIN.replace("assert ", ""))
@@ -136,7 +136,7 @@ def test_a_folder_that_cannot_be_written_harms_nobody(run, tmp_path):
 
 
 def test_detached_everything_is_as_before(run):
-    """Handler, hook and file."""
+    """This concerns handler, hook and file."""
     status, said, _ = run(
         "import faulthandler\n"
         "assert faulthandler.is_enabled() and sys.excepthook is not sys.__excepthook__\n"
@@ -152,12 +152,12 @@ def test_detached_everything_is_as_before(run):
     ["", "\0" * 100, "Uncaught : ", "Fatal Python error", "File x", "é" * 9000, "Uncaught\n" * 99],
 )
 def test_damaged_words_are_no_words(text):
-    """A file that was cut off, or is something else."""
+    """The file may be cut off or have another format."""
     assert exits.parse_crash_report(text) is None
 
 
 def test_a_link_or_a_foreign_file_is_not_read(tmp_path):
-    """Nobody lends the daemon's eyes to another file."""
+    """Another user must not make the daemon read an arbitrary file."""
     (tmp_path / "crash-reports").mkdir()
     secret = tmp_path / "secret"
     secret.write_text("Uncaught Secret: x\n")
@@ -168,7 +168,7 @@ def test_a_link_or_a_foreign_file_is_not_read(tmp_path):
 
 
 def test_frames_of_libraries_are_marked_as_such():
-    """Python 3.12 and later name the thread, too."""
+    """Python 3.12 and later also print the thread's name."""
     words = exits.parse_crash_report(
         "Fatal Python error: Segmentation fault\n\n"
         "Current thread 0x00007f [MainThread] (most recent call first):\n"
@@ -183,7 +183,11 @@ def test_frames_of_libraries_are_marked_as_such():
 
 
 def test_switched_on_it_listens_from_the_first_thing_that_computes(run):
-    """Nothing is loaded for a script that computes nothing; off again it is as before."""
+    """
+    The agent loads nothing for a script that computes nothing.
+
+    Switching off restores the old state.
+    """
     status, said, words = run(
         "hook.switch_on()\n"
         "assert 'watchdog_app.agent.runtime.crash_report' not in sys.modules\n"
@@ -200,7 +204,7 @@ def test_switched_on_it_listens_from_the_first_thing_that_computes(run):
 
 
 def test_an_error_that_a_program_only_prints_is_not_its_end(run):
-    """Some call the hook by themselves and go on; what ends them later is noted."""
+    """Some programs call the hook themselves and continue; the report then has the later cause."""
     printed = "try:\n    1 / 0\nexcept ZeroDivisionError:\n    sys.excepthook(*sys.exc_info())\n"
 
     status, said, words = run(f"{printed}import os\nos.kill(os.getpid(), 9)\n")
@@ -213,7 +217,7 @@ def test_an_error_that_a_program_only_prints_is_not_its_end(run):
 
 
 def test_the_programs_own_line_is_kept_however_deep_the_error_lies(run):
-    """Frameworks put many calls between the line that matters and the error."""
+    """Frameworks add many frames between the program's line and the error."""
     _, _, words = run("import re\ndef step():\n    re.compile('(((((((((a')\nstep()\n")
 
     assert words.error in ("error", "PatternError")

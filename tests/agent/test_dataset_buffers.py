@@ -1,4 +1,4 @@
-"""What the buffers of a tf.data pipeline will hold, read from its structure. Real TensorFlow."""
+"""The future size of a tf.data pipeline's buffers, read from its structure. Real TensorFlow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tf():
 
 
 def images(tf, count=1000):
-    """Elements as a map makes them: a picture and a label."""
+    """Return elements as a map creates them: an image and a label."""
 
     def picture(index):
         return tf.zeros((32, 32, 3)) + tf.cast(index, tf.float32), index
@@ -30,7 +30,7 @@ def images(tf, count=1000):
     return tf.data.Dataset.range(count).map(picture)
 
 
-# name: pipeline, bytes, words, whether it may be less
+# name: pipeline, bytes, words, whether the real size may be smaller
 CASES = {
     "shuffle": (
         lambda tf: images(tf).shuffle(400),
@@ -129,7 +129,7 @@ UNKNOWN = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_structure_of_a_pipeline_tells_what_it_will_hold(tf, name):
-    """Sizes at the place of each buffer; what shares its tensors counts once."""
+    """The sizes apply at each buffer's position; buffers that share tensors count once."""
     from watchdog_app.agent.telemetry.dataset_buffers import growth
 
     make, bytes_, what, at_most = CASES[name]
@@ -139,14 +139,14 @@ def test_the_structure_of_a_pipeline_tells_what_it_will_hold(tf, name):
 
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_where_nothing_is_known_nothing_is_foretold(tf, name):
-    """No size, or no buffer."""
+    """The size is unknown, or the pipeline has no buffer."""
     from watchdog_app.agent.telemetry.dataset_buffers import growth
 
     assert growth(UNKNOWN[name](tf)) is None
 
 
 def test_looking_at_a_pipeline_draws_nothing_from_it(tf):
-    """The generator behind it is not asked."""
+    """Reading the structure must not call the generator."""
     from watchdog_app.agent.telemetry.dataset_buffers import growth
 
     drawn = []
@@ -163,7 +163,7 @@ def test_looking_at_a_pipeline_draws_nothing_from_it(tf):
 
 
 def test_a_long_chain_is_looked_at_in_bounds(tf):
-    """As many parts as a loop over files makes; no recursion."""
+    """A loop over files can create many stages; the search is bounded and not recursive."""
     from watchdog_app.agent.telemetry.dataset_buffers import growth
 
     chain = tf.data.Dataset.range(2)
@@ -174,7 +174,7 @@ def test_a_long_chain_is_looked_at_in_bounds(tf):
 
 
 def test_only_the_first_pipeline_of_a_process_is_certain_to_grow_it(tf):
-    """The next ones may use what it gave back; several that begin together add up."""
+    """Later pipelines may reuse freed memory. Pipelines that start together add up."""
     from watchdog_app.agent.telemetry import dataset_buffers
 
     large = images(tf, 10_000).shuffle(10_000)
@@ -190,7 +190,7 @@ def test_only_the_first_pipeline_of_a_process_is_certain_to_grow_it(tf):
 
 
 def test_a_much_larger_pipeline_later_is_certain_for_what_goes_beyond(tf, monkeypatch):
-    """What the first gave back can be used again, and no more than that."""
+    """A later pipeline reuses at most what the first one freed."""
     from watchdog_app.agent.telemetry import dataset_buffers
 
     monkeypatch.setattr(dataset_buffers, "_filled_bytes", 0)
@@ -223,7 +223,7 @@ with Rescue(sys.argv[1], model=model) as rescue:
 
 
 def test_a_loop_announces_what_its_data_sets_will_hold(tmp_path):
-    """Two that begin together are one growth; the first pass of a process is certain."""
+    """Two pipelines that start together are one growth; the first pass of a process is certain."""
     daemon = StandIn(str(tmp_path / "run" / "daemon.sock"))
     try:
         subprocess.run(
@@ -262,7 +262,10 @@ print((rss() - before) / growth(filled).bytes)
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
 def test_a_real_buffer_grows_by_what_was_foretold():
-    """170 MB, to a tenth; a part is TensorFlow's own, and memory that it had is used again."""
+    """
+    The estimate of 170 MB is right within a tenth; TensorFlow adds its own memory and reuses old
+    memory.
+    """
     shares = []
     while not any(0.9 < share < 1.15 for share in shares) and len(shares) < 5:
         done = subprocess.run(

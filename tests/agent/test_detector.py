@@ -1,4 +1,4 @@
-"""The end of an iteration, by lists of events: no framework is needed."""
+"""Detection of the end of an iteration from lists of events, without a framework."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 from watchdog_app.agent.found.detector import Detector, Head
 
-# An iteration of each loop as its events: d: a batch is drawn; c: the model computes; a number: an
-# optimizer steps; |: the iteration ends here, which is to be told at the next event.
+# The events of each loop. d: the loop draws a batch; c: the model computes; a number: that
+# optimizer steps; |: the iteration ends here, and the detector reports it at the next event.
 LOOPS = {
     "plain": ("dc1", Head.DRAW),
     "no model is known": ("d1", Head.DRAW),
@@ -25,7 +25,7 @@ LOOPS = {
 
 
 def play(detector: Detector, events: str) -> list[int]:
-    """Places among `events` at which the end of an iteration is told."""
+    """Return the positions in `events` at which the detector reports the end of an iteration."""
     told = []
     for at, event in enumerate(events):
         if (event == "d" and detector.drawn()) or (event == "c" and detector.computes()):
@@ -37,7 +37,9 @@ def play(detector: Detector, events: str) -> list[int]:
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_the_end_of_an_iteration_is_told_at_the_first_event_of_the_next_alone(loop: str) -> None:
-    """Never in the middle of one, and of each once the loop is known."""
+    """
+    The detector never reports in the middle, and once it knows the loop it reports every iteration.
+    """
     events, head = LOOPS[loop]
     detector = Detector()
     assert [] == play(detector, events * 3)
@@ -52,7 +54,7 @@ def test_the_end_of_an_iteration_is_told_at_the_first_event_of_the_next_alone(lo
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_the_watch_may_begin_at_any_event(loop: str) -> None:
-    """A training is found in the middle of whatever it does."""
+    """The agent can find a training in the middle of an iteration."""
     events, _ = LOOPS[loop]
     for first in range(len(events)):
         detector = Detector()
@@ -66,7 +68,7 @@ def test_the_watch_may_begin_at_any_event(loop: str) -> None:
 
 @pytest.mark.parametrize("loop", [each for each in LOOPS if not each.startswith("critic")])
 def test_iterations_are_counted_from_the_first(loop: str) -> None:
-    """Also while it is not known yet which optimizers there are."""
+    """The count includes iterations before the detector knows all optimizers."""
     detector = Detector()
 
     play(detector, LOOPS[loop][0] * 9)
@@ -75,7 +77,7 @@ def test_iterations_are_counted_from_the_first(loop: str) -> None:
 
 
 def test_nothing_is_told_of_a_loop_whose_beginning_is_not_clear() -> None:
-    """It computes before it draws and behind that: where it begins nobody can tell."""
+    """The loop computes before and after it draws, so its start is unknown."""
     detector = Detector()
     detector.start_watching()
 
@@ -84,7 +86,7 @@ def test_nothing_is_told_of_a_loop_whose_beginning_is_not_clear() -> None:
 
 
 def test_a_loop_that_takes_to_a_loader_or_leaves_it_is_learned_anew() -> None:
-    """Batches that are kept, and a loader that is read again."""
+    """A loop may keep its batches, or read a loader again later."""
     detector = Detector()
     detector.start_watching()
     play(detector, "dc1" * 5)
@@ -98,7 +100,7 @@ def test_a_loop_that_takes_to_a_loader_or_leaves_it_is_learned_anew() -> None:
 
 
 def test_what_was_learned_stays_where_it_is_not_always_told_that_the_model_computes() -> None:
-    """Else a loop that draws ahead would look like one that draws first."""
+    """Otherwise a loop that draws ahead would look like one that draws first."""
     detector = Detector()
     detector.start_watching()
     play(detector, "cd1" * 5)
@@ -109,7 +111,7 @@ def test_what_was_learned_stays_where_it_is_not_always_told_that_the_model_compu
 
 
 def test_an_optimizer_that_comes_later_ends_the_iteration_where_it_is_the_last() -> None:
-    """Layers that are thawed have one of their own, behind the first one or before it."""
+    """Unfrozen layers have their own optimizer, after the first one or before it."""
     for events in ("dc12", "dc21"):
         detector = Detector()
         detector.start_watching()
@@ -123,7 +125,7 @@ def test_an_optimizer_that_comes_later_ends_the_iteration_where_it_is_the_last()
 
 
 def test_one_that_steps_no_more_is_waited_for_no_more() -> None:
-    """A warm-up has an optimizer of its own, which stays alive."""
+    """A warm-up's optimizer stays alive after its last step."""
     detector = Detector()
     detector.start_watching()
     play(detector, "dc1" * 20)
@@ -136,7 +138,7 @@ def test_one_that_steps_no_more_is_waited_for_no_more() -> None:
 
 
 def test_whether_a_step_is_under_way_is_known() -> None:
-    """What runs out of memory between two optimizers of one iteration has no whole state."""
+    """If memory runs out between two optimizers of one iteration, the state is inconsistent."""
     detector = Detector()
     play(detector, "dc1c2" * 4)
 

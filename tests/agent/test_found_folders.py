@@ -1,4 +1,4 @@
-"""The folder of rescues of a program that names none, however it is started."""
+"""The rescue folder of a program without a Rescue, for each way to start it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def folder_of(folder: Path, words: str) -> str:
-    """Relative to `folder`."""
+    """Return the folder relative to `folder`."""
     done = subprocess.run(
         [sys.executable, *words.format(folder=folder).split()],
         cwd=folder, capture_output=True, text=True, check=True,
@@ -49,12 +49,12 @@ def folder_of(folder: Path, words: str) -> str:
     ],
 )
 def test_another_way_to_start_the_same_program_leads_to_the_same_folder(folder: Path, words: str):
-    """The key takes them for the same; a folder of its own would hide the rescue."""
+    """The key treats them as equal; another folder would hide the rescue."""
     assert folder_of(folder, "train.py --config c.yaml") == folder_of(folder, words)
 
 
 def test_other_arguments_and_a_package_lead_to_folders_of_their_own(folder: Path):
-    """A package is called as it is started."""
+    """A package's folder has the name under which the user starts it."""
     one, other = (folder_of(folder, f"train.py --config {name}.yaml") for name in "cd")
 
     assert one != other
@@ -63,7 +63,7 @@ def test_other_arguments_and_a_package_lead_to_folders_of_their_own(folder: Path
 
 
 def test_trainings_beyond_the_most_are_not_saved_and_that_is_said_once(capsys):
-    """A hyperparameter search trains thousands."""
+    """A hyperparameter search runs thousands of trainings."""
     guard = Guard("a test")
 
     assert [False, True, True] == [has_begun_too_many(n, "fits", guard) for n in (99, 100, 101)]

@@ -1,4 +1,4 @@
-"""Lightning and the Trainer of Hugging Face: found, saved, killed, and resumed from in one line."""
+"""Lightning and the Hugging Face Trainer: found, saved, killed, and resumed with one line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def start(folder: Path, library: str) -> subprocess.CompletedProcess[str]:
         env={
             **os.environ,
             "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon"),
-            "OPENBLAS_NUM_THREADS": "1",  # the program forks: it must have no threads
+            "OPENBLAS_NUM_THREADS": "1",  # the program forks, so it must have no threads
             "HF_HUB_OFFLINE": "1",
         },
         capture_output=True,
@@ -45,7 +45,7 @@ def start(folder: Path, library: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("library", LINES)
 def test_a_librarys_training_goes_on_bit_for_bit_with_one_line(tmp_path: Path, library: str):
-    """Every loss after the kill is that of the uninterrupted run; the folder is the one named."""
+    """Every loss after the kill equals the uninterrupted run; the line names the right folder."""
     if find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
     shutil.copy(PROGRAM, tmp_path / "train.py")

@@ -1,4 +1,4 @@
-"""What the program calls its things."""
+"""The variable names by which the agent finds the program's objects."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from watchdog_app.agent.identity.code import is_program
 
 
 class Thing:
-    """Something that can be looked for."""
+    """An object to search for."""
 
 
 class Trainer:
-    """A program's own class."""
+    """A class of the program."""
 
     def __init__(self, model):
         self.model = model
@@ -42,7 +42,7 @@ def program_folder():
 
 
 def test_names_are_those_of_the_function_and_its_callers():
-    """The innermost name counts; globals are known where the code uses them."""
+    """The innermost name counts. Globals count only if the code uses them."""
     outer_thing = Thing()
 
     def inner(network):
@@ -55,7 +55,7 @@ def test_names_are_those_of_the_function_and_its_callers():
 
 
 def test_things_in_attributes_and_containers_have_names_too():
-    """With the expression that reaches them."""
+    """The agent reports the expression that reaches the object."""
     trainer = Trainer(Thing())
 
     found = found_names.search(trainer.frame(), lambda one: type(one) is Thing)
@@ -68,7 +68,7 @@ def test_things_in_attributes_and_containers_have_names_too():
 
 
 def test_two_things_of_one_name_are_told_apart():
-    """A keyword can be given once."""
+    """A call accepts each keyword only once."""
     first, second = Trainer(Thing()), Trainer(Thing())
 
     names = found_names.names_of([first.model, second.model], here_of(first, second))
@@ -81,14 +81,14 @@ def here_of(first, second):
 
 
 def test_a_thing_without_a_name_is_left_out():
-    """Nothing is invented."""
+    """The agent does not invent a name."""
     names = found_names.names_of([Thing()], sys._getframe())
 
     assert {} == names
 
 
 def test_the_look_keeps_nothing_alive():
-    """A variable that the function deletes later is gone, as it would be without us."""
+    """A variable that the function deletes later is freed as without the agent."""
     big = Thing()
     gone = weakref.ref(big)
 
@@ -101,7 +101,7 @@ def test_the_look_keeps_nothing_alive():
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="locals() is a copy there")
 def test_a_dict_of_locals_that_the_program_holds_is_left_as_it_is():
-    """`config = locals()` is a habit of many programs."""
+    """Many programs write `config = locals()`."""
     rate = 0.5
     config = locals()
 
@@ -111,7 +111,7 @@ def test_a_dict_of_locals_that_the_program_holds_is_left_as_it_is():
 
 
 def test_hostile_things_do_not_stop_the_search():
-    """Things that raise when looked at, that hold themselves, and whose names are odd."""
+    """Objects may raise on access, contain themselves or have odd names."""
 
     class Hostile:
         def __getattr__(self, name):
@@ -148,7 +148,7 @@ def test_hostile_things_do_not_stop_the_search():
     ],
 )
 def test_libraries_are_no_program(file, own):
-    """Their variables are nobody's names."""
+    """Names in library code are not the user's."""
     code = compile("0", file, "exec")
 
     assert own == is_program(code)

@@ -1,4 +1,4 @@
-"""Loops of TensorFlow that name no Rescue: found, saved, and resumed from with the lines told."""
+"""TensorFlow loops without a Rescue: found, saved, and resumed with the printed lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(folder, *words, **env):
 
 
 def parts(text):
-    """What each case printed."""
+    """Return the output of each case."""
     found = {}
     for line in text.splitlines():
         if line.startswith("CASE "):
@@ -40,7 +40,7 @@ def parts(text):
 
 @pytest.fixture(scope="module")
 def loops(tmp_path_factory):
-    """Output of each case and role, what was said, and the rescue of each case."""
+    """The output of each case and role, the agent's messages, and each case's rescue."""
     folder = tmp_path_factory.mktemp("found")
     shutil.copy(PROGRAMS / "found_loops.py", folder / "train.py")
     reference = run(folder, "train.py", ROLE=" ".join(["reference", *CASES]))
@@ -65,10 +65,13 @@ def loops(tmp_path_factory):
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_killed_loop_goes_on_with_the_lines_and_repeats_every_bit(loops, case):
-    """Up to the rescue as without the agent, and from there on as if nothing had happened."""
+    """
+    The losses before the rescue equal those without the agent, and those after it the uninterrupted
+    run.
+    """
     expected, killed, resumed = (loops[role][case] for role in ("reference", "killed", "resumed"))
 
-    # The process ran a step further than its rescue before it was killed.
+    # The process ran one step past its rescue before the kill.
     assert expected[: len(killed)] == killed
     assert 13 <= len(killed) <= 15
     assert expected[-len(resumed) :] == resumed
@@ -77,7 +80,7 @@ def test_a_killed_loop_goes_on_with_the_lines_and_repeats_every_bit(loops, case)
 
 @pytest.mark.parametrize("case", CASES)
 def test_one_line_as_it_is_found_and_one_as_it_is_first_saved(loops, case):
-    """And that of an earlier case: the program tells them apart in sys.argv alone."""
+    """A further line names an earlier case's rescue: the cases differ only in sys.argv."""
     found, *earlier, saved = loops["said"][case]
 
     assert all("was started in another way" in line for line in earlier)
@@ -91,7 +94,9 @@ def test_one_line_as_it_is_found_and_one_as_it_is_first_saved(loops, case):
 
 
 def test_the_next_run_says_which_lines_go_on(loops):
-    """Names of the program, its data sets, and nothing else; the rescue is left alone."""
+    """
+    The lines name the program's variables and data sets, and the run leaves the rescue unchanged.
+    """
     place = loops["places"]["eager"]
     given = "model=model, optimizer=optimizer, mean=mean, average=average"
     lines = [line for line in loops["again"].splitlines() if line.startswith("    ")]
@@ -129,7 +134,7 @@ def test_the_next_run_says_which_lines_go_on(loops):
     ],
 )  # fmt: skip
 def test_a_rescue_tells_the_names_that_the_program_has(loops, case, names, data):
-    """Attributes of a trainer and several data sets too."""
+    """Names can be attributes of a trainer, and there can be several data sets."""
     (rescue,) = loops["places"][case].glob("rescue-*")
 
     found = json.loads((rescue / "rescue.json").read_text())["rescue"]["meta"]["found"]
@@ -140,7 +145,7 @@ def test_a_rescue_tells_the_names_that_the_program_has(loops, case, names, data)
 
 @pytest.fixture(scope="module")
 def manners(tmp_path_factory):
-    """What one process met, what was said, and its folder."""
+    """The observations of one process, the agent's messages, and its folder."""
     folder = tmp_path_factory.mktemp("manners")
     shutil.copy(PROGRAMS / "found_manners.py", folder)
     done = run(folder, "found_manners.py")
@@ -150,39 +155,41 @@ def manners(tmp_path_factory):
 
 
 def test_fits_and_batches_trained_by_keras_are_no_loops(manners):
-    """Their train_step calls an optimizer as well, in every step where it runs eagerly."""
+    """Their train_step also calls an optimizer, in eager mode in every step."""
     assert 0 == manners[0]["fit_beside"]
 
 
 def test_a_loop_over_arrays_ends_its_steps_at_the_next_tape(manners):
-    """It is asked for in the ninth."""
+    """The request comes in the ninth step."""
     assert 9 == manners[0]["arrays"]
 
 
 def test_a_function_that_calls_a_traced_step_trains(manners):
-    """Its calls are the steps then, after three of the step within, which was traced before."""
+    """
+    The function's calls count as steps, after three calls of the inner step that was traced before.
+    """
     assert 12 == manners[0]["nested"]
 
 
 def test_a_loop_with_a_rescue_of_its_own_is_left_alone(manners):
-    """It is saved by that."""
+    """Its own Rescue saves it."""
     assert manners[0]["own_rescue"] is False
 
 
 def test_no_model_is_kept_alive(manners):
-    """The loop was taken, and its model is gone with its function."""
+    """The agent watched the loop, and the model is freed with its function."""
     assert [True, True] == manners[0]["kept_alive"]
 
 
 def test_what_no_name_leads_to_is_told_in_one_line(manners):
-    """With the two lines that name it."""
+    """The message shows the two lines that name it."""
     assert manners[0]["nameless"] is False
     (line,) = [line for line in manners[1] if "no name of the program leads to" in line]
     assert "rescue = Rescue(folder, model=..., optimizer=...)" in line
 
 
 def test_a_program_that_ends_well_leaves_no_folder_and_says_one_line_only(manners):
-    """No folder is empty where nothing had to be saved; five loops are told of once."""
+    """A folder is removed if it holds no rescue. The message covers five loops once."""
     said = [line for line in manners[1] if "TensorFlow trainings are saved in" in line]
 
     places = [each for each in (manners[2] / "rescues").rglob("*") if each.is_dir()]
@@ -191,7 +198,7 @@ def test_a_program_that_ends_well_leaves_no_folder_and_says_one_line_only(manner
 
 
 def test_a_step_costs_microseconds(manners):
-    """A hundredth of what is measured would do for a step of 5 ms; the limits are wide here."""
+    """A hundredth of a 5 ms step would be acceptable; the limits are wider."""
     cost = manners[0]["cost"]
 
     assert 20 > cost["call"]

@@ -1,4 +1,4 @@
-"""A PyTorch training that was found automatically: whose it is, when it is over, what it leaves."""
+"""Automatically found PyTorch trainings: their owner, their end, and what they leave behind."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
 
 def test_a_training_is_saved_when_it_is_asked(program_folder: Path):
-    """One rescue, of the iteration in which it was asked for."""
+    """The one rescue is of the iteration in which the request came."""
     train(12, lambda count: ask(only()) if count == 8 else None)
 
     (path,) = rescues(program_folder)
@@ -45,7 +45,7 @@ def test_a_training_is_saved_when_it_is_asked(program_folder: Path):
 
 
 def test_what_the_program_lets_go_of_is_gone(program_folder: Path):
-    """Neither model nor optimizer is kept alive, and the training counts as ended well."""
+    """The agent keeps neither model nor optimizer alive, and the training counts as finished."""
     model = train(12, lambda count: ask(only()) if count == 8 else None)
     gc.collect()
 
@@ -55,7 +55,7 @@ def test_what_the_program_lets_go_of_is_gone(program_folder: Path):
 
 
 def test_a_training_that_had_nothing_to_save_leaves_nothing(program_folder: Path):
-    """No folder stays."""
+    """No folder remains."""
     train(8)
     gc.collect()
 
@@ -66,7 +66,7 @@ def test_a_training_that_had_nothing_to_save_leaves_nothing(program_folder: Path
 def test_a_training_whose_working_directory_was_deleted_is_saved(
     program_folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Its rescue lies beside the journal."""
+    """The rescue is next to the journal."""
     gone = program_folder / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -79,7 +79,7 @@ def test_a_training_whose_working_directory_was_deleted_is_saved(
 
 
 def test_forked_workers_keep_each_other_s_rescues(program_folder: Path):
-    """Those of one program that was loaded before: two trainings at once, in one folder."""
+    """Two trainings of the same loaded program run at once in one folder."""
     workers = []
     for _ in range(2):
         pid = os.fork()
@@ -94,12 +94,12 @@ def test_forked_workers_keep_each_other_s_rescues(program_folder: Path):
 
     runs = Counter(path.name.rsplit("-", 1)[1] for path in rescues(program_folder))
     assert 2 == len(runs)
-    # A third was just being removed where a worker ended in the middle of that.
+    # A rescue was being removed when a worker ended in the middle of that.
     assert {2, 3} >= set(runs.values())
 
 
 def test_a_short_training_is_not_watched(program_folder: Path):
-    """Half a second goes by before a folder and a thread are worth it."""
+    """The agent creates a folder and a thread only after half a second."""
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
@@ -114,7 +114,7 @@ def test_a_short_training_is_not_watched(program_folder: Path):
 def test_an_exception_that_reaches_the_top_leaves_the_rescue_unfinished(
     program_folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Its rescues wait to be resumed from."""
+    """A later run can resume from its rescues."""
 
     def at(count: int) -> None:
         if count == 8:
@@ -133,10 +133,10 @@ def test_an_exception_that_reaches_the_top_leaves_the_rescue_unfinished(
 
 
 def test_trainings_one_after_the_other_are_runs_of_their_own(program_folder: Path):
-    """Also where the first one's optimizer lives. Neither prunes the other's rescues."""
+    """This holds even if the first one's optimizer is alive. Neither prunes the other's rescues."""
     models = []
     for _ in range(2):
-        models.append(nn.Linear(3, 1))  # kept: the next one begins while it lives
+        models.append(nn.Linear(3, 1))  # kept alive while the next training starts
         train(12, lambda count: ask(only()) if count == 8 else None, models[-1])
 
     first, second = rescues(program_folder)
@@ -146,7 +146,7 @@ def test_trainings_one_after_the_other_are_runs_of_their_own(program_folder: Pat
 
 
 def test_optimizers_that_step_several_times_in_turn_are_one_training(program_folder: Path):
-    """As a policy and its value function do: a rescue holds both."""
+    """A policy and its value function do this: the rescue holds both."""
     policy, value = nn.Linear(3, 1), nn.Linear(3, 1)
     steppers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (policy, value)]
     for epoch in range(8):
@@ -166,7 +166,7 @@ def test_optimizers_that_step_several_times_in_turn_are_one_training(program_fol
 
 
 def test_a_training_with_a_rescue_of_its_own_is_left_alone(program_folder: Path):
-    """Whether it was made before the first step or after some."""
+    """The program may create its Rescue before the first step or later."""
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with Rescue(program_folder / "own", model=model, optimizer=optimizer) as rescue:
@@ -195,7 +195,7 @@ def test_a_training_with_a_rescue_of_its_own_is_left_alone(program_folder: Path)
 
 
 def test_a_thread_trains_for_itself(program_folder: Path):
-    """Two threads, two trainings, each saved in its own."""
+    """The agent saves each of the two threads' trainings during its own step."""
     names: list[int] = []
 
     def at(count: int) -> None:
@@ -215,7 +215,7 @@ def test_a_thread_trains_for_itself(program_folder: Path):
 
 
 def test_variables_stay_and_batches_go(program_folder: Path):
-    """The look at a frame neither unsets its variables nor keeps what they held."""
+    """Reading a frame neither unsets its variables nor keeps their values alive."""
     held: list[weakref.ref[Any]] = []
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -244,7 +244,7 @@ def test_variables_stay_and_batches_go(program_folder: Path):
 def test_a_training_of_several_processes_is_not_saved(
     program_folder: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """That is said once."""
+    """The agent reports this once."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
@@ -261,7 +261,7 @@ def test_a_training_of_several_processes_is_not_saved(
 def test_what_cannot_be_found_is_told_with_the_explicit_way(
     program_folder: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """Tensors that nobody has a name for."""
+    """The program has no variable name for these tensors."""
 
     def nameless() -> Any:
         return torch.optim.SGD([{"params": [torch.zeros(3, requires_grad=True)]}], lr=0.1)
@@ -279,13 +279,13 @@ def test_what_cannot_be_found_is_told_with_the_explicit_way(
 
 
 def apart(program: Callable[[], None]) -> None:
-    """Run it in a thread: a loop of what runs these tests is not one of the program's."""
+    """Run in a thread: otherwise the test runner's loop would look like the program's."""
     with ThreadPoolExecutor(1) as pool:
         pool.submit(program).result()
 
 
 def test_steps_without_a_loop_are_saved_where_the_model_computes_next(program_folder: Path):
-    """The program need not have a loop that anybody knows of."""
+    """The agent need not find the program's loop."""
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
@@ -307,7 +307,7 @@ def test_steps_without_a_loop_are_saved_where_the_model_computes_next(program_fo
 def test_an_iteration_whose_end_is_not_seen_is_told_with_the_explicit_way(
     program_folder: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """Tensors of the program's own, which neither a loader nor a module leads to."""
+    """The program's tensors come from neither a loader nor a module."""
     weight = torch.zeros(3, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1)
     for count in range(100):
@@ -324,7 +324,7 @@ def test_an_iteration_whose_end_is_not_seen_is_told_with_the_explicit_way(
 def test_whoever_traces_the_program_keeps_his_trace_and_it_is_saved(
     program_folder: Path, tracer: str
 ):
-    """A debugger, a coverage tool, or a program that takes every trace off."""
+    """The tracer is a debugger, a coverage tool or a program that removes every trace function."""
     trace = (lambda *_: None) if tracer == "debugger" else None
 
     def at(count: int) -> None:
@@ -345,7 +345,7 @@ def test_whoever_traces_the_program_keeps_his_trace_and_it_is_saved(
 
 @pytest.mark.parametrize("data", ["a loader", "its own"])
 def test_a_model_can_be_copied_and_pickled_at_any_step(program_folder: Path, data: str):
-    """It carries nothing of ours, and what is loaded elsewhere needs no watchdog there."""
+    """The model has no attribute of the agent, and a machine without watchdog can load it."""
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     pickled = set()
@@ -366,7 +366,7 @@ def test_a_model_can_be_copied_and_pickled_at_any_step(program_folder: Path, dat
 
 
 def test_switching_off_puts_everything_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Neither the loader nor the optimizers know of us."""
+    """Loader and optimizers are as before the agent attached."""
     monkeypatch.chdir(tmp_path)
     from torch.optim.optimizer import _global_optimizer_post_hooks as hooks
 
@@ -380,7 +380,10 @@ def test_switching_off_puts_everything_back(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_loop_that_was_left_is_no_training_any_more_and_its_epochs_are(program_folder: Path):
-    """A validation between two epochs is; what the program does after the loop is no stall."""
+    """
+    A validation between two epochs still belongs to the training; code after the loop must not look
+    like a stall.
+    """
     daemon = StandIn(str(program_folder / "run" / "daemon.sock"))
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -408,7 +411,7 @@ def test_a_loop_that_was_left_is_no_training_any_more_and_its_epochs_are(program
         daemon.close()
 
     assert at_end is True
-    assert left.session is not None  # its model and optimizer live: it may be gone on with
+    assert left.session is not None  # its model and optimizer live, so the program may continue it
     told = [params["training"] for name, params in daemon.received if name == "agent.report"]
     assert [True, False, True, False] == [
         now for before, now in zip([None, *told], told, strict=False) if now != before

@@ -1,4 +1,4 @@
-"""PyTorch trainings in cells of a notebook: each is over with its cell."""
+"""PyTorch trainings in notebook cells: each ends with its cell."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROGRAM = Path(__file__).parent / "programs" / "torch_cells.py"
 
 
 def test_a_training_is_over_with_its_cell_and_unfinished_where_that_failed(tmp_path: Path):
-    """A later cell may train the model further; the rescue of the cell that failed waits."""
+    """A later cell may train the model further. The failed cell's rescue stays for a resume."""
     env = {**os.environ, "WATCHDOG_RUNTIME_DIR": str(tmp_path / "no-daemon")}
     env["IPYTHONDIR"] = str(tmp_path / "ipython")
 

@@ -1,4 +1,4 @@
-"""A PyTorch training that was found automatically: its place in the data, what is lost."""
+"""Automatically found PyTorch trainings: their position in the data, and what is lost."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _kept(batches: DataLoader) -> Iterator[Any]:
 def test_a_place_in_the_data_that_the_loader_does_not_tell_is_named(
     program_folder: Path, draw: Callable[[DataLoader], Iterator[Any]], lost: list[str]
 ):
-    """A batch in hand is no batch that was trained on; nor is a cycle's batch of the loader."""
+    """A drawn batch does not count as trained, and neither does a cycle's batch of the loader."""
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
@@ -77,9 +77,9 @@ def test_a_place_in_the_data_that_the_loader_does_not_tell_is_named(
 @pytest.mark.parametrize(
     ("steps", "leaves", "waits"),
     [
-        (9, SystemExit, True),  # no traceback tells of it
-        (9, KeyboardInterrupt, True),  # caught by the program, to stop in good order
-        (9, None, True),  # by `break`: whether it was to be gone on with is not known
+        (9, SystemExit, True),  # without a traceback
+        (9, KeyboardInterrupt, True),  # caught by the program, to stop cleanly
+        (9, None, True),  # by `break`: the program may or may not continue it
         (12, None, False),
         (12, SystemExit, False),  # at the end of the last epoch
     ],
@@ -87,7 +87,7 @@ def test_a_place_in_the_data_that_the_loader_does_not_tell_is_named(
 def test_a_loop_that_is_left_in_the_middle_of_its_data_keeps_its_rescue(
     program_folder: Path, steps: int, leaves: type[BaseException] | None, waits: bool
 ):
-    """Nobody is told of `sys.exit()`, nor of what the program catches: better kept than lost."""
+    """The agent does not see `sys.exit()` or a caught exception, so it keeps the rescue."""
     model = nn.Linear(3, 1)
 
     def left() -> None:
@@ -123,7 +123,9 @@ def test_a_loop_that_is_left_in_the_middle_of_its_data_keeps_its_rescue(
 def test_the_batch_that_ran_out_of_memory_has_not_been_had(
     program_folder: Path, fails_at: int, place: tuple[int, int]
 ):
-    """In the middle of an epoch; at the first of one, whose scheduler has stepped."""
+    """
+    Memory runs out in the middle of an epoch, or at its first batch after the scheduler's step.
+    """
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
@@ -160,7 +162,7 @@ def test_the_batch_that_ran_out_of_memory_has_not_been_had(
 
 
 def test_a_loop_that_yields_in_each_iteration_is_saved(program_folder: Path):
-    """As any other: where the model computes next."""
+    """The agent saves when the model computes next, as in any loop."""
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 

@@ -1,4 +1,4 @@
-"""PyTorch trainings that name no Rescue: killed, and resumed from with the lines that are said."""
+"""PyTorch trainings without a Rescue: killed, and resumed with the printed lines."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from watchdog_app.agent.runtime import run_choice
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
 PROGRAM = Path(__file__).parent / "programs" / "torch_found_cases.py"
-# Iterations that are done when the rescue is saved: it is asked for in the 17th.
+# Number of completed iterations in the rescue; the request comes in the 17th.
 DONE = {
     "convolution": 17,
     "workers": 17,
     "accumulated": 18,  # where the optimizer steps next
-    "no_loader": None,  # that one, or the one before, which ends where the model computes
+    "no_loader": None,  # this iteration or the one before, which ends where the model computes
     "whole_batch": None,
     "adversarial": 17,
     "listed": 17,
@@ -47,12 +47,12 @@ NAMES = {
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder with what each run of each case wrote, started by `watchdog exec`."""
+    """A folder with the output of each case's runs, started by `watchdog exec`."""
     folder = tmp_path_factory.mktemp("found")
     program = folder / "train.py"
     shutil.copy(PROGRAM, program)
     env = {**os.environ, "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon")}
-    env["OPENBLAS_NUM_THREADS"] = "1"  # the program forks: it must have no threads
+    env["OPENBLAS_NUM_THREADS"] = "1"  # the program forks, so it must have no threads
     watchdog = [sys.executable, "-m", "watchdog_app", "exec", "--"]
     done = subprocess.run(
         [*watchdog, sys.executable, str(program), str(folder), *DONE],
@@ -69,7 +69,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def step(trained: Path, case: str) -> int:
-    """Of the rescue that was resumed from."""
+    """Return the step of the rescue that the run resumed from."""
     return int(json.loads((trained / f"{case}.names.json").read_text())["step"])
 
 
@@ -77,7 +77,7 @@ def step(trained: Path, case: str) -> int:
 def test_a_training_that_names_no_rescue_goes_on_bit_for_bit_with_the_lines(
     trained: Path, case: str
 ):
-    """Losses, learning rates and random numbers after the kill are those of one run."""
+    """Losses, learning rates and random numbers after the kill equal those of one run."""
     expected = (trained / f"{case}.reference.txt").read_text().splitlines()
     interrupted = (trained / f"{case}.interrupted.txt").read_text().splitlines()
     resumed = (trained / f"{case}.resumed.txt").read_text().splitlines()
@@ -92,7 +92,11 @@ def test_a_training_that_names_no_rescue_goes_on_bit_for_bit_with_the_lines(
 def test_a_loop_that_draws_its_batches_itself_goes_on_and_says_what_does_not_come_back(
     trained: Path,
 ):
-    """Before its model computes it has drawn: whether that was a new iteration nobody can tell."""
+    """
+    The loop drew before its model computed:
+
+    the agent cannot tell whether a new iteration had started.
+    """
     resumed = (trained / "no_loader.resumed.txt").read_text().splitlines()
     lost = {
         case: training.DRAWN in json.loads((trained / f"{case}.names.json").read_text())["lost"]
@@ -105,7 +109,9 @@ def test_a_loop_that_draws_its_batches_itself_goes_on_and_says_what_does_not_com
 
 @pytest.mark.parametrize("case", NAMES)
 def test_the_lines_name_what_the_program_names(trained: Path, case: str):
-    """Modules, optimizers, schedulers, averages, tensors and generators, as they are reached."""
+    """
+    Names cover modules, optimizers, schedulers, averages, tensors and generators, as expressions.
+    """
     found = json.loads((trained / f"{case}.names.json").read_text())
 
     assert NAMES[case] == found["names"]
@@ -113,17 +119,17 @@ def test_the_lines_name_what_the_program_names(trained: Path, case: str):
 
 
 def test_a_training_says_once_where_it_is_saved(trained: Path):
-    """One line as it is met, one as it is saved, for each process that saved."""
+    """One line appears when the agent finds it, and one when it saves, per process that saved."""
     said = (trained / "said.txt").read_text().splitlines()
 
     met = sum("PyTorch trainings are saved in rescues/" in line for line in said)
-    # On a slow machine the uninterrupted trainings take long enough to be met as well.
+    # On a slow machine the agent also finds the uninterrupted trainings.
     assert len(DONE) <= met <= 2 * len(DONE)
     assert len(DONE) == sum("When this program is run again" in line for line in said)
 
 
 def test_a_loop_without_a_loader_claims_no_epoch(trained: Path):
-    """Its epoch is not known; saving and resuming say so."""
+    """Its epoch is unknown; the messages of saving and resuming say so."""
     said = (trained / "said.txt").read_text().splitlines()
     saved = [line for line in said if "When this program is run again" in line]
     resumed = [line for line in said if "resuming from" in line]
@@ -133,7 +139,7 @@ def test_a_loop_without_a_loader_claims_no_epoch(trained: Path):
 
 
 def test_the_newest_of_several_waiting_rescues_is_offered(tmp_path: Path, monkeypatch):
-    """Also where a second run was killed and lies in the folder beside."""
+    """A second killed run left its rescue in the folder next to it."""
     first, second = tmp_path / "train.py", tmp_path / "train.py-2"
     waits = {
         str(first): resume_lines.WaitingRescue("first", 5, None, 100.0, None),

@@ -1,7 +1,7 @@
 """
-Whether a rescue fits a program that was edited since: one contract for all frameworks.
+Whether a rescue fits a program that was edited later: the same rules for all frameworks.
 
-The edits stand in `identity_edits`; a wrong verdict on a real program becomes a row there.
+The edits are in `identity_edits`; a wrong verdict on a real program becomes a row there.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 pytestmark = [pytest.mark.usefixtures("nobody"), pytest.mark.timeout(900)]
 
 Load = Callable[[str], ModuleType]
-Verdict = Callable[[Load, Path, str, str], list[str]]  # what keeps it from being resumed
+Verdict = Callable[[Load, Path, str, str], list[str]]  # what prevents a resume
 
 
 def of_fit(kind: str) -> Verdict:
-    """On a Keras fit of one kind of model."""
+    """Return the verdict for a Keras fit of one kind of model."""
 
     def differences(load: Load, _: Path, before: str, after: str) -> list[str]:
         from watchdog_app.rescue.identity.compare import Decision, compare
@@ -53,7 +53,7 @@ def identity_of(module: ModuleType, kind: str) -> Any:
 
 
 def of_loop(framework: str) -> Verdict:
-    """On a loop that was saved after two steps and makes another one."""
+    """Return the verdict for a loop that was saved after two steps and makes another step."""
 
     def differences(load: Load, folder: Path, before: str, after: str) -> list[str]:
         rescue_of = import_module(f"watchdog_app.agent.{framework}").Rescue
@@ -83,7 +83,7 @@ PROGRAMS: dict[str, tuple[Verdict, str]] = {
 
 
 def rows(legal: bool) -> list[Any]:
-    """Of all frameworks: the program, the edit, and what the refusal names."""
+    """Yield the program, the edit and the names in the refusal, for all frameworks."""
     found = []
     for name in PROGRAMS:
         kind, fit, _ = name.partition(" fit")
@@ -101,7 +101,7 @@ def rows(legal: bool) -> list[Any]:
 def test_a_legal_edit_is_never_refused(
     program: Load, tmp_path: Path, name: str, edit: tuple[str, str]
 ):
-    """Whatever a person may change between two starts of one training."""
+    """A user may make these edits between two starts of one training."""
     differences, text = PROGRAMS[name]
 
     found = differences(program, tmp_path / "rescues", text, edits.edited(text, *edit))
@@ -113,7 +113,7 @@ def test_a_legal_edit_is_never_refused(
 def test_another_computation_is_refused_and_named(
     program: Load, tmp_path: Path, name: str, edit: tuple[str, str], named: str
 ):
-    """Names, shapes and types of all tensors are equal: only the identity tells."""
+    """Names, shapes and types of all tensors are equal, so only the identity detects it."""
     differences, text = PROGRAMS[name]
 
     found = differences(program, tmp_path / "rescues", text, edits.edited(text, *edit))

@@ -1,4 +1,4 @@
-"""The private names of frameworks that the agent uses are those of one table, and are there."""
+"""The frameworks' private names that the agent uses exist and are listed in one table."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ MODULES = {
     for row in internals.INTERNALS
     if row.files.endswith(".py")
 }
-# Documented, though they begin with an underscore: of Python, named tuples and IPython.
+# Documented although they begin with an underscore: of Python, named tuples and IPython.
 DOCUMENTED = {"_getframe", "_current_frames", "_fields", "_replace", "_i", "_i1"}
-# No name of a framework: modules of C, a part of a word, an attribute that the agent sets.
+# Not a framework's name: C modules, a part of a word, an attribute that the agent sets.
 OTHERS = {"_thread", "_multiprocessing", "_train_", "_watchdog_counts"}
 _PRIVATE = re.compile(r"_[A-Za-z]\w*")
 _PRIVATE_MODULE = re.compile(r"(tf_)?keras\.src\.[\w.]*\w|tensorflow\.python\.[\w.]*\w")
 
 
 def own_names() -> set[str]:
-    """What the agent defines itself: functions, classes, variables, attributes of self."""
+    """Return the agent's own names: functions, classes, variables, attributes of self."""
     found: set[str] = set()
     for path in AGENT.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -45,7 +45,9 @@ def own_names() -> set[str]:
 
 
 def private_names(source: str) -> Iterator[str]:
-    """Private attributes of others, private names in strings, and modules within frameworks."""
+    """
+    Return private attributes of other objects, private names in strings, and framework modules.
+    """
     tree = ast.parse(source)
     texts = {
         id(node.value)
@@ -73,7 +75,9 @@ def is_in_table(name: str) -> bool:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_the_installed_version_has_each_name(package):
-    """A row whose name a new version lacks is replaced before that version is supported."""
+    """
+    If a new version lacks a name, a developer must replace its row before watchdog supports it.
+    """
     place = Path(threading.__file__).parent
     if not (place / f"{package}.py").exists():
         found = find_spec(package)
@@ -86,7 +90,7 @@ def test_the_installed_version_has_each_name(package):
 
 @pytest.mark.parametrize("path", sorted(AGENT.rglob("*.py")), ids=lambda path: path.stem)
 def test_a_module_uses_no_other_private_name(path):
-    """Whoever needs another one adds a row, with what a user loses without it."""
+    """A developer who needs another name adds a row, which says what a user loses without it."""
     if path.name == "internals.py":
         return
     allowed = own_names() | DOCUMENTED | OTHERS
@@ -96,7 +100,7 @@ def test_a_module_uses_no_other_private_name(path):
 
 
 def test_every_row_is_used():
-    """A name that no module uses any more leaves the table."""
+    """A developer removes the row of a name that no module uses."""
     text = "\n".join(
         path.read_text() for path in AGENT.rglob("*.py") if path.name != "internals.py"
     )
@@ -105,7 +109,7 @@ def test_every_row_is_used():
 
 
 def test_what_has_no_row_would_be_found():
-    """Each way to write it."""
+    """The test tries each way to write such a name."""
     source = (
         "from keras.src.losses import loss\nimport sys\n"
         "model._hidden\ngetattr(model, '_other')\nsys.modules.get('tensorflow.python.eager.x')\n"
@@ -116,7 +120,7 @@ def test_what_has_no_row_would_be_found():
 
 
 def test_a_name_that_a_version_lacks_is_reported(tmp_path):
-    """Nothing is imported for that: the doctor looks into environments of others."""
+    """The doctor checks other environments this way, so it imports no framework."""
     place = tmp_path / "torch/optim"
     place.mkdir(parents=True)
     (place / "lr_scheduler.py").write_text("_wrapped_by_lr_sched = True\n")

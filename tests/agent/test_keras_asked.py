@@ -1,4 +1,4 @@
-"""A real training process, asked for a rescue over a real socket, killed, and run again."""
+"""A real training process gets a rescue request over a real socket, is killed and runs again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def losses(folder: Path) -> list[str]:
 
 
 def test_a_killed_training_goes_on_from_the_step_that_the_daemon_had_saved(tmp_path: Path):
-    """Asked, saved, killed, run again: it reports, answers, and trains on from the saved step."""
+    """
+    The training reports its steps, answers the request, and the second run resumes from the saved
+    step.
+    """
     reference = start(tmp_path / "reference", 6, 0, tmp_path / "nobody")
     daemon = StandIn(str(tmp_path / "runtime" / "daemon.sock"))
     training = start(tmp_path / "killed", 6, 0.1, tmp_path / "runtime")
@@ -69,7 +72,7 @@ def test_a_killed_training_goes_on_from_the_step_that_the_daemon_had_saved(tmp_p
 
 
 def test_a_training_that_ended_well_says_good_bye(tmp_path: Path):
-    """The daemon hears of the end, and of no rescue that nobody asked for."""
+    """The daemon gets the end, and no rescue without a request."""
     daemon = StandIn(str(tmp_path / "daemon.sock"))
     training = start(tmp_path / "fit", 1, 0.02, tmp_path)
     try:

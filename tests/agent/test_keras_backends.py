@@ -1,4 +1,4 @@
-"""A fit of Keras on PyTorch or JAX, or of Keras 2, that was left and resumed repeats every bit."""
+"""A resumed fit of Keras on PyTorch or JAX, or of Keras 2, is exact."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def start(backend: str, role: str, folder: Path, *cases: str) -> subprocess.Pope
         env={
             **os.environ,
             "KERAS_BACKEND": backend,
-            "ROLE": role,  # no argument: the roles are runs of one program
+            "ROLE": role,  # not an argument: the roles are runs of one program
             "CASES": " ".join(cases),
             "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon"),
             "WATCHDOG_STATE_DIR": str(folder / "state"),
             "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
             "CUDA_VISIBLE_DEVICES": "",
-            # Compiled once for all roles; one thread, as others may be using the machine.
+            # Compiled once for all roles; one thread, because other processes may use the machine.
             "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "OMP_NUM_THREADS": "1",
@@ -66,7 +66,7 @@ def ended(process: subprocess.Popen[str], code: int = 0) -> str:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory):
-    """For a backend: the folder with what every role wrote; a resume is in another process."""
+    """A folder with each role's output per backend; a resume runs in another process."""
 
     @cache
     def train(backend: str) -> tuple[Path, str]:
@@ -92,7 +92,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory):
     ],
 )
 def test_a_resumed_fit_repeats_the_uninterrupted_one_on_its_backend(trained, backend, case):
-    """Losses, metrics, history, weights, slots and random numbers, to the last bit."""
+    """Losses, metrics, history, weights, slots and random numbers are equal to the last bit."""
     folder, _output = trained(backend)
     expected = (folder / f"{case}.reference.txt").read_text()
 
@@ -106,7 +106,7 @@ def test_a_resumed_fit_repeats_the_uninterrupted_one_on_its_backend(trained, bac
 
 @pytest.mark.parametrize("backend", [pytest.param(each, marks=MARKS[each]) for each in CASES])
 def test_a_fit_that_names_no_rescue_is_told_how_it_goes_on(trained, backend):
-    """The hook's Rescue resumes by itself, says so, and says how not to."""
+    """The hook's Rescue resumes automatically, says so, and says how to prevent it."""
     folder, output = trained(backend)
 
     assert "fits are saved in" in output
@@ -121,7 +121,9 @@ def test_a_fit_that_names_no_rescue_is_told_how_it_goes_on(trained, backend):
     [("left_over", "a PyDataset with workers"), ("disturbed", "draws global random numbers")],
 )
 def test_what_a_backend_cannot_repeat_is_listed_as_it_is_saved(trained, case, words):
-    """Batches that Keras left over from the epoch before; a generator that others disturb."""
+    """
+    These are batches left over from Keras's previous epoch, and a generator that other code uses.
+    """
     folder, _output = trained("torch")
     path = next((folder / f"{case}.rescues").glob("rescue-*"))
 
@@ -135,7 +137,7 @@ def test_what_a_backend_cannot_repeat_is_listed_as_it_is_saved(trained, case, wo
 @pytest.mark.torch
 @pytest.mark.jax
 def test_a_rescue_of_another_backend_is_refused_by_name(trained):
-    """Both backends are named; nothing is loaded, and the rescue stays as it is."""
+    """The error names both backends; nothing is loaded, and the rescue stays unchanged."""
     pytest.importorskip("jax", reason="pip install -e .[dev]")
     left, _output = trained("torch")
     before = sorted(path.name for path in (left / "left_over.rescues").glob("rescue-*"))

@@ -1,4 +1,4 @@
-"""Whether a rescue of a Keras fit fits a program that was edited since."""
+"""Whether a rescue of a Keras fit fits a program that was edited later."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def saved(found: Any) -> Any:
 
 
 def test_other_values_of_the_data_are_reported(program: Callable[[str], ModuleType]):
-    """They may be drawn anew in each run."""
+    """A program may draw its data in each run."""
     before = saved(identity(program(KERAS), "sequential"))
     other = program(edited(KERAS, "default_rng(0)", "default_rng(1)"))
 
@@ -51,7 +51,7 @@ def test_other_values_of_the_data_are_reported(program: Callable[[str], ModuleTy
 
 
 def test_another_backend_is_never_resumed(program: Callable[[str], ModuleType]):
-    """Its random numbers and the order of its data are others."""
+    """Its random numbers and the order of its data differ."""
     found = identity(program(KERAS), "sequential")
     before = {**saved(found), "framework": "a fit of Keras on jax"}
 
@@ -62,7 +62,7 @@ def test_another_backend_is_never_resumed(program: Callable[[str], ModuleType]):
 
 
 def test_a_model_that_cannot_be_looked_at_is_no_obstacle():
-    """Not compiled, layers without a configuration, no model at all."""
+    """The model is not compiled, has layers without a configuration, or is missing."""
 
     class Odd(keras.layers.Layer):
         def __init__(self, needed):
@@ -85,11 +85,11 @@ def test_a_model_that_cannot_be_looked_at_is_no_obstacle():
 
 
 class Stop(Exception):
-    """Stands for the kill."""
+    """Simulates the kill."""
 
 
 class StopAt(keras.callbacks.Callback):
-    """Saves before the batch that comes next, and is killed at the one after it."""
+    """Saves before the next batch, and raises at the one after it."""
 
     def __init__(self, rescue, batch):
         super().__init__()
@@ -112,7 +112,7 @@ def rescued(folder: Path, **wishes: Any) -> Any:
 def left(
     tmp_path: Path, program: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """A fit that was stopped after seven batches, the second of its second epoch."""
+    """A fit that stopped after seven batches, the second of its second epoch."""
     monkeypatch.setenv("WATCHDOG_RUNTIME_DIR", str(tmp_path / "run"))
     monkeypatch.setenv("WATCHDOG_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("WATCHDOG_AGENT_STRICT", "1")
@@ -140,7 +140,7 @@ def whole(program: Callable[[str], ModuleType]) -> Any:
 def test_an_edited_print_goes_on_bit_for_bit(
     left: Path, program: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]
 ):
-    """And nothing is said of it."""
+    """The agent reports nothing."""
     _, history = goes_on(left, program(edited(KERAS, "# the difference", "# another")))
 
     assert whole(program)["loss"] == history["loss"]
@@ -150,7 +150,7 @@ def test_an_edited_print_goes_on_bit_for_bit(
 def test_a_program_that_computes_something_else_is_refused(
     left: Path, program: Callable[[str], ModuleType]
 ):
-    """The error names the rescue, its step, what differs and both ways on; nothing is trained."""
+    """The error names the rescue, its step, the difference and two remedies; nothing is trained."""
     module = program(edited(KERAS, "ops.square(error)", "ops.abs(error)"))
     model = module.make("sequential")
 
@@ -169,7 +169,7 @@ def test_a_program_that_computes_something_else_is_refused(
 def test_force_goes_on_all_the_same_and_says_so(
     left: Path, program: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]
 ):
-    """The state is loaded, and trains on with the other loss."""
+    """The run loads the state and trains with the other loss."""
     model, _ = goes_on(left, program(edited(KERAS, "ops.square(error)", "ops.abs(error)")), "force")
 
     assert 15 == int(model.optimizer.iterations)
@@ -179,7 +179,7 @@ def test_force_goes_on_all_the_same_and_says_so(
 def test_force_does_not_load_tensors_of_another_shape(
     left: Path, program: Callable[[str], ModuleType]
 ):
-    """There is nothing to load them into."""
+    """The new program has no tensors of these shapes."""
     with pytest.raises(RescueMismatch, match="To start over") as caught:
         goes_on(left, program(edited(KERAS, "UNITS = 4", "UNITS = 5")), "force")
 
@@ -189,7 +189,7 @@ def test_force_does_not_load_tensors_of_another_shape(
 def test_a_learning_rate_that_was_changed_on_purpose_takes_effect(
     left: Path, program: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]
 ):
-    """It is said; the next resume without a change keeps it."""
+    """The agent reports it. The next resume without a change keeps the new rate."""
     changed = program(edited(KERAS, "LEARNING_RATE = 0.05", "LEARNING_RATE = 0.001"))
     model, history = goes_on(left, changed)
 
@@ -206,7 +206,7 @@ def test_a_learning_rate_that_the_training_moved_goes_on(
     program: Callable[[str], ModuleType],
     capsys: pytest.CaptureFixture[str],
 ):
-    """Unless the callback moves it again; both rates are said."""
+    """The saved rate applies unless the callback changes it again; the agent reports both rates."""
     folder = tmp_path / "moved"
     module = program(KERAS)
     model, rescue = module.make("sequential"), rescued(folder)
@@ -230,7 +230,7 @@ def test_a_learning_rate_that_the_training_moved_goes_on(
 def test_a_smaller_batch_goes_on_at_the_same_sample(
     left: Path, program: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]
 ):
-    """Sixteen of the forty rows of the second epoch are trained: six batches of four are left."""
+    """Sixteen of the forty rows of the second epoch are trained, so four of its batches remain."""
     model, _ = goes_on(left, program(edited(KERAS, "BATCH_SIZE = 8", "BATCH_SIZE = 4")))
 
     assert 7 + 6 + 10 == int(model.optimizer.iterations)
@@ -242,7 +242,7 @@ def test_a_smaller_batch_goes_on_at_the_same_sample(
 def test_a_batch_that_does_not_divide_trains_some_rows_again(
     left: Path, program: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]
 ):
-    """Fewer than a batch of them."""
+    """These are fewer rows than a batch."""
     model, _ = goes_on(left, program(edited(KERAS, "BATCH_SIZE = 8", "BATCH_SIZE = 10")))
 
     assert 7 + 3 + 4 == int(model.optimizer.iterations)
@@ -252,7 +252,7 @@ def test_a_batch_that_does_not_divide_trains_some_rows_again(
 def test_a_metric_more_begins_anew_and_the_others_go_on(
     left: Path, program: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]
 ):
-    """Also one less is no obstacle."""
+    """Fewer metrics are allowed too."""
     text = edited(KERAS, 'metrics=["mae"]', 'metrics=["mae", "mse"]')
     _, history = goes_on(left, program(text))
 
@@ -262,7 +262,7 @@ def test_a_metric_more_begins_anew_and_the_others_go_on(
 
 
 def test_gathering_never_raises(monkeypatch: pytest.MonkeyPatch):
-    """Data that raises at each look, a model whose attributes do."""
+    """The data and the model's attributes raise on every access."""
 
     class Hostile:
         def __getattr__(self, name):

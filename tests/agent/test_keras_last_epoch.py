@@ -21,7 +21,10 @@ def run(role: str, folder: Path) -> list[str]:
 
 
 def test_a_fit_that_was_saved_at_its_end_can_be_made_longer(tmp_path: Path):
-    """Two epochs, a save in the last on_epoch_end, two more in another process: as four at once."""
+    """
+    Two epochs with a save in the last on_epoch_end, then two in another process, equal four at
+    once.
+    """
     reference = run("reference", tmp_path)
 
     saved = run("saved", tmp_path)

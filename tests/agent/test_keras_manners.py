@@ -1,4 +1,4 @@
-"""What a rescue does at the edges: other programs, finished trainings, damaged files, callbacks."""
+"""Rescues in unusual cases: other programs, finished trainings, damaged files, callbacks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(role: str, folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any], Path]:
-    """What the first run of the program and the next one found."""
+    """The results of the program's first run and of the next one."""
     folder = tmp_path_factory.mktemp("manners")
     return run("before", folder), run("after", folder), folder
 
@@ -39,16 +39,16 @@ def after(runs):
     return runs[1]
 
 
-# What each run says, and what not: where it goes on, why not, and how to start over.
+# The messages of each run: where it resumes, why it does not, and how to start over.
 SAID = {
     "plain": (["resuming from", "step 12, epoch 2, after batch 2", "resume=False"], []),
     "finished": ([], ["resuming"]),
     "anew": ([], ["resuming"]),
-    # One flipped bit: the older rescue is used.
+    # One flipped bit: the previous rescue is used.
     "damaged": (["step 12", "rescue-0000000017", "checksum"], []),
-    # Saved by a callback that stands before Rescue, which has not seen the end of the batch yet.
+    # A callback before Rescue saved it, which has not seen the end of the batch.
     "early": (["step 15, epoch 2, after batch 5"], []),
-    # Asked for when half of the callbacks had seen the end of the epoch.
+    # The request came when half of the callbacks had seen the end of the epoch.
     "epoch_end": (["step 10, epoch 2, after batch 0"], []),
     "two_fits_second": (["step 4, epoch 1"], []),
 }
@@ -56,7 +56,7 @@ SAID = {
 
 @pytest.mark.parametrize("case", SAID)
 def test_a_program_that_runs_again_trains_the_same_and_says_where_it_goes_on(after, case):
-    """Losses are those of a fit that nobody interrupted."""
+    """The losses equal those of an uninterrupted fit."""
     said, not_said = SAID[case]
 
     assert after["reference"]["losses"] == after[case]["losses"]
@@ -65,7 +65,7 @@ def test_a_program_that_runs_again_trains_the_same_and_says_where_it_goes_on(aft
 
 
 def test_a_save_that_the_program_asks_for_is_of_a_moment_that_all_callbacks_have_seen(before):
-    """At once in a batch hook; at the end of an epoch half have seen it: before the next batch."""
+    """In a batch hook the save is immediate; at the end of an epoch it waits for the next batch."""
     assert before["early"]["rescues"][0].startswith("rescue-0000000015-")
     assert [None] == before["epoch_end"]["paths"]
     assert before["epoch_end"]["rescues"][0].startswith("rescue-0000000010-")
@@ -80,19 +80,19 @@ def test_a_save_that_the_program_asks_for_is_of_a_moment_that_all_callbacks_have
     ],
 )
 def test_what_was_asked_for_is_done_or_refused(after, case, part, text):
-    """resume="newest" takes what had finished, and nothing else instead; a loop is no fit."""
+    """resume="newest" takes a finished rescue or fails; a loop refuses the rescue of a fit."""
     assert text in after[case][part]
 
 
 def test_other_callbacks_see_the_saved_weights_from_the_first_epoch_on(after):
-    """A callback that looks at the model in on_epoch_begin does not see fresh weights."""
+    """A callback that reads the model in on_epoch_begin must not see fresh weights."""
     seen = after["plain"]["weights_at_epoch_begin"]
 
     assert after["reference"]["weights_at_epoch_begin"] != seen
 
 
 def test_arrays_are_resumed_in_order_without_any_seed(before, after):
-    """What was trained after the save and what is trained after the resume is the same."""
+    """The batches after the save equal those after the resume."""
     whole, resumed = before["unseeded"]["batches"], after["unseeded"]["batches"]
 
     assert 30 == len(whole)
@@ -101,19 +101,19 @@ def test_arrays_are_resumed_in_order_without_any_seed(before, after):
 
 
 def test_random_operations_that_keep_their_counters_are_named(before):
-    """The step is looked into: what it draws out of reach is said when the rescue is saved."""
+    """The agent inspects the step and reports unreachable random state at the save."""
     assert "draws with RandomStandardNormal" in before["noisy"]["said"]
     assert "RandomStandardNormal" not in before["memory"]["said"]
 
 
 def test_nothing_of_ours_stays_in_keras_after_a_resumed_fit(after):
-    """Hooks into the model and the first epoch it was sent to are gone."""
+    """The model's hooks and the temporary first epoch are removed."""
     assert [] == after["plain"]["hooked"]
     assert after["plain"]["initial_epoch"] is None
 
 
 def test_a_wider_layer_is_named_and_nothing_is_trained(after, runs):
-    """The error tells layer and both shapes; the rescue is still there."""
+    """The error names the layer and both shapes; the rescue stays."""
     wider = after["wider"]
 
     assert wider["error"].startswith("RescueMismatch: ")
@@ -125,7 +125,7 @@ def test_a_wider_layer_is_named_and_nothing_is_trained(after, runs):
 
 
 def test_another_batch_size_goes_on_at_the_same_sample(after):
-    """Two of ten batches of its second epoch were trained, of eight rows each."""
+    """Two of ten batches of its second epoch were trained, with eight rows each."""
     assert (
         "batches are of 10 rows now (were 8): continues after 16 rows" in after["batches"]["said"]
     )
@@ -133,21 +133,21 @@ def test_another_batch_size_goes_on_at_the_same_sample(after):
 
 
 def test_more_epochs_than_before_are_trained(after):
-    """The same program with a higher `epochs` goes on to it."""
+    """The same program with more `epochs` trains the additional ones."""
     assert 5 == len(after["longer"]["losses"])
     assert after["reference"]["losses"] == after["longer"]["losses"][:3]
     assert 50 == after["longer"]["iterations"]
 
 
 def test_fewer_epochs_than_were_trained_train_nothing_and_keep_the_rescue(after, runs):
-    """The user hears why nothing happened; the rescue is not counted as finished."""
+    """The agent prints the reason and does not mark the rescue as finished."""
     assert "nothing was trained" in after["over"]["said"]
     assert 12 == after["over"]["iterations"]
     assert not list((runs[2] / "over").glob("*/finished"))
 
 
 def test_two_fits_of_a_program_keep_their_rescues_apart(after):
-    """The first fit is trained again, the second resumes from its own rescue."""
+    """The first fit trains again, and the second resumes from its own rescue."""
     first = after["two_fits_first"]
 
     assert "resuming" not in first["said"]
@@ -156,7 +156,7 @@ def test_two_fits_of_a_program_keep_their_rescues_apart(after):
 
 
 def test_a_fit_run_again_in_the_same_process_does_not_fall_back_to_its_rescue(before):
-    """What is in memory is newer: it is a training of its own."""
+    """The state in memory is newer, so it is a separate training."""
     same = before["same_process"]
 
     assert 30 == same["iterations"]
@@ -164,7 +164,7 @@ def test_a_fit_run_again_in_the_same_process_does_not_fall_back_to_its_rescue(be
 
 
 def test_callbacks_get_their_memory_back_or_are_named(before, after):
-    """state_dict is used, CSV rows stay, and what is lost is said once, when it is known."""
+    """The agent uses state_dict, CSV rows stay, and it reports once what is lost."""
     said = before["memory"]["said"]
 
     assert 30 == after["memory"]["seen"]
@@ -187,12 +187,12 @@ def test_callbacks_get_their_memory_back_or_are_named(before, after):
     ],
 )
 def test_a_loop_refuses_what_it_could_not_give_back(after, case, text):
-    """At construction, and with the way out."""
+    """The error comes at construction and names a remedy."""
     assert text in after[case]
 
 
 def test_a_loop_that_asks_for_less_than_was_trained_keeps_its_rescue(after, runs):
-    """Restored, said, not counted as finished."""
+    """The state is restored, the agent reports it, and the rescue is not marked as finished."""
     over = after["loop_over"]
 
     assert ([], [1], 1) == (over["epochs"], over["numbers"], over["step"])
@@ -201,5 +201,5 @@ def test_a_loop_that_asks_for_less_than_was_trained_keeps_its_rescue(after, runs
 
 
 def test_a_fit_does_not_take_the_rescue_of_a_loop(after):
-    """Each kind of training needs a folder of its own."""
+    """Each kind of training needs its own folder."""
     assert "not saved by a Keras fit" in after["fit_of_loop"]["error"]

@@ -1,4 +1,4 @@
-"""Keras loops that nobody can save by themselves say which Rescue saves them."""
+"""For Keras loops that the agent cannot save automatically, it names the right Rescue."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ except RescueError as error:
 @pytest.mark.torch
 @pytest.mark.tensorflow
 def test_a_loop_over_train_on_batch_is_told_once_and_the_wrong_rescue_refused(tmp_path):
-    """One line for three batches, nothing left behind; and no TensorFlow loop on PyTorch."""
+    """
+    Three batches cause one line and leave nothing behind.
+
+    A TensorFlow loop on PyTorch is refused.
+    """
     environment = {**os.environ, "KERAS_BACKEND": "torch", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
     done = subprocess.run(

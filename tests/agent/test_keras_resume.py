@@ -1,4 +1,4 @@
-"""A Keras fit that was left in the middle and resumed in a new process repeats every bit."""
+"""A Keras fit that was interrupted and resumed in a new process is exact."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ONCE = (
 
 
 def start(role: str, folder: Path) -> subprocess.Popen[str]:
-    """All cases in one process of its own, without a daemon anywhere near."""
+    """Run all cases in one process without a daemon."""
     return subprocess.Popen(
         [sys.executable, str(PROGRAM), str(folder)],
         env={**os.environ, "ROLE": role, "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon")},
@@ -62,7 +62,7 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder with what every role wrote: each role is a process, so that every resume is fresh."""
+    """A folder with each role's output: each role is a process, so every resume is fresh."""
     folder = tmp_path_factory.mktemp("fits")
     reference = start("reference", folder)
     finish(start("interrupted", folder))
@@ -78,7 +78,7 @@ def written(folder: Path, case: str, *roles: str) -> list[str]:
 
 @pytest.mark.parametrize("case", ONCE)
 def test_a_resumed_fit_repeats_the_uninterrupted_one(trained: Path, case: str):
-    """Losses, metrics, history, weights and slots are those of a fit that nobody interrupted."""
+    """Losses, metrics, history, weights and slots equal those of an uninterrupted fit."""
     expected = written(trained, case, "reference")
 
     interrupted = written(trained, case, "interrupted")
@@ -91,7 +91,7 @@ def test_a_resumed_fit_repeats_the_uninterrupted_one(trained: Path, case: str):
 
 @pytest.mark.parametrize("case", TWICE)
 def test_a_fit_can_be_interrupted_again_after_its_resume(trained: Path, case: str):
-    """The callback that resumed a fit saves it again, with its place in the whole training."""
+    """The callback that resumed a fit saves it again with its position in the whole training."""
     expected = written(trained, case, "reference")
 
     pieces = [written(trained, case, role) for role in ("interrupted", "again", "resumed")]

@@ -1,4 +1,4 @@
-"""The agent's line to the daemon: nobody in the training ever waits for it."""
+"""The agent's connection to the daemon: the training never waits for it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def link(path):
 
 
 def test_it_greets_and_registers_this_process(daemon, link):
-    """With the identity that the daemon checks, and where rescues go."""
+    """The registration has the identity that the daemon checks, and the rescue folder."""
     link.start()
     told = daemon.wait_for("agent.register")
 
@@ -53,7 +53,7 @@ def test_it_greets_and_registers_this_process(daemon, link):
 
 
 def test_the_newest_figures_are_sent_and_only_when_they_changed(daemon, link):
-    """At most once a second, whatever is reported; nothing new, nothing sent."""
+    """The agent sends at most once per second, and nothing if no value changed."""
     link.start()
     began = time.monotonic()
     for step in range(2000):
@@ -84,7 +84,9 @@ class Number:
 
 
 def test_figures_become_plain_numbers(daemon, link):
-    """A framework's scalars are numbers; what is none is left out; no figure breaks the line."""
+    """
+    Framework scalars become numbers, other values are omitted, and no value breaks the connection.
+    """
     link.report(epoch=Index(), loss=Number(), step=object(), batch=None, training=True)
     link.start()
 
@@ -93,7 +95,7 @@ def test_figures_become_plain_numbers(daemon, link):
 
 
 def test_a_loss_that_is_no_number_is_unknown(daemon, link):
-    """JSON has no word for it; the line holds."""
+    """JSON has no NaN; the connection stays open."""
     link.report(loss=float("nan"), step=3)
     link.start()
 
@@ -101,7 +103,7 @@ def test_a_loss_that_is_no_number_is_unknown(daemon, link):
 
 
 def test_a_request_becomes_an_attribute(daemon, link):
-    """The training finds it at its next step boundary."""
+    """The training reads it at its next step boundary."""
     link.start()
     daemon.wait_for("agent.register")
     before = time.monotonic()
@@ -115,7 +117,7 @@ def test_a_request_becomes_an_attribute(daemon, link):
 
 
 def test_a_request_that_comes_with_the_first_answer_is_not_missed(path, link):
-    """The daemon knew already that memory runs out when the training connected."""
+    """Memory was already running out when the training connected."""
     daemon = StandIn(path, hasty=True)
     link.start()
 
@@ -130,19 +132,19 @@ def test_a_request_that_comes_with_the_first_answer_is_not_missed(path, link):
     [None, [], {}, {"request": None}, {"request": True}, {"request": 1.5}, {"request": ["r"]}],
 )
 def test_nonsense_is_no_request(params):
-    """What cannot be answered is not taken."""
+    """The agent ignores a request that it cannot answer."""
     assert CheckpointRequest.read(params, 0.0) is None
 
 
 def test_a_request_without_deadline_never_expires():
-    """Unknown is None."""
+    """A missing deadline is None."""
     request = CheckpointRequest.read({"request": "r", "deadline_s": "soon"}, 0.0)
 
     assert not request.expired(1e9)
 
 
 def test_a_save_is_told_as_it_goes(daemon, link):
-    """Accepted, saving, saved, in this order; numbers as the protocol names them."""
+    """The messages accepted, saving, saved come in this order, with the protocol's field names."""
     link.start()
     until(lambda: link.connected)
     link.accepted("r1")
@@ -166,7 +168,7 @@ def test_a_save_is_told_as_it_goes(daemon, link):
 
 
 def test_progress_of_a_save_that_ended_is_not_sent(daemon, link):
-    """The daemon must not believe that it still runs."""
+    """The daemon must not believe that the save still runs."""
     link.start()
     daemon.wait_for("agent.register")
     link.progress("r1", 10, 100)
@@ -178,7 +180,7 @@ def test_progress_of_a_save_that_ended_is_not_sent(daemon, link):
 
 
 def test_without_a_daemon_nothing_happens(link, capsys):
-    """Every method is a no-op; closing takes no time; nothing is said."""
+    """Every method is a no-op; closing takes no time; nothing is printed."""
     link.start()
     link.report(step=1)
     for _ in range(1000):
@@ -193,7 +195,7 @@ def test_without_a_daemon_nothing_happens(link, capsys):
 
 
 def test_a_daemon_that_comes_later_is_found_and_told_what_still_matters(path, link):
-    """The rescue that was saved meanwhile, not the progress of a save long over."""
+    """It gets the rescue saved meanwhile, not the progress of a past save."""
     link.start()
     link.report(step=4)
     link.accepted("old")
@@ -209,7 +211,7 @@ def test_a_daemon_that_comes_later_is_found_and_told_what_still_matters(path, li
 
 
 def test_after_a_break_it_comes_back_and_names_the_last_rescue(daemon, link):
-    """A daemon that was restarted learns what it did not see."""
+    """A restarted daemon learns what it missed."""
     link.start()
     link.report(step=4)
     daemon.wait_for("agent.report")
@@ -225,7 +227,7 @@ def test_after_a_break_it_comes_back_and_names_the_last_rescue(daemon, link):
 
 
 def test_good_bye_is_said_before_the_line_ends(daemon, link):
-    """So that the end of the connection is not taken for a death."""
+    """The daemon must not take the end of the connection for a death."""
     link.start()
     daemon.wait_for("agent.register")
     link.close()
@@ -247,7 +249,7 @@ def test_it_can_be_started_again(daemon, link):
 
 
 def test_a_line_that_is_given_up_ends(daemon, path):
-    """A training that failed in a notebook cell leaves no thread behind."""
+    """A training that failed in a notebook cell must not leave a thread behind."""
     link = Link("keras", "/rescues", socket_path=path)
     link.start()
     daemon.wait_for("agent.register")
@@ -258,7 +260,7 @@ def test_a_line_that_is_given_up_ends(daemon, path):
 
 
 def test_a_daemon_that_hangs_holds_nobody_up(path, link):
-    """It takes the connection and never answers."""
+    """The daemon accepts the connection and never answers."""
     daemon = StandIn(path, mute=True)
     link.start()
     daemon.wait_for("hello")
@@ -272,7 +274,7 @@ def test_a_daemon_that_hangs_holds_nobody_up(path, link):
 
 
 def test_a_refusal_is_told_once(path, link, capsys):
-    """It will be repeated for hours; a person needs to read it once."""
+    """The refusal repeats for hours, and the user needs one message."""
     daemon = StandIn(path, refuses=True)
     link.start()
     daemon.wait_for("agent.register", 3)
@@ -285,7 +287,7 @@ def test_a_refusal_is_told_once(path, link, capsys):
 
 
 def test_nonsense_from_the_daemon_is_survived(daemon, link, capsys):
-    """Bytes that are no message, messages that are unknown: connect anew, or go on."""
+    """Invalid bytes cause a new connection; unknown messages are ignored."""
     link.start()
     daemon.wait_for("agent.register")
     daemon.say({"jsonrpc": "2.0", "method": "agent.dance", "params": {"x": 1}})
@@ -298,7 +300,7 @@ def test_nonsense_from_the_daemon_is_survived(daemon, link, capsys):
 
 
 def test_more_open_files_than_select_takes_are_no_obstacle(daemon, link):
-    """A training with a thousand shards open."""
+    """A training may have a thousand open files."""
     held = [socket.socket() for _ in range(1100)]
     try:
         link.start()
@@ -348,7 +350,7 @@ link.report(step=1)
 def test_an_interpreter_that_ends_says_good_bye_and_does_not_hang(
     daemon, path, ending, status, wait
 ):
-    """However it ends; it does not hang, and stderr holds nothing of ours."""
+    """This holds for every kind of exit, and stderr has no message of the agent."""
     program = run(EXITS.format(ending), path, wait)
     _, err = program.communicate(timeout=20)
 
@@ -361,7 +363,7 @@ def test_an_interpreter_that_ends_says_good_bye_and_does_not_hang(
 
 
 def test_without_a_daemon_an_interpreter_ends_at_once(path):
-    """And silently."""
+    """The interpreter prints nothing."""
     program = run(EXITS.format(""), path, "at-once")
 
     assert ("", "") == program.communicate(timeout=20)
@@ -389,14 +391,14 @@ time.sleep(60)
 
 
 def test_the_death_of_a_parent_is_seen_although_its_child_lives(daemon, path):
-    """The child of a data loader must not hold the parent's connection open, nor speak on it."""
+    """A data loader's child must neither hold nor use the parent's connection."""
     parent = run(FORKS, path, "sleeps")
     child = int(parent.stdout.readline())
     daemon.wait_for("agent.register")
     try:
         os.kill(parent.pid, signal.SIGKILL)
         daemon.until(lambda: daemon.ended == 1)
-        os.kill(child, 0)  # still there
+        os.kill(child, 0)  # the child still exists
     finally:
         os.kill(child, signal.SIGKILL)
         parent.communicate()
@@ -405,7 +407,7 @@ def test_the_death_of_a_parent_is_seen_although_its_child_lives(daemon, path):
 
 
 def test_a_training_in_a_forked_child_has_a_line_of_its_own(daemon, path):
-    """Registered as the process that it is."""
+    """The child registers with its own PID."""
     parent = run(FORKS, path, "trains")
     child = int(parent.stdout.readline())
     try:
@@ -421,7 +423,7 @@ def test_a_training_in_a_forked_child_has_a_line_of_its_own(daemon, path):
 def test_growth_that_began_before_the_daemon_came_is_not_announced_to_it(
     daemon, link, ago_s, told_of
 ):
-    """It would take the memory that is there already for the beginning."""
+    """The daemon would take the memory already in use for the start of the growth."""
     announced = {"expected_bytes": 7, "expected_for": "a buffer", "expected_number": 1}
     link.report(training=True, **announced, expected_mono_s=time.monotonic() - ago_s)
 

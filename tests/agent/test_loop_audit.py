@@ -1,4 +1,4 @@
-"""What a resume of a loop will not bring back is told at its first step, read off its text."""
+"""At its first step, a loop's source text shows what a resume will not restore."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ PATIENCE = """
             patience += 1
         if patience > 2:
             break"""
-# Lines before the loops, in an epoch, in a step, after an epoch, after all; and what is found.
+# Lines before the loops, in an epoch, in a step, after an epoch, at the end; and the findings.
 CASES: dict[str, tuple[dict[str, str], list[str]]] = {
     "nothing": ({}, []),
     "values of one iteration": ({"STEP": "loss = batch * 2; model.use(loss)"}, []),
@@ -137,7 +137,7 @@ CASES: dict[str, tuple[dict[str, str], list[str]]] = {
 
 
 class Rescue:
-    """Stands for one: asks at the third step, when all names stand for something."""
+    """A fake Rescue that audits at the third step, when all names have values."""
 
     def __init__(self) -> None:
         self.named: list[Any] = []
@@ -161,7 +161,7 @@ class Rescue:
 def audited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], tuple[Audit, Rescue]]:
-    """What is found in a program of this text."""
+    """Return the findings for a program with this text."""
 
     def run(text: str) -> tuple[Audit, Rescue]:
         path = tmp_path / "train.py"
@@ -193,7 +193,7 @@ def written(lines: dict[str, str]) -> str:
 def test_what_an_iteration_leaves_to_the_next_is_found(
     audited: Callable[[str], tuple[Audit, Rescue]], case: str
 ):
-    """And nothing that comes back, is made anew, or is only told to somebody."""
+    """Values that are restored, recreated or only printed are not findings."""
     lines, expected = CASES[case]
 
     found, _ = audited(written(lines))
@@ -212,7 +212,7 @@ def test_what_an_iteration_leaves_to_the_next_is_found(
 def test_a_counter_of_enumerate_counts_where_it_decides_something(
     audited: Callable[[str], tuple[Audit, Rescue]], body: str, expected: bool
 ):
-    """It begins at 0 again; `rescue.enumerate` does not."""
+    """The index starts at 0 again after a resume; `rescue.enumerate` continues it."""
     text = written({"STEP": body}).replace(
         "for batch in rescue.data(loader)", "for number, batch in enumerate(rescue.data(loader))"
     )
@@ -225,13 +225,13 @@ def test_a_counter_of_enumerate_counts_where_it_decides_something(
 def test_a_loop_that_asks_where_it_stands_finds_its_place(
     audited: Callable[[str], tuple[Audit, Rescue]],
 ):
-    """By rescue.step_number."""
+    """The loop uses rescue.step_number."""
     assert not audited(written({}))[0].reads_position
     assert audited(written({"BEFORE": "at = rescue.step_number"}))[0].reads_position
 
 
 def test_a_loop_without_its_text_is_left_alone():
-    """A prompt, a compiled module: nothing is sure there."""
+    """In a prompt or a compiled module the audit would be unreliable."""
     rescue = Rescue()
     code = compile("for batch in (1, 2, 3):\n    n = batch\n    rescue.step()\n", "<none>", "exec")
 

@@ -1,4 +1,4 @@
-"""What the first steps of a loop report, and what comes back beside its tensors."""
+"""Reports at the first steps of a loop, and state that is restored besides its tensors."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def counted(rescue, loader):
 
 @pytest.fixture(autouse=True)
 def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No daemon; faults of ours are raised."""
+    """Run without a daemon, and raise the agent's own errors."""
     monkeypatch.setenv("WATCHDOG_RUNTIME_DIR", str(tmp_path / "run"))
     monkeypatch.setenv("WATCHDOG_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("WATCHDOG_AGENT_STRICT", "1")
@@ -106,7 +106,7 @@ def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """The module, with edits."""
+    """Return the module's text with edits, imported."""
 
     def load(before: str = "", after: str = "") -> Any:
         path = tmp_path / "train.py"
@@ -141,7 +141,7 @@ def left(tmp_path: Path, program: Callable[..., Any]) -> Path:
 
 
 def test_the_number_of_a_batch_goes_on_after_a_resume(left: Path, program: Callable[..., Any]):
-    """And begins at 0 in the next epoch."""
+    """It starts at 0 in the next epoch."""
     module = program()
     rescue, objects = started(left, module, resumes=True)
 
@@ -151,7 +151,11 @@ def test_the_number_of_a_batch_goes_on_after_a_resume(left: Path, program: Calla
 
 
 def test_attributes_that_training_changed_come_back(left: Path, program: Callable[..., Any]):
-    """Of the program's own modules and data sets: `self.calls += 1`, `model.heat *= 0.5`."""
+    """
+    These belong to the program's modules and data sets:
+
+    `self.calls += 1`, `model.heat *= 0.5`.
+    """
     module = program()
     rescue, objects = started(left, module, resumes=True)
     batches = loader(module)
@@ -168,7 +172,7 @@ def test_attributes_that_training_changed_come_back(left: Path, program: Callabl
 def test_a_list_of_tensors_that_training_fills_is_reported(
     tmp_path: Path, program: Callable[..., Any]
 ):
-    """It is no buffer, and a resume begins with an empty one."""
+    """The list is not a buffer, so it is empty after a resume."""
     module = program("KEPT = False", "KEPT = True")
     objects = module.make()
     rescue = Rescue(tmp_path / "rescues", name="a", strict=True, **objects)
@@ -178,7 +182,7 @@ def test_a_list_of_tensors_that_training_fills_is_reported(
 
 
 def test_a_list_that_a_training_without_a_rescue_fills_is_reported(program: Callable[..., Any]):
-    """It is found while it trains; lists of plain values come back."""
+    """The agent finds it during the training; lists of plain values are restored."""
     model = program("KEPT = False", "KEPT = True").make()["model"]
     found = Attributes([("model", model)], begins=False)
     model(torch.ones(1, 2))
@@ -190,7 +194,7 @@ def test_a_list_that_a_training_without_a_rescue_fills_is_reported(program: Call
 def test_an_attribute_that_training_changed_is_no_other_model(
     left: Path, program: Callable[..., Any]
 ):
-    """Another value in the program's text is."""
+    """Another value in the program's text does make another model."""
     with pytest.raises(RescueMismatch, match=r"inner\W"):
         started(left, program("nn.Linear(2, 1)", "nn.Linear(2, 1, bias=False)"), resumes=True)
 
@@ -214,7 +218,7 @@ def test_another_first_batch_is_reported(
     edit: tuple[str, str],
     said: bool,
 ):
-    """Other values, another order; the training continues."""
+    """Values or order differ; the training continues."""
     module = program(*edit)
     rescue, objects = started(left, module, resumes=True)
 
@@ -226,7 +230,7 @@ def test_another_first_batch_is_reported(
 
 
 def test_batches_of_other_tensors_are_refused(left: Path, program: Callable[..., Any]):
-    """Two where there was one, or another element type."""
+    """There are two tensors instead of one, or another element type."""
     module = program("return self.rows[index] * SCALE", "return self.rows[index], 1")
     rescue, objects = started(left, module, resumes=True)
 
@@ -237,7 +241,7 @@ def test_batches_of_other_tensors_are_refused(left: Path, program: Callable[...,
 def test_what_will_not_come_back_is_said_at_the_first_step(
     tmp_path: Path, program: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ):
-    """Once, before anything is saved; the rescue holds it, too."""
+    """The message appears once, before any save; the rescue also stores it."""
     module = program()
     rescue, _ = started(tmp_path / "rescues", module)
 
@@ -251,7 +255,7 @@ def test_what_will_not_come_back_is_said_at_the_first_step(
 
 
 def test_strict_raises_in_place_of_saying_so(tmp_path: Path, program: Callable[..., Any]):
-    """At the first step; where all comes back nothing is raised."""
+    """The error comes at the first step. If everything is restored, there is no error."""
     module = program()
     objects = module.make()
     with pytest.raises(RescueError, match="the counter number"):

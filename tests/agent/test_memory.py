@@ -1,4 +1,4 @@
-"""What an agent says of its training's memory."""
+"""What an agent reports about its training's memory."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ MIB = 2**20
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch):
-    """As in a program without the frameworks that other tests have brought in: see `traceable`."""
+    """Hide frameworks that other tests imported: see `traceable`."""
     for name in ("tensorflow.python.ops.script_ops", "torch", "jax"):
         if name in sys.modules:
             monkeypatch.delitem(sys.modules, name)
 
 
 class Process:
-    """Its memory and its clock, moved by hand."""
+    """A fake process whose memory and clock the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -42,7 +42,7 @@ class Process:
 
 
 class Sized:
-    """A tensor as far as it is looked at."""
+    """The parts of a tensor that the agent reads."""
 
     itemsize = 4
 
@@ -51,7 +51,7 @@ class Sized:
 
 
 class Module:
-    """Shaped like a module of PyTorch."""
+    """An object shaped like a PyTorch module."""
 
     def __init__(self) -> None:
         self.weight = Sized(1024, 1024)
@@ -78,7 +78,7 @@ def parts(process):
 
 
 def test_activations_are_the_peak_of_the_first_steps_less_what_is_known(process, parts):
-    """What was there before, gradients and announced buffers are none; a leak later neither."""
+    """Earlier memory, gradients, announced buffers and later leaks do not count as activations."""
     module = Module()
     parts.set_objects([module, "a word", 7])
     parts.add_buffer(100 * MIB, "the shuffle buffer of 9 examples")
@@ -98,7 +98,7 @@ def test_activations_are_the_peak_of_the_first_steps_less_what_is_known(process,
 
 
 def test_a_peak_of_before_the_training_is_none_of_its_own(process, parts):
-    """Imports and data loading may have held more."""
+    """Imports and data loading may have used more."""
     parts.start()
     process.rss = 510 * MIB
 
@@ -106,7 +106,7 @@ def test_a_peak_of_before_the_training_is_none_of_its_own(process, parts):
 
 
 def test_a_gpu_knows_its_own_peak(parts):
-    """The allocator's peak less what is held between two steps."""
+    """The value is the allocator's peak minus the memory held between two steps."""
     parts.start()
     cards = [
         {"device": "cuda:0", "used_bytes": 300 * MIB, "limit_bytes": 1, "peak_bytes": 900 * MIB}
@@ -116,7 +116,7 @@ def test_a_gpu_knows_its_own_peak(parts):
 
 
 def test_where_nothing_can_be_measured_nothing_is_said():
-    """Another system, or a /proc that is closed."""
+    """The system is not Linux, or /proc is not readable."""
     found = Breakdown(lambda: 0.0, lambda: None)
     found.start()
 
@@ -127,7 +127,7 @@ def test_where_nothing_can_be_measured_nothing_is_said():
 
 
 def test_objects_that_become_more_are_told_by_the_step(process, parts):
-    """Every ten seconds: counting them is not free."""
+    """The agent counts objects only every ten seconds, because counting takes time."""
     parts.start()
     parts.read(0)
     kept = [object() for _ in range(50_000)]
@@ -141,7 +141,7 @@ def test_objects_that_become_more_are_told_by_the_step(process, parts):
 
 
 def test_what_the_program_lets_go_of_is_freed(parts):
-    """The agent is no reason for a model to stay in memory."""
+    """The agent must not keep a model in memory."""
     import weakref
 
     module = Module()
@@ -158,7 +158,7 @@ def test_what_the_program_lets_go_of_is_freed(parts):
     ("size", "expected"), [(32, 32), (None, None), (0, None), (True, None), ("32", None)]
 )
 def test_the_batch_is_what_the_loader_says(parts, size, expected):
-    """A number of examples, or not known."""
+    """The value is a number of examples or unknown."""
     loader = type("Loader", (), {"batch_size": size})()
 
     parts.set_dataset(loader)
@@ -167,7 +167,7 @@ def test_the_batch_is_what_the_loader_says(parts, size, expected):
 
 
 def test_this_process_is_measured():
-    """As the kernel has it."""
+    """The values come from the kernel."""
     found = memory.resident()
     if sys.platform != "linux":
         assert found is None
@@ -177,17 +177,17 @@ def test_this_process_is_measured():
 
 
 class Tensor:
-    """Known by its name and its module, as those of frameworks are."""
+    """A fake tensor that the agent recognises by name and module, as it does real ones."""
 
     __module__ = "torch"
 
     def __init__(self, *shape: int) -> None:
         self.shape = shape
-        self.me = self  # so that the garbage collector knows it
+        self.me = self  # makes the garbage collector track it
 
 
 def test_lines_and_tensors_that_become_more_are_found(monkeypatch):
-    """While a training goes on in another thread; tracing is off again afterwards."""
+    """The search runs in another thread during the training, and tracing is off afterwards."""
     import threading
 
     kept, going, steps = [], threading.Event(), [0]
@@ -218,7 +218,7 @@ def test_lines_and_tensors_that_become_more_are_found(monkeypatch):
 
 
 def test_what_a_library_makes_is_told_by_the_line_that_asked_for_it():
-    """As of arrays, which NumPy makes: the line in its own file says nothing to anybody."""
+    """A line in NumPy's own file would tell the user nothing."""
     import threading
 
     text = json.dumps(list(range(1000, 3000)))
@@ -244,7 +244,7 @@ def test_what_a_library_makes_is_told_by_the_line_that_asked_for_it():
 
 
 def test_a_program_that_traces_itself_is_left_as_it_is():
-    """Its traces are its own; tensors are counted all the same."""
+    """The program's traces stay; the agent still counts tensors."""
     tracemalloc.start(7)
     try:
         found = diagnose.trace(1.0, lambda: None)
@@ -259,7 +259,7 @@ def test_a_program_that_traces_itself_is_left_as_it_is():
 
 
 def test_many_traces_end_the_look_before_its_time():
-    """Memory is short when this is asked for."""
+    """The search runs when memory is short, so traces must not use too much of it."""
     import threading
 
     kept, going = [], threading.Event()
@@ -283,7 +283,7 @@ def test_many_traces_end_the_look_before_its_time():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_worker_that_is_forked_meanwhile_is_not_traced():
-    """It would be slower for all its life."""
+    """The worker would be slower for its whole life."""
     import threading
 
     thread = threading.Thread(target=diagnose.trace, args=(1.5, lambda: None))
@@ -293,7 +293,7 @@ def test_a_worker_that_is_forked_meanwhile_is_not_traced():
         assert time.monotonic() < end
         time.sleep(0.001)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork while threads run
         child = os.fork()
     if child == 0:
         os._exit(3 if tracemalloc.is_tracing() else 0)
@@ -303,7 +303,7 @@ def test_a_worker_that_is_forked_meanwhile_is_not_traced():
 
 
 class Hostile:
-    """Whatever is asked of it fails."""
+    """An object that raises on every access."""
 
     __slots__ = ()
 
@@ -312,7 +312,7 @@ class Hostile:
 
 
 def test_objects_that_fail_when_they_are_looked_at_cost_nothing_but_their_figures(parts):
-    """The training continues as if nobody had looked."""
+    """The training continues unaffected."""
 
     class Broken(Module):
         def parameters(self):
@@ -328,7 +328,7 @@ def test_objects_that_fail_when_they_are_looked_at_cost_nothing_but_their_figure
 
 
 def test_a_look_at_the_live_objects_ends_when_its_time_is_over():
-    """And says that it has not seen all."""
+    """The result says that it is incomplete."""
     kept = [[number] for number in range(200_000)]
 
     _, whole = diagnose.tensors(budget_s=0.0)
@@ -339,7 +339,7 @@ def test_a_look_at_the_live_objects_ends_when_its_time_is_over():
 
 
 def test_a_training_that_holds_the_interpreter_does_not_use_that_time_up(monkeypatch):
-    """What counts is processor time of the look itself."""
+    """The limit counts processor time of the search itself."""
     waited = itertools.count(0, 100)
     with monkeypatch.context() as busy:
         busy.setattr(diagnose.time, "monotonic", lambda: next(waited))
@@ -350,7 +350,7 @@ def test_a_training_that_holds_the_interpreter_does_not_use_that_time_up(monkeyp
 
 
 def test_no_line_of_watchdog_itself_is_named():
-    """What the agent and the guard allocate in a training is no leak of the program."""
+    """Allocations of the agent and the guard must not look like a leak of the program."""
     import threading
 
     from watchdog_app.client.jsonrpc import encode
@@ -373,10 +373,10 @@ def test_no_line_of_watchdog_itself_is_named():
 
 
 def test_what_grows_is_told_before_the_time_is_over(monkeypatch):
-    """A process that runs out of memory may be killed before that: tensors and lines are known."""
+    """The process may be killed before the end, so tensors and lines are reported early."""
     import threading
 
-    every = partial(diagnose.tensors, 20.0)  # also on a machine that is busy
+    every = partial(diagnose.tensors, 20.0)  # also on a busy machine
     monkeypatch.setattr(diagnose, "tensors", every)
 
     kept, going, told = [], threading.Event(), []

@@ -1,4 +1,4 @@
-"""Weights, gradients and optimizer state: exact, from the objects themselves."""
+"""Weights, gradients and optimizer state: exact sizes from the objects."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ KERAS = (
 
 @pytest.mark.tensorflow
 def test_slots_of_keras_optimizers_are_known_before_they_are_made():
-    """What is foretold of an optimizer that was not built is what it then holds, to the byte."""
+    """The forecast for an unbuilt optimizer equals its later size to the byte."""
     import keras
 
     model = keras_model()
@@ -64,7 +64,7 @@ def test_slots_of_keras_optimizers_are_known_before_they_are_made():
 
 @pytest.mark.tensorflow
 def test_a_keras_model_with_a_frozen_layer_has_gradients_of_the_others_alone():
-    """Frozen weights count as weights and as nothing else."""
+    """Frozen weights count only as weights."""
     model = keras_model()
     model.layers[0].trainable = False
     model.compile(optimizer="adam", loss="mse")
@@ -73,7 +73,7 @@ def test_a_keras_model_with_a_frozen_layer_has_gradients_of_the_others_alone():
 
     trained = (30 * 7 + 7) * 4
     assert (WEIGHTS, trained) == (parts.weights_bytes, parts.gradients_bytes)
-    assert 2 * trained + 12 == parts.optimizer_bytes  # and the counter with the learning rate
+    assert 2 * trained + 12 == parts.optimizer_bytes  # plus the counter and the learning rate
     assert "Adam" == parts.optimizer
 
 
@@ -97,7 +97,7 @@ def test_a_keras_model_with_a_frozen_layer_has_gradients_of_the_others_alone():
     ],
 )
 def test_slots_of_torch_optimizers_are_known_before_they_are_made(kind, settings):
-    """What is foretold before the first step is what is held after it."""
+    """The forecast before the first step equals the size after it."""
     import torch
 
     model = torch_model()
@@ -131,19 +131,19 @@ def test_a_shared_weight_counts_once_and_two_modules_count_both():
 
 
 class Strange:
-    """An optimizer that nobody knows."""
+    """An optimizer of an unknown class."""
 
     variables = ()
 
 
 def test_an_unknown_optimizer_is_unknown_and_not_nothing():
-    """None, never a zero that nobody counted."""
+    """The size is None, because a zero would claim that there is no state."""
     assert slots.keras_slot_bytes(Strange(), (3, 3), 4) is None
     assert slots.torch_slot_bytes(Strange(), {}, (3, 3), 4) is None
 
 
 def test_a_subclass_keeps_what_its_parent_keeps():
-    """Kinds are found along the bases."""
+    """The agent searches the base classes."""
     adam = type("Adam", (), {"amsgrad": False})
     mine = type("MyAdam", (adam,), {})
 

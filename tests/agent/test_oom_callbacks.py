@@ -1,4 +1,4 @@
-"""Memory runs out beside the steps of a fit, in a callback of the program: what is saved of it."""
+"""Memory runs out in a callback of a fit, outside its steps: what the agent saves."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from support import zygote
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
 PROGRAM = Path(__file__).parent / "programs" / "fit_callback_exhausted.py"
-# The moment, where the callback stands, and the step that is saved: five batches an epoch, and
-# memory runs out in the second.
+# The moment, the callback's position, and the saved step: five batches per epoch, and
+# memory runs out in the second epoch.
 CASES = {
     "on_epoch_begin:0 before": 5,
     "on_train_batch_begin:2 before": 7,
@@ -46,7 +46,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_fit_whose_callback_ran_out_of_memory_goes_on_bit_for_bit(runs, case):
-    """Wherever it stands in the list: no batch is trained twice, and the weights are the same."""
+    """At any position in the list no batch is trained twice, and the weights are equal."""
     reference, both = runs["reference"], runs[case]
     stopped, resumed = both["stopped"], both["resumed"]
 
@@ -54,11 +54,11 @@ def test_a_fit_whose_callback_ran_out_of_memory_goes_on_bit_for_bit(runs, case):
     assert "memory ran out in a callback" in stopped["notes"][0]
     assert f"step {CASES[case]}, " in resumed["said"]
     assert reference["weights"] == resumed["weights"]
-    # Also where all batches of the epoch that it goes on in are behind it.
+    # This includes a resume in an epoch whose batches are all done.
     assert [10, 15][-len(resumed["steps"]) :] == resumed["steps"]
     missed = [each for each in reference["seen"] if each not in stopped["seen"] + resumed["seen"]]
     assert len(reference["seen"]) == len(stopped["seen"]) + len(resumed["seen"]) + len(missed)
-    # Those that had not been told of the batch or epoch are named, and nobody else.
+    # The message names only callbacks that had not yet seen the batch or epoch.
     named = [part for part in resumed["said"].splitlines() if "had still to do" in part]
     assert bool(missed) == any("Log" in part for part in named)
     assert not any("Greedy" in part for part in named)

@@ -1,4 +1,4 @@
-"""What a step that never had its batch had counted: told by two looks, or left alone."""
+"""Counters of a step that failed: two earlier readings tell how to undo them, or they stay."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from watchdog_app.agent.state.rows import MODEL, OPTIMIZER
 
 @dataclass
 class Number:
-    """A variable that lies nowhere."""
+    """A variable without a place in memory."""
 
     group: str
     row: tuple
@@ -49,7 +49,11 @@ def at_steps(counters, numbers, readings):
 
 @pytest.mark.parametrize("moved", [0, 1])
 def test_counters_are_put_back_whether_the_step_had_moved_them_or_not(moved):
-    """A step counts once and draws three times; looked at in the steps 2 and 6, failed in 9."""
+    """
+    A step counts once and draws three times.
+
+    The agent reads at steps 2 and 6, and step 9 fails.
+    """
     numbers = [count(0), seed(0)]
     counters = StepCounters()
     at_steps(counters, numbers, [(2, (1, [5, 3])), (6, (5, [5, 15]))])
@@ -68,12 +72,12 @@ def test_counters_are_put_back_whether_the_step_had_moved_them_or_not(moved):
         ([], [5, 24]),
         ([(2, ([5, 3],))], [5, 24]),
         ([(2, ([5, 3],)), (6, ([5, 16],))], [5, 24]),  # 13 in four steps
-        ([(2, ([5, 3],)), (6, ([5, 15],))], [5, 25]),  # drawn from elsewhere, too
-        ([(2, ([5, 3],)), (6, ([5, 15],))], [7, 24]),  # seeded anew
+        ([(2, ([5, 3],)), (6, ([5, 15],))], [5, 25]),  # other code draws too
+        ([(2, ([5, 3],)), (6, ([5, 15],))], [7, 24]),  # seeded again
     ],
 )
 def test_what_is_not_certain_is_left_alone(readings, now):
-    """Then the rescue says what does not come back."""
+    """The rescue then reports what it does not restore."""
     number = seed(0)
     counters = StepCounters()
     at_steps(counters, [number], readings)
@@ -84,7 +88,7 @@ def test_what_is_not_certain_is_left_alone(readings, now):
 
 
 def test_an_optimizer_with_numbers_of_its_own_is_not_undone():
-    """Nadam multiplies one with each step, whether there is a batch or not."""
+    """Nadam multiplies a value in each step, with or without a batch."""
     counters = StepCounters()
     counters.set_variables([count(0), count(0.1, "adam/learning_rate", "float32")])
     assert not counters.restore(1)
@@ -97,7 +101,7 @@ def test_an_optimizer_with_numbers_of_its_own_is_not_undone():
 
 
 def test_only_the_fetch_of_a_step_is_taken_for_one():
-    """The last operation that TensorFlow names is the one that failed."""
+    """The last operation in TensorFlow's message is the one that failed."""
     of_data = RuntimeError("MemoryError: 1 GiB\n\t [[{{node PyFunc}}]]\n\t [[IteratorGetNext]]")
 
     assert failed_in_fetch(of_data)

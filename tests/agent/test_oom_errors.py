@@ -1,4 +1,4 @@
-"""Which errors say that memory ran out, and how batches are divided: no framework is needed."""
+"""Which errors mean that memory ran out, and how batches are divided, without a framework."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from watchdog_app.agent.oom.micro import FIELD, MicroBatches, leaves, slice_batc
 
 
 def of(module: str, name: str, *bases: type[BaseException]) -> type[BaseException]:
-    """A framework's class of errors, without the framework."""
+    """Return a framework's error class without the framework."""
     return type(name, bases or (Exception,), {"__module__": module})
 
 
@@ -43,7 +43,7 @@ Unknown.error_code = 2  # type: ignore[attr-defined]  # as every error of Tensor
     ids=lambda error: f"{type(error).__name__}-{str(error)[:20]}",
 )
 def test_each_framework_s_word_for_it_is_known(error):
-    """Python, NumPy, PyTorch on every device, TensorFlow, XLA and JAX."""
+    """These are Python, NumPy, PyTorch on every device, TensorFlow, XLA and JAX."""
     assert watch.is_out_of_memory(error)
 
 
@@ -65,12 +65,12 @@ def test_each_framework_s_word_for_it_is_known(error):
     ids=lambda error: f"{type(error).__name__}-{str(error)[:20]}",
 )
 def test_other_errors_are_not_taken_for_it(error):
-    """A full disk, too many files, a person's own errors with such words."""
+    """Examples are a full disk, too many files, and a user's own error with similar words."""
     assert not watch.is_out_of_memory(error)
 
 
 def test_an_error_that_was_raised_from_it_counts():
-    """Trainers wrap errors; one that only happened while handling it does not count."""
+    """Trainers wrap errors. An error that was only being handled at the time does not count."""
     wrapped = ValueError("the step failed")
     wrapped.__cause__ = MemoryError()
     beside = ValueError("the handler failed")
@@ -82,7 +82,7 @@ def test_an_error_that_was_raised_from_it_counts():
 
 @pytest.mark.parametrize("wrong", ["grow", True, 1, ""])
 def test_what_is_no_choice_is_refused(wrong):
-    """The error names the choices."""
+    """The error lists the choices."""
     with pytest.raises(ValueError, match="shrink"):
         watch.check_on_oom(wrong)
 
@@ -100,7 +100,7 @@ def test_what_is_no_choice_is_refused(wrong):
     ],
 )
 def test_parts_are_few_and_of_nearly_one_size(size, count, expected):
-    """All samples once, in order, at most two sizes: each is compiled."""
+    """All samples appear once and in order, with at most two sizes, because each size compiles."""
     micro = MicroBatches()
     micro.size = size
 
@@ -111,7 +111,7 @@ def test_parts_are_few_and_of_nearly_one_size(size, count, expected):
 
 
 def test_halves_are_tried_down_to_single_samples():
-    """57, 29, 15, 8, 4, 2, 1 and no further."""
+    """The sizes are 57, 29, 15, 8, 4, 2 and 1."""
     micro = MicroBatches()
 
     tried = []
@@ -124,7 +124,7 @@ def test_halves_are_tried_down_to_single_samples():
 
 @pytest.mark.parametrize("damaged", [None, 0, -4, True, "16", 2.5])
 def test_a_rescue_without_a_sensible_size_teaches_nothing(damaged):
-    """Rescues of before, and files that somebody changed."""
+    """The rescue may be old, or a user changed the file."""
     micro = MicroBatches()
 
     micro.restore_size({FIELD: damaged})
@@ -133,7 +133,7 @@ def test_a_rescue_without_a_sensible_size_teaches_nothing(damaged):
 
 
 def test_batches_of_any_structure_are_cut_alike():
-    """Tuples, lists, dicts and what is None."""
+    """Structures are tuples, lists, dicts and None."""
     batch = ({"a": [1, 2, 3][:], "b": None}, "xyz")
 
     assert "xyz" in leaves(batch)
@@ -142,7 +142,7 @@ def test_batches_of_any_structure_are_cut_alike():
 
 
 def test_frames_of_an_error_that_goes_no_further_hold_nothing():
-    """What a failed attempt had in its local variables is gone at once."""
+    """The local variables of a failed attempt are freed at once."""
     import weakref
 
     class Large:

@@ -1,4 +1,4 @@
-"""What is said of an error of memory is said once, and the hooks of the program stay its own."""
+"""The agent reports a memory error once, and the program's hooks stay in place."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ class Training:
 
 @pytest.fixture
 def shown(monkeypatch):
-    """What a hook of the program was given: the notes, as they stood then."""
+    """Return the error's notes at the time when the program's hook got it."""
     found = []
     monkeypatch.setattr(
         sys, "excepthook", lambda kind, error, trace: found.append(list(error.__notes__))
     )
-    monkeypatch.setattr(watch, "_registered", WeakSet())  # without trainings of earlier tests
+    monkeypatch.setattr(watch, "_registered", WeakSet())  # ignore trainings of earlier tests
     monkeypatch.setattr(watch, "_previous_hook", None)
     monkeypatch.setattr(watch, "_keep_hook", False)
     return found
 
 
 def test_what_was_said_at_once_is_not_said_again_below_the_traceback(shown, capsys):
-    """A Keras fit is over before its error leaves the program."""
+    """A Keras fit has ended before its error leaves the program."""
     error = MemoryError("no")
     error.add_note("of somebody else")
 
     watch.print_and_add_note(error, "memory ran out in a callback")
-    assert "watchdog: memory ran out in a callback" in error.__notes__  # for whoever catches it
+    assert "watchdog: memory ran out in a callback" in error.__notes__  # for code that catches it
     sys.excepthook(MemoryError, error, None)
 
     assert [["of somebody else"]] == shown
@@ -47,7 +47,7 @@ def test_what_was_said_at_once_is_not_said_again_below_the_traceback(shown, caps
 def test_in_a_notebook_it_is_said_and_not_shown_again_with_the_error(
     shown, capsys, tmp_path, monkeypatch
 ):
-    """IPython prints an error with its notes, and asks no hook first."""
+    """IPython prints an error with its notes and calls no hook before."""
     import io
     from contextlib import redirect_stdout
 
@@ -76,7 +76,7 @@ def test_in_a_notebook_it_is_said_and_not_shown_again_with_the_error(
 
 
 def test_a_training_that_is_over_leaves_the_hook_of_the_program(shown):
-    """Nothing was said: everything is as it was."""
+    """The agent reported nothing and restores everything."""
     own, training = sys.excepthook, Training()
 
     watch.register(training)

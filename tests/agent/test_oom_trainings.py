@@ -1,4 +1,4 @@
-"""Trainings that really run out of memory: what is saved, what goes on, and how close it stays."""
+"""Trainings that really run out of memory: what is saved, what continues, and how exact it is."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(program: str, folder: Path, *cases: str, code: int = 0) -> dict[str, Any
 
 
 def apart(runs: dict[str, Any]) -> float:
-    """The largest relative difference of the losses to those of whole batches."""
+    """Return the largest relative difference of the losses from those of whole batches."""
     pairs = list(zip(runs["parts"]["losses"], runs["reference"]["losses"], strict=True))
     assert len(pairs) >= 50
     return max(
@@ -58,7 +58,7 @@ def torch_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.tensorflow
 def test_a_fit_that_ran_out_is_saved_as_before_that_batch_and_resumes_bit_for_bit(tmp_path):
-    """With BatchNormalization, Dropout, metrics and a schedule, which the failed step had moved."""
+    """The failed step had changed BatchNormalization, Dropout, metrics and a schedule."""
     runs = run("fit_exhausted.py", tmp_path, "saved")["saved"]
 
     assert "ResourceExhaustedError" == runs["stopped"]["error"]
@@ -72,7 +72,7 @@ def test_a_fit_that_ran_out_is_saved_as_before_that_batch_and_resumes_bit_for_bi
 
 @pytest.mark.tensorflow
 def test_a_fit_whose_data_ran_out_of_memory_resumes_bit_for_bit(tmp_path):
-    """Dropout has drawn for the batch that never came, and the step is counted: both are undone."""
+    """Dropout drew for the failed batch, and the step was counted: the agent undoes both."""
     runs = run("fit_exhausted.py", tmp_path, "fetched")["fetched"]
 
     assert 20 == len(runs["stopped"]["losses"])
@@ -83,7 +83,7 @@ def test_a_fit_whose_data_ran_out_of_memory_resumes_bit_for_bit(tmp_path):
 
 @pytest.mark.tensorflow
 def test_a_fit_that_shrinks_loses_no_batch_and_stays_close(tmp_path):
-    """The losses are those of whole batches within rounding; said once, with the figures."""
+    """The losses equal those of whole batches within rounding. The agent reports the sizes once."""
     runs = run("fit_exhausted.py", tmp_path, "shrunk")["shrunk"]
 
     assert runs["parts"]["error"] is None
@@ -95,7 +95,7 @@ def test_a_fit_that_shrinks_loses_no_batch_and_stays_close(tmp_path):
 
 @pytest.mark.tensorflow
 def test_a_loss_that_compares_the_samples_of_a_batch_is_not_trained_in_parts(tmp_path):
-    """In parts it would be another loss: the training is saved, and the error goes on."""
+    """Parts would compute another loss, so the agent saves and raises the error."""
     stopped = run("fit_exhausted.py", tmp_path, "coupled")["coupled"]["stopped"]
 
     assert "ResourceExhaustedError" == stopped["error"]
@@ -107,7 +107,7 @@ def test_a_loss_that_compares_the_samples_of_a_batch_is_not_trained_in_parts(tmp
 
 @pytest.mark.tensorflow
 def test_weights_that_were_half_applied_are_not_saved(tmp_path):
-    """The error's note says so; the model's step is its own again."""
+    """The error's note says so, and the model has its own step function again."""
     stopped = run("fit_exhausted.py", tmp_path, "torn")["torn"]["stopped"]
 
     assert "MemoryError" in stopped["error"]
@@ -118,7 +118,11 @@ def test_weights_that_were_half_applied_are_not_saved(tmp_path):
 
 @pytest.mark.tensorflow
 def test_parts_of_a_batch_train_as_the_whole_for_every_loss_and_optimizer():
-    """Weights, slots and metrics; what cannot be divided is refused with its reason."""
+    """
+    The test compares weights, slots and metrics.
+
+    An indivisible loss is refused with a reason.
+    """
     done = subprocess.run(
         [sys.executable, str(PROGRAMS / "keras_parts.py")],
         capture_output=True,
@@ -132,7 +136,7 @@ def test_parts_of_a_batch_train_as_the_whole_for_every_loss_and_optimizer():
     half = far.pop("half")
     assert 14 == len(far)
     assert {} == {name: each for name, each in far.items() if max(each.values()) > 1e-5}
-    assert 2e-3 > half["logs"]  # 16 bits hold three digits
+    assert 2e-3 > half["logs"]  # float16 has three digits
     assert {"contrastive", "circle", "sum over the batch"} == {
         name for name, coupled in found["coupled"].items() if coupled
     }
@@ -142,7 +146,7 @@ def test_parts_of_a_batch_train_as_the_whole_for_every_loss_and_optimizer():
 
 @pytest.mark.tensorflow
 def test_a_tensorflow_loop_that_ran_out_resumes_bit_for_bit(tmp_path):
-    """The batch that did not fit is drawn again."""
+    """The run draws the failed batch again."""
     runs = run("tensorflow_exhausted.py", tmp_path, "saved")["saved"]
 
     assert 3 == len(runs["stopped"]["losses"])
@@ -152,7 +156,7 @@ def test_a_tensorflow_loop_that_ran_out_resumes_bit_for_bit(tmp_path):
 
 @pytest.mark.tensorflow
 def test_a_tensorflow_loop_that_shrinks_stays_close(tmp_path):
-    """`rescue.gradients` gives those of the whole batch."""
+    """`rescue.gradients` returns the gradients of the whole batch."""
     runs = run("tensorflow_exhausted.py", tmp_path, "shrunk")["shrunk"]
 
     assert "batches of 64 go through in" in runs["parts"]["said"]
@@ -161,7 +165,7 @@ def test_a_tensorflow_loop_that_shrinks_stays_close(tmp_path):
 
 @pytest.mark.torch
 def test_a_torch_loop_that_ran_out_resumes_bit_for_bit(torch_runs):
-    """In the middle of an epoch that is shuffled, with running statistics and dropout."""
+    """The epoch is shuffled, with running statistics and dropout."""
     runs = torch_runs["saved"]
 
     assert "RuntimeError" == runs["stopped"]["error"]
@@ -173,7 +177,7 @@ def test_a_torch_loop_that_ran_out_resumes_bit_for_bit(torch_runs):
 @pytest.mark.torch
 @pytest.mark.parametrize("case", ["placed_first", "placed_later"])
 def test_the_first_batch_of_an_epoch_that_does_not_fit_is_trained_again(torch_runs, case):
-    """With the scheduler's step and the random numbers between the epochs once, not twice."""
+    """The scheduler's step and the random numbers between the epochs count once."""
     runs = torch_runs[case]
 
     stopped = runs["stopped"]["had"]
@@ -184,7 +188,7 @@ def test_the_first_batch_of_an_epoch_that_does_not_fit_is_trained_again(torch_ru
 
 @pytest.mark.torch
 def test_data_that_is_read_within_an_epoch_does_not_undo_steps_after_a_resume(torch_runs):
-    """A validation that the rescue had behind it is made again when its turn comes."""
+    """A validation that the rescue already had runs again at its position."""
     runs = torch_runs["between"]
 
     assert 4 == len(runs["stopped"])
@@ -193,14 +197,17 @@ def test_data_that_is_read_within_an_epoch_does_not_undo_steps_after_a_resume(to
 
 @pytest.mark.torch
 def test_a_torch_loop_that_shrinks_stays_close(torch_runs):
-    """Without statistics of a batch only the order of the additions differs."""
+    """Without batch statistics only the order of additions differs."""
     assert "batches of 32 go through in" in torch_runs["shrunk"]["parts"]["said"]
     assert TOLERANCE > apart(torch_runs["shrunk"])
 
 
 @pytest.mark.torch
 def test_batch_statistics_and_dropout_are_close_in_the_end(torch_runs):
-    """They see parts, so single losses differ; the last epoch's are of the same size."""
+    """
+    They see parts of batches, so single losses differ, but those of the last epoch have the same
+    size.
+    """
     runs = torch_runs["shrunk_noisy"]
 
     ends = [
@@ -214,7 +221,7 @@ def test_batch_statistics_and_dropout_are_close_in_the_end(torch_runs):
 
 @pytest.mark.torch
 def test_the_size_that_fits_is_remembered_in_the_rescue(torch_runs):
-    """A resume does not run into the same wall."""
+    """The resume must not fail again with the same size."""
     first, learnt, resumed = torch_runs["remembered"]["sizes"]
 
     assert first is None
@@ -224,7 +231,7 @@ def test_the_size_that_fits_is_remembered_in_the_rescue(torch_runs):
 
 @pytest.mark.torch
 def test_an_optimizer_at_work_leaves_nothing_to_save(torch_runs):
-    """The weights have been written to since the last step."""
+    """The optimizer has already changed weights since the last step."""
     torn = torch_runs["torn"]
 
     assert "not those of a whole step" in torn["notes"][0]
@@ -233,7 +240,7 @@ def test_an_optimizer_at_work_leaves_nothing_to_save(torch_runs):
 
 @pytest.mark.torch
 def test_an_error_that_nobody_catches_is_saved_on_its_way_out(tmp_path):
-    """A loop without `with`: the traceback ends the program as ever, and the rescue is there."""
+    """The loop has no `with`: the traceback ends the program as usual, and the rescue exists."""
     found = run("torch_exhausted.py", tmp_path, "uncaught", code=1)
 
     assert "can't allocate memory" in found["stderr"]
@@ -243,7 +250,7 @@ def test_an_error_that_nobody_catches_is_saved_on_its_way_out(tmp_path):
 
 @pytest.mark.torch
 def test_a_loop_that_was_found_by_itself_is_saved_as_the_error_leaves_it(tmp_path):
-    """What the failed step may have moved is named as not restored."""
+    """The rescue lists as not restored what the failed step may have changed."""
     program = shutil.copy(PROGRAMS / "torch_found_exhausted.py", tmp_path)
     done = subprocess.run(
         [sys.executable, str(program)],

@@ -1,4 +1,4 @@
-"""A state that an optimizer of PyTorch cannot step with is refused before it is loaded."""
+"""The agent refuses an optimizer state that PyTorch could not step with, before loading it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def weights():
 
 
 def stepped(kind, **options):
-    """The state of an optimizer after two steps; the last of its weights has had no gradient."""
+    """Return the state after two steps; the last weight has no gradient."""
     trained = weights()
     optimizer = kind([*trained, *weights()[:1]], lr=0.01, **options)
 
@@ -47,7 +47,7 @@ def stepped(kind, **options):
 
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_its_own_state_is_taken(name, options):
-    """Of each kind and with each option that makes slots, on to other settings."""
+    """The states of each class and each option that creates slots load into other settings."""
     kind = getattr(torch.optim, name)
     state = stepped(kind, **options)
 
@@ -57,9 +57,9 @@ def test_its_own_state_is_taken(name, options):
 @pytest.mark.parametrize(
     ("where", "key", "value"),
     [
-        ("group", "amsgrad", True),  # of which there are no slots
+        ("group", "amsgrad", True),  # the state has no slots for it
         ("group", "betas", None),
-        ("group", "maximize", float("nan")),  # which counts as true
+        ("group", "maximize", float("nan")),  # NaN counts as true
         ("group", "lr", "fast"),
         ("group", "lr", 10**400),
         ("weight", "exp_avg", {}),
@@ -72,7 +72,7 @@ def test_its_own_state_is_taken(name, options):
     ],
 )
 def test_what_a_step_would_fail_with_is_told(where, key, value):
-    """By PyTorch's own error, or by the slot that is not like its own."""
+    """The reason is PyTorch's own error, or the slot that differs."""
     state = copy.deepcopy(stepped(torch.optim.Adam))
     (state["param_groups"] if where == "group" else state["state"])[0][key] = value
 
@@ -80,7 +80,7 @@ def test_what_a_step_would_fail_with_is_told(where, key, value):
 
 
 def test_a_learning_rate_in_a_tensor_needs_no_value():
-    """The outline of a rescue has none."""
+    """The outline of a rescue holds no values."""
     state = stepped(torch.optim.Adam)
     state["param_groups"][0]["lr"] = torch.empty((), device="meta")
 
@@ -88,7 +88,7 @@ def test_a_learning_rate_in_a_tensor_needs_no_value():
 
 
 def test_an_optimizer_of_the_users_is_not_tried():
-    """Its step may do anything."""
+    """Its step could do anything."""
 
     class Own(torch.optim.Adam):
         def step(self, closure=None):

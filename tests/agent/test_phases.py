@@ -1,4 +1,4 @@
-"""Parts of an epoch and announced growth, as the daemon hears of them."""
+"""Phases of an epoch and announced growth, as the daemon receives them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def session(tmp_path: Path, daemon: StandIn):
 
 
 def test_a_phase_and_an_announcement_are_told_without_another_step(session, daemon):
-    """A validation has no step boundary: its news goes out by itself, with what is known."""
+    """A validation has no step boundary, so the agent sends its phase separately."""
     daemon.wait_for("agent.register")
     session.boundary(3, epoch=1)
 
@@ -56,7 +56,7 @@ def test_a_phase_and_an_announcement_are_told_without_another_step(session, daem
 
 
 def test_phases_that_fly_past_do_not_flood_the_daemon(session, daemon):
-    """A thousand a second make some messages, and the last one is right."""
+    """A thousand phases per second cause a few messages, and the last one is correct."""
     daemon.wait_for("agent.register")
     began = time.monotonic()
     for epoch in range(1000):
@@ -71,7 +71,7 @@ def test_phases_that_fly_past_do_not_flood_the_daemon(session, daemon):
 
 
 def test_less_than_nothing_cannot_be_announced(session):
-    """The caller is told, as it is the caller's mistake."""
+    """The caller made the mistake and gets the error."""
     with pytest.raises(ValueError, match="-1"):
         session.expect(-1, "nothing")
 
@@ -79,7 +79,11 @@ def test_less_than_nothing_cannot_be_announced(session):
 @pytest.mark.tensorflow
 @pytest.mark.timeout(900)
 def test_keras_and_loops_say_what_they_are_doing(tmp_path: Path, daemon: StandIn):
-    """Training, validation, end of the epoch, in this order; an announcement before fit counts."""
+    """
+    The phases are training, validation and end of the epoch.
+
+    An announcement before fit counts.
+    """
     subprocess.run(
         [sys.executable, str(PROGRAM), str(tmp_path)],
         env={**os.environ, "WATCHDOG_RUNTIME_DIR": str(tmp_path / "run")},

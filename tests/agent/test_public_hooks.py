@@ -1,4 +1,4 @@
-"""The agent looks into other people's programs by public hooks alone."""
+"""The agent uses only public hooks inside users' programs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 import watchdog_app.agent
 
 AGENT = Path(watchdog_app.agent.__file__).parent
-# What traces a program, reads its bytecode, or reads objects where they lie in memory.
+# Modules that trace a program, read its bytecode, or read objects in memory.
 REFUSED_CALLS = {"settrace", "setprofile", "settrace_all_threads", "setprofile_all_threads"}
 REFUSED_CALLS |= {"from_address", "string_at", "get_referrers", "get_referents"}
 REFUSED_MODULES = {"dis", "opcode", "bdb"}
-# What grows in a program is looked for on request, see `watchdog leaks`.
+# `watchdog leaks` searches for growth on request.
 ALLOWED = {("telemetry/diagnose.py", "get_objects")}
 
 
 def uses(path: Path) -> Iterator[str]:
-    """Names of refused modules that are imported, and of refused attributes."""
+    """Return the forbidden modules and attributes that the code uses."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from REFUSED_MODULES & {each.name for each in node.names}
@@ -30,7 +30,10 @@ def uses(path: Path) -> Iterator[str]:
 
 
 def test_the_agent_neither_traces_nor_reads_bytecode_nor_walks_through_memory() -> None:
-    """A debugger and a coverage tool have that to themselves; offsets differ between versions."""
+    """
+    Debuggers and coverage tools need tracing for themselves, and memory offsets differ between
+    versions.
+    """
     found = {
         (path.relative_to(AGENT).as_posix(), name)
         for path in AGENT.rglob("*.py")
@@ -41,7 +44,7 @@ def test_the_agent_neither_traces_nor_reads_bytecode_nor_walks_through_memory() 
 
 
 def test_what_is_refused_would_be_found(tmp_path: Path) -> None:
-    """Each way to write it."""
+    """The test tries each way to write them."""
     program = tmp_path / "program.py"
     program.write_text(
         "import dis, sys, gc, ctypes\nfrom sys import settrace\n"

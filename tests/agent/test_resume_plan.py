@@ -1,4 +1,4 @@
-"""What `watchdog.resume()` would run, and what it leaves out."""
+"""Which cells `watchdog.resume()` would run, and which it omits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def planned(*texts, failed=(), everything=False, skip=()):
     ],
 )
 def test_what_starts_no_command_runs_as_it_was(text):
-    """To the letter."""
+    """The cells stay unchanged."""
     (step,) = planned(text)
 
     assert (text, None, True) == (step.run, step.why, step.trains)
@@ -75,7 +75,7 @@ def test_what_starts_no_command_runs_as_it_was(text):
     ],
 )
 def test_shell_commands_are_left_out_unless_asked_for(text):
-    """They were done once already."""
+    """The commands already ran once."""
     (careful,), (everything,) = planned(text), planned(text, everything=True)
 
     assert careful.run is None
@@ -84,7 +84,7 @@ def test_shell_commands_are_left_out_unless_asked_for(text):
 
 
 def test_a_command_among_python_is_taken_out_of_its_cell():
-    """The names that the cell defines are needed."""
+    """Later cells need the names that the cell defines."""
     (step,) = planned("a = 1\nif a:\n    !rm x\n!rm y\nb = 2")
     names = {}
 
@@ -98,28 +98,28 @@ def test_a_command_among_python_is_taken_out_of_its_cell():
     "text", ['css = """\n!important\n"""\n!ls\nb = 1', "!pip install a \\\n  b\nc = 1"]
 )
 def test_a_command_that_is_no_line_of_its_own_leaves_its_cell_out(text):
-    """A text that looks like a command is not changed."""
+    """Text that only looks like a command stays."""
     (step,) = planned(text)
 
     assert step.run is None
 
 
 def test_a_command_in_a_timed_cell_is_taken_out_of_it():
-    """The cell is timed as before."""
+    """The cell is still timed."""
     (step,) = planned("%%time\n!pip install keras\nb = 2")
 
     assert ["%%time", "b = 2"] == [line for line in step.run.splitlines() if line != "pass"]
 
 
 def test_questions_are_asked_again_and_said_beforehand():
-    """The answer is the user's."""
+    """Only the user can answer."""
     (step,) = planned("name = input('who?')")
 
     assert ("name = input('who?')", "it asks for an answer") == (step.run, step.why)
 
 
 def test_what_failed_what_was_skipped_and_what_resumed_is_left_out():
-    """The cell that trained is run, though it failed."""
+    """The cell that trained runs, although it failed."""
     steps = planned(
         "1/0", "x = 1", "watchdog.resume()", "   ", "fit()", failed=(1, 5), skip=(2,)
     )  # fmt: skip
@@ -132,7 +132,7 @@ def test_what_failed_what_was_skipped_and_what_resumed_is_left_out():
 
 @pytest.fixture
 def history(tmp_path):
-    """A history database, and what a rescue would say of its session 2."""
+    """A history database, and a rescue's data about its session 2."""
     path = tmp_path / "a b?.sqlite"
     with sqlite3.connect(path) as database:
         database.execute("CREATE TABLE history (session INT, line INT, source, source_raw)")
@@ -143,12 +143,12 @@ def history(tmp_path):
 
 
 def test_texts_come_from_the_session_that_died(history):
-    """Up to the cell that trained."""
+    """The list ends with the cell that trained."""
     assert {1: "a = 1", 2: "fit()"} == kernel_cells.cell_texts(history, None)
 
 
 def test_a_history_that_was_begun_anew_is_not_believed(history):
-    """The numbers of its sessions start again: the cell that trained must be the one."""
+    """Session numbers restart, so the cell that trained must match."""
     right = dataclasses.replace(history, check=kernel_cells.text_checksum("fit()"))
     wrong = dataclasses.replace(history, check=kernel_cells.text_checksum("another()"))
 
@@ -163,7 +163,7 @@ def checked(*texts):
 
 
 def test_without_history_they_come_from_the_notebook(tmp_path):
-    """Cells of the session that died alone: others keep the numbers of earlier ones."""
+    """Only cells of the dead session count, because others keep old numbers."""
     path = tmp_path / "n.ipynb"
     numbered = [
         (1, "of an earlier session"),
@@ -186,7 +186,7 @@ def test_without_history_they_come_from_the_notebook(tmp_path):
 
 
 def test_a_notebook_adds_no_cell_of_another_session_to_the_history(history, tmp_path):
-    """A number that the history does not have is not filled from there."""
+    """If the history lacks a number, the notebook does not supply its cell."""
     path = tmp_path / "n.ipynb"
     cells = [{"cell_type": "code", "execution_count": 1, "source": "delete_everything()"}]
     path.write_text(json.dumps({"cells": cells}))
@@ -199,7 +199,7 @@ def test_a_notebook_adds_no_cell_of_another_session_to_the_history(history, tmp_
 
 @pytest.mark.parametrize("text", ["", "[]", '{"cells": 3}', '{"cells": [3]}', "\x00"])
 def test_notebooks_and_histories_that_cannot_be_read_tell_nothing(tmp_path, text):
-    """No error: it is said that the text is not known."""
+    """The result says that the text is unknown, without an error."""
     for name in ("n.ipynb", "history.sqlite"):
         (tmp_path / name).write_text(text)
     cells = Cells(1, str(tmp_path / "history.sqlite"), None, 3, ())
@@ -221,7 +221,7 @@ def test_notebooks_and_histories_that_cannot_be_read_tell_nothing(tmp_path, text
     ],
 )
 def test_a_rescue_that_tells_no_cells_is_read_as_such(told):
-    """Whatever stands there."""
+    """The field may contain anything."""
     assert kernel_cells.read({kernel_cells.KEY: told}) is None
 
 
@@ -229,12 +229,12 @@ def test_a_rescue_that_tells_no_cells_is_read_as_such(told):
     ("numbers", "text"), [([], ""), ([3], "3"), ([4, 1, 2, 3, 7], "1-4, 7"), ([1, 3], "1, 3")]
 )
 def test_numbers_are_written_as_a_person_does(numbers, text):
-    """Runs of them as one."""
+    """Consecutive numbers become ranges."""
     assert text == kernel_cells.format_ranges(numbers)
 
 
 def test_outside_a_notebook_it_says_what_to_run(capsys):
-    """In a script there are no cells."""
+    """A script has no cells."""
     import watchdog_app
 
     watchdog_app.resume()
@@ -257,7 +257,7 @@ def test_outside_a_notebook_it_says_what_to_run(capsys):
     ],
 )
 def test_only_histories_of_ipythons_own_are_run_from(tmp_path, file, own):
-    """A rescue may have come with a project of somebody else's."""
+    """The rescue may have come with another user's project."""
     manager = types.SimpleNamespace(hist_file=str(tmp_path / "elsewhere/mine.sqlite"))
     shell = types.SimpleNamespace(history_manager=manager, ipython_dir=str(tmp_path / "ipython"))
 

@@ -1,4 +1,4 @@
-"""Which rescue a training resumes from: by folder, by process, by how the last one ended."""
+"""Which rescue a training resumes from: by folder, by process, and by the end of the last run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from watchdog_app.rescue.identity.call_site import CallSite
 
 @pytest.fixture(autouse=True)
 def script(monkeypatch):
-    """As within a script that begins its trainings at one place, whatever a test calls."""
+    """Behave as in a script that starts its trainings at one line, whatever a test calls."""
     monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
     monkeypatch.setattr(run_choice, "call_site", lambda _: CallSite("__main__.train"))
 
@@ -39,7 +39,7 @@ class Choice(NamedTuple):
 
 
 def begin(folder: Path, resume: bool | str = True) -> Beginning:
-    """A training of this program."""
+    """Start a training of this program."""
     return run_choice.begin(str(folder), resume)
 
 
@@ -51,7 +51,7 @@ def save(beginning: Beginning, *steps: int) -> None:
 
 
 def in_another_process(do: Callable[[], None]) -> None:
-    """The same program once more, which ends at once: a fork has the same command line."""
+    """Run the same program again in a fork, which has the same command line and ends at once."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -65,10 +65,10 @@ def in_another_process(do: Callable[[], None]) -> None:
 
 def left_by_another(folder: Path, *steps: int, **how: int) -> None:
     """
-    Rescues of a process that has ended since.
+    Create rescues of a process that has ended.
 
-    `finished`: it ended well; `training`: the number of the one that saved. They come by `how`, as
-    named arguments of a function that begins a training would tell it from others.
+    `finished`: it ended well; `training`: the number of the training that saved. `how` holds the
+    arguments of the function that starts a training, which would identify it.
     """
 
     def run() -> None:
@@ -89,7 +89,7 @@ def choose(folder: Path, resume: bool | str = True) -> Choice:
 
 
 def unfinished(folder: Path) -> list[int]:
-    """Steps of the newest rescues of runs that wait."""
+    """Return the steps of the newest rescues of unfinished runs."""
     return [left.names[-1].step for left in runs.saved_runs(str(folder)) if not left.finished]
 
 
@@ -113,7 +113,7 @@ LATER = {"training": 2}
 def test_the_newest_unfinished_rescue_of_this_training_is_chosen(
     tmp_path: Path, left: list[tuple[list[int], dict[str, int]]], resume, step, why: str
 ):
-    """Of what processes that ended have left; a line names what is left alone."""
+    """Only rescues of ended processes count; a line names the ones that it ignored."""
     for steps, how in left:
         left_by_another(tmp_path, *steps, **how)
 
@@ -126,7 +126,7 @@ def test_the_newest_unfinished_rescue_of_this_training_is_chosen(
 
 
 def test_resume_false_chooses_nothing_and_replaces_the_rescue_later(tmp_path: Path):
-    """The user wants a fresh start; the old state stays until a new one is complete."""
+    """The user wants a fresh start. The old rescue stays until a new one is complete."""
     left_by_another(tmp_path, 10)
 
     begun = begin(tmp_path, False)
@@ -140,7 +140,7 @@ def test_resume_false_chooses_nothing_and_replaces_the_rescue_later(tmp_path: Pa
 
 
 def test_a_finished_rescue_is_not_chosen_because_the_newer_one_is_damaged(tmp_path: Path):
-    """Falling back must not fall into a training that is over."""
+    """The fallback must not choose a training that has finished."""
     left_by_another(tmp_path, 10, finished=True)
     left_by_another(tmp_path, 3)
     newest = next(tmp_path.glob("rescue-0000000003-*"))
@@ -150,14 +150,14 @@ def test_a_finished_rescue_is_not_chosen_because_the_newer_one_is_damaged(tmp_pa
 
 
 def test_another_training_of_this_process_does_not_take_its_rescue(tmp_path: Path):
-    """The second of two trainings of a script."""
+    """The second of two trainings of a script must not take it."""
     save(begin(tmp_path), 5)
 
     assert Choice(None, [], []) == choose(tmp_path)
 
 
 def test_a_rescue_is_gone_on_from_once_in_a_process(tmp_path: Path, notebook):
-    """The cell is run again after Ctrl-C: memory is ahead of the rescue."""
+    """The user runs the cell again after Ctrl-C: memory is newer than the rescue."""
     left_by_another(tmp_path, 10)
     assert choose(tmp_path).rescue is not None
     notebook.execution_count = 2
@@ -170,7 +170,7 @@ def test_a_rescue_is_gone_on_from_once_in_a_process(tmp_path: Path, notebook):
 
 
 def test_newest_goes_back_to_a_rescue_of_this_process(tmp_path: Path, notebook):
-    """After a cell that spoilt the model."""
+    """The user runs it after a cell that spoilt the model."""
     save(begin(tmp_path), 5)
     notebook.execution_count = 2
 
@@ -181,7 +181,7 @@ def test_newest_goes_back_to_a_rescue_of_this_process(tmp_path: Path, notebook):
 
 
 def test_the_second_training_goes_on_when_its_turn_comes(tmp_path: Path):
-    """The first had ended, the second was killed: the first is trained from the start before it."""
+    """The first had ended and the second was killed: the first trains from the start."""
     left_by_another(tmp_path, 40, training=2)
     run_choice.finish(begin(tmp_path))
 
@@ -192,27 +192,26 @@ def test_the_second_training_goes_on_when_its_turn_comes(tmp_path: Path):
 
 
 def test_newest_of_nothing_is_an_error(tmp_path: Path):
-    """The user asked to go on; starting over in silence would be wrong."""
+    """The user asked to resume; a silent fresh start would be wrong."""
     with pytest.raises(RescueError, match="no rescue"):
         choose(tmp_path, "newest")
 
 
 @pytest.mark.parametrize("resume", ["yes", None, 0, 1])
 def test_other_choices_are_refused(resume):
-    """A typing error must not decide about a night's work."""
+    """A typing error must not decide about hours of work."""
     with pytest.raises(ValueError, match="resume must be"):
         run_choice.check_arguments(resume)
 
 
 @pytest.mark.parametrize("name", ["", 7, "x" * 101])
 def test_a_name_is_a_short_text(name):
-    """Anything else is a mistake."""
     with pytest.raises(ValueError, match="name must be"):
         run_choice.check_arguments(True, name)
 
 
 def test_what_fails_while_a_rescue_is_given_back_is_told_with_the_way_out():
-    """A fault of ours must not become a training that starts over in silence."""
+    """An error of watchdog must not silently restart the training."""
     with (
         pytest.raises(RescueError, match=r"rescues/r1 .*KeyError.*resume=False") as told,
         run_choice.restoring("rescues/r1"),
@@ -224,7 +223,7 @@ def test_what_fails_while_a_rescue_is_given_back_is_told_with_the_way_out():
 
 @contextmanager
 def training_elsewhere(folder: Path, steps: int) -> Iterator[None]:
-    """The same program once more, which has saved and still runs; killed at the end."""
+    """The same program in a process that saved and still runs; the test kills it at the end."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -247,7 +246,7 @@ def training_elsewhere(folder: Path, steps: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("resume", [True, "force", "newest"])
 def test_what_still_runs_is_not_taken_whatever_is_asked_for(tmp_path: Path, resume: bool | str):
-    """Its owner would go on writing the same run."""
+    """Its process would continue to write the same run."""
     with training_elsewhere(tmp_path, 30):
         choice = choose(tmp_path, resume)
 
@@ -256,7 +255,7 @@ def test_what_still_runs_is_not_taken_whatever_is_asked_for(tmp_path: Path, resu
 
 
 def test_the_run_of_an_ended_process_is_chosen_beside_a_running_one(tmp_path: Path):
-    """What was killed goes on, whoever else trains here."""
+    """The killed run resumes, whatever other trainings run here."""
     with training_elsewhere(tmp_path, 30):
         left_by_another(tmp_path, 10)
         chosen = choose(tmp_path).rescue
@@ -266,7 +265,6 @@ def test_the_run_of_an_ended_process_is_chosen_beside_a_running_one(tmp_path: Pa
 
 
 def test_a_resume_beside_a_running_training_does_not_say_that_it_starts_over(tmp_path: Path):
-    """It resumes."""
     with training_elsewhere(tmp_path, 30):
         left_by_another(tmp_path, 10)
         resumed = choose(tmp_path)
@@ -293,14 +291,14 @@ def test_a_rescue_that_was_touched_is_no_newer(tmp_path: Path):
     ("beside", "found", "named"),
     [
         ("train", True, "is of this program, which was started in another way"),
-        ("train.py-2", True, None),  # of a further training of this program
-        ("gan", False, None),  # of a Rescue(...), which resumes from it by itself
+        ("train.py-2", True, None),  # of a second training of this program
+        ("gan", False, None),  # of a Rescue(...), which resumes from it automatically
     ],
 )
 def test_a_run_of_this_program_in_the_next_folder_is_named(
     tmp_path: Path, beside: str, found: bool, named: str | None
 ):
-    """It was started in another way, or by an earlier version that called its folder otherwise."""
+    """The user started it in another way, or an earlier version named its folder differently."""
     folder = str(tmp_path / beside)
     in_another_process(lambda: save(run_choice.begin(folder, not found, found=found), 5))
 
@@ -316,7 +314,7 @@ def test_a_loop_that_was_found_names_another_training_in_its_own_folder(
     folder = str(tmp_path / "train.py")
     in_another_process(lambda: save(run_choice.begin(folder, False, found=True), 5))
     same = run_choice.other_run_message(folder, include_own=True)
-    for name in ("argv", "orig_argv"):  # a worker of xdist was started by other words
+    for name in ("argv", "orig_argv"):  # an xdist worker has another command line
         monkeypatch.setattr(sys, name, [*getattr(sys, name), "--data", "b/x"])
 
     other = run_choice.other_run_message(folder, include_own=True)
@@ -327,7 +325,7 @@ def test_a_loop_that_was_found_names_another_training_in_its_own_folder(
 
 
 def test_a_rescue_that_is_a_link_is_named_and_keeps_its_lock(tmp_path: Path):
-    """Somebody moved it to a larger disk; moved back, it is resumed from."""
+    """A user moved it to a larger disk. After moving it back the training resumes from it."""
     folder = tmp_path / "rescues"
     left_by_another(folder, 10)
     (path,) = folder.glob("rescue-*")
@@ -351,7 +349,7 @@ def test_a_rescue_that_is_a_link_is_named_and_keeps_its_lock(tmp_path: Path):
 def test_a_lock_that_is_no_file_of_this_user_is_named_where_its_process_has_ended(
     tmp_path: Path, kind: str
 ):
-    """It does not say that the process still runs."""
+    """The message must not claim that the process still runs."""
     if kind == "stranger" and os.geteuid() != 0:
         pytest.skip("giving files away needs root")
     left_by_another(tmp_path, 10)
@@ -376,7 +374,7 @@ def test_a_lock_that_is_no_file_of_this_user_is_named_where_its_process_has_ende
 
 
 def test_a_finished_rescue_of_a_container_is_neither_running_nor_kept_for_it(tmp_path: Path):
-    """Nobody here can see its process, which has marked it as finished."""
+    """Its process is in another PID namespace, but has marked the rescue as finished."""
     (tmp_path / "rescue-0000000010-000001-7.7.00000000-0123456789ab").mkdir()
     (name,) = names.complete_rescues(str(tmp_path))
     states = []
@@ -390,7 +388,7 @@ def test_a_finished_rescue_of_a_container_is_neither_running_nor_kept_for_it(tmp
 
 
 def test_ending_well_leaves_the_rescues_of_others_unfinished(tmp_path: Path):
-    """A neighbour that is killed afterwards resumes from what it saved."""
+    """Another training that is killed later resumes from its own rescue."""
     with training_elsewhere(tmp_path, 30):
         begun = begin(tmp_path)
         save(begun, 5)
@@ -400,7 +398,7 @@ def test_ending_well_leaves_the_rescues_of_others_unfinished(tmp_path: Path):
 
 
 def test_ending_well_finishes_what_was_gone_on_from_and_what_lay_before(tmp_path: Path):
-    """Or the next run would resume from a training that is over."""
+    """Otherwise the next run would resume from a finished training."""
     left_by_another(tmp_path, 10, 20)
     begun = begin(tmp_path)
 
@@ -410,7 +408,7 @@ def test_ending_well_finishes_what_was_gone_on_from_and_what_lay_before(tmp_path
 
 
 def test_rescues_that_were_removed_after_a_good_end_hide_no_later_ones(tmp_path: Path):
-    """A person takes the disk space back; the next training is killed."""
+    """A user frees disk space; the next training is killed and must be resumable."""
     left_by_another(tmp_path, 10, finished=True)
     for rescue in tmp_path.glob("rescue-*"):
         shutil.rmtree(rescue)
@@ -423,8 +421,8 @@ def test_rescues_that_were_removed_after_a_good_end_hide_no_later_ones(tmp_path:
 
 
 def test_each_training_that_a_script_begins_is_a_run_of_its_own(tmp_path: Path):
-    """A trial that failed and was caught is not resumed from by the next trial."""
-    first = begin(tmp_path)  # and raises somewhere
+    """A trial that failed and was caught must not be resumed by the next trial."""
+    first = begin(tmp_path)  # and then raises
     second = begin(tmp_path)
     run_choice.finish(second)
     third = begin(tmp_path)
@@ -434,7 +432,7 @@ def test_each_training_that_a_script_begins_is_a_run_of_its_own(tmp_path: Path):
 
 @pytest.fixture
 def notebook(monkeypatch) -> types.SimpleNamespace:
-    """As within ipykernel; `execution_count` is the cell's number."""
+    """Behave as in ipykernel; `execution_count` is the cell's number."""
     names = {f"_i{number}": "train()" for number in range(1, 9)}
     shell = types.SimpleNamespace(execution_count=1, user_ns=names, transform_cell=str)
     monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
@@ -446,7 +444,7 @@ def notebook(monkeypatch) -> types.SimpleNamespace:
 
 
 def test_a_cell_that_is_run_again_is_the_same_training(tmp_path: Path, notebook):
-    """Ctrl-C, a typing error mended, the cell again: its own rescue is named, and pruned."""
+    """After Ctrl-C and a corrected error the agent names and prunes its own rescue."""
     first = begin(tmp_path)
     save(first, 1)
     notebook.execution_count = 2
@@ -466,7 +464,7 @@ def test_two_trainings_of_one_cell_are_two(tmp_path: Path, notebook):
 
 
 def test_a_new_kernel_goes_on_from_the_first_training(tmp_path: Path, notebook):
-    """The kernel died, the same cell is run: nothing needs to be said by the user."""
+    """The kernel died and the same cell runs: the user need not pass an option."""
     left_by_another(tmp_path, 40)
 
     chosen = choose(tmp_path).rescue
@@ -479,7 +477,7 @@ def test_a_new_kernel_goes_on_from_the_first_training(tmp_path: Path, notebook):
     "cell", ["train( )  # again", "print('now')\ntrain()", "epochs = 30\ntrain(epochs=20)"]
 )
 def test_an_edit_that_makes_no_other_training_is_none(tmp_path: Path, notebook, cell: str):
-    """Comments, prints and numbers of epochs."""
+    """Such edits change comments, prints and the number of epochs."""
     left_by_another(tmp_path, 40)
     notebook.user_ns["_i1"] = cell
 
@@ -488,7 +486,7 @@ def test_an_edit_that_makes_no_other_training_is_none(tmp_path: Path, notebook, 
 
 @pytest.mark.parametrize("cell", ["train(fold=2)", "train_other()", "fold = 3\ntrain()"])
 def test_another_cell_is_another_training(tmp_path: Path, notebook, cell: str):
-    """It is named with the way to take it."""
+    """The message names its rescue and how to use it."""
     left_by_another(tmp_path, 40)
     notebook.user_ns["_i1"] = cell
 
@@ -500,7 +498,7 @@ def test_another_cell_is_another_training(tmp_path: Path, notebook, cell: str):
 
 
 def test_a_constant_that_an_earlier_cell_sets_is_like_an_argument(tmp_path: Path, notebook):
-    """FOLD = 1 in one cell, the training in the next."""
+    """One cell sets FOLD = 1, and the next one trains."""
     notebook.user_ns["_i1"] = "FOLD = 1\nEPOCHS = 10"
     notebook.execution_count = 2
     left_by_another(tmp_path, 40)
@@ -529,7 +527,7 @@ def test_a_constant_that_an_earlier_cell_sets_is_like_an_argument(tmp_path: Path
     ],
 )
 def test_a_constant_counts_however_it_is_written(tmp_path: Path, notebook, constant: str):
-    """In an earlier cell."""
+    """The constant is in an earlier cell."""
     notebook.user_ns["_i1"] = constant.replace("{}", "1")
     notebook.execution_count = 2
     left_by_another(tmp_path, 40)
@@ -539,7 +537,7 @@ def test_a_constant_counts_however_it_is_written(tmp_path: Path, notebook, const
 
 
 def test_only_what_rescue_is_told_of_resuming_does_not_count(tmp_path: Path, notebook):
-    """Another function's `keep=` may be the share of the data."""
+    """Another function's `keep=` may be a share of the data."""
     notebook.user_ns["_i1"] = "train(subset(keep=1), Rescue('r', keep=2, resume='newest'))"
     left_by_another(tmp_path, 40)
     notebook.user_ns["_i1"] = "train(subset(keep=2), Rescue('r', keep=2, resume='newest'))"
@@ -553,7 +551,7 @@ def test_only_what_rescue_is_told_of_resuming_does_not_count(tmp_path: Path, not
 
 
 def test_a_notebook_guesses_at_no_later_training(tmp_path: Path, notebook):
-    """Equal variables are not the same fold: the rescue is named with the way to take it."""
+    """Equal variables do not prove the same fold, so the agent only names the rescue."""
     left_by_another(tmp_path, 40, training=3)
 
     choice = choose(tmp_path)
@@ -564,7 +562,7 @@ def test_a_notebook_guesses_at_no_later_training(tmp_path: Path, notebook):
 
 
 def test_a_rescue_that_was_taken_by_force_is_finished_too(tmp_path: Path):
-    """resume="force" from the third fold, and a good end."""
+    """resume="force" starts from the third fold, and the training finishes."""
     left_by_another(tmp_path, 40, training=3)
     begun = begin(tmp_path, "force")
 
@@ -574,7 +572,7 @@ def test_a_rescue_that_was_taken_by_force_is_finished_too(tmp_path: Path):
 
 
 def test_a_copied_folder_of_a_run_that_has_finished_is_not_offered(tmp_path: Path, monkeypatch):
-    """`watchdog.resume()` looks below the notebook's folder, where a backup may lie."""
+    """`watchdog.resume()` searches below the notebook's folder, which may hold a backup."""
     here = tmp_path / "work"
     left_by_another(here / "rescues", 10)
     shutil.copytree(here / "rescues", here / "backup")

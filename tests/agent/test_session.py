@@ -1,4 +1,4 @@
-"""A training at its step boundaries, without any framework."""
+"""A training at its step boundaries, without a framework."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from watchdog_app.rescue.checkpoint.store import RescueStore
 
 
 class Clock:
-    """Moved by hand."""
+    """A clock that the test sets."""
 
     def __init__(self):
         self.now_s = 1000.0
@@ -68,7 +68,7 @@ def request(clock, id_="r1", deadline_s=60.0):
 
 
 class Told(Link):
-    """A link whose messages are looked at instead of sent."""
+    """A fake link that records messages instead of sending them."""
 
     def __init__(self):
         super().__init__("test", "/r")
@@ -88,7 +88,7 @@ def told(session):
 
 
 def test_a_request_is_answered_at_the_next_boundary(session, training, clock, told):
-    """Saved once, with step, position and reason; then it is quiet again."""
+    """The agent saves once, with step, position and reason."""
     for training.step in range(3):
         assert session.boundary(training.step) is None
     session.link.pending_request = request(clock)
@@ -100,7 +100,7 @@ def test_a_request_is_answered_at_the_next_boundary(session, training, clock, to
     assert (saved.path, 42) == (found.path, found.step)
     told_of_it = {"step": 42, "reason": "memory", "epoch": 4, "loss": 0.5}
     assert told_of_it.items() <= found.meta.items()
-    assert os.path.isabs(found.meta["program_path"])  # of what runs these tests
+    assert os.path.isabs(found.meta["program_path"])  # the program that runs these tests
     assert bytes([42]) * 1000 == found.read("a")
     assert ["agent.progress", "agent.saved"] == [method for method, _ in told]
     assert "r1" == told[1][1]["request"]
@@ -110,7 +110,7 @@ def test_a_request_is_answered_at_the_next_boundary(session, training, clock, to
 
 @pytest.mark.parametrize("loss", [None, "low", float("nan"), [1.0, 2.0], object()])
 def test_a_loss_that_is_no_number_costs_nobody_the_rescue(session, clock, loss):
-    """It is unknown then."""
+    """The loss is then unknown."""
     session.link.pending_request = request(clock)
 
     session.boundary(1, loss=loss)
@@ -119,7 +119,7 @@ def test_a_loss_that_is_no_number_costs_nobody_the_rescue(session, clock, loss):
 
 
 def test_a_request_that_came_too_late_is_declined(session, clock, told):
-    """A save after the deadline would only delay whoever asked."""
+    """A save after the deadline would only delay the training."""
     session.link.pending_request = request(clock, deadline_s=5)
     clock.now_s += 6
 
@@ -131,7 +131,7 @@ def test_a_request_that_came_too_late_is_declined(session, clock, told):
 
 
 def test_a_save_on_ones_own_initiative_has_no_request(session, told):
-    """At the end of an epoch, or before something dangerous."""
+    """An example is the end of an epoch, or the moment before a risky operation."""
     saved = session.save_now("the end of an epoch", 9)
 
     assert 9 == saved.step
@@ -143,10 +143,10 @@ def test_a_save_on_ones_own_initiative_has_no_request(session, told):
 def test_a_save_that_the_disk_refuses_is_told_and_the_training_goes_on(
     session, training, clock, told, capsys
 ):
-    """To the daemon each time with the remedy, to the person once."""
+    """The daemon gets each failure with a remedy, the user gets one message."""
     os.makedirs(os.path.dirname(session.store.directory), exist_ok=True)
     with open(session.store.directory, "w"):
-        pass  # a file where the folder should be
+        pass  # a file at the folder's path
 
     for count in range(3):
         session.link.pending_request = request(clock, f"r{count}")
@@ -167,7 +167,7 @@ def test_a_save_that_the_disk_refuses_is_told_and_the_training_goes_on(
 def test_an_error_of_the_framework_is_contained_and_told(
     session, training, told, capsys, monkeypatch
 ):
-    """The daemon need not wait for its deadline; the step goes on."""
+    """The daemon need not wait for its deadline, and the step continues."""
     monkeypatch.delenv(STRICT)
     clock = session._clock
     session.boundary(0)
@@ -187,7 +187,7 @@ def test_an_error_of_the_framework_is_contained_and_told(
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_ctrl_c_during_a_save_is_the_users(session, training, clock, kind):
-    """It passes, and no half rescue stays."""
+    """The interrupt reaches the program, and no partial rescue remains."""
     training.error = kind()
     session.link.pending_request = request(clock)
 
@@ -198,7 +198,7 @@ def test_ctrl_c_during_a_save_is_the_users(session, training, clock, kind):
 
 
 def test_the_step_time_follows_the_steps(session, clock):
-    """The first interval is not one; a slow change is followed."""
+    """The first interval does not count; the value follows a slow change."""
     session.boundary(0)
     assert session.step_s is None
     for step in range(1, 50):
@@ -212,7 +212,7 @@ def test_the_step_time_follows_the_steps(session, clock):
 
 
 def test_pauses_and_own_saves_are_no_steps(session, clock):
-    """A validation of a minute, a gap that is told, a save: the step time hardly moves."""
+    """A validation of a minute, an announced gap and a save hardly change the step time."""
     for step in range(50):
         clock.now_s += 0.2
         session.boundary(step)
@@ -239,7 +239,11 @@ def test_pauses_and_own_saves_are_no_steps(session, clock):
 
 
 def test_size_and_cost_are_known_before_they_are_needed(session, training, clock):
-    """From the first boundary on; the state is not looked at again at every step."""
+    """
+    Both are known from the first boundary on.
+
+    The agent does not read the state again in every step.
+    """
     session.prepare()
     assert session.save_s is None
     for step in range(100):
@@ -252,7 +256,7 @@ def test_size_and_cost_are_known_before_they_are_needed(session, training, clock
 
 
 def test_what_is_reported_reaches_the_daemon(tmp_path, training):
-    """Through a real socket: figures, request, save and good-bye."""
+    """The test uses a real socket for values, request, save and goodbye."""
     daemon = StandIn(str(tmp_path / "run" / "daemon.sock"))
     link = Link("test", str(tmp_path / "r"), socket_path=daemon.path)
     session = Session(RescueStore(str(tmp_path / "r")), link, training.capture)
@@ -295,7 +299,7 @@ def test_what_is_reported_reaches_the_daemon(tmp_path, training):
 
 
 def test_a_training_in_another_thread_is_served(tmp_path, training):
-    """The boundary is wherever the training is."""
+    """The boundary is in the thread of the training."""
     link = Link("test", str(tmp_path / "r"), socket_path=str(tmp_path / "none.sock"))
     session = Session(RescueStore(str(tmp_path / "r")), link, training.capture)
     found = []
@@ -314,14 +318,14 @@ def test_a_training_in_another_thread_is_served(tmp_path, training):
 
 
 def test_a_long_text_of_what_is_lost_is_told_whole(session):
-    """As long as the daemon takes it."""
+    """The text may be as long as the daemon accepts."""
     session.report_not_restored(["a" * 250, "b" * 350])
 
     assert ["a" * 250, "b" * 300] == session.link.fields["not_restored"]
 
 
 def test_a_folder_that_cannot_be_written_is_told_when_the_training_starts(session, capsys):
-    """Not at the end of the night."""
+    """The user must not learn it only at the end of a long run."""
     with open(session.store.directory, "w"):
         pass
 
@@ -332,7 +336,7 @@ def test_a_folder_that_cannot_be_written_is_told_when_the_training_starts(sessio
 
 
 def test_a_boundary_costs_next_to_nothing(session):
-    """A few times the cost of an empty function, whatever the machine."""
+    """The limit is a few times the cost of an empty function, on any machine."""
     session._clock = time.monotonic
     session.boundary(0)
 
@@ -354,7 +358,9 @@ def test_a_boundary_costs_next_to_nothing(session):
 
 
 def test_the_cost_of_a_save_is_rather_guessed_too_high():
-    """Unknown disk, rehearsal, measurement: never below what the last saves took."""
+    """
+    Without a measurement, after a rehearsal or after a save, it is never below the last saves.
+    """
     cost = SaveCost()
     assert cost.predict(100 * 10**6) > 1
 
@@ -373,13 +379,13 @@ def test_the_cost_of_a_save_is_rather_guessed_too_high():
 
 
 def test_the_newest_step_is_reported_though_figures_are_passed_on_once_a_second(tmp_path, training):
-    """A training that hangs right after many fast steps is told with the step it stands at."""
+    """A training that hangs after many fast steps must be reported with its last step."""
     daemon = StandIn(str(tmp_path / "run" / "daemon.sock"))
     link = Link("test", str(tmp_path / "r"), socket_path=daemon.path)
     session = Session(RescueStore(str(tmp_path / "r")), link, training.capture, Clock())
     try:
         session.prepare()
-        for step in range(1, 51):  # the clock stands still: only the first step passes figures on
+        for step in range(1, 51):  # the clock does not move: only the first step sends values
             session.boundary(step)
 
         daemon.until(lambda: daemon.received and daemon.received[-1][1].get("step") == 50)

@@ -1,4 +1,4 @@
-"""A save that starts when the memory group is already at its limit: in a real group, for real."""
+"""A save that starts when a real memory group is already at its limit."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ os._exit(0)
 
 
 class SqueezedGroup:
-    """A group whose limit is brought down to what its processes cannot do without."""
+    """A group whose limit is lowered to the minimum that its processes need."""
 
     def __init__(self, group):
         self.group = group
@@ -80,7 +80,7 @@ class SqueezedGroup:
             return int(file.read())
 
     def squeeze(self, slack_bytes):
-        """Lower the limit page by page until the kernel refuses: no page cache is left to drop."""
+        """Lower the limit page by page until the kernel refuses: the page cache is then empty."""
         limit = self._get("memory.usage_in_bytes") // PAGE * PAGE
         step = MIB
         while step >= PAGE:
@@ -109,7 +109,7 @@ def daemon(tmp_path):
 
 @pytest.fixture
 def start(tmp_path, daemon):
-    """A training of `count` tensors inside a group of 1 GiB, at a step boundary."""
+    """Start a training of `count` tensors in a group of 1 GiB, at a step boundary."""
     if not os.access("/sys/fs/cgroup/memory/memory.limit_in_bytes", os.R_OK) or os.geteuid() != 0:
         pytest.skip("needs root and a cgroup v1 memory hierarchy: the limit is lowered by hand")
     group = create(f"watchdog-test-agent-{os.getpid()}", 1024 * MIB)
@@ -136,7 +136,10 @@ def start(tmp_path, daemon):
 
 @pytest.mark.parametrize(("count", "size"), [(20, 5 * MIB), (1000, 100_000)])
 def test_a_save_at_the_limit_needs_next_to_nothing(tmp_path, start, count, size):
-    """Saved, whole, and nobody was killed, with the 16 pages that any program needs to wake up."""
+    """
+    The rescue is complete and no process was killed, with the 16 pages that any program needs to
+    wake up.
+    """
     process, group = start(count, size, "by-itself")
     group.squeeze(slack_bytes=16 * PAGE)
 
@@ -150,7 +153,7 @@ def test_a_save_at_the_limit_needs_next_to_nothing(tmp_path, start, count, size)
 
 
 def test_a_request_at_the_limit_is_heard_and_answered(tmp_path, start, daemon):
-    """Through the socket, with the little that any running program needs."""
+    """The socket works with the little memory that any running program needs."""
     process, group = start(100, MIB, "asked")
     group.squeeze(slack_bytes=128 * 1024)
 
@@ -165,7 +168,7 @@ def test_a_request_at_the_limit_is_heard_and_answered(tmp_path, start, daemon):
 
 
 def test_a_save_adds_less_than_8_mib_to_its_group(tmp_path, start):
-    """RSS and page cache together, counted by the kernel, with all the room in the world."""
+    """The kernel counts RSS and page cache together, without a tight limit."""
     process, group = start(100, 3 * MIB, "by-itself")
     before = group.reset_peak()
 

@@ -1,4 +1,4 @@
-"""What forked workers share with the training is left shared by whoever looks at its objects."""
+"""The agent's inspection of objects does not copy the pages that forked workers share."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if child:
 @pytest.mark.skipif(sys.platform != "linux", reason="needs smaps_rollup")
 @pytest.mark.parametrize("how", ["forked", "alone"])
 def test_a_look_for_what_grows_does_not_copy_what_workers_share(how):
-    """It is asked for when memory is short, and the copies would be the end of it."""
+    """The search runs when memory is short, and copies would exhaust it."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, how],
         capture_output=True,
@@ -60,7 +60,7 @@ def test_a_look_for_what_grows_does_not_copy_what_workers_share(how):
     ],
 )
 def test_shared_memory_is_read_as_the_kernel_writes_it(tmp_path, text, expected):
-    """Or not known."""
+    """The value may also be unknown."""
     path = tmp_path / "smaps_rollup"
     path.write_text(text)
 
@@ -68,5 +68,5 @@ def test_shared_memory_is_read_as_the_kernel_writes_it(tmp_path, text, expected)
 
 
 def test_where_the_system_does_not_say_it_is_not_known(tmp_path):
-    """Another system, or an old kernel."""
+    """The system is not Linux, or its kernel is old."""
     assert diagnose.shared_bytes(str(tmp_path / "none")) is None

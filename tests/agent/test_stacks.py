@@ -1,4 +1,4 @@
-"""What an agent tells of its threads: lines and functions, and nothing else."""
+"""What an agent reports about its threads: only lines and functions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def deep(left: int, release: threading.Event) -> None:
 
 
 class Waiting:
-    """A thread that stands still in a function until the block ends."""
+    """A thread that waits in a function until the block ends."""
 
     def __init__(self, function, *args) -> None:
         self.release = threading.Event()
@@ -54,7 +54,7 @@ class Waiting:
 
 
 def test_the_thread_that_trains_comes_first_with_its_stack_innermost_first():
-    """With the kernel's number of it, by which the daemon finds it in /proc."""
+    """It has the kernel's thread id, by which the daemon finds it in /proc."""
     with Waiting(wait_here, "s3cret") as thread:
         found = stacks.collect(thread.ident)
 
@@ -69,7 +69,7 @@ def test_the_thread_that_trains_comes_first_with_its_stack_innermost_first():
 
 
 def test_no_value_of_a_variable_is_told():
-    """A password in an argument stays there."""
+    """An argument may be a password."""
     with Waiting(wait_here, "s3cret") as thread:
         told = json.dumps(stacks.collect(thread.ident))
 
@@ -78,7 +78,7 @@ def test_no_value_of_a_variable_is_told():
 
 
 def test_a_deep_stack_is_cut_at_its_outer_end():
-    """A message has a size."""
+    """The size of a message is limited."""
     with Waiting(deep, 200) as thread:
         frames = stacks.collect(thread.ident)["threads"][0]["frames"]
 
@@ -88,7 +88,7 @@ def test_a_deep_stack_is_cut_at_its_outer_end():
 
 
 def test_the_place_is_the_programs_own_line():
-    """`wait` is a line of Python's library; who waits is what a person wants to know."""
+    """`wait` is a line of Python's library; the user needs the calling line."""
     with Waiting(wait_here, "x") as thread:
         found = stacks.current_line(thread.ident)
 
@@ -97,7 +97,7 @@ def test_the_place_is_the_programs_own_line():
 
 
 def test_a_line_of_a_notebook_is_told_by_its_cell():
-    """As IPython's own tracebacks do, and not by the name of a temporary file."""
+    """The report matches IPython's tracebacks instead of naming a temporary file."""
     from IPython.core.interactiveshell import InteractiveShell
 
     shell = InteractiveShell.instance()
@@ -114,13 +114,13 @@ def test_a_line_of_a_notebook_is_told_by_its_cell():
 
 
 def test_a_thread_that_is_not_known_has_no_place():
-    """Nobody has reported yet, or it has ended."""
+    """The thread has not reported yet, or has ended."""
     assert stacks.current_line(None) is None
     assert stacks.current_line(1) is None
 
 
 def test_the_agent_answers_while_the_training_stands_still(tmp_path):
-    """Its own thread tells what the others do; the training thread is known by its reports."""
+    """The agent's own thread reports the others; the training thread is known from its reports."""
     daemon = StandIn(str(tmp_path / "run" / "daemon.sock"))
     link = Link("test", str(tmp_path), socket_path=daemon.path)
     link.start()
@@ -150,7 +150,7 @@ def test_the_agent_answers_while_the_training_stands_still(tmp_path):
     assert ["q1", "q3"] == [p["request"] for m, p in daemon.received if m == "agent.stacked"]
 
 
-# A collection in the midst of the look runs finalizers that let go of the GIL while threads end.
+# A collection during the reading runs finalizers that release the GIL while threads end.
 COLLECTED = """
 import _thread, gc, time
 from watchdog_app.agent.telemetry import stacks
@@ -178,7 +178,7 @@ print(count)
 
 
 def test_a_look_never_hangs_a_program_that_collects_garbage_and_ends_threads():
-    """Up to Python 3.11 `sys._current_frames` alone does, for ever."""
+    """Up to Python 3.11, `sys._current_frames` alone hangs forever."""
     done = subprocess.run(
         [sys.executable, "-c", COLLECTED], capture_output=True, text=True, check=False, timeout=60
     )
@@ -188,7 +188,7 @@ def test_a_look_never_hangs_a_program_that_collects_garbage_and_ends_threads():
 
 
 def test_threads_of_the_agent_are_not_told():
-    """They are none of the program's: one that waits must not look like the holder of a lock."""
+    """A waiting thread of the agent must not look like the holder of a lock."""
     before = len(stacks.collect(None)["threads"])
     worker = Worker()  # the thread that writes rescues stays between two saves
     try:

@@ -1,4 +1,4 @@
-"""What a program remembers comes back with the types it had, or is refused with the reason."""
+"""A program's state is restored with its types, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.tensorflow
 
 
 def round_trip(value):
-    """Through JSON, with the arrays beside it."""
+    """Convert to JSON plus arrays and back."""
     arrays = {}
     encoded = json.loads(json.dumps(state_values.encode(value, "state", arrays)))
     return state_values.decode(encoded, arrays.__getitem__)
@@ -36,7 +36,10 @@ def round_trip(value):
     ],
 )
 def test_a_value_comes_back_with_its_types(value):
-    """Integer keys, tuples, sets, NumPy's numbers, and keys that look like our own marks."""
+    """
+    Examples are integer keys, tuples, sets, NumPy scalars, and keys that look like the format's
+    marks.
+    """
     again = round_trip(value)
 
     assert repr(value) == repr(again)
@@ -44,7 +47,7 @@ def test_a_value_comes_back_with_its_types(value):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "bool", ">f8"])
 def test_an_array_stays_out_of_the_json_and_comes_back(dtype):
-    """The array itself is handed on; type and values are as they were."""
+    """The array object is passed on with its type and values."""
     value = {"ema": np.array([[0, 1], [1, 0]], dtype)}
     arrays = {}
 
@@ -57,14 +60,14 @@ def test_an_array_stays_out_of_the_json_and_comes_back(dtype):
 
 
 def test_names_that_meet_keep_their_arrays_apart():
-    """The key "a/b" beside the key "b" in the dict "a"."""
+    """The key "a/b" exists next to the key "b" in the dict "a"."""
     again = round_trip({"a/b": np.zeros(1), "a": {"b": np.ones(1)}})
 
     assert (0.0, 1.0) == (again["a/b"][0], again["a"]["b"][0])
 
 
 def test_a_tensor_in_a_dict_comes_back_as_a_tensor():
-    """Not as an array, which has no `numpy()`."""
+    """An array would lack `numpy()`."""
     assert 2.0 == round_trip({"loss": tf.constant(2.0)})["loss"].numpy()
 
 
@@ -73,7 +76,7 @@ def test_a_tensor_in_a_dict_comes_back_as_a_tensor():
     [(datetime.datetime(2020, 1, 1), "datetime"), (tf.Variable(1.0), "variable")],
 )
 def test_what_cannot_be_saved_is_refused_at_once(value, word):
-    """Rescue(...) names the place and the kind, before anything is trained."""
+    """Rescue(...) names the position and the type before the training starts."""
     with pytest.raises(TypeError, match=f"st/started is a {word}"):
         LoopState({"st": {"started": value}}, dict, Passes(str))
 
@@ -99,7 +102,7 @@ class Averaging(keras.callbacks.Callback):
 
 
 def test_a_callback_that_fails_costs_its_own_memory_alone():
-    """It is named as lost; the arrays of the other one go to the tensors."""
+    """The rescue lists it as lost; the arrays of the other callback are saved as tensors."""
     good = Averaging()
 
     states, arrays, lost = callback_state.capture([Failing(), good])
@@ -127,7 +130,7 @@ def test_a_callback_that_fails_costs_its_own_memory_alone():
     ],
 )
 def test_numbers_of_the_user_decide_and_numbers_of_keras_do_not(saved, now, expected):
-    """Explicit names find each other in any order, automatic ones by their order."""
+    """Explicit names match in any order, automatic names by their order."""
     rows = [(name, "float32", (2,)) for name in saved]
 
     pairs = matching._pairs(rows, [(name, "float32", (2,)) for name in now])

@@ -1,4 +1,4 @@
-"""Whether a rescue of a TensorFlow loop fits a program that was edited since."""
+"""Whether a rescue of a TensorFlow loop fits a program that was edited later."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("nobody"), pytest.
 
 @pytest.fixture
 def left(tmp_path: Path, program: Callable[[str], ModuleType]) -> Path:
-    """A rescue of the program as it was, after two steps."""
+    """A rescue of the unedited program after two steps."""
     module = program(TENSORFLOW)
     objects = module.make()
     rescue = Rescue(tmp_path / "rescues", name="a", **objects)
@@ -41,7 +41,7 @@ def resumed(folder: Path, module: ModuleType, resume: str = "newest") -> tuple[R
 def test_force_goes_on_and_says_what_differs(
     left: Path, program: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]
 ):
-    """With another activation, at a person's word."""
+    """The program has another activation, and the user passed resume="force"."""
     rescue, _ = resumed(left, program(edited(TENSORFLOW, '"relu"', '"gelu"')), "force")
 
     assert 2 == rescue.step_number
@@ -51,7 +51,7 @@ def test_force_goes_on_and_says_what_differs(
 def test_a_learning_rate_that_was_changed_on_purpose_takes_effect(
     left: Path, program: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]
 ):
-    """It was undone without a word."""
+    """An earlier version silently restored the old rate."""
     _, objects = resumed(left, program(edited(TENSORFLOW, "LR = 0.1", "LR = 0.5")))
 
     assert pytest.approx(0.5) == float(objects["optimizer"].learning_rate)
@@ -63,7 +63,7 @@ def test_a_learning_rate_that_was_changed_on_purpose_takes_effect(
 def test_a_learning_rate_that_the_training_moved_goes_on(
     tmp_path: Path, program: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]
 ):
-    """Both are said."""
+    """The agent reports both rates."""
     module = program(TENSORFLOW)
     objects = module.make()
     rescue = Rescue(tmp_path / "moved", name="a", **objects)
@@ -90,7 +90,7 @@ def test_a_learning_rate_that_the_training_moved_goes_on(
 def test_batches_of_another_size_go_on_at_the_same_sample(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], batch: int, rows: int, said: str
 ):
-    """Where the pipeline ends with a plain batch()."""
+    """This works if the pipeline ends with a plain batch()."""
     data = tf.data.Dataset.range(12).shuffle(12, seed=1, reshuffle_each_iteration=False)
     weight = tf.Variable(1.0)
     rescue = Rescue(tmp_path / "r", name="a", weight=weight)

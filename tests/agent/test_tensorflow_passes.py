@@ -1,4 +1,4 @@
-"""Passes over data in a custom loop: a fresh process gets the batches that were not had."""
+"""Passes over data in a custom loop: a new process gets the batches that were not trained yet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from watchdog_app.base.errors import RescueMismatch
 
 
 class Shuffled:
-    """Counts its passes as a reshuffling data set does: each pass gives other values."""
+    """Counts its passes as a reshuffling data set does: each pass has other values."""
 
     def __init__(self) -> None:
         self.passes = 0
@@ -27,7 +27,7 @@ def silent(_message: str) -> None:
 
 
 def resumed(passes: Passes) -> Passes:
-    """As another process would see them: through JSON."""
+    """Restore the state through JSON, as another process would."""
     fresh = Passes(silent)
     fresh.continue_from(json.loads(json.dumps(passes.position())))
     return fresh
@@ -39,7 +39,7 @@ def arrivals() -> tuple[list[int], object]:
 
 
 def test_a_pass_goes_on_after_the_batches_that_were_had():
-    """In the second epoch, after one batch: the same order, the other three."""
+    """In the second epoch after one batch: the same order and the other three batches."""
     passes, data = Passes(silent), Shuffled()
     list(passes.run(data, silent_arrival))
     passes.new_epoch()
@@ -61,7 +61,7 @@ class Counted(list):
 
 
 def test_another_number_of_batches_is_an_error_that_names_both():
-    """With another batch size the place in the data has no meaning."""
+    """With another batch size the position in the data has no meaning."""
     passes = Passes(silent)
     next(passes.run(Counted(range(20)), silent_arrival))
 
@@ -70,7 +70,7 @@ def test_another_number_of_batches_is_an_error_that_names_both():
 
 
 def test_the_number_of_batches_of_a_pass_that_had_ended_does_not_matter():
-    """A validation that is shorter today was complete then."""
+    """A validation that is now shorter was complete then."""
     passes = Passes(silent)
     list(passes.run(Counted(range(4)), silent_arrival))
     next(passes.run(Counted(range(20)), silent_arrival))
@@ -82,7 +82,7 @@ def test_the_number_of_batches_of_a_pass_that_had_ended_does_not_matter():
 
 
 def test_a_finished_pass_of_the_epoch_gives_nothing_and_the_next_goes_on():
-    """Two data sets in one epoch, interrupted in the second."""
+    """An epoch has two data sets, and the interruption comes in the second."""
     passes, first, second = Passes(silent), Shuffled(), Shuffled()
     list(passes.run(first, silent_arrival))
     running = passes.run(second, silent_arrival)
@@ -96,7 +96,7 @@ def test_a_finished_pass_of_the_epoch_gives_nothing_and_the_next_goes_on():
 
 
 def test_passes_after_the_resumed_epoch_are_those_of_an_uninterrupted_loop():
-    """The data set that was skipped has had as many passes as it would have had."""
+    """The skipped data set has made as many passes as without the interruption."""
     passes, first, second = Passes(silent), Shuffled(), Shuffled()
     list(passes.run(first, silent_arrival))
     next(passes.run(second, silent_arrival))
@@ -110,7 +110,7 @@ def test_passes_after_the_resumed_epoch_are_those_of_an_uninterrupted_loop():
 
 
 def test_a_place_that_the_epoch_had_not_reached_keeps_its_passes():
-    """Validation data of earlier epochs, interrupted before it in the next one."""
+    """Validation data of earlier epochs; the interruption comes before it in the next epoch."""
     passes, train, held_out = Passes(silent), Shuffled(), Shuffled()
     list(passes.run(train, silent_arrival))
     list(passes.run(held_out, silent_arrival))
@@ -125,7 +125,7 @@ def test_a_place_that_the_epoch_had_not_reached_keeps_its_passes():
 
 
 def test_data_sets_made_anew_in_each_epoch_start_at_their_first_pass():
-    """What is gone when the rescue is saved was made for its pass alone."""
+    """Data sets that no longer exist at the save were made for one pass."""
     passes = Passes(silent)
     for _ in range(3):
         list(passes.run(Shuffled(), silent_arrival))
@@ -136,7 +136,7 @@ def test_data_sets_made_anew_in_each_epoch_start_at_their_first_pass():
 
 
 def test_a_generator_goes_on_where_it_was_over_all_epochs():
-    """It is never renewed, so every batch that was ever had is drawn again."""
+    """The generator is never recreated, so every batch since its start is drawn again."""
     passes, numbers = Passes(silent), iter(range(100))
     for _ in range(2):
         running = passes.run(numbers, silent_arrival)
@@ -150,7 +150,7 @@ def test_a_generator_goes_on_where_it_was_over_all_epochs():
 
 
 def test_a_second_rescue_before_a_place_was_reached_knows_what_the_first_knew():
-    """Interrupted twice: what the first rescue recorded is not forgotten by the second."""
+    """After two interruptions the second rescue keeps what the first one recorded."""
     passes, train, held_out = Passes(silent), Shuffled(), Shuffled()
     list(passes.run(train, silent_arrival))
     list(passes.run(held_out, silent_arrival))
@@ -166,7 +166,7 @@ def test_a_second_rescue_before_a_place_was_reached_knows_what_the_first_knew():
 
 
 def test_the_batch_is_counted_over_the_resume():
-    """What is reported is the batch of the epoch, not of the process."""
+    """The reported batch counts from the start of the epoch, not of the process."""
     passes = Passes(silent)
     running = passes.run(Shuffled(), silent_arrival)
     next(running), next(running)
@@ -183,14 +183,14 @@ def silent_arrival() -> None:
 
 
 def shuffled_by_global_numbers():
-    """A generator that draws an order anew every four batches."""
+    """A generator that draws a new order every four batches."""
     while True:
         yield from np.random.permutation(4)
 
 
 @pytest.mark.parametrize("loop_draws", [False, True])
 def test_an_order_that_depends_on_what_the_loop_draws_is_said_to_be_lost(loop_draws):
-    """Where only the data draws, it draws the same again; in between, the loop has drawn."""
+    """If only the data draws, it draws the same again; here the loop also draws in between."""
     np.random.seed(1)
     passes = Passes(silent)
     batches = passes.run(shuffled_by_global_numbers(), silent_arrival)

@@ -1,4 +1,4 @@
-"""A loop of one's own that finds its batches by itself is told where it stands."""
+"""A custom loop that finds its own batches gets its position."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ os._exit(9)
 
 
 def test_a_loop_without_data_or_epochs_is_told_how_many_steps_are_done(tmp_path):
-    """Its weights are restored; its place in the data is its own to find, and it is said once."""
+    """
+    The weights are restored.
+
+    The program must find its position in the data, and the agent says so once.
+    """
     env = dict(os.environ, WATCHDOG_RUNTIME_DIR=str(tmp_path / "run"))
     runs = [
         subprocess.run(

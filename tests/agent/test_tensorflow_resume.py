@@ -1,4 +1,4 @@
-"""A custom training loop that was left in the middle and resumed anew repeats every bit."""
+"""A custom training loop that was interrupted and resumed in a new process is exact."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CASES = ("tf_data", "tf_data_end_of_epoch", "generators", "zipped", "module", "o
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder with what each role wrote; a role is a process."""
+    """A folder with each role's output; a role is a process."""
     folder = tmp_path_factory.mktemp("loops")
     env = {**os.environ, "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon")}
     for role in ("reference", "interrupted", "resumed"):
@@ -27,7 +27,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_resumed_loop_repeats_the_uninterrupted_one(trained: Path, case: str):
-    """Losses, metrics, random numbers, arrays and variables are those of an uninterrupted loop."""
+    """
+    Losses, metrics, random numbers, arrays and variables equal those of an uninterrupted loop.
+    """
     expected = (trained / f"{case}.reference.txt").read_text().splitlines()
 
     interrupted = (trained / f"{case}.interrupted.txt").read_text().splitlines()

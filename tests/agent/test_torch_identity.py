@@ -1,4 +1,4 @@
-"""Whether a rescue of a PyTorch loop fits a program that was edited since."""
+"""Whether a rescue of a PyTorch loop fits a program that was edited later."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nobody"), pytest.mark.
 
 @pytest.fixture
 def left(tmp_path: Path, program: Callable[[str], ModuleType]) -> Callable[[int], Path]:
-    """A rescue of the program as it was, after so many steps."""
+    """A rescue of the unedited program after this many steps."""
 
     def train(steps: int) -> Path:
         module = program(TORCH)
@@ -43,7 +43,7 @@ def test_force_goes_on_and_says_what_differs(
     program: Callable[[str], ModuleType],
     capsys: pytest.CaptureFixture[str],
 ):
-    """With another activation, at a person's word."""
+    """The program has another activation, and the user passed resume="force"."""
     folder = left(2)
 
     rescue, _ = resumed(folder, program(edited(TORCH, "nn.ReLU()", "nn.GELU()")), "force")
@@ -75,7 +75,7 @@ def test_settings_are_merged(
     capsys: pytest.CaptureFixture[str],
     case: tuple[tuple[str, str], int, dict[str, Any], str],
 ):
-    """Changed on purpose they take effect; what the schedule moved goes on; both are said."""
+    """User changes take effect, the schedule's values continue, and the agent reports both."""
     edit, steps, expected, said = case
     folder = left(steps)
 
@@ -108,7 +108,7 @@ def test_a_changed_setting_takes_effect_where_its_state_is_there(
     capsys: pytest.CaptureFixture[str],
     case: tuple[str, str, dict[str, Any], str],
 ):
-    """Tuples, too; the next step is made."""
+    """This includes tuples; the next step succeeds."""
     before, after, found, said = case
     module = program(edited(TORCH, SGD, before))
     objects = module.make()
@@ -130,7 +130,7 @@ def test_nothing_changed_is_nothing_said(
     program: Callable[[str], ModuleType],
     capsys: pytest.CaptureFixture[str],
 ):
-    """Only where it goes on."""
+    """The agent reports only the resume."""
     folder = left(2)
     capsys.readouterr()
 
@@ -144,7 +144,7 @@ def test_nothing_changed_is_nothing_said(
 def test_the_base_of_the_merge_is_written_anew_at_each_resume(
     left: Callable[[int], Path], program: Callable[[str], ModuleType], tmp_path: Path
 ):
-    """A rate that was changed once stays, and may be changed again."""
+    """A rate that the user changed once stays, and the user may change it again."""
     folder = left(1)
     for rate in (0.5, 0.25):
         module = program(edited(TORCH, "LR = 0.1", f"LR = {rate}"))
@@ -153,7 +153,7 @@ def test_the_base_of_the_merge_is_written_anew_at_each_resume(
         assert rescue.save() is not None
 
 
-# The loss of a loop, which is written in no function of its own.
+# The loss of a loop, which is not a function.
 LOSSES = {
     "the same": (lambda out: out.pow(2).mean(), True),
     "mean for sum": (lambda out: out.pow(2).sum(), False),
@@ -175,7 +175,7 @@ def looped(rescue: Rescue, objects: Any, loss_of: Callable[[Any], Any], steps: i
 def saved_after(
     folder: Path, load: Callable[[str], ModuleType], steps: int, *names: str, resume: str = "newest"
 ) -> tuple[Rescue, Any]:
-    """Resumed from a rescue of the program, after so many steps with each of these losses."""
+    """Resume from a rescue of the program, after this many steps with each of these losses."""
     module = load(TORCH)
     objects = module.make()
     rescue = Rescue(folder, name="a", **objects)
@@ -189,7 +189,7 @@ def saved_after(
 def test_another_loss_in_the_loop_is_seen_at_the_third_step(
     tmp_path: Path, program: Callable[[str], ModuleType], name: str
 ):
-    """By the autograd graph of the loss; nothing on disk has changed then."""
+    """The autograd graph of the loss shows it, before the run changes files on disk."""
     loss_of, same = LOSSES[name]
     again, others = saved_after(tmp_path / "r", program, 3, "the same")
     stored = sorted(each.name for each in (tmp_path / "r").glob("rescue-*"))
@@ -206,7 +206,7 @@ def test_another_loss_in_the_loop_is_seen_at_the_third_step(
 def test_the_functions_behind_the_losses_are_compared_at_the_first_step(
     tmp_path: Path, program: Callable[[str], ModuleType]
 ):
-    """`objective(model, rows)` belongs to no object that could be named; metrics do not count."""
+    """`objective(model, rows)` belongs to no named object; metrics do not count."""
     loss = "model(torch.ones(BATCH_SIZE, 3)).pow(2).mean()"
     text = edited(TORCH, f"{loss}.backward()", "objective(model, WEIGHT * rows()).backward()")
     text += """
@@ -242,7 +242,7 @@ def objective(model, x):
 def test_a_training_of_several_graphs_goes_on_in_each(
     tmp_path: Path, program: Callable[[str], ModuleType]
 ):
-    """Layers that are thawed later, losses in turn."""
+    """Examples are layers that thaw later, and alternating losses."""
     again, others = saved_after(tmp_path / "r", program, 3, "the same", "absolute")
 
     looped(again, others, LOSSES["absolute"][0], steps=4)
@@ -253,7 +253,7 @@ def test_a_training_of_several_graphs_goes_on_in_each(
 def test_a_loss_that_is_not_given_is_not_compared(
     tmp_path: Path, program: Callable[[str], ModuleType]
 ):
-    """Nor is one whose graph is gone when the program saves, or a plain number."""
+    """Neither is a loss whose graph is gone at the save, nor a plain number."""
     module = program(TORCH)
     objects = module.make()
     rescue = Rescue(tmp_path / "r", name="a", **objects)
@@ -271,7 +271,7 @@ def test_a_loss_that_is_not_given_is_not_compared(
 def test_force_goes_on_with_another_loss_and_says_so(
     tmp_path: Path, program: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]
 ):
-    """Once."""
+    """The agent reports it once."""
     again, others = saved_after(tmp_path / "r", program, 2, "the same", resume="force")
 
     looped(again, others, LOSSES["absolute"][0], steps=6)
@@ -282,7 +282,7 @@ def test_force_goes_on_with_another_loss_and_says_so(
 
 
 def test_precision_and_batch_size_leave_the_graph_as_it_is(program: Callable[[str], ModuleType]):
-    """What a person changes to save memory."""
+    """A user changes these to save memory."""
     from watchdog_app.agent.identity.torch_graph import signature
 
     model = program(TORCH).make()["model"]

@@ -1,4 +1,4 @@
-"""Every optimizer and every scheduler of PyTorch goes on with the numbers it would have had."""
+"""Every optimizer and every scheduler of PyTorch resumes exactly."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ CASES = [
 
 
 def trained(model: nn.Module, optimizer: optim.Optimizer, scheduler: Any, steps: int) -> list[Any]:
-    """Loss and learning rate of each step."""
+    """Return loss and learning rate of each step."""
     found = []
     for _ in range(steps):
         rows = torch.randn(5, 4)
@@ -84,7 +84,7 @@ def trained(model: nn.Module, optimizer: optim.Optimizer, scheduler: Any, steps:
 def test_it_goes_on_where_it_stood(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, optimizer: Any, scheduler: Any
 ):
-    """Losses and learning rates after a save are those after a restore in new objects."""
+    """Losses and learning rates after a save equal those after a restore into new objects."""
     monkeypatch.setenv("WATCHDOG_RUNTIME_DIR", str(tmp_path / "nobody"))
 
     def program(**options: Any) -> tuple[Any, ...]:
@@ -106,7 +106,7 @@ def test_it_goes_on_where_it_stood(
 
 @pytest.mark.parametrize("kind", SCHEDULERS)
 def test_how_far_a_schedule_has_come_is_no_setting(kind: str):
-    """A resume is there to bring that back: nothing needs to be said of it."""
+    """A resume must restore the progress, so the agent reports nothing."""
     model = nn.Linear(2, 1)
     optimizer = optim.SGD(model.parameters(), lr=0.05)
     schedule = SCHEDULERS[kind](optimizer)
@@ -119,7 +119,7 @@ def test_how_far_a_schedule_has_come_is_no_setting(kind: str):
 
 
 def test_what_a_schedule_was_given_is_a_setting():
-    """That the program says otherwise now is worth a word."""
+    """The agent reports that the program now has another argument."""
     optimizer = optim.SGD(nn.Linear(2, 1).parameters(), lr=0.05)
 
     found = torch_facts.settings_of({"scheduler": lr_scheduler.StepLR(optimizer, 7)})

@@ -1,4 +1,4 @@
-"""How a Rescue behaves in a PyTorch loop: what it refuses, says, saves and leaves alone."""
+"""A Rescue in a PyTorch loop: what it refuses, reports, saves and leaves unchanged."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def a_rescue(folder: Path, model: nn.Module, optimizer: Any = None, **more: Any) -> None:
-    """Leave a rescue of one step behind."""
+    """Create a rescue after one step."""
     optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=0.1)
     rescue = Rescue(folder, model=model, optimizer=optimizer, **more)
     train(model, optimizer)
@@ -55,7 +55,11 @@ def another(model: nn.Module, **change: Any) -> dict[str, Any]:
 
 
 def test_groups_that_were_added_while_it_trained_are_named_with_the_way_on(tmp_path: Path):
-    """Layers that thaw later have a group of their own: added before Rescue(...), it fits."""
+    """
+    Layers that thaw later have their own group:
+
+    the rescue fits if the program adds it before Rescue(...).
+    """
     saved = a_model()
     body, head = ([*saved[index].parameters()] for index in (0, 3))
     optimizer = torch.optim.AdamW(head, lr=0.1)
@@ -74,7 +78,7 @@ def test_groups_that_were_added_while_it_trained_are_named_with_the_way_on(tmp_p
 
 
 def test_sparse_gradients_that_are_being_added_up_come_back(tmp_path: Path):
-    """Of an embedding; in their order, which decides the last bits of their sum."""
+    """The order of an embedding's gradients decides the last bits of their sum."""
 
     def program(resume: Any) -> tuple[Any, ...]:
         torch.manual_seed(1)
@@ -136,7 +140,7 @@ def test_sparse_gradients_that_are_being_added_up_come_back(tmp_path: Path):
     ],
 )
 def test_a_changed_program_is_named_and_keeps_its_values(tmp_path: Path, program, named: str):
-    """The difference in words; no weight of the program is touched, no rescue removed."""
+    """The agent explains the difference, changes no weight and removes no rescue."""
     a_rescue(tmp_path / "r", a_model())
     objects = program()
     before = bits(objects["model"])
@@ -170,7 +174,7 @@ def stopped_in_its_data(folder: Path, data: Any, batch: int, drawn: int) -> None
 def test_batches_of_another_size_go_on_at_the_same_sample(
     tmp_path: Path, capsys, batch: int, rows: list[int], said: str
 ):
-    """At most a batch is trained again, and it is said."""
+    """At most one batch is trained again, and the agent reports it."""
     data = TensorDataset(torch.arange(12))
     stopped_in_its_data(tmp_path / "r", data, 2, drawn=3)
     again = Rescue(tmp_path / "r", model=a_model(), resume="newest")
@@ -182,7 +186,7 @@ def test_batches_of_another_size_go_on_at_the_same_sample(
 
 
 def test_other_data_is_refused_where_it_is_given(tmp_path: Path, capsys):
-    """The place in it would be a lie; with force the pass begins at its first batch."""
+    """The saved position would be wrong. With force the pass starts at its first batch."""
     stopped_in_its_data(tmp_path / "r", TensorDataset(torch.arange(12)), 2, drawn=3)
     other = DataLoader(TensorDataset(torch.arange(10)), 2)
     again = Rescue(tmp_path / "r", model=a_model(), resume="newest")
@@ -196,7 +200,7 @@ def test_other_data_is_refused_where_it_is_given(tmp_path: Path, capsys):
 
 
 def test_every_kind_of_state_comes_back(tmp_path: Path):
-    """In place: what the program holds is what it held, with other contents."""
+    """The agent restores in place: the program's objects stay and get other contents."""
 
     def objects() -> dict[str, Any]:
         return {
@@ -245,7 +249,10 @@ def test_every_kind_of_state_comes_back(tmp_path: Path):
 
 
 class Peculiar(nn.Module):
-    """A buffer that state_dict leaves out, extra state, a frozen weight, two names of one."""
+    """
+    A module with a buffer outside state_dict, extra state, a frozen weight, and two names of one
+    weight.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -264,7 +271,7 @@ class Peculiar(nn.Module):
 
 
 def test_what_a_state_dict_leaves_out_of_a_module_comes_back(tmp_path: Path):
-    """Buffers that are not persistent, modes, frozen weights, and extra state."""
+    """These are non-persistent buffers, modes, frozen weights and extra state."""
     model = Peculiar()
     rescue = Rescue(tmp_path / "r", model=model)
     model.seen += 3
@@ -285,7 +292,7 @@ def test_what_a_state_dict_leaves_out_of_a_module_comes_back(tmp_path: Path):
 
 
 def test_slots_of_higher_precision_than_the_weights_keep_their_bits(tmp_path: Path):
-    """PyTorch's own load_state_dict would round them to the type of the weights."""
+    """PyTorch's own load_state_dict would round them to the weights' type."""
     model = nn.Linear(2, 1, bias=False).to(torch.bfloat16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     optimizer.state[model.weight]["momentum_buffer"] = torch.full((1, 2), 1 / 3)
@@ -320,13 +327,13 @@ class Strange:
     ],
 )
 def test_what_cannot_be_saved_is_refused_at_the_start(tmp_path: Path, state, kind, said: str):
-    """Not in the night when it is needed."""
+    """The error must not come only when the rescue is needed."""
     with pytest.raises(kind, match=said):
         Rescue(tmp_path / "r", **state)
 
 
 def test_a_scheduler_that_was_not_given_is_said_at_the_save(tmp_path: Path, capsys):
-    """It drives the learning rate, and would start over."""
+    """It sets the learning rate and would restart."""
     model = a_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)
@@ -342,7 +349,7 @@ def test_a_scheduler_that_was_not_given_is_said_at_the_save(tmp_path: Path, caps
 def test_a_learning_rate_that_was_changed_on_purpose_takes_effect_and_is_said(
     tmp_path: Path, capsys
 ):
-    """The training had left it as it was."""
+    """The training itself had not changed it."""
     a_rescue(tmp_path / "r", a_model())
     model = a_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.7)
@@ -357,7 +364,7 @@ def test_a_learning_rate_that_was_changed_on_purpose_takes_effect_and_is_said(
 def test_data_that_draws_global_random_numbers_as_it_is_read_is_said_at_the_save(
     tmp_path: Path, capsys
 ):
-    """Between its draws are those of the training: its order cannot come back."""
+    """The training draws between its draws, so its order cannot be restored."""
 
     def source():
         for _ in range(9):
@@ -372,7 +379,7 @@ def test_data_that_draws_global_random_numbers_as_it_is_read_is_said_at_the_save
 
 
 def test_passes_that_a_generator_begins_by_itself_come_back_in_their_order(tmp_path: Path):
-    """`while True: yield from loader`: each pass is shuffled by numbers of its own moment."""
+    """`while True: yield from loader`: each pass is shuffled by random numbers of its time."""
 
     def endless():
         loader = DataLoader(torch.arange(6.0), 2, shuffle=True)
@@ -400,7 +407,7 @@ def test_passes_that_a_generator_begins_by_itself_come_back_in_their_order(tmp_p
 
 
 def test_a_loop_of_two_lines_is_saved_and_told_its_place(tmp_path: Path, capsys):
-    """Rescue(...) and step(), in a loop that counts by itself."""
+    """The loop has Rescue(...) and step(), and counts its own position."""
     model = a_model()
     a_rescue(tmp_path / "r", model)
     said_at_save = capsys.readouterr().err
@@ -415,7 +422,7 @@ def test_a_loop_of_two_lines_is_saved_and_told_its_place(tmp_path: Path, capsys)
 
 
 def test_the_daemon_asks_and_is_answered_at_the_next_step(tmp_path: Path):
-    """With the figures of the training, and a rescue that other tools can read."""
+    """The agent sends the training's values, and other tools can read the rescue."""
     daemon = StandIn(str(tmp_path / "runtime" / "daemon.sock"))
     model = a_model()
     optimizer = torch.optim.AdamW(model.parameters())
@@ -439,7 +446,7 @@ def test_the_daemon_asks_and_is_answered_at_the_next_step(tmp_path: Path):
 
     try:
         train_until(loss_is_told)
-        daemon.ask_everybody()  # links of earlier tests in this process find this daemon, too
+        daemon.ask_everybody()  # links of earlier tests in this process also connect to this daemon
         train_until(ours)
         saved = ours()[-1]
         rescue.finish()
@@ -456,7 +463,7 @@ def test_the_daemon_asks_and_is_answered_at_the_next_step(tmp_path: Path):
 
 
 class Fickle:
-    """Its state can be taken once, at the start."""
+    """Its state can be read once, at the start."""
 
     def __init__(self) -> None:
         self.good = True
@@ -471,7 +478,7 @@ class Fickle:
 
 
 def test_an_error_while_saving_does_not_reach_the_training(tmp_path: Path, monkeypatch, capsys):
-    """It is said, and the next step is trained."""
+    """The agent reports it, and the next step runs."""
     monkeypatch.setenv(STRICT, "0")
     fickle = Fickle()
     rescue = Rescue(tmp_path / "r", it=fickle)
@@ -487,7 +494,7 @@ def test_an_error_while_saving_does_not_reach_the_training(tmp_path: Path, monke
 
 
 def test_a_training_that_ended_well_leaves_the_optimizer_as_it_was(tmp_path: Path):
-    """No hook of ours stays behind, and steps after the end cost nothing."""
+    """The agent's hook is removed, and steps after the end cost nothing."""
     model = a_model()
     optimizer = torch.optim.SGD(model.parameters())
     with Rescue(tmp_path / "r", model=model, optimizer=optimizer) as rescue:
@@ -499,7 +506,7 @@ def test_a_training_that_ended_well_leaves_the_optimizer_as_it_was(tmp_path: Pat
 
 
 def test_watching_changes_no_random_number(tmp_path: Path):
-    """A loop with a Rescue draws what it draws without one."""
+    """A loop with a Rescue draws the same numbers as one without."""
     data = TensorDataset(torch.arange(8.0))
 
     def run(wrap: Any) -> list[float]:
@@ -519,7 +526,7 @@ def test_watching_changes_no_random_number(tmp_path: Path):
 
 
 def test_an_iterator_made_in_each_epoch_is_not_skipped_in_the_next(tmp_path: Path):
-    """Evaluation data from a generator function: the epoch after the rescue has all of it."""
+    """Evaluation data from a generator function: the epoch after the rescue gets all of it."""
 
     def run(rescue: Rescue, stop_at: int | None) -> list[tuple[int, str, int]]:
         seen = []
@@ -541,7 +548,7 @@ def test_an_iterator_made_in_each_epoch_is_not_skipped_in_the_next(tmp_path: Pat
 
 
 def test_a_pass_that_was_left_early_keeps_the_order_of_the_next(tmp_path: Path):
-    """Workers that stay, a generator of the loader's own, and a `break` in every epoch."""
+    """The loader has persistent workers and its own generator, and every epoch has a `break`."""
     data = TensorDataset(torch.arange(12.0))
 
     def run(folder: str, stop_at: int | None, **options: Any) -> list[list[float]]:

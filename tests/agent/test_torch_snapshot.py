@@ -1,4 +1,4 @@
-"""PyTorch loops near a limit: each step is published, and can be copied as what it was."""
+"""PyTorch loops near a limit: each step is published, and a copy matches that step."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 REASON = "a test"
 STEP_S = 0.03
 MOST_STEPS = 300
-WANTED = 3  # steps that were copied
+WANTED = 3  # number of copied steps
 
 
 @pytest.fixture
 def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Of this process, as `watchdog exec` would have told it."""
+    """The status page of this process, as `watchdog exec` would create it."""
     where = tempfile.mkdtemp(prefix="watchdog-test-", dir="/dev/shm")
     monkeypatch.setenv(segment.ENVIRONMENT, where)
     me, threads = this_process(), torch.get_num_threads()
@@ -47,7 +47,7 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def network() -> nn.Module:
-    """With statistics that a forward pass moves, and a layer that is not trained."""
+    """A network with statistics that a forward pass changes, and an untrained layer."""
     made = nn.Sequential(
         nn.Linear(3, 64), nn.BatchNorm1d(64), nn.Dropout(0.2), nn.Linear(64, 64), nn.Linear(64, 1)
     )
@@ -56,7 +56,7 @@ def network() -> nn.Module:
 
 
 class Watched:
-    """Copies a loop at its steps, and compares."""
+    """Copies a loop at its steps and compares."""
 
     def __init__(self, page: str) -> None:
         self.page = page
@@ -64,7 +64,7 @@ class Watched:
         self.forward = 0  # copies made in a forward pass
 
     def told(self) -> bool:
-        """Whether this boundary is published; every one is to be, as where a limit is near."""
+        """Check that this boundary is published; near a limit every boundary is."""
         if not os.path.exists(self.page):
             return False
         segment_folder.ask(self.page, True)
@@ -72,7 +72,7 @@ class Watched:
         return copier.check(me.pid, me.start_time, self.page).state == "ready"
 
     def at(self, session: Any, step: int, drawn: int = 0) -> None:
-        """Between two steps; so many batches were drawn since the boundary."""
+        """Copy between two steps; `drawn` batches came since the boundary."""
         if step < 20 or not self.told():
             return
         me = this_process()
@@ -86,7 +86,7 @@ class Watched:
             place["passes"]["0"]["total"] -= drawn
         with LoadedRescue(saved.path) as loaded:
             loaded.verify()
-            # After a boundary the next step's gradients count, which nobody has computed yet.
+            # After a boundary the next step's gradients count, which do not exist yet.
             now = {each.name: each for each in whole.entries if ":gradient" not in each.name}
             assert now.keys() == loaded.tensors.keys()
             for name, each in now.items():
@@ -98,7 +98,7 @@ class Watched:
         self.compared.append(step)
 
     def in_forward(self) -> None:
-        """Statistics and random numbers have moved: what is copied is from before that."""
+        """Statistics and random numbers have changed; the copy has the values before that."""
         if self.compared and not self.forward and self.told():
             me = this_process()
             seen = copier.check(me.pid, me.start_time, self.page)
@@ -117,7 +117,7 @@ def step(model: nn.Module, optimizer: Any, features: Any, targets: Any) -> None:
 
 
 def test_each_step_of_a_found_loop_is_published(program_folder: Path, page: str) -> None:
-    """A schedule moves with each step, over ends of epochs."""
+    """A schedule changes with each step, across ends of epochs."""
     watched, model = Watched(page), network()
     model[4].register_forward_pre_hook(lambda *_: watched.in_forward())
     optimizer = torch.optim.AdamW(model.parameters())
@@ -136,7 +136,7 @@ def test_each_step_of_a_found_loop_is_published(program_folder: Path, page: str)
 
 
 def test_each_step_of_a_loop_with_a_rescue_is_published(tmp_path: Path, page: str) -> None:
-    """The same where the program names its things, plain values among them."""
+    """The program passes its objects by name, including plain values."""
     watched, model = Watched(page), network()
     model[4].register_forward_pre_hook(lambda *_: watched.in_forward())
     optimizer = torch.optim.AdamW(model.parameters())
@@ -159,7 +159,7 @@ def test_each_step_of_a_loop_with_a_rescue_is_published(tmp_path: Path, page: st
 def test_what_the_program_does_to_its_weights_between_two_steps_is_seen(
     tmp_path: Path, page: str, change: str
 ) -> None:
-    """Written where it lies: nothing is copied. Elsewhere: the next boundary has a table."""
+    """In-place writes need no copy. After a replacement the next boundary has a new table."""
     watched, model = Watched(page), nn.Linear(64, 64)
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
     rescue = Rescue(str(tmp_path / "rescues"), model=model, optimizer=optimizer)
@@ -181,7 +181,7 @@ def test_what_the_program_does_to_its_weights_between_two_steps_is_seen(
             found.append(change)
             rescue.step()
             seen = copier.check(me.pid, me.start_time, page)
-            if seen.state == "ready":  # and then of the new values
+            if seen.state == "ready":  # with the new values
                 saved = copier.copy(me.pid, me.start_time, page)
                 with LoadedRescue(saved.path) as loaded:
                     name = "model/bias" if change == "other weight" else "model/weight"
@@ -196,7 +196,7 @@ def test_what_the_program_does_to_its_weights_between_two_steps_is_seen(
 def test_what_is_published_keeps_nothing_of_the_program_alive(
     program_folder: Path, page: str
 ) -> None:
-    """Neither a model nor its optimizer, nor what a schedule holds."""
+    """The snapshot keeps neither a model nor its optimizer nor a schedule's objects alive."""
     import weakref
 
     def train(watched: Watched) -> Callable[[], Any]:
@@ -223,7 +223,7 @@ def test_what_is_published_keeps_nothing_of_the_program_alive(
 def test_near_a_limit_a_step_that_fails_gives_its_random_numbers_back(
     program_folder: Path, page: str, at: str, there: bool
 ) -> None:
-    """A dropout has drawn when memory runs out: the rescue has the numbers of before that batch."""
+    """A dropout drew before memory ran out: the rescue has the numbers from before that batch."""
     model = nn.Sequential(nn.Linear(3, 64), nn.Dropout(0.2), nn.Linear(64, 1))
     optimizer = torch.optim.AdamW(model.parameters())
     batches, count, before = loader(), 0, ""

@@ -1,4 +1,4 @@
-"""State dicts become JSON and tensors, and come back with the types and bits they had."""
+"""State dicts become JSON and tensors, and are restored with their types and bits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.torch
 
 
 def through_json(value: Any) -> Any:
-    """As a rescue does it: JSON on one side, the raw bytes of the tensors on the other."""
+    """Convert as a rescue does: JSON, and the raw bytes of the tensors."""
     tensors = Tensors()
     text = json.dumps(torch_tensors.encode(value, "it", tensors), allow_nan=False)
     rows = {row[0]: row for row in tensors.rows}
@@ -64,7 +64,7 @@ def through_json(value: Any) -> Any:
     ],
 )
 def test_a_value_comes_back_with_its_type(value: Any):
-    """Numbers keep every bit, keys their type, containers their kind."""
+    """Numbers keep every bit, keys their type, containers their class."""
     found = through_json(value)
 
     assert type(value) is type(found)
@@ -72,7 +72,7 @@ def test_a_value_comes_back_with_its_type(value: Any):
 
 
 def test_a_counter_still_counts_what_it_lacks():
-    """A MultiStepLR asks its milestones for every epoch."""
+    """A MultiStepLR reads its milestones for every epoch."""
     assert 0 == through_json({"milestones": Counter({30: 1})})["milestones"][7]
 
 
@@ -86,7 +86,7 @@ def test_a_counter_still_counts_what_it_lacks():
 )
 @pytest.mark.parametrize("shape", [(), (0, 3), (5,), (3, 4)])
 def test_a_tensor_keeps_every_bit(dtype: torch.dtype, shape: tuple[int, ...]):
-    """Also scalars, empty tensors, and types that NumPy does not know."""
+    """This includes scalars, empty tensors and types that NumPy lacks."""
     size = torch.empty((), dtype=dtype).element_size() * math.prod(shape)
     bits = torch.randint(0, 2, (size,), dtype=torch.uint8)
     tensor = bits.view(dtype).reshape(shape) if size else torch.empty(shape, dtype=dtype)
@@ -111,12 +111,12 @@ def test_a_tensor_keeps_every_bit(dtype: torch.dtype, shape: tuple[int, ...]):
     ids=["transposed", "strided", "expanded", "channels_last", "conjugated", "parameter"],
 )
 def test_a_view_is_written_as_what_it_shows(tensor: torch.Tensor):
-    """Not as what lies in its memory."""
+    """The file has the visible elements, not the whole storage."""
     assert torch.equal(tensor.detach(), through_json(tensor))
 
 
 def test_tied_weights_are_written_once():
-    """Two names of one piece of memory are one tensor of the file, and both come back."""
+    """Two names of one storage are one tensor in the file, and both are restored."""
     embedding = nn.Embedding(10, 4)
     head = nn.Linear(4, 10, bias=False)
     head.weight = embedding.weight
@@ -128,7 +128,7 @@ def test_tied_weights_are_written_once():
 
 
 def test_two_parts_of_one_storage_are_two_tensors():
-    """A flat buffer that is cut into weights."""
+    """An example is a flat buffer that is split into weights."""
     flat = torch.arange(6.0)
     found = through_json({"first": flat[:3], "second": flat[3:]})
 
@@ -137,7 +137,7 @@ def test_two_parts_of_one_storage_are_two_tensors():
 
 
 def test_nothing_is_copied_before_its_turn():
-    """An entry looks at the memory of the tensor itself."""
+    """An entry refers to the tensor's own memory."""
     tensor = torch.zeros(4)
     tensors = Tensors()
     tensors.add("it", tensor)
@@ -147,7 +147,7 @@ def test_nothing_is_copied_before_its_turn():
 
 
 def test_an_array_comes_back_in_its_byte_order():
-    """Big-endian and read-only arrays too."""
+    """This includes big-endian and read-only arrays."""
     array = np.arange(5, dtype=">i4")
     array.flags.writeable = False
 
@@ -171,6 +171,6 @@ class Own:
     ],
 )
 def test_what_cannot_be_saved_is_named_with_its_place(value: Any, said: str):
-    """Before the training begins, and never by pickle."""
+    """The error comes before the training starts, and pickle is never used."""
     with pytest.raises(TypeError, match=said):
         torch_tensors.encode(value, "it", Tensors())

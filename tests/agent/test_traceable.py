@@ -1,4 +1,4 @@
-"""A trace of memory is not begun where its end could crash the program."""
+"""The agent does not start tracing memory if ending it could crash the program."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def devices(initialized):
         ({}, OLD, None),
         ({FRAMEWORKS[0]: registry(0)}, OLD, None),
         ({FRAMEWORKS[0]: registry(2)}, OLD, "TensorFlow"),
-        ({FRAMEWORKS[0]: SimpleNamespace()}, OLD, "TensorFlow"),  # it cannot be told
+        ({FRAMEWORKS[0]: SimpleNamespace()}, OLD, "TensorFlow"),  # the state is unknown
         ({FRAMEWORKS[1]: cards(False)}, OLD, None),
         ({FRAMEWORKS[1]: cards(True)}, OLD, "PyTorch"),
-        ({FRAMEWORKS[2]: SimpleNamespace()}, OLD, "JAX"),  # it cannot be told
+        ({FRAMEWORKS[2]: SimpleNamespace()}, OLD, "JAX"),  # the state is unknown
         ({FRAMEWORKS[2]: SimpleNamespace(), FRAMEWORKS[3]: devices(True)}, OLD, "JAX"),
         ({FRAMEWORKS[2]: SimpleNamespace(), FRAMEWORKS[3]: devices(False)}, OLD, None),
         ({FRAMEWORKS[0]: registry(2)}, (3, 12, 8), "TensorFlow"),
@@ -45,7 +45,7 @@ def devices(initialized):
     ],
 )
 def test_native_threads_that_come_into_python_are_a_risk(monkeypatch, loaded, version, expected):
-    """With the framework's name, and only where Python has that fault."""
+    """The result names the framework, and only for Python versions with that bug."""
     for name in FRAMEWORKS:
         monkeypatch.delitem(sys.modules, name, raising=False)
     for name, module in loaded.items():

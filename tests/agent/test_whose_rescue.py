@@ -1,4 +1,4 @@
-"""Which training a rescue is resumed from: real programs, killed and started again."""
+"""Which training a rescue belongs to: real programs, killed and started again."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ LOOPS = [
 
 @dataclass(frozen=True)
 class Ran:
-    """What a program said."""
+    """The output of one run of a program."""
 
     code: int
-    began: list[int]  # steps that its trainings began after
+    began: list[int]  # steps after which its trainings started
     ended: list[int]
     lines: list[str]
 
@@ -128,7 +128,7 @@ def place(tmp_path: Path) -> Place:
 
 
 def left_alone(done: Ran, *words: str) -> bool:
-    """Started over, and one line names the rescue and says what differs."""
+    """Check that the run started over, and that one line names the rescue and the difference."""
     lines = [line for line in done.lines if "left alone" in line]
     return [0] == done.began and 1 == len(lines) and all(word in lines[0] for word in words)
 
@@ -138,7 +138,7 @@ def left_alone(done: Ran, *words: str) -> bool:
 
 @pytest.mark.parametrize("framework", LOOPS)
 def test_the_same_program_goes_on_twice_and_is_then_finished(place: Place, framework: str):
-    """A second kill after a resume; the run after the end starts over."""
+    """A second kill comes after a resume; the run after the end starts over."""
     place.kill("--fold", "1", FRAMEWORK=framework)
 
     again = place.kill("--fold", "1", step=7, FRAMEWORK=framework)
@@ -162,7 +162,7 @@ def test_the_same_program_goes_on_twice_and_is_then_finished(place: Place, frame
     ],
 )
 def test_another_way_to_write_the_same_arguments_is_the_same(place: Place, first: str, then: str):
-    """Order and spelling."""
+    """Order and spelling differ."""
     place.kill(*first.split())
 
     assert [3] == place.run(*then.split()).began
@@ -183,7 +183,7 @@ def test_another_way_to_write_the_same_arguments_is_the_same(place: Place, first
 def test_more_epochs_workers_and_the_like_go_on_and_are_named(
     place: Place, first: str, then: str, named: str
 ):
-    """They make no other training."""
+    """These options do not make another training."""
     place.kill(*first.split())
 
     done = place.run(*then.split())
@@ -194,7 +194,7 @@ def test_more_epochs_workers_and_the_like_go_on_and_are_named(
 
 @pytest.mark.parametrize("framework", [LOOPS[0], LOOPS[2]])
 def test_more_epochs_are_really_trained(place: Place, framework: str):
-    """After the resume."""
+    """The resume trains them."""
     place.kill("--epochs", "2", FRAMEWORK=framework)
 
     done = place.run("--epochs", "4", FRAMEWORK=framework, EPOCHS=4)
@@ -203,7 +203,7 @@ def test_more_epochs_are_really_trained(place: Place, framework: str):
 
 
 def test_the_way_to_the_script_and_the_working_folder_do_not_matter(place: Place):
-    """Absolute, from elsewhere, through a link, with options of the interpreter."""
+    """The start uses an absolute path, another folder, a link or interpreter options."""
     folder = str(place.rescues_in)
     (place.folder / "link.py").symlink_to("train.py")
     elsewhere = place.folder / "elsewhere"
@@ -226,7 +226,7 @@ def test_the_way_to_the_script_and_the_working_folder_do_not_matter(place: Place
 def test_a_program_that_moved_with_its_rescues_goes_on_and_is_named(
     tmp_path: Path, words: tuple[str, ...]
 ):
-    """Another checkout path, or a mount of another name: relative to the rescues nothing moved."""
+    """Another checkout or mount changes the path, but not relative to the rescues."""
     before, now = tmp_path / "before", tmp_path / "now"
     (before / "data").mkdir(parents=True)
     place = Place(before)
@@ -241,7 +241,7 @@ def test_a_program_that_moved_with_its_rescues_goes_on_and_is_named(
 
 
 def test_a_script_that_moved_away_from_its_rescues_is_another(place: Place):
-    """As far as anybody can tell."""
+    """The agent cannot tell them apart."""
     place.kill(FOLDER=place.rescues_in)
     (place.folder / "elsewhere").mkdir()
     (place.folder / "train.py").rename(place.folder / "elsewhere" / "train.py")
@@ -252,7 +252,7 @@ def test_a_script_that_moved_away_from_its_rescues_is_another(place: Place):
 
 
 def test_a_program_that_starts_itself_anew_in_its_process_goes_on(place: Place):
-    """By `os.execv`: what it held in memory is gone."""
+    """After `os.execv` the process has lost its memory."""
     done = place.run(EXECV=1, STOP=3)
 
     assert ([0, 3], [10]) == (done.began, done.ended)
@@ -275,7 +275,7 @@ def test_what_a_program_does_to_its_arguments_does_not_matter(place: Place, argv
 
 @pytest.mark.parametrize("framework", LOOPS[:3])
 def test_the_rescue_of_another_script_is_left_alone(place: Place, framework: str):
-    """In one folder, with the same variables."""
+    """Both use one folder and the same variables."""
     place.kill(FRAMEWORK=framework)
     place.copy("eval.py")
 
@@ -286,7 +286,7 @@ def test_the_rescue_of_another_script_is_left_alone(place: Place, framework: str
 
 
 def test_the_same_name_in_another_folder_is_another_script(place: Place):
-    """The real path counts, and is said."""
+    """The real path counts, and the message shows it."""
     place.copy("copy/train.py")
     place.kill(FOLDER=place.rescues_in)
 
@@ -297,7 +297,7 @@ def test_the_same_name_in_another_folder_is_another_script(place: Place):
 
 @pytest.mark.parametrize("framework", LOOPS[:3])
 def test_other_arguments_are_another_training_and_never_shown(place: Place, framework: str):
-    """Neither value is, nor does one lie in the folder."""
+    """Neither value is printed or stored in the folder."""
     place.kill("--seed", "s3cret-1", FRAMEWORK=framework)
 
     done = place.run("--seed", "s3cret-2", FRAMEWORK=framework)
@@ -323,14 +323,14 @@ def test_other_arguments_are_another_training_and_never_shown(place: Place, fram
     ],
 )
 def test_each_kind_of_other_argument_is_named(place: Place, first: str, then: str, named: str):
-    """By its name."""
+    """The message has the argument's name."""
     place.kill(*first.split())
 
     assert left_alone(place.run(*then.split()), named)
 
 
 def test_each_of_two_argument_sets_gets_its_own_state_back(place: Place):
-    """Two folds in one folder, both killed, started again the other way round."""
+    """Two folds in one folder are killed and restarted in the other order."""
     place.kill("--fold", "1", step=3)
     place.kill("--fold", "2", step=4)
 
@@ -340,7 +340,7 @@ def test_each_of_two_argument_sets_gets_its_own_state_back(place: Place):
 
 
 def test_another_program_never_prunes_the_only_rescue(place: Place):
-    """However often it saves, with room for one."""
+    """It saves often, and keeps one rescue."""
     place.kill("--fold", "1")
     (only,) = place.rescues()
 
@@ -354,7 +354,6 @@ def test_another_program_never_prunes_the_only_rescue(place: Place):
 
 @pytest.mark.parametrize("wish", ["newest", True])
 def test_newest_does_not_take_another_programs_rescue(place: Place, wish: object):
-    """Left alone as well."""
     place.kill("--fold", "1")
 
     done = place.run("--fold", "2", WISHES=json.dumps({"resume": wish}))
@@ -364,7 +363,7 @@ def test_newest_does_not_take_another_programs_rescue(place: Place, wish: object
 
 @pytest.mark.parametrize("how", ["argument", "environment"])
 def test_force_takes_another_trainings_rescue_and_goes_on_by_itself_later(place: Place, how: str):
-    """What was taken over is this training's from then on."""
+    """The rescue then belongs to this training."""
     place.kill("--fold", "1")
     force = {"WISHES": '{"resume": "force"}'} if how == "argument" else {}
     force |= {"WATCHDOG_AGENT_RESUME": "force"} if how == "environment" else {}
@@ -378,7 +377,7 @@ def test_force_takes_another_trainings_rescue_and_goes_on_by_itself_later(place:
 
 
 def test_a_rescue_of_an_earlier_version_is_left_alone_until_it_is_forced(place: Place):
-    """It says no program."""
+    """It does not name a program."""
     place.kill()
     (name,) = place.rescues()
     old = place.rescues_in / name
@@ -392,7 +391,7 @@ def test_a_rescue_of_an_earlier_version_is_left_alone_until_it_is_forced(place: 
 
 
 def test_a_rescue_of_the_first_format_is_left_alone_until_it_is_forced(place: Place):
-    """It says too little of its program."""
+    """It says too little about its program."""
     place.kill()
     (name,) = place.rescues()
     described = place.rescues_in / name / format.MANIFEST_FILE
@@ -408,7 +407,7 @@ def test_a_rescue_of_the_first_format_is_left_alone_until_it_is_forced(place: Pl
 
 @pytest.mark.tensorflow
 def test_a_fit_without_a_line_in_its_code_names_what_lies_beside(place: Place):
-    """Its rescues lie in a folder of their own for each script and its arguments."""
+    """Each script and its arguments have their own rescue folder."""
     place.copy("eval.py")
     place.kill("--seed", "1", FRAMEWORK="found")
 
@@ -422,7 +421,7 @@ def test_a_fit_without_a_line_in_its_code_names_what_lies_beside(place: Place):
 
 @pytest.mark.tensorflow
 def test_a_fit_without_a_line_in_its_code_goes_on_however_it_is_started(place: Place):
-    """As a module, with another way to write the path of the same file."""
+    """Examples are a start as a module and another spelling of the same path."""
     (place.folder / "c.yaml").touch()
     place.kill("--config", "c.yaml", FRAMEWORK="found")
 
@@ -431,7 +430,7 @@ def test_a_fit_without_a_line_in_its_code_goes_on_however_it_is_started(place: P
     assert [3] == done.began
 
 
-# Who lives
+# Which process is alive
 
 
 PID_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
@@ -440,7 +439,7 @@ PID_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 @pytest.mark.parametrize("outer", [(), PID_NAMESPACE], ids=["here", "pid-namespace"])
 @pytest.mark.parametrize("inner", [(), PID_NAMESPACE], ids=["here", "pid-namespace"])
 def test_a_training_that_is_alive_is_left_alone(place: Place, outer, inner):
-    """Whoever asks, and whatever is asked for; it goes on when it was killed."""
+    """No option takes its rescue. After a kill it resumes."""
     if os.geteuid() != 0 and (outer or inner):
         pytest.skip("unshare --pid needs root")
     with place.alive(before=outer):
@@ -453,7 +452,7 @@ def test_a_training_that_is_alive_is_left_alone(place: Place, outer, inner):
 
 
 def test_a_lock_file_that_was_copied_over_frees_no_training_that_is_alive(place: Place):
-    """Its process is asked as well, also about a copy of the whole folder."""
+    """The agent also checks the process, even for a copy of the whole folder."""
     with place.alive():
         (lock,) = place.rescues_in.glob("run-*.lock")
         copy = place.folder / "copy"
@@ -470,7 +469,7 @@ def test_a_lock_file_that_was_copied_over_frees_no_training_that_is_alive(place:
 
 
 def test_a_worker_that_outlives_its_parent_keeps_nothing(place: Place):
-    """The training is dead, and its forked child sleeps on."""
+    """The training is dead, but its forked child still sleeps."""
     process = subprocess.Popen(
         place.command(program="train.py"), cwd=place.folder, start_new_session=True,
         env=place.environment(WAY="forked", STOP=3),
@@ -486,7 +485,7 @@ def test_a_worker_that_outlives_its_parent_keeps_nothing(place: Place):
 
 
 def test_two_that_start_at_once_do_not_swap(place: Place):
-    """Of one program, in one folder: the second starts over, and both can be resumed from."""
+    """Both run one program in one folder: the second starts over, and both can be resumed."""
     with place.alive():
         place.kill(step=5)
 
@@ -498,7 +497,7 @@ def test_two_that_start_at_once_do_not_swap(place: Place):
 
 
 def test_each_of_two_learning_rates_gets_its_own_state_back(place: Place):
-    """In two terminals: the exact options go before the newest rescue."""
+    """They run in two terminals: exact options take precedence over the newest rescue."""
     with place.alive("--lr", "0.1"):
         place.kill("--lr", "0.01", step=5)
 
@@ -510,7 +509,7 @@ def test_each_of_two_learning_rates_gets_its_own_state_back(place: Place):
 
 
 def test_a_requeued_slurm_job_goes_on_although_its_node_was_seen_just_now(place: Place):
-    """Another machine's rescue of the same job, which has been started again."""
+    """The rescue of the same restarted job on another machine counts."""
     place.kill(SLURM_JOB_ID=77)
     on_another_machine(place, age_s=5)
 
@@ -524,7 +523,7 @@ def test_a_requeued_slurm_job_goes_on_although_its_node_was_seen_just_now(place:
 def test_another_machine_is_believed_dead_after_a_quarter_of_an_hour(
     place: Place, age_s: int, began: int, word: str
 ):
-    """By the time of its last sign of life, and it is said."""
+    """The time of its last sign of life decides, and the message says so."""
     place.kill()
     on_another_machine(place, age_s=age_s)
 
@@ -551,7 +550,7 @@ def on_another_machine(place: Place, age_s: int) -> None:
 
 @pytest.mark.torch
 def test_the_second_of_two_trainings_goes_on_in_its_turn(place: Place):
-    """The first had ended: it is trained from the start, and does not take the other's state."""
+    """The first had ended: it trains from the start and does not take the other's state."""
     place.kill(WAY="two", ORDER="first second", HALT="second")
 
     done = place.run(WAY="two", ORDER="first second")
@@ -562,7 +561,7 @@ def test_the_second_of_two_trainings_goes_on_in_its_turn(place: Place):
 @pytest.mark.torch
 @pytest.mark.parametrize("named", ["", "1"])
 def test_trainings_that_change_places_get_their_own_state_back(place: Place, named: str):
-    """Told by the function that begins them, or by name."""
+    """The starting function or a name identifies them."""
     place.kill(WAY="two", ORDER="first second", HALT="first", NAMED=named)
 
     done = place.run(WAY="two", ORDER="second first", NAMED=named)
@@ -572,9 +571,9 @@ def test_trainings_that_change_places_get_their_own_state_back(place: Place, nam
 
 @pytest.mark.parametrize("way", ["folds", "loop"])
 def test_a_rerun_that_skips_finished_folds_gives_each_fold_its_own_state(place: Place, way: str):
-    """The fold decides, and not how many trainings this process began before."""
+    """The fold decides, not the number of trainings that this process started before."""
     place.kill(WAY=way, HALT=1)
-    (place.folder / "result-1").touch()  # the user gives this fold up for now
+    (place.folder / "result-1").touch()  # the user skips this fold for now
 
     other = place.kill(WAY=way, HALT=2, step=4)
     assert left_alone(other, "belongs to another training of train.py (another value of", "fold)")
@@ -585,7 +584,7 @@ def test_a_rerun_that_skips_finished_folds_gives_each_fold_its_own_state(place: 
 
 
 def test_a_rerun_that_skips_the_first_of_two_calls_of_a_helper_begins_anew(place: Place):
-    """The helper is given objects alone: which call of it trains tells them apart."""
+    """The helper gets only objects, so the call's position identifies the training."""
     place.kill(WAY="helper", HALT="first")
 
     other = place.run(WAY="helper", SKIP="first")
@@ -596,7 +595,7 @@ def test_a_rerun_that_skips_the_first_of_two_calls_of_a_helper_begins_anew(place
 
 
 def test_another_name_is_another_training(place: Place):
-    """And is named."""
+    """The message names it."""
     place.kill(WISHES='{"name": "a"}')
 
     assert left_alone(place.run(WISHES='{"name": "b"}'), "another training", "name=")
@@ -605,7 +604,7 @@ def test_another_name_is_another_training(place: Place):
 
 @pytest.mark.torch
 def test_two_threads_train_in_one_folder(place: Place):
-    """Both end."""
+    """Both finish."""
     done = place.run(WAY="threads")
 
     assert ([0, 0], [10, 10]) == (done.began, done.ended)
@@ -626,12 +625,12 @@ def test_each_worker_and_each_task_of_an_array_has_its_own(
     assert [3] == place.run(**{variable: first}).began
 
 
-# Folders that others can write, and odd ones
+# Folders that others can write, and odd files
 
 
 @pytest.mark.parametrize("kind", ["stranger", "everybody", "link", "pipe", "hard link"])
 def test_a_note_that_may_be_a_strangers_is_not_believed(place: Place, kind: str):
-    """It says that all is finished."""
+    """It claims that all trainings have finished."""
     if kind == "stranger" and os.geteuid() != 0:
         pytest.skip("giving files away needs root")
     place.kill()
@@ -654,7 +653,11 @@ def test_a_note_that_may_be_a_strangers_is_not_believed(place: Place, kind: str)
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving files away needs root")
 def test_a_stranger_who_copies_a_rescue_takes_nothing_from_its_training(place: Place):
-    """Under the name of its run, as if it were the newest: neither resumed from nor counted."""
+    """
+    The copy has the run's name and is the newest:
+
+    the training neither resumes from it nor counts it.
+    """
     place.kill(step=3)
     (name,) = place.rescues()
     planted = place.rescues_in / f"rescue-0000000009-000099-{name.split('-', 3)[3]}"
@@ -689,7 +692,7 @@ ODD = (
 
 @pytest.mark.parametrize("kind", ["folder", "file", "link", "loop", "pipe"])
 def test_odd_names_end_no_save_and_no_resume(place: Place, kind: str):
-    """Empty folders, links, pipes and files that are called almost like ours."""
+    """These are empty folders, links, pipes and files with similar names."""
     place.kill()
     for name in ODD:
         path = os.fsencode(str(place.rescues_in)) + b"/" + os.fsencode(name)
@@ -710,7 +713,7 @@ def test_odd_names_end_no_save_and_no_resume(place: Place, kind: str):
 
 @pytest.mark.parametrize("content", [b"", b"[" * 9000, b'{"pid": 1e999}', b"\xff", b'{"pid": "x"}'])
 def test_a_lock_file_may_hold_anything(place: Place, content: bytes):
-    """Its lock counts, and the rescue says whose it is."""
+    """Its lock counts, and the rescue names the owner."""
     place.kill()
     (lock,) = place.rescues_in.glob("run-*.lock")
     lock.write_bytes(content)
@@ -719,7 +722,7 @@ def test_a_lock_file_may_hold_anything(place: Place, content: bytes):
 
 
 def test_locks_of_trainings_that_saved_nothing_go_away(place: Place):
-    """The folder does not fill with them; a finished training leaves none."""
+    """The folder must not fill with them; a finished training leaves none."""
     place.kill(UNSAVED=1)
     left = list(place.rescues_in.glob("run-*.lock"))
     place.run()
@@ -729,7 +732,7 @@ def test_locks_of_trainings_that_saved_nothing_go_away(place: Place):
 
 
 def test_files_of_a_run_are_private(place: Place):
-    """Nobody else reads what is in them."""
+    """No other user can read them."""
     place.kill()
 
     (lock,) = place.rescues_in.glob("run-*.lock")

@@ -15,7 +15,7 @@ import tensorflow as tf
 from watchdog_app.agent.keras import Rescue
 
 folder, epochs = sys.argv[1], int(sys.argv[2])
-step_s = float(os.environ["STEP_S"])  # no argument: it makes no other training
+step_s = float(os.environ["STEP_S"])  # not an argument, which would make another training
 keras.utils.set_random_seed(1)
 tf.config.experimental.enable_op_determinism()
 x = np.random.default_rng(0).normal(size=(200, 8)).astype("float32")

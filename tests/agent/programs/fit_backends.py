@@ -48,11 +48,11 @@ IN_BACKGROUND = "in_background"
 
 
 class Left(Exception):
-    """Stands for the kill: the fit is left at once."""
+    """Simulates the kill: the fit ends at once."""
 
 
 class Log(keras.callbacks.Callback):
-    """Every batch's and epoch's numbers, bit for bit."""
+    """Writes each batch's and epoch's numbers bit for bit."""
 
     def __init__(self, file):
         super().__init__()
@@ -70,7 +70,7 @@ class Log(keras.callbacks.Callback):
 
 
 class EpochLog(Log):
-    """Lets Keras call the callbacks in its own threads, where batches come in any order."""
+    """Lets Keras call the callbacks in its own threads, where batches arrive in any order."""
 
     async_safe = True
 
@@ -82,13 +82,13 @@ class EpochLog(Log):
 
 
 class Leave(keras.callbacks.Callback):
-    """Save at one place, then leave. Stands after Rescue in the list of callbacks."""
+    """Saves at one position and then leaves. Comes after Rescue in the list of callbacks."""
 
     def __init__(self, rescue, leave, hook, epoch, batch):
         super().__init__()
         self.rescue, self.leave, self.place = rescue, leave, (hook, epoch, batch)
         self.epoch = 0
-        self.postponed = threading.Event()  # no field that a rescue would miss
+        self.postponed = threading.Event()  # a field that a rescue may omit
 
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
@@ -111,7 +111,7 @@ class Leave(keras.callbacks.Callback):
             )
             if rescue.save() is not None:
                 self.leave()
-            # PyTorch's batch was drawn already: it is trained first.
+            # The loader already drew PyTorch's batch, so it is trained first.
             assert hook == "begin"
             assert BACKEND == "torch"
             self.postponed.set()
@@ -155,7 +155,7 @@ def remembering():
 
 
 class Draws(keras.callbacks.Callback):
-    """Somebody else draws global random numbers in between."""
+    """Draws global random numbers between the batches."""
 
     def on_epoch_begin(self, epoch, logs=None):
         np.random.random()
@@ -168,7 +168,7 @@ def loader(**options):
     import torch
 
     class Noisy(torch.utils.data.Dataset):
-        """Draws from the global generators, and from its own."""
+        """Draws from the global generators and from its own."""
 
         def __init__(self):
             self.own = np.random.default_rng(3)
@@ -190,7 +190,7 @@ def seeded_loader():
 
 
 class Files(keras.utils.Sequence if BACKEND == "keras2" else keras.utils.PyDataset):
-    """Shuffled by Keras, and by itself with a generator of its own."""
+    """Keras shuffles it, and it shuffles itself with its own generator."""
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -211,7 +211,7 @@ class Files(keras.utils.Sequence if BACKEND == "keras2" else keras.utils.PyDatas
 
 
 def drawn():
-    """Draws global random numbers."""
+    """Yield batches from global random numbers."""
     while True:
         rows = np.random.permutation(ROWS)[:BATCH]
         yield images[rows], labels[rows]
@@ -225,7 +225,7 @@ def pipeline():
 
 
 def wrapped():
-    """Modules of PyTorch's in a Keras model: buffers, and numbers from its global generator."""
+    """PyTorch modules in a Keras model: buffers, and numbers from PyTorch's global generator."""
     import torch
 
     inner = torch.nn.Sequential(
@@ -241,13 +241,13 @@ def several_devices():
 
 VALIDATION = {"validation_data": (images[:64], labels[:64])}
 
-# Name: model, arguments of fit, callbacks, where it is left (hook, epoch, batch).
+# Name: model, arguments of fit, callbacks, position of the end (hook, epoch, batch).
 CASES = {
     "during_validation": (compiled, lambda: arrays(**VALIDATION), remembering, ("test", 1, 1)),
     "py_dataset": (compiled, lambda: {"x": Files(), "shuffle": True}, None, ("begin", 2, 5)),
 }
 if BACKEND == "keras2":
-    # Otherwise Keras 2 draws with operations whose state nobody can read.
+    # Otherwise Keras 2 draws with operations whose state cannot be read.
     keras.backend.experimental.enable_tf_random_generator()
     CASES |= {
         "last_of_an_epoch": (compiled, arrays, remembering, ("end", 1, 9)),
@@ -277,9 +277,9 @@ if BACKEND == "jax":
         None,
         ("end", 1, 4),
     )
-# Killed, all others are left by an exception.
+# This case is killed; an exception ends all others.
 CASES["killed"] = (compiled, lambda: arrays(**VALIDATION), remembering, ("begin", 2, 3))
-# Trained when they are named: these cannot be repeated.
+# These train only if named, because they cannot be repeated.
 APART = {
     "left_over": (compiled, lambda: {"x": Files(workers=2)}, None, ("end", 1, 5)),
     "disturbed": (compiled, lambda: {"x": drawn(), "steps_per_epoch": 8}, None, ("end", 1, 5)),
@@ -287,7 +287,7 @@ APART = {
 
 
 def seed():
-    """As `keras.utils.set_random_seed`, which imports TensorFlow where it is installed."""
+    """Seed like `keras.utils.set_random_seed`, which would import TensorFlow if it is installed."""
     random.seed(1)
     np.random.seed(1)
     if "torch" in sys.modules:
@@ -296,7 +296,7 @@ def seed():
         keras.utils.set_random_seed(1)
 
 
-ROLES = []  # the first is played; given as an argument, it would make another training
+ROLES = []  # the process runs the first role; as an argument it would make another training
 
 
 def leave(name):
@@ -317,7 +317,7 @@ def train(name, folder):
         used = [EpochLog(file) if name == IN_BACKGROUND else Log(file)]
         rescue = None
         if role != "reference" and name == "killed":
-            del sys.argv[1:]  # they are part of the name of the rescues' folder
+            del sys.argv[1:]  # the name of the rescues' folder would contain them
             hook.switch_on()
         elif role != "reference":
             rescue = Rescue(f"{folder}/{name}.rescues")
@@ -342,7 +342,7 @@ def train(name, folder):
 
 
 def digest(model):
-    """Of weights, seeds, slots and buffers."""
+    """Return a digest of weights, seeds, slots and buffers."""
     found = hashlib.sha256()
     slots = model.optimizer.variables
     for variable in (*model.variables, *(slots() if callable(slots) else slots)):

@@ -30,7 +30,7 @@ class Log(keras.callbacks.Callback):
         super().__init__()
         self.seen = []
         self.rescue = None
-        self.steps = []  # as it counts them
+        self.steps = []  # as the callback counts them
 
     def on_train_batch_end(self, batch, logs=None):
         self.seen.append([batch, float(logs["loss"]).hex(), float(logs["mae"]).hex()])
@@ -41,14 +41,14 @@ class Log(keras.callbacks.Callback):
             self.steps.append(self.rescue.step_number)
 
     def state_dict(self):
-        return {}  # nothing of this belongs to the training
+        return {}  # this callback has no state of the training
 
     def load_state_dict(self, state):
         pass
 
 
 class Greedy(keras.callbacks.Callback):
-    """Wants a petabyte at one moment of the second epoch: "on_train_batch_end:2"."""
+    """Requests a petabyte at one moment of the second epoch: "on_train_batch_end:2"."""
 
     def __init__(self, moment):
         super().__init__()

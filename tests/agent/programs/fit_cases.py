@@ -31,11 +31,11 @@ labels = np.random.default_rng(1).integers(0, 5, ROWS).astype("int32")
 
 
 class Left(Exception):
-    """Stands for the kill: the fit is left at once."""
+    """Simulates the kill: the fit ends at once."""
 
 
 class Log(keras.callbacks.Callback):
-    """Every batch's and epoch's numbers, bit for bit."""
+    """Writes each batch's and epoch's numbers bit for bit."""
 
     def __init__(self, file):
         super().__init__()
@@ -53,7 +53,7 @@ class Log(keras.callbacks.Callback):
 
 
 class Leave(keras.callbacks.Callback):
-    """Save at one place, then leave. Stands after Rescue in the list of callbacks."""
+    """Saves at one position and then leaves. Comes after Rescue in the list of callbacks."""
 
     def __init__(self, rescue, epoch, batch, validation=None):
         super().__init__()
@@ -116,7 +116,7 @@ def pipeline():
 
 
 class Files(keras.utils.PyDataset):
-    """Shuffles itself after each epoch with a generator of its own."""
+    """Shuffles itself after each epoch with its own generator."""
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -142,7 +142,7 @@ def stream():
 
 
 def own_generator():
-    """A generator function that draws each pass's order from its closure."""
+    """Return a generator function that draws each pass's order from its closure."""
     own = np.random.default_rng(13)
 
     def rows():
@@ -154,7 +154,7 @@ def own_generator():
 
 
 class Noisy(Files):
-    """Draws in `__getitem__` as well."""
+    """Also draws in `__getitem__`."""
 
     def __getitem__(self, index):
         pictures, classes = super().__getitem__(index)
@@ -167,7 +167,7 @@ def noisy_pipeline():
 
 
 class Pair(keras.Model):
-    """Two networks, each with an optimizer and a step of its own, as in a GAN."""
+    """Two networks, each with its own optimizer and step, as in a GAN."""
 
     def __init__(self):
         super().__init__()
@@ -233,7 +233,7 @@ def sliding():
 
 
 def adapted():
-    """Frozen weights in eight bits, and a small trained difference beside them (LoRA)."""
+    """Return frozen 8-bit weights with a small trained low-rank addition (LoRA)."""
     model = network()
     model.layers[-1].enable_lora(2)
     model.layers[-1].quantize("int8")
@@ -242,9 +242,9 @@ def adapted():
 
 VALIDATION = {"validation_data": (images[:64], labels[:64])}
 
-# Name: model, arguments of fit, callbacks, where it is left (epoch, batch, validation batch).
+# Name: model, arguments of fit, callbacks, position of the end (epoch, batch, validation batch).
 CASES = {
-    # First, for XLA refuses what deterministic operations forbid.
+    # First, because XLA rejects what deterministic operations forbid.
     "xla": (lambda: compiled(jit_compile=True), arrays, None, (1, 4)),
     "arrays": (compiled, arrays, None, (1, 4)),
     "first_batch_of_all": (compiled, arrays, None, (0, 0)),
@@ -302,7 +302,7 @@ AGAIN = {"twice": (2, 3)}
 
 
 def train(name, folder):
-    role = os.environ["ROLE"]  # given as an argument, it would make another training
+    role = os.environ["ROLE"]  # as an argument it would make another training
     make, data, callbacks, place = CASES[name]
     keras.utils.clear_session()
     keras.utils.set_random_seed(1)
@@ -325,7 +325,7 @@ def train(name, folder):
 
 
 def digest(model):
-    """Of weights, seeds and slots."""
+    """Return a digest of weights, seeds and slots."""
     kept = list(model.variables)
     for optimizer in (
         getattr(model, "optimizer", None),

@@ -42,7 +42,9 @@ class Log(keras.callbacks.Callback):
 
 
 class Narrow(keras.callbacks.Callback):
-    """Limits the address space from one batch of each epoch on: the next one starts threads."""
+    """
+    Limits the address space from one batch of each epoch on, because the next batch starts threads.
+    """
 
     def __init__(self, batch, room_mib):
         super().__init__()
@@ -75,7 +77,7 @@ def network(*, noisy, activation="relu"):
             keras.Input((None, 8)),
             layers.Dense(8, activation=activation, kernel_regularizer="l2"),
             *between,
-            layers.UpSampling1D(1024),  # 64 MiB of a whole batch, and nothing else is large
+            layers.UpSampling1D(1024),  # 64 MiB for a whole batch, the only large tensor
             layers.GlobalAveragePooling1D(),
             layers.Dense(1),
         ]
@@ -83,7 +85,7 @@ def network(*, noisy, activation="relu"):
 
 
 def batches_of_unequal_length(dear_at=None):
-    """The fourth batch of each epoch is eight times as long as the others; one costs too much."""
+    """Yield batches of which the fourth of each epoch is eight times as long and too large."""
     drawn = []
 
     def batches():
@@ -155,7 +157,7 @@ def saved(name):
 
 
 def fetched(name):
-    """Later than each step is looked at before it begins."""
+    """Fails in a fetch so late that the agent no longer checks every step before it begins."""
     where = os.path.join(sys.argv[1], name)
     stopped = fit(where, noisy=True, dear_at=21, epochs=5)
     resumed = fit(where, noisy=True, epochs=5, resume="newest")
@@ -170,7 +172,7 @@ def shrunk(name):
 
 
 def compared(_, y_pred):
-    """Each sample is to be unlike the others of its batch."""
+    """A loss that compares the samples of a batch: each should differ from the others."""
     own = tf.range(tf.shape(y_pred)[0])
     likeness = tf.matmul(y_pred, y_pred, transpose_b=True)
     return tf.nn.sparse_softmax_cross_entropy_with_logits(own, likeness)
@@ -184,7 +186,7 @@ def coupled(name):
 
 
 class Greedy(keras.optimizers.SGD):
-    """Wants too much when it has applied the fourth step's gradients."""
+    """Allocates too much after it applied the fourth step's gradients."""
 
     def apply(self, grads, trainable_variables=None):
         super().apply(grads, trainable_variables)

@@ -29,11 +29,11 @@ found = {}
 
 
 class Left(Exception):
-    """Stands for the kill."""
+    """Simulates the kill."""
 
 
 class Remembers(keras.callbacks.Callback):
-    """A callback that can give its memory away."""
+    """A callback that can return its state."""
 
     def __init__(self):
         super().__init__()
@@ -50,7 +50,7 @@ class Remembers(keras.callbacks.Callback):
 
 
 class Forgets(keras.callbacks.Callback):
-    """A callback whose memory nobody knows."""
+    """A callback whose state cannot be saved."""
 
     def __init__(self):
         super().__init__()
@@ -61,11 +61,11 @@ class Forgets(keras.callbacks.Callback):
 
 
 class Rows(Forgets):
-    """The running losses are as good as the order of the rows."""
+    """Its running losses reveal the order of the rows."""
 
 
 class SaveAt(keras.callbacks.Callback):
-    """Save after some steps, and leave after the last of them."""
+    """Save after some steps, and leave the fit after the last of them."""
 
     def __init__(self, rescue, *steps, leave_only=False):
         super().__init__()
@@ -80,7 +80,7 @@ class SaveAt(keras.callbacks.Callback):
 
 
 class Saver(keras.callbacks.Callback):
-    """Stands before Rescue in the list; saves in a batch, or when an epoch ends."""
+    """Comes before Rescue in the list; saves in a batch or at the end of an epoch."""
 
     def __init__(self, rescue=None, batch=None):
         super().__init__()
@@ -96,7 +96,7 @@ class Saver(keras.callbacks.Callback):
 
 
 class Weights(keras.callbacks.Callback):
-    """What others see of the model when the first epoch begins."""
+    """Records the model's weights when the first epoch begins, as other callbacks see them."""
 
     first = None
 
@@ -113,9 +113,9 @@ def model(width=6):
 
 
 def fit(name, *callbacks, made=None, epochs=3, batch_size=8, **options):
-    """Train in the folder `name`; returns what came of it."""
+    """Train in the folder `name`; return the outcome."""
     leave_only = options.pop("leave_only", False)
-    # By its name: the calls of this function stand elsewhere in the next run.
+    # Found by name: the calls of this function are on other lines in the next run.
     rescue = Rescue(str(folder / name), name=name, **options)
     for callback in callbacks:
         if isinstance(callback, Saver):
@@ -154,7 +154,7 @@ save_at = ()
 
 
 def unseeded(**options):
-    """Nobody sets a seed: first of all in its process."""
+    """Train without a seed; must run first in its process."""
     made = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.3), keras.layers.Dense(1)])
     made.compile("adam", "mse")
     rows = Rows()
@@ -164,7 +164,7 @@ def unseeded(**options):
 
 
 class Noisy(keras.Model):
-    """A step that draws with an operation whose counter nobody can read."""
+    """A step that draws with an operation whose counter cannot be read."""
 
     def __init__(self):
         super().__init__()

@@ -14,8 +14,8 @@ import zlib
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
-ROLE, *CASES = os.environ["ROLE"].split()  # no arguments: all are runs of one program
-sys.argv[1:] = CASES  # a folder of rescues for each
+ROLE, *CASES = os.environ["ROLE"].split()  # not arguments: all roles are runs of one program
+sys.argv[1:] = CASES  # a rescue folder for each case
 if ROLE == "killed":
     from watchdog_app.agent import hook
 
@@ -33,13 +33,13 @@ done = 0
 
 
 def note(*values):
-    """What a step computed; the process dies as soon as a rescue is there."""
+    """Record a step's result; the process dies once a rescue exists."""
     global done
     done += 1
     if ROLE == "killed":
         training = trainings.current()
         if done == 3:
-            time.sleep(0.6)  # one that is over at once would not be watched
+            time.sleep(0.6)  # the agent does not watch a training that ends at once
         elif done == ASK_AFTER:
             now = time.monotonic()
             training.session.link.pending_request = CheckpointRequest(
@@ -69,7 +69,7 @@ def resume(**state):
 
 
 def eager():
-    """Metric and average after `apply`; a validation over data of its own; global NumPy numbers."""
+    """Metric and average after `apply`; a validation on its own data; global NumPy numbers."""
     model, optimizer = (
         network(),
         keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.1, 50)),
@@ -97,7 +97,7 @@ def eager():
 
 
 class Trainer:
-    """A trainer of the program's own, whose step is a tf.function."""
+    """The program's own trainer class, whose step is a tf.function."""
 
     def __init__(self):
         self.net = network()
@@ -137,7 +137,7 @@ def function():
 
 
 def two_optimizers():
-    """One step draws two batches and has two tapes: it is not torn."""
+    """One step draws two batches and uses two tapes: the agent must treat it as one step."""
     generator, critic = network(), network()
     generator_optimizer, critic_optimizer = keras.optimizers.Adam(0.01), keras.optimizers.Adam(0.02)
     own = np.random.default_rng(7)

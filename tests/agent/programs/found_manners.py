@@ -43,7 +43,9 @@ def step(model, optimizer, batch):
 
 
 def loop(training_step, batches, ask_at=None):
-    """A loop that is long enough to be found; the step of the rescue that was asked for, if any."""
+    """
+    Run a loop long enough for the agent to find; return the step of the requested rescue, if any.
+    """
     for count, batch in enumerate(batches):
         if count == 2:
             time.sleep(0.55)
@@ -57,7 +59,7 @@ def loop(training_step, batches, ask_at=None):
 
 
 def fit_beside():
-    """Fits and train_on_batch, eager ones too: no loop."""
+    """Run fits and train_on_batch, also eager; none counts as a loop."""
     model = network()
     model.compile("adam", "mse", run_eagerly=True)
     model.fit(x, x[:, :1], 8, 2, verbose=0)
@@ -69,7 +71,11 @@ def fit_beside():
 
 
 def arrays():
-    """No tf.data: a step ends at the next tape. A peek at a data set before is no batch."""
+    """
+    Without tf.data a step ends at the next tape.
+
+    Reading a data set earlier does not count as a batch.
+    """
     model, optimizer = network(), keras.optimizers.Adam()
     held = iter(tf.data.Dataset.from_tensor_slices(x).batch(8))
     next(held)
@@ -77,7 +83,7 @@ def arrays():
 
 
 def nested():
-    """A step that was traced by itself, and is then part of an epoch in one function."""
+    """A step that was traced alone, and is then part of an epoch in one function."""
     model, optimizer = network(), keras.optimizers.Adam()
     optimizer.build(model.trainable_variables)
     inner = tf.function(lambda batch: step(model, optimizer, batch))
@@ -93,7 +99,7 @@ def nested():
 
 
 def own_rescue():
-    """A loop with a Rescue of its own is left alone."""
+    """The agent ignores a loop with its own Rescue."""
     from watchdog_app.agent.tensorflow import Rescue
 
     model, optimizer = network(), keras.optimizers.Adam()
@@ -107,7 +113,7 @@ def own_rescue():
 
 
 def kept_alive():
-    """We hold no model."""
+    """The agent must not keep a model alive."""
     model, optimizer = network(), keras.optimizers.Adam()
     data = tf.data.Dataset.from_tensor_slices(x).batch(8).repeat(2)
     loop(lambda batch: step(model, optimizer, batch), data)
@@ -115,7 +121,7 @@ def kept_alive():
 
 
 def nameless():
-    """What no name leads to is said once."""
+    """The agent reports once what no variable name reaches."""
 
     hidden = queue.Queue()
     hidden.put((network(), keras.optimizers.Adam()))
@@ -143,7 +149,7 @@ def seconds(function, count=20_000):
 
 
 def cost():
-    """Of each wrapper beyond what it wraps, and of a whole step's boundary, in µs."""
+    """Return the added cost of each wrapper and of a step's boundary, in µs."""
     model, optimizer = network(), keras.optimizers.Adam()
     data = tf.data.Dataset.from_tensor_slices(x).batch(8).repeat(2)
     loop(lambda batch: step(model, optimizer, batch), data)

@@ -123,7 +123,7 @@ CASES = {
     "eager": (dense, PLAIN, {"run_eagerly": True}),
     "compiled by XLA": (dense, PLAIN, {"jit_compile": True}),
 }
-# As long as two rows fit the whole of these is known not to be the mean of its parts.
+# With a length of two rows the loss is known not to be the mean of its parts.
 COUPLED = {
     "contrastive": lambda: compiled(dense(), loss=contrastive),
     "circle": lambda: compiled(dense(), loss=losses.Circle()),
@@ -156,7 +156,7 @@ def numbers(model):
 
 
 def apart(make, data, options):
-    batches = list(tf.data.Dataset.from_tensor_slices(data).batch(20))  # the last one smaller
+    batches = list(tf.data.Dataset.from_tensor_slices(data).batch(20))  # the last batch is smaller
     ended = []
     for parts_of in (None, 7):
         keras.utils.set_random_seed(3)
@@ -188,13 +188,13 @@ def apart(make, data, options):
             abs(a[key] - b[key]) / abs(a[key])
             for a, b in zip(whole_logs, split_logs, strict=True)
             for key in a
-            if not key.endswith("_loss")  # of one output: Keras averages them by call
+            if not key.endswith("_loss")  # for one output Keras averages these per call
         ),
     }
 
 
 def couples(model, data):
-    """What is found on the first half of a batch of 20."""
+    """Return the findings on the first half of a batch of 20."""
     batch = next(iter(tf.data.Dataset.from_tensor_slices(data).batch(20)))
     micro = MicroBatches()
     micro.halve(20)

@@ -26,11 +26,11 @@ targets = inputs.sum(axis=1, keepdims=True)
 
 
 class Left(Exception):
-    """Stands for the kill: the loop is left at once."""
+    """Simulates the kill: the loop ends at once."""
 
 
 class Run:
-    """What a case writes down, and where it is interrupted."""
+    """Records a case's results and interrupts it at its position."""
 
     def __init__(self, name, role, folder, place):
         self.role, self.place = role, place
@@ -82,7 +82,7 @@ def stepper(model, optimizer, mean):
 
 
 def tf_data(run):
-    """Epochs over a reshuffling pipeline, a metric that is reset in each, validation after it."""
+    """Epochs over a reshuffling pipeline, with a metric reset and a validation in each."""
     model, optimizer, mean = network(), keras.optimizers.Adam(1e-2), keras.metrics.Mean()
     history = {"loss": []}
     dataset, held_out = pipeline(), pipeline(8)
@@ -102,7 +102,7 @@ def tf_data(run):
 
 
 def generators(run):
-    """Everything that draws: NumPy's, Python's and TensorFlow's generators, global and own."""
+    """All generators: NumPy's, Python's and TensorFlow's, global and local."""
     model, optimizer, mean = (
         network(),
         keras.optimizers.SGD(1e-2, momentum=0.9),
@@ -133,7 +133,7 @@ def generators(run):
 
 
 def zipped(run):
-    """Two data sets at a time, made anew in each epoch, and a generator that is never renewed."""
+    """Two zipped data sets, created in each epoch, and a generator that is created once."""
     model, optimizer, mean = network(), keras.optimizers.Adam(1e-2), keras.metrics.Mean()
 
     def endless():
@@ -155,7 +155,7 @@ def zipped(run):
 
 
 class Counter:
-    """State of one's own, arrays included."""
+    """User-defined state, with arrays."""
 
     def __init__(self):
         self.seen, self.sums = 0, np.zeros(4)
@@ -168,7 +168,7 @@ class Counter:
 
 
 def module(run):
-    """A tf.Module with plain variables, a checkpointable group, and an object of one's own."""
+    """A tf.Module with plain variables, a checkpointable group, and a user-defined object."""
 
     class Line(tf.Module):
         def __init__(self):
@@ -201,14 +201,14 @@ def module(run):
 
 
 class Loader:
-    """Draws the order of each pass from a generator of its own."""
+    """Draws the order of each pass from its own generator."""
 
     def __init__(self):
         self.draw = np.random.default_rng(11)
         self.order = np.arange(ROWS)
 
     def __iter__(self):
-        self.draw.shuffle(self.order)  # on top of the last one
+        self.draw.shuffle(self.order)  # shuffles the previous order
         order = self.order
         for first in range(0, ROWS, BATCH):
             rows = order[first : first + BATCH]
@@ -216,7 +216,9 @@ class Loader:
 
 
 def own_order(run):
-    """Orders drawn as an epoch begins, and by what is iterated over; made anew in each epoch."""
+    """
+    Orders drawn at the start of an epoch and by the iterated object, which each epoch creates.
+    """
     model, optimizer, mean = network(), keras.optimizers.Adam(1e-2), keras.metrics.Mean()
     named, unnamed, loader = np.random.default_rng(5), np.random.default_rng(6), Loader()
     shuffled = pipeline()

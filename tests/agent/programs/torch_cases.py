@@ -26,12 +26,12 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from watchdog_app.agent.torch import Rescue
 
-EPOCHS, ROWS, BATCH = 3, 40, 4  # ten batches an epoch
+EPOCHS, ROWS, BATCH = 3, 40, 4  # ten batches per epoch
 SAVE_AT, KILL_AT = 16, 19  # in the middle of the second epoch
 
 
 class Augmented(Dataset):
-    """Adds noise of every kind: global and its own."""
+    """Adds noise from every kind of generator, global and local."""
 
     def __init__(self) -> None:
         self.features = torch.randn(ROWS, 6, generator=torch.Generator().manual_seed(1))
@@ -47,7 +47,7 @@ class Augmented(Dataset):
 
 
 class Stream(IterableDataset):
-    """An endless source that is shuffled by a generator of its own."""
+    """An endless source that its own generator shuffles."""
 
     def __init__(self) -> None:
         self.rng = random.Random(5)
@@ -61,7 +61,7 @@ class Stream(IterableDataset):
 
 
 class Placed:
-    """A loader that says where it is, as torchdata's StatefulDataLoader does."""
+    """A loader that reports its position, as torchdata's StatefulDataLoader does."""
 
     def __init__(self) -> None:
         self.place, self.order = 0, torch.arange(10)
@@ -109,7 +109,8 @@ def loader_of(case: str):
     return DataLoader(plain_data(), BATCH, shuffle=True, generator=generator)
 
 
-ROLES: list[str] = []  # the first is played; an argument would make another training
+# the process runs the first role; as an argument it would make another training
+ROLES: list[str] = []
 
 
 def main(case: str, folder: Path) -> None:
@@ -140,7 +141,7 @@ def main(case: str, folder: Path) -> None:
         )
         state["average"] = average
     history = state["history"]
-    # The reference must not take its own state for that of the interrupted run.
+    # The reference must not load the interrupted run's state.
     rescue = Rescue(
         folder / f"{case}-{role == 'reference'}", model=model, optimizer=optimizer, **state
     )
@@ -160,7 +161,7 @@ def main(case: str, folder: Path) -> None:
                 loss.backward()
             if case == "scaled":
                 pass
-            elif case != "accumulated" or rescue.step_number % 4 == 1:  # not where it is saved
+            elif case != "accumulated" or rescue.step_number % 4 == 1:  # not at the save
                 optimizer.step()
                 optimizer.zero_grad()
             if "scheduler" in state:
@@ -188,7 +189,7 @@ def main(case: str, folder: Path) -> None:
 
 
 def run(case: str, folder: Path) -> None:
-    """In a process of its own, which has imported everything already."""
+    """Run a case in a child process that has already imported everything."""
     pid = os.fork()
     if pid == 0:
         try:

@@ -27,7 +27,7 @@ y = torch.randn(ROWS, 1, generator=torch.Generator().manual_seed(2))
 
 
 class Wide(torch.nn.Module):
-    """Nothing but this is large: 40 MiB of a whole batch."""
+    """The only large module: 40 MiB for a whole batch."""
 
     def forward(self, values):
         return values.repeat_interleave(20480, dim=1).tanh().mean(dim=1, keepdim=True) * values
@@ -108,7 +108,7 @@ def where(name):
 
 
 def saved():
-    """The loop is stopped at the eighth batch, the second of its second epoch, and goes on."""
+    """The loop stops at the eighth batch, the second of its second epoch, and resumes."""
     folder = where("saved")
     return {
         "stopped": train(folder, noisy=True, narrow_at=7, helper=False),
@@ -126,7 +126,7 @@ def shrunk(*, noisy):
 
 
 def remembered():
-    """A rescue of a training in parts is gone on from in parts of that size."""
+    """A resume of a training in parts uses parts of the same size."""
     folder = where("remembered")
     sizes = []
     for narrow_at in (0, None):
@@ -147,8 +147,10 @@ def remembered():
 
 def placed(fails_at):
     """
-    A loop with a step of its scheduler and random numbers between its epochs, whose batch number
-    `fails_at` does not fit: what each step that ended has had, in two runs and in one.
+    A scheduler steps and random numbers are drawn between epochs; the batch number `fails_at` does
+    not fit.
+
+    Returns what each completed step received, in two runs and in one.
     """
 
     def steps(folder, *, narrow_at=None, resume=True):
@@ -192,9 +194,10 @@ def placed(fails_at):
 
 def between():
     """
-    A pass that is read in the middle of an epoch, before the rescue and again after it.
+    A pass that the program reads in the middle of an epoch, before the rescue and after it.
 
-    Resumed at its first step after the first of them; what it reads is told, and the losses.
+    The resume continues at the first step after the first pass; returns the values of the passes
+    and the losses.
     """
 
     def losses(folder, *, stop_at=None, resume=True):
@@ -230,7 +233,7 @@ def between():
 
 
 def torn():
-    """An error of memory that is raised while the optimizer is at work."""
+    """A memory error raised inside the optimizer's step."""
     training = Training(noisy=False)
     folder = where("torn")
     said, sys.stderr = sys.stderr, io.StringIO()
@@ -255,7 +258,7 @@ def torn():
 
 
 def uncaught():
-    """Nobody waits for the error: it reaches the top of the program."""
+    """The program does not catch the error, which ends it."""
     training = Training(noisy=True)
     rescue = Rescue(where("uncaught"), **training.state())
     training.run(rescue, narrow_at=4, helper=False)

@@ -32,12 +32,12 @@ from watchdog_app.agent.runtime.link import CheckpointRequest
 from watchdog_app.agent.torch import Rescue
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
-EPOCHS, ROWS, BATCH = 3, 40, 4  # ten batches an epoch
+EPOCHS, ROWS, BATCH = 3, 40, 4  # ten batches per epoch
 ASK_AT, KILL_AT = 16, 21
 
 
 class Journal:
-    """What happens in each iteration; asks for a rescue and dies where that is due."""
+    """Records each iteration; requests a rescue and dies at the given iterations."""
 
     def __init__(self, path: Path, role: str) -> None:
         self.file = path.open("w")
@@ -46,7 +46,7 @@ class Journal:
 
     def begin(self) -> None:
         if self.interrupts and self.count < 12:
-            time.sleep(0.06)  # one that is over at once would not be watched
+            time.sleep(0.06)  # the agent does not watch a training that ends at once
         if self.interrupts and self.count == ASK_AT:
             (training,) = trainings.active()
             training.session.link.pending_request = CheckpointRequest(1, "a test", time.monotonic())
@@ -125,7 +125,7 @@ def convolution(journal: Journal, folder: str | None) -> None:
 
 
 class Trainer:
-    """Holds what it trains, with an average, and makes its steps in functions."""
+    """Holds the trained objects and an average, and runs steps in methods."""
 
     def __init__(self) -> None:
         self.net = network()
@@ -153,7 +153,7 @@ class Trainer:
 
 
 def workers(journal: Journal, folder: str | None) -> None:
-    """Two workers, data with random numbers of its own, a trainer object with an average."""
+    """Two workers, data with its own random numbers, a trainer object with an average."""
     trainer = Trainer()
     loader = DataLoader(Augmented(), BATCH, shuffle=True, num_workers=2)
     rescue = folder and Rescue(
@@ -165,7 +165,7 @@ def workers(journal: Journal, folder: str | None) -> None:
 
 
 def accumulated(journal: Journal, folder: str | None) -> None:
-    """A step for every second batch."""
+    """The optimizer steps for every second batch."""
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     loader = DataLoader(plain(), BATCH, shuffle=True)
@@ -184,7 +184,7 @@ def accumulated(journal: Journal, folder: str | None) -> None:
 
 
 def no_loader(journal: Journal, folder: str | None) -> None:
-    """Batches that the loop draws itself, from a generator with a name."""
+    """The loop draws batches itself, from a generator with a name."""
     draws = torch.Generator().manual_seed(9)
     rows, targets = plain().tensors
     weight = torch.zeros(6, 1, requires_grad=True)
@@ -208,7 +208,7 @@ def no_loader(journal: Journal, folder: str | None) -> None:
 
 
 def whole_batch(journal: Journal, folder: str | None) -> None:
-    """All rows in each step, and nothing drawn but by the dropout within it."""
+    """All rows in each step; only the dropout draws random numbers."""
     rows, targets = plain().tensors
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -259,7 +259,7 @@ def adversarial(journal: Journal, folder: str | None) -> None:
 
 
 def listed(journal: Journal, folder: str | None) -> None:
-    """Optimizers and schedulers in lists, each list stepped in a loop of its own."""
+    """Optimizers and schedulers in lists; a loop steps each list."""
     body, head = network(), nn.Linear(1, 1)
     optims = [torch.optim.Adam(each.parameters(), lr=0.01) for each in (body, head)]
     decays = [torch.optim.lr_scheduler.ExponentialLR(each, 0.9) for each in optims]
@@ -293,7 +293,7 @@ def main(case: str, role: str, folder: Path) -> None:
     random.seed(4)
     np.random.seed(5)
     torch.set_num_threads(1)
-    sys.argv[1:] = [case]  # other words, another training: each case has a folder of its own
+    sys.argv[1:] = [case]  # other arguments mean another training: each case has its own folder
     saved = None
     if role == "resumed":
         os.environ["WATCHDOG_AGENT_RESUME"] = "no"
@@ -313,7 +313,7 @@ def where(case: str) -> str:
 
 
 def run(case: str, role: str, folder: Path) -> None:
-    """In a process of its own, which has imported everything already."""
+    """Run a case in a child process that has already imported everything."""
     pid = os.fork()
     if pid == 0:
         try:

@@ -6,7 +6,7 @@ from watchdog_app.agent import hook
 
 hook.switch_on()
 
-import torch  # noqa: E402 - the hook waits for it
+import torch  # noqa: E402 - the hook waits for this import
 
 
 def main():

@@ -27,7 +27,7 @@ ASK_AT, KILL_AT = 26, 32  # forward passes
 
 
 class Net(nn.Module):
-    """Writes down the loss of each forward pass; asks for a rescue and dies where that is due."""
+    """Records the loss of each forward pass; requests a rescue and dies at the given passes."""
 
     def __init__(self, path: Path, role: str) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Net(nn.Module):
         self.count += 1
         if self.role == "interrupted":
             if self.count < 20:
-                time.sleep(0.05)  # one that is over at once would not be watched
+                time.sleep(0.05)  # the agent does not watch a training that ends at once
             if self.count == ASK_AT:
                 (training,) = trainings.active()
                 training.session.link.pending_request = CheckpointRequest(
@@ -126,7 +126,7 @@ def transformers(path: Path, role: str) -> None:
 
 
 def run(library: str, role: str, folder: Path) -> None:
-    """In a process of its own, which has imported everything already."""
+    """Run a role in a child process that has already imported everything."""
     pid = os.fork()
     if pid == 0:
         try:

@@ -26,27 +26,27 @@ BATCHES = 5
 
 
 def told(*words):
-    # A single write: print() writes the end of the line separately, and threads interleave.
+    # One write call: print() writes the line end separately, and threads interleave.
     sys.stdout.write(" ".join(map(str, words)) + "\n")
     sys.stdout.flush()
 
 
 def leave(rescue):
-    """Save and be killed, or stand there until somebody else does that."""
+    """Save and be killed, or wait for a kill by the test."""
     if os.environ.get("UNSAVED"):
         os.kill(os.getpid(), signal.SIGKILL)
     assert rescue.save() is not None or FRAMEWORK == "keras"
     if os.environ.get("WAIT"):
         told("WAITS")
         time.sleep(600)
-    if os.environ.pop("EXECV", None):  # begins anew in the same process
+    if os.environ.pop("EXECV", None):  # restarts in the same process
         os.environ["STOP"] = ""
         os.execv(sys.executable, [sys.executable, *sys.argv])
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Bare:
-    """What `Rescue` of a loop does, of a state that is its step alone."""
+    """Does what `Rescue` of a loop does, for a state that holds only its step."""
 
     def __init__(self, folder, resume=True, keep=2, name=None):
         from watchdog_app.agent.contain import print_message
@@ -191,7 +191,7 @@ def train(**wishes):
 
 
 def two():
-    """Two trainings in one folder; ORDER names them, HALT the one that is killed."""
+    """Two trainings in one folder; ORDER names them, HALT the one to kill."""
     halt = os.environ.get("HALT", "")
     for name in os.environ["ORDER"].split():
         told("TRAINING", name)
@@ -240,7 +240,7 @@ def steps(torch, model, optimizer, rescue, stop):
 
 
 def folds():
-    """A training for each fold in one folder; a rerun skips those with a result. HALT is killed."""
+    """A training for each fold in one folder; a rerun skips folds with a result. HALT is killed."""
     for fold in range(3):
         if os.path.exists(f"result-{fold}"):
             continue
@@ -254,7 +254,7 @@ def one_fold(fold):
 
 
 def folds_in_a_loop():
-    """The same without a function that is given the fold."""
+    """The same in a plain loop, without a function that gets the fold."""
     for fold in range(3):
         if os.path.exists(f"result-{fold}"):
             continue
@@ -263,7 +263,7 @@ def folds_in_a_loop():
 
 
 class Part:
-    """An object that is given to a helper."""
+    """An object that a helper gets as argument."""
 
     def __init__(self, name):
         self.name = name
@@ -274,14 +274,14 @@ def train_part(part):
 
 
 def helper():
-    """Two trainings that one function begins; SKIP names one that is left out."""
+    """Two trainings that one function starts; SKIP names one to omit."""
     if os.environ.get("SKIP") != "first":
         train_part(Part("first"))
     train_part(Part("second"))
 
 
 def threads():
-    """Both trainings at once, in threads of their own."""
+    """Run both trainings at the same time, each in its own thread."""
     working = [
         threading.Thread(target=loop, kwargs={"stop": -1}) for loop in (one_loop, other_loop)
     ]
@@ -292,7 +292,7 @@ def threads():
 
 
 def forked():
-    """A worker that outlives its parent, which is killed."""
+    """A worker that outlives its killed parent."""
 
     def fork(rescue):
         rescue.save()
