@@ -1,4 +1,4 @@
-"""A training that goes on until it is killed or done: `fit_asked.py FOLDER [EPOCHS]`."""
+"""A training that runs until it is killed or finished: `fit_asked.py FOLDER [EPOCHS]`."""
 
 import os
 import sys

@@ -1,15 +1,15 @@
 """
-Trains small models with Keras on PyTorch or JAX, or with Keras 2, each on another kind of data.
+Trains small models of different kinds with Keras on PyTorch or JAX, or with Keras 2.
 
     KERAS_BACKEND=torch ROLE=both CASES='loader wrapped' fit_backends.py FOLDER
 
 KERAS_BACKEND: torch, jax, or keras2.
 
-ROLE `reference` trains each case without interruption; `interrupted` saves at the case's place
-and leaves the fit there; `both` is the one and then the other; `resumed` goes on to the end. Each
-writes FOLDER/CASE.ROLE.txt, rescues go to FOLDER/CASE.rescues. The case `killed` ends by kill -9,
-and its Rescue is the one of the import hook: so a copy of this program is to be run, beside which
-its rescues lie.
+ROLE `reference` trains each case without interruption; `interrupted` saves at the case's position
+and leaves the fit there; `both` runs these two in turn; `resumed` trains to the end. Each writes
+FOLDER/CASE.ROLE.txt, and rescues go to FOLDER/CASE.rescues. The case `killed` ends by kill -9 and
+uses the import hook's Rescue. Run a copy of this program for it, because its rescues lie next to
+the program.
 """
 
 import hashlib

@@ -1,8 +1,9 @@
 """
-Fits in which a callback asks for more than there is: `fit_callback_exhausted.py FOLDER CASE...`.
+Fits whose callback requests too much memory: `fit_callback_exhausted.py FOLDER CASE...`.
 
-A case is a moment, and whether the callback is listed before Rescue or after it. What the fit that
-was stopped has seen and the one that went on is a line of JSON; first comes one never stopped.
+A case is a moment and the callback's position, before or after Rescue. The program prints one line
+of JSON for an uninterrupted fit first. Then one line per case has the values of the stopped and the
+resumed fit.
 """
 
 import io

@@ -1,11 +1,11 @@
 """
-Trains many small models, each of another kind, and writes every number down.
+Trains many small models of different kinds and records every number.
 
     fit_cases.py ROLE FOLDER [CASE...]
 
-ROLE `reference` trains each case without interruption; `interrupted` saves at the case's place
+ROLE `reference` trains each case without interruption; `interrupted` saves at the case's position
 and leaves the fit there; `again` resumes, saves later and leaves; `resumed` resumes and trains to
-the end. Each writes FOLDER/CASE.ROLE.txt, rescues go to FOLDER/CASE.rescues.
+the end. Each writes FOLDER/CASE.ROLE.txt, and rescues go to FOLDER/CASE.rescues.
 """
 
 import hashlib

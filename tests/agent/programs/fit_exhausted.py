@@ -1,10 +1,9 @@
 """
 Fits that really run out of memory: `fit_exhausted.py FOLDER CASE...`, one line of JSON each.
 
-The address space is limited while batches are trained, to what is in use and some more. What
-does not fit then is the one large tensor: a failed allocation of a small one, on a thread of
-TensorFlow's, ends the process. Memory that was had once is never given back, so that the fit with
-the limit comes first in its process.
+During the training of batches the address space is limited to the current use plus a reserve. Only
+the one large tensor must not fit: a failed small allocation on a thread of TensorFlow ends the
+process. TensorFlow never returns memory, so the fit with the limit runs first in its process.
 """
 
 import gc

@@ -1,4 +1,4 @@
-"""A fit that is saved when it ends, and made longer later: `fit_longer.py ROLE FOLDER`."""
+"""A fit that saves at its end, and is made longer later: `fit_longer.py ROLE FOLDER`."""
 
 import os
 import sys

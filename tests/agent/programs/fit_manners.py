@@ -1,5 +1,5 @@
 """
-How a rescue behaves at the edges: `fit_manners.py before|after FOLDER` prints one JSON object.
+Rescues in unusual cases: `fit_manners.py before|after FOLDER` prints one JSON object.
 
 `before` leaves unfinished rescues of several trainings; `after` is the next run of the program.
 """

@@ -1,5 +1,5 @@
 """
-Loops that name no Rescue, killed in the middle, and the same with the lines that go on.
+Loops without a Rescue, killed in the middle, and the same loops with the printed lines.
 
     found_loops.py ROLE CASE ...: "reference", "killed" (the agent is on), "resumed" (the lines)
 """

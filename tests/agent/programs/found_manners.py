@@ -1,7 +1,7 @@
 """
-Loops that the agent meets when it is on: which it takes, where their steps end, what it costs.
+Loops that the agent finds: which ones it watches, where their steps end, and the cost.
 
-Prints one JSON object. Run in a folder of its own.
+Prints one JSON object. Run it in an empty folder.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """
-Models trained on whole batches by Keras and on parts of them: how far apart they end, as JSON.
+Models trained by Keras on whole batches and on parts of them:
+
+prints their difference as JSON.
 """
 
 import json

@@ -1,5 +1,5 @@
 """
-Custom training loops, each of another kind; roles as in fit_cases.py.
+Custom training loops of different kinds; the roles are those of fit_cases.py.
 
     loop_cases.py ROLE FOLDER [CASE...]
 """

@@ -1,7 +1,7 @@
 """
 TensorFlow loops that really run out of memory: `tensorflow_exhausted.py FOLDER CASE...`.
 
-As in `fit_exhausted.py`: the loop with the limit comes first in its process.
+As in `fit_exhausted.py`, the loop with the limit runs first in its process.
 """
 
 import io

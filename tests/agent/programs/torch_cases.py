@@ -1,12 +1,11 @@
 """
-Trainings in PyTorch, each of which can be killed in the middle and run again.
+PyTorch trainings that can be killed in the middle and run again.
 
     python torch_cases.py FOLDER CASE...
 
-Each case is run three times, in a process each: `reference` runs to the end;
-`interrupted` saves a rescue at one step and is killed by SIGKILL a few steps
-later; `resumed` runs after it in the same folder. Each writes its losses with
-every bit, step by step, and what is there at the end.
+Each case runs three times, each in its own process: `reference` runs to the end; `interrupted`
+saves a rescue at one step and is killed by SIGKILL a few steps later; `resumed` then runs in the
+same folder. Each writes its losses of every step with every bit, and the final values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A notebook of PyTorch cells: one whose training fails, one that ends well, one that goes on."""
+"""A notebook of PyTorch cells: one training fails, one finishes, and one continues."""
 
 from __future__ import annotations
 

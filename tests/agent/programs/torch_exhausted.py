@@ -1,7 +1,7 @@
 """
 PyTorch loops that really run out of memory: `torch_exhausted.py FOLDER CASE...`, JSON on stdout.
 
-The address space is limited before one batch, to what is in use and some more.
+Before one batch the address space is limited to the current use plus a reserve.
 """
 
 import gc

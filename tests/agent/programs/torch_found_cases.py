@@ -1,12 +1,12 @@
 """
-PyTorch trainings that name no Rescue, saved by themselves, killed, and gone on from in words.
+PyTorch trainings without a Rescue: saved automatically, killed, and resumed with printed lines.
 
     watchdog exec -- python torch_found_cases.py FOLDER CASE...
 
-Each case is run three times, in a process each: `reference` runs to the end; `interrupted` is
-asked for a rescue in one iteration and killed by SIGKILL a few later, and names no Rescue in
-either; `resumed` is the same program with the lines that the watchdog says. Each iteration is
-written down with every bit.
+Each case runs three times, each in its own process. `reference` runs to the end. `interrupted` gets
+a rescue request in one iteration and is killed by SIGKILL a few iterations later. Neither of these
+uses a Rescue. `resumed` is the same program with the lines that watchdog prints. Each run records
+every iteration with every bit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A PyTorch loop that knows nothing of us and asks for more memory than there is."""
+"""A PyTorch loop that does not use watchdog and requests too much memory."""
 
 import time
 

@@ -1,9 +1,10 @@
 """
-Lightning and Hugging Face trainings, saved by themselves, killed, and gone on from.
+Lightning and Hugging Face trainings: saved automatically, killed and resumed.
 
     watchdog exec -- python torch_libraries.py FOLDER lightning|transformers
 
-Three runs, in a process each: `reference`, `interrupted` and `resumed`, which differ in one line.
+The runs `reference`, `interrupted` and `resumed` each have their own process and differ in one
+line.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """
-A training of a few steps that saves itself and is killed, to be started in many ways.
+A training of a few steps that saves and is killed; tests start it in many ways.
 
     FRAMEWORK=bare|torch|tensorflow|keras|found  STOP=step to be killed at ("", never)
 
-`bare` is the part that all loops share, without a framework, which takes seconds to import.
+`bare` is the part that all loops share, without a framework, which would take seconds to import.
 
-What it is told of itself comes by the environment: its arguments are the test's.
+The environment holds its options, because its arguments are part of the tests.
 """
 
 import json

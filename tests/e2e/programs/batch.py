@@ -1,4 +1,4 @@
-"""A fit of a convolutional net: `batch.py --out CSV --rescues FOLDER --batch N`."""
+"""A fit of a convolutional network: `batch.py --out CSV --rescues FOLDER --batch N`."""
 
 import argparse
 import os

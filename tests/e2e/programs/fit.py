@@ -1,4 +1,4 @@
-"""A Keras fit whose losses can be compared bit for bit; leaks on request."""
+"""A Keras fit whose losses can be compared bit for bit; an option makes it leak."""
 
 import threading
 

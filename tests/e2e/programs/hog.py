@@ -1,4 +1,4 @@
-"""Eats memory at a rate, holds no agent: `hog.py MB_PER_S [MOST_MB]`; then sleeps."""
+"""Allocates memory at a rate and then sleeps, without an agent: `hog.py MB_PER_S [MOST_MB]`."""
 
 import sys
 import time

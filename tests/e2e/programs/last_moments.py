@@ -1,4 +1,4 @@
-"""Grows by so many MB a second from a file's appearance on, in itself or in a worker."""
+"""Grows by so many MB per second once a file exists, in its own process or in a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training loop of one's own, with tf.data, whose losses can be compared; leaks on request."""
+"""A custom training loop with tf.data, whose losses can be compared; an option makes it leak."""
 
 from manners import BATCH, Diary, arguments, data, model_of, write_final
 

@@ -1,4 +1,4 @@
-"""What the training programs share: arguments, the leak, the losses written down."""
+"""Common code of the training programs: arguments, the leak, the recorded losses."""
 
 from __future__ import annotations
 

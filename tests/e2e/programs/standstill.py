@@ -1,8 +1,8 @@
 """
-A training of steps that compute nothing, which then stands still in the way that is asked for.
+A training whose steps compute nothing, and which then stalls in the requested way.
 
-Usage: standstill.py WAY [PATH]. With the way `grows` it goes on, and keeps something of each step.
-It uses the agent's link alone: no framework, and a start of 0.2 s.
+Usage: standstill.py WAY [PATH]. With the way `grows` it continues and keeps some memory of each
+step. It uses only the agent's link, so it needs no framework and starts in 0.2 s.
 """
 
 from __future__ import annotations

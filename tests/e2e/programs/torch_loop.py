@@ -1,4 +1,4 @@
-"""A PyTorch loop with the agent, or without a word of it; leaks on request, in its thread."""
+"""A PyTorch loop with or without the agent; an option makes it leak in its own thread."""
 
 from manners import BATCH, Diary, arguments, data
 
