@@ -260,7 +260,7 @@ def test_a_program_that_starts_itself_anew_in_its_process_goes_on(place: Place):
 
 @pytest.mark.parametrize("argv", [[], [""], ["x", "--seed", "9"], None, "x"])
 def test_what_a_program_does_to_its_arguments_does_not_matter(place: Place, argv: object):
-    """As it was started counts."""
+    """The original command line counts."""
     place.kill("--seed", "1")
 
     other = place.run("--seed", "2", ARGV=json.dumps(argv))

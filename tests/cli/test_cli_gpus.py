@@ -355,7 +355,7 @@ def test_movements_are_told_in_what_people_count_by(expected, slope, unit):
 
 
 def test_gpus_that_are_no_objects_break_nothing():
-    """Whatever a daemon of another version sends."""
+    """A daemon of another version may send such values."""
     for hostile in (None, "x", [None, 3, {}], [{"uuid": 3, "processes": 5, "notes": "x"}]):
         assert lines(80, True, gpus=hostile)
 

@@ -117,7 +117,7 @@ def test_the_history_tells_where_else(watchdog, daemon, tmp_path, where):
 def test_task_words_are_searched_for_once_and_tell_of_half_written_rescues(
     watchdog, daemon, tmp_path
 ):
-    """Of the folders that hold a rescue of a named task, and of no others."""
+    """The command searches only folders that hold a rescue of a named task."""
     tasks = []
     for name in ("deep", "wide", "other"):
         save(tmp_path / name, 5, program=f"/home/u/{name}.ipynb")

@@ -1,22 +1,23 @@
 /*
- * What a program does to the files below one folder: written down, cut short, or refused.
+ * Records, interrupts or refuses a program's operations on the files below one folder.
  *
- * Loaded with LD_PRELOAD. CRASH_ROOT is the folder; what is done elsewhere passes unseen. Each
- * change and each sync is one operation. The program steers by calls that reach no disk:
+ * Loaded with LD_PRELOAD. CRASH_ROOT is the folder; operations elsewhere pass through. Each
+ * change and each sync is one operation. The program controls the shim by calls that never reach
+ * the disk:
  *
- *     unlink("/crash-control/trace PATH")    from now on operations go to this file
- *     unlink("/crash-control/kill N")        SIGKILL in the place of the Nth from now
- *     unlink("/crash-control/fail E A B")    those from A up to before B fail with errno E
- *     unlink("/crash-control/off")           neither any more
- *     unlink("/crash-mark/TEXT")             a remark, kept among the operations
+ *     unlink("/crash-control/trace PATH")    record operations to this file from now on
+ *     unlink("/crash-control/kill N")        SIGKILL at the Nth operation from now
+ *     unlink("/crash-control/fail E A B")    operations A to B - 1 fail with errno E
+ *     unlink("/crash-control/off")           stop killing and failing
+ *     unlink("/crash-mark/TEXT")             a mark among the recorded operations
  *
- * Or from outside: while the file CRASH_REFUSE holds an errno, every operation fails with it; -N
- * there is SIGKILL in the place of the Nth operation since, 1000 + N a disk whose syncs, renames and
- * removals take N ms.
+ * Another process can control it too: while the file CRASH_REFUSE holds an errno, every operation
+ * fails with it. -N there means SIGKILL at the Nth operation since. 1000 + N makes syncs, renames
+ * and removals take N ms.
  *
  * The trace: "OP ino a b len\n" and len bytes. W write (a: offset), T truncate (a: size),
- * S sync, C file made, M folder made, R rename (two paths, NUL between), U unlink, D rmdir,
- * A remark.
+ * S sync, C create file, M create folder, R rename (two paths, NUL between), U unlink, D rmdir,
+ * A mark.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -55,7 +56,7 @@ static int below(const char *path) {
     return strncmp(path, root(), length) == 0 && (path[length] == '/' || path[length] == 0);
 }
 
-/* Full path of a name, which may be relative to a folder that is open. */
+/* Full path of a name, which may be relative to an open folder. */
 static void full(int folder, const char *name, char *out) {
     char link[64];
     ssize_t length;
@@ -104,7 +105,7 @@ static void note(char op, long ino, long a, const void *data, size_t length) {
     put(data, length);
 }
 
-/* What the disk says now: the errno in the file that CRASH_REFUSE names, while it is there. */
+/* The disk's current error: the errno in the file CRASH_REFUSE, if it exists. */
 static int refused(void) {
     const char *path = getenv("CRASH_REFUSE");
     char text[16] = "";
@@ -117,7 +118,7 @@ static int refused(void) {
     return atoi(text);
 }
 
-/* Before an operation: 0 go on, else errno is set. The lock is held on return. */
+/* Call before an operation: 0 to continue, else errno is set. The caller then holds the lock. */
 static int begin(int takes_room) {
     static long since;
     int refusal = refused();
@@ -134,7 +135,7 @@ static int begin(int takes_room) {
         syscall(SYS_kill, getpid(), SIGKILL);
         for (;;) pause();
     }
-    /* A full disk refuses what takes room, and nothing else. */
+    /* A full disk refuses only operations that need space. */
     if (fail_with && seen >= fail_from && seen < fail_to && (takes_room || fail_with != ENOSPC)) { errno = fail_with; return -1; }
     return 0;
 }
@@ -167,7 +168,7 @@ static int control(const char *path) {
     return 1;
 }
 
-/* Opening: making a file, or cutting one to nothing, is an operation. */
+/* Opening is an operation if it creates or truncates a file. */
 static int opened(const char *symbol, int folder, const char *name, int flags, mode_t mode) {
     int (*do_openat)(int, const char *, int, ...) = real("openat64");
     char path[PATH_BYTES];
@@ -237,7 +238,7 @@ static int synced(int fd, long number) {
     int done;
     if (!fd_below(fd)) return syscall(number, fd);
     if (begin(0)) return end(-1);
-    /* Not carried out: what is on the disk is judged from the trace, and disks here are slow. */
+    /* Not executed: the trace determines the simulated disk, and real syncs are slow. */
     done = 0;
     note('S', inode(fd), 0, "", 0);
     return end(done);

@@ -257,7 +257,7 @@ _KILLS, _SPARES = "[Login]\nKillUserProcesses=yes\n", "[Login]\nKillUserProcesse
     ],
 )
 def test_a_log_out_that_kills_is_told(tree, kills, texts):
-    """As logind reads its files; tmux does not help against it."""
+    """The check reads logind's files as logind does. A tmux session does not survive it either."""
     for path, text in texts.items():
         tree.write(path, text)
 
@@ -396,7 +396,7 @@ def test_a_journal_on_a_network_disk_is_told(tree):
 
 
 def test_a_home_that_links_to_a_network_disk_is_told(tree):
-    """The mounts name the folder that the link leads to."""
+    """The list of mounts has the target of the link."""
     tree.write(
         "proc/self/mountinfo",
         "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 22 0:30 / /net rw - nfs4 server:/net rw\n",

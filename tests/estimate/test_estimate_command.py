@@ -45,7 +45,7 @@ def card():
 """
 
 
-# Two cards, with 1,000 and 2,000 MiB free.
+# Two GPUs, with 1,000 and 2,000 MiB free.
 NVIDIA_SMI = """#!/bin/sh
 case "$1" in
 --id=0) echo 1000 ;;
@@ -58,7 +58,7 @@ esac
 
 @pytest.fixture
 def cards(tmp_path, monkeypatch):
-    """The driver's program, found on the PATH."""
+    """A fake nvidia-smi on the PATH."""
     program = tmp_path / "bin" / "nvidia-smi"
     program.parent.mkdir()
     program.write_text(NVIDIA_SMI)
@@ -101,7 +101,7 @@ def test_a_function_of_a_script_is_estimated_as_json(script, capsys):
     ],
 )
 def test_the_first_card_that_cuda_may_use_is_the_limit(cards, monkeypatch, visible, free_mib):
-    """As CUDA_VISIBLE_DEVICES has it; a card that the driver does not name is no limit."""
+    """CUDA_VISIBLE_DEVICES selects it. A GPU that the driver does not list sets no limit."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -113,7 +113,7 @@ def test_the_first_card_that_cuda_may_use_is_the_limit(cards, monkeypatch, visib
 
 @pytest.mark.torch
 def test_the_child_that_sees_no_card_estimates_for_the_users(cards, script, monkeypatch, capsys):
-    """The command hides every card from the child, whose own variable therefore says nothing."""
+    """The command hides every GPU from the child, so it must read the user's own variable."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
 
     assert 0 == run(f"{script}:ready", "--gpu", "--json")

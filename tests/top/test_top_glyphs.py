@@ -24,7 +24,7 @@ def test_each_character_has_a_plain_one_of_its_width(char):
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "iso8859-15"])
 def test_a_terminal_without_unicode_gets_bars_and_no_escapes(encoding):
-    """A bar of `\\u2588` is as unreadable as one of question marks."""
+    """A bar of `\\u2588` escapes would be as unreadable as one of question marks."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="backslashreplace")
 
     replace_missing_glyphs(stream, {})

@@ -1,4 +1,4 @@
-"""A fit with a slow validation, after an announcement: `fit_phases.py FOLDER`."""
+"""A fit that announces growth and has a slow validation: `fit_phases.py FOLDER`."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""A fit whose buffer fills slowly: `fill.py --out CSV --rescues FOLDER --fill-mb N`."""
+"""A fit whose shuffle buffer fills slowly: `fill.py --out CSV --rescues FOLDER --fill-mb N`."""
 
 import argparse
 import os
