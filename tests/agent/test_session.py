@@ -358,9 +358,7 @@ def test_a_boundary_costs_next_to_nothing(session):
 
 
 def test_the_cost_of_a_save_is_rather_guessed_too_high():
-    """
-    Without a measurement, after a rehearsal or after a save, it is never below the last saves.
-    """
+    """The estimate is high for an unknown disk, and never below the measured last saves."""
     cost = SaveCost()
     assert cost.predict(100 * 10**6) > 1
 

@@ -356,7 +356,7 @@ def test_a_client_that_leaves_while_it_waits_for_answers_is_let_go(desk):
 
 
 def test_what_was_said_before_the_end_is_heard(desk):
-    """Many clients send at once, and one disconnects right after its message."""
+    """Six clients send and disconnect at once; the server handles every message."""
     desk.pause_s = 0.01
     for each in [desk.connect() for _ in range(6)]:
         each.sendall(encode(jsonrpc.notification("x")) * 8)
