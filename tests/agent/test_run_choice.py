@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -405,6 +406,21 @@ def test_ending_well_finishes_what_was_gone_on_from_and_what_lay_before(tmp_path
     run_choice.finish(begun)
 
     assert [] == unfinished(tmp_path)
+
+
+def test_a_read_only_folder_ends_no_training_with_an_error(tmp_path, monkeypatch, capfd):
+    """The rescues cannot be marked as finished; the user hears what the next run does."""
+    left_by_another(tmp_path, 10)
+    begun = begin(tmp_path)
+
+    def refuse(_):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(names, "mark_finished", refuse)
+    run_choice.finish(begun)
+
+    assert "could not be marked as finished (Read-only file system)" in capfd.readouterr().err
+    assert [10] == unfinished(tmp_path)
 
 
 def test_rescues_that_were_removed_after_a_good_end_hide_no_later_ones(tmp_path: Path):

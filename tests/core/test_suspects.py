@@ -18,6 +18,7 @@ from watchdog_app.core.model.history import SwapTraffic
 LIB = "/usr/lib/python3.11"
 STEP = Frame("/home/me/train.py", 42, "step")
 GET = Frame(f"{LIB}/queue.py", 171, "get")
+PUT = Frame(f"{LIB}/multiprocessing/queues.py", 89, "put")
 POOL = Frame(f"{LIB}/multiprocessing/pool.py", 765, "wait")
 NEXT = Frame("/venv/site-packages/torch/utils/data/dataloader.py", 701, "__next__")
 THRASHING = SwapTraffic(50e6, 60e6)
@@ -98,6 +99,14 @@ CASES = {
     "one that computes": (picture(program(main(state="R"))), {"cores": 1.0}, ReasonKind.BUSY),
     "a lock of a thread that ended": (picture(), {}, ReasonKind.LOCK),
     "a queue": (picture(program(main(GET, STEP))), {}, ReasonKind.DATA),
+    "a process that does not end": (
+        picture(
+            program(main(wchan="do_wait", syscall="wait4")),
+            worker(wchan="anon_pipe_write", syscall="write"),
+        ),
+        {}, ReasonKind.CHILD,
+    ),
+    "a full queue": (picture(program(main(PUT, STEP))), {}, ReasonKind.OUTPUT),
     "a pipe": (picture(program(main(**READS))), {}, ReasonKind.DATA),
     "a socket": (picture(program(main(wchan="sk_wait_data", syscall="recvfrom"))), {},
         ReasonKind.DATA),

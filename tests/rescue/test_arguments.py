@@ -35,6 +35,7 @@ def same(before: str, now: str) -> bool:
         ("-s1", "-s 1"),
         ("-lr 0.1 -epochs 3", "-epochs 4 -lr 0.1"),
         ("--num-workers 4", "--num-workers -1"),
+        ("--nworkers 2 --nthreads 2 --njobs 2", "--nworkers 4 --nthreads 4 --njobs 4"),
         ("data/a", "--resume data/a"),
         ("data/a --resume runs/exp1", "--resume=runs/exp2 data/a"),
         ("--resume-from old/a", "--resume-from old/b"),

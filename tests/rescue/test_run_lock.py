@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -29,7 +30,9 @@ def test_a_lock_file_that_is_removed_or_replaced_is_held_again_at_the_next_beat(
                 path.chmod(0o600)
             lock.heartbeat()
 
-            assert json.loads(text) == json.loads(path.read_text())
+            now = json.loads(path.read_text())
+            assert path.stat().st_ino == now["inode"]
+            assert {**json.loads(text), "inode": now["inode"]} == now
             assert run_lock.check_owner(str(tmp_path), RUN, None, None).life == "alive"
     finally:
         lock.release(remove=True)
@@ -99,6 +102,33 @@ def test_the_lock_decides_where_proc_is_of_another_pid_namespace(
             other.kill()
 
     assert ("alive", "dead") == (alive.life, dead.life)
+
+
+def test_a_copied_lock_file_does_not_prove_that_its_owner_has_died(tmp_path: Path):
+    """The owner, in another PID namespace, holds the original; its heartbeat decides."""
+    held = run_lock.acquire(str(tmp_path), RUN, new=True)
+    path = Path(run_lock.lock_path(str(tmp_path), RUN))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "namespace": "00000000"}))
+    alive = run_lock.check_owner(str(tmp_path), RUN, None, None)
+    copy = tmp_path / "copy"
+    shutil.copy2(path, copy)
+    copy.rename(path)
+
+    copied = run_lock.check_owner(str(tmp_path), RUN, None, None)
+    os.utime(path, (0, 0))
+    silent = run_lock.check_owner(str(tmp_path), RUN, None, None)
+
+    assert ("alive", "alive", "left") == (alive.life, copied.life, silent.life)
+    held.release(remove=True)
+
+
+def test_a_released_lock_proves_that_an_owner_in_another_namespace_has_died(tmp_path: Path):
+    """Its file is the one that the owner wrote."""
+    run_lock.acquire(str(tmp_path), RUN, new=True).release(remove=False)
+    path = Path(run_lock.lock_path(str(tmp_path), RUN))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "namespace": "00000000"}))
+
+    assert "dead" == run_lock.check_owner(str(tmp_path), RUN, None, None).life
 
 
 def test_a_forked_child_saves_under_a_key_that_no_later_start_has(tmp_path: Path):

@@ -333,11 +333,21 @@ def finish(beginning: Beginning) -> None:
         _open_trainings.pop(folder, None)
         _held_runs.pop((folder, run.id), None)
         resumed = set(_resumed)
+    unmarked: OSError | None = None
     for name in names.complete_rescues(folder):
         path = os.path.join(folder, str(name))
         if name.run == run.id or path in resumed:
-            with suppress(FileNotFoundError):  # another process has just pruned it
+            try:
                 names.mark_finished(path)
+            except FileNotFoundError:  # another process has just pruned it
+                continue
+            except OSError as error:
+                unmarked = error
+    if unmarked is not None:
+        print_message(
+            f"the rescues in {folder} could not be marked as finished ({unmarked.strerror}): the "
+            "next run resumes from them. To start over: Rescue(..., resume=False)."
+        )
     run.release(remove=True)
 
 

@@ -37,6 +37,7 @@ _BLOCKED_WRITES = (
     "pipe_write", "tty_write", "sock_alloc_send", "sk_stream_wait_memory", "unix_wait_for_peer",
 )  # fmt: skip
 _WRITES = frozenset(("write", "writev", "pwrite64", "sendto", "sendmsg", "sendfile", "splice"))
+_WAITS_FOR_CHILD = ("do_wait", "wait4", "waitid")
 _READS = frozenset(("read", "readv", "pread64", "recvfrom", "recvmsg"))
 _POLLS = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait")
 
@@ -50,7 +51,7 @@ _FOR_WORKERS = (
     ),
     ("multiprocessing/", "concurrent/futures/", "torch/utils/data/", "joblib/", "billiard/"),
 )  # fmt: skip
-_IN_QUEUE = (("get",), ("/queue.py", "multiprocessing/queues.py"))
+_IN_QUEUE = (("get", "put"), ("/queue.py", "multiprocessing/queues.py"))
 
 
 class ReasonKind(StrEnum):
@@ -66,6 +67,7 @@ class ReasonKind(StrEnum):
     DATA = "data"
     LOCK = "lock"
     LIBRARY = "library"  # a C call that holds the GIL
+    CHILD = "child"  # a process that it started and that does not end
     OUTPUT = "output"  # a pipe, terminal or connection that no program reads from
     BUSY = "busy"
 
@@ -142,6 +144,13 @@ _OUTPUT = _Row(ReasonKind.OUTPUT,
     "Look at what is to read its output: a program behind a pipe (`| less`, "
     "subprocess.PIPE) that has stopped reading, or a terminal stopped by Ctrl-S (Ctrl-Q "
     "continues it).")
+_CHILD = _Row(ReasonKind.CHILD, "it waits for process {process} to end",
+    "See what that process waits for: watchdog stacks {pid}. If its output goes to a pipe, read it "
+    "with communicate(): a process that fills its pipe does not end.")
+_FULL_QUEUE = _Row(ReasonKind.OUTPUT,
+    "it waits for room in a queue that no thread or process empties",
+    "Look at what is to take from it: a consumer that ended, or that starts only later. With a "
+    "timeout, put() would raise queue.Full instead.")
 _DATA = _Row(ReasonKind.DATA, "it waits for {what}",
     "Look at what is to fill it: a producer that ended, a server that does not answer, a pipe "
     "without a writer. With a timeout in that call it would end with an error instead.")
@@ -260,6 +269,20 @@ def _dead_worker(stall: _Stall) -> StallReason | None:
     return _DEAD_WORKER.seen([*reasons[:_MOST_SHOWN], *waits])
 
 
+def _child(stall: _Stall) -> StallReason | None:
+    """The training's thread waits for a process that it started, as in `subprocess.run`."""
+    main = stall.main
+    if main is None or main.waits not in _WAITS_FOR_CHILD or stall.busy:
+        return None
+    for process in stall.dump.processes:
+        if process.ppid == stall.root.pid and process.state != "Z" and process.main is not None:
+            waits = f"process {process.pid} waits in the kernel in {process.main.waits}"
+            seen = [*_position_reason(main), *([waits] if process.main.waits else [])]
+            named = f"{process.pid} ({clean(process.name, 30)})"
+            return _CHILD.seen(seen, process=named, pid=process.pid)
+    return None
+
+
 def _worker_locks(stall: _Stall) -> StallReason | None:
     """All workers wait for a lock, and no running thread could release it."""
     root = stall.root.pid
@@ -337,6 +360,8 @@ def _data(stall: _Stall) -> StallReason | None:
         what, seen = "data from a connection that stays silent", [waits]
     elif main.syscall in _READS:
         what, seen = "data from a file or device that stays silent", [waits]
+    elif queue is not None and queue.function == "put":
+        return _FULL_QUEUE.seen([*_position_reason(main), f"queue: {format_frame(queue)}"])
     elif queue is not None:
         what, seen = "a queue that no thread fills", [f"queue: {format_frame(queue)}"]
         if not stall.others:
@@ -386,6 +411,7 @@ _RULES: Sequence[Callable[[_Stall], StallReason | None]] = (
     _swap,
     _files,
     _dead_worker,
+    _child,
     _worker_locks,
     _library,
     _busy,

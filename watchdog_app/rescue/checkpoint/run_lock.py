@@ -2,7 +2,7 @@
 A training's lock: `run-ID.lock` next to its rescues, held while it lives and is unfinished.
 
     {"host": "gpu3", "machine": "...", "boot": "...", "pid": 4711, "start_time": 815,
-     "namespace": "1a2b3c4d", "job": "77", "restart": 0}
+     "namespace": "1a2b3c4d", "job": "77", "restart": 0, "inode": 5023}
 
 The training process holds it with flock(2). The kernel releases it however the process ends. Any
 process on this kernel can test it, in any PID namespace and container. The file is never renamed,
@@ -234,11 +234,12 @@ def check_owner(
         try:
             found = os.fstat(fd)
             heartbeat = max(found.st_mtime, newest_unix_s or 0.0)
-            owner = _read_owner(fd) or named
+            in_lock, is_copy = _read_owner(fd)
+            owner = in_lock or named
             try:
                 if not _try_lock(fd, exclusive=False):
                     return Verdict("alive", owner)
-                locks = True
+                locks = not is_copy  # the owner holds the original
             except OSError:
                 pass
         finally:
@@ -368,17 +369,22 @@ def _write_owner(fd: int) -> None:
         if os.fstat(fd).st_nlink > 1:
             return
         os.fchmod(fd, 0o600)
-        text = json.dumps(this_process().to_json()).encode("ascii")
+        inode = os.fstat(fd).st_ino
+        text = json.dumps({**this_process().to_json(), "inode": inode}).encode("ascii")
         os.ftruncate(fd, 0)
         os.pwrite(fd, text, 0)
         os.utime(fd)
 
 
-def _read_owner(fd: int) -> Owner | None:
+def _read_owner(fd: int) -> tuple[Owner | None, bool]:
+    """Read the owner in a lock file, and whether the file is a copy of the one that it wrote."""
     try:
-        return Owner.read(json.loads(os.pread(fd, _MOST_BYTES, 0)))
+        values = json.loads(os.pread(fd, _MOST_BYTES, 0))
+        found = os.fstat(fd)
     except (OSError, ValueError, RecursionError):
-        return None
+        return None, False
+    inode = values.pop("inode", None) if isinstance(values, dict) else None
+    return Owner.read(values), inode is not None and inode != found.st_ino
 
 
 def _is_same_file(path: str, place: tuple[int, int]) -> bool:

@@ -88,8 +88,8 @@ _BENIGN_OPTIONS = (
         _COUNT,
     ),
     _benign(
-        r"((num|n|nb|data|loader|dataloader|num_data|dataloader_num|train|eval|val)_)?workers"
-        r"|((num|n)_)?(threads|jobs)|nproc|num_proc|workers_per_(gpu|device)|j",
+        r"(n|(num|n|nb|data|loader|dataloader|num_data|dataloader_num|train|eval|val)_)?workers"
+        r"|(n|num_|n_)?(threads|jobs)|nproc|num_proc|workers_per_(gpu|device)|j",
         r"-?\d+|auto|none",
     ),
     _benign(
