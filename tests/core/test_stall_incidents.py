@@ -93,7 +93,7 @@ def test_it_is_opened_looked_into_and_told_once():
         )
     )
     told = status.describe_incident(incident, incident.opened_unix_s + 2.0)
-    assert "train.py is stalled: noticed 2.0 s ago; needs somebody." in told
+    assert "train.py is stalled: noticed 2.0 s ago; needs attention." in told
     assert "of the growth" not in told
 
     tick = training.advance(59)

@@ -44,8 +44,8 @@ _STAGES = {
 # A fault or a slowdown has no time to exhaustion, so its stages need other words.
 _SEVERITIES = {
     Stage.OK: "over",
-    Stage.WATCH: "good to know",
-    Stage.WARN: "needs somebody",
+    Stage.WATCH: "for information",
+    Stage.WARN: "needs attention",
     Stage.SAVE: "critical",
 }
 
