@@ -26,6 +26,10 @@ from watchdog_app.core.model.settings import (
     Settings,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.config.lines import Place
+
 DEFAULT = "default"
 ENVIRONMENT = "environment"
 
@@ -34,7 +38,6 @@ MOST_FILE_BYTES = MIB
 UNREADABLE = (ValueError, OverflowError, RecursionError)
 
 Sources = Mapping[str, str]
-Place = tuple[str | int, ...]  # ("stages", "warn_s") or ("rule", number from 1, "task")
 Warn = Callable[[str], object] | None
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from watchdog_app.config import Place
-
+Place = tuple[str | int, ...]  # ("stages", "warn_s") or ("rule", number from 1, "task")
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _ASSIGNMENT = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*[^=\s]+)?)\s*=""")
 
