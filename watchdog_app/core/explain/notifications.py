@@ -189,7 +189,7 @@ def _warning(facts: Facts) -> tuple[str, list[str]]:
         lines.append(f"{facts.name} grows by {format_bytes(growth)}/s, {share:.0%} of the growth.")
     lines += _save_lines(facts)
     if kind is ResourceKind.GUARD:
-        lines.append("There it is stopped, and not killed.")
+        lines.append("There it is saved, then stopped or refused more memory, and not killed.")
     elif facts.number("throttles") and not facts.number("may_pause"):
         lines.append(
             "There its programs stall (memory.high), and systemd-oomd may end them. Raise the "
