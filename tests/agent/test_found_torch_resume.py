@@ -138,12 +138,15 @@ def test_a_loop_without_a_loader_claims_no_epoch(trained: Path):
     assert 2 == sum("epoch not known: the epochs begin at 1" in line for line in resumed)
 
 
-def test_the_newest_of_several_waiting_rescues_is_offered(tmp_path: Path, monkeypatch):
+@pytest.mark.parametrize("newest_step", [4, 9])
+def test_the_newest_of_several_waiting_rescues_is_offered_and_one_further_on_is_named(
+    tmp_path: Path, monkeypatch, capsys, newest_step: int
+):
     """A second killed run left its rescue in the folder next to it."""
     first, second = tmp_path / "train.py", tmp_path / "train.py-2"
     waits = {
-        str(first): resume_lines.WaitingRescue("first", 5, None, 100.0, None),
-        str(second): resume_lines.WaitingRescue("second", 9, 1, 200.0, None),
+        str(first): resume_lines.WaitingRescue(f"{first}/saved", 5, None, 100.0, None),
+        str(second): resume_lines.WaitingRescue(f"{second}/saved", newest_step, 1, 200.0, None),
     }
     runs = {root: SimpleNamespace(directory=root, run="run") for root in waits}
     monkeypatch.setattr(folders, "rescue_folder", lambda: (str(first), True))
@@ -151,4 +154,12 @@ def test_the_newest_of_several_waiting_rescues_is_offered(tmp_path: Path, monkey
     monkeypatch.setattr(run_choice, "waiting_run", runs.get)
     monkeypatch.setattr(resume_lines, "newest", lambda folder, _: waits[folder])
 
-    assert (f"{first}-3", waits[str(second)]) == resume_lines.choose_folder()
+    root, found = resume_lines.choose_folder()
+    resume_lines.report_waiting(found, root)
+
+    said = capsys.readouterr().err
+    assert f"{first}-3" == root
+    assert [waits[str(second)], waits[str(first)]] == found
+    assert f"step {newest_step}, epoch 2, saved" in said
+    other = f"Another unfinished rescue (step 5) is in {folders.display_path(str(first))}."
+    assert (newest_step < 5) == (other in said)

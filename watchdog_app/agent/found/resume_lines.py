@@ -8,6 +8,7 @@ program prints the lines to write. Until then no run resumes from that rescue or
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -63,9 +64,9 @@ class WaitingRescue:
     found: LoopRecord | None  # None: the program named the Rescue itself
 
 
-def choose_folder() -> tuple[str, WaitingRescue | None]:
+def choose_folder() -> tuple[str, list[WaitingRescue]]:
     """
-    The folder for the next loop of this program, and the newest waiting rescue in earlier folders.
+    The folder for the next loop, and the waiting rescues in earlier folders, newest first.
 
     A loop does not use a folder with a waiting rescue, because its own rescues would replace it.
     """
@@ -79,7 +80,7 @@ def choose_folder() -> tuple[str, WaitingRescue | None]:
         waits = None if run is None else newest(run.directory, run.run)
         if waits is not None:
             left.append(waits)
-    return root, max(left, key=lambda one: one.created_unix_s, default=None)
+    return root, sorted(left, key=lambda one: one.created_unix_s, reverse=True)
 
 
 def newest(folder: str, run: str | None) -> WaitingRescue | None:
@@ -135,10 +136,17 @@ def resume_code(found: LoopRecord) -> list[str]:
     ]
 
 
-def report_waiting(waiting: WaitingRescue, directory: str) -> None:
-    """Print which rescue waits and the lines that resume from it; this run has started over."""
+def report_waiting(rescues: Sequence[WaitingRescue], directory: str) -> None:
+    """
+    Print which rescue waits and the lines that resume from it; this run has started over.
+
+    Args:
+        rescues: all waiting rescues, newest first; the lines are those of the first one.
+        directory: folder for the rescues of this run.
+    """
     if not folders.is_resume_enabled():
         return
+    waiting = rescues[0]
     print_message(
         f"{describe_waiting(waiting)} waits in {folders.display_path(waiting.path)}. This run has "
         "started over and leaves it alone; its own rescues go to "
@@ -151,6 +159,11 @@ def report_waiting(waiting: WaitingRescue, directory: str) -> None:
     )
     if waiting.found is not None:
         print_code(waiting.found)
+    furthest = max(rescues, key=lambda one: one.step)
+    if furthest.step > waiting.step:
+        progress = format_progress(furthest.step, furthest.epoch)
+        where = folders.display_path(os.path.dirname(furthest.path))
+        print_message(f"Another unfinished rescue ({progress}) is in {where}.")
 
 
 _NAMED_HINT = "It was saved by a Rescue(...) in the program: resume from it with the same one."

@@ -314,7 +314,7 @@ class FoundTraining(ABC):
         self.session = Session(store, link, self._capture, marker=self._make_marker)
         self.session.breakdown.set_objects([each.get() for each in self._names])
         self.session.prepare()
-        if waits is not None:
+        if waits:
             resume_lines.report_waiting(waits, self.directory)
         else:
             self._guard.print_once(
