@@ -274,7 +274,8 @@ def test_who_asks_for_a_task_that_died_is_told_of_its_death(
         raise refusal(-32002, "No task has the pid 42.", {"candidates": [{"pid": 1, "name": "a"}]})
 
     text = "fit.py (pid 42): killed by the kernel. Its rescue of step 40 is complete."
-    death = {"pid": 42, "unix_s": time.time(), "text": text}
+    death = {"pid": 42, "unix_s": time.time(), "text": text, "name": "fit.py", "cause": "killed"}
+    death |= {"task_kind": "script", "argv": ["python", "fit.py"], "cwd": "/a", "rescue": {}}
     daemon.answers[f"task.{command}"] = gone
     daemon.answers["explain"] = {"death": death} if known else gone
 
@@ -284,6 +285,11 @@ def test_who_asks_for_a_task_that_died_is_told_of_its_death(
     assert "No task has the pid 42." in done.stderr
     assert known == ("Ended at " in done.stderr)
     assert known == (f": {text} More: watchdog explain 42" in done.stderr)
+    restart = (
+        "watchdog: fit.py has ended; resume is for paused tasks.\n"
+        "To continue its training:\n  cd /a && watchdog exec -- python fit.py\n"
+    )
+    assert (known and command == "resume") == done.stderr.startswith(restart)
     assert [{"task": "42"}] == daemon.called("explain")
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from watchdog_app.cli.rescue_places import RescueFolders
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import offline
 from watchdog_app.daemon.pauses import Pause
+from watchdog_app.guard import record
 from watchdog_app.guard.record import GuardRecord
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.history.past_exits import find_death
@@ -43,6 +45,33 @@ def test_a_guard_of_a_script_called_like_a_pid_is_not_taken_for_that_pid(tmp_pat
 
     assert guard is limit._find_guard("60", [guard])
     assert guard is limit._find_guard(f"/a/{nobody}", [guard])
+
+
+@pytest.mark.parametrize(
+    ("state", "wanted", "said"),
+    [
+        ("stopped", "leak.py", "at its limit of 700 MiB. Start it again with more: watchdog exec"),
+        ("stopped", "PID", "at its limit of 700 MiB. Start it again with more: watchdog exec"),
+        ("running", "/a/leak.py", "s ago. Start it again: watchdog exec --limit ... -- COMMAND"),
+        ("stopped", "other.py", "other.py is under no guard"),
+    ],
+)
+def test_the_limit_of_a_program_that_has_ended_says_so(
+    own_folders, monkeypatch, state, wanted, said
+):
+    """The past guards know it; without one the text says that there is no guard."""
+    pid = _unused_pid()
+    past = replace(
+        a_guard("leak.py"), pid=pid, state=state, limit_bytes=700 << 20, used_bytes=700 << 20,
+        ended_unix_s=time.time(),
+    )  # fmt: skip
+    monkeypatch.setattr(record, "read_past", lambda: [past])
+
+    with pytest.raises(WatchdogError) as refused:
+        limit._find_guard(wanted.replace("PID", str(pid)), [])
+
+    assert said in str(refused.value)
+    assert ("leak.py (pid" in str(refused.value)) == (wanted != "other.py")
 
 
 @pytest.mark.parametrize(

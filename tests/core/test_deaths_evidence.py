@@ -523,7 +523,7 @@ def test_an_account_says_what_how_sure_and_how_to_go_on():
 @pytest.mark.parametrize(
     ("kind", "by_lines", "expected"),
     [
-        ("script", False, "To continue from there:"),
+        ("script", False, "To continue its training:"),
         ("script", True, "it starts over and says which lines to write"),
         ("notebook", False, "which resumes from there"),
         ("notebook", True, "says which lines resume it"),

@@ -225,14 +225,17 @@ def _run_command(arguments: list[str]) -> int:
     try:
         return int(module.run(args, Output(args)))
     except TaskNotFound as error:
-        from watchdog_app.history.past import HistorySource
+        from watchdog_app.history import past
 
-        ended, task = None, getattr(args, "task", None)
+        death, task = None, getattr(args, "task", None)
         if isinstance(task, str) and error.code == NOT_FOUND and name != "explain":
-            ended = HistorySource().describe_end(task)
-        if ended is None:
+            death = past.HistorySource().find_end(task)
+        if death is None:
             raise
-        raise TaskNotFound(f"{error} {ended}", error.code, error.candidates) from error
+        message = f"{error} {past.describe_end(death)}"
+        if name == "resume":
+            message = f"{past.describe_restart(death)}\n{message}"
+        raise TaskNotFound(message, error.code, error.candidates) from error
 
 
 def _run_without_argparse(name: str, rest: list[str]) -> int | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import Any
 
 from watchdog_app.base.errors import EXIT_OK, TargetGone, TaskNotFound, UsageError, WatchdogError
-from watchdog_app.base.text.quantities import format_bytes, parse_pid
+from watchdog_app.base.text.quantities import format_bytes, format_duration, parse_pid
 from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli import offline_status
 from watchdog_app.cli.output import Output
@@ -131,8 +132,24 @@ def _find_guard(target: str, guards: list[GuardRecord]) -> GuardRecord:
         raise TaskNotFound(
             f"{plain(target)} fits several: {_format_names(named)}. Name one by its pid."
         )
+    runs = pid is not None and os.path.exists(f"/proc/{pid}")
+    ended = None if runs else _describe_ended(target)
+    if ended is not None:
+        raise WatchdogError(ended)
     there = f"There are: {_format_names(guards)}." if guards else _NO_GUARD
     raise WatchdogError(f"{plain(target)} is under no guard. {there}")
+
+
+def _describe_ended(target: str) -> str | None:
+    """How the newest past guard of this name or pid ended; None: there is none."""
+    from watchdog_app.guard import messages, record
+
+    name, pid = os.path.basename(target), parse_pid(target)
+    for guard in record.read_past():
+        if guard.pid == pid if pid is not None else guard.name == name:
+            ago = format_duration(max(0.0, time.time() - (guard.ended_unix_s or 0.0)))
+            return messages.describe_ended(guard, ago)
+    return None
 
 
 def _format_names(guards: list[GuardRecord]) -> str:

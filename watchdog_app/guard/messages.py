@@ -131,13 +131,33 @@ def past_summary(record: GuardRecord) -> str:
     else:
         return ""
     again = ""
-    if (
-        record.state != "unlimited"
-        and was_full(record)
-        and (record.state != "running" or "refusing" in kinds)
-    ):
+    if _ended_at_limit(record):
         again = f" Start it again with a higher one: {_restart_command(record)}"
     return f"{text} {_rescue_text(record)}{again}"
+
+
+def _ended_at_limit(record: GuardRecord) -> bool:
+    """Whether the program of a past guard ended because of its limit."""
+    refused = any(each.kind == "refusing" for each in record.events)
+    acted = record.state != "running" or refused
+    return record.state != "unlimited" and acted and was_full(record)
+
+
+def describe_ended(record: GuardRecord, ago: str) -> str:
+    """
+    For `watchdog limit`: that the program has ended, and the command that starts it again.
+
+    Args:
+        record: a past guard.
+        ago: time since its end, as text for people.
+    """
+    full = _ended_at_limit(record)
+    where = f" at its limit of {format_bytes(record.limit_bytes)}" if full else ""
+    more, limit = (" with more", next_limit(record)) if full else ("", "...")
+    return (
+        f"{_plain(record.name)} (pid {record.pid}) ended {ago} ago{where}. "
+        f"Start it again{more}: watchdog exec --limit {limit} -- COMMAND"
+    )
 
 
 def explanation(record: GuardRecord) -> str:

@@ -95,16 +95,13 @@ class HistorySource:
             )
         return {"text": None, "incidents": [], **found}
 
-    def describe_end(self, task: str) -> str | None:
-        """How a task ended, its rescue, and the command that shows more; None: unknown."""
+    def find_end(self, task: str) -> Json | None:
+        """The journal's entry of the end of a task; None: unknown."""
         try:
             death = (self.explain(task, None) or {}).get("death")
         except WatchdogError:
             return None
-        if not isinstance(death, dict):
-            return None
-        at, text = moment(death.get("unix_s")), clean(str(death.get("text")), 500)
-        return f"Ended at {at}: {text} More: watchdog explain {death.get('pid')}"
+        return death if isinstance(death, dict) else None
 
     def _call_daemon(self, method: str, wanted: Json) -> Json | None:
         from watchdog_app.client.client import Client
@@ -116,6 +113,20 @@ class HistorySource:
         except DaemonNotRunning as error:
             self.missing = error
             return None
+
+
+def describe_end(death: Json) -> str:
+    """How a task ended, its rescue, and the command that shows more."""
+    at, text = moment(death.get("unix_s")), clean(str(death.get("text")), 500)
+    return f"Ended at {at}: {text} More: watchdog explain {death.get('pid')}"
+
+
+def describe_restart(death: Json) -> str:
+    """That an ended task cannot be resumed like a paused one, and how to run it again."""
+    from watchdog_app.core.explain.exits import resume_lines
+
+    name = clean(str(death.get("name") or f"Process {death.get('pid')}"))
+    return "\n".join([f"{name} has ended; resume is for paused tasks.", *resume_lines(death)])
 
 
 @contextmanager

@@ -68,6 +68,16 @@ def advice_after_exit(entry: Mapping[str, Any]) -> Iterator[str]:
         yield "Or train in mixed precision, and close what else is on that card."
 
 
+def resume_lines(entry: Mapping[str, Any]) -> list[str]:
+    """
+    Return the lines on how to run an ended task again; empty if nothing is left to resume.
+
+    Args:
+        entry: journal entry of kind "death" or "end".
+    """
+    return list(_resume_lines(_Death(entry), None))
+
+
 def growth_lines(entry: Mapping[str, Any]) -> Iterator[str]:
     """
     Yield the lines and tensors that grew, as the agent reported before the end.
@@ -271,9 +281,9 @@ def _resume_lines(death: _Death, successor: Mapping[str, Any] | None) -> Iterato
     if command is None or successor is not None:
         return
     if by_lines:
-        yield "To continue from there, run it again: it starts over and says which lines to write:"
+        yield "To continue its training, run it again: it starts over and says what to write:"
     elif saved:
-        yield "To continue from there:"
+        yield "To continue its training:"
     elif death.had_agent or "next_limit" in death.entry:  # only entries of a guard have next_limit
         yield "To start it again:"
     else:
