@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import watchdog_app
 from watchdog_app.agent.contain import Guard
-from watchdog_app.agent.found.folders import has_begun_too_many
+from watchdog_app.agent.found.folders import has_begun_too_many, start_over_advice
 
 _PROGRAM = """
 from watchdog_app.agent.found.folders import rescue_folder
@@ -51,6 +53,18 @@ def folder_of(folder: Path, words: str) -> str:
 def test_another_way_to_start_the_same_program_leads_to_the_same_folder(folder: Path, words: str):
     """The key treats them as equal; another folder would hide the rescue."""
     assert folder_of(folder, "train.py --config c.yaml") == folder_of(folder, words)
+
+
+def test_how_to_start_over_depends_on_how_the_program_was_started(monkeypatch):
+    """Users of `watchdog exec` read of its option; other users and kernels of the variable."""
+    shim = os.path.join(os.path.dirname(watchdog_app.__file__), "agent", "shim")
+    by_exec = {"PYTHONPATH": os.pathsep.join([shim, "/a"])}
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+
+    assert "watchdog exec --no-resume -- COMMAND" in start_over_advice(by_exec)
+    assert "WATCHDOG_AGENT_RESUME=no" in start_over_advice({})
+    monkeypatch.setitem(sys.modules, "ipykernel", sys)
+    assert "WATCHDOG_AGENT_RESUME=no" in start_over_advice(by_exec)
 
 
 def test_other_arguments_and_a_package_lead_to_folders_of_their_own(folder: Path):

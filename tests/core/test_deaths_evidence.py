@@ -521,6 +521,20 @@ def test_an_account_says_what_how_sure_and_how_to_go_on():
 
 
 @pytest.mark.parametrize(
+    ("certainty", "expected"),
+    [
+        ("exact", "It finished (exit status 0)."),
+        ("most_likely", "It finished, as its agent announced. Its exit status is not known."),
+    ],
+)
+def test_a_good_end_reads_as_one(certainty, expected):
+    """Its certainty is part of the sentence."""
+    lines = told(cause="ended", reason="exited", certainty=certainty).splitlines()
+
+    assert f"Why: {expected}" in lines
+
+
+@pytest.mark.parametrize(
     ("kind", "by_lines", "expected"),
     [
         ("script", False, "To continue its training:"),

@@ -32,7 +32,6 @@ class Automatic(FitRescue):
     """
 
     _reports_at_start = False  # no user asked for this Rescue; only the daemon gets a message
-    _start_over = "To start over: run it with WATCHDOG_AGENT_RESUME=no in the environment."
 
     def __init__(self, directory: str, *, resume: bool, first: bool) -> None:
         """
@@ -42,6 +41,7 @@ class Automatic(FitRescue):
             first: whether this is the first fit of the program, which prints the folder.
         """
         super().__init__(directory, resume=resume)
+        self._start_over = folders.start_over_advice()
         self._made_above = folders.missing_parent(directory)
         self._has_reported_folder = False
         self._first = first

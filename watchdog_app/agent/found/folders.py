@@ -18,6 +18,9 @@ RESUME = run_choice.RESUME
 MOST_PLACES = 50  # rescue folders of one program: NAME, NAME-2, NAME-3 and so on
 # A hyperparameter search may train thousands of times, and each start takes 15 to 40 ms.
 _MOST_TRAININGS = 100
+_EXEC_FOLDER = os.path.join(
+    "watchdog_app", "agent", "shim"
+)  # `watchdog exec` adds it to PYTHONPATH
 _NO = ("0", "no", "off", "false")
 
 _chosen_folder: str | None = None
@@ -67,6 +70,15 @@ def rescue_folder(env: Mapping[str, str] = os.environ) -> tuple[str, bool]:
 def is_resume_enabled(env: Mapping[str, str] = os.environ) -> bool:
     """Whether to resume from an unfinished rescue; the environment can switch that off."""
     return env.get(RESUME, "").strip().lower() not in _NO
+
+
+def start_over_advice(env: Mapping[str, str] = os.environ) -> str:
+    """How to run the program without a resume: by the option of `watchdog exec` if it runs so."""
+    python_path = env.get("PYTHONPATH", "").split(os.pathsep)
+    by_exec = any(each.endswith(_EXEC_FOLDER) for each in python_path)
+    if by_exec and "ipykernel" not in sys.modules:  # no command starts a single kernel
+        return "To start over: watchdog exec --no-resume -- COMMAND"
+    return f"To start over: run it with {RESUME}=no in the environment."
 
 
 def has_begun_too_many(count: int, kind: str, guard: Guard) -> bool:

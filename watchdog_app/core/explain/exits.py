@@ -20,7 +20,7 @@ from watchdog_app.core.diagnosis.exits import lost_worker
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.explain.selection import RUN_CELLS
 from watchdog_app.core.model.agent import RescueRecord
-from watchdog_app.core.model.exits import Certainty, cause_spec
+from watchdog_app.core.model.exits import CauseKind, Certainty, cause_spec
 
 _MOST_GREW = 4
 
@@ -103,6 +103,10 @@ _SURE = {
     Certainty.EXACT.value: "That is exact.",
     Certainty.LIKELY.value: "That is what all the evidence points to; it is not proven.",
     Certainty.UNKNOWN.value: "More than that is not known.",
+}
+_FINISHED = {
+    Certainty.EXACT.value: "It finished (exit status 0).",
+    Certainty.LIKELY.value: "It finished, as its agent announced. Its exit status is not known.",
 }
 _MOST_ADVICE = 4
 _LONG = 300
@@ -188,7 +192,11 @@ def _headline(death: _Death, at: str, now_unix_s: float) -> Iterator[str]:
     reason = clean(str(entry.get("reason") or entry.get("text") or "unknown"), _LONG)
     if entry.get("reason"):
         reason = f"{capitalize_first(reason)}."
-    yield f"Why: {reason} {_SURE.get(str(entry.get('certainty')), '')}".rstrip()
+    certainty = str(entry.get("certainty"))
+    why = f"{reason} {_SURE.get(certainty, '')}".rstrip()
+    if entry.get("cause") == CauseKind.ENDED:
+        why = _FINISHED.get(certainty, why)
+    yield f"Why: {why}"
     rss = number_or_none(entry.get("rss_bytes"))
     if rss is not None:
         yield f"It held {format_bytes(rss)} of RAM when it was last seen."
@@ -281,7 +289,9 @@ def _resume_lines(death: _Death, successor: Mapping[str, Any] | None) -> Iterato
     if command is None or successor is not None:
         return
     if by_lines:
-        yield "To continue its training, run it again: it starts over and says what to write:"
+        yield (
+            "To continue its training, run it again: it starts over and says which lines to write:"
+        )
     elif saved:
         yield "To continue its training:"
     elif death.had_agent or "next_limit" in death.entry:  # only entries of a guard have next_limit
