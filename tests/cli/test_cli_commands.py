@@ -263,6 +263,29 @@ def test_a_name_that_fits_several_tasks_lists_them(watchdog, daemon, refusal):
     assert "2  b.ipynb" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ("fit.py", "No task called 'fit.py' runs, and the history knows no end of one. Watched"),
+        ("42", "No task answers. Watched"),
+    ],
+)
+def test_explain_says_since_when_it_knows_of_ends(watchdog, daemon, refusal, task, said):
+    """A training may have ended before the daemon started."""
+
+    def unknown(_):
+        raise refusal(-32002, "No task answers.", {"candidates": [{"pid": 1, "name": "a.py"}]})
+
+    daemon.answers["explain"] = unknown
+    daemon.answers["status"] = fresh()
+
+    done = watchdog("explain", task)
+
+    assert (1, "") == (done.returncode, done.stdout)
+    assert f"watchdog: {said} since " in done.stderr
+    assert "1  a.py" in done.stderr
+
+
 @pytest.mark.parametrize("command", ["checkpoint", "resume"])
 @pytest.mark.parametrize("known", [True, False])
 def test_who_asks_for_a_task_that_died_is_told_of_its_death(

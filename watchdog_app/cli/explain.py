@@ -6,14 +6,23 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from typing import TYPE_CHECKING, Any
 
-from watchdog_app.base.errors import EXIT_OK, TaskNotFound, UsageError, WatchdogError
-from watchdog_app.base.text.quantities import number_or_none
+from watchdog_app.base.errors import (
+    EXIT_OK,
+    NOT_FOUND,
+    TaskNotFound,
+    UsageError,
+    WatchdogError,
+)
+from watchdog_app.base.text.quantities import moment, number_or_none, parse_pid
 from watchdog_app.base.text.terminal import Style, pad, plain, plain_block, wrap
 from watchdog_app.cli import history, offline_status
 from watchdog_app.cli.output import Output, format_timestamp, wrap_lines
 from watchdog_app.cli.parser import Args, Parser, positive_integer
+from watchdog_app.client.client import Client
+from watchdog_app.core.model.status import Status
 
 if TYPE_CHECKING:
     from watchdog_app.rescue.checkpoint.inventory import Found
@@ -82,7 +91,7 @@ def run(args: Args, out: Output) -> int:
             result = source.explain(args.task, minutes)
     except TaskNotFound as error:
         if source.missing is None:
-            raise
+            raise _unknown_task(args.task, error) from error
         unknown = error
     if source.missing is not None:
         result = _add_guards(args.task, result, unknown or source.missing)
@@ -96,6 +105,24 @@ def run(args: Args, out: Output) -> int:
     result = result or {}
     out.result(result, lambda: _report_lines(result, entries, out))
     return EXIT_OK
+
+
+def _unknown_task(task: str, error: TaskNotFound) -> TaskNotFound:
+    """Return the error with the time since which the daemon can know of an end."""
+    if error.code != NOT_FOUND:
+        return error
+    message = str(error)
+    if parse_pid(task) is None:
+        message = f"No task called {task!r} runs, and the history knows no end of one."
+    try:
+        with Client.connect() as daemon:
+            uptime_s = Status.read(daemon.call("status")).daemon.uptime_s
+    except WatchdogError:
+        uptime_s = None
+    if uptime_s is not None:
+        since = moment(time.time() - uptime_s)
+        message += f" Watched since {since}; an earlier end is known only if a daemon ran then."
+    return TaskNotFound(message, error.code, error.candidates)
 
 
 def _report_lines(result: Json, entries: list[Json] | None, out: Output) -> list[str]:
