@@ -57,6 +57,7 @@ EXCEPTIONS = {
     # Reads the records of supervisors and of a daemon; needs no daemon either.
     "watchdog_app.cli.offline_status": {"guard", "daemon.offline"},
     "watchdog_app.cli.run": {"daemon.app"},  # it becomes the daemon
+    "watchdog_app.cli.start": {"doctor.desktop"},  # whether a desktop shows notifications
     "watchdog_app.cli.stop": {"daemon.instance"},  # waits until the lock is free
     "watchdog_app.cli.history": {"history.past"},  # the journal when no daemon runs
     "watchdog_app.cli.explain": {

@@ -15,6 +15,8 @@ from jsonschema import Draft202012Validator
 from support.finished import finished
 from support.waiting import until
 
+from watchdog_app.cli import start
+
 SCHEMA = Path(__file__).parents[2] / "docs/status.schema.json"
 
 
@@ -250,6 +252,23 @@ def test_start_from_a_folder_with_a_trap(quiet, watchdog, tmp_path):
     done = finished([sys.executable, "-P", "-c", code], cwd=trap)
 
     assert (0, "") == (done.returncode, done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("more", "shows"),
+    [
+        ({}, False),
+        ({"DISPLAY": ":0"}, True),
+        ({"WATCHDOG_NOTIFY_COMMAND": '["send-mail"]'}, True),
+        ({"WATCHDOG_ACTIONS_NOTIFY": "false"}, True),
+        ({"DBUS_SESSION_BUS_ADDRESS": "unix:path=/nowhere/bus"}, False),
+    ],
+)
+def test_start_says_where_warnings_are_if_nothing_can_show_them(own_folders, more, shows):
+    """A server has no desktop; a command of the user shows them too."""
+    env = {"XDG_RUNTIME_DIR": str(own_folders), "WATCHDOG_CONFIG": str(own_folders / "none.toml")}
+
+    assert shows is start._shows_notifications({**env, **more})
 
 
 def test_two_starts_at_once_give_one_daemon(quiet, watchdog):

@@ -496,6 +496,7 @@ def test_the_commands_place_and_take_away(tmp_path):
     placed = {str(p) for p in home.rglob("*") if p.is_file() and p.name != "desktop.json"}
     assert set(shown) < placed
     assert "autostart entry" in first
+    assert "a login by ssh does not" in first
     env["SHELL"] = "/usr/bin/zsh"  # zsh does not search a home folder by default
     again = watchdog("desktop", "install")
     assert "0 files placed" in again

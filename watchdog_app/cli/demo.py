@@ -58,7 +58,10 @@ def run(args: Args, out: Output) -> int:
         done = True
     finally:
         sandbox.close()
-        if args.keep or args.directory or not done:
+        if not done and not (os.path.isdir(folder) and os.listdir(folder)):  # nothing was run
+            if not args.directory:
+                os.rmdir(folder)
+        elif args.keep or args.directory or not done:
             say(f"          left to look at: {sandbox.folder}")
         else:
             shutil.rmtree(sandbox.folder, ignore_errors=True)

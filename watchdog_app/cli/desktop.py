@@ -59,8 +59,13 @@ def run(args: Args, out: Output) -> int:
 
 def _install(args: Args, out: Output) -> int:
     from watchdog_app.install import trust
-    from watchdog_app.install.desktop_files import autostart_path, data_home, desktop_files
-    from watchdog_app.install.login import UNITS, LoginStart, open_placed_files
+    from watchdog_app.install.desktop_files import (
+        DAEMON_UNIT,
+        autostart_path,
+        data_home,
+        desktop_files,
+    )
+    from watchdog_app.install.login import UNITS, LoginMethod, LoginStart, open_placed_files
 
     command = find_program()
     wanted = desktop_files(os.environ, command)
@@ -84,8 +89,11 @@ def _install(args: Args, out: Output) -> int:
     else:
         out.lines("Menu entry, icons, units and completions are installed for every user already.")
     if args.login:
-        for unit, method in login.enable(UNITS).items():
+        methods = login.enable(UNITS)
+        for unit, method in methods.items():
             out.lines(f"{unit.removesuffix('.service')} starts at login, by {method.value}.")
+        if methods[DAEMON_UNIT] is LoginMethod.AUTOSTART:
+            out.lines("Only a desktop session reads autostart entries: a login by ssh does not.")
         out.lines("Start both now: watchdog start; watchdog tray &")
     elif all(login.method(unit) is not None for unit in UNITS):
         out.lines("Daemon and tray icon start at every login, as before.")

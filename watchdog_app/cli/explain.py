@@ -116,11 +116,11 @@ def _unknown_task(task: str, error: TaskNotFound) -> TaskNotFound:
         message = f"No task called {task!r} runs, and the history knows no end of one."
     try:
         with Client.connect() as daemon:
-            uptime_s = Status.read(daemon.call("status")).daemon.uptime_s
+            measured = Status.read(daemon.call("status")).daemon
     except WatchdogError:
-        uptime_s = None
-    if uptime_s is not None:
-        since = moment(time.time() - uptime_s)
+        measured = None
+    if measured is not None and measured.uptime_s is not None:
+        since = moment(time.time() - measured.uptime_s)
         message += f" Watched since {since}; an earlier end is known only if a daemon ran then."
     return TaskNotFound(message, error.code, error.candidates)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 
@@ -52,7 +53,25 @@ def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the
         pid = _wait_until_ready(process, path, begin)
     process.returncode = 0  # the daemon outlives this process: prevent Popen's warning
     out.lines(f"Started (PID {pid}). Log: {path}")
+    if not _shows_notifications(os.environ):
+        out.lines(
+            "No desktop here: read warnings with watchdog watch, or name a program that sends "
+            "them: watchdog config set notify.command -- PROGRAM"
+        )
     return EXIT_OK
+
+
+def _shows_notifications(env: Mapping[str, str]) -> bool:
+    """Return whether a screen or the user's command shows notifications, or the user wants none."""
+    if sys.platform != "linux" or env.get("DISPLAY") or env.get("WAYLAND_DISPLAY"):
+        return True
+    from watchdog_app import config
+    from watchdog_app.doctor.desktop import has_notification_service
+
+    settings, _ = config.load(env=env, warn=lambda _: None)
+    if settings.notify.command or not settings.actions.notify:
+        return True
+    return settings.notify.desktop and has_notification_service(env)
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], path: str, begin: int) -> int | None:

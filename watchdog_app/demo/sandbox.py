@@ -99,9 +99,15 @@ class Sandbox:
             WatchdogError: the framework is not installed for this Python.
         """
         if find_spec(framework) is None:
+            by_pipx = os.path.exists(os.path.join(sys.prefix, "pipx_metadata.json"))
+            command = (
+                f"pipx inject watchdog-app {framework}"
+                if by_pipx
+                else f"pip install 'watchdog-app[{framework}]'"
+            )
             raise WatchdogError(
                 f"This trains a real network, and {_NAMES[framework]} is not installed for "
-                f"{sys.executable}. Install it with: pip install 'watchdog-app[{framework}]'"
+                f"{sys.executable}. Install it with: {command}"
             )
         os.makedirs(self.folder, exist_ok=True)
         shutil.copy(self._source, self.folder)

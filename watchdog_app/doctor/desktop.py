@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from watchdog_app.base import dbus
@@ -58,6 +58,19 @@ def check(facts: Facts) -> Iterator[Finding]:
         yield facts.fine("desktop.tray")
     else:
         yield facts.finding("desktop.tray.gnome" if gnome else "desktop.tray")
+
+
+def has_notification_service(env: Mapping[str, str]) -> bool:
+    """
+    Whether a service shows notifications on the session bus, or starts when it is called.
+
+    Asks the bus, which takes some seconds at most.
+    """
+    where = dbus.session_bus_address(env)
+    if where is None:
+        return False
+    bus = _query_bus(where)
+    return NOTIFICATIONS in bus.names | bus.activatable
 
 
 def _notifications(facts: Facts, bus: Bus) -> Finding:
