@@ -51,6 +51,7 @@ def test_a_keras_model_and_the_pipeline_that_its_fit_reads():
 
     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(32)])
     model.compile("adam", "mse")
+    model.optimizer.build(model.trainable_variables)
     pipeline = tf.data.Dataset.range(100).shuffle(50).batch(16).prefetch(2)
     known = parts()
 

@@ -9,6 +9,7 @@ tf = pytest.importorskip("tensorflow")
 
 from watchdog_app.base.text.quantities import GIB, MIB  # noqa: E402
 from watchdog_app.estimate import estimate  # noqa: E402
+from watchdog_app.estimate.keras_subject import subject  # noqa: E402
 from watchdog_app.estimate.keras_trace import hollow_variables, step_graph  # noqa: E402
 from watchdog_app.estimate.step import EstimateError, InputSpec  # noqa: E402
 from watchdog_app.estimate.tf_graph import graph_memory  # noqa: E402
@@ -49,6 +50,41 @@ def test_activations_of_a_small_net_are_those_counted_by_hand():
     # At the peak, memory holds the hidden layer and its gradient, which is computed while the layer
     # is read.
     assert 2 * hidden <= memory.peak_bytes <= 2 * hidden + 8 * output
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("SGD", {}),
+        ("SGD", {"momentum": 0.9}),
+        ("Adam", {}),
+        ("Adam", {"amsgrad": True, "use_ema": True}),
+        ("AdamW", {"gradient_accumulation_steps": 4}),
+        ("RMSprop", {"momentum": 0.1, "centered": True}),
+        ("Adafactor", {}),
+        ("Adagrad", {}),
+        ("Adadelta", {}),
+        ("Adamax", {}),
+        ("Ftrl", {}),
+        ("Lion", {}),
+        ("Lamb", {}),
+        ("Muon", {}),
+    ],
+)
+def test_the_state_of_an_optimizer_is_estimated_exactly_before_it_is_built(kind, settings):
+    """The estimate equals the bytes of its variables; the optimizer stays as it is."""
+    model = dense()
+    optimizer = getattr(keras.optimizers, kind)(**settings)
+    parts = subject(model, None, None, [], optimizer, None, False, None, None, None).parts
+    assert not optimizer.built
+
+    optimizer.build(model.trainable_variables)
+    held = sum(
+        each.value.shape.num_elements() * each.value.dtype.size for each in optimizer.variables
+    )
+
+    assert held == parts.optimizer_bytes
+    assert parts.optimizer.startswith(kind)
 
 
 def test_a_loop_over_time_keeps_what_every_turn_leaves():

@@ -11,7 +11,7 @@ from torch import nn  # noqa: E402
 from watchdog_app.base.text.quantities import GIB, MIB  # noqa: E402
 from watchdog_app.estimate import estimate  # noqa: E402
 from watchdog_app.estimate.step import EstimateError, InputSpec  # noqa: E402
-from watchdog_app.estimate.torch_step import step_memory  # noqa: E402
+from watchdog_app.estimate.torch_step import step_memory, subject  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -32,6 +32,77 @@ def test_activations_of_a_small_net_are_those_counted_by_hand():
     assert hidden + output + target + loss == step.kept_bytes
     assert (10 * 100 + 100 + 100 + 1) * F32 == step.gradients_bytes
     assert BATCH * 10 * F32 == step.data_bytes
+
+
+class OwnLion(torch.optim.Optimizer):
+    """An optimizer of a program, which makes its state in its first step."""
+
+    def __init__(self, weights, lr=0.1):
+        super().__init__(weights, {"lr": lr})
+
+    def step(self):
+        for each in self.param_groups[0]["params"]:
+            slot = self.state[each].setdefault("mean", torch.zeros_like(each))
+            each.data.add_(slot.mul_(0.9).add_(each.grad).sign(), alpha=-0.1)
+
+
+def own_lion(weights):
+    return OwnLion(weights)
+
+
+def of(kind, **settings):
+    return lambda weights: getattr(torch.optim, kind)(weights, lr=1e-3, **settings)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        of("SGD"),
+        of("SGD", momentum=0.9),
+        of("Adam"),
+        of("AdamW", amsgrad=True),
+        of("NAdam"),
+        of("RAdam"),
+        of("Adamax"),
+        of("Adagrad"),
+        of("Adadelta"),
+        of("Adafactor"),
+        of("RMSprop", momentum=0.1, centered=True),
+        of("Rprop"),
+        of("ASGD"),
+        own_lion,
+    ],
+)
+def test_the_state_of_an_optimizer_is_estimated_exactly_before_its_first_step(make):
+    """The estimate equals the bytes of the state after a step; the optimizer stays as it is."""
+    module = two_layers()
+    optimizer = make(module.parameters())
+    before = len(optimizer.state)
+    found = subject(module, None, None, optimizer, None, None, False, None)
+    assert before == len(optimizer.state)
+
+    module(torch.ones(2, 10)).sum().backward()
+    optimizer.step()
+    held = sum(
+        each.numel() * each.element_size()
+        for state in optimizer.state.values()
+        for each in state.values()
+        if isinstance(each, torch.Tensor)
+    )
+
+    assert held == found.parts.optimizer_bytes
+    assert type(optimizer).__name__ in found.parts.optimizer
+    assert not any("not counted" in each for each in found.notes)
+
+
+def test_an_optimizer_whose_step_cannot_be_traced_is_named():
+    """Its state is unknown and not zero."""
+    module = two_layers()
+    found = subject(module, None, None, torch.optim.LBFGS(module.parameters()), None, None, False,
+                    None)  # fmt: skip
+
+    assert found.parts.optimizer_bytes is None
+    assert any("the state of LBFGS is not counted" in each for each in found.notes)
 
 
 def test_an_attention_map_is_seen():

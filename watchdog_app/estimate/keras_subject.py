@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from importlib import import_module
 from math import prod
 from typing import Any
 
-from watchdog_app.agent.telemetry.parts import parts_of_keras, shape_of
+from watchdog_app.agent.telemetry.parts import (
+    Parts,
+    keras_optimizer_bytes,
+    parts_of_keras,
+    shape_of,
+)
 from watchdog_app.base.text.quantities import KIB, MIB
 from watchdog_app.estimate import inputs as inputs_module
 from watchdog_app.estimate.step import (
@@ -120,24 +127,57 @@ def subject(  # noqa: PLR0917
     return Subject(backend, parts, trace, framework_bytes, depth, notes)
 
 
-def _resolve_optimizer(model: Any, optimizer: Any, notes: list[str]) -> tuple[Any, Any]:
+def _resolve_optimizer(model: Any, optimizer: Any, notes: list[str]) -> tuple[Any, Parts]:
+    """
+    Return a copy of the optimizer that is built for the model without memory, and the parts.
+
+    The copy is None without an optimizer, or if it cannot be built.
+    """
     if optimizer is None:
         optimizer = getattr(model, "optimizer", None)
-    if optimizer is None:
-        notes.append("no optimizer was named: its state is not counted.")
+    backend = _backend(model)
     if isinstance(optimizer, str):
-        import keras
-
-        name = optimizer.lower()
+        optimizers = import_module("tf_keras" if backend == "tf_keras" else "keras").optimizers
+        momentum = optimizer.lower() == "momentum"
         try:
-            optimizer = (
-                keras.optimizers.SGD(momentum=0.9)
-                if name == "momentum"
-                else keras.optimizers.get(optimizer)
-            )
+            optimizer = optimizers.SGD(momentum=0.9) if momentum else optimizers.get(optimizer)
         except ValueError as error:
             raise EstimateError(f"Keras knows no optimizer {optimizer!r}.") from error
-    return optimizer, parts_of_keras(model, optimizer=optimizer)
+    parts = parts_of_keras(model, optimizer=optimizer)
+    if optimizer is None:
+        notes.append("no optimizer was named: its state is not counted.")
+        return None, parts
+    try:
+        built = _built_copy(optimizer, model.trainable_variables, backend)
+    except Exception as error:
+        notes.append(f"the state of {parts.optimizer} is not counted: {error}.")
+        return None, replace(parts, optimizer_bytes=None)
+    return built, replace(parts, optimizer_bytes=keras_optimizer_bytes(built))
+
+
+def _built_copy(optimizer: Any, weights: Sequence[Any], backend: str) -> Any:
+    """An optimizer with the same settings, whose slots have shapes and no memory."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    config: dict[str, Any] = inner.get_config()
+    # A schedule would need an evaluation, and does not affect memory.
+    if not isinstance(config.get("learning_rate"), int | float):
+        config["learning_rate"] = 0.001
+    made = inner.from_config(config)
+    if backend == "jax":
+        import jax
+
+        jax.eval_shape(lambda: made.build(weights))
+    elif backend == "torch":
+        import keras
+
+        with keras.device("meta"):
+            made.build(weights)
+    else:
+        from watchdog_app.estimate import keras_trace
+
+        with keras_trace.hollow_variables():
+            made.build(weights)
+    return made
 
 
 def _backend(model: Any) -> str:

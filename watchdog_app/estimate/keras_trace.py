@@ -2,9 +2,8 @@
 The graph of one Keras training step on TensorFlow, traced and never run.
 
 The trace follows `fit`: forward pass, loss, gradients and the optimizer's update, with inputs that
-are only shapes. The optimizer is a copy of the model's own, made from its configuration. Its slots
-are variables without contents. So the model does not change, no random number is drawn, and no
-memory of a weight's size is allocated.
+are only shapes. The optimizer is a copy whose slots are variables without contents. So the model
+does not change, no random number is drawn, and no memory of a weight's size is allocated.
 """
 
 from __future__ import annotations
@@ -59,14 +58,14 @@ def step_graph(
         model: a built Keras model on TensorFlow.
         inputs: of one example each, in the order of `model.inputs`.
         batch: examples in the step.
-        optimizer: None: no update is traced.
+        optimizer: built for the model; the trace may change it. None: no update is traced.
         loss: a name or a function as for `compile`; None: one that suits the output.
 
     Raises:
         TraceError: the step cannot be traced for these inputs.
     """
     try:
-        step = _step(model, _copy_optimizer(optimizer, model), loss)
+        step = _step(model, optimizer, loss)
         specs = [tf.TensorSpec((batch, *each.shape), each.dtype) for each in inputs]
         given = _pack_inputs(model, specs)
         return tf.function(step, autograph=False).get_concrete_function(given).graph
@@ -74,7 +73,7 @@ def step_graph(
         raise TraceError(f"{type(error).__name__}: {error}".split("\n", 1)[0]) from error
 
 
-def _step(model: Any, twin: Any, loss: Any) -> Callable[[Any], Any]:
+def _step(model: Any, optimizer: Any, loss: Any) -> Callable[[Any], Any]:
     if loss is None and getattr(model, "compiled", False):
         loss = getattr(model, "loss", None)
 
@@ -87,10 +86,10 @@ def _step(model: Any, twin: Any, loss: Any) -> Callable[[Any], Any]:
                 value += tf.cast(each, value.dtype)
         weights = model.trainable_weights
         gradients = tape.gradient(value, [each.value for each in weights])
-        if twin is None:
+        if optimizer is None:
             return value, [each for each in gradients if each is not None]
         pairs = [pair for pair in zip(gradients, weights, strict=True) if pair[0] is not None]
-        twin.apply_gradients(pairs)
+        optimizer.apply_gradients(pairs)
         return value
 
     return step
@@ -121,29 +120,6 @@ def _output_loss(output: Any, loss: Any, tokens: bool) -> Any:
         except (ValueError, TypeError, tf.errors.InvalidArgumentError):
             continue
     return tf.reduce_mean(output)
-
-
-def _copy_optimizer(optimizer: Any, model: Any) -> Any:
-    """Create an optimizer with the same settings, built for the model without memory."""
-    if optimizer is None:
-        return None
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    twin = (
-        keras.optimizers.get(inner)
-        if isinstance(inner, str)
-        else inner.from_config(_optimizer_config(inner))
-    )
-    with hollow_variables():
-        twin.build(model.trainable_variables)
-    return twin
-
-
-def _optimizer_config(optimizer: Any) -> dict[str, Any]:
-    config: dict[str, Any] = optimizer.get_config()
-    # A schedule would need an evaluation, and does not affect memory.
-    if not isinstance(config.get("learning_rate"), int | float):
-        config["learning_rate"] = 0.001
-    return config
 
 
 def _pack_inputs(model: Any, specs: list[Any]) -> Any:

@@ -22,8 +22,12 @@ from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from watchdog_app.agent.telemetry import slots
-from watchdog_app.agent.telemetry.parts import Parts, parts_of_torch, tensor_bytes
+from watchdog_app.agent.telemetry.parts import (
+    Parts,
+    parts_of_torch,
+    tensor_bytes,
+    torch_optimizer_bytes,
+)
 from watchdog_app.base.text.quantities import MIB
 from watchdog_app.estimate import inputs as inputs_module
 from watchdog_app.estimate.step import (
@@ -67,9 +71,7 @@ def subject(  # noqa: PLR0917
     specs = inputs_module.specs_from_example(inputs) if inputs is not None else None
     specs = specs or inputs_module.specs_from_torch(module, shape)
     notes: list[str] = []
-    parts = _parts(module, optimizer)
-    if optimizer is None:
-        notes.append("no optimizer was named: its state is not counted.")
+    parts = _parts(module, optimizer, notes)
     trained = [each for each in module.parameters() if each.requires_grad]
     static = sum(map(tensor_bytes, (*module.parameters(), *module.buffers())))
     static += parts.optimizer_bytes or 0
@@ -121,18 +123,44 @@ def optimizer_class(name: str) -> tuple[str, dict[str, Any]]:
     return kind, dict(_MOMENTUM.get(lower, {}))
 
 
-def _parts(module: Any, optimizer: Any) -> Parts:
-    if not isinstance(optimizer, str):
-        return parts_of_torch(module, () if optimizer is None else optimizer)
-    kind, settings = optimizer_class(optimizer)
-    counted = parts_of_torch(module)
-    named = type(kind, (), {})()
-    total = sum(
-        slots.torch_slot_bytes(named, settings, tuple(each.shape), each.element_size()) or 0
-        for each in module.parameters()
-        if each.requires_grad
-    )
-    return replace(counted, optimizer_bytes=total, optimizer=kind)
+def _parts(module: Any, optimizer: Any, notes: list[str]) -> Parts:
+    if optimizer is None:
+        notes.append("no optimizer was named: its state is not counted.")
+        return parts_of_torch(module)
+    kind = optimizer_class(optimizer)[0] if isinstance(optimizer, str) else None
+    counted = parts_of_torch(module, () if kind else optimizer)
+    total = None
+    try:
+        total = _state_bytes(module, optimizer)
+    except Exception as error:  # an optimizer that needs a closure, or other weights
+        notes.append(f"the state of {kind or counted.optimizer} is not counted: {error}.")
+    return replace(counted, optimizer_bytes=total, optimizer=kind or counted.optimizer)
+
+
+def _state_bytes(module: Any, optimizer: Any) -> int:
+    """
+    Bytes that an optimizer keeps after a step, from a step of a copy without contents.
+
+    Raises:
+        Exception: the optimizer cannot make this step.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with FakeCopyMode(mode):
+        fake = copy.deepcopy(module if isinstance(optimizer, str) else optimizer)
+    with mode, _StorageTracker(iter(())):
+        if isinstance(optimizer, str):
+            kind, settings = optimizer_class(optimizer)
+            trained = [each for each in fake.parameters() if each.requires_grad]
+            fake = getattr(torch.optim, kind)(trained, **settings)
+        weights = [each for group in fake.param_groups for each in group["params"]]
+        for each in weights:
+            each.grad = torch.zeros_like(each) if each.requires_grad else None
+        try:
+            fake.step()
+        except Exception:  # NAdam divides by a value that the copy does not have
+            if any(each not in fake.state for each in weights if each.requires_grad):
+                raise
+        return torch_optimizer_bytes(fake)
 
 
 def _format_specs(specs: Any) -> str:

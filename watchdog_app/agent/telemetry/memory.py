@@ -111,7 +111,9 @@ class Breakdown:
         if now_s >= self._next_count_s:
             self._next_count_s = now_s + _COUNT_EVERY_S
             self._objects = self._python_objects(step)
-        if now_s >= self._next_parts_s:
+        # An optimizer may make its state later than in the first step, and activations are measured
+        # in the first steps.
+        if now_s >= self._next_parts_s or step - self._first_step <= _MEASURED_STEPS:
             self._next_parts_s = now_s + _PARTS_EVERY_S
             try:
                 self._parts = self._count()

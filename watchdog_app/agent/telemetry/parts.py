@@ -2,19 +2,16 @@
 The memory of a model, counted from its own tensors: weights, gradients, optimizer state.
 
 This module traces nothing, computes nothing and imports no framework: it reads the shapes of the
-given objects. It takes a millisecond for hundreds of tensors, cheap enough during a training. For
-an optimizer before its first step, its kind gives the size of its state: see
-`agent.telemetry.slots`.
+given objects. It takes a millisecond for hundreds of tensors, cheap enough during a training. An
+optimizer makes most of its state at its first step, so count after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any
-
-from watchdog_app.agent.telemetry import slots
 
 _MOST_DEPTH = 8  # levels of containers in an optimizer's state
 
@@ -57,8 +54,8 @@ def parts_of_keras(model: Any, *, optimizer: Any = None) -> Parts:
     return Parts(
         weights_bytes=sum(map(tensor_bytes, weights)),
         gradients_bytes=sum(map(tensor_bytes, trained)),
-        optimizer_bytes=keras_optimizer_bytes(chosen, trained),
-        optimizer=slots.optimizer_kind(chosen),
+        optimizer_bytes=keras_optimizer_bytes(chosen),
+        optimizer=optimizer_kind(chosen),
     )
 
 
@@ -80,58 +77,43 @@ def parts_of_torch(modules: Any, optimizers: Any = ()) -> Parts:
         weights += [*parameters, *module.buffers()]
         trained += [each for each in parameters if each.requires_grad]
     weights, trained = _distinct(weights), _distinct(trained)
-    states = [torch_optimizer_bytes(each) for each in chosen]
-    known = [each for each in states if each is not None]
     return Parts(
         weights_bytes=sum(map(tensor_bytes, weights)),
         gradients_bytes=sum(map(tensor_bytes, trained)),
-        optimizer_bytes=sum(known) if known and len(known) == len(states) else None,
-        optimizer=" + ".join(filter(None, map(slots.optimizer_kind, chosen))) or None,
+        optimizer_bytes=sum(map(torch_optimizer_bytes, chosen)) if chosen else None,
+        optimizer=" + ".join(filter(None, map(optimizer_kind, chosen))) or None,
     )
 
 
-def keras_optimizer_bytes(optimizer: Any, trained: Iterable[Any]) -> int | None:
-    """
-    Bytes that a Keras optimizer keeps, or will keep when it trains these variables.
-
-    None: there is no optimizer, or it is not built and of an unknown kind.
-    """
+def keras_optimizer_bytes(optimizer: Any) -> int | None:
+    """Bytes that a Keras optimizer keeps now; None without an optimizer."""
     if optimizer is None or isinstance(optimizer, str):
         return None
     own = optimizer.variables  # before it is built: the counter and the learning rate
-    total = sum(map(tensor_bytes, _distinct(list(own() if callable(own) else own))))
-    if getattr(optimizer, "built", False) or getattr(optimizer, "_built", False):
-        return total
-    for each in trained:
-        slot_bytes = slots.keras_slot_bytes(optimizer, shape_of(each), type_bytes(each))
-        if slot_bytes is None:
-            return None
-        total += slot_bytes
-    return total
+    return sum(map(tensor_bytes, _distinct(list(own() if callable(own) else own))))
 
 
-def torch_optimizer_bytes(optimizer: Any) -> int | None:
-    """
-    Bytes that a PyTorch optimizer keeps, or will keep after its first step.
+def torch_optimizer_bytes(optimizer: Any) -> int:
+    """Bytes that a PyTorch optimizer keeps now."""
+    states = list(optimizer.state.values())
+    return sum(map(tensor_bytes, _distinct(list(_tensors(states)))))
 
-    Weights that have a state count with its size, the others by the optimizer's kind. None if the
-    kind is unknown.
-    """
-    total = 0
-    state = optimizer.state
-    for group in optimizer.param_groups:
-        for each in group["params"]:
-            own = state.get(each)
-            if own:
-                total += sum(map(tensor_bytes, _distinct(list(_tensors(own)))))
-            elif each.requires_grad:
-                slot_bytes = slots.torch_slot_bytes(
-                    optimizer, group, shape_of(each), type_bytes(each)
-                )
-                if slot_bytes is None:
-                    return None
-                total += slot_bytes
-    return total
+
+def optimizer_kind(optimizer: Any) -> str | None:
+    """`Adam`, `SGD with momentum`, `LossScaleOptimizer over AdamW`; None without an optimizer."""
+    if optimizer is None:
+        return None
+    name = type(optimizer).__name__
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None:
+        return f"{name} over {optimizer_kind(inner)}"
+    if name in ("SGD", "RMSprop"):
+        momentum = getattr(optimizer, "momentum", None)
+        if momentum is None:
+            momentum = getattr(optimizer, "defaults", {}).get("momentum", 0)
+        if isinstance(momentum, int | float) and momentum:
+            name += " with momentum"
+    return name
 
 
 def tensor_bytes(tensor: Any) -> int:
