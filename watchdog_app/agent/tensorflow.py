@@ -46,7 +46,6 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
     _compares_library = True
 
     _announced = False  # whether the program announced its growth; its figure beats our estimate
-    _for_parts: on_tensorflow.LoopRecord | None = None
 
     def gradients(
         self,
@@ -72,17 +71,13 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
             weight: the divisor of a mean that is not the number of samples, for example the number
                 of tokens without padding. Called like `loss_of`.
         """
-        if self._for_parts is None:
-            self._for_parts = on_tensorflow.LoopRecord(self._state)
-        record = self._for_parts
         return on_tensorflow.gradients(
             batch,
             loss_of,
             variables,
             micro=self.micro,
             shrinks=self._shrinks,
-            capture=record.capture,
-            restore=record.restore,
+            record=self._record_for_parts,
             reduction=reduction,
             weight=weight,
         )

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
@@ -166,6 +167,11 @@ class LoopRescue(ABC, Generic[S, V, P]):
     @abstractmethod
     def _make_record(self) -> Record:
         """Make the record of the values that a step may change."""
+
+    @cached_property
+    def _record_for_parts(self) -> Record:
+        """The record that a batch in parts is repeated from."""
+        return self._make_record()
 
     @abstractmethod
     def _load_saved(self, rescue: LoadedRescue) -> V:

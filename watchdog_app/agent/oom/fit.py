@@ -21,9 +21,9 @@ from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.oom import watch
 from watchdog_app.agent.oom.callbacks import CallbackWatch, Fit
 from watchdog_app.agent.oom.micro import FIELD, MicroBatches
-from watchdog_app.agent.oom.record import Pace, Record, split_variables
+from watchdog_app.agent.oom.record import Pace, Record
 from watchdog_app.agent.runtime.session import Capture
-from watchdog_app.agent.state.rows import MODEL, OPTIMIZER, NamedVariable
+from watchdog_app.agent.state.rows import MODEL, OPTIMIZER, NamedVariable, split_variables
 
 _INEXACT = (
     "statistics, metrics and counters as they were before the batch that ran out of memory; "
@@ -258,10 +258,7 @@ class FitWatch:
         began = time.perf_counter()
         if self._changed:
             variables = self._state.variables()
-            trained = {id(getattr(each, "value", each)) for each in self._model.trainable_variables}
-            trained |= {id(each) for each in self._model.trainable_variables}
-            places = [at for at, item in enumerate(variables) if id(item.holder) in trained]
-            record.set_variables(*split_variables(variables, places))
+            record.set_variables(*split_variables(variables, self._model.trainable_variables))
             self._counters.set_variables(variables)
             # The first step creates slots and metrics.
             self._changed = not getattr(getattr(self._model, "optimizer", None), "built", True)

@@ -13,8 +13,8 @@ from tensorflow import raw_ops
 from watchdog_app.agent.adapters.tensorflow_state import LoopState
 from watchdog_app.agent.oom import micro as batches
 from watchdog_app.agent.oom.micro import MicroBatches
-from watchdog_app.agent.oom.record import Record, split_variables
-from watchdog_app.agent.state.rows import METRIC, OPTIMIZER, NamedVariable
+from watchdog_app.agent.oom.record import Record
+from watchdog_app.agent.state.rows import METRIC, OPTIMIZER, NamedVariable, split_variables
 
 _MOST_SAMPLED = 64
 _ELEMENTS = 8  # approximate number of sampled elements of a variable
@@ -73,18 +73,18 @@ class LoopRecord(TensorFlowRecord):
         self._random_states: dict[str, Any] = {}
         self._count = 0
 
-    def capture(self) -> None:
+    def capture(self, *, marks: bool = True) -> None:
         """See `Record`."""
         if self._count < _FIRST_REFRESHES or self._count % _REFRESH_EVERY == 0:
             variables = self._state.variables()
             trained = [
-                place
-                for place, item in enumerate(variables)
+                item.holder
+                for item in variables
                 if item.group not in (METRIC, OPTIMIZER) and item.holder.trainable
             ]
             self.set_variables(*split_variables(variables, trained))
         self._count += 1
-        super().capture()
+        super().capture(marks=marks)
         self._random_states = self._state.capture_random()
 
     def restore(self) -> bool:
@@ -133,8 +133,7 @@ def gradients(
     *,
     micro: MicroBatches,
     shrinks: bool,
-    capture: Callable[[], None],
-    restore: Callable[[], object],
+    record: Record,
     reduction: str,
     weight: Callable[..., Any] | None,
 ) -> tuple[Any, list[Any]]:
@@ -147,8 +146,7 @@ def gradients(
         variables: the variables that are trained.
         micro: size of the parts; it shrinks after an out-of-memory error.
         shrinks: whether to continue with smaller parts after an out-of-memory error.
-        capture: copies the values that a forward pass changes (statistics, seeds).
-        restore: restores those values from the copies.
+        record: records the values that a forward pass changes (statistics, seeds).
         reduction: reduction of the loss over the samples, "mean" or "sum".
         weight: takes the arguments of `loss_of` and returns the divisor of its mean; None: the
             number of samples.
@@ -158,7 +156,7 @@ def gradients(
     count = batches.sample_count(batch, tf.Tensor) if shrinks else None
     if count is None:
         return _loss_and_gradients(batch, loss_of, trained)
-    capture()
+    record.capture(marks=False)
 
     def attempt(parts: list[slice]) -> tuple[Any, list[Any]]:
         if len(parts) == 1:
@@ -178,7 +176,7 @@ def gradients(
                 sums[index] = term if sums[index] is None else sums[index] + term
         return loss, sums
 
-    return batches.run_in_parts(micro, count, attempt, restore)
+    return batches.run_in_parts(micro, count, attempt, record.restore)
 
 
 def _loss_and_gradients(

@@ -16,29 +16,10 @@ from watchdog_app.agent.adapters.torch_state import TorchState
 from watchdog_app.agent.oom import micro as batches
 from watchdog_app.agent.oom.micro import MicroBatches
 from watchdog_app.agent.oom.record import Record
-from watchdog_app.agent.state import randomness
 
 
 class TorchRecord(Record):
-    """
-    Holds copies of small tensors and the states of PyTorch's global random generators.
-
-    PyTorch writes in place, so a reference is not enough. Layers draw from the global generators.
-    """
-
-    def capture(self) -> None:
-        """See `Record`."""
-        super().capture()
-        cards = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-        self._random = torch.get_rng_state(), cards
-
-    def restore(self) -> bool:
-        """See `Record`; also restores the random generators."""
-        if self.is_captured:
-            torch.set_rng_state(self._random[0])
-            if self._random[1] is not None:
-                torch.cuda.set_rng_state_all(self._random[1])
-        return super().restore()
+    """Holds copies of small tensors: PyTorch writes in place, so a reference is not enough."""
 
     def _values(self) -> Sequence[Any]:
         return [each.detach().clone() for each in self._small]
@@ -52,7 +33,25 @@ class TorchRecord(Record):
 
 
 class KerasRecord(TorchRecord):
-    """The record of a Keras fit on PyTorch."""
+    """
+    The record of a Keras fit on PyTorch, with the states of PyTorch's global random generators.
+
+    Layers draw from the global generators.
+    """
+
+    def capture(self, *, marks: bool = True) -> None:
+        """See `Record`."""
+        super().capture(marks=marks)
+        cards = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+        self._random = torch.get_rng_state(), cards
+
+    def restore(self) -> bool:
+        """See `Record`; also restores the random generators."""
+        if self.is_captured:
+            torch.set_rng_state(self._random[0])
+            if self._random[1] is not None:
+                torch.cuda.set_rng_state_all(self._random[1])
+        return super().restore()
 
     def set_variables(self, small: Sequence[Any], trained: Sequence[Any]) -> None:
         """See `Record`; Keras variables hold the same tensors during the whole training."""
@@ -80,10 +79,14 @@ class LoopRecord(TorchRecord):
             id(each) in waiting and each.grad is not None for each in parameters(self._state)
         )
 
-    def capture(self) -> None:
+    def capture(self, *, marks: bool = True) -> None:
         """See `Record`."""
-        self.set_variables(buffers(self._state), ())
-        super().capture()
+        modules = [
+            part.thing for part in self._state.parts.values() if isinstance(part, ModulePart)
+        ]
+        buffers = {id(each): each for module in modules for each in module.buffers()}
+        self.set_variables(list(buffers.values()), ())
+        super().capture(marks=marks)
         self._random_states = self._state.capture_random()
         self._gradients = self._gradient_versions() if self._accumulates else []
 
@@ -123,12 +126,6 @@ def parameters(state: TorchState) -> list[Any]:
     return [each for each in found.values() if each.is_leaf and each.requires_grad]
 
 
-def buffers(state: TorchState) -> list[Any]:
-    """Buffers of all named modules, such as statistics, without duplicates."""
-    modules = [each.thing for each in state.parts.values() if isinstance(each, ModulePart)]
-    return list({id(each): each for module in modules for each in module.buffers()}.values())
-
-
 def _slots(state: TorchState) -> Iterable[Any]:
     for part in state.parts.values():
         if isinstance(part, OptimizerPart):
@@ -143,8 +140,7 @@ def backward(
     micro: MicroBatches,
     shrinks: bool,
     parameters: list[Any],
-    buffers: list[Any],
-    generators: list[Any],
+    record: Record,
     scaler: Any,
     reduction: str,
     weight: Callable[..., Any] | None,
@@ -158,8 +154,7 @@ def backward(
         micro: size of the parts; it shrinks after an out-of-memory error.
         shrinks: whether to continue with smaller parts after an out-of-memory error.
         parameters: the parameters that are trained.
-        buffers: the buffers that a forward pass writes to.
-        generators: the random generators that it draws from, without the global ones.
+        record: records the values that a forward pass changes.
         scaler: a GradScaler, or None.
         reduction: reduction of the loss over the samples, "mean" or "sum".
         weight: takes the arguments of `loss_of` and returns the divisor of its mean; None: the
@@ -172,7 +167,10 @@ def backward(
     count = batches.sample_count(batch, torch.Tensor) if shrinks else None
     if count is None:
         return _backward_of_part(batch, loss_of, scaler, None)
-    before = _PassState(parameters, buffers, generators)
+    record.capture(marks=False)
+    accumulated = [each.grad for each in parameters]
+    for each in parameters:
+        each.grad = None
 
     def attempt(parts: list[slice]) -> torch.Tensor:
         if len(parts) == 1:
@@ -184,13 +182,17 @@ def backward(
         return sum(losses[1:], losses[0])
 
     try:
-        done = batches.run_in_parts(micro, count, attempt, before.restore)
+        return batches.run_in_parts(micro, count, attempt, record.restore)
     except BaseException:
-        before.restore()
-        before.restore_gradients()
+        record.restore()
         raise
-    before.restore_gradients()
-    return done
+    finally:
+        record.release()
+        for each, before in zip(parameters, accumulated, strict=True):
+            if before is not None:
+                if each.grad is not None:
+                    before.add_(each.grad)
+                each.grad = before
 
 
 def _backward_of_part(
@@ -202,42 +204,3 @@ def _backward_of_part(
     (loss if scaler is None else scaler.scale(loss)).backward()
     found: torch.Tensor = loss.detach()
     return found
-
-
-class _PassState:
-    """
-    Copies of the values that a forward and backward pass changes.
-
-    The constructor sets existing gradients aside; `restore_gradients` adds them again.
-    """
-
-    def __init__(self, parameters: list[Any], buffers: list[Any], generators: list[Any]) -> None:
-        self._parameters = parameters
-        self._gradients = [each.grad for each in parameters]
-        for each in parameters:
-            each.grad = None
-        self._buffers = [(each, each.detach().clone()) for each in buffers]
-        self._random = randomness.capture()
-        self._own = [
-            (each, each.get_state()) for each in generators if isinstance(each, torch.Generator)
-        ]
-
-    def restore(self) -> None:
-        """Restore the values before the pass, and delete its gradients."""
-        for each in self._parameters:
-            each.grad = None
-        with torch.no_grad():
-            for each, value in self._buffers:
-                each.copy_(value)
-        randomness.restore(self._random)
-        for generator, state in self._own:
-            generator.set_state(state)
-
-    def restore_gradients(self) -> None:
-        """Add the gradients that existed before the pass."""
-        for each, before in zip(self._parameters, self._gradients, strict=True):
-            if before is None:
-                continue
-            if each.grad is not None:
-                before.add_(each.grad)
-            each.grad = before

@@ -13,8 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from watchdog_app.agent.state.rows import OPTIMIZER, NamedVariable
-
 _SHARE = 0.001  # share of the time for records
 # Records that do not count towards the share: a training that does not fit fails in these steps.
 # More of them would slow short trainings down, and protect a state that took little time so far.
@@ -65,10 +63,15 @@ class Record(ABC):
     def stepped(self) -> None:  # noqa: B027 - most subclasses do nothing here
         """Handle the end of a step."""
 
-    def capture(self) -> None:
-        """Take the record of the step that is about to begin."""
+    def capture(self, *, marks: bool = True) -> None:
+        """
+        Take the record of the step that is about to begin.
+
+        Args:
+            marks: whether `weights_unchanged` will be asked.
+        """
         self._captured = None  # free the old record before the new one needs memory
-        self._captured = self._values(), self._marks()
+        self._captured = self._values(), self._marks() if marks else None
 
     @property
     def is_captured(self) -> bool:
@@ -108,20 +111,3 @@ class Record(ABC):
     def _marks_equal(self, before: Any, now: Any) -> bool:
         """Whether the weights did not change between two marks."""
         return bool(before == now)
-
-
-def split_variables(
-    variables: Sequence[NamedVariable], weights: Sequence[int]
-) -> tuple[list[NamedVariable], list[NamedVariable]]:
-    """
-    Split variables into the small ones and those that an optimizer writes to.
-
-    Args:
-        variables: all variables of a training.
-        weights: positions of the variables that gradients are applied to.
-    """
-    small, trained = list[NamedVariable](), list[NamedVariable]()
-    for index, item in enumerate(variables):
-        slot = item.group == OPTIMIZER and item.row[2] != ()
-        (trained if slot or index in weights else small).append(item)
-    return small, trained

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, KerasTraining
-from watchdog_app.agent.state.rows import OPTIMIZER
+from watchdog_app.agent.state.rows import split_variables
 
 
 class FitMarker(ChangeMarker):
@@ -26,15 +26,13 @@ class FitMarker(ChangeMarker):
 
     def update(self, step: int) -> None:  # noqa: ARG002
         """See `ChangeMarker`: collect the names of tensors that only optimizers change."""
-        trained: set[int] = set()
-        for optimizer in self._training.optimizers():
-            for each in getattr(optimizer, "_trainable_variables", None) or ():
-                trained |= {id(each), id(getattr(each, "value", each))}
-        self._names = {
-            item.name
-            for item in self._training.variables()
-            if (item.group == OPTIMIZER and item.row[2] != ()) or id(item.holder) in trained
-        }
+        trained = [
+            each
+            for optimizer in self._training.optimizers()
+            for each in getattr(optimizer, "_trainable_variables", None) or ()
+        ]
+        _, changed = split_variables(self._training.variables(), trained)
+        self._names = {item.name for item in changed}
 
     def covers(self, name: str, address: int) -> bool:  # noqa: ARG002
         """See `ChangeMarker`."""

@@ -7,7 +7,7 @@ This module imports no framework.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,6 +51,24 @@ class NamedVariable(Protocol):
 
     def assign(self, value: np.ndarray[Any, Any]) -> None:
         """Set the elements."""
+
+
+def split_variables(
+    variables: Iterable[NamedVariable], trained: Iterable[Any]
+) -> tuple[list[NamedVariable], list[NamedVariable]]:
+    """
+    Split variables into the small ones and those that only an optimizer writes to.
+
+    Args:
+        variables: all variables of a training.
+        trained: the variables that gradients are applied to, of the framework or of Keras.
+    """
+    weights = {id(part) for each in trained for part in (each, getattr(each, "value", each))}
+    small, written = list[NamedVariable](), list[NamedVariable]()
+    for item in variables:
+        slot = item.group == OPTIMIZER and item.row[2] != ()
+        (written if slot or id(item.holder) in weights else small).append(item)
+    return small, written
 
 
 def entry(row: Row, nbytes: int, array: Callable[[], np.ndarray[Any, Any]]) -> TensorEntry:
