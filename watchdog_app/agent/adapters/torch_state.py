@@ -17,11 +17,11 @@ from watchdog_app.agent.adapters import torch_parts
 from watchdog_app.agent.adapters.named import NamedState, SavedState
 from watchdog_app.agent.adapters.torch_data import LoaderPasses
 from watchdog_app.agent.adapters.torch_parts import Part
-from watchdog_app.agent.identity import environment, torch_facts
+from watchdog_app.agent.identity import attributes, environment, torch_facts
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.identity.torch_graph import Graphs
 from watchdog_app.agent.runtime.session import Capture
-from watchdog_app.agent.state import torch_tensors
+from watchdog_app.agent.state import randomness, torch_tensors
 from watchdog_app.agent.state.torch_tensors import Tensors
 from watchdog_app.base.errors import RescueError
 from watchdog_app.rescue.checkpoint.format import Row
@@ -69,23 +69,25 @@ class TorchState(NamedState):
             Attributes(torch_facts.modules_of(objects), begins=begins),
         )
         self.never_restored = torch_parts.unnamed_schedulers(objects)
+        self._lost_before: list[str] = []  # what the last capture could not hold
         self._position = position
         modules = {
             name: each for name, each in objects.items() if isinstance(each, torch.nn.Module)
         }
         self.graphs = Graphs(modules)
         self._stepped = torch_parts.StepTracker(() if waiting else objects.values())
-        self._waiting = waiting or self._stepped.accumulating_ids
+        self.waiting = waiting or self._stepped.accumulating_ids
 
     def capture(self) -> Capture:
         """Capture everything, as tensors to read one by one and as JSON."""
         torch_tensors.synchronize_devices()
         tensors = Tensors()
         parts = {name: part.capture(tensors) for name, part in self.parts.items()}
-        waiting = self._waiting()
+        waiting = self.waiting()
         gradients = {name: part.gradients(tensors, waiting) for name, part in self.parts.items()}
         position = self._position(tensors)
-        self.lost = self.not_restored()
+        self._lost_before = self.not_restored()
+        self.lost = list(self._lost_before)
         common = self._common_meta()
         meta = {
             **common,
@@ -104,16 +106,22 @@ class TorchState(NamedState):
         """The marker that shows other processes that a step has begun to change the weights."""
         from watchdog_app.agent.snapshot.torch_marker import TorchMarker
 
+        return TorchMarker(self)
+
+    def optimizers(self) -> list[Any]:
+        """The optimizers among the objects."""
         things = [part.thing for part in self.parts.values()]
-        optimizers = [each for each in things if isinstance(each, torch.optim.Optimizer)]
-        return TorchMarker(
-            lambda: self.parts,
-            lambda: optimizers,
-            self._waiting,
-            self._position,
-            self.not_restored,
-            attributes=self._attributes.changed_values,
-        )
+        return [each for each in things if isinstance(each, torch.optim.Optimizer)]
+
+    def changing(self, tensors: Tensors) -> dict[str, Any] | None:
+        """See `TorchTraining`."""
+        if self.not_restored() != self._lost_before:
+            return None
+        return {
+            "position": self._position(tensors),
+            "random": randomness.capture(),
+            attributes.KEY: self._attributes.changed_values(),
+        }
 
     def build(self, saved: SavedTorch) -> None:
         """Do nothing: optimizers create their slots when they load their state."""

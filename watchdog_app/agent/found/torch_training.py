@@ -29,6 +29,7 @@ from watchdog_app.agent.found.training import FoundTraining
 from watchdog_app.agent.oom import watch
 from watchdog_app.agent.runtime.session import Session
 from watchdog_app.agent.state import own_random, randomness
+from watchdog_app.agent.state.torch_tensors import Tensors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -123,38 +124,42 @@ class FoundTorch(FoundTraining):
 
     def _make_state(self, objects: Mapping[str, Any]) -> TorchState:
         state = TorchState(objects, self._position, self._passes, set)
-        self._captured = _CapturedParts(self._names, self._passes.datasets, state)
+        self._captured = _CapturedParts(self._names, self._passes.datasets, state, self._lost_now())
         return state
 
     def _make_marker(self) -> ChangeMarker:
         from watchdog_app.agent.snapshot.torch_marker import TorchMarker
 
-        return TorchMarker(
-            self._parts,
-            self.optimizers,
-            set,
-            self._position,
-            self._current_not_restored,
-            self._is_unchanged,
-        )
+        return TorchMarker(self)
 
-    def _parts(self) -> dict[str, Part] | None:
-        """The parts of the last capture; None if a refresh from them is not possible."""
+    @property
+    def parts(self) -> dict[str, Part] | None:
+        """See `TorchTraining`."""
         captured = self._captured
         return None if captured is None or self._owner() is not None else captured.parts()
 
+    def waiting(self) -> set[int]:
+        """See `TorchTraining`; the gradients of unfinished iterations are not saved."""
+        return set()
+
+    def changing(self, tensors: Tensors) -> dict[str, Any] | None:
+        """See `TorchTraining`."""
+        if not self._is_unchanged():
+            return None
+        return {"position": self._position(tensors), "random": randomness.capture()}
+
     def _is_unchanged(self) -> bool:
-        """Whether a capture would hold the same objects as the last one."""
+        """Whether a capture would hold the same objects as the last one, and lose as much."""
         captured = self._captured
         return (
             captured is not None
             and captured.names is self._names
+            and captured.lost == self._lost_now()
             and captured.is_unchanged(self._passes.datasets)
         )
 
-    def _current_not_restored(self) -> list[str]:
-        never = () if self._captured is None else self._captured.never_restored
-        return [*never, *self._passes.lost, *self._not_restored()]
+    def _lost_now(self) -> list[str]:
+        return [*self._passes.lost, *self._not_restored()]
 
     def _not_restored(self) -> list[str]:
         moved = [] if self._moved_text is None else [_MOVED.format(self._moved_text)]
@@ -203,15 +208,18 @@ class FoundTorch(FoundTraining):
 class _CapturedParts:
     """The parts of a capture, for later refreshes; keeps no object of the program alive."""
 
-    def __init__(self, objects: list[Named], loaders: Sequence[Any], state: TorchState) -> None:
+    def __init__(
+        self, objects: list[Named], loaders: Sequence[Any], state: TorchState, lost: list[str]
+    ) -> None:
         """
         Args:
             objects: all objects of the training.
             loaders: the loaders of its data.
             state: the captured state.
+            lost: what the capture cannot hold, as texts.
         """
         self.names = objects
-        self.never_restored: Sequence[str] = state.never_restored
+        self.lost = lost
         self._loaders = [weak_reference(each) for each in loaders]
         self._parts: list[tuple[str, type[Part], Callable[[], Any]]] = [
             (name, type(part), weak_reference(part.thing)) for name, part in state.parts.items()

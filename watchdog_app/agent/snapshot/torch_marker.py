@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -24,10 +24,9 @@ from watchdog_app.agent.adapters.torch_parts import (
     TensorPart,
     parameters,
 )
-from watchdog_app.agent.identity import attributes
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, Refresh, Refreshed
 from watchdog_app.agent.snapshot.contents import Contents, sample_ranges
-from watchdog_app.agent.state import randomness, torch_tensors
+from watchdog_app.agent.state import torch_tensors
 from watchdog_app.agent.state.torch_tensors import Tensors
 from watchdog_app.rescue.segment.memory import Gathering
 from watchdog_app.rescue.segment.snapshot import News
@@ -39,13 +38,37 @@ class NeedsFullCapture(Exception):
     """A refresh cannot capture this state."""
 
 
+class TorchTraining(Protocol):
+    """A PyTorch loop that the program named or the agent found."""
+
+    @property
+    def parts(self) -> Mapping[str, Part] | None:
+        """The parts of the last full capture, with optimizers; None: unknown."""
+
+    def optimizers(self) -> Iterable[Any]:
+        """The optimizers that train now."""
+
+    def waiting(self) -> set[int]:
+        """The ids of the parameters whose gradients wait for a step."""
+
+    def changing(self, tensors: Tensors) -> Mapping[str, Any] | None:
+        """
+        The JSON values beside the parts that may change at each boundary.
+
+        None: the training may hold other objects than at the last full capture, or a resume would
+        restore less.
+        """
+
+
 class TorchRefresh:
     """Refreshes a state that was published at one boundary; `capture` is called at later ones."""
 
-    def __init__(self, loop: TorchMarker, meta: Mapping[str, Any], contents: Contents) -> None:
+    def __init__(
+        self, training: TorchTraining, meta: Mapping[str, Any], contents: Contents
+    ) -> None:
         """
         Args:
-            loop: marker of the published training.
+            training: the published training.
             meta: meta of the full capture that was published.
             contents: its tensors.
 
@@ -54,8 +77,8 @@ class TorchRefresh:
             OSError: see `Gathering`.
         """
         self._meta = meta
-        self._loop = loop
-        parts = loop.parts
+        self._training = training
+        parts = self._parts()
         self._layout = [list(_layout(part)) for part in parts.values()]
         known = {each[1] for layout in self._layout for each in layout if type(each) is tuple}
         told = [(address, size) for _name, address, size in contents.large] + (contents.small or [])
@@ -71,28 +94,27 @@ class TorchRefresh:
 
     def capture(self, step: int) -> Refreshed | None:  # noqa: ARG002
         """The state now; None if it needs a full capture."""
-        if self._accumulates_gradients() or not self._loop.same():
+        tensors = Tensors()
+        changing = None if self._accumulates_gradients() else self._training.changing(tensors)
+        if changing is None:
             return None
         try:
-            parts = self._loop.parts
+            parts = self._parts()
             if [list(_layout(part)) for part in parts.values()] != self._layout:
                 return None
         except NeedsFullCapture:
             return None
-        tensors = Tensors()
-        news = [
-            *self._values_of(parts, tensors),
-            (("position",), self._loop.position(tensors)),
-            (("not_restored",), self._loop.lost()),
-            (("random",), randomness.capture()),
-        ]
-        moved = self._loop.attributes()
-        if moved is not None:
-            news.append(((attributes.KEY,), moved))
+        news = [*self._values_of(parts, tensors), *(((key,), changing[key]) for key in changing)]
         if tensors.entries:
             return None
         taken = self._gathering.take()
         return Refreshed(news, taken[: self._values], taken[self._values :])
+
+    def _parts(self) -> Mapping[str, Part]:
+        parts = self._training.parts
+        if parts is None:
+            raise NeedsFullCapture
+        return parts
 
     def _values_of(self, parts: Mapping[str, Part], tensors: Tensors) -> Iterator[News]:
         for name, part in parts.items():
@@ -112,10 +134,15 @@ class TorchRefresh:
 
     def _accumulates_gradients(self) -> bool:
         """Whether gradients wait for their optimizer: they are then part of the state."""
-        ids = self._loop.waiting()
+        ids = self._training.waiting()
         return bool(ids) and any(
-            id(each) in ids and each.grad is not None for each in self._loop.trained()
+            id(each) in ids and each.grad is not None for each in _trained(self._training)
         )
+
+
+def _trained(training: TorchTraining) -> list[Any]:
+    """The parameters of the optimizers."""
+    return [each for one in training.optimizers() for each in parameters(one)]
 
 
 def _layout(part: Part) -> Iterator[Any]:
@@ -157,49 +184,18 @@ def _has_custom_state(part: Part, saved: Any) -> bool:
 class TorchMarker(ChangeMarker):
     """For a PyTorch loop that the program named or the agent found."""
 
-    def __init__(  # noqa: PLR0917 - the properties of a loop
-        self,
-        parts: Callable[[], Mapping[str, Part] | None],
-        optimizers: Callable[[], Iterable[Any]],
-        waiting: Callable[[], set[int]],
-        position: Callable[[Tensors], Mapping[str, Any]],
-        lost: Callable[[], list[str]],
-        same: Callable[[], bool] = lambda: True,
-        *,
-        attributes: Callable[[], Mapping[str, Any] | None] = lambda: None,
-    ) -> None:
-        """
-        Args:
-            parts: gives the parts of the last full capture, with optimizers; None: unknown.
-            optimizers: gives the optimizers that train now.
-            waiting: gives the ids of the parameters whose gradients wait for a step.
-            position: gives the position of the loop.
-            lost: gives, as texts for the user, what a resume would not restore.
-            same: says whether the loop still has the parts of the last full capture.
-            attributes: gives plain attributes of its modules that training changed; None: unknown.
-        """
-        self.waiting, self.position, self.lost, self.same = waiting, position, lost, same
-        self.attributes = attributes
-        self._parts = parts
-        self._optimizers = optimizers
+    def __init__(self, training: TorchTraining) -> None:
+        self._training = training
         self._hooked: weakref.WeakSet[Any] = weakref.WeakSet()
         self._addresses: set[int] = set()
         self._backward_hooked = False
         self._step_begins: Callable[[], None] = lambda: None
         self._hooks: list[Any] = []
 
-    @property
-    def parts(self) -> Mapping[str, Part]:
-        """The parts of the last full capture."""
-        parts = self._parts()
-        if parts is None:
-            raise NeedsFullCapture
-        return parts
-
     def refresh(self, meta: Mapping[str, Any], contents: Contents) -> Refresh | None:
         """See `ChangeMarker`."""
         try:
-            return TorchRefresh(self, meta, contents).capture
+            return TorchRefresh(self._training, meta, contents).capture
         except (NeedsFullCapture, OSError):
             return None
 
@@ -207,9 +203,9 @@ class TorchMarker(ChangeMarker):
         """See `ChangeMarker`."""
         self._hook()
         addresses = self._addresses = set()
-        waiting = self.waiting()
+        waiting = self._training.waiting()
         gradients: list[torch.Tensor] = []
-        for optimizer in self._optimizers():
+        for optimizer in self._training.optimizers():
             for each in parameters(optimizer):
                 addresses.add(each.data_ptr())
                 if each.grad is not None and id(each) in waiting:
@@ -239,10 +235,6 @@ class TorchMarker(ChangeMarker):
         self._hooks = []
         self._hooked.clear()
 
-    def trained(self) -> list[Any]:
-        """The parameters of the optimizers."""
-        return [each for one in self._optimizers() for each in parameters(one)]
-
     def _hook(self) -> None:
         """Hook each optimizer that has no hook yet: a program may make new ones while it trains."""
         step_begins = self._step_begins
@@ -250,7 +242,7 @@ class TorchMarker(ChangeMarker):
         def before(*_: Any) -> None:
             step_begins()
 
-        for each in self._optimizers():
+        for each in self._training.optimizers():
             if each not in self._hooked:
                 self._hooked.add(each)
                 self._hooks.append(each.register_step_pre_hook(before))
@@ -259,7 +251,7 @@ class TorchMarker(ChangeMarker):
         """Call `step_begins` before the next backward pass adds to a gradient."""
         if self._backward_hooked:
             return
-        trained = [each for each in self.trained() if each.requires_grad]
+        trained = [each for each in _trained(self._training) if each.requires_grad]
 
         def first(_: Any) -> None:
             self._step_begins()
