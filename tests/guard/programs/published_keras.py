@@ -53,6 +53,7 @@ class Shown(keras.callbacks.Callback):
     def __init__(self, behind):
         super().__init__()
         self.behind = behind
+        self.phase = "early"  # a rescue says that a resume does not restore a later value
 
     def on_train_batch_begin(self, batch, logs=None):
         step = rescue._steps_before + batch
@@ -68,6 +69,8 @@ class Shown(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if not self.behind:  # no other callback has seen the step's end
             step = rescue._steps_before + batch + 1
+            if step == 30:
+                self.phase = "late"
             self.log(step)
             rate = self.model.optimizer.learning_rate
             rate.assign(rate * 0.99)

@@ -34,6 +34,7 @@ class NamedState:
         self.identity = identity
         self.lost: list[str] = []  # values that the last capture could not hold, as texts
         self.never_restored: list[str] = []  # values that no capture can hold, as texts
+        self._lost_before: list[str] = []  # `not_restored` at the last capture
         self._objects = dict(objects)
         self._passes = passes
         self._attributes = kept
@@ -58,8 +59,14 @@ class NamedState:
         for name, held in state["own"].items():
             own_random.restore(self._objects[name], held)
 
+    def _loses_more(self) -> bool:
+        """Whether a resume would restore something else than at the last capture."""
+        return self.not_restored() != self._lost_before
+
     def _common_meta(self) -> dict[str, Any]:
-        """The meta of a rescue that is the same for loops of all frameworks, as JSON."""
+        """The JSON that rescues of loops share in all frameworks; completes the list `lost`."""
+        self._lost_before = self.not_restored()
+        self.lost += self._lost_before
         return {
             "identity": self._attributes.identity(self._identity),
             attributes.KEY: self._attributes.changed_values(),

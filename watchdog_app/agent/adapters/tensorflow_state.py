@@ -108,7 +108,6 @@ class LoopState(NamedState):
             if item.name not in self._initial_names and item.group != OPTIMIZER
         ]
         self.lost = [f"{name}, made after Rescue(...) was" for name in late]
-        self.lost += self.not_restored()
         meta = {
             **self._common_meta(),
             "kind": KIND,
@@ -138,7 +137,13 @@ class LoopState(NamedState):
         return list(self._optimizers().values())
 
     def changing(self) -> dict[str, Any] | None:
-        """The JSON values that change with each batch; None if arrays change as well."""
+        """
+        The JSON values that change with each batch.
+
+        None: arrays change as well, or a resume would restore less than at the last capture.
+        """
+        if self._loses_more():
+            return None
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         others = {name: _capture_value(name, thing, arrays) for name, thing in self._others.items()}
         if arrays or self._arrays:

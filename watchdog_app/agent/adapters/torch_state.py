@@ -69,7 +69,6 @@ class TorchState(NamedState):
             Attributes(torch_facts.modules_of(objects), begins=begins),
         )
         self.never_restored = torch_parts.unnamed_schedulers(objects)
-        self._lost_before: list[str] = []  # what the last capture could not hold
         self._position = position
         modules = {
             name: each for name, each in objects.items() if isinstance(each, torch.nn.Module)
@@ -86,8 +85,7 @@ class TorchState(NamedState):
         waiting = self.waiting()
         gradients = {name: part.gradients(tensors, waiting) for name, part in self.parts.items()}
         position = self._position(tensors)
-        self._lost_before = self.not_restored()
-        self.lost = list(self._lost_before)
+        self.lost = []
         common = self._common_meta()
         meta = {
             **common,
@@ -115,7 +113,7 @@ class TorchState(NamedState):
 
     def changing(self, tensors: Tensors) -> dict[str, Any] | None:
         """See `TorchTraining`."""
-        if self.not_restored() != self._lost_before:
+        if self._loses_more():
             return None
         return {
             "position": self._position(tensors),

@@ -139,10 +139,11 @@ class FitState:
         """The JSON values that change with each batch; None if arrays change as well."""
         if self._training_metrics is not None:
             return None
-        states, arrays, _lost = callback_state.capture(self.callbacks)
+        states, arrays, lost = callback_state.capture(self.callbacks)
         if arrays:
             return None
-        return self._changing(states)
+        changing = self._changing(states)
+        return {**changing, "not_restored": lost + self.not_restored(changing["random"])}
 
     def _changing(self, callbacks: list[dict[str, Any]]) -> dict[str, Any]:
         random_now = self._random_at_validation or capture_random()
