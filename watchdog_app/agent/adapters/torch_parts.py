@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from watchdog_app.agent.adapters import optimizer_state
 from watchdog_app.agent.contain import describe
 from watchdog_app.agent.state import own_random, torch_tensors
+from watchdog_app.agent.state.rows import format_row, row_differences
 from watchdog_app.agent.state.torch_tensors import Tensors
 from watchdog_app.base.errors import RescueError
 from watchdog_app.rescue.checkpoint.format import Row
@@ -111,8 +112,7 @@ class TensorPart(Part):
 
     def signature(self) -> Any:
         """See `Part.signature`."""
-        _name, kind, shape = torch_tensors.row(self.name, self.thing)
-        return torch_tensors.format_tensor(kind, shape)
+        return format_row(torch_tensors.row(self.name, self.thing))
 
     def gradients(self, tensors: Tensors, of: set[int]) -> Any:
         """See `Part.gradients`."""
@@ -146,7 +146,7 @@ class ArrayPart(Part):
 
     def signature(self) -> Any:
         """See `Part.signature`."""
-        return torch_tensors.format_tensor(self.thing.dtype.name, self.thing.shape)
+        return format_row((self.name, self.thing.dtype.name, self.thing.shape))
 
 
 class GeneratorPart(Part):
@@ -206,28 +206,22 @@ class ModulePart(Part):
 
     def differences(self, state: Any, _program: Any, row: RowOf) -> list[str]:
         """See `Part.differences`."""
-        found = []
-        saved = dict(torch_tensors.tensor_names(state["state"]))
         now_tensors = Tensors()
-        now_state = {
+        now = {
             key: torch_tensors.encode(value, f"{self.name}/{key}", now_tensors)
             for key, value in self.thing.state_dict().items()
         }
         rows = {each[0]: each for each in now_tensors.rows}
-        now = dict(torch_tensors.tensor_names(now_state))
-        for path, name in saved.items():
-            shown = f"{self.name}{path}"
-            before = torch_tensors.format_tensor(*row(name)[1:])
-            if path not in now:
-                found.append(f"{shown} {before} is in the rescue only")
-                continue
-            after = torch_tensors.format_tensor(*rows[now[path]][1:])
-            if after != before:
-                found.append(f"{shown} is {after} in the program, {before} in the rescue")
-        for path, name in now.items():
-            if path not in saved:
-                after = torch_tensors.format_tensor(*rows[name][1:])
-                found.append(f"{self.name}{path} {after} is in the program only")
+        return row_differences(
+            self._rows_by_path(state["state"], row), self._rows_by_path(now, rows.__getitem__)
+        )
+
+    def _rows_by_path(self, held: Any, row: RowOf) -> dict[str, Row]:
+        """The rows of the tensors in an encoded `state_dict`, with the names for messages."""
+        found = {}
+        for path, name in torch_tensors.tensor_names(held):
+            _name, dtype, shape = row(name)
+            found[path] = (f"{self.name}{path}", dtype, shape)
         return found
 
     def gradients(self, tensors: Tensors, of: set[int]) -> Any:

@@ -55,7 +55,6 @@ class Audit:
         self._unused = unused
         self.reads_position = False  # through rescue.step_number or rescue.epoch
         self._rescue = rescue
-        self._named = named
         self._known = set(ids_within(named.values()))
         self._counters: dict[str, None] = {}
         self._names: dict[str, None] = {}

@@ -435,7 +435,6 @@ class _Names:
         changed: frozenset[str],
         follow: _Fingerprinter,
     ) -> None:
-        self._function = function
         self._changed = changed
         self._follow = follow
         self._owner = owner or _defining_class(function)

@@ -53,7 +53,7 @@ class TorchTraining(Protocol):
 
     def changing(self, tensors: Tensors) -> Mapping[str, Any] | None:
         """
-        The JSON values beside the parts that may change at each boundary.
+        The JSON values outside the parts that may change at each boundary.
 
         None: the training may hold other objects than at the last full capture, or a resume would
         restore less.

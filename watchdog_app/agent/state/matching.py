@@ -13,11 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from watchdog_app.agent.state.rows import OPTIMIZER, NamedVariable, Row
+from watchdog_app.agent.state.rows import OPTIMIZER, NamedVariable, Row, row_differences
 from watchdog_app.base.errors import RescueMismatch
 from watchdog_app.rescue.identity.compare import mismatch as does_not_fit
-
-RESCUE_ONLY = "is in the rescue only"
 
 # Keras numbers automatic names over the life of a process ("dense_3"). The same program gets other
 # numbers in a notebook in which other cells ran before.
@@ -30,21 +28,9 @@ def differences(saved: Sequence[Row], current: Sequence[NamedVariable]) -> list[
     now = [item.row for item in current]
     if _pairs(saved, now) is not None:
         return []
-    before = dict(_rows_by_key(saved, _plain_path))
-    after = dict(_rows_by_key(now, _plain_path))
-    found = []
-    for key, row in before.items():
-        if key not in after:
-            found.append(f"{row[0]} {_format_row(row)} {RESCUE_ONLY}")
-        elif after[key][1:] != row[1:]:
-            found.append(
-                f"{after[key][0]} is {_format_row(after[key])} in the program, "
-                f"{_format_row(row)} in the rescue"
-            )
-    for key, row in after.items():
-        if key not in before:
-            found.append(f"{row[0]} {_format_row(row)} is in the program only")
-    return found
+    return row_differences(
+        dict(_rows_by_key(saved, _plain_path)), dict(_rows_by_key(now, _plain_path))
+    )
 
 
 def mismatch(rescue: str, found: Sequence[str]) -> RescueMismatch:
@@ -183,8 +169,3 @@ def _last_word(name: str) -> str:
     """
     group, _, rest = _last_part(name).partition("/")
     return f"{group}/{rest.rpartition('_')[2]}"
-
-
-def _format_row(row: Row) -> str:
-    _name, dtype, shape = row
-    return f"{dtype} ({', '.join(str(size) for size in shape)})"

@@ -7,7 +7,7 @@ This module imports no framework.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +19,8 @@ MODEL = "model"
 METRIC = "metric"
 OPTIMIZER = "optimizer"
 OTHER = "other"
+
+RESCUE_ONLY = "is in the rescue only"
 
 Row = format.Row  # its element type is NumPy's name
 
@@ -51,6 +53,33 @@ class NamedVariable(Protocol):
 
     def assign(self, value: np.ndarray[Any, Any]) -> None:
         """Set the elements."""
+
+
+def format_row(row: Row) -> str:
+    """ "float32 (3, 4)"."""
+    _name, dtype, shape = row
+    return f"{dtype} ({', '.join(str(size) for size in shape)})"
+
+
+def row_differences(before: Mapping[Any, Row], after: Mapping[Any, Row]) -> list[str]:
+    """
+    A phrase for each tensor that a rescue and a program do not share.
+
+    Args:
+        before: the rows of the rescue, by keys that are the same in the program.
+        after: the rows of the program.
+    """
+    found = []
+    for key, row in before.items():
+        saved = format_row(row)
+        if key not in after:
+            found.append(f"{row[0]} {saved} {RESCUE_ONLY}")
+        elif (now := format_row(after[key])) != saved:
+            found.append(f"{after[key][0]} is {now} in the program, {saved} in the rescue")
+    for key, row in after.items():
+        if key not in before:
+            found.append(f"{row[0]} {format_row(row)} is in the program only")
+    return found
 
 
 def split_variables(

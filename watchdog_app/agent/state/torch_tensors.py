@@ -53,11 +53,6 @@ def row(name: str, tensor: torch.Tensor) -> Row:
     return name, type_name(tensor), tuple(tensor.shape)
 
 
-def format_tensor(type_: str, shape: Any) -> str:
-    """ "float32 (3, 4)"."""
-    return f"{type_} ({', '.join(str(size) for size in shape)})"
-
-
 def memory_key(tensor: torch.Tensor) -> tuple[Any, ...]:
     """A key that is equal for two tensors with the same elements of the same memory."""
     return (

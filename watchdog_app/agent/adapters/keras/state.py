@@ -254,7 +254,7 @@ class SavedFit(SavedState):
     def only_lacks_variables(self, current: Sequence[NamedVariable]) -> bool:
         """Whether the only difference is that the program lacks variables of the rescue."""
         found = self.differences(current) + matching.differences(self._metrics, _metrics(current))
-        return bool(found) and all(text.endswith(matching.RESCUE_ONLY) for text in found)
+        return bool(found) and all(text.endswith(rows.RESCUE_ONLY) for text in found)
 
     def load_variables(self, current: Sequence[NamedVariable]) -> list[str]:
         """Load all variables, one at a time; returns the metrics that start over."""
