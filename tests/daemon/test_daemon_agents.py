@@ -40,9 +40,12 @@ if mode in ("failed", "left"):
     line.close()
     time.sleep(1.5)
     os._exit(1)
-if mode in ("leave", "finished"):
+if mode in ("leave", "finished", "interrupted"):
     if mode == "finished":
         say("agent.bye")
+    if mode == "interrupted":
+        say("agent.report", training=False, step=41)
+        say("agent.bye", finished=False)
     line.shutdown(socket.SHUT_RDWR)
     line.close()
     time.sleep(600)
@@ -230,6 +233,23 @@ def test_a_program_that_has_just_begun_is_not_said_to_have_no_agent(world):
     assert "refused" == answer["status"]
     assert answer["detail"].startswith("No agent has reported from it yet; it started")
     assert "ask again" in answer["detail"]
+
+
+def test_a_training_that_was_interrupted_in_a_living_kernel_has_ended(world, agent):
+    """The kernel keeps its step, and a request for a rescue is refused at once."""
+    client, pid = agent("interrupted")
+    shown = world.until(
+        lambda: (a := world.task(pid)["agent"]) and not a["training"] and a, "the end"
+    )
+
+    def refused() -> str | None:
+        (answer,) = client.call("task.checkpoint", task=str(pid))["requests"]
+        return answer["detail"] if answer["status"] == "refused" else None
+
+    assert 41 == shown["step"]
+    assert "Its training has ended: there is nothing to save now." == world.until(
+        refused, "the bye"
+    )
 
 
 def test_a_checkpoint_without_waiting_is_answered_at_once(world, agent):

@@ -63,7 +63,9 @@ def test_a_changed_program_trains_anew_beside_the_rescue_that_does_not_fit(train
 
     assert -signal.SIGKILL == other.returncode
     assert 1 == other.stderr.count("saved in rescues/train.py-2/rescue-0000000003-")
-    assert 1 == other.stderr.count("When the fit is run again, it resumes from there.")
+    assert 1 == other.stderr.count(
+        "When the fit is run again in a new process, it resumes from there."
+    )
     refused = [line for line in other.stderr.splitlines() if "does not fit this program" in line]
     assert 1 == len(refused)
     assert "watchdog: not resumed: the rescue in rescues/train.py does not fit" in refused[0]

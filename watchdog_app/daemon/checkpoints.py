@@ -266,6 +266,8 @@ def no_agent_message(task: Task, now_unix_s: float, agent: AgentState | None = N
     """
     if agent is not None and agent.outdated:
         return "Its agent is outdated: restart its kernel or its script to save it."
+    if agent is not None and not agent.training:
+        return "Its training has ended: there is nothing to save now."
     began = task.info.started_unix_s
     age_s = None if began is None else now_unix_s - began
     if age_s is not None and 0 <= age_s < _STARTING_S:

@@ -15,6 +15,7 @@ from watchdog_app.agent.runtime.session import Session
 from watchdog_app.base.errors import RescueError, RescueMismatch
 from watchdog_app.rescue.checkpoint.store import SavedRescue
 from watchdog_app.rescue.identity.compare import join_differences
+from watchdog_app.rescue.identity.notebook import ipython_shell
 
 
 @functools.cache
@@ -46,18 +47,21 @@ class Automatic(FitRescue):
         self._has_reported_folder = False
         self._first = first
 
-    def on_train_end(self, logs: Any = None) -> None:
-        """Remove the folders that are empty because the training had to save nothing."""
-        folder = None if self._session is None else self._session.store.directory
-        super().on_train_end(logs)
-        folders.remove_empty(folder, self.directory, self._made_above)
+    def _close(self, *, succeeded: bool = True) -> None:
+        """Also remove the folders that are empty because the training had to save nothing."""
+        session = self._session
+        super()._close(succeeded=succeeded)
+        if session is not None:
+            folders.remove_empty(session.store.directory, self.directory, self._made_above)
 
     def _report_saved(self, saved: SavedRescue | None) -> None:
         """Print once where the rescue is, because the user did not name the folder."""
         if saved is not None and not self._has_reported_folder and self._state is not None:
             self._has_reported_folder = True
+            # This process does not resume its own rescue: its memory has a newer state.
+            where = "kernel" if hasattr(ipython_shell(), "kernel") else "process"
             onwards = (
-                "When the fit is run again, it resumes from there."
+                f"When the fit is run again in a new {where}, it resumes from there."
                 if self.resume
                 else "See: watchdog rescues"
             )

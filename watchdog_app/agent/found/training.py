@@ -287,7 +287,8 @@ class FoundTraining(ABC):
         if succeeded and self._beginning is not None:
             with self._guard:
                 run_choice.finish(self._beginning)
-        session.end(succeeded=succeeded)
+        # An error in a cell ends no kernel.
+        session.end(succeeded=succeeded, program_continues=ipython_shell() is not None)
         folders.remove_empty(session.store.directory, self.directory, self._made_above)
 
     def _begin(self, frame: FrameType) -> None:

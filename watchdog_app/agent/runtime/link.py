@@ -158,6 +158,11 @@ class Link:
         """Report that the save failed; the training continues."""
         self._post("agent.failed", request=request, error=error, remedy=remedy)
 
+    def report_before_close(self) -> None:
+        """Send the reported fields, without announced growth, although the training has ended."""
+        fields = {k: v for k, v in self.fields.items() if not k.startswith("expected_")}
+        self._post("agent.report", **_json_fields(fields))
+
     def close(
         self, wait_s: float = _CLOSE_WAIT_S, *, finished: bool = True, failed: bool = False
     ) -> None:
@@ -401,6 +406,7 @@ class LinkThread:
             self._send_waiting(client)
             if self._stopping:
                 return
+            self._refuse_after_end(self._get_link())
             self._send_report(client, self._get_link())
             quick = self._saving or self._send_is_urgent
             if self._wait(_PROGRESS_EVERY_S if quick else _REPORT_EVERY_S):
@@ -443,6 +449,14 @@ class LinkThread:
             client.notify("agent.report", **report)
             self._next_report_mono_s = now + _REPORT_EVERY_S
         self._sent_fields = fields
+
+    def _refuse_after_end(self, link: Link) -> None:
+        """Answer a request that no step boundary will answer, because the loop has ended."""
+        request = link.pending_request
+        if request is None or link.loop_has_ended is None or not link.loop_has_ended():
+            return
+        link.pending_request = None
+        link.failed(request.id, "The training has ended.", None)
 
     def _without_stale_announcement(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The fields without a stale announcement: its growth began before the daemon connected."""

@@ -272,15 +272,16 @@ class Session:
         self.reset_step_timer()  # the wait is not part of a step
         return self.boundary(step, **position) if refused else None
 
-    def end(self, *, succeeded: bool = True) -> None:
+    def end(self, *, succeeded: bool = True, program_continues: bool = False) -> None:
         """
         Report the end of the training, and release memory and threads.
 
         Args:
             succeeded: whether the training ended without an exception.
+            program_continues: whether the program has handled the exception, if there was one.
         """
         with self.guard:
-            failed = not succeeded and crash_report.failed()
+            failed = not (succeeded or program_continues) and crash_report.failed()
             if not failed:  # on failure the program ends by an exception, still inside the training
                 self.link.report(training=False)
             publisher, self.publisher = self.publisher, None
@@ -288,6 +289,8 @@ class Session:
             for each in (publisher, marker):
                 if each is not None:
                     each.end()
+            if program_continues and not succeeded:
+                self.link.report_before_close()
             self.link.close(finished=succeeded, failed=failed)
             self.store.close()
             if self.store.run is not None:

@@ -26,6 +26,7 @@ from typing import Any
 
 from watchdog_app.agent import internals
 from watchdog_app.agent.adapters.keras.model import is_keras_instance, is_keras_module
+from watchdog_app.agent.adapters.keras.running import RunningFit
 from watchdog_app.base.errors import RescueMismatch
 
 REPORT_AFTER_S = 2.0  # print a message if drawing finished batches again takes longer
@@ -131,6 +132,17 @@ def read_fit_argument(name: str) -> Any:
     for frame in _keras_frames():
         if frame.f_code.co_name == "fit":
             return frame.f_locals.get(name)
+    return None
+
+
+def running_fit() -> RunningFit | None:
+    """The calling `fit`; None without one."""
+    callbacks = None
+    for frame in _keras_frames():
+        if callbacks is None and is_keras_instance(frame.f_locals.get("self"), "CallbackList"):
+            callbacks = frame.f_locals["self"]
+        if frame.f_code.co_name == "fit":
+            return None if callbacks is None else RunningFit(frame, callbacks)
     return None
 
 

@@ -21,7 +21,7 @@ from importlib import import_module
 from typing import Any
 
 from watchdog_app.agent.adapters.keras import callbacks as callback_state
-from watchdog_app.agent.adapters.keras import position
+from watchdog_app.agent.adapters.keras import position, running
 from watchdog_app.agent.adapters.keras.backend import UNKNOWN, Backend, capture_random
 from watchdog_app.agent.adapters.keras.passes import DataPasses
 from watchdog_app.agent.adapters.keras.resume import Resumption
@@ -114,6 +114,7 @@ class FitRescue:
         self._state: FitState | None = None
         self._resumption: Resumption | None = None
         self._oom: FitWatch | None = None
+        self.running: running.RunningFit | None = None  # None: no fit, or a loop without one
         self._steps_before = 0  # steps in the finished epochs
         self._loss: float | None = None
         self._first_epoch = True
@@ -339,7 +340,13 @@ class FitRescue:
         """Whether the caller is one of Keras's threads."""
         return self._async_callbacks is not None and self._async_callbacks.in_other_thread
 
+    def fit_was_left(self) -> None:
+        """End the fit, which an exception has left; its rescues stay for a resume."""
+        self._close(succeeded=False)
+
     def _begin(self, callbacks: list[Any]) -> None:
+        current = position.running_fit()
+        running.end_left_fits(current)
         self._close()
         backend = self._backend()
         obstacle = UNKNOWN if backend is None else backend.obstacle()
@@ -360,6 +367,8 @@ class FitRescue:
                 progress.passes = DataPasses(iterator, print_message)
                 progress.passes.install()
         self._oom = FitWatch(self.model, state, self.on_oom, self._save_before)
+        self.running = current
+        running.opened(self)
         self._session = self._open_session(iterator, state.marker)
 
     def _open_session(self, iterator: Any, marker: Callable[[], Any]) -> Session:
@@ -367,6 +376,8 @@ class FitRescue:
         self._beginning = begun
         store = RescueStore(begun.directory, self.keep, report=print_message, run=begun.run)
         link = Link("keras", store.directory, notebook_path())
+        if self.running is not None:
+            link.loop_has_ended = self.running.continues_after
         session = Session(store, link, self._capture, marker=marker)
         session.breakdown.set_objects([self.model])
         session.breakdown.set_dataset(getattr(iterator, "data_adapter", None))
@@ -449,7 +460,9 @@ class FitRescue:
         if self._reports_at_start:
             self._report.not_restored(lost)
 
-    def _close(self) -> None:
+    def _close(self, *, succeeded: bool = True) -> None:
+        running.closed(self)
+        self.running = None
         if self._resumption is not None:  # the fit ended in its first epoch
             self._resumption.epoch_ends()
         if self._buffer_forecast is not None:
@@ -464,7 +477,7 @@ class FitRescue:
             self._async_callbacks.remove()
             self._async_callbacks = None
         if self._session is not None:
-            self._session.end()
+            self._session.end(succeeded=succeeded, program_continues=True)
         self._session = self._state = self._resumption = self._loss = self._postponed = None
         self._steps_before, self._first_epoch, self.validating = 0, True, False
         self._audited = False
