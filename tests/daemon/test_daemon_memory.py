@@ -36,8 +36,8 @@ def test_a_kill_by_the_kernel_is_told_as_one_also_without_an_agent(world, group)
 def test_a_kill_elsewhere_is_not_taken_for_the_cause(world, group):
     """A script that ends while the kernel kills another one has simply ended."""
     world.start()
-    leak = world.script(GROW.format(rate=100), "leak-of-this-test.py", group)
     quiet = world.sleeper("quiet-of-this-test.py")
+    leak = world.script(GROW.format(rate=100), "leak-of-this-test.py", group)
     world.seen(leak)
     world.until(lambda: not world.state_letter(leak), "the leak is killed", 60)
 
