@@ -36,6 +36,7 @@ REASONS = {
     ("cli/dispatch.py", "importlib.import_module"): "ours, from the table of commands",
     ("doctor/probe.py", "importlib.import_module"): "torch and jax, in a child, in the user's Python",
     ("estimate/child.py", "importlib.import_module"): "the framework, out of a fixed list",
+    ("estimate/keras_subject.py", "importlib.import_module"): "keras or tf_keras, as the model has it",
     ("estimate/script.py", "importlib.import_module"): "the user's own script, named on the command line",
     ("tray/backends.py", "importlib.import_module"): "pystray's backends, out of a fixed list",
     ("base/children.py", "runpy.run_module"): "a frozen program is its own interpreter: modules of ours",
