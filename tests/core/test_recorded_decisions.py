@@ -48,6 +48,24 @@ def test_recorded_tests_still_exist() -> None:
         assert recorded <= names, f"{path.name}: record anew, and say why a test went"
 
 
+def test_each_test_that_only_records_has_a_recording() -> None:
+    """A test without one passes whatever the code decides."""
+    missing = []
+    for path in sorted(_HERE.glob("test_recorded_*.py")):
+        tests = [
+            each
+            for each in ast.parse(path.read_text("utf-8")).body
+            if isinstance(each, ast.FunctionDef)
+            and each.name.startswith("test_")
+            and not any(isinstance(node, ast.Assert) for node in ast.walk(each))
+        ]
+        recording = decisions.FOLDER / f"{path.stem}.jsonl"
+        recorded = {test.partition("[")[0] for test in decisions.load(recording)}
+        missing += [f"{path.stem}: {each.name}" for each in tests if each.name not in recorded]
+    assert [] == missing
+    assert len(list(decisions.FOLDER.glob("*.jsonl"))) > 10
+
+
 def test_comparison_names_line_field_and_both_values() -> None:
     before = [{"kind": "notify", "figures": {"eta_s": 3.0}}, {"kind": "pause"}]
     now = [{"kind": "notify", "figures": {"eta_s": 4.0}}]
