@@ -25,7 +25,17 @@ pytestmark = pytest.mark.desktop
 
 YELLOW = (240, 200, 40)  # the inside of the icon at stage warn
 TERMINAL = r"[Xx][Tt]erm"
-NEEDED = {"xfce": ("xfce4-panel", "dunst", "dunstctl"), "trayer": ("trayer",)}
+NEEDED = {"xfce": ("xfce4-panel", "dunst", "dunstctl"), "tint2": ("tint2",)}
+
+TINT2 = """
+rounded = 0
+background_color = #000000 100
+panel_items = S
+panel_position = top right horizontal
+panel_size = 100% 30
+panel_background_id = 1
+systray_padding = 4 4 4
+"""
 
 
 @pytest.fixture
@@ -42,11 +52,12 @@ def desktop(tmp_path, request):
     made.daemon.stop()
 
 
-def start_trayer(desktop: RealDesktop) -> None:
-    """Start trayer and wait for it: if an icon arrives during its start, both may stay hidden."""
-    desktop.start("trayer", "--edge", "top", "--align", "right", "--height", "30", "--tint", "0")
-    until(lambda: desktop.place("trayer"), "the tray", 30)
-    settle(1)
+def start_tint2(desktop: RealDesktop) -> None:
+    """Start a panel that has an XEmbed tray only, and wait for it."""
+    config = desktop.folder / "tint2rc"
+    config.write_text(TINT2)
+    desktop.start("tint2", "-c", str(config))
+    until(lambda: desktop.place('"tint2"'), "the tray", 30)
 
 
 def companion(desktop: RealDesktop, *words: str):
@@ -167,17 +178,17 @@ def open_menu(desktop: RealDesktop, name: str) -> None:
     settle(0.5)
 
 
-@pytest.mark.panel("trayer")
+@pytest.mark.panel("tint2")
 def test_an_old_tray_without_a_bus_menu_gets_clicks(desktop):
     """
     With XEmbed only, the program uses pystray's patched xorg backend, as in a plain virtual
     environment.
     """
-    start_trayer(desktop)
+    start_tint2(desktop)
     companion(desktop)
     x, y = resting_icon(desktop)
-    before = desktop.screenshot("trayer")
-    keep(before, "trayer")
+    before = desktop.screenshot("tint2")
+    keep(before, "tint2")
 
     desktop.click(x, y, 1)
 
@@ -185,10 +196,10 @@ def test_an_old_tray_without_a_bus_menu_gets_clicks(desktop):
     assert changed(desktop, before, 20_000) > 20_000, "the terminal is not on the screen"
 
 
-@pytest.mark.panel("trayer")
+@pytest.mark.panel("tint2")
 def test_the_display_may_go_and_the_notices_stay(desktop):
     """An X session ends: no traceback, and the program still listens to the daemon."""
-    start_trayer(desktop)
+    start_tint2(desktop)
     process = companion(desktop)
     until(lambda: icon(desktop), "the icon is in the tray", 90)
 

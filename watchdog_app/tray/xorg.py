@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 
 _BACKGROUND = (45, 45, 48)
 _MIN_PIXELS = 8
-_DOCK_TIMEOUT_S = 4.0  # time for a tray to take the icon before the next dock request
-_CHECK_INTERVAL_S = 5.0  # interval of checks: a tray that hides the icon sends no event
-_MAX_REDOCKS = 8  # a panel that hides itself shows nothing for long; then stop docking again
-_SETTLED_S = 60.0  # after the icon was visible this long, reset the count of dock requests
+_DOCK_INTERVAL_S = 4.0  # a tray that has just started does not handle the first dock request
 _MAX_WAITERS = 8  # the feed's thread, `stop`, and some reserve
 
 
@@ -43,27 +40,14 @@ class Icon(_xorg.Icon):  # type: ignore[misc]
         # pystray compares this with the thread of each message, also before the loop runs.
         self._thread = threading.current_thread()
         self._embedded = False
-        self._exposed = False  # since it was embedded
-        self._redock_count = 0
-        self._dock_requested_mono_s: float | None = None
-        self._checked_mono_s = float("-inf")
+        self._dock_requested_mono_s = float("-inf")
         super().__init__(*args, **kwargs)
         self._message_handlers[Xlib.X.ReparentNotify] = self._on_reparent
 
     @property
     def docked(self) -> bool:
-        """
-        Whether a tray holds the icon and shows it; a dock request alone does not count.
-
-        False every few seconds, so that the caller triggers another check.
-        """
-        recent = time.monotonic() - self._checked_mono_s < _CHECK_INTERVAL_S
-        return recent and self._shown
-
-    @property
-    def _shown(self) -> bool:
-        shown = self._exposed or self._redock_count >= _MAX_REDOCKS
-        return self._systray_manager is not None and self._embedded and shown
+        """Whether a tray holds the icon; a dock request alone does not count."""
+        return self._systray_manager is not None and self._embedded
 
     def _run(self) -> None:
         try:
@@ -86,45 +70,14 @@ class Icon(_xorg.Icon):  # type: ignore[misc]
         return window
 
     def _dock_window(self) -> None:
-        # Dock rarely: a second request together with the first image makes `trayer` lose the
-        # icon. But repeat it: a tray that has just started does not handle the first request.
-        now_mono_s = self._checked_mono_s = time.monotonic()
-        if self._exposed and not self._is_viewable():
-            self._exposed = False  # the tray showed itself, found no icon and hid again
-        if self._exposed and now_mono_s - (self._dock_requested_mono_s or 0.0) > _SETTLED_S:
-            # a new tray, or a panel that hides automatically, may need it again
-            self._redock_count = 0
-        asked = self._systray_manager is not None and self._dock_requested_mono_s is not None
-        if self._shown or (
-            asked and now_mono_s - (self._dock_requested_mono_s or 0.0) < _DOCK_TIMEOUT_S
-        ):
-            return
-        self._dock_requested_mono_s = now_mono_s
-        if self._embedded and self._systray_manager is not None:
-            # A tray that took the icon during its start can stay hidden. Undock now and dock at
-            # the next call: a tray that loses an icon and gets another at once may not show
-            # itself.
-            self._redock_count += 1
-            self._undock_window()
-            return
-        super()._dock_window()
-
-    def _is_viewable(self) -> bool:
-        try:
-            return bool(self._window.get_attributes().map_state == Xlib.X.IsViewable)
-        except Exception:  # the display was closed; another part reports it
-            return True
+        now_mono_s = time.monotonic()
+        if not self.docked and now_mono_s - self._dock_requested_mono_s > _DOCK_INTERVAL_S:
+            self._dock_requested_mono_s = now_mono_s
+            super()._dock_window()
 
     def _on_reparent(self, event: Any) -> None:
         if event.window.id == self._window.id:
             self._embedded = event.parent.id != self._display.screen().root.id
-            self._exposed = False
-
-    def _on_expose(self, event: Any) -> None:
-        # The server sends Expose only for visible windows.
-        if event.type == Xlib.X.Expose and event.window.id == self._window.id:
-            self._exposed = self._embedded
-        super()._on_expose(event)
 
     def _on_button_press(self, event: Any) -> None:
         if event.detail in (1, 2, 3):  # left, middle, right; ignore the wheel
