@@ -152,6 +152,16 @@ def test_a_notebook_lives_on_after_an_interrupt():
     assert (Action.FREEZE, Action.COPY) == policy.limit_met(6.0)
 
 
+def test_a_notebook_may_use_the_reserve_until_the_user_has_freed_memory():
+    """An interrupted cell leaves its variables; a stopped kernel could not delete them."""
+    policy = Policy(notebook=True)
+    at_limit(policy, NOBODY)
+    policy.signal_waits(3.0)
+
+    assert () == policy.tick(3600.0, 100 * MIB, 100 * MIB)
+    assert Action.TAKE_BACK in policy.tick(3601.0, 50 * MIB, 100 * MIB)
+
+
 def test_a_script_that_was_interrupted_is_calm_once_it_has_had_room_for_a_while():
     """Most scripts end right away; one that catches Ctrl-C continues under its limit."""
     policy = Policy()
@@ -539,7 +549,7 @@ def test_the_list_says_what_to_do_for_one_that_is_held(folder, capsys):
 
     said = capsys.readouterr().out
     assert f"stopped at its limit; to resume it: watchdog limit {guard.pid} 6G" in said
-    assert "interrupted; has the reserve to end" in said
+    assert "interrupted; has the reserve to end or to free memory" in said
     with pytest.raises(UsageError, match="which one"):
         limit_command.run(argparse.Namespace(**{**wanted, "end": True}), Output())
 

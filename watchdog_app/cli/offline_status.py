@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _STATES = {
     "copying": "being saved",
     "finishing": "has the reserve until its step ends",
-    "exiting": "interrupted; has the reserve to end",
+    "exiting": "interrupted; has the reserve to end or to free memory",
     "refusing": "refused more memory",
     "unlimited": "no limit of its own",
     "ending": "being ended",

@@ -35,7 +35,7 @@ class State(Enum):
     FINISHING = "finishing"  # the current step, with the reserve
     STOPPED = "stopped"
     REFUSING = "refusing"
-    EXITING = "exiting"  # a signal has interrupted it: it has the reserve to end
+    EXITING = "exiting"  # a signal has interrupted it: it has the reserve to end or to free memory
     UNLIMITED = "unlimited"
     ENDING = "ending"
 
@@ -237,7 +237,7 @@ class Policy:
             return self._end(now, "no decision came within the time of --hold-for")
         if state is State.EXITING and room and (self.notebook or passed_s > _EXITED_S):
             return self._run(now, quiet=True)
-        if state is State.EXITING and passed_s > _EXIT_DEADLINE_S:
+        if state is State.EXITING and passed_s > _EXIT_DEADLINE_S and not self.notebook:
             return self._copy(now, True, "it did not end")  # as if the limit was reached again
         return ()
 
