@@ -104,12 +104,13 @@ class _Sample:
         import tracemalloc
 
         self.refused = refused
+        # The training continues while the rest is read: its step belongs to the traces.
+        self.step, self.mono_s = step(), time.monotonic()
         traced = refused is None and tracemalloc.is_tracing()
         self.traces = tracemalloc.take_snapshot() if traced else None
         copied = shared_bytes()
         self.tensors_skipped = copied is not None and copied > _MOST_COPIED_BYTES
         self.tensors, self.whole = (Counter(), False) if self.tensors_skipped else tensors()
-        self.step, self.mono_s = step(), time.monotonic()
 
     def growth_until(self, later: _Sample) -> Json:
         """The growth up to a later sample."""
