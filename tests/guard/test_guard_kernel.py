@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -94,6 +95,30 @@ def test_a_kernel_that_is_held_goes_on_where_it_was_with_more(desk):
 
     assert 0 == told.returncode, told.stderr
     assert "400 42\n" == after
+
+
+@pytest.mark.slow
+def test_a_kernel_that_was_interrupted_at_its_limit_can_free_its_memory(desk):
+    """It keeps the reserve longer than a script, which gets 30 s to end."""
+    watchdog(desk, "exec", "--kernel", "--limit", "250M", "--no-refuse")
+    with kernel(desk, "python3-guarded") as client:
+        run(client, "import time; kept = []")
+        client.execute("while True: kept.append(bytearray(b'x') * (4 << 20)); time.sleep(0.02)")
+        desk.until(lambda: held(desk), "never held")
+        client.parent.interrupt_kernel()
+        desk.until(lambda: state(desk) == "exiting", "the interrupt was not noticed")
+        time.sleep(45)
+        after_wait = state(desk)
+        freed = run(client, "kept.clear(); print('freed')")
+        desk.until(lambda: state(desk) == "running", "never running again")
+
+    assert ("exiting", "freed\n") == (after_wait, freed)
+
+
+def state(desk):
+    """The state in the record of the one guard."""
+    (path,) = (desk.folder / "run" / "guard").glob("*/guard.json")
+    return json.loads(path.read_text())["state"]
 
 
 def held(desk):

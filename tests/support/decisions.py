@@ -2,8 +2,9 @@
 The decisions of the tests in tests/core, compared with recorded ones.
 
 A test that lets an engine decide passes only if all decisions equal
-tests/core/decisions/TEST_FILE.jsonl. Names that were changed since are in renames.toml there. Tests
-without a recording pass; `make record-decisions` records all of them again.
+tests/core/decisions/TEST_FILE.jsonl. Names that were changed since are in renames.toml there. A
+test without a recording passes, but fails in a file `test_recorded_*`. `make record-decisions`
+records all of them again.
 """
 
 from __future__ import annotations
@@ -174,6 +175,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
         _recorded.setdefault(path, {})[pyfuncitem.name] = lines
         return result
     before = load(path).get(pyfuncitem.name)
+    if before is None and path.stem.startswith("test_recorded_"):
+        pytest.fail(f"{path.name} has no recording of it: make record-decisions", pytrace=False)
     if before is not None:
         told = comparison(renamed(before, renames()), lines)
         if told:
