@@ -75,10 +75,34 @@ def test_the_rescue_of_a_worker_is_named_whether_its_launcher_lives_or_dies(
         answer = client.call("explain", task=str(entry["pid"]))
         assert "/r/rescue-90" in answer["death_text"]
     if kernel:
-        assert found[0]["memory"]
+        assert found[0]["memory"], found[0]
         for entry in found[1:]:  # those of the launcher, which exited by its own choice
             told = [each["text"] for each in entry["evidence"] if each["source"] == "worker"]
             assert [True] == [f"process {worker}) was killed by the kernel" in one for one in told]
+
+
+def test_a_worker_is_diagnosed_before_its_launcher_that_ended_with_it(world, group):
+    """The daemon sees both ends at once: the kill that the group counts is the worker's."""
+    client = world.start()
+    launcher, worker = launch(world, group, ends=True)
+
+    os.kill(world.process.pid, signal.SIGSTOP)  # as on a busy machine
+    try:
+        (world.folder / "grow").touch()
+        world.until(
+            lambda: not any(Path(f"/proc/{pid}").exists() for pid in (launcher, worker)),
+            "both have ended",
+        )
+    finally:
+        os.kill(world.process.pid, signal.SIGCONT)
+
+    def told():
+        found = {each["pid"]: each for each in deaths(client)}
+        return {launcher, worker} <= found.keys() and found
+
+    found = world.until(told, "the deaths are written down", 12)
+    assert found[worker]["memory"], found[worker]["text"]
+    assert f"process {worker}) was killed" in str(found[launcher]["evidence"])
 
 
 ALONE_IN_GROUP = """

@@ -234,15 +234,28 @@ class ExitMonitor:
             self._task_ended(key)
 
     def _task_ended(self, key: ProcessKey, agent: Agent | None = None) -> None:
-        watched = self._watched.pop(key, None)
+        watched = self._watched.get(key)
         if watched is None:
             return
+        self._end_workers(watched.task)
+        del self._watched[key]
         agent = agent or self._agents.get(key)
         try:
             self._collect_evidence(key, watched.task, self._pidfds.fd(key), agent, watched)
         finally:
             self._pidfds.release(key)
             self._ended_workers.pop(key, None)
+
+    def _end_workers(self, task: Task) -> None:
+        """
+        Handle the ends of a task's workers before the end of its root.
+
+        A kill of the group counts for the worker then, and the root's evidence names it.
+        """
+        for member in task.members:
+            agent = None if member.key == task.key else self._agents.get(member.key)
+            if agent is not None and process.start_time(member.key.pid) != member.key.start_time:
+                self.agent_ended(agent)
 
     def _collect_evidence(
         self,
