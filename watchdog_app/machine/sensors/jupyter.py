@@ -24,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 from watchdog_app.base.errors import Denied, SensorError, Unsupported
 from watchdog_app.base.jupyter import VSCODE_SUFFIX
@@ -275,8 +276,6 @@ def request_sessions(info_path: str, timeout_s: float) -> dict[str, tuple[Sessio
 
 def _request_sessions(info: ServerInfo, timeout_s: float, uids: frozenset[int]) -> bytes:
     """Read the whole answer to GET /api/sessions, only from a server that one of `uids` owns."""
-    from urllib.parse import urlsplit
-
     deadline = time.monotonic() + timeout_s
     url = urlsplit(info.url)
     if url.scheme not in ("http", "https"):
