@@ -137,7 +137,9 @@ def pystrays(folder: Path, seconds: float) -> dict[str, dict[str, float] | str]:
         "HOME": str(folder),
     }
     panel, screen = Panel(bus.address), Screen(bus.address)
-    tray = subprocess.Popen(["tint2"], env=env, stderr=subprocess.DEVNULL)
+    tray = subprocess.Popen(
+        ["xfce4-panel", "--disable-wm-check"], env=env, stderr=subprocess.DEVNULL
+    )
     time.sleep(1)
     packages = next(p for p in sys.path if p.endswith("site-packages"))
     found: dict[str, dict[str, float] | str] = {}

@@ -86,7 +86,6 @@ if [ "$what" = test ]; then
     command -v xdotool >/dev/null 2>&1 || missing="$missing xdotool x11-utils"
     command -v import >/dev/null 2>&1 || missing="$missing imagemagick"
     command -v dunst >/dev/null 2>&1 || missing="$missing dunst"
-    command -v tint2 >/dev/null 2>&1 || missing="$missing tint2"
     command -v xterm >/dev/null 2>&1 || missing="$missing xterm"
     if [ -n "$missing" ]; then
         # Beside the download of TensorFlow: none of it is needed for that.

@@ -27,6 +27,9 @@ NEEDS = (
     "xwininfo",
     "xprop",
     "display",
+    "xfce4-panel",
+    "dunst",
+    "dunstctl",
 )
 SIZE = (900, 500)
 
@@ -196,9 +199,9 @@ class RealDesktop:
         until((self.folder / "session-bus").exists, "the session bus listens")
 
 
-def missing(*more: str) -> list[str]:
+def missing() -> list[str]:
     """Return the programs that this machine lacks."""
-    return [name for name in (*NEEDS, *more) if shutil.which(name) is None]
+    return [name for name in NEEDS if shutil.which(name) is None]
 
 
 def settle(seconds: float) -> None:

@@ -25,23 +25,12 @@ pytestmark = pytest.mark.desktop
 
 YELLOW = (240, 200, 40)  # the inside of the icon at stage warn
 TERMINAL = r"[Xx][Tt]erm"
-NEEDED = {"xfce": ("xfce4-panel", "dunst", "dunstctl"), "tint2": ("tint2",)}
-
-TINT2 = """
-rounded = 0
-background_color = #000000 100
-panel_items = S
-panel_position = top right horizontal
-panel_size = 100% 30
-panel_background_id = 1
-systray_padding = 4 4 4
-"""
 
 
 @pytest.fixture
 def desktop(tmp_path, request):
     """X server, bus and window manager, and a daemon whose training fills the memory."""
-    lacking = missing(*NEEDED[request.node.get_closest_marker("panel").args[0]])
+    lacking = missing()
     if lacking:
         pytest.skip(f"not installed: {', '.join(lacking)}; see packaging/setup.sh")
     made = RealDesktop(tmp_path, dark="buttons" not in request.node.name)
@@ -52,17 +41,17 @@ def desktop(tmp_path, request):
     made.daemon.stop()
 
 
-def start_tint2(desktop: RealDesktop) -> None:
-    """Start a panel that has an XEmbed tray only, and wait for it."""
-    config = desktop.folder / "tint2rc"
-    config.write_text(TINT2)
-    desktop.start("tint2", "-c", str(config))
-    until(lambda: desktop.place('"tint2"'), "the tray", 30)
+def xembed_companion(desktop: RealDesktop):
+    """The tray program without a session bus: it docks an XEmbed icon into the panel."""
+    desktop.start("xfce4-panel", "--disable-wm-check")
+    return companion(desktop, DBUS_SESSION_BUS_ADDRESS="unix:path=/nonexistent")
 
 
-def companion(desktop: RealDesktop, *words: str):
+def companion(desktop: RealDesktop, *words: str, **env: str):
     # xterm without the resources of other terminals: it is small and any terminal will do.
-    return desktop.start(sys.executable, "-m", "watchdog_app", "tray", *words, TERMINAL="xterm")
+    return desktop.start(
+        sys.executable, "-m", "watchdog_app", "tray", *words, TERMINAL="xterm", **env
+    )
 
 
 def icon(desktop: RealDesktop) -> tuple[int, int] | None:
@@ -108,7 +97,6 @@ def different(one: Path, other: Path) -> int:
     return changed.width * changed.height - same
 
 
-@pytest.mark.panel("xfce")
 def test_icon_menu_and_notice_on_xfce_with_dunst(desktop):
     """The right button opens the menu; the left one and the notification open the live view."""
     desktop.start("xfce4-panel", "--disable-wm-check")
@@ -134,7 +122,6 @@ def test_icon_menu_and_notice_on_xfce_with_dunst(desktop):
     keep(desktop.screenshot("live"), "live")
 
 
-@pytest.mark.panel("xfce")
 def test_buttons_of_a_notice_on_xfce(desktop):
     """The test presses the real button on a light theme, and the daemon gets the request."""
     services = glob.glob("/usr/lib/*/xfce4/notifyd/xfce4-notifyd")
@@ -178,17 +165,15 @@ def open_menu(desktop: RealDesktop, name: str) -> None:
     settle(0.5)
 
 
-@pytest.mark.panel("tint2")
 def test_an_old_tray_without_a_bus_menu_gets_clicks(desktop):
     """
     With XEmbed only, the program uses pystray's patched xorg backend, as in a plain virtual
     environment.
     """
-    start_tint2(desktop)
-    companion(desktop)
+    xembed_companion(desktop)
     x, y = resting_icon(desktop)
-    before = desktop.screenshot("tint2")
-    keep(before, "tint2")
+    before = desktop.screenshot("xembed")
+    keep(before, "xembed")
 
     desktop.click(x, y, 1)
 
@@ -196,11 +181,9 @@ def test_an_old_tray_without_a_bus_menu_gets_clicks(desktop):
     assert changed(desktop, before, 20_000) > 20_000, "the terminal is not on the screen"
 
 
-@pytest.mark.panel("tint2")
 def test_the_display_may_go_and_the_notices_stay(desktop):
     """An X session ends: no traceback, and the program still listens to the daemon."""
-    start_tint2(desktop)
-    process = companion(desktop)
+    process = xembed_companion(desktop)
     until(lambda: icon(desktop), "the icon is in the tray", 90)
 
     desktop.server.kill()
