@@ -109,6 +109,20 @@ def test_nothing_happens_after_the_pause():
     assert Stage.PAUSE == incident.stage == incident.peak
 
 
+def test_a_paused_task_and_the_limit_that_it_filled_have_no_forecast():
+    """A paused task is not "full in 17 s", although it grew a moment ago."""
+    machine = leaking()
+    while not machine.programs[0].stopped:
+        machine.run(1)
+
+    machine.run(1)
+
+    paused = machine.result.tasks[machine.programs[0].key]
+    assert paused.forecast is None
+    assert 0.0 == paused.trend_bytes_per_s
+    assert all(each.forecast is None for each in machine.result.assessments.values())
+
+
 def test_every_decision_carries_its_figures_and_an_id_of_its_own():
     """The evidence holds the figures that decided; a replay can check them."""
     machine = leaking().run(60)

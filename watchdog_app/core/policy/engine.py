@@ -67,7 +67,7 @@ from watchdog_app.core.policy.reporting import (
 from watchdog_app.core.policy.rules import allowed_actions
 from watchdog_app.core.policy.saving import Saving
 from watchdog_app.core.policy.schedule import CheckpointSchedule
-from watchdog_app.core.policy.tracker import Tracker, build_outlooks
+from watchdog_app.core.policy.tracker import Tracker, build_outlooks, without_stopped_growth
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -205,6 +205,10 @@ class Engine:
             tick, observation, cpu_percent, self._incidents, self._reporting
         )
         incidents = self._incidents.to_incidents()
+        assessments = {
+            key: without_stopped_growth(each, blamed[key], observation.tasks)
+            for key, each in assessments.items()
+        }
         return TickResult(
             assessments=assessments,
             decisions=tuple(

@@ -20,8 +20,26 @@ from watchdog_app.core.model.history import History, SwapTraffic
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import Settings, StageSettings
+from watchdog_app.core.model.tasks import is_stopped
 from watchdog_app.core.policy.attribution import attribute
 from watchdog_app.core.policy.danger import longest_save_cost
+
+
+def without_stopped_growth(
+    assessment: Assessment, attribution: Attribution, tasks: Mapping[ProcessKey, Task]
+) -> Assessment:
+    """
+    Return the assessment without a forecast if all tasks that caused the growth are stopped.
+
+    Args:
+        assessment: assessment of a resource.
+        attribution: the tasks that made it fill up.
+        tasks: tasks of the latest sample.
+    """
+    growing = [tasks[each.task] for each in attribution.contributors if each.task in tasks]
+    if growing and all(is_stopped(task) for task in growing):
+        return replace(assessment, forecast=None, slope_per_s=0.0)
+    return assessment
 
 
 def build_outlooks(
@@ -55,9 +73,10 @@ def build_outlooks(
                 nearest.setdefault(key, reading)
     found = {}
     for task in tasks:
-        own, at = usage[task.key], nearest.get(task.key)
-        outlook = TaskOutlook(task.key, own.trend_bytes_per_s, own.cpu_percent)
-        if at is not None:
+        own, at, stopped = usage[task.key], nearest.get(task.key), is_stopped(task)
+        trend_bytes_per_s = 0.0 if stopped else own.trend_bytes_per_s
+        outlook = TaskOutlook(task.key, trend_bytes_per_s, own.cpu_percent)
+        if at is not None and not stopped:
             known = assessments[at.key]
             outlook = replace(
                 outlook,
