@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from operator import itemgetter
 
 from watchdog_app.core.forecast import DEMAND, Outlook
 from watchdog_app.core.forecast.evidence import (
@@ -36,12 +37,8 @@ _BURST_RATE = 0.13  # of the limit per second: faster growth is a burst, if belo
 _TOP = 0.93  # of the limit
 _STARTING_S, _STARTING = 12.0, 2.0
 _CRITICAL, _CRITICAL_GAIN, _CRITICAL_S = 0.98, 0.002, 3.0
-
-
-# Intervals for reading a scale: an eighth of a block with a trend, else a whole block.
-_REREAD_S, _REREAD_AT_REST_S = (
-    tuple(share * BASE_S * (1 << scale) - 0.01 for scale in range(LEVELS)) for share in (0.125, 1.0)
-)
+# Intervals for reading a scale, in blocks: with a trend, and without one.
+_REREAD, _REREAD_AT_REST = 0.125, 1.0
 _OFTEN = 3  # visits to the limit after which being full is normal for the series
 _PAUSE_S, _PAUSES = 0.5, 16  # shortest recorded pause in the growth, and the number kept
 _HIGHER = 1e-3  # of the largest value so far: a smaller rise is not a new maximum
@@ -67,7 +64,7 @@ class TrendForecaster:
 
     def __init__(self, strict: Thresholds = STRICT, eager: Thresholds = EAGER) -> None:
         self.strict, self.eager = strict, eager
-        self._start: float | None = None
+        self._start = math.inf
         self.thought = False  # whether the last sample updated the trends
         self._reset()
         self._t = self._used = self._limit = 0.0
@@ -95,9 +92,8 @@ class TrendForecaster:
             used: level in the resource's unit.
             limit: limit in the same unit.
         """
-        if self._start is None:
-            self._start = mono_s
-        elif mono_s - self._t > _GAP_S:
+        self._start = min(self._start, mono_s)
+        if mono_s - self._t > _GAP_S:
             self._reset()
         passed = mono_s - self._t
         self._t, self._used, self._limit = mono_s, used, limit
@@ -135,18 +131,14 @@ class TrendForecaster:
 
     def view(self) -> View:
         """The state of the series at the last sample."""
-        start = self._t if self._start is None else self._start
-        low_t, low = self._t, self._used
-        for block in reversed(self._scales.levels[0]):
-            if block[2] < self._t - NOW_S:
-                break
-            if block[1] < low:
-                low_t, low = block[0], block[1]
+        blocks = reversed(self._scales.levels[0])
+        lows = [block[:2] for block in blocks if block[2] >= self._t - NOW_S]
+        low_t, low = min(((self._t, self._used), *lows), key=itemgetter(1))
         return View(
             self._t,
             self._used,
             self._limit,
-            start,
+            self._start,
             self._turning_points,
             low_t,
             low,
@@ -159,13 +151,12 @@ class TrendForecaster:
         t, matters, ignore = self._t, _MATTERS * self._top, _IGNORE * self._top
         due, trends, levels, used = self._due, self._trends, self._scales.levels, self._used
         for scale in range(_SHORTEST, LEVELS):
-            if t < due[scale]:
-                continue
             whole = levels[scale]
-            if len(whole) < 4:
+            if t < due[scale] or len(whole) < 4:
                 continue
             # Read a scale without growth less often, so that idle series cost little.
-            due[scale] = t + (_REREAD_S if trends[scale] else _REREAD_AT_REST_S)[scale]
+            pause = _REREAD if trends[scale] else _REREAD_AT_REST
+            due[scale] = t + (pause * BASE_S * (1 << scale) - 0.01)
             trends[scale] = []
             oldest = whole[0][3]
             if used - oldest <= matters and whole[-1][3] - oldest <= matters:
@@ -178,11 +169,9 @@ class TrendForecaster:
     def _line_trend(self, matters: float) -> Trend | None:
         line = self._line_fit.line()
         span = self._t - self._line_fit.origin
-        if line is None or span <= 2.0:
+        if line is None or line[2] <= 4.0 or span <= 2.0:
             return None
-        slope, origin_value, certainty = line
-        if certainty <= 4.0:
-            return None
+        slope, origin_value, _ = line
         level = max(self._used, origin_value + slope * span)
         gain = level - self._line_fit.first
         if gain <= matters:
@@ -200,30 +189,24 @@ class TrendForecaster:
         was, used, limit = self._outlook, self._used, self._limit
         # Turning points depend on the limit: use their trend for alarms, not for the forecast.
         turns = read_turns(self._turning_points.peaks, self._turning_points.troughs)
-        if turns is not None:
-            trends = [*trends, turns]
+        alarming = trends if turns is None else [*trends, turns]
         # Cheap filter: less growth does not convince at any caution.
-        likely = [c for c in trends if c.gain >= _LIKELY * (limit - max(used, c.level))]
+        likely = [c for c in alarming if c.gain >= _LIKELY * (limit - max(used, c.level))]
         strict = self.soonest(likely, view, self.strict, was.strict_eta_s is not None)
         eager = self.soonest(likely, view, self.eager, was.eager_eta_s is not None)
         if self.is_full(view):
             strict = eager = 0.0
-        if turns is not None:
-            trends.pop()
         chosen = self.choose(trends)
-        fastest = max((c.slope for c in trends), default=0.0)
         forecast = None
-        if chosen is not None:
-            room = room_left(chosen, view)
-            if chosen.gain >= _LEAST_EVIDENCE * room:
-                forecast = forecast_interval(chosen, trends, view)
+        if chosen is not None and chosen.gain >= _LEAST_EVIDENCE * room_left(chosen, view):
+            forecast = forecast_interval(chosen, trends, view)
         self._outlook = Outlook(
             regime=self._regime(grows=forecast is not None),
             forecast=forecast,
             slope_per_s=chosen.slope if chosen is not None and forecast is not None else 0.0,
             span_s=view.t - chosen.start_t if chosen is not None else 0.0,
             of_peaks=chosen is not None and chosen.kind is TrendKind.PEAKS,
-            fastest_per_s=fastest,
+            fastest_per_s=max((trend.slope for trend in trends), default=0.0),
             strict_eta_s=strict,
             eager_eta_s=eager,
             last_chance_s=self.last_chance(),

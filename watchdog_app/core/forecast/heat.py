@@ -143,11 +143,9 @@ class HeatForecaster:
         level = values[-1]
         lowest = min(values[-window:])
         onset = lowest + _ONSET * (level - lowest)
-        begin = len(values) - window
-        for index in range(len(values) - 1, begin, -1):
-            if values[index] <= onset:
-                begin = index
-                break
+        first = len(values) - window
+        low = (index for index in range(len(values) - 1, first, -1) if values[index] <= onset)
+        begin = next(low, first)
         return begin, level - values[begin]
 
     def _rise(self, begin: int, gain: float, room: float) -> _Rise | None:
@@ -193,30 +191,27 @@ class HeatForecaster:
     def _build_outlook(
         self, strict: float, eager: float, shown: _Rise | None, saturating: bool
     ) -> Outlook:
-        slope, error = 0.0, 0.0
-        if len(self._bins.values) >= _SHORTEST:
-            end = len(self._bins.values)
-            slope, error = self._bins.line(end - _SHORTEST, end)
-        forecast = None
-        if shown is not None:
-            eta = shown.eta_s
-            forecast = Forecast(eta, _LOW * eta, _HIGH * eta)
-            regime = Regime.LINEAR
-            slope = shown.slope_per_s
-        elif len(self._bins.values) < _SHORTEST:
-            regime = Regime.UNKNOWN
-        elif abs(slope) <= max(_MOVES_C_PER_S, _CERTAIN * error):
-            regime = Regime.FLAT
-        elif slope < 0.0:
-            regime = Regime.FALLING
-        else:
-            regime = Regime.SATURATING if saturating else Regime.LINEAR
-        return Outlook(
-            regime=regime,
-            forecast=forecast,
-            slope_per_s=slope if forecast is not None else 0.0,
-            span_s=0.0 if shown is None else shown.span_s,
+        outlook = Outlook(
             strict_eta_s=None if strict == math.inf else strict,
             eager_eta_s=None if eager == math.inf else eager,
-            critical=strict < _CRITICAL_S and shown is not None,
         )
+        if shown is None:
+            outlook.regime = self._regime(saturating)
+            return outlook
+        outlook.regime = Regime.LINEAR
+        outlook.forecast = Forecast(shown.eta_s, _LOW * shown.eta_s, _HIGH * shown.eta_s)
+        outlook.slope_per_s, outlook.span_s = shown.slope_per_s, shown.span_s
+        outlook.critical = strict < _CRITICAL_S
+        return outlook
+
+    def _regime(self, saturating: bool) -> Regime:
+        """The kind of movement without a forecast."""
+        end = len(self._bins.values)
+        if end < _SHORTEST:
+            return Regime.UNKNOWN
+        slope, error = self._bins.line(end - _SHORTEST, end)
+        if abs(slope) <= max(_MOVES_C_PER_S, _CERTAIN * error):
+            return Regime.FLAT
+        if slope < 0.0:
+            return Regime.FALLING
+        return Regime.SATURATING if saturating else Regime.LINEAR

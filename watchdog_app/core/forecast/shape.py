@@ -60,19 +60,17 @@ class LineFit:
             residual = (
                 (v - self.first) - (self._y - slope * self._x) / n - slope * (t - self.origin)
             )
-            sigma = self._sigma if self._sigma > floor else floor
+            sigma = max(self._sigma, floor)
             if sigma > 0.0:
                 # A young line predicts badly, because its slope is not well known yet.
                 z = residual / (sigma * (1.0 + _YOUTH / n))
-                z = _CLIP if z > _CLIP else -_CLIP if z < -_CLIP else z
-                spread = abs(residual)
-                spread = spread if spread < _CLIP * sigma else _CLIP * sigma
+                z = max(-_CLIP, min(_CLIP, z))
+                spread = min(abs(residual), _CLIP * sigma)
                 self._sigma = _MEMORY * sigma + (1.0 - _MEMORY) * 1.25 * spread
-                up, down = self._up + z - _DRIFT, self._down - z - _DRIFT
-                self._up = up if up > 0.0 else 0.0
-                self._down = down if down > 0.0 else 0.0
+                self._up = max(0.0, self._up + z - _DRIFT)
+                self._down = max(0.0, self._down - z - _DRIFT)
                 self._recent.append((t, v))
-                if up > _THRESHOLD or down > _THRESHOLD:
+                if max(self._up, self._down) > _THRESHOLD:
                     self._restart()
                     for when, what in self._recent:
                         self._accumulate(when, what)
@@ -189,14 +187,11 @@ def _read_cycle(
         return None
     peaks, troughs = all_peaks[-4:], list(all_troughs)[-4:]
     gaps = sorted(b[0] - a[0] for a, b in pairwise(peaks))
-    rises = []
-    for when, _ in peaks:
-        before = [trough for trough, _ in troughs if trough < when]
-        if before:
-            rises.append(when - before[-1])
+    # of each peak after the first trough, the time since the trough before it
+    after = [when for when, _ in peaks if troughs[0][0] < when]
+    rises = sorted(when - max(t for t, _ in troughs if t < when) for when in after)
     if not rises:
         return None
-    rises.sort()
     return Cycle(gaps[len(gaps) // 2], rises[len(rises) // 2])
 
 

@@ -74,18 +74,12 @@ def read_scale(
         scale: index of the scale, stored in the trend.
         ignore: differences up to this size count as equal.
     """
-    if blocks[-1][3] - blocks[0][3] <= ignore and blocks[-1][1] - blocks[0][1] <= ignore:
-        return []
-    found: list[Trend] = []
+    peaks = both = None
     if scale >= 3 and len(whole) >= 5:
         peaks = _read_peaks(blocks, whole, scale, ignore)
-        if peaks is not None:
-            found.append(peaks)
     if rises(blocks, 1) and blocks[-1][3] > blocks[0][3]:
         both = _read_both(blocks, scale, ignore)
-        if both is not None:
-            found.append(both)
-    return found
+    return [trend for trend in (peaks, both) if trend is not None]
 
 
 def _read_both(blocks: list[Block], scale: int, ignore: float) -> Trend | None:
