@@ -411,6 +411,6 @@ def test_a_phase_that_recurs_quickly_is_foreseen_half_a_cycle_after_its_end():
         phase = "validate" if t % 10 in (6, 7) else "train"
         view = AgentState(ProcessKey(1, 1), "keras", "/r", training=True, phase=phase)
         known.observe(float(t), (600 if phase == "validate" else 400) * MB, view)
-        foreseen += [t] if list(known.upcoming_needs(float(t))) else []
+        foreseen += [t] if list(known.upcoming_needs()) else []
 
     assert [23, 24, 25] == foreseen

@@ -122,20 +122,18 @@ def test_phases_foretell_and_explain_as_before(name: str) -> None:
         more = {"training": True, **says(t)}
         known.observe(t, used, AgentState(ProcessKey(1, 1), "keras", "/r", **more))
         line = {
-            "coming": [
-                [need.what, need.bytes / MB, need.epoch] for need in known.upcoming_needs(t)
-            ],
+            "coming": [[need.what, need.bytes / MB, need.epoch] for need in known.upcoming_needs()],
             "rest": None if (rest := known.remaining_need()) is None else rest.bytes / MB,
-            "filling": known.filling(t),
+            "filling": known.filling(),
             "explained": [
                 room
                 for room in (20, 100, 150, 300, 600, 900)
-                if known.explains(t, room * MB, announced=True)
+                if known.explains(room * MB, announced=True)
             ],
             "by_phase": [
                 room
                 for room in (20, 100, 150, 300, 600, 900)
-                if known.explains(t, room * MB, announced=False)
+                if known.explains(room * MB, announced=False)
             ],
         }
         kinds = str((line["explained"], line["by_phase"], len(line["coming"]), rest is None))

@@ -11,7 +11,6 @@ begins. Without agents and without swap this module changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
 
 from watchdog_app.base.text.quantities import format_bytes, format_rate
 from watchdog_app.core.explain.advice import Filling
@@ -33,21 +32,6 @@ _THRASH_FULL_PERCENT = 10.0
 _ROOMY = 0.25  # with this share of RAM available, the machine itself is not short of memory
 
 
-class Predictor(Protocol):
-    """Predict a need that the trend of a resource does not show."""
-
-    def update(self, observation: Observation, tracker: Tracker) -> None:
-        """Process one sample that `tracker` already contains."""
-        ...
-
-    def predict(self, reading: Reading) -> Expected | None:
-        """
-        Return the expected need that exceeds this resource's free room. None: no such need is
-        known.
-        """
-        ...
-
-
 class TrainingPhases:
     """Phases that recur and growth that trainings announce."""
 
@@ -66,26 +50,22 @@ class TrainingPhases:
             observation: one sample of the machine.
             tracker: memory of each task, including this sample.
         """
-        usage, agents = tracker.usage, observation.agents
-        self._now = now_mono_s = observation.snapshot.mono_s
+        agents = observation.agents
+        self._now = observation.snapshot.mono_s
         keys = {reading.key for reading in observation.readings}
         self._short_since = {key: at for key, at in self._short_since.items() if key in keys}
         self._names = {key: observation.tasks[key].name for key in agents}
-        for key in self._tasks.keys() - agents.keys():
+        self._last_seen_mono_s.update(dict.fromkeys(agents, self._now))
+        for key, seen_mono_s in list(self._last_seen_mono_s.items()):
             # The trend shows the growth for some seconds more, so keep its explanation as long.
-            if key in observation.tasks and now_mono_s - self._last_seen_mono_s[key] <= _OUTLIVES_S:
-                last = usage[key].memory.last or 0.0
-                self._tasks[key].observe(now_mono_s, last, AgentState(key, "", ""))
-            else:
-                del self._tasks[key], self._last_seen_mono_s[key]
-        for key, views in agents.items():
-            level = usage[key].memory.last if key in usage else None
-            if level is None:
+            if key not in observation.tasks or self._now - seen_mono_s > _OUTLIVES_S:
+                del self._last_seen_mono_s[key], self._tasks[key]
                 continue
+            views = agents.get(key, [AgentState(key, "", "")])
             # A silent agent must not hide another agent in the same task.
             view = max(views, key=lambda v: (v.training, v.phase is not None, v.step or 0))
-            self._last_seen_mono_s[key] = now_mono_s
-            self._tasks.setdefault(key, Phases()).observe(now_mono_s, level, view)
+            level = tracker.usage[key].memory.last or 0.0
+            self._tasks.setdefault(key, Phases()).observe(self._now, level, view)
 
     def predict(self, reading: Reading) -> Expected | None:
         """
@@ -125,13 +105,13 @@ class TrainingPhases:
             contributor.share
             for contributor in attribution.contributors
             if contributor.task in self._tasks
-            and self._tasks[contributor.task].explains(self._now, room, announced=not shared)
+            and self._tasks[contributor.task].explains(room, announced=not shared)
         )
         return explained >= _EXPLAINED
 
     def filling(self) -> Mapping[ProcessKey, Filling]:
         """Return, by task, the announced buffer that is not full yet."""
-        found = ((key, phases.filling(self._now)) for key, phases in self._tasks.items())
+        found = ((key, phases.filling()) for key, phases in self._tasks.items())
         return {key: each for key, each in found if each is not None}
 
     def _find_shortage(self, reading: Reading, room: float) -> tuple[Expected, bool] | None:
@@ -150,7 +130,7 @@ class TrainingPhases:
                 )
                 return Expected(why, Stage.SAVE, contributor), True
             least = _MARGIN * reading.limit
-            for need in phases.upcoming_needs(self._now):
+            for need in phases.upcoming_needs():
                 if need.bytes > max(room, least):
                     why = f"{need.what} needed {format_bytes(need.bytes)} more"
                     if need.epoch is not None:

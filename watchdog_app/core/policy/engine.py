@@ -15,6 +15,7 @@ from typing import Any
 from watchdog_app.base import codec
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.diagnosis.exits import should_notify
+from watchdog_app.core.diagnosis.problems import DeviceProblems, StallProblems
 from watchdog_app.core.model.agent import AgentState, MemoryGrowth, ThreadDump
 from watchdog_app.core.model.decisions import (
     NOBODY,
@@ -42,7 +43,6 @@ from watchdog_app.core.model.resource import (
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.policy import pausing
 from watchdog_app.core.policy.anticipation import (
-    Predictor,
     Thrashing,
     TrainingPhases,
     with_expected_task,
@@ -57,7 +57,6 @@ from watchdog_app.core.policy.danger import (
     with_final_stage,
 )
 from watchdog_app.core.policy.incidents import Incidents, LastReport, OpenIncident, updated_pace
-from watchdog_app.core.policy.problems import Problems
 from watchdog_app.core.policy.reporting import (
     ReportCause,
     Reporting,
@@ -109,9 +108,8 @@ class TickResult:
     stalled: tuple[ProcessKey, ...] = ()
     # Why each stalled task makes no progress, if its threads were dumped.
     stall_reasons: Mapping[ProcessKey, tuple[StallReason, ...]] = field(default_factory=dict)
-    growth: Mapping[ProcessKey, MemoryGrowth] = field(
-        default_factory=dict
-    )  # growth that agents reported
+    # Growth that agents reported.
+    growth: Mapping[ProcessKey, MemoryGrowth] = field(default_factory=dict)
 
 
 class Engine:
@@ -138,12 +136,12 @@ class Engine:
         self._can_pause = can_pause
         self._tracker = Tracker(settings)
         self._phases = TrainingPhases()
-        self._predictors: tuple[Predictor, ...] = (self._phases, Thrashing())
+        self._predictors = (self._phases, Thrashing())
         self._incidents = Incidents()
         self._reporting = Reporting()
         self._saving = Saving()
         self._open: dict[str, Decision] = {}  # decisions that have no outcome yet, oldest first
-        self._problems = Problems()
+        self._devices, self._stalls = DeviceProblems(), StallProblems()
         self._growth: dict[ProcessKey, MemoryGrowth] = {}  # growth that agents reported
         self._clock: tuple[float, float] | None = None  # monotonic and Unix time of the last tick
         self._passed_s = 0.0  # seconds since the previous tick
@@ -200,10 +198,7 @@ class Engine:
             )
         decisions = self._decide(dangers)
         closed, over = self._close_incidents(dangers, observation)
-        cpu_percent = {key: each.cpu_percent for key, each in self._tracker.usage.items()}
-        found, ended = self._problems.update(
-            tick, observation, cpu_percent, self._incidents, self._reporting
-        )
+        found, ended = self._update_problems(tick, observation)
         incidents = self._incidents.to_incidents()
         assessments = {
             key: without_stopped_growth(each, blamed[key], observation.tasks)
@@ -220,9 +215,9 @@ class Engine:
             tasks=build_outlooks(tasks, self._tracker.usage, readings, assessments, blamed),
             swap=self._tracker.swap,
             next_sample_s=self._next_sample_s(agents),
-            card_faults=self._problems.devices.faults,
-            stalled=tuple(self._problems.stalls.wanted),
-            stall_reasons=self._problems.stalls.reasons(),
+            card_faults=self._devices.faults,
+            stalled=tuple(self._stalls.wanted),
+            stall_reasons=self._stalls.reasons(),
             growth=self._growth,
         )
 
@@ -293,8 +288,8 @@ class Engine:
             task: current state of the task.
             dump: dump of its threads.
         """
-        card_fault = self._problems.devices.faults.get(task.key)
-        self._problems.stalls.add_thread_dump(task, dump, self._tracker.swap, card_fault)
+        card_fault = self._devices.faults.get(task.key)
+        self._stalls.add_thread_dump(task, dump, self._tracker.swap, card_fault)
         self.wants_tick = True  # the notification waits for the dump
 
     def add_memory_growth(self, task: ProcessKey, growth: MemoryGrowth) -> None:
@@ -491,6 +486,45 @@ class Engine:
             closed.append(incident.to_incident(observation.snapshot.unix_s))
             del self._incidents[key]
         return closed, decisions
+
+    def _update_problems(
+        self, tick: Tick, observation: Observation
+    ) -> tuple[list[Decision], list[Incident]]:
+        """
+        Open, update and close the incidents of faults, slowdowns and stalls.
+
+        Returns:
+            The notifications that are due, and the incidents that have ended.
+        """
+        decisions: list[Decision] = []
+        closed: list[Incident] = []
+        incidents, stages = self._incidents, self.settings.stages
+        cpu_percent = {key: each.cpu_percent for key, each in self._tracker.usage.items()}
+        known = {key: each.to_incident() for key, each in incidents.items() if is_condition(key)}
+        for problem in (
+            *self._devices.observe(observation, cpu_percent, known),
+            *self._stalls.observe(observation, self.settings.stalls, known),
+        ):
+            incident = incidents.open(problem.key, problem.label, observation.snapshot, tick.new_id)
+            if not problem.at_once:
+                incident.update_from_problem(problem, tick.mono_s)
+            task = problem.tasks[0].task if problem.tasks else None
+            found = None if task is None else observation.tasks.get(task)
+            notify = tick.permits(found, problem.key.kind, when_off=problem.when_off).notify
+            if problem.stage is not Stage.OK:
+                notify = notify and self._reporting.is_problem_due(
+                    incident, problem, tick.mono_s, stages.cooldown_s
+                )
+            elif problem.at_once or incident.is_over(tick.mono_s, stages.settle_s):
+                notify = notify and problem.reason != "" and incident.last_report is not None
+                closed.append(incident.to_incident(tick.unix_s))
+                del incidents[problem.key]
+            else:
+                continue
+            if notify:
+                kind, evidence = DecisionKind.NOTIFY, problem.evidence
+                decisions.append(tick.decide(kind, incident, task, problem.reason, evidence))
+        return decisions, closed
 
     def _next_sample_s(self, agents: Mapping[ProcessKey, AgentState]) -> float:
         fast, slow = self.settings.watch.fast_interval_s, self.settings.watch.interval_s

@@ -17,6 +17,7 @@ from watchdog_app.core.model.decisions import (
     Assessment,
     Attribution,
     Incident,
+    Problem,
     Regime,
     Stage,
 )
@@ -117,6 +118,23 @@ class OpenIncident:
         stage = max(assessment.stage, Stage.WARN) if assessment.notify else assessment.stage
         rising = assessment.forecast is not None and assessment.stage >= Stage.WARN
         self.update_stage(stage, now, assessment.why, rising, assessment.regime)
+
+    def update_from_problem(self, problem: Problem, now: float) -> None:
+        """
+        Set the state from a problem of the same key.
+
+        Args:
+            problem: current state of the problem.
+            now: monotonic seconds.
+        """
+        self.update_stage(problem.stage, now, problem.why, rising=problem.stage > Stage.OK)
+        # empty once the problem is over, because nothing is left to do
+        self.advice = problem.advice
+        self.device_works = problem.device_works
+        if problem.stage > Stage.OK:
+            self.work_lost = problem.work_lost
+            if problem.tasks:
+                self.attribution = Attribution(problem.tasks, 0.0, 0.0)
 
     def set_attribution(self, attribution: Attribution) -> None:
         """Set the tasks that cause the growth. Keep the old ones if nothing grows any more."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -45,8 +45,9 @@ class _PhaseRun:
     began_s: float
     start: float  # memory level before the phase
     peak: float
-    ended_s: float | None = None
-    floor: float = float("inf")  # lowest memory level since the phase ended
+    before: _PhaseRun | None  # the previous run of the same phase
+    ended_s: float = math.inf  # infinite while the phase lasts
+    floor: float = math.inf  # lowest memory level since the phase ended
 
     @property
     def rise(self) -> float:
@@ -61,6 +62,12 @@ class _PhaseRun:
     def returned(self) -> bool:
         return self.rise >= _LEAST_BYTES and self.transient >= (1 - _RETURNED) * self.rise
 
+    @property
+    def next_bytes(self) -> float:
+        """Memory that the next run takes: what this run gave back, or what both runs kept."""
+        kept = 0.0 if self.before is None else min(self.rise, self.before.rise)
+        return max(self.transient, kept)
+
 
 @dataclass(slots=True)
 class _Announced:
@@ -72,8 +79,8 @@ class _Announced:
     best: float
     grew_s: float
     at_most: bool  # the growth may be smaller
-    # set once the growth is over; the announcement explains growth until then
-    until_s: float | None = None
+    # finite once the growth is over; the announcement explains growth until then
+    until_s: float = math.inf
 
 
 class Phases:
@@ -82,13 +89,12 @@ class Phases:
     def __init__(self) -> None:
         self._phase: str | None = None
         self._run: _PhaseRun | None = None  # run of the current phase, or the last one that ended
-        self._previous_run: _PhaseRun | None = None  # the previous run of the same phase
         # The last run that took much memory: the trend still shows its growth after it ends.
-        self._last_large_run: tuple[_PhaseRun | None, _PhaseRun | None] = (None, None)
-        self._past: dict[str, deque[_PhaseRun]] = {}  # runs that ended
+        self._last_large_run: _PhaseRun | None = None
+        self._past: dict[str, _PhaseRun] = {}  # the last run that ended, by phase
         self._announced: _Announced | None = None
         self._number: int | None = None
-        self._level = 0.0
+        self._level = self._now = 0.0
         self._training = False
 
     def observe(self, now: float, level: float, view: AgentState) -> None:
@@ -102,31 +108,27 @@ class Phases:
         """
         # The phase began between two samples, so the last sample gives the level before it.
         before = min(level, self._level) if self._level > 0 else level
-        self._training = view.training
+        self._now, self._training = now, view.training
         if view.phase != self._phase:
             self._change_phase(now, before, level, view)
-        run = self._run
-        if run is not None and run.ended_s is None:
-            run.peak = max(run.peak, level)
-        for runs in self._past.values():
-            runs[-1].floor = min(runs[-1].floor, level)
+        if self._run is not None and now < self._run.ended_s:
+            self._run.peak = max(self._run.peak, level)
+        for run in self._past.values():
+            run.floor = min(run.floor, level)
         self._update_announcement(now, before, level, view)
         self._level = level
 
-    def upcoming_needs(self, now: float) -> Iterator[Need]:
+    def upcoming_needs(self) -> Iterator[Need]:
         """
         Yield what recurring phases will take above the current level, judged by their last runs.
         """
         if not self._training:
             return
-        for phase, runs in self._past.items():
-            last = runs[-1]
-            if last.ended_s is None:
-                continue
-            need = _needed_bytes(runs)
+        for phase, last in self._past.items():
+            need = last.next_bytes
             if phase == self._phase and self._run is not None:
                 need -= self._level - self._run.start
-            elif not self._is_due(now, runs):
+            elif not self._is_due(last):
                 continue
             if need >= _LEAST_BYTES:
                 yield Need(_PHASE_NAMES.get(phase) or clean(phase, 40), need, last.epoch)
@@ -134,11 +136,11 @@ class Phases:
     def remaining_need(self) -> Need | None:
         """Return the part of an announced growth that is still to come. None: nothing announced."""
         announced = self._announced
-        if announced is None or announced.until_s is not None or announced.at_most:
+        if announced is None or announced.until_s < math.inf or announced.at_most:
             return None
         return Need(announced.what, max(0.0, announced.base + announced.bytes - self._level), None)
 
-    def filling(self, now: float) -> Filling | None:
+    def filling(self) -> Filling | None:
         """
         Return the announced growth in progress.
 
@@ -146,29 +148,29 @@ class Phases:
         by the memory that it took.
         """
         announced = self._announced
-        if (
-            announced is None
-            or announced.at_most
-            or (announced.until_s is not None and now > announced.until_s)
-        ):
+        if announced is None or announced.at_most:
             return None
         come = min(announced.bytes, max(0.0, self._level - announced.base))
         return Filling(announced.what, come, announced.bytes)
 
-    def explains(self, now: float, room: float, *, announced: bool) -> bool:
+    def explains(self, room: float, *, announced: bool) -> bool:
         """
         Whether the current growth was expected and fits.
 
         Args:
-            now: monotonic seconds.
             room: bytes that may still be taken.
             announced: whether the program's announcement counts.
         """
-        return (announced and self._within_announced(now, room)) or self._within_phase(now, room)
+        runs = (self._run, self._last_large_run)
+        return (announced and self._within_announced(room)) or any(
+            self._now - run.ended_s <= _TAIL_S and self._repeats(run, room)
+            for run in runs
+            if run is not None
+        )
 
-    def _within_announced(self, now: float, room: float) -> bool:
+    def _within_announced(self, room: float) -> bool:
         announced = self._announced
-        if announced is None or (announced.until_s is not None and now > announced.until_s):
+        if announced is None:
             return False
         rest = announced.base + announced.bytes - self._level
         if rest >= (FULL - 1.0) * announced.bytes and max(0.0, rest) <= room:
@@ -176,18 +178,11 @@ class Phases:
         # The first step takes memory of its own. That needs no warning if it fits as well.
         return rest >= -FIRST_STEP_BYTES and rest + FIRST_STEP_BYTES <= room
 
-    def _within_phase(self, now: float, room: float) -> bool:
-        runs = [(self._run, self._previous_run), self._last_large_run]
-        return any(
-            run is not None
-            and before is not None
-            and (run.ended_s is None or now - run.ended_s <= _TAIL_S)
-            and self._repeats(run, before, room)
-            for run, before in runs
-        )
-
-    def _repeats(self, run: _PhaseRun, before: _PhaseRun, room: float) -> bool:
+    def _repeats(self, run: _PhaseRun, room: float) -> bool:
         """Whether the run repeats an earlier run that gave its memory back, and fits."""
+        before = run.before
+        if before is None:
+            return False
         risen = self._level - run.start
         drift = max(0.0, run.start - before.start)
         return (
@@ -199,27 +194,26 @@ class Phases:
     def _change_phase(self, now: float, before: float, level: float, view: AgentState) -> None:
         """End one phase and begin the next."""
         run = self._run
-        if run is not None and run.ended_s is None and self._phase is not None:
+        if run is not None and run.ended_s == math.inf and self._phase is not None:
             run.ended_s = now
             run.floor = level
+            if run.before is not None:
+                run.before.before = None  # two runs are enough
             if run.rise >= _LEAST_BYTES:
-                self._last_large_run = (run, self._previous_run)
+                self._last_large_run = run
             if self._phase in self._past or len(self._past) < _MOST_PHASES:
-                self._past.setdefault(self._phase, deque(maxlen=2)).append(run)
+                self._past[self._phase] = run
         self._phase = view.phase
         if view.phase is not None and view.phase != "train":
-            self._run = _PhaseRun(view.epoch, now, before, level)
-            runs = self._past.get(view.phase)
-            self._previous_run = runs[-1] if runs else None
+            self._run = _PhaseRun(view.epoch, now, before, level, self._past.get(view.phase))
 
-    def _is_due(self, now: float, runs: deque[_PhaseRun]) -> bool:
+    def _is_due(self, last: _PhaseRun) -> bool:
         """Whether the phase ended long enough ago, and will come again."""
-        last = runs[-1]
-        ended = last.began_s if last.ended_s is None else last.ended_s
-        if len(runs) < 2:
-            return now - ended >= _SETTLE_S
-        cycle = last.began_s - runs[-2].began_s
-        return min(_SETTLE_S, cycle / 2) <= now - ended <= _MISSED * max(cycle, _SETTLE_S)
+        passed = self._now - last.ended_s
+        if last.before is None:
+            return passed >= _SETTLE_S
+        cycle = last.began_s - last.before.began_s
+        return min(_SETTLE_S, cycle / 2) <= passed <= _MISSED * max(cycle, _SETTLE_S)
 
     def _update_announcement(
         self, now: float, before: float, level: float, view: AgentState
@@ -234,7 +228,9 @@ class Phases:
                 size, at_most = float(view.expected_bytes), view.expected_at_most
                 self._announced = _Announced(what, size, before, level, now, at_most)
         announced = self._announced
-        if announced is None or announced.until_s is not None:
+        if announced is None or announced.until_s < math.inf:
+            if announced is not None and now > announced.until_s:
+                self._announced = None
             return
         if level >= announced.best + 0.01 * announced.bytes:
             announced.best, announced.grew_s = level, now
@@ -244,15 +240,3 @@ class Phases:
             announced.until_s = now + _FULL_TAIL_S
         elif stalled:
             announced.until_s = now + _TAIL_S
-
-
-def _needed_bytes(runs: deque[_PhaseRun]) -> float:
-    """
-    Return the bytes that the next run takes.
-
-    These are the bytes that the last run gave back, or the bytes that both runs took and kept.
-    """
-    last = runs[-1]
-    if len(runs) < 2:
-        return last.transient
-    return max(last.transient, min(run.rise for run in runs))
