@@ -124,7 +124,7 @@ def test_what_a_card_said_once_is_one_sample_however_often_it_is_shown(kind, dev
         snapshot = Snapshot(float(second), 0.0, HOST, (), hardware=hardware)
         tracker.update(Observation(snapshot, {}, (reading,), {}))
 
-    assert per_s == tracker.rate(key, 1.0)
+    assert per_s == tracker.pace_per_s(key)
 
 
 AHEAD = Forecast(100.0, 50.0, 200.0)

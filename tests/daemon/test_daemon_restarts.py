@@ -22,8 +22,9 @@ from watchdog_app.core.model.machine import (
     Task,
     TaskKind,
 )
+from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.model.tasks import KernelRegistry, group_processes
-from watchdog_app.core.policy.reporting import exit_notification
+from watchdog_app.core.policy.engine import Engine
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.recorder import StateStore
 from watchdog_app.daemon.restarts import Restarts
@@ -79,9 +80,8 @@ def first() -> Task:
 def death_of(task: Task) -> Decision:
     """The notice of its death, with a rescue."""
     cause = Cause(CauseKind.GROUP_LIMIT, "killed by the kernel: its group was full")
-    told = exit_notification(
-        "d1", task, None, cause, snapshot=Snapshot(5.0, 7e8, HOST, ()), incident=None
-    )
+    engine = Engine(Settings(), own_uid=0)
+    (told,) = engine.task_ended(task, None, cause, Snapshot(5.0, 7e8, HOST, ()))
     return replace(told, evidence={**told.evidence, "path": "/p/rescues/r", "rescue_step": 41})
 
 

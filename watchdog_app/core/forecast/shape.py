@@ -128,20 +128,16 @@ class TurningPoints:
 
     def add(self, t: float, v: float, size: float) -> None:
         """Add a sample; a turning point needs a return by more than `size`."""
-        if self._extreme is None:
+        sign = 1.0 if self._rising else -1.0
+        if self._extreme is None or sign * v >= sign * self._extreme:
             self._extreme, self._extreme_t = v, t
-        elif self._rising:
-            if v >= self._extreme:
-                self._extreme, self._extreme_t = v, t
-            elif v < self._extreme - size:
+        elif sign * v < sign * self._extreme - size:
+            if self._rising:
                 self._add_peak(self._extreme_t, self._extreme)
-                self._rising, self._extreme, self._extreme_t = False, v, t
-        elif v <= self._extreme:
-            self._extreme, self._extreme_t = v, t
-        elif v > self._extreme + size:
-            self.troughs.append((self._extreme_t, self._extreme))
+            else:
+                self.troughs.append((self._extreme_t, self._extreme))
             self._cycle = _read_cycle(self.peaks, self.troughs)
-            self._rising, self._extreme, self._extreme_t = True, v, t
+            self._rising, self._extreme, self._extreme_t = not self._rising, v, t
 
     def _add_peak(self, t: float, v: float) -> None:
         self.peaks.append((t, v))
@@ -150,7 +146,6 @@ class TurningPoints:
             # height of past cycles.
             older = range(_KEPT // 2)
             del self.peaks[min(older, key=lambda i: self.peaks[i][1])]
-        self._cycle = _read_cycle(self.peaks, self.troughs)
 
     def cycle(self, t: float) -> Cycle | None:
         """The period of the last turning points; None: not periodic, or long ago."""
@@ -166,18 +161,10 @@ class TurningPoints:
 
     def visits(self, level: float, before_t: float) -> Visits:
         """The peaks before time `before_t` that reached `level`."""
-        times = 0
-        latest: float | None = None
-        highest: float | None = None
-        for when, peak in self.peaks:
-            if when >= before_t:
-                break
-            if highest is None or peak > highest:
-                highest = peak
-            if peak >= level:
-                times += 1
-                latest = when
-        return Visits(times, latest, highest)
+        earlier = [(when, peak) for when, peak in self.peaks if when < before_t]
+        reached = [when for when, peak in earlier if peak >= level]
+        highest = max((peak for _, peak in earlier), default=None)
+        return Visits(len(reached), reached[-1] if reached else None, highest)
 
 
 def _read_cycle(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.explain import phrases
@@ -31,6 +32,7 @@ def forecaster_for(reading: Reading) -> Forecaster:
 UNKNOWN_SAVE_S = 5.0  # assumed time of an unmeasured save: half a gigabyte to a slow disk
 UNKNOWN_STEP_S = 1.0
 _NO_COSTS = SaveCost()
+_UNKNOWN = Assessment(Stage.OK, Regime.UNKNOWN, 0.0, 0.0, None, "no readings yet")
 _LAST_S = 2.6  # one sampling interval, a step and a small save
 _LAST_FACTOR = 1.5
 _REWORD_S, _REWORD_AT_REST_S = 0.5, 3.0
@@ -74,8 +76,8 @@ class ResourceMonitor:
         self._forecaster: Forecaster = TrendForecaster() if forecaster is None else forecaster
         self.configure(watch, stages)
         self._t = -math.inf
-        self._reason = "no readings yet"
-        self.assessment = Assessment(Stage.OK, Regime.UNKNOWN, 0.0, 0.0, None, self._reason)
+        self._reason = ""
+        self.assessment = _UNKNOWN
         self.next_sample_s = watch.interval_s
 
     def configure(self, watch: WatchSettings, stages: StageSettings) -> None:
@@ -106,22 +108,16 @@ class ResourceMonitor:
             return self.assessment
         self._t = now_mono_s
         if limit <= 0.0:
-            self.assessment = Assessment(
-                Stage.OK, Regime.UNKNOWN, 0.0, 0.0, None, "the limit is unknown"
-            )
+            self.assessment = replace(_UNKNOWN, why="the limit is unknown")
             self.next_sample_s = self._watch.interval_s
             return self.assessment
         self._forecaster.update(now_mono_s, used, limit)
         outlook = self._forecaster.assess()
         notify, rescue, hold = self._update_tiers(now_mono_s, outlook, costs)
         self.next_sample_s = self._sample_interval_s(used, limit, outlook)
-        stage = Stage.OK
-        if hold:
-            stage = Stage.PAUSE
-        elif rescue:
-            stage = Stage.SAVE
-        elif self.next_sample_s < 0.5 * self._watch.interval_s:
-            stage = Stage.WATCH
+        stage = Stage.WATCH if self.next_sample_s < 0.5 * self._watch.interval_s else Stage.OK
+        if hold or rescue:
+            stage = Stage.PAUSE if hold else Stage.SAVE
         self.assessment = Assessment(
             stage=stage,
             regime=outlook.regime,

@@ -87,18 +87,16 @@ def _attribute_by_growth(
         for key, growth in histories.items()
         if growth.first_mono_s is not None
     }
-    missing = grown - sum(part for part in by_task.values() if part > 0)
-    _add_new_tasks(by_task, missing, histories, span.seen_mono_s)
+    _spread(by_task, grown, _new_tasks(histories, span.seen_mono_s))
     others: float | None = None
     if unwatched is not None:
-        missing = grown - sum(part for part in by_task.values() if part > 0)
         # Unwatched processes are sampled only every few seconds.
         most, seconds = unwatched.growth(span.window_s + _UNWATCHED_LATE_S)
         if seconds < span.window_s:  # not sampled that early, so all of it may be new
             most = unwatched.last or 0.0
-        others = min(max(0.0, missing), max(0.0, most))
-        _add_copied_pages(by_task, missing - others, tasks)
-    known = sum(part for part in by_task.values() if part > 0)
+        others = min(max(0.0, grown - _known_growth(by_task)), max(0.0, most))
+        _spread(by_task, grown - others, _copied_pages(by_task, tasks))
+    known = _known_growth(by_task)
     # Shared or swapped pages, and pages counted twice, can make the tasks' growth exceed the
     # resource's growth.
     total = max(grown, known)
@@ -113,48 +111,47 @@ def _attribute_by_growth(
     return Attribution(contributors, others / total, span.window_s, (missing - others) / total)
 
 
-def _add_new_tasks(
-    by_task: dict[ProcessKey, float],
-    missing: float,
-    histories: Mapping[ProcessKey, History],
-    begin_mono_s: float,
-) -> None:
-    """
-    Attribute unexplained growth to tasks first seen since then, up to all their memory.
+def _known_growth(by_task: Mapping[ProcessKey, float]) -> float:
+    return sum(part for part in by_task.values() if part > 0)
 
-    The limit matters: a program may be new only to watchdog, and may have held its memory for long.
+
+def _new_tasks(
+    histories: Mapping[ProcessKey, History], begin_mono_s: float
+) -> dict[ProcessKey, float]:
     """
-    whole = {
+    Return the first known memory of tasks first seen since then. All of it may be new.
+
+    A program may also be new only to watchdog, and may have held its memory for long.
+    """
+    return {
         key: growth.point_at(growth.first_mono_s)[1]
         for key, growth in histories.items()
         if growth.first_mono_s is not None and growth.first_mono_s > begin_mono_s
     }
-    _spread(by_task, missing, whole)
 
 
-def _add_copied_pages(
-    by_task: dict[ProcessKey, float], missing: float, tasks: Sequence[Task]
-) -> None:
+def _copied_pages(
+    by_task: Mapping[ProcessKey, float], tasks: Sequence[Task]
+) -> dict[ProcessKey, float]:
     """
-    Attribute unexplained growth to forked workers, up to the pages that they could have copied.
+    Return the size of the pages that the forked workers of each task could have copied.
 
     An interpreter that iterates over its objects copies pages but its size stays the same. The
     number of pages still shared (`cow_bytes`) is measured only now and then. This growth came after
     the last measurement.
     """
-    shared = {
+    return {
         task.key: float(sum(member.cow_bytes or 0 for member in task.members))
         for task in tasks
         if task.key in by_task
     }
-    _spread(by_task, missing, shared)
 
 
 def _spread(
-    by_task: dict[ProcessKey, float], missing: float, most: Mapping[ProcessKey, float]
+    by_task: dict[ProcessKey, float], grown: float, most: Mapping[ProcessKey, float]
 ) -> None:
     """Distribute unexplained growth in proportion to the most that each task can have caused."""
-    total = sum(most.values())
+    missing, total = grown - _known_growth(by_task), sum(most.values())
     if missing > 0 and total > 0:
         for key, size in most.items():
             by_task[key] = max(0.0, by_task[key]) + size * min(1.0, missing / total)

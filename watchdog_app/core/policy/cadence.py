@@ -82,8 +82,7 @@ def _has_moved(readings: Collection[Reading], before: Collection[Reading]) -> bo
     """Whether memory use or a limit has changed since the previous sample."""
     earlier = {each.key: each for each in before}
     for reading in readings:
-        spec = SPECS[reading.key.kind]
-        if spec.scope is not Scope.MEMORY or spec.by_sensor:
+        if SPECS[reading.key.kind].scope is not Scope.MEMORY:
             continue
         last = earlier.get(reading.key)
         step = max(_LEAST_MOVE_BYTES, _MOVE_SHARE * (reading.limit - reading.used))

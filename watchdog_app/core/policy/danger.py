@@ -36,7 +36,6 @@ from watchdog_app.core.policy.schedule import CheckpointSchedule, save_s, step_s
 
 _SAVE_ORDER = (Priority.HIGH, Priority.NORMAL, Priority.LOW)
 _CAREFUL = 0.8  # share of the time left at the current pace, because the pace may increase
-PACE_WINDOW_S = 2.0
 _NEAR = 0.8  # share of the limit; below it even fast growth leaves time for better evidence
 _TRAINS_STEPS = 20  # after these steps tracing, optimizer state and caches are allocated
 _CHEAP = 0.1  # share of `save_floor_s`
@@ -257,7 +256,8 @@ def update_advice(
         filling: announced growth in progress, by task.
         growth: growth that agents reported, by task.
     """
-    incident, assessment, first = danger.incident, danger.assessment, danger.incident.main_task
+    incident, assessment = danger.incident, danger.assessment
+    first = next((each.task for each in incident.attribution.contributors), None)
     if first is not None and first in danger.agents:
         incident.trained.add(first)
     # Keep the earlier advice once the main task has ended or no longer trains.

@@ -34,7 +34,6 @@ from watchdog_app.core.model.exits import Cause
 from watchdog_app.core.model.history import SwapTraffic
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import (
-    SPECS,
     Reading,
     ResourceKey,
     ResourceKind,
@@ -48,7 +47,6 @@ from watchdog_app.core.policy.anticipation import (
     with_expected_task,
 )
 from watchdog_app.core.policy.danger import (
-    PACE_WINDOW_S,
     Danger,
     Tick,
     agents_by_task,
@@ -63,7 +61,6 @@ from watchdog_app.core.policy.reporting import (
     exit_notification,
     with_notification,
 )
-from watchdog_app.core.policy.rules import allowed_actions
 from watchdog_app.core.policy.saving import Saving
 from watchdog_app.core.policy.schedule import CheckpointSchedule
 from watchdog_app.core.policy.tracker import Tracker, build_outlooks, without_stopped_growth
@@ -143,7 +140,7 @@ class Engine:
         self._open: dict[str, Decision] = {}  # decisions that have no outcome yet, oldest first
         self._devices, self._stalls = DeviceProblems(), StallProblems()
         self._growth: dict[ProcessKey, MemoryGrowth] = {}  # growth that agents reported
-        self._clock: tuple[float, float] | None = None  # monotonic and Unix time of the last tick
+        self._clock = (0.0, 0.0)  # monotonic and Unix time of the last tick
         self._passed_s = 0.0  # seconds since the previous tick
         self._issued = 0
         self.wants_tick = False
@@ -176,7 +173,7 @@ class Engine:
                 process as a member.
         """
         now = snapshot.mono_s
-        self._passed_s = 0.0 if self._clock is None else now - self._clock[0]
+        self._passed_s = now - self._clock[0]
         self._clock = (now, snapshot.unix_s)
         self.wants_tick = False
         observation = Observation(
@@ -237,8 +234,6 @@ class Engine:
         A completed save makes the next decision due: the next save, or the pause that waited for
         it. `wants_tick` is then true, and the caller should tick as soon as possible.
         """
-        if self._clock is None:
-            return
         # Never use wall-clock time: it continues for hours during a suspend, and people set it.
         now = self._clock[0] if outcome.at_mono_s is None else outcome.at_mono_s
         now = max(now, self._clock[0])
@@ -268,14 +263,12 @@ class Engine:
             cause: result of `core.diagnosis.causes.diagnose`.
             snapshot: gives the time.
         """
-        settings, incident = self.settings, self._incidents.find_by_task(task.key)
+        tick, incident = self._tick(snapshot), self._incidents.find_by_task(task.key)
         kind = ResourceKind.RAM if incident is None else incident.resource.kind
-        may = allowed_actions(settings.actions, settings.rules, task, kind, self._runtime_dir)
-        if not may.notify or not should_notify(cause, agent):
+        may_notify = tick.permits(task, kind, when_off=True).notify
+        if not may_notify or not should_notify(cause, agent):
             return ()
-        decision = exit_notification(
-            self._new_id(snapshot.unix_s), task, agent, cause, snapshot=snapshot, incident=incident
-        )
+        decision = exit_notification(tick, task, agent, cause, incident)
         agents = {} if agent is None else {task.key: (agent,)}
         observation = Observation(snapshot, {task.key: task}, (), agents)
         return (with_notification(decision, observation, self._incidents.to_incidents()),)
@@ -315,7 +308,7 @@ class Engine:
         """Return the state for the next daemon as plain values: incidents, cool-downs, saves."""
         incidents = tuple(self._incidents.values())
         reports, saves = self._reporting.reports, self._saving.schedules
-        kept = _SavedState(_VERSION, *(self._clock or (0.0, 0.0)), incidents, reports, saves)
+        kept = _SavedState(_VERSION, *self._clock, incidents, reports, saves)
         return codec.encode(kept)  # type: ignore[no-any-return]
 
     def load(self, value: Mapping[str, Any], mono_s: float, unix_s: float) -> None:
@@ -389,21 +382,16 @@ class Engine:
         foreseen = (predictor.predict(reading) for predictor in self._predictors)
         expected = next(filter(None, foreseen), None)
         incident = self._incidents.get(reading.key)
-        in_steps = SPECS[reading.key.kind].in_steps
         pace_per_s = updated_pace(
             0.0 if incident is None else incident.pace_per_s,
             forecast.slope_per_s,
-            None if in_steps else self._tracker.rate(reading.key, PACE_WINDOW_S),
+            self._tracker.pace_per_s(reading.key),
             self._passed_s,
             saving=any(agent.saving for each in agents.values() for agent in each),
         )
+        stages = self.settings.stages
         assessment = with_final_stage(
-            forecast,
-            reading,
-            agents,
-            self.settings.stages,
-            expected=expected,
-            pace_per_s=pace_per_s,
+            forecast, reading, agents, stages, expected=expected, pace_per_s=pace_per_s
         )
         alarming = assessment.stage >= Stage.WARN or assessment.notify
         if incident is None and alarming:

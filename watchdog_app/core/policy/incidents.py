@@ -141,11 +141,6 @@ class OpenIncident:
         if attribution.window_s is not None:
             self.attribution = attribution
 
-    @property
-    def main_task(self) -> ProcessKey | None:
-        """The task with the largest share of the growth."""
-        return next((each.task for each in self.attribution.contributors), None)
-
     def is_over(self, now: float, settle_s: float) -> bool:
         """
         Whether the resource stayed calm for long enough and no task is paused because of it.
@@ -161,19 +156,15 @@ class OpenIncident:
             and now - self.calm_since_mono_s >= settle_s
         )
 
-    @property
-    def level(self) -> Level:
-        """How urgent the incident is for people."""
-        certain = self.certain or is_condition(self.resource)
-        return Level.from_stage(self.shown_stage.name.lower(), certain=certain)
-
     def to_incident(self, closed_unix_s: float | None = None) -> Incident:
         """Return the incident in the form that the daemon, its journal and its clients use."""
+        stage = self.shown_stage if closed_unix_s is None else Stage.OK
+        certain = self.certain or is_condition(self.resource)
         return Incident(
             id=self.id,
             resource=self.resource,
             label=self.label,
-            stage=Stage.OK if closed_unix_s is not None else self.shown_stage,
+            stage=stage,
             peak=self.peak,
             opened_unix_s=self.opened_unix_s,
             closed_unix_s=closed_unix_s,
@@ -182,7 +173,7 @@ class OpenIncident:
             advice=self.advice,
             device_works=self.device_works,
             work_lost=self.work_lost,
-            level=Level.OK if closed_unix_s is not None else self.level,
+            level=Level.from_stage(stage.name.lower(), certain=certain),
         )
 
     @property

@@ -20,6 +20,7 @@ from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import (
     Decision,
     DecisionKind,
+    Evidence,
     Outcome,
     OutcomeStatus,
     Stage,
@@ -48,11 +49,7 @@ def pause_target(danger: Danger, busy: frozenset[ProcessKey]) -> Task | None:
         busy: tasks that any incident is about to pause.
     """
     incident = danger.incident
-    if (
-        danger.assessment.stage < Stage.PAUSE
-        or not _pause_helps(danger)
-        or incident.attribution.mostly_unwatched
-    ):
+    if danger.assessment.stage < Stage.PAUSE or incident.attribution.mostly_unwatched:
         return None
     if incident.paused_mono_s is not None:
         settle = min(danger.tick.settings.stages.settle_s, danger.left_s / 2)
@@ -89,7 +86,7 @@ def may_pause(danger: Danger, task: Task) -> bool:
     """
     return (
         can_pause_manually(danger, task)
-        and _pause_helps(danger)
+        and danger.spec.pause is not Pause.NEVER
         and danger.permits(task).pause
         and task.key not in danger.incident.overruled
         and task.key not in danger.incident.unpausable
@@ -106,10 +103,6 @@ def can_pause_manually(danger: Danger, task: Task) -> bool:
         and task.kind is not TaskKind.SERVER
         and not danger.is_stopped(task)
     )
-
-
-def _pause_helps(danger: Danger) -> bool:
-    return danger.reading.fatal and danger.spec.pause is not Pause.NEVER
 
 
 def unsaved_agent(danger: Danger, task: Task) -> tuple[AgentState, CheckpointSchedule] | None:
@@ -155,13 +148,10 @@ def pause(danger: Danger, task: Task) -> Decision:
     else:
         work = "it has no agent, and would otherwise die"
     near = phrases.nearness_text(danger.reading.key.kind, danger.reading.label)
-    hot = danger.spec.scope is Scope.HEAT
-    decision = danger.decide(
-        DecisionKind.PAUSE,
-        task,
-        f"{near}, {task.name} makes it {'hot' if hot else 'grow'}, {work}",
-        deadline_s=max(1.0, min(danger.tick.settings.stages.settle_s, 10 * danger.left_s)),
-    )
+    effect = "hot" if danger.spec.scope is Scope.HEAT else "grow"
+    reason = f"{near}, {task.name} makes it {effect}, {work}"
+    deadline_s = max(1.0, min(danger.tick.settings.stages.settle_s, 10 * danger.left_s))
+    decision = danger.decide(DecisionKind.PAUSE, task, reason, deadline_s=deadline_s)
     incident.pausing[decision.id] = task.key
     return decision
 
@@ -185,12 +175,9 @@ def update_paused(danger: Danger) -> list[Decision]:
                 # The resource was calm because the task was stopped. Restart the calm period now.
                 incident.calm_since_mono_s = danger.tick.mono_s
         elif _has_room(danger, paused) and paused.resuming is None:
-            decision = danger.decide(
-                DecisionKind.RESUME,
-                task,
-                f"{danger.reading.label}: there is room again, {task.name} may run",
-                {"paused_s": danger.tick.mono_s - paused.since_mono_s},
-            )
+            reason = f"{danger.reading.label}: there is room again, {task.name} may run"
+            more: Evidence = {"paused_s": danger.tick.mono_s - paused.since_mono_s}
+            decision = danger.decide(DecisionKind.RESUME, task, reason, more)
             paused.resuming = decision.id
             decisions.append(decision)
     return decisions

@@ -21,9 +21,9 @@ from watchdog_app.core.model.decisions import (
     Topic,
 )
 from watchdog_app.core.model.exits import Cause
-from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
+from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import SPECS, ResourceKey, ResourceKind, Scope
-from watchdog_app.core.policy.danger import Danger
+from watchdog_app.core.policy.danger import Danger, Tick
 from watchdog_app.core.policy.incidents import LastReport, OpenIncident
 from watchdog_app.core.policy.pausing import can_pause_manually, may_pause
 
@@ -241,42 +241,28 @@ def with_notification(
 
 
 def exit_notification(
-    ident: str,
-    task: Task,
-    agent: AgentState | None,
-    cause: Cause,
-    *,
-    snapshot: Snapshot,
-    incident: OpenIncident | None,
+    tick: Tick, task: Task, agent: AgentState | None, cause: Cause, incident: OpenIncident | None
 ) -> Decision:
     """
     Return the decision to report the end of a task.
 
     Args:
-        ident: id of the decision.
+        tick: the present.
         task: the task's last state.
         agent: the last state of its agent.
         cause: cause of the exit.
-        snapshot: gives the time.
         incident: the incident that the exit ended, if any.
     """
-    return Decision(
-        id=ident,
-        kind=DecisionKind.NOTIFY,
-        incident="" if incident is None else incident.id,
-        resource=ResourceKey(ResourceKind.RAM) if incident is None else incident.resource,
-        stage=Stage.OK if incident is None else incident.peak,
-        task=task.key,
-        at_mono_s=snapshot.mono_s,
-        at_unix_s=snapshot.unix_s,
-        reason=cause.text,
-        evidence={
-            "topic": Topic.EXITED.value,
-            "cause": cause.kind.value,
-            "worker": cause.worker,
-            "name": task.name,
-            "rss_bytes": task.rss_bytes,
-            "step": None if agent is None else agent.step,
-            **rescue_figures(None if agent is None else agent.rescue, snapshot.unix_s),
-        },
-    )
+    if incident is None:
+        incident = OpenIncident("", ResourceKey(ResourceKind.RAM), "", tick.unix_s, tick.mono_s)
+    evidence: Evidence = {
+        "topic": Topic.EXITED.value,
+        "cause": cause.kind.value,
+        "worker": cause.worker,
+        "name": task.name,
+        "rss_bytes": task.rss_bytes,
+        "step": None if agent is None else agent.step,
+        **rescue_figures(None if agent is None else agent.rescue, tick.unix_s),
+    }
+    decision = tick.decide(DecisionKind.NOTIFY, incident, task.key, cause.text, evidence)
+    return replace(decision, stage=incident.peak)

@@ -14,6 +14,7 @@ from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import (
     Decision,
     DecisionKind,
+    Evidence,
     Outcome,
     OutcomeStatus,
     Stage,
@@ -111,17 +112,14 @@ class Saving:
         """
         schedule = self.schedules[agent.key]
         saved = schedule.saved_mono_s
-        decision = danger.decide(
-            DecisionKind.CHECKPOINT,
-            task,
-            f"{danger.assessment.why}; {task.name} {why}",
-            {
-                "agent_pid": agent.key.pid,
-                "at_stake_s": None if saved is None else danger.tick.mono_s - saved,
-                "then": "continue",
-            },
-            deadline_s=deadline_s(agent),
-        )
+        more: Evidence = {
+            "agent_pid": agent.key.pid,
+            "at_stake_s": None if saved is None else danger.tick.mono_s - saved,
+            "then": "continue",
+        }
+        reason = f"{danger.assessment.why}; {task.name} {why}"
+        kind, answer_s = DecisionKind.CHECKPOINT, deadline_s(agent)
+        decision = danger.decide(kind, task, reason, more, deadline_s=answer_s)
         schedule.mark_requested(decision.id, danger.tick.mono_s, agent, final)
         return decision
 

@@ -91,6 +91,7 @@ def build_outlooks(
 
 
 _TREND_WINDOWS_S = (20.0, 5.0)
+_PACE_WINDOW_S = 2.0
 _CPU_S = 1.0  # the kernel counts CPU time in hundredths of a second, so shorter spans are noise
 
 
@@ -119,11 +120,8 @@ class TaskUsage:
     @property
     def trend_bytes_per_s(self) -> float | None:
         """Growth of the task's memory over the longest window with data. None: too early."""
-        for window in _TREND_WINDOWS_S:
-            rate = self.memory.rate(window)
-            if rate is not None:
-                return rate
-        return None
+        rates = (self.memory.rate(window) for window in _TREND_WINDOWS_S)
+        return next((rate for rate in rates if rate is not None), None)
 
 
 def unreclaimable_bytes(task: Task) -> int:
@@ -235,25 +233,17 @@ class Tracker:
         growths: Mapping[ProcessKey, History] = {key: self.usage[key].memory for key in tasks}
         if reading.key.kind is ResourceKind.GPU_MEMORY:
             growths = self._devices.get(reading.key.subject, {})
+        series, slope_per_s = self._series[reading.key], assessment.slope_per_s
+        cpu = {key: self.usage[key].cpu_percent for key in tasks}
+        under, unwatched = tuple(tasks.values()), series.unwatched
         return attribute(
-            reading,
-            assessment.slope_per_s,
-            self._series[reading.key].used,
-            tuple(tasks.values()),
-            growths,
-            cpu_percent={key: self.usage[key].cpu_percent for key in tasks},
-            unwatched=self._series[reading.key].unwatched,
+            reading, slope_per_s, series.used, under, growths, cpu_percent=cpu, unwatched=unwatched
         )
 
-    def rate(self, key: ResourceKey, window_s: float) -> float | None:
-        """
-        Return how fast a resource has filled recently.
-
-        Args:
-            key: key of the resource.
-            window_s: seconds to look back.
-        """
-        return self._series[key].used.rate(window_s)
+    def pace_per_s(self, key: ResourceKey) -> float | None:
+        """Return how fast a resource has filled in the last seconds. None: not known."""
+        in_steps = SPECS[key.kind].in_steps
+        return None if in_steps else self._series[key].used.rate(_PACE_WINDOW_S)
 
     @property
     def next_sample_s(self) -> float:
@@ -266,14 +256,9 @@ class Tracker:
         return min(intervals_s, default=self.settings.watch.interval_s)
 
     def _new_series(self, reading: Reading) -> _Series:
-        kind = reading.key.kind
-        monitor = ResourceMonitor(
-            self.settings.watch,
-            self._stage_settings(kind),
-            forecaster_for(reading),
-            SPECS[kind].unit,
-        )
-        return _Series(monitor)
+        stages = self._stage_settings(reading.key.kind)
+        forecaster = forecaster_for(reading)
+        return _Series(ResourceMonitor(self.settings.watch, stages, forecaster, reading.unit))
 
     def _stage_settings(self, kind: ResourceKind) -> StageSettings:
         # People need longer to fix a problem of the machine, so its stages begin sooner.
@@ -286,9 +271,6 @@ class Tracker:
 
     def _update_devices(self, snapshot: Snapshot, tasks: Sequence[Task]) -> None:
         hardware = snapshot.hardware
-        if not hardware.gpus:
-            self._devices.clear()
-            return
         at = snapshot.mono_s if hardware.gpus_mono_s is None else hardware.gpus_mono_s
         memory_by_gpu: dict[str, dict[ProcessKey, int | None]] = {}
         for key, uses in devices.devices_by_task(hardware, tasks).items():
