@@ -41,7 +41,7 @@ def load(folder, signal="unrecl", cache=None):
             return pickle.load(f)
     traces = []
     if not os.path.exists(os.path.join(folder, "index.csv")):
-        return recorded(folder, signal)
+        return recorded(folder)
     with open(os.path.join(folder, "index.csv")) as f:
         index = list(csv.DictReader(f))
     for entry in index:
@@ -59,11 +59,11 @@ def load(folder, signal="unrecl", cache=None):
     return traces
 
 
-def recorded(folder, signal):
+def recorded(folder):
     """Return the same from a folder of recordings NAME-SEED by `watchdog record`."""
     traces = []
     for path in sorted(glob.glob(os.path.join(folder, "*.csv.gz"))):
-        one = trace.read(path, signal)
+        one = trace.read(path)
         name = one.name.removesuffix(".csv.gz")
         end = one.ended_s
         rows = [r for r in one.samples if end is None or r[0] <= end]

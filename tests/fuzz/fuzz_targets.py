@@ -187,7 +187,7 @@ def trace_file(data: bytes) -> None:
         _write(folder, "x.json", data)
         _write(folder, "x.csv", data)
         with suppress(UsageError):
-            trace.read(os.path.join(folder, "x.csv"), limit=1e9)
+            trace.read(os.path.join(folder, "x.csv"))
         _write(folder, "x.csv", b"t,used,limit\n0,1,9\n1,2,9\n")
         trace.read(os.path.join(folder, "x.csv"))
 

@@ -58,7 +58,7 @@ def test_a_damaged_file_beside_a_trace_is_no_reason_to_refuse_it(tmp_path, side)
         ("", "is no trace"),
         ("a,b\n1,2\n", "is no trace"),
         ("t,used,limit\n", "no samples"),
-        ("t,used\n1,2\n", "no column limit"),
+        ("t,used\n1,2\n", "is no trace"),
         ("t,used,limit\nx,y,z\n", "no samples"),
     ],
 )
@@ -132,15 +132,6 @@ def test_what_is_being_written_can_be_read_before_it_ends(tmp_path, name):
     write(path, rows(), ("t", "used", "limit"))
 
     assert [[(0.0, 5.0, 9.0)]] == seen
-
-
-def test_another_column_and_another_limit_can_be_asked_for(tmp_path):
-    """The reader adds swap to every column except `used`, which includes it."""
-    path = put(tmp_path / "a.csv", ROWS)
-
-    assert (0.0, 95.0, 7.0) == read(path, "usage", 7.0).samples[0]
-    with pytest.raises(UsageError, match="no column used"):
-        read(path, "used")
 
 
 @pytest.mark.parametrize("name", ["b.csv", "b.csv.gz"])

@@ -14,10 +14,6 @@ from watchdog_app.base.text.terminal import counted, plain
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser, positive_duration
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from watchdog_app.core.replay.recorder import RecordingTarget
-
 DESCRIPTION = """\
 Record, ten times a second, the memory of a running task and its limits, until the task ends,
 the time is over, or Ctrl-C. Needs no daemon and no root. TASK is a pid, a notebook, a script, or
@@ -33,8 +29,6 @@ exit codes: 0 recorded, 1 failure or no such task, 2 usage"""
 _MAX_HZ = 50.0
 _OUTCOMES = {
     "oom": "The kernel killed it.",
-    "memory_error": "It ended with its address space full: most likely a MemoryError. "
-    "The kernel has killed nothing.",
     "ok": "It ended; the kernel has killed nothing.",
     "running": "It still runs.",
     "unknown": "It ended. Why is not known.",
@@ -64,7 +58,7 @@ def run(args: Args, out: Output) -> int:
             raise UsageError(f"{path} is there already. --force writes over it.")
         resource = found.resource
         out.lines(
-            f"Recording {plain(found.task.name)} ({_describe_process(found)}) against "
+            f"Recording {plain(found.task.name)} (pid {found.process.pid}) against "
             f"{plain(resource.label)}, {format_bytes(resource.limit)}. Ctrl-C ends it."
         )
         kills = recorder.KillCount(found.groups, cgroups.group_oom_kills, cgroups.host_oom_kills)
@@ -82,8 +76,7 @@ def run(args: Args, out: Output) -> int:
             ) from error
         lasted = time.monotonic() - began
         outcome = recording.outcome()
-        failed_s = lasted if outcome == "memory_error" else kills.first_s
-        recorder.write_side(path, outcome, lasted, found, failed_s)
+        recorder.write_side(path, outcome, lasted, found, kills.first_s)
     finally:
         machine.close()
     out.lines(
@@ -95,11 +88,6 @@ def run(args: Args, out: Output) -> int:
         return EXIT_FAILURE
     out.lines(f"Play it with: watchdog replay {plain(path)}")
     return EXIT_OK
-
-
-def _describe_process(found: RecordingTarget) -> str:
-    root, named = found.task.key.pid, found.process.pid
-    return f"pid {root}" if named == root else f"pid {named}, begun by pid {root}"
 
 
 def _catch_stop_signals() -> threading.Event:

@@ -12,7 +12,7 @@ from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, ConfigError, UsageEr
 from watchdog_app.base.text.terminal import make_style, plain, wrap
 from watchdog_app.cli.config import warn_of_old_key
 from watchdog_app.cli.output import Output
-from watchdog_app.cli.parser import Args, Parser, duration, size, task_argument, timestamp
+from watchdog_app.cli.parser import Args, Parser, duration, task_argument, timestamp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,8 +51,6 @@ def add_arguments(parser: Parser) -> None:
     parser.option("--task TASK", "play this task's past from the journal", task_argument)
     parser.option("--since WHEN", "with --task: 2h or 14:30", timestamp)
     parser.option("--until WHEN", "as --since", timestamp)
-    parser.option("--signal COLUMN", "column to play: unrecl, used, ws, usage or rss")
-    parser.option("--limit SIZE", "instead of the trace's own", size)
     parser.option(
         "--alarm-stage STAGE",
         "what counts as the alarm: warn (default), or rescue, the silent checkpoint",
@@ -74,7 +72,6 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.option("--step-time TIME", "the same of a step; default 200ms", duration)
     parser.flag("--no-agent", "as if the task had no agent")
-    parser.flag("--daemon-pace", "look only as often as the daemon would have")
     parser.json("print what happened as JSON")
 
 
@@ -85,9 +82,10 @@ def run(args: Args, out: Output) -> int:
     settings = _load_settings(args)
     if args.jsonl is not None:
         return _replay_json_lines(args, settings)
-    from watchdog_app.core.replay.play import play
+    from watchdog_app.core.replay.play import as_dict, play
+    from watchdog_app.core.replay.trace import read
 
-    traces = [_read_trace(args)] if args.task is None else _read_task_traces(args)
+    traces = [read(args.trace)] if args.task is None else _read_task_traces(args)
     agent = _assumed_agent(args)
     if args.task is not None and agent is None and not args.no_agent and not args.json:
         told = (
@@ -96,10 +94,8 @@ def run(args: Args, out: Output) -> int:
         )
         out.lines(*wrap(told, out.columns))
     with out.progress("playing"):
-        every = [play(trace, settings, agent, args.daemon_pace) for trace in traces]
+        every = [play(trace, settings, agent) for trace in traces]
     if args.json:
-        from watchdog_app.core.replay.report import as_dict
-
         out.json({"schema_version": 1, "traces": [as_dict(each) for each in every]})
         return EXIT_OK
     for played in every:
@@ -162,12 +158,6 @@ def _replay_json_lines(args: Args, settings: Settings) -> int:
     return EXIT_FAILURE if bad else EXIT_OK
 
 
-def _read_trace(args: Args) -> Trace:
-    from watchdog_app.core.replay.trace import read
-
-    return read(args.trace, args.signal, args.limit)
-
-
 def _read_task_traces(args: Args) -> list[Trace]:
     from watchdog_app.core.replay.trace import from_series
 
@@ -179,14 +169,12 @@ def _read_task_traces(args: Args) -> list[Trace]:
         limit=_MAX_POINTS,
     )
     own = next((one for one in series if one["kind"] == "task"), {})
-    # The journal records the limits of resources. --limit is a limit of the task's own memory.
-    played = [one for one in series if (one["kind"] == "task") == (args.limit is not None)]
-    traces = [from_series(one, args.limit, own) for one in played]
+    # The journal records no limit of the task's own memory, only those of resources.
+    traces = [from_series(one, own) for one in series if one["kind"] != "task"]
     found = [trace for trace in traces if trace is not None]
     if not found:
-        what = "series" if args.limit is None else "memory of its own"
         raise UsageError(
-            f"The journal holds no {what} of {args.task!r}"
+            f"The journal holds no series of {args.task!r}"
             f"{' in that time' if args.since or args.until else ''}. It writes down what ran "
             "for some seconds under the daemon; watchdog history lists what it knows."
         )
@@ -234,7 +222,7 @@ def _assumed_agent(args: Args) -> Agent | None:
 
 def _print_replay(played: Played, out: Output) -> None:
     from watchdog_app.cli.plot import plot
-    from watchdog_app.core.replay.report import as_lines, as_plot
+    from watchdog_app.core.replay.play import as_lines, as_plot
 
     head, *rest = as_lines(played)
     out.lines(*wrap(plain(head), out.columns))

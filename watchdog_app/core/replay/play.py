@@ -1,5 +1,5 @@
 """
-Replay a trace through the daemon's engine, and forecast from lines on standard input.
+Replay a trace through the daemon's engine, report the result, and forecast from lines of JSON.
 
 `answer_lines` answers each line at once. In: `{"t": s, "used": bytes, "limit": bytes}`. Out:
 `{"eta_s", "low_s", "high_s", "alarm", "stage", "regime"}`; unknown and infinite times are null.
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, TextIO
 
-from watchdog_app.base.text.quantities import format_duration, number_or_none
+from watchdog_app.base.text.quantities import format_bytes, format_duration, number_or_none
 from watchdog_app.core.forecast.stages import ResourceMonitor
 from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import (
@@ -41,8 +42,13 @@ from watchdog_app.core.replay.trace import Trace
 
 _TASK = ProcessKey(1, 1)
 _UID = 1000
-_HZ_SLACK_S = 0.002
 _NO_COSTS = SaveCost()
+_WORDS = {  # name of the action, and its mark in `explain`'s `plot`
+    DecisionKind.NOTIFY: ("notification", "warned"),
+    DecisionKind.CHECKPOINT: ("checkpoint", "saved"),
+    DecisionKind.PAUSE: ("pause", "paused"),
+    DecisionKind.RESUME: ("resume", "resumed"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +97,7 @@ def is_reached(assessment: Assessment, stage: Stage) -> bool:
     return assessment.stage >= stage
 
 
-def play(
-    trace: Trace, settings: Settings, agent: Agent | None = Agent(), daemon_pace: bool = False
-) -> Played:
+def play(trace: Trace, settings: Settings, agent: Agent | None = Agent()) -> Played:
     """
     Replay a trace.
 
@@ -101,34 +105,23 @@ def play(
         trace: trace to replay; its unit need not be bytes.
         settings: settings of the daemon.
         agent: agent of the task; None: no agent.
-        daemon_pace: skip samples that the daemon would not have taken.
     """
     engine = Engine(settings, own_uid=_UID)
     key = ResourceKey(trace.kind, "trace")
     moments: list[Moment] = []
     decisions: list[Decision] = []
-    saving: list[tuple[float, Decision]] = []
-    rescue: tuple[RescueRecord, float] | None = None
-    due = float("-inf")
+    saving: list[tuple[float, Decision]] = []  # end and request of each save, the next end first
+    saved_s: float | None = None
     for t, used, limit in trace.samples:
-        if daemon_pace and t < due - _HZ_SLACK_S:
-            continue
-        for done_s, decision in [each for each in saving if each[0] <= t]:
-            spent_s = 0.0 if agent is None else agent.save_s + agent.step_s
-            rescue = (
-                RescueRecord("(replay)", 0, 0, agent.save_s if agent else 0.0, done_s),
-                done_s,
-            )
-            took = f"taken to be saved {format_duration(spent_s)} after it was asked to"
-            engine.record(_outcome(decision, done_s, took))
-        saving = [each for each in saving if each[0] > t]
+        while saving and saving[0][0] <= t:
+            saved_s, decision = saving.pop(0)
+            took = f"taken to be saved {format_duration(saved_s - decision.at_mono_s)}"
+            engine.record(_outcome(decision, saved_s, f"{took} after it was asked to"))
         task = _task(trace, used)
-        views = {} if agent is None else {_TASK: _agent_state(agent, t, bool(saving), rescue)}
+        views = {} if agent is None else {_TASK: _agent_state(agent, t, bool(saving), saved_s)}
         reading = Reading(key, trace.name, used, limit, True, (_TASK,))
         result = engine.tick(_snapshot(t, used, limit, task), (task,), (reading,), views)
-        assessment = result.assessments[key]
-        moments.append(Moment(t, used, limit, assessment))
-        due = t + result.next_sample_s
+        moments.append(Moment(t, used, limit, result.assessments[key]))
         decisions += result.decisions
         for decision in result.decisions:
             if decision.kind is DecisionKind.CHECKPOINT and agent is not None:
@@ -136,15 +129,6 @@ def play(
             else:
                 engine.record(_outcome(decision, t))
     return Played(trace, tuple(moments), tuple(decisions))
-
-
-def stage_changes(played: Played) -> Iterator[tuple[Moment, Stage]]:
-    """The moments at which the stage changed, each with the previous stage."""
-    before = Stage.OK
-    for moment in played.moments:
-        if moment.assessment.stage is not before:
-            yield moment, before
-            before = moment.assessment.stage
 
 
 def _outcome(decision: Decision, t: float, detail: str = "taken to be done") -> Outcome:
@@ -161,9 +145,7 @@ def _task(trace: Trace, used: float) -> Task:
     return Task(_TASK, name, TaskKind.SCRIPT, _UID, (sample,), sample.rss_bytes, None, 0.0, info)
 
 
-def _agent_state(
-    agent: Agent, t: float, saving: bool, rescue: tuple[RescueRecord, float] | None
-) -> AgentState:
+def _agent_state(agent: Agent, t: float, saving: bool, saved_s: float | None) -> AgentState:
     return AgentState(
         _TASK,
         "keras",
@@ -173,8 +155,8 @@ def _agent_state(
         save_s=agent.save_s,
         reported_mono_s=t,
         saving=saving,
-        rescue=None if rescue is None else rescue[0],
-        rescue_mono_s=None if rescue is None else rescue[1],
+        rescue=None if saved_s is None else RescueRecord("(replay)", 0, 0, agent.save_s, saved_s),
+        rescue_mono_s=saved_s,
     )
 
 
@@ -217,33 +199,31 @@ def answer_lines(
             t, used, limit = _sample(line, last_s)
         except ValueError as error:
             bad += 1
-            out.write(f'{said[:-2]}, "error": {json.dumps(str(error))}}}\n')
+            out.write(json.dumps({**said, "error": str(error)}) + "\n")
         else:
             last_s = t
             said = answer(watch.step(t, used, limit, costs), alarm_stage)
-            out.write(said)
+            out.write(json.dumps(said) + "\n")
         out.flush()
     return bad
 
 
-def answer(assessment: Assessment, alarm_stage: Stage) -> str:
+def answer(assessment: Assessment, alarm_stage: Stage) -> dict[str, Any]:
     """
-    The answer to one sample as a line of JSON.
+    The answer to one sample as a JSON object.
 
     Args:
         assessment: assessment of the sample.
         alarm_stage: stage from which `alarm` is true.
     """
-    forecast = assessment.forecast
-    if forecast is None:
-        eta = low = high = "null"
-    else:
-        eta, low, high = map(_seconds, (forecast.eta_s, forecast.low_s, forecast.high_s))
-    alarm = "true" if is_reached(assessment, alarm_stage) else "false"
-    return (
-        f'{{"eta_s": {eta}, "low_s": {low}, "high_s": {high}, "alarm": {alarm}, '
-        f'"stage": "{assessment.stage.name.lower()}", "regime": "{assessment.regime.value}"}}\n'
-    )
+    found = assessment.forecast
+    times = {name: getattr(found, name, math.inf) for name in ("eta_s", "low_s", "high_s")}
+    return {
+        **{name: round(s, 3) if math.isfinite(s) else None for name, s in times.items()},
+        "alarm": is_reached(assessment, alarm_stage),
+        "stage": assessment.stage.name.lower(),
+        "regime": assessment.regime.value,
+    }
 
 
 def _sample(line: str, last_s: float) -> tuple[float, float, float]:
@@ -262,5 +242,108 @@ def _sample(line: str, last_s: float) -> tuple[float, float, float]:
     return t, used, limit
 
 
-def _seconds(value: float) -> str:
-    return f"{value:.3f}" if math.isfinite(value) else "null"
+def as_lines(played: Played) -> list[str]:
+    """The stages and actions of the replay with their times; the first line names the trace."""
+    trace, moments = played.trace, played.moments
+    span = moments[-1].t - moments[0].t
+    limit = moments[-1].limit
+    top = format_bytes(limit) if trace.unit == "bytes" else f"{limit:.4g} {trace.unit}"
+    counted = f"{len(moments)} sample" + ("" if len(moments) == 1 else "s")
+    lines = [f"{trace.name}: {counted} over {format_duration(span)}, limit {top}"]
+    if trace.cut:
+        lines.append("The file ends in the middle; this is what was written down before.")
+    lines.append("")
+    told = len(lines)
+    for moment, before in _stage_changes(played):
+        now = moment.assessment
+        calm = now.stage < before and now.stage <= Stage.WATCH
+        word = "calm" if calm else now.stage.name.lower()
+        lines.append(f"{moment.t:9.1f} s  {word:<13} {now.why}{_forecast_text(now)}")
+    if len(lines) == told:
+        lines.append("           nothing that mattered")
+    lines.append("")
+    done = "What would have been done:" if played.decisions else "Nothing would have been done."
+    lines.append(done)
+    for act, again, last_s in _group_repeats(played.decisions):
+        more = f" (and {again} more until {last_s:.1f} s)" if again else ""
+        lines.append(f"{act.at_mono_s:9.1f} s  {_WORDS[act.kind][0]:<13} {act.reason}{more}")
+    lines += _end_lines(played)
+    return lines
+
+
+def as_plot(played: Played) -> dict[str, Any]:
+    """The level, the limit and the actions, in the form of `explain`'s `plot`."""
+    trace, moments = played.trace, played.moments
+    marks = [{"unix_s": act.at_mono_s, "kind": _WORDS[act.kind][1]} for act in played.decisions]
+    if trace.ended_s is not None:
+        marks.append({"unix_s": trace.ended_s, "kind": "death"})
+    return {
+        "begin_unix_s": moments[0].t,
+        "end_unix_s": moments[-1].t,
+        "name": trace.name,
+        "unit": trace.unit,
+        "points": [[m.t, m.used] for m in moments],
+        "resource": {"limit": moments[-1].limit or None},
+        "marks": marks,
+    }
+
+
+def as_dict(played: Played) -> dict[str, Any]:
+    """The warnings and actions as plain values, times in seconds."""
+    trace = played.trace
+    return {
+        "trace": trace.name,
+        "start_unix_s": trace.start_unix_s,  # null: unknown
+        "ended_s": trace.ended_s,
+        "first": {
+            stage.name.lower(): None if (m := played.first(stage)) is None else m.t
+            for stage in (Stage.WARN, Stage.SAVE, Stage.PAUSE)
+        },
+        "decisions": [
+            {"t": act.at_mono_s, "kind": act.kind.value, "reason": act.reason}
+            for act in played.decisions
+        ],
+    }
+
+
+def _stage_changes(played: Played) -> Iterator[tuple[Moment, Stage]]:
+    """The moments at which the stage changed, each with the previous stage."""
+    before = Stage.OK
+    for moment in played.moments:
+        if moment.assessment.stage is not before:
+            yield moment, before
+            before = moment.assessment.stage
+
+
+def _forecast_text(assessment: Assessment) -> str:
+    found = assessment.forecast
+    if found is None:
+        return ""
+    low, high = format_duration(found.low_s), format_duration(found.high_s)
+    return f"; full in {format_duration(found.eta_s)} ({low} to {high})"
+
+
+def _group_repeats(decisions: Sequence[Decision]) -> Iterator[tuple[Decision, int, float]]:
+    """The first of each run of equal actions, the number of repeats, and the time of the last."""
+    for (_, _), same in groupby(decisions, key=lambda act: (act.kind, act.reason)):
+        first, *rest = same
+        yield first, len(rest), rest[-1].at_mono_s if rest else first.at_mono_s
+
+
+def _end_lines(played: Played) -> list[str]:
+    end = played.trace.ended_s
+    if end is None:
+        return []
+    lines = ["", f"{end:9.1f} s  it was killed"]
+    for kind, what in (
+        (DecisionKind.NOTIFY, "notification"),
+        (DecisionKind.CHECKPOINT, "checkpoint"),
+    ):
+        first = next((act for act in played.decisions if act.kind is kind), None)
+        if first is None:
+            lines.append(f"             without a {what}")
+        else:
+            lead = format_duration(end - first.at_mono_s)
+            asked = "was asked for" if kind is DecisionKind.CHECKPOINT else "was given"
+            lines.append(f"             {lead} after the first {what} {asked}")
+    return lines

@@ -5,23 +5,19 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from watchdog_app.base.errors import Gone, UsageError
+from watchdog_app.base.errors import UsageError
 from watchdog_app.base.text.quantities import parse_pid
-from watchdog_app.core.model.machine import ProcessKey, ProcessSample, Snapshot, Task
-from watchdog_app.core.model.readings import cgroup_contains, readings
-from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind
+from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
+from watchdog_app.core.model.readings import readings
+from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.tasks import find_task, group_processes
 
 COLUMNS = ("t", "used", "limit", "rss", "vmswap", "memavail", "nproc")  # columns of a row
 _DEAD = frozenset("ZX")  # states of an ended process
-
-_FULL, _NEARLY = 0.97, 0.90  # used share of an address space: MemoryError assumed, possible
-_LAST_S = 2.0  # a program at its limit may free memory before it ends
 
 Row = tuple[float, int, int, int, int | None, int, int]
 
@@ -31,9 +27,6 @@ class Machine(Protocol):
 
     def sample(self, now_mono_s: float, now_unix_s: float) -> Snapshot:
         """Take one sample of the machine."""
-
-    def read_process(self, key: ProcessKey) -> ProcessSample:
-        """Read one process."""
 
 
 class KillCount:
@@ -112,11 +105,11 @@ def find_target(
     tasks = group_processes(snapshot.processes, snapshot.infos)
     task = find_task(wanted, tasks)
     named = next((m.key for m in task.members if m.key.pid == parse_pid(wanted)), task.key)
-    info = snapshot.infos.get(named, task.info)
-    resource = _tightest(snapshot, tasks, task, info.cgroup, named)
-    whole = named == task.key
-    every = [snapshot.infos.get(member.key) for member in task.members] if whole else [info]
-    folders = {one.cgroup for one in every if one is not None and one.cgroup}
+    # A named worker ends alone; the root ends with any of its members.
+    hit = [named] if named != task.key else [member.key for member in task.members]
+    infos = (snapshot.infos.get(key) for key in hit)
+    folders = {info.cgroup for info in infos if info is not None and info.cgroup}
+    resource = _tightest(snapshot, tasks, task, named)
     return RecordingTarget(task, resource, named, tuple(sorted(folders)))
 
 
@@ -140,7 +133,7 @@ class Recorder:
     ) -> None:
         self._machine, self._found, self._kills, self._clock = machine, found, kills, clock
         self._began = clock()
-        self._shares: deque[float] = deque()  # used share of the limit in the last samples
+        self._ended = False
 
     def rows(
         self,
@@ -160,17 +153,15 @@ class Recorder:
         """
         began, count = self._clock(), 0
         self._began = began
-        self._shares = deque(maxlen=max(1, int(_LAST_S * hz)))
         while not count or not ends():
             now = self._clock()
             if for_s is not None and now - began > for_s:
                 return
             snapshot = self._machine.sample(now, time.time())
             self._kills.update(now - began)
-            row = _row(snapshot, self._found, now - began)
+            row = self._row(snapshot, now - began)
             if row is None:
                 return
-            self._shares.append(row[1] / row[2] if row[2] else 0.0)
             yield row
             # Do not catch up on a late sample: the next one keeps its own time.
             count = max(count + 1, int((self._clock() - began) * hz))
@@ -178,25 +169,37 @@ class Recorder:
 
     def outcome(self) -> str:
         """
-        How the task ended: "oom", "memory_error", "ok", "running" or "unknown".
+        How the task ended: "oom", "ok", "running" or "unknown".
 
-        "memory_error" is only the most likely cause, because it is invisible from outside the task.
-        Close to the limit, where a MemoryError is possible, the outcome is "unknown".
+        A MemoryError is invisible from outside the task, so an end under a limit of the address
+        space is "unknown".
         """
-        try:
-            ended = self._machine.read_process(self._found.process).state in _DEAD
-        except Gone:
-            ended = True
         if self._kills.update(self._clock() - self._began):
             return "oom"
-        if not ended:
+        if not self._ended:
             return "running"
-        # An allocation only fails at the limit of the address space; elsewhere the kernel kills.
-        if self._found.resource.key.kind is ResourceKind.RLIMIT_AS:
-            highest = max(self._shares, default=0.0)
-            if highest >= _NEARLY:
-                return "memory_error" if highest >= _FULL else "unknown"
-        return "ok" if self._kills.known else "unknown"
+        address_space = self._found.resource.key.kind is ResourceKind.RLIMIT_AS
+        return "ok" if self._kills.known and not address_space else "unknown"
+
+    def _row(self, snapshot: Snapshot, t: float) -> Row | None:
+        tasks = group_processes(snapshot.processes, snapshot.infos)
+        task = next((one for one in tasks if one.key == self._found.task.key), None)
+        members = () if task is None else task.members
+        running = [member.key for member in members if member.state not in _DEAD]
+        self._ended = self._found.process not in running
+        key = self._found.resource.key
+        resource = next((one for one in readings(snapshot, tasks) if one.key == key), None)
+        if task is None or self._ended or resource is None:
+            return None
+        return (
+            round(t, 3),
+            int(resource.used),
+            int(resource.limit),
+            task.rss_bytes,
+            task.swap_bytes,
+            snapshot.host.available_bytes,
+            len(task.members),
+        )
 
 
 def write_side(
@@ -210,7 +213,7 @@ def write_side(
         outcome: result of `Recorder.outcome`.
         end_s: end of the recording, in seconds from its start.
         found: the recorded task.
-        killed_s: time at which the task was killed or failed; None: neither.
+        killed_s: time at which the task was killed; None: it was not.
 
     Returns:
         The path of the written file.
@@ -224,9 +227,7 @@ def write_side(
                 "resource": found.resource.label,
                 "outcome": outcome,
                 "end_time_s": round(end_s, 3),
-                "oom_time_s": None
-                if killed_s is None
-                else round(killed_s, 3),  # time of the failure
+                "oom_time_s": None if killed_s is None else round(killed_s, 3),
             },
             file,
             indent=1,
@@ -236,48 +237,18 @@ def write_side(
 
 
 def _tightest(
-    snapshot: Snapshot,
-    tasks: tuple[Task, ...],
-    task: Task,
-    folder: str | None,
-    named: ProcessKey,
+    snapshot: Snapshot, tasks: tuple[Task, ...], task: Task, named: ProcessKey
 ) -> Reading:
-    """The resource with the least room that limits the process in this cgroup folder."""
+    """The resource with the least room whose exhaustion ends the named process."""
+    # The address space limit of another member only ends that member.
+    address_space = ResourceKey(ResourceKind.RLIMIT_AS, str(named.pid))
     hitting = [
         one
         for one in readings(snapshot, tasks)
         if one.fatal
         and task.key in one.tasks
-        and (SPECS[one.key.kind].of_ram or one.key.kind is ResourceKind.RLIMIT_AS)
-        # The address space limit of another member only ends that member.
-        and (one.key.kind is not ResourceKind.RLIMIT_AS or one.key.subject == str(named.pid))
+        and (SPECS[one.key.kind].of_ram or one.key == address_space)
     ]
-    # Another member may be in another cgroup, whose limit does not affect this process.
-    own = [
-        one
-        for one in hitting
-        if not SPECS[one.key.kind].of_group or cgroup_contains(one.key.subject, folder or "")
-    ]
-    hitting = own or hitting
     if not hitting:
         raise UsageError("This machine shows no limit that the task could meet.")
     return min(hitting, key=lambda one: one.limit - one.used)
-
-
-def _row(snapshot: Snapshot, found: RecordingTarget, t: float) -> Row | None:
-    tasks = group_processes(snapshot.processes, snapshot.infos)
-    task = next((one for one in tasks if one.key == found.task.key), None)
-    resource = next((r for r in readings(snapshot, tasks) if r.key == found.resource.key), None)
-    if task is None or resource is None:
-        return None
-    if not any(m.key == found.process and m.state not in _DEAD for m in task.members):
-        return None
-    return (
-        round(t, 3),
-        int(resource.used),
-        int(resource.limit),
-        task.rss_bytes,
-        task.swap_bytes,
-        snapshot.host.available_bytes,
-        len(task.members),
-    )

@@ -1,10 +1,9 @@
 """
 A recorded series and its file: CSV, plain or gzipped.
 
-The columns are `t` (seconds from the start), `limit`, and one or more readings in bytes: `used`, or
-`unrecl`, `ws`, `usage` and `rss` of a memory cgroup. A column `swap` is added to the latter. A file
-NAME.json next to NAME.csv.gz may contain the end (`outcome`, `oom_time_s`) and the limit
-(`memsw_limit_bytes`).
+The columns are `t` (seconds from the start), `limit`, and a reading in bytes: `used`, or `unrecl`
+of a memory cgroup, to which a column `swap` is added. A file NAME.json next to NAME.csv.gz may
+contain the end (`outcome`, `oom_time_s`) and the limit (`memsw_limit_bytes`).
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ from typing import Any, BinaryIO, TextIO, cast
 from watchdog_app.base.errors import UsageError
 from watchdog_app.core.model.resource import ResourceKind
 
-SIGNALS = ("unrecl", "used", "ws", "usage", "rss")  # columns to replay, in order of preference
-_FAILED = {"oom", "memory_error"}
 _MOST_LINE = 65_536  # characters per line
 _FLUSH_S = 1.0
 
@@ -41,27 +38,23 @@ class Trace:
     name: str
     samples: Sequence[Sample]
     unit: str = "bytes"
-    signal: str = "used"
     ended_s: float | None = None  # time of the kill; None: a normal end, or unknown
     kind: ResourceKind = ResourceKind.CGROUP  # kind of the resource
     start_unix_s: float | None = None
     task: str | None = None  # name of the task; rules match it
     task_path: str | None = None
-    killed: bool = True  # False: it ended with a MemoryError
     cut: bool = False  # the file is truncated
 
 
-def read(path: str, signal: str | None = None, limit: float | None = None) -> Trace:
+def read(path: str) -> Trace:
     """
     Read a trace from a file.
 
     Args:
         path: path of a CSV file, gzipped or not; - is standard input.
-        signal: column to replay; None: the first of `SIGNALS` in the file.
-        limit: limit to use instead of the file's; None: the file's.
 
     Raises:
-        UsageError: the file or column does not exist, or the file is not a trace.
+        UsageError: the file does not exist or is not a trace.
     """
     samples: list[Sample] = []
     cut = False
@@ -69,11 +62,11 @@ def read(path: str, signal: str | None = None, limit: float | None = None) -> Tr
         with _open(path) as file:
             table = csv.DictReader(_lines(path, file))
             columns = tuple(table.fieldnames or ())
-            chosen = _column(path, columns, signal, limit)
+            signal = _signal(path, columns)
             side = _side(path)
-            given = limit if limit is not None else _number(side.get("memsw_limit_bytes"))
+            limit = _number(side.get("memsw_limit_bytes"))
             try:
-                for sample in _samples(table, chosen, given):
+                for sample in _samples(table, signal, limit):
                     samples.append(sample)
             except (EOFError, gzip.BadGzipFile, zlib.error):
                 # A killed recorder leaves a truncated file; the samples before the end are valid.
@@ -86,39 +79,33 @@ def read(path: str, signal: str | None = None, limit: float | None = None) -> Tr
         raise UsageError(f"The trace {path} cannot be read: {error}.") from error
     if not samples:
         raise UsageError(f"The trace {path} holds no samples; there is nothing to play.")
-    ended = _number(side.get("oom_time_s")) if side.get("outcome") in _FAILED else None
+    ended = _number(side.get("oom_time_s")) if side.get("outcome") == "oom" else None
     task = side.get("task")
     return Trace(
         "standard input" if path == "-" else os.path.basename(path),
         samples,
-        signal=chosen,
         cut=cut,
         ended_s=ended,
-        killed=side.get("outcome") != "memory_error",
         task=task if isinstance(task, str) else None,
     )
 
 
-def from_series(
-    series: Mapping[str, Any], limit: float | None, task: Mapping[str, Any]
-) -> Trace | None:
+def from_series(series: Mapping[str, Any], task: Mapping[str, Any]) -> Trace | None:
     """
     A series of the journal as a trace; None: the series has no usable point.
 
     Args:
         series: one item of the protocol's `series`.
-        limit: limit to use instead of the recorded one; None: the recorded one.
         task: series of the task's memory, for its name and path; may be empty.
     """
     samples: list[Sample] = []
     begin: float | None = None
-    for unix_s, used, top, _swap in series["points"]:
-        bound = top if limit is None else limit
-        if used is None or bound is None:
+    for unix_s, used, limit, _swap in series["points"]:
+        if used is None or limit is None:
             continue
         begin = unix_s if begin is None else begin
         if not samples or unix_s - begin > samples[-1][0]:
-            samples.append((unix_s - begin, used, bound))
+            samples.append((unix_s - begin, used, limit))
     if not samples:
         return None
     kind = series["kind"]
@@ -191,18 +178,14 @@ def _lines(path: str, file: TextIO) -> Iterator[str]:
         yield line
 
 
-def _column(path: str, columns: tuple[str, ...], signal: str | None, limit: float | None) -> str:
-    signals = [name for name in SIGNALS if name in columns]
-    if "t" not in columns or not signals:
+def _signal(path: str, columns: tuple[str, ...]) -> str:
+    signal = next((name for name in ("unrecl", "used") if name in columns), None)
+    if signal is None or "t" not in columns or "limit" not in columns:
         raise UsageError(
-            f"The file {path} is no trace: its first line names neither the time t nor one of "
-            f"{', '.join(SIGNALS)}. watchdog record makes such files."
+            f"The file {path} is no trace: its first line does not name t, limit and used. "
+            "watchdog record makes such files."
         )
-    if signal is not None and signal not in signals:
-        raise UsageError(f"The trace {path} has no column {signal}; it has {', '.join(signals)}.")
-    if "limit" not in columns and limit is None:
-        raise UsageError(f"The trace {path} has no column limit. Give one with --limit.")
-    return signal or signals[0]
+    return signal
 
 
 def _samples(table: csv.DictReader[str], signal: str, limit: float | None) -> Iterator[Sample]:
