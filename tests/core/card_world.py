@@ -21,7 +21,6 @@ from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import (
     Decision,
     DecisionKind,
-    Notification,
     Outcome,
     OutcomeStatus,
 )
@@ -30,6 +29,7 @@ from watchdog_app.core.model.machine import Fault, ProcessKey, Snapshot, Task, T
 from watchdog_app.core.model.readings import readings as readings_of
 from watchdog_app.core.model.resource import Reading
 from watchdog_app.core.model.settings import Settings
+from watchdog_app.core.model.status import Notification
 from watchdog_app.core.policy.engine import Engine, TickResult
 
 WALL_S = 1.7e9  # wall time at which the monotonic clock was 0

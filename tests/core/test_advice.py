@@ -12,16 +12,15 @@ from watchdog_app.core.explain import advice, status
 from watchdog_app.core.explain.advice import Filling, Shortage
 from watchdog_app.core.model.agent import (
     AgentState,
-    BufferMemory,
     GrowingLine,
     MemoryGrowth,
-    MemoryParts,
     MoreTensors,
 )
 from watchdog_app.core.model.decisions import Attribution, Contributor, Regime
 from watchdog_app.core.model.history import SwapTraffic
 from watchdog_app.core.model.machine import ProcessSample
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
+from watchdog_app.core.model.status import Buffer, MemoryParts
 
 
 @pytest.mark.parametrize("count", [500, 2000, 4000, 100_000])
@@ -154,7 +153,7 @@ def test_the_parts_are_told_largest_first_and_what_is_unknown_is_left_out():
     parts = MemoryParts(
         batch_size=256, weights_bytes=GIB, gradients_bytes=GIB, optimizer_bytes=None,
         activations_bytes=4 * GIB, resident_bytes=9 * GIB,
-        buffers=(BufferMemory("the shuffle\nbuffer", 2 * GIB),), python_blocks_per_step=24.4,
+        buffers=(Buffer(what="the shuffle\nbuffer", bytes=2 * GIB),), python_blocks_per_step=24.4,
     )  # fmt: skip
 
     assert [

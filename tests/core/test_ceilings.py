@@ -162,7 +162,7 @@ def test_every_limited_group_above_a_task_is_a_ceiling_the_tightest_last():
 
     assert (f"{ROOT}/outer/inner", [1], None) == (inner.key.subject, pids(inner), inner.note)
     assert (f"{ROOT}/outer", [1, 2]) == (outer.key.subject, pids(outer))
-    assert "1 group up" in outer.note
+    assert outer.note is None
 
 
 def test_the_same_groups_are_ceilings_whichever_is_the_tightest():
@@ -310,25 +310,25 @@ NO_SWAP_BELOW = cgroup("a/b", 3.0, None, swap=0.0, swap_limit=0.0)
         pytest.param(
             2, 1, ONE,
             [cgroup("a", 4.0, None, high=5.0, swap=1.0), cgroup("a/b", 3.0, 12.0, swap=0.5)],
-            [("a", 5, 7, False, True, "1 group up, counts swap, stalls above it (memory.high)"),
+            [("a", 5, 7, False, True, "counts swap, stalls above it (memory.high)"),
              ("a/b", 3.5, 13.5, True, False, "counts swap")],
             id="memory.high of a slice, and what the slice can swap",
         ),
         pytest.param(
             8, 8, ONE, [cgroup("a", 3.0, None, high=5.0, swap=0.0), NO_SWAP_BELOW],
-            [("a", 3, 5, False, True, "1 group up, stalls above it (memory.high)")],
+            [("a", 3, 5, False, True, "stalls above it (memory.high)")],
             id="a slice whose groups below may not swap",
         ),
         pytest.param(
             8, 8, ONE, [cgroup("a", 3.5, None, high=5.0, swap=0.0), NO_SWAP_BELOW],
             [("a", 3.5, 5.5, False, True,
-              "1 group up, counts swap, stalls above it (memory.high)")],
+              "counts swap, stalls above it (memory.high)")],
             id="the same with half a GiB that can be swapped out",
         ),
         pytest.param(
             8, 8, TWO, [cgroup("a", 3.0, None, high=5.0, swap=0.0), NO_SWAP_BELOW],
             [("a", 3, 13, False, True,
-              "1 group up, counts swap, stalls above it (memory.high)")],
+              "counts swap, stalls above it (memory.high)")],
             id="the same where one of its tasks may swap",
         ),
     ],

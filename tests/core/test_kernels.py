@@ -116,10 +116,8 @@ def test_restarted_kernel_is_followed_by_its_id():
     kernels.update([third, kernel(13, kernel_id="k2")])
 
     assert [("k1", first.key, second)] == [(one.kernel_id, one.before, one.now) for one in found]
-    assert [(), (first.key,), (first.key, second.key)] == [
-        kernels.previous_processes(task.key) for task in (first, second, third)
-    ]
-    assert 2 == kernels.restarts(third.key)
+    assert ("12", (10, 11)) == kernels.journal_query("12")
+    assert ("11", ()) == kernels.journal_query("11")
 
 
 def test_two_processes_of_one_id_are_no_restart():
@@ -129,7 +127,7 @@ def test_two_processes_of_one_id_are_no_restart():
     kernels.update([real])
 
     assert () == kernels.update([real, copy])
-    assert () == kernels.previous_processes(copy.key)
+    assert ("10", ()) == kernels.journal_query("10")
 
 
 def test_another_users_kernel_of_that_id_is_another():
@@ -147,8 +145,8 @@ def test_kernel_is_known_by_its_last_name_also_when_it_is_gone():
     kernels.update([kernel(kernel_id="k1", kind=TaskKind.NOTEBOOK, notebook="/p/a.ipynb")])
     kernels.update([])
 
-    assert "/p/a.ipynb" == kernels.notebook_of("k1")
-    assert None is kernels.notebook_of("k2")
+    assert ("/p/a.ipynb", ()) == kernels.journal_query("k1")
+    assert ("k2", ()) == kernels.journal_query("k2")
 
 
 def test_what_is_remembered_is_bounded():
@@ -156,13 +154,13 @@ def test_what_is_remembered_is_bounded():
     kernels = KernelRegistry()
     for pid in range(10, 100):
         kernels.update([kernel(pid, kernel_id="k1")])
-    assert 89 == kernels.restarts(kernel(99).key)
-    assert 19 == len(kernels.previous_processes(kernel(99).key))
+    assert 19 == len(kernels.journal_query("99")[1])
 
     for pid in range(100, 800):
         kernels.update([kernel(pid, kernel_id=f"n{pid}")])
 
-    assert (None, "p799") == (kernels.notebook_of("n100"), kernels.notebook_of("n799"))
+    assert ("n100", ()) == kernels.journal_query("n100")
+    assert ("p799", ()) == kernels.journal_query("n799")
 
 
 def test_kernels_are_known_to_the_next_daemon():
@@ -179,8 +177,7 @@ def test_kernels_are_known_to_the_next_daemon():
 
     assert unchanged == before.revision
     assert [(second.key, third)] == [(one.before, one.now) for one in found]
-    assert (first.key, second.key) == after.previous_processes(third.key)
-    assert 2 == after.restarts(third.key)
+    assert ("12", (10, 11)) == after.journal_query("12")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from support.statuses import HOSTILE_NAMES, leaking, process, status
 
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.levels import Level
-from watchdog_app.core.model.resource import SPECS, Blame, Display
+from watchdog_app.core.model.resource import SPECS, Blame
 from watchdog_app.core.model.status import (
     Gpu,
     Incident,
@@ -138,8 +138,8 @@ def test_the_words_of_the_tables_are_in_the_schema():
     meanings = {(name, key): text for name, row in schema_tables().fields().items()
                 for key, _, text in row}  # fmt: skip
 
-    for each in Display:
-        assert each.value in meanings["Resource", "display"]
+    for spec in SPECS.values():
+        assert spec.display in meanings["Resource", "display"]
     for each in Blame:
         assert each.value in meanings["Incident", "blame"]
     for level in Level:

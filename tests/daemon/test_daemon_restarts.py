@@ -137,16 +137,13 @@ def test_restart_that_nobody_was_told_a_death_of_is_only_written_down(
     assert [10] == [entry.data["before"] for entry in told.entries]
 
 
-def test_task_says_how_often_its_kernel_was_restarted(first: Task):
-    """`watchdog explain` shows it; a kernel without restarts has no such line."""
+def test_the_history_of_a_kernel_includes_its_earlier_processes(first: Task):
+    """`watchdog history` finds them by the current pid, and the notebook by the kernel id."""
     told = Told()
     second = kernel(11)
     told.take([first])
-    assert told.kernels.restart_message(first.key) is None
-
     told.take([second])
 
-    assert "restarted once" in (told.kernels.restart_message(second.key) or "")
     assert ("11", (10,)) == told.kernels.journal_query(" 11 ")
     assert ("p11", ()) == told.kernels.journal_query("k1")
     assert [("10", ()), ("x", ()), (None, ())] == [

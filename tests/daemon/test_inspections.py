@@ -15,15 +15,14 @@ from watchdog_app.client import requests
 from watchdog_app.client.jsonrpc import encode
 from watchdog_app.core.model.agent import (
     AgentState,
-    BufferMemory,
     Frame,
     MemoryGrowth,
-    MemoryParts,
     ProcessThreads,
     ThreadState,
 )
 from watchdog_app.core.model.decisions import Forecast
 from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.core.model.status import Buffer, MemoryParts
 from watchdog_app.daemon.agents import to_record
 from watchdog_app.daemon.inspections import Inspections, trace_s
 from watchdog_app.daemon.methods import Methods
@@ -279,12 +278,12 @@ MEMORY = {"batch_size": 256, "weights_bytes": 10, "buffers": [{"what": "shuffle"
 
 def test_the_memory_of_a_training_is_read():
     """Absent values are unknown; unknown keys are ignored."""
-    found = to_record(MemoryParts, requests.MemoryParts.read(MEMORY))
+    found = MemoryParts.read(requests.MemoryParts.read(MEMORY).values())
 
     assert (256, 10, None, -1.5) == (
         found.batch_size, found.weights_bytes, found.optimizer_bytes, found.python_blocks_per_step
     )  # fmt: skip
-    assert (BufferMemory("shuffle", 7),) == found.buffers
+    assert (Buffer(what="shuffle", bytes=7),) == found.buffers
 
 
 def test_paths_of_agents_are_those_of_files_and_devices_are_ascii():

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from dataclasses import replace
 
 import pytest
 from test_daemon_agents import begin
 
 from watchdog_app.base.errors import RequestError
-from watchdog_app.core.model.decisions import Notification
 from watchdog_app.core.model.settings import NotifySettings, Settings, parse_span_of_day
+from watchdog_app.core.model.status import Notification
 from watchdog_app.daemon.notify.dispatcher import NotificationFilter, quiet_span_at
 
 NOON = 1_793_450_000.0
@@ -34,11 +33,11 @@ class Clocks:
 
 
 def warning(**changes) -> Notification:
-    about = Notification(
-        id="n1", incident="i1", stage="warn", urgency="normal", title="t", body="b", task=7,
-        unix_s=0.0, topic="warning",
-    )  # fmt: skip
-    return replace(about, **changes)
+    about = {
+        "id": "n1", "incident": "i1", "stage": "warn", "urgency": "normal", "title": "t",
+        "body": "b", "task": 7, "unix_s": 0.0, "topic": "warning",
+    }  # fmt: skip
+    return Notification(**{**about, **changes})
 
 
 @pytest.fixture

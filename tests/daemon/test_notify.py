@@ -17,8 +17,8 @@ import pytest
 from support.waiting import until
 
 from watchdog_app.base.linux.process import read_stat
-from watchdog_app.core.model.decisions import Notification, NotificationAction
 from watchdog_app.core.model.settings import NotifySettings
+from watchdog_app.core.model.status import Button, Notification
 from watchdog_app.daemon.notify import Delivery
 from watchdog_app.daemon.notify.command import CommandChannel
 from watchdog_app.daemon.notify.desktop import DesktopChannel
@@ -48,13 +48,14 @@ def notice(**changes) -> Notification:
         "incident": "i1",
         "stage": "warn",
         "urgency": "critical",
+        "topic": "warning",
         "title": "RAM full in about 4 min: train.ipynb",
         "body": "RAM: 6.00 GiB of 7.00 GiB.\nIf it continues, it dies.",
         "task": 4242,
         "unix_s": 1.7e9,
         "actions": (
-            NotificationAction("pause", "Pause", "watchdog pause train.ipynb"),
-            NotificationAction("show", "Show", "watchdog top"),
+            Button(key="pause", label="Pause", command="watchdog pause train.ipynb"),
+            Button(key="show", label="Show", command="watchdog top"),
         ),
     }
     return Notification(**{**values, **changes})

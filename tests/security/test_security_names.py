@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.core.model.decisions import Notification
+from watchdog_app.core.model.status import Notification
 from watchdog_app.daemon.notify.command import CommandChannel
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.machine.sensors.jupyter import parse_server_info, request_sessions

@@ -21,8 +21,11 @@ from typing import Any
 
 import pytest
 
+from watchdog_app.core.model.status import Record
+
 FOLDER = Path(__file__).parents[1] / "core" / "decisions"
 _IDS = frozenset(("id", "incident", "unix_s", "at_unix_s"))  # new in each run
+_FILLED_LATER = ("level", "start_time", "name")  # of a notification, by the dispatcher
 _TOLERANCE = 1e-9
 _DIGITS = 12
 _SHOWN = 5
@@ -46,6 +49,9 @@ def plain(value: Any) -> Any:
         return value.value if isinstance(value.value, str) else value.name.lower()
     if isinstance(value, float):
         return value if not math.isfinite(value) else float(f"{value:.{_DIGITS}g}")
+    if isinstance(value, Record):
+        names = (name for name in value.to_json() if name not in (*_IDS, *_FILLED_LATER))
+        return {name: plain(getattr(value, name)) for name in names}
     if is_dataclass(value):
         names = [each.name for each in fields(value)]
         if names[0] == "pid":  # ProcessKey

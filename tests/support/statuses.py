@@ -107,7 +107,7 @@ def display_of(kind: str, more: dict[str, Any]) -> dict[str, Any]:
         return {"display": "half_full", "on_icon": False, "exhausted": "full"}
     spec = SPECS[ResourceKind(kind)]
     return {
-        "display": spec.display.value,
+        "display": spec.display,
         "on_icon": spec.on_icon,
         "exhausted": spec.exhausted,
     }

@@ -21,10 +21,10 @@ from watchdog_app.core.model.agent import (
     AgentState,
     AllocatorMemory,
     Frame,
-    MemoryParts,
     RescueRecord,
 )
 from watchdog_app.core.model.machine import ProcessKey, Task
+from watchdog_app.core.model.status import MemoryParts
 from watchdog_app.daemon.out_of_process import OutOfProcessCopies
 from watchdog_app.daemon.rpc import Connection, RpcServer
 
@@ -155,7 +155,7 @@ class Agents:
             **{
                 **params.values(),
                 "allocators": tuple(to_record(AllocatorMemory, each) for each in params.allocators),
-                "memory": params.memory and to_record(MemoryParts, params.memory),
+                "memory": params.memory and MemoryParts.read(params.memory.values()),
                 "place": params.place and to_record(Frame, params.place),
             },
             reported_mono_s=now_mono_s,

@@ -107,12 +107,7 @@ class Control:
         elif guard is not None and guard.stopped:
             state = "stopped at its memory limit by its guard"
         found = _explain(self._parts.observer.latest, task, state)
-        kernels = self._parts.observer.kernels
-        parts_of_text = [
-            found["text"],
-            guards.explanation(task.key),
-            kernels.restart_message(task.key),
-        ]
+        parts_of_text = [found["text"], guards.explanation(task.key)]
         return {**found, "text": "\n\n".join(part for part in parts_of_text if part)}
 
     # The configuration

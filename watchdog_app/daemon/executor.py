@@ -19,11 +19,11 @@ from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.decisions import (
     Decision,
     DecisionKind,
-    Notification,
     Outcome,
     OutcomeStatus,
 )
 from watchdog_app.core.model.machine import ProcessKey, Task
+from watchdog_app.core.model.status import Notification
 from watchdog_app.core.model.tasks import name_with_pid
 from watchdog_app.daemon.checkpoints import MOST_FOLLOWERS, Checkpoints, RescueRequest
 from watchdog_app.daemon.guards import Guards
@@ -130,7 +130,7 @@ class Executor:
         self.journal.add(entry)
         about = TaskRef(None if task is None else task.key, entry.name, entry.path)
         kind = str(entry.data.get("decision_kind"))
-        operation = _Operation(notification.id, kind, about, time.monotonic())
+        operation = _Operation(notification.id or "", kind, about, time.monotonic())
         if not self.observer.may_notify(task):
             detail = "Suppressed: a [[rule]] switches notifications off."
             text = {"title": notification.title, "body": notification.body}

@@ -22,10 +22,11 @@ from watchdog_app.client.requests import LimitGuard
 from watchdog_app.core.model import status as records
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.agent import RescueRecord
-from watchdog_app.core.model.decisions import Decision, Notification, NotificationAction, Topic
+from watchdog_app.core.model.decisions import Decision, Topic
 from watchdog_app.core.model.exits import GuardEnd
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import Reading, ResourceKind
+from watchdog_app.core.model.status import Button, Notification
 from watchdog_app.core.model.tasks import find_task, name_with_pid
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.observer import Observer
@@ -311,13 +312,12 @@ def _notification(
 
         more = messages.next_limit(guard)
         actions = [
-            NotificationAction(
-                "more_memory", f"Give it {more}", f"watchdog limit {guard.pid} {more}"
+            Button(
+                key="more_memory",
+                label=f"Give it {more}",
+                command=f"watchdog limit {guard.pid} {more}",
             ),
-            *(
-                NotificationAction(key, ACTIONS[key].label, ACTIONS[key].command_for(guard.pid))
-                for key in ("no_limit", "end")
-            ),
+            *(ACTIONS[key].button(guard.pid) for key in ("no_limit", "end")),
         ]
     title, _, _ = text.partition("\n")
     return Notification(

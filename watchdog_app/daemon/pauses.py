@@ -23,8 +23,9 @@ from watchdog_app.base.durable import make_folders, open_nonblocking, write_atom
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.text.plain import clean
 from watchdog_app.base.threads import Worker
-from watchdog_app.core.model.decisions import Notification, NotificationAction, Topic
+from watchdog_app.core.model.decisions import Topic
 from watchdog_app.core.model.machine import ProcessKey, Task
+from watchdog_app.core.model.status import Button, Notification
 from watchdog_app.daemon.log import Faults, Log
 from watchdog_app.machine.process_control import Paused
 
@@ -110,7 +111,7 @@ def recovered_notification(pause: Pause, unix_s: float) -> Notification:
         f"It stays paused. Once there is room: watchdog resume {pid}",
         task=pid,
         unix_s=unix_s,
-        actions=(NotificationAction("resume", "Resume", f"watchdog resume {pid}"),),
+        actions=(Button(key="resume", label="Resume", command=f"watchdog resume {pid}"),),
         topic=Topic.PAUSED.value,
     )
 

@@ -260,7 +260,7 @@ def _resource(
         used=_whole_bytes(reading.used, reading.unit),
         limit=_whole_bytes(reading.limit, reading.unit),
         ratio=reading.used / reading.limit if reading.limit > 0 else None,
-        display=spec.display.value,
+        display=spec.display,
         on_icon=spec.on_icon,
         exhausted=spec.exhausted,
         stage="ok",
@@ -287,7 +287,7 @@ def _task(
     task: machine.Task,
     sample: AssessedSample,
     paused_by_us: bool,
-    on_gpus: Sequence[devices.DeviceUse],
+    on_gpus: Sequence[records.GpuUse],
     guard: records.Guard | None,
 ) -> records.Task:
     state = "stopped" if guard and guard.stopped else task_state(task)
@@ -305,7 +305,7 @@ def _task(
         ram_bytes=task.rss_bytes,
         swap_bytes=task.swap_bytes,
         gpu_memory_bytes=devices.total_memory_bytes(on_gpus) if on_gpus else None,
-        gpus=tuple(records.GpuUse.from_object(use) for use in on_gpus),
+        gpus=tuple(on_gpus),
         stage="ok",
         framework=agent.framework if agent else None,
         can_save=not agent.outdated if agent and agent.training else None,
@@ -324,16 +324,12 @@ def _task(
 
 
 def _agent(agent: AgentState) -> records.Agent:
-    memory, rescue = agent.memory, agent.rescue
+    rescue = agent.rescue
     return records.Agent.from_object(
         agent,
         pid=agent.key.pid,
         resumes_itself=None if rescue is None else not rescue.by_lines,
         allocators=tuple(records.Allocator.from_object(each) for each in agent.allocators),
-        memory=memory
-        and records.MemoryParts.from_object(
-            memory, buffers=tuple(records.Buffer.from_object(each) for each in memory.buffers)
-        ),
         rescue=rescue and records.Rescue.from_object(rescue),
     )
 

@@ -353,7 +353,7 @@ def _action_entries(task: Task, target: Target) -> list[Entry]:
         if action is None or kind in (CommandKind.SNOOZE, CommandKind.LIVE_VIEW):
             continue
         fits = action.shown(task)
-        label = labels_now.get(kind) or action.menu
+        label = labels_now.get(kind) or action.menu or action.label
         # Keep each entry in the same place for every task; only a guard's entries are hidden.
         shown = fits or action.method != "guard.limit"
         found.append(Entry(kind.value, label, Command(kind, target), enabled=fits, visible=shown))

@@ -124,7 +124,8 @@ class ThrottlingDetector:
             known = self._cards.get(gpu.id)
             if known is None or not known.found:
                 continue
-            on_it = [Contributor(task.key, task.name) for task in devices.tasks_on_gpu(gpu, tasks)]
+            users = devices.tasks_on_gpu(gpu.processes, devices.tasks_by_pid(tasks))
+            on_it = [Contributor(task.key, task.name) for task in users]
             for trouble in FaultKind:
                 if trouble in known.found:
                     yield build_finding(FAULTS[trouble], gpu, on_it, _fault_text(trouble, gpu))

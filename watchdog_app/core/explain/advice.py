@@ -13,11 +13,12 @@ from typing import NamedTuple
 from watchdog_app.base.text.plain import capitalize_first, clean
 from watchdog_app.base.text.quantities import format_bytes, size_above
 from watchdog_app.core.explain import phrases
-from watchdog_app.core.model.agent import AgentState, MemoryGrowth, MemoryParts
+from watchdog_app.core.model.agent import AgentState, MemoryGrowth
 from watchdog_app.core.model.decisions import Attribution, Regime
 from watchdog_app.core.model.history import SwapTraffic, is_thrashing
 from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind, ResourceSpec, Scope
+from watchdog_app.core.model.status import MemoryParts
 
 _MOST = 4
 _WORKER = 0.05  # share of a task's memory; smaller workers do not explain its growth
@@ -326,7 +327,7 @@ def _batch_advice(
         # All memory in use stays in use, except for the activations of this task.
         own = shortage.tasks[task].rss_bytes if task in shortage.tasks else 0
         rest = (parts.gradients_bytes or 0) + (parts.optimizer_bytes or 0)
-        rest += sum(each.bytes for each in parts.buffers)
+        rest += sum(each.bytes or 0 for each in parts.buffers)
         held = 0 if parts.base_bytes is None else max(0, own - parts.base_bytes - rest)
         budget = _USABLE * limit - (shortage.reading.used - min(held, activations)) - _KERNELS_BYTES
     fits = _round_down(batch * budget / (_OVERHEAD * activations))

@@ -17,14 +17,13 @@ from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import (
     Decision,
     Incident,
-    Notification,
-    NotificationAction,
     Stage,
     Topic,
 )
 from watchdog_app.core.model.exits import cause_spec
 from watchdog_app.core.model.machine import Task
 from watchdog_app.core.model.resource import SPECS, ResourceKind, Save, Scope
+from watchdog_app.core.model.status import Button, Notification
 
 _BRIMFUL = 0.97
 # an exhaustion by the trend within this time is shown even with another expected need
@@ -473,7 +472,7 @@ def _urgency(stage: Stage, topic: Topic) -> str:
     return "critical" if stage >= Stage.PAUSE else "normal"
 
 
-def _buttons(keys: Sequence[str], facts: Facts) -> Iterator[NotificationAction]:
+def _buttons(keys: Sequence[str], facts: Facts) -> Iterator[Button]:
     """Yield the buttons that make sense for this task now."""
     has_task = facts.task is not None
     fits = {
@@ -483,6 +482,4 @@ def _buttons(keys: Sequence[str], facts: Facts) -> Iterator[NotificationAction]:
     }
     for key in keys:
         if fits.get(key, True):
-            action = ACTIONS[key]
-            command = action.command_for(facts.command if has_task else "")
-            yield NotificationAction(key, action.label, command)
+            yield ACTIONS[key].button(facts.command if has_task else "")

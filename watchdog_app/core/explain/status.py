@@ -10,7 +10,7 @@ from watchdog_app.core.diagnosis import gpu_faults
 from watchdog_app.core.diagnosis.stall_reasons import StallReason
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.model import devices
-from watchdog_app.core.model.agent import AgentState, MemoryParts
+from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import Assessment, Contributor, Incident, Stage, TaskOutlook
 from watchdog_app.core.model.hardware import Hardware
 from watchdog_app.core.model.machine import HostMemory, Task
@@ -23,6 +23,7 @@ from watchdog_app.core.model.resource import (
     Scope,
     is_condition,
 )
+from watchdog_app.core.model.status import MemoryParts
 
 _STATES = {
     "R": "running",
@@ -287,7 +288,7 @@ def memory_part_lines(parts: MemoryParts) -> Iterator[str]:
         ("gradients", parts.gradients_bytes),
         ("optimizer", parts.optimizer_bytes),
         ("activations", parts.activations_bytes),
-        *((clean(each.what, 60), each.bytes) for each in parts.buffers),
+        *((clean(each.what or "", 60), each.bytes) for each in parts.buffers),
     ]
     known = sorted(((name, size) for name, size in named if size), key=lambda each: -each[1])
     if known:

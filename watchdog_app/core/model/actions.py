@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
+from collections import namedtuple
 
-    from watchdog_app.core.model.status import Task
-
-    Shown = Callable[[Task], bool]
+from watchdog_app.core.model.status import Button, Task
 
 
-class Action:
+class Action(
+    namedtuple(
+        "Action",
+        ("key", "label", "menu", "method", "params", "command", "confirm", "hotkey", "shown"),
+        defaults=("", "", {}, "", "", "", lambda _: True),
+    )
+):
     """
     One action.
 
@@ -28,33 +29,7 @@ class Action:
         shown: returns whether the action makes sense for a task.
     """
 
-    __slots__ = (
-        *("command", "confirm", "hotkey", "key", "label", "menu", "method", "params"),
-        "shown",
-    )
-
-    def __init__(
-        self,
-        key: str,
-        label: str,
-        *,
-        menu: str = "",
-        method: str = "",
-        params: Mapping[str, Any] | None = None,
-        command: str = "",
-        confirm: str = "",
-        hotkey: str = "",
-        shown: Shown = lambda _: True,
-    ) -> None:
-        self.key = key
-        self.label = label
-        self.menu = menu or label
-        self.method = method
-        self.params = dict(params or {})
-        self.command = command
-        self.confirm = confirm
-        self.hotkey = hotkey
-        self.shown = shown
+    __slots__ = ()
 
     def command_for(self, task: object) -> str:
         """
@@ -64,6 +39,15 @@ class Action:
             task: pid or name of the task; empty: no task.
         """
         return " ".join(self.command.format(task=task).split())
+
+    def button(self, task: object) -> Button:
+        """
+        The button of a notification.
+
+        Args:
+            task: pid or name of the task; empty: no task.
+        """
+        return Button(key=self.key, label=self.label, command=self.command_for(task))
 
 
 def _can_save(task: Task) -> bool:

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 
 from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.core.model.status import MemoryParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,30 +42,6 @@ class AllocatorMemory:
     peak_bytes: int | None = None
     retries: int | None = None  # failed first attempts (PyTorch num_alloc_retries)
     ooms: int | None = None  # number of out-of-memory errors so far
-
-
-@dataclass(frozen=True, slots=True)
-class BufferMemory:
-    """Size of a full buffer of the data pipeline."""
-
-    what: str  # "the shuffle buffer of 12,000 examples"; untrusted
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryParts:
-    """Memory of a training by use, as its agent counted and measured it."""
-
-    batch_size: int | None = None
-    weights_bytes: int | None = None
-    gradients_bytes: int | None = None  # one gradient for each trained weight
-    optimizer_bytes: int | None = None
-    activations_bytes: int | None = None  # measured; includes all that the first step allocates
-    resident_bytes: int | None = None  # RSS of the process
-    base_bytes: int | None = None  # RSS before the first step: weights, Python, libraries
-    buffers: tuple[BufferMemory, ...] = ()
-    python_blocks: int | None = None  # memory blocks that Python's allocator has in use
-    python_blocks_per_step: float | None = None  # blocks that each step adds
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Any
 
-from watchdog_app.base import codec
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import Reading, ResourceKey
+from watchdog_app.core.model.status import Notification
 
 Evidence = Mapping[str, float | int | str | None]
 # A task may be saved or paused if it grows at least half as fast as the fastest task and causes
@@ -267,35 +266,6 @@ class Topic(StrEnum):
     GPU_LOST = "gpu_lost"  # a card was lost, with all state in its memory
     FAULT = "fault"  # a card or its driver does not work
     SLOWED = "slowed"  # heat or the power supply slows the machine
-
-
-@dataclass(frozen=True, slots=True)
-class NotificationAction:
-    """A button of a notification: a click sends its action to the daemon."""
-
-    key: str  # key in the table of actions
-    label: str
-    command: str = ""  # equivalent command line
-
-
-@dataclass(frozen=True, slots=True)
-class Notification:
-    """One notification to show. Plain text; `body` has several lines."""
-
-    id: str
-    incident: str  # notifications of one incident replace each other; "": no incident
-    stage: str
-    urgency: str  # "low", "normal" or "critical"
-    title: str
-    body: str
-    task: int | None  # pid of the task's root
-    unix_s: float
-    actions: tuple[NotificationAction, ...] = field(default=())
-    topic: str = Topic.WARNING.value  # a value of `Topic`
-
-    def to_json(self) -> dict[str, Any]:
-        """The notification as docs/protocol.md describes it."""
-        return codec.encode(self)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from watchdog_app.core.model.agent import AgentState, AllocatorMemory
 from watchdog_app.core.model.hardware import Gpu, GpuProcess, Hardware, Temperature, gpu_place
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
+from watchdog_app.core.model.status import GpuUse
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceUse:
-    """Memory of a task on one card."""
-
-    id: str
-    index: int
-    memory_bytes: int | None  # sum over the task's processes; None: unknown for one of them
-    uuid: str | None = None
-
-
-def total_memory_bytes(uses: Sequence[DeviceUse]) -> int | None:
+def total_memory_bytes(uses: Sequence[GpuUse]) -> int | None:
     """Sum over all cards; None if the memory on one of them is unknown."""
     parts = [use.memory_bytes for use in uses]
     return None if None in parts else sum(part for part in parts if part is not None)
@@ -33,7 +23,7 @@ def tasks_by_pid(tasks: Sequence[Task]) -> dict[int, Task]:
     return {member.key.pid: task for task in tasks for member in task.members}
 
 
-def devices_by_task(hardware: Hardware, tasks: Sequence[Task]) -> dict[ProcessKey, list[DeviceUse]]:
+def devices_by_task(hardware: Hardware, tasks: Sequence[Task]) -> dict[ProcessKey, list[GpuUse]]:
     """
     The cards that each task uses, sorted by index. Tasks that use no card are left out.
 
@@ -47,7 +37,7 @@ def devices_by_task(hardware: Hardware, tasks: Sequence[Task]) -> dict[ProcessKe
     if not any(gpu.processes for gpu in hardware.gpus):
         return {}
     owners = tasks_by_pid(tasks)
-    found: dict[ProcessKey, list[DeviceUse]] = {}
+    found: dict[ProcessKey, list[GpuUse]] = {}
     for gpu in sorted(hardware.gpus, key=lambda each: (each.index, each.parent_id or "")):
         amounts: dict[ProcessKey, int | None] = {}
         for process in listed_processes(gpu, hardware):
@@ -57,25 +47,21 @@ def devices_by_task(hardware: Hardware, tasks: Sequence[Task]) -> dict[ProcessKe
             known, more = amounts.get(task.key, 0), process.memory_bytes
             amounts[task.key] = None if known is None or more is None else known + more
         for key, amount in amounts.items():
-            found.setdefault(key, []).append(DeviceUse(gpu.id, gpu.index, amount, gpu.uuid))
+            use = GpuUse(id=gpu.id, uuid=gpu.uuid, index=gpu.index, memory_bytes=amount)
+            found.setdefault(key, []).append(use)
     return found
 
 
-def tasks_on_gpu(gpu: Gpu, tasks: Sequence[Task]) -> tuple[Task, ...]:
+def tasks_on_gpu(processes: Iterable[GpuProcess], tasks: Mapping[int, Task]) -> tuple[Task, ...]:
     """
-    The tasks with a process on this card, in the driver's order, each once.
+    The tasks of these processes of a card, in the driver's order, each once.
 
     Args:
-        gpu: the card.
-        tasks: tasks of the same sample.
+        processes: processes of the card.
+        tasks: the task of each process of the same sample, by pid.
     """
-    owners = tasks_by_pid(tasks)
-    found: dict[ProcessKey, Task] = {}
-    for process in gpu.processes:
-        task = None if process.foreign else owners.get(process.pid)
-        if task is not None:
-            found.setdefault(task.key, task)
-    return tuple(found.values())
+    found = (None if process.foreign else tasks.get(process.pid) for process in processes)
+    return tuple({task.key: task for task in found if task is not None}.values())
 
 
 def listed_processes(gpu: Gpu, hardware: Hardware) -> Iterator[GpuProcess]:
@@ -317,9 +303,9 @@ def _affected_tasks(
 ) -> tuple[tuple[ProcessKey, ...], str | None]:
     """The tasks on a card, and a note if this is a guess."""
     listed = (*gpu.processes, *on_parts)
-    ours = [owners[each.pid].key for each in listed if not each.foreign and each.pid in owners]
+    ours = tasks_on_gpu(listed, owners)
     if ours:
-        return tuple(dict.fromkeys(ours)), None
+        return tuple(task.key for task in ours), None
     # In a container the driver lists pids of the host, so any task may be among them.
     if any(each.foreign for each in listed) or (not listed and _is_in_use(gpu)):
         return everyone, "the driver does not say who uses it"

@@ -120,20 +120,14 @@ def _cgroup_readings(
     tightest would restart at each change. So all groups have readings; the tightest comes last.
     """
     affected: dict[str, list[ProcessKey]] = {}
-    levels: dict[str, int] = {}
     by_path = {group.path: group for group in snapshot.cgroups}
     leaves = {info.cgroup for info in snapshot.infos.values() if info.cgroup is not None}
     for task in tasks:
         infos = (snapshot.infos.get(member.key) for member in task.members)
         folders = {info.cgroup for info in infos if info is not None and info.cgroup is not None}
-        above = [path for path in by_path if any(cgroup_contains(path, leaf) for leaf in folders)]
-        for path in above:
-            depth = path.rstrip("/").count("/")
-            nearest = min(
-                leaf.count("/") - depth for leaf in folders if cgroup_contains(path, leaf)
-            )
-            levels[path] = min(levels.get(path, nearest), nearest)
-            affected.setdefault(path, []).append(task.key)
+        for path in by_path:
+            if any(cgroup_contains(path, leaf) for leaf in folders):
+                affected.setdefault(path, []).append(task.key)
     found = []
     for path, keys in affected.items():
         group = by_path[path]
@@ -142,7 +136,7 @@ def _cgroup_readings(
             # The reserve that a guard adds for a save does not count as part of its limit.
             now = min(each for each in (group.limit_bytes, group.high_bytes) if each is not None)
             bound = bound._replace(limit=bound.limit - now + guarded.get(path, now))
-            found.append(_cgroup_reading(group, bound, tuple(keys), levels[path]))
+            found.append(_cgroup_reading(group, bound, tuple(keys)))
     yield from sorted(found, key=lambda each: (each.fatal, each.used - each.limit))
 
 
@@ -244,9 +238,9 @@ def _free_swap_bytes(
 
 
 def _cgroup_reading(
-    group: CgroupMemory, bound: _GroupLimit, affected: tuple[ProcessKey, ...], level: int
+    group: CgroupMemory, bound: _GroupLimit, affected: tuple[ProcessKey, ...]
 ) -> Reading:
-    notes = [f"{level} group{'' if level == 1 else 's'} up"] if level > 0 else []
+    notes = []
     guard = is_guard(group.path)
     if bound.counts_swap:
         notes.append("counts swap")

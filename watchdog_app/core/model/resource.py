@@ -46,7 +46,7 @@ class Reading:
     limit: float
     fatal: bool  # the limit kills; False: it only slows down (RAM with swap)
     tasks: tuple[ProcessKey, ...]  # keys of the tasks that the limit affects
-    note: str | None = None  # e.g. "3 groups up", "counts swap"
+    note: str | None = None  # how it was measured, "counts swap"
     swapped: float = 0.0  # the part of `used` that is a group's swap
     unwatched: float | None = None  # memory of a group's unwatched processes
     listed_mono_s: float | None = None  # time of the GPU's process list; None: same as `used`
@@ -104,16 +104,6 @@ class Save(Enum):
     NOBODY = "nobody"
 
 
-class Display(StrEnum):
-    """When screens list a resource by default."""
-
-    ALWAYS = "always"
-    USUAL = "usual"  # the first few
-    HALF_FULL = "half_full"  # the first few that are at least half full
-    IN_DANGER = "in_danger"  # above level ok
-    COUNTED = "counted"  # above level ok; else only counted as far from its limit
-
-
 @dataclass(frozen=True, slots=True)
 class ResourceSpec:
     """Properties of one kind of resource. Times are in seconds."""
@@ -134,13 +124,13 @@ class ResourceSpec:
     pause_s: float = 0.0  # latest start of stage pause
     least_left_s: float = 0.0  # shortest assumed time to the end, which is not known exactly
     resume_headroom: float = 0.0  # free amount that a resume needs, in the resource's unit
-    display: Display = Display.HALF_FULL
+    display: str = "half_full"  # when screens list it; the values are in `status.Resource`
     on_icon: bool = False  # the tray icon's gauge shows it while nothing is in danger
     exhausted: str = "full"  # word for its state at the limit: "full in 4 min"
 
 
-_RAM = ResourceSpec("RAM full", of_ram=True, display=Display.ALWAYS, on_icon=True)
-_GROUP = replace(_RAM, title="Memory limit reached", display=Display.USUAL, of_group=True)
+_RAM = ResourceSpec("RAM full", of_ram=True, display="always", on_icon=True)
+_GROUP = replace(_RAM, title="Memory limit reached", display="usual", of_group=True)
 _CARD = ResourceSpec(
     "GPU memory full",
     Scope.CARD,
@@ -153,7 +143,7 @@ _CARD = ResourceSpec(
 _FAULT = ResourceSpec("", blame=Blame.NOBODY, pause=Pause.NEVER, save=Save.NOBODY)
 SPECS: dict[ResourceKind, ResourceSpec] = {
     ResourceKind.RAM: _RAM,
-    ResourceKind.RAM_SWAP: replace(_RAM, title="RAM and swap full", display=Display.COUNTED),
+    ResourceKind.RAM_SWAP: replace(_RAM, title="RAM and swap full", display="counted"),
     ResourceKind.CGROUP: _GROUP,
     ResourceKind.GUARD: _GROUP,
     ResourceKind.RLIMIT_AS: ResourceSpec("Address space used up", blame=Blame.OWNER),
@@ -170,7 +160,7 @@ SPECS: dict[ResourceKind, ResourceSpec] = {
         _CARD,
         title="GPU memory of the framework full",
         blame=Blame.OWNER,
-        display=Display.USUAL,
+        display="usual",
         on_icon=True,  # a framework may reserve the whole GPU: only its allocator knows the use
     ),
     ResourceKind.TEMPERATURE: ResourceSpec(
@@ -182,7 +172,7 @@ SPECS: dict[ResourceKind, ResourceSpec] = {
         save=Save.EVERYBODY,
         by_sensor=True,
         resume_headroom=10.0,
-        display=Display.IN_DANGER,
+        display="in_danger",
         exhausted="switches off from heat",
     ),
     ResourceKind.BATTERY: ResourceSpec(
@@ -202,7 +192,7 @@ SPECS: dict[ResourceKind, ResourceSpec] = {
         pause_s=60.0,  # no task is paused, but this stage notifies in quiet hours as well
         # The last percent lasts minutes: saving a minute before the end loses a minute of work.
         least_left_s=60.0,
-        display=Display.USUAL,
+        display="usual",
         exhausted="empty",
     ),
     ResourceKind.GPU_HEALTH: replace(_FAULT, title="GPU out of order"),

@@ -275,7 +275,6 @@ class _Kernel:
     keys: tuple[ProcessKey, ...]
     name: str
     path: str | None
-    restarts: int = 0
 
 
 class KernelRegistry:
@@ -323,13 +322,13 @@ class KernelRegistry:
                 known = _Kernel((task.key,), task.name, path)
             elif known.keys[-1] == task.key:
                 if (known.name, known.path) != (task.name, path):
-                    known = _Kernel(known.keys, task.name, path, known.restarts)
+                    known = _Kernel(known.keys, task.name, path)
             elif task.key in known.keys or known.keys[-1] in running:
                 continue  # two processes with one id: Jupyter knows the first
             else:
                 found.append(Restart(kernel_id, known.keys[-1], task))
                 keys = (*known.keys[1 - _MOST_BEFORE :], task.key)
-                known = _Kernel(keys, task.name, path, known.restarts + 1)
+                known = _Kernel(keys, task.name, path)
             if self._kernels.get(ident) is not known:
                 self.revision += 1
             self._kernels[ident] = known
@@ -356,23 +355,6 @@ class KernelRegistry:
             del kernels[next(iter(kernels))]
         self._kernels, self._notebooks = kernels, notebooks
 
-    def previous_processes(self, key: ProcessKey) -> tuple[ProcessKey, ...]:
-        """Earlier processes of the same kernel, oldest first."""
-        kernel = self._kernel(key)
-        return () if kernel is None else kernel.keys[: kernel.keys.index(key)]
-
-    def restarts(self, key: ProcessKey) -> int:
-        """Number of restarts of a process's kernel since watchdog first saw it."""
-        kernel = self._kernel(key)
-        return 0 if kernel is None else kernel.restarts
-
-    def notebook_of(self, kernel_id: str) -> str | None:
-        """Path of a kernel's notebook, else its name; None: unknown kernel id."""
-        for (_, known_id), kernel in self._kernels.items():
-            if known_id == kernel_id:
-                return kernel.path or kernel.name
-        return None
-
     def journal_query(self, wanted: str | None) -> tuple[str | None, tuple[int, ...]]:
         """
         The search terms for a task in the journal.
@@ -386,23 +368,13 @@ class KernelRegistry:
         if wanted is None:
             return None, ()
         wanted = wanted.strip()
-        for kernel in self._kernels.values():
+        for (_, kernel_id), kernel in self._kernels.items():
             *before, now = kernel.keys
             if wanted == str(now.pid):
                 return wanted, tuple(key.pid for key in before)
-        return self.notebook_of(wanted) or wanted, ()
-
-    def restart_message(self, key: ProcessKey) -> str | None:
-        """A message about the restarts of a task's kernel; None: no restart."""
-        before = self.previous_processes(key)
-        if not before:
-            return None
-        count = self.restarts(key)
-        times = "once" if count == 1 else f"{count} times"
-        return (
-            f"Its kernel was restarted {times} since it is watched; it was process "
-            f"{before[-1].pid} before. What it had in memory then is gone."
-        )
+            if wanted == kernel_id:
+                return kernel.path or kernel.name, ()
+        return wanted, ()
 
     def _with_notebook_name(self, task: Task) -> Task:
         info = task.info
@@ -429,9 +401,6 @@ class KernelRegistry:
                 del self._notebooks[next(iter(self._notebooks))]
             self._notebooks[kernel] = path
             self.revision += 1
-
-    def _kernel(self, key: ProcessKey) -> _Kernel | None:
-        return next((each for each in self._kernels.values() if key in each.keys), None)
 
 
 def _process_id(key: ProcessKey) -> str:

@@ -272,7 +272,7 @@ class Tracker:
     def _update_devices(self, snapshot: Snapshot, tasks: Sequence[Task]) -> None:
         hardware = snapshot.hardware
         at = snapshot.mono_s if hardware.gpus_mono_s is None else hardware.gpus_mono_s
-        memory_by_gpu: dict[str, dict[ProcessKey, int | None]] = {}
+        memory_by_gpu: dict[str | None, dict[ProcessKey, int | None]] = {}
         for key, uses in devices.devices_by_task(hardware, tasks).items():
             for use in uses:
                 memory_by_gpu.setdefault(use.id, {})[key] = use.memory_bytes

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol
 
-from watchdog_app.core.model.decisions import Notification
 from watchdog_app.core.model.settings import NotifySettings
+from watchdog_app.core.model.status import Notification
 
 _ACTION_KEYS = frozenset(("save", "pause", "resume"))
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from watchdog_app.base import children
 from watchdog_app.base.text.plain import clean
-from watchdog_app.core.model.decisions import Notification
+from watchdog_app.core.model.status import Notification
 from watchdog_app.daemon.notify import Delivery
 
 TIMEOUT_S = 10.0
@@ -79,7 +79,7 @@ class CommandChannel:
 def variables(notification: Notification) -> dict[str, str]:
     """The notification as environment variables, without NUL characters, which they cannot hold."""
     values = {
-        "WATCHDOG_NOTIFICATION": notification.id,
+        "WATCHDOG_NOTIFICATION": notification.id or "",
         "WATCHDOG_INCIDENT": notification.incident,
         "WATCHDOG_STAGE": notification.stage,
         "WATCHDOG_URGENCY": notification.urgency,

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from watchdog_app.base import children
-from watchdog_app.core.model.decisions import Notification
+from watchdog_app.core.model.status import Notification
 from watchdog_app.daemon.notify import Delivery, action_commands
 
 DEADLINE_S = 8.0

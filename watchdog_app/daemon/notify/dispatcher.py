@@ -21,10 +21,10 @@ from typing import Any
 from watchdog_app.base import codec
 from watchdog_app.base.threads import Worker
 from watchdog_app.core.model import status as records
-from watchdog_app.core.model.decisions import Notification
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import Fault, Task
 from watchdog_app.core.model.settings import NotifySettings, Settings, parse_span_of_day
+from watchdog_app.core.model.status import Notification
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notify import Channel, Delivery, open_channels
 from watchdog_app.daemon.rpc import RpcServer
@@ -389,15 +389,11 @@ class Dispatcher:
         Args:
             task: the task that it concerns; None: no task, or the task has ended.
         """
-        record = records.Notification.from_object(
-            notification,
-            level=Level.from_stage(notification.stage),
-            start_time=task.key.start_time if task else None,
-            name=task.name if task else None,
-            actions=tuple(records.Button.from_object(each) for each in notification.actions),
-        )
-        trays = self._server.publish("notifications", "notification", record.to_json())
-        if trays:
+        notification.level = Level.from_stage(notification.stage)
+        if task is not None:
+            notification.start_time, notification.name = task.key.start_time, task.name
+        trays = self._server.publish("notifications", "notification", notification.to_json())
+        if trays and notification.id is not None:
             until = self._clock() + _ACKNOWLEDGE_TIMEOUT_S
             self._waiting[notification.id] = _Unacknowledged(notification, on_outcome, until, trays)
         else:

@@ -7,7 +7,7 @@ import time
 from typing import TextIO
 
 from watchdog_app.base.text.plain import clean
-from watchdog_app.core.model.decisions import Notification
+from watchdog_app.core.model.status import Notification
 from watchdog_app.daemon.notify import Delivery, action_commands
 
 _LINE = 500
