@@ -26,8 +26,8 @@ GIB = 1024**3
 )
 def test_sizes(full, compact, value):
     """A size has three digits. A value that is not a number is unknown, never zero."""
-    assert full == quantities.size(value)
-    assert compact == quantities.size(value, compact=True)
+    assert full == quantities.format_bytes(value)
+    assert compact == quantities.format_bytes(value, compact=True)
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_sizes(full, compact, value):
 )
 def test_rates(full, compact, value):
     """Less than a KiB per second does not count as a trend."""
-    assert full == quantities.rate(value)
-    assert compact == quantities.rate(value, compact=True)
+    assert full == quantities.format_rate(value)
+    assert compact == quantities.format_rate(value, compact=True)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from watchdog_app.base.text.terminal import pad, plain, plain_block, shorten, wi
         ("a\\nb\\tc\\r", "a\nb\tc\r"),
         ("\\x9b31m", "\x9b31m"),
         ("\\u202eevil", "\u202eevil"),
-        ("caf\\xe9.py", "caf\udce9.py"),
+        ("caf\\udce9.py", "caf\udce9.py"),
         ("a b", "a\xa0b"),
         ("分析 🚀.ipynb", "分析 🚀.ipynb"),
         ("\\U000e0041", "\U000e0041"),

@@ -159,7 +159,7 @@ def test_names_of_strangers_are_shown_and_not_obeyed():
     lines = render(report(ERROR), 80, Style(), verbose=True)
 
     assert all(line.isprintable() for line in lines)
-    assert any("\\x1b[31mb\\nc\\xff" in line for line in lines)
+    assert any("\\x1b[31mb\\nc\\udcff" in line for line in lines)
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200, None])

@@ -72,9 +72,9 @@ def render(found: Json) -> list[str]:
         lines.append(f"{name}: Python objects that became more{over}:")
     for record in grown:
         size = number_or_none(record.get("bytes_per_step"))
-        each = "" if size is None else f", {quantities.size(size)} a step"
+        each = "" if size is None else f", {quantities.format_bytes(size)} a step"
         place = f"{plain(record.get('file') or '?')}:{record.get('line')}"
-        lines.append(f"  {quantities.size(record.get('bytes'))}{each}: {place}")
+        lines.append(f"  {quantities.format_bytes(record.get('bytes'))}{each}: {place}")
     tensors = [record for record in found.get("tensors") or [] if isinstance(record, dict)]
     if tensors:
         lines.append(f"{name}: tensors that became more{over}:")

@@ -199,4 +199,4 @@ def _parse_points(value: Any) -> list[Point]:
 
 
 def _format_amount(value: float, unit: str) -> str:
-    return quantities.size(value, compact=True) if unit == "bytes" else f"{value:.4g}"
+    return quantities.format_bytes(value, compact=True) if unit == "bytes" else f"{value:.4g}"

@@ -40,7 +40,7 @@ def table(
     rows += [_row(rescue, now_unix_s) for rescue in found]
     grid = Table(rows, _RIGHT, _GIVES_WAY, gap=2)
     # A truncated path is useless. On a narrow terminal print each path on its own line.
-    if columns is None or grid.room(columns) >= grid.wanted():
+    if grid.fits(columns):
         lines = grid.lines(columns, style.ellipsis)
     else:
         short = Table([row[:-1] for row in rows], _RIGHT, 0, gap=2).lines(columns, style.ellipsis)
@@ -161,7 +161,7 @@ def _row(rescue: Found, now_unix_s: float) -> tuple[str, ...]:
         quantities.UNKNOWN if rescue.epoch is None else str(rescue.epoch + 1),
         quantities.UNKNOWN if rescue.loss is None else f"{rescue.loss:.4g}",
         quantities.UNKNOWN if saved is None else quantities.age(now_unix_s - saved),
-        quantities.size(rescue.bytes),
+        quantities.format_bytes(rescue.bytes),
         rescue.condition,
         rescue.training,
         plain(shorten_path(rescue.path)),

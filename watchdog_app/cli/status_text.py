@@ -156,7 +156,7 @@ def _format_contributor(incident: Incident, contributor: Contributor) -> str:
     share = quantities.ratio(contributor.share)
     if incident.blame == "work":
         return text if contributor.share is None else f"{text} {share} of the work"
-    text += f" {quantities.rate(contributor.slope_bytes_per_s)}"
+    text += f" {quantities.format_rate(contributor.slope_bytes_per_s)}"
     return text if contributor.share is None else f"{text}, {share} of the growth"
 
 
@@ -183,7 +183,7 @@ def _task_section(
     elif not hidden:
         lines.append("No Python process is running here that you may see.")
     if hidden:
-        together = quantities.size(sum(one.ram_bytes or 0 for one in hidden))
+        together = quantities.format_bytes(sum(one.ram_bytes or 0 for one in hidden))
         text = f"and {len(hidden)} small idle Python process{'es' if len(hidden) > 1 else ''}, "
         text += f"{together} together; --all shows them"
         lines += [style.paint(one, "dim") for one in wrap(text, columns)]
@@ -277,7 +277,7 @@ def resource_lines(
     rows = [_resource_cells(resource, style) for resource in shown]
     table = Table(rows, _RESOURCES_RIGHT, gives_way=_LABEL, gap=2)
     for column, least in ((None, 24), (_TREND, 20), (_BAR, 12), (_USED, 8)):
-        if columns is None or table.room(columns) >= min(table.wanted(), least):
+        if table.fits(columns, least):
             break
         for row in rows if column is not None else []:
             row[column or 0] = ""
@@ -347,7 +347,7 @@ def _fit_table(tasks: Sequence[Task], columns: int | None, gpus: bool) -> Table:
         if on_gpus and "RAM" in heads and "SWAP" in heads and "GPU-MEM" not in heads:
             continue  # do not drop known GPU memory while SWAP remains
         table = _build_table(tasks, heads, compact=compact, short=short, gpus=gpus)
-        if columns is None or table.room(columns) >= min(table.wanted(), least):
+        if table.fits(columns, least):
             break
     assert table is not None  # noqa: S101 - _LAYOUTS is not empty
     return table
@@ -372,12 +372,12 @@ def _task_cells(task: Task, *, compact: bool, short: bool, gpus: bool) -> dict[s
         "PID": quantities.whole(task.pid),
         "NOTEBOOK/SCRIPT": plain(task.name or "?"),
         "STATE": _format_state(task, compact=compact),
-        "RAM": quantities.size(task.ram_bytes, compact=compact),
-        "SWAP": quantities.size(task.swap_bytes, compact=compact),
+        "RAM": quantities.format_bytes(task.ram_bytes, compact=compact),
+        "SWAP": quantities.format_bytes(task.swap_bytes, compact=compact),
         "DEV": gpu_numbers(task) or nothing,
-        "GPU-MEM": nothing if held is None else quantities.size(held, compact=compact),
+        "GPU-MEM": nothing if held is None else quantities.format_bytes(held, compact=compact),
         "CPU%": quantities.whole(task.cpu_percent),
-        "TREND": quantities.rate(task.slope_bytes_per_s, compact=compact),
+        "TREND": quantities.format_rate(task.slope_bytes_per_s, compact=compact),
         "ETA": quantities.eta(task.eta_s, task.eta_low_s, task.eta_high_s, compact=short),
     }
 

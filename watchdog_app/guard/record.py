@@ -139,8 +139,7 @@ class GuardRecord:
         from watchdog_app.base import durable
 
         where = past_folder()
-        for each in (os.path.dirname(where), where):
-            durable.make_folders(each, 0o700)
+        durable.make_folders(where, 0o700)
         if paths.is_foreign(os.lstat(where)) or os.path.islink(where):
             return
         text = json.dumps({**self.to_json(), "ended_unix_s": time.time()})

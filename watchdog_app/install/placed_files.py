@@ -15,7 +15,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from watchdog_app.base.durable import make_folders, sync_folder, temporary_path, write_atomic
+from watchdog_app.base.durable import (
+    make_folders,
+    remove_temporary_files,
+    sync_folder,
+    write_atomic,
+)
 from watchdog_app.base.errors import WatchdogError
 
 _VERSION = 1
@@ -137,9 +142,9 @@ class PlacedFiles:
             if self._files or self._kept_files or self._enabled:
                 self._save()
             else:
-                for each in (temporary_path(self._path), self._path):
-                    with suppress(FileNotFoundError):
-                        os.unlink(each)
+                remove_temporary_files(self._path)
+                with suppress(FileNotFoundError):
+                    os.unlink(self._path)
                 self._remove_folders()
         except OSError as error:
             with suppress(OSError):
@@ -168,8 +173,7 @@ class PlacedFiles:
         expected = self._files[path]
         # The user has replaced the file by a link, so keep it, whatever its target.
         linked = os.path.islink(path)
-        with suppress(OSError):
-            os.unlink(temporary_path(path))  # left by a killed writer
+        remove_temporary_files(path)
         content = None if linked else read_regular_file(path)
         if linked or (content is not None and _digest(content) != expected and not even_changed):
             report.kept.append(path)

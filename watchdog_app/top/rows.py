@@ -115,13 +115,13 @@ def task_cells(
         "PID": Text(quantities.whole(task.pid), justify="right"),
         "TASK": _name_cell(task, _name_columns(titles, columns), style),
         "STATE": _state_cell(task),
-        "RAM": _right_aligned(quantities.size(task.ram_bytes, compact=not wide)),
-        "SWAP": _right_aligned(quantities.size(task.swap_bytes, compact=not wide)),
+        "RAM": _right_aligned(quantities.format_bytes(task.ram_bytes, compact=not wide)),
+        "SWAP": _right_aligned(quantities.format_bytes(task.swap_bytes, compact=not wide)),
         "DEV": Text(gpu_numbers(task) or quantities.NONE),
-        "GPU-MEM": _right_aligned(quantities.size(task.gpu_memory_bytes, compact=not wide)),
+        "GPU-MEM": _right_aligned(quantities.format_bytes(task.gpu_memory_bytes, compact=not wide)),
         "CPU%": _right_aligned(quantities.whole(task.cpu_percent)),
         "LAST 15 MIN": Text(charts.sparkline(points, _SPARK_COLUMNS[wide]), style="cyan"),
-        "TREND": _right_aligned(quantities.rate(task.slope_bytes_per_s, compact=True)),
+        "TREND": _right_aligned(quantities.format_rate(task.slope_bytes_per_s, compact=True)),
         "ETA": Text(eta, style=style),
     }
     return [made[title] for title in titles]

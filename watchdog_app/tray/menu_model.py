@@ -274,7 +274,7 @@ def _task_entry(number: int, slot: Slot | None, now_unix_s: float) -> Entry:
 
 def _task_summary(task: Task) -> str:
     """Return the most important facts, for the label of the submenu."""
-    parts = [quantities.size(task.ram_bytes)]
+    parts = [quantities.format_bytes(task.ram_bytes)]
     if task.state in ("paused", "stopped"):
         parts.append(str(task.state))
     elif task.agent is not None and task.agent.saving:
@@ -290,17 +290,17 @@ def _task_summary(task: Task) -> str:
 
 
 def _figure_entries(task: Task, now_unix_s: float) -> list[Entry]:
-    ram = f"RAM: {quantities.size(task.ram_bytes)}"
+    ram = f"RAM: {quantities.format_bytes(task.ram_bytes)}"
     if (task.swap_bytes or 0) >= 1024**2:
-        ram += f", swap {quantities.size(task.swap_bytes)}"
+        ram += f", swap {quantities.format_bytes(task.swap_bytes)}"
     gpu, limit_line = "", ""
     if task.gpu_memory_bytes is not None:
-        gpu = f"GPU memory: {quantities.size(task.gpu_memory_bytes)}"
+        gpu = f"GPU memory: {quantities.format_bytes(task.gpu_memory_bytes)}"
     guard = task.guard
     if guard is not None:
         level = quantities.guard_level(guard, automatic=guard.automatic_limit)
         limit_line = f"Guard: {level}{', stopped' if guard.stopped else ''}"
-    trend = quantities.rate(task.slope_bytes_per_s)
+    trend = quantities.format_rate(task.slope_bytes_per_s)
     eta = quantities.eta(task.eta_s, task.eta_low_s, task.eta_high_s)
     lines = {
         "ram": ram,

@@ -30,32 +30,31 @@ _RESERVE_GIVEN = ("finishing", "refusing", "exiting", "ending")  # guard states 
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgt])i?b?|b)?\s*", re.IGNORECASE)
 _SIZE_FACTOR = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": TIB}
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|sec|m|min|h|d)?\s*", re.IGNORECASE)
-_DURATION_FACTOR = {
-    "": 1.0,
-    "ms": 0.001,
-    "s": 1.0,
-    "sec": 1.0,
-    "m": 60.0,
-    "min": 60.0,
-    "h": 3600.0,
-    "d": 86400.0,
-}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)?\s*", re.IGNORECASE)
+_DURATION_FACTOR = {"": 1, "ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
-def format_bytes(value: float | None) -> str:
-    """Format a size: `5.3 GiB`, `812 MiB`, `0 B`; None is `N/A`, never zero."""
-    if value is None or not math.isfinite(value):
-        return "N/A"
-    sign = "-" if value < 0 else ""
-    size = abs(value)
+def format_bytes(value: Any, *, compact: bool = False, figures: int = 3) -> str:
+    """
+    Format a size: `5.30 GiB`, compact `5.30G`; `0 B`, compact `0`.
+
+    Args:
+        value: size in bytes; `N/A`, never zero, if it is not a finite number.
+        compact: leave out the space and shorten the unit.
+        figures: number of digits of a size below 100 of its unit, 2 or 3.
+    """
+    known = number_or_none(value)
+    if known is None:
+        return UNKNOWN
+    sign = "-" if known < 0 else ""
+    size = abs(known)
     for factor, unit in ((TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         # 0.9995 so that 1023.6 MiB becomes "1.00 GiB", not "1024 MiB".
         if size >= factor * 0.9995:
             shown = size / factor
-            digits = 2 if shown < 9.995 else 1 if shown < 99.95 else 0
-            return f"{sign}{shown:.{digits}f} {unit}"
-    return f"{sign}{size:.0f} B"
+            digits = figures - (1 if shown < 9.995 else 2) if shown < 99.95 else 0
+            return f"{sign}{shown:.{digits}f}{unit[0] if compact else f' {unit}'}"
+    return f"{sign}{size:.0f}{'' if compact else ' B'}"
 
 
 def parse_pid(text: str) -> int | None:
@@ -78,19 +77,27 @@ def size_above(bytes_: float) -> str:
     return f"{-(-wanted // step) * step / GIB:g}G"
 
 
-def format_rate(bytes_per_s: float | None) -> str:
-    """Format a rate: `+21.0 MiB/s`, `-3.20 MiB/s`; below 1 B/s: `0`; None: `N/A`."""
-    if bytes_per_s is None or not math.isfinite(bytes_per_s):
-        return "N/A"
-    if abs(bytes_per_s) < 1:
+def format_rate(value: Any, *, compact: bool = False) -> str:
+    """
+    Format a rate: `+21.0 MiB/s`, compact `+21M/s`; `0` below 1 KiB/s, too slow to matter.
+
+    Args:
+        value: bytes per second; `N/A` if it is not a finite number.
+        compact: leave out the space and shorten the unit.
+    """
+    known = number_or_none(value)
+    if known is None:
+        return UNKNOWN
+    if abs(known) < KIB:
         return "0"
-    return f"{'+' if bytes_per_s > 0 else ''}{format_bytes(bytes_per_s)}/s"
+    sign = "+" if known > 0 else ""
+    return f"{sign}{format_bytes(known, compact=compact, figures=2 if compact else 3)}/s"
 
 
 def format_duration(seconds: float | None) -> str:
     """Format a duration: `45 s`, `4 min 10 s`, `2 h 05 min`, `3 d 4 h`; None, infinity: `N/A`."""
     if seconds is None or not math.isfinite(seconds):
-        return "N/A"
+        return UNKNOWN
     sign = "-" if seconds < 0 else ""
     value = abs(seconds)
     if value < 9.95:
@@ -178,33 +185,6 @@ def number_or_none(value: Any) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def size(value: Any, *, compact: bool = False) -> str:
-    """
-    Format a size: `11.2 GiB`, compact `11.2G`; `0 B`, compact `0`.
-
-    Args:
-        value: size in bytes; `N/A` if it is not a number.
-        compact: leave out the space and shorten the unit.
-    """
-    text = format_bytes(number_or_none(value))
-    return _compact(text) if compact else text
-
-
-def rate(value: Any, *, compact: bool = False) -> str:
-    """
-    Format a rate: `+21.0 MiB/s`, compact `+21M/s`; `0` below 1 KiB/s, which is too slow to matter.
-
-    Args:
-        value: bytes per second; `N/A` if it is not a number.
-        compact: leave out the space and shorten the unit.
-    """
-    known = number_or_none(value)
-    if known is not None and abs(known) < 1024:
-        return "0"
-    text = format_rate(known)
-    return _compact(_two_figures(text)) if compact else text
-
-
 def whole(value: Any) -> str:
     """Format a count, a pid or a percentage as an integer."""
     known = number_or_none(value)
@@ -240,7 +220,7 @@ def of_limit(used: Any, limit: Any, unit: str) -> str:
         unit: "bytes", "celsius", "watts", or "ratio" of a battery.
     """
     if unit == "bytes":
-        first, second = size(used), size(limit)
+        first, second = format_bytes(used), format_bytes(limit)
         if first[-3:] == second[-3:] and UNKNOWN not in (first, second):
             first = first[:-4]
         return f"{first} of {second}"
@@ -259,9 +239,10 @@ def guard_level(guard: Any, *, automatic: bool) -> str:
         guard: object with `used_bytes`, `limit_bytes`, `reserve_bytes` and `state`.
         automatic: whether the limit is automatic.
     """
-    limit = size(guard.limit_bytes) + (f" ({AUTOMATIC_LIMIT})" if automatic else "")
+    limit = format_bytes(guard.limit_bytes) + (f" ({AUTOMATIC_LIMIT})" if automatic else "")
     joint = " and the reserve of " if guard.state in _RESERVE_GIVEN else ", reserve "
-    return f"{size(guard.used_bytes)} of {limit}{joint}{size(guard.reserve_bytes)}"
+    used, reserve = format_bytes(guard.used_bytes), format_bytes(guard.reserve_bytes)
+    return f"{used} of {limit}{joint}{reserve}"
 
 
 def eta(
@@ -277,17 +258,16 @@ def eta(
         compact: short form such as `4m (3-7m)`.
     """
     if eta_s is None:
-        return NONE if low_s is None else f">{_joined(_time(low_s), compact)}"
-    middle = _joined(_time(eta_s), compact)
+        return NONE if low_s is None else ">" + "".join(_time(low_s, compact))
+    middle = "".join(_time(eta_s, compact))
     if low_s is None or (high_s is not None and high_s < 1):
         return middle
     # Round the interval outwards, so that it is never narrower than the forecast.
-    from_, to = _time(low_s, math.floor), None if high_s is None else _time(high_s, math.ceil)
-    if to is None:
-        return f"{middle} ({from_[0]}+{'' if compact else ' '}{_unit(from_[1], compact)})"
-    if from_[1] == to[1]:
-        return f"{middle} ({from_[0]}-{_joined(to, compact)})"
-    return f"{middle} ({_joined(from_, compact)}-{_joined(to, compact)})"
+    low, low_unit = _time(low_s, compact, math.floor)
+    if high_s is None:
+        return f"{middle} ({low}+{low_unit})"
+    high, high_unit = _time(high_s, compact, math.ceil)
+    return f"{middle} ({low if low_unit == high_unit else low + low_unit}-{high}{high_unit})"
 
 
 def movement(slope_per_s: Any, unit: str) -> str:
@@ -302,7 +282,7 @@ def movement(slope_per_s: Any, unit: str) -> str:
         unit: "bytes", "celsius", "watts" or "ratio".
     """
     if unit == "bytes":
-        return rate(slope_per_s)
+        return format_rate(slope_per_s)
     known = number_or_none(slope_per_s)
     if known is None:
         return UNKNOWN
@@ -320,41 +300,13 @@ def age(seconds: float) -> str:
     )
 
 
-def _time(seconds: float, rounded: Callable[[float], int] = round) -> tuple[str, str]:
-    """A duration with two digits and its unit: `4 min`, not `243 s`."""
-    value = max(0.0, seconds)
-    if value < 1:
-        return "<1", "s"
-    for factor, unit in ((1, "s"), (60, "min"), (3600, "h")):
-        if value / factor < (99.5 if factor < 3600 else 47.5):
-            return str(rounded(value / factor)), unit
-    return str(rounded(value / 86400)), "d"
-
-
-def _joined(time: tuple[str, str], compact: bool) -> str:
-    return f"{time[0]}{'' if compact else ' '}{_unit(time[1], compact)}"
-
-
-def _unit(unit: str, compact: bool) -> str:
-    return unit[0] if compact else unit
-
-
-def _two_figures(text: str) -> str:
-    """Shorten a rate to two digits: `+21.0 MiB/s` to `+21 MiB/s`, `+9.54` to `+9.5`."""
-    figure, blank, unit = text.partition(" ")
-    whole_part, dot, rest = figure.partition(".")
-    if not dot:
-        return text
-    kept = f"{whole_part}.{rest[0]}" if len(whole_part.lstrip("+-")) == 1 else whole_part
-    return kept + blank + unit
-
-
-def _compact(text: str) -> str:
-    if text == UNKNOWN:
-        return text
-    figure, _, unit = text.partition(" ")
-    if not unit:
-        return figure
-    each = "/s" if unit.endswith("/s") else ""
-    letter = "" if unit.startswith("B") else unit[0]
-    return figure + letter + each
+def _time(
+    seconds: float, compact: bool, rounded: Callable[[float], int] = round
+) -> tuple[str, str]:
+    """A duration as a number of two digits and a unit: `4` and ` min`, not `243 s`."""
+    factor, unit = 86400, "d"
+    for shorter, name, least in ((3600, "h", 47.5), (60, "min", 99.5), (1, "s", 99.5)):
+        if seconds / shorter < least:
+            factor, unit = shorter, name
+    number = "<1" if seconds < 1 else str(rounded(seconds / factor))
+    return number, unit[0] if compact else f" {unit}"

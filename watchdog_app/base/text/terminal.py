@@ -9,6 +9,7 @@ and FORCE_COLOR work as on no-color.org and force-color.org.
 from __future__ import annotations
 
 import os
+import re
 import sys
 
 TYPE_CHECKING = False
@@ -27,7 +28,8 @@ _CODES = {
     "cyan": "36",
     "alarm": "1;31",
 }
-_UNITS = {"%", "B", "KiB", "MiB", "GiB", "TiB", "KiB/s", "MiB/s", "GiB/s", "s", "min", "h", "d"}
+# A line may break at any space except between a number and its unit: `95 %`, `7.0 GiB`.
+_BREAKS = re.compile(r"(?<!\d)\s+|\s+(?!(?:%|[KMGT]iB(?:/s)?|B|s|min|h|d)(?!\w))")
 _TAIL_MOST = 12  # longest file extension (columns) that a cut keeps: ".safetensors"
 
 
@@ -36,18 +38,20 @@ def plain(value: object) -> str:
     One line of text without control sequences.
 
     Control characters, line ends, direction marks and lone surrogates (a file name that is not
-    UTF-8) become escapes such as `\\x1b`.
+    UTF-8) become escapes such as `\\x1b`. A no-break space becomes a space.
     """
-    text = value if isinstance(value, str) else str(value)
+    text = str(value)
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else _escape(char) for char in text)
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode()
+        for char in text.replace("\xa0", " ")
+    )
 
 
 def plain_block(value: object) -> str:
     """The same as `plain`, but line ends stay and tabs become spaces."""
-    text = value if isinstance(value, str) else str(value)
-    return "\n".join(plain(line.expandtabs(4)) for line in text.split("\n"))
+    return "\n".join(plain(line.expandtabs(4)) for line in str(value).split("\n"))
 
 
 def width(text: str) -> int:
@@ -89,7 +93,7 @@ def shorten(text: str, columns: int, ellipsis: str = "…") -> str:
     if ending > _TAIL_MOST or ending >= room:
         ending = 0
     # Keep some text before the extension, so that run_a.ipynb and run_b.ipynb still differ.
-    tail = _tail(text, ending + (room - ending) // 3)
+    tail = _head(text[::-1], ending + (room - ending) // 3)[::-1]
     return _head(text, room - width(tail)) + ellipsis + tail
 
 
@@ -108,7 +112,7 @@ def wrap(text: str, columns: int | None, first: str = "", rest: str | None = Non
     indent = " " * width(first) if rest is None else rest
     lines: list[str] = []
     line, start = first, first
-    for word in _split_words(text):
+    for word in _BREAKS.split(text.strip()):
         left = word
         gap = "" if line == start else " "
         if gap and width(line) + 1 + width(left) > columns:
@@ -136,28 +140,6 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _split_words(text: str) -> list[str]:
-    """Split a text at spaces, but keep numbers with their units: `95 %`, `7.0 GiB`."""
-    words: list[str] = []
-    for word in text.split():
-        if words and words[-1][-1:].isdigit() and word.rstrip(".,;:)") in _UNITS:
-            words[-1] += f" {word}"
-        else:
-            words.append(word)
-    return words
-
-
-def _escape(char: str) -> str:
-    code = ord(char)
-    if 0xDC80 <= code <= 0xDCFF:  # surrogateescape (PEP 383): a raw byte of a file name
-        return f"\\x{code - 0xDC00:02x}"
-    if code < 0x20:
-        return {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(char, f"\\x{code:02x}")
-    if code < 0x100:
-        return " " if code == 0xA0 else f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
 def _char_columns(char: str) -> int:
     if char < "\u0300":
         return 1
@@ -174,15 +156,6 @@ def _head(text: str, columns: int) -> str:
         taken += _char_columns(char)
         if taken > columns:
             return text[:index]
-    return text
-
-
-def _tail(text: str, columns: int) -> str:
-    taken = 0
-    for index in range(len(text) - 1, -1, -1):
-        taken += _char_columns(text[index])
-        if taken > columns:
-            return text[index + 1 :]
     return text
 
 
@@ -280,17 +253,23 @@ class Table:
         columns = len(rows[0]) if rows else 0
         self._widths = [max(width(row[column]) for row in rows) for column in range(columns)]
 
-    def room(self, columns: int | None) -> int:
+    def fits(self, columns: int | None, least: int = sys.maxsize) -> bool:
+        """
+        Whether the column `gives_way` keeps its full width, or at least `least`.
+
+        Args:
+            columns: width of the terminal; None: unlimited.
+            least: sufficient width of that column, in terminal columns.
+        """
+        return self._room(columns) >= min(self._widths[self._gives_way], least)
+
+    def _room(self, columns: int | None) -> int:
         """Width left for the column `gives_way` in a table of `columns` terminal columns."""
         wanted = self._widths[self._gives_way]
         if columns is None:
             return wanted
         others = [one for index, one in enumerate(self._widths) if index != self._gives_way and one]
         return min(wanted, columns - sum(others) - self._gap * len(others))
-
-    def wanted(self) -> int:
-        """Full width of the column `gives_way`."""
-        return self._widths[self._gives_way]
 
     def lines(self, columns: int | None, ellipsis: str = "…") -> list[str]:
         """
@@ -301,7 +280,7 @@ class Table:
             ellipsis: replacement for the cut part of a cell.
         """
         widths = list(self._widths)
-        widths[self._gives_way] = max(1, self.room(columns))
+        widths[self._gives_way] = max(1, self._room(columns))
         found = []
         for row in self._rows:
             cells = [

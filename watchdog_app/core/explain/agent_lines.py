@@ -53,7 +53,7 @@ def save_line(request: Mapping[str, Any]) -> str:
         rescue = Rescue.read(request.get("rescue"))
         took = "" if rescue.seconds is None else f" in {rescue.seconds:.2f} s"
         at = "" if rescue.step is None else f" at step {quantities.whole(rescue.step)}"
-        size = quantities.size(rescue.bytes)
+        size = quantities.format_bytes(rescue.bytes)
         return f"{name}: saved{at}, {size}{took}: {plain(rescue.path or '?')}"
     if status == "requested":
         return f"{name}: asked to save; it does so at the end of its step. --wait waits for it."

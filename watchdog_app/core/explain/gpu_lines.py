@@ -64,7 +64,7 @@ def grouped_lines(
     rows = [_cells(gpu, label, style) for gpu, label in zip(gpus, labels, strict=True)]
     wide = [[*row, "; ".join(words)] for row, words in zip(rows, news, strict=True)]
     table = Table(wide, _RIGHT, gives_way=_NAME, gap=2)
-    inline = columns is None or table.room(columns) >= min(table.wanted(), 16)
+    inline = table.fits(columns, 16)
     if not inline:
         table = _fit_table(rows, columns or 0)
     groups = []
@@ -102,7 +102,7 @@ def _fit_table(rows: list[list[str]], columns: int) -> Table:
     table = Table(rows, _RIGHT, gives_way=_NAME, gap=2)
     # A name may be shortened, because the power is more useful.
     for column, least in ((None, 10), (_BAR, 8), (_POWER, 8), (_RATIO, 6), (_NAME, 0)):
-        if table.room(columns) >= min(table.wanted(), least):
+        if table.fits(columns, least):
             break
         for row in rows if column is not None else []:
             row[column or 0] = ""
@@ -157,7 +157,7 @@ def _remarks(gpu: Gpu, everything: bool) -> list[str]:
     held = sum(one.memory_bytes or 0 for one in others)
     total = gpu.memory_total_bytes
     if others and (everything or (total and held >= _OTHERS_SHARE * total)):
-        amount = f", {quantities.size(held)}" if held else ""
+        amount = f", {quantities.format_bytes(held)}" if held else ""
         pids = ", ".join(quantities.whole(one.pid) for one in others[:_MOST_PIDS])
         which = f" (pid {pids}{', ...' if len(others) > _MOST_PIDS else ''})" if everything else ""
         remarks.append(

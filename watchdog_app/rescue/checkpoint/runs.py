@@ -185,7 +185,7 @@ def start_run(directory: str, key: Mapping[str, Any], same: frozenset[str] = fro
     """A new run; without a lock if none can be acquired."""
     run = secrets.token_hex(6)
     try:
-        make_folders(directory, 0o700, mode_above=0o700)
+        make_folders(directory, 0o700)
         lock = run_lock.acquire(directory, run, new=True)
     except OSError:  # the folder is not writable: a save reports that
         return Run(run, directory, key, None, same)

@@ -318,7 +318,7 @@ class RescueStore:
 
     def _make_directory(self) -> None:
         try:
-            make_folders(self.directory, 0o700, mode_above=0o700)
+            make_folders(self.directory, 0o700)
         except OSError as error:
             raise translate(error, self.directory) from error
 
