@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from watchdog_app.base.linux.files import max_connections, max_pidfds
+from watchdog_app.base.linux.files import descriptor_share
 
 
 @pytest.fixture
@@ -24,6 +24,6 @@ def test_shares_leave_room_for_looking(limited, soft, handles, connections):
     """A quarter goes to files of processes; agents and pidfds get two shares each."""
     limited(soft)
 
-    assert handles == max_pidfds(500)
-    assert connections == max_connections(500)
+    assert handles == descriptor_share(8, 500)
+    assert connections == descriptor_share(4, 500)
     assert soft // 4 + 2 * handles + 2 * connections <= soft - 30

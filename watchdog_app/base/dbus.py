@@ -1,5 +1,5 @@
 """
-The D-Bus session bus: its address, calls, and desktop notifications.
+The D-Bus session bus: its address, calls, and the arguments of desktop notifications.
 
 Never import this in the daemon: dbus-fast and asyncio would add half of the daemon's memory.
 
@@ -11,9 +11,6 @@ from __future__ import annotations
 import asyncio
 import html
 import os
-
-from watchdog_app.base.errors import ActionError
-from watchdog_app.base.text.terminal import plain, plain_block
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,8 +26,6 @@ NOTIFICATIONS_PATH = "/org/freedesktop/Notifications"
 NOTIFY_SIGNATURE = "susssasa{sv}i"
 
 _CALL_S = 5.0
-_SHOW_S = 5.0
-_AGAIN_S = 1.5  # GNOME refuses notifications that come too fast; wait before a retry
 _DESKTOP_ENTRY = "org.watchdog_app.watchdog"  # name of the installed .desktop file
 _URGENCY = {"low": 0, "normal": 1, "critical": 2}
 _ICONS = {"low": "dialog-information", "normal": "dialog-warning", "critical": "dialog-error"}
@@ -43,10 +38,6 @@ class CallFailed(Exception):
     def __init__(self, name: str, text: str) -> None:
         super().__init__(text)
         self.name = name  # D-Bus error name: org.freedesktop.DBus.Error....
-
-
-class NotificationFailed(ActionError):
-    """The notification was not shown; the message has the reason and the remedy."""
 
 
 def session_bus_address(
@@ -179,51 +170,3 @@ def failure_text(error: CallFailed) -> str:
             f"set notify.command ({error})"
         )
     return f"the notification service refused it: {error}" if error.name else str(error)
-
-
-def show_notification(title: str, body: str, urgency: str, replaces: int = 0) -> int:
-    """
-    Show a notification on this session's desktop.
-
-    Args:
-        title: one line of plain text.
-        body: plain text; escaped if the service supports markup.
-        urgency: "low", "normal" or "critical".
-        replaces: id of an earlier notification to replace; 0: none.
-
-    Returns:
-        The id of the notification.
-
-    Raises:
-        NotificationFailed: no session bus, no notification service, or it refused.
-    """
-    try:
-        return asyncio.run(asyncio.wait_for(_show(title, body, urgency, replaces), _SHOW_S))
-    except TimeoutError:
-        raise NotificationFailed(
-            f"the notification service did not answer within {_SHOW_S:g} s"
-        ) from None
-    except CallFailed as error:
-        raise NotificationFailed(failure_text(error)) from error
-
-
-async def _show(title: str, body: str, urgency: str, replaces: int) -> int:
-    try:
-        bus = await connect(session_bus_address())
-    except Exception as error:  # all failures mean the same: no session bus
-        # Keep it short: without a desktop, every journalled notification contains this text.
-        raise NotificationFailed("no desktop session to show it on (no session bus)") from error
-    service = (bus, NOTIFICATIONS, NOTIFICATIONS_PATH)
-    try:
-        (known,) = await call(*service, "GetCapabilities")
-        values = notify_body(plain(title), plain_block(body), urgency, replaces, (), known)
-        try:
-            (number,) = await call(*service, "Notify", NOTIFY_SIGNATURE, values)
-        except CallFailed as error:
-            if "Excess" not in error.name:
-                raise
-            await asyncio.sleep(_AGAIN_S)
-            (number,) = await call(*service, "Notify", NOTIFY_SIGNATURE, values)
-        return int(number)
-    finally:
-        bus.disconnect()

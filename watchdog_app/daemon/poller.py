@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
-from watchdog_app.base.linux.files import max_pidfds
+from watchdog_app.base.linux.files import descriptor_share
 from watchdog_app.base.linux.process import open_pidfd
 from watchdog_app.core.model.machine import ProcessKey
 
@@ -146,7 +146,9 @@ class PidFds:
     def add(self, key: ProcessKey) -> None:
         """Follow one more process."""
         self.release(key)
-        handle = open_pidfd(key.pid) if len(self._handles) < max_pidfds(_MOST_HANDLES) else None
+        handle = (
+            open_pidfd(key.pid) if len(self._handles) < descriptor_share(8, _MOST_HANDLES) else None
+        )
         self._handles[key] = handle
         if handle is not None:
             self._poller.add(handle, READ, lambda _: self._end(key))

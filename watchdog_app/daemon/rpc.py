@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from watchdog_app.base.errors import ProtocolError
-from watchdog_app.base.linux.files import max_connections
+from watchdog_app.base.linux.files import descriptor_share
 from watchdog_app.base.runtime_dir import private_folder
 from watchdog_app.client import jsonrpc, transport
 from watchdog_app.client.jsonrpc import (
@@ -248,7 +248,7 @@ class RpcServer:
         self._listen()
 
     def _listen(self) -> None:
-        self._max_connections = max_connections(MAX_CONNECTIONS)
+        self._max_connections = descriptor_share(4, MAX_CONNECTIONS)
         self._listener = transport.listen(self._path)
         self._inode = _inode(self._path)
         self._accept_again_mono_s = None

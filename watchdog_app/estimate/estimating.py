@@ -280,7 +280,7 @@ def _free() -> Limit | None:
     from watchdog_app.base.linux.files import read_or_empty
 
     layout = Layout.discover(read_or_empty("/proc/self/mountinfo", 1 << 20))
-    least = available_memory(layout.group_of())
+    least = available_memory(layout.locate(read_or_empty("/proc/self/cgroup")))
     if least.group is not None:
         text = f"left of the memory group's {format_bytes(least.total_bytes)}"
         return Limit(least.free_bytes, text)

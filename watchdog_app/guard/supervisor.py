@@ -308,7 +308,7 @@ class Supervisor:
     def _check_stopped(self, now: float, pids: list[int]) -> None:
         """Act on a pending signal, and on a SIGCONT that another program has sent."""
         checked = pids if len(pids) <= _MOST_CHECKED else [self.record.pid]
-        if any(pending_signals(each)[0] & _ENDING_MASK for each in checked):
+        if any(pending_signals(each) & _ENDING_MASK for each in checked):
             self._execute(self.policy.signal_waits(now))
         elif self.group.was_continued():
             self._execute(self.policy.continued(now))

@@ -18,18 +18,19 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 
 from watchdog_app.base.errors import Gone, SensorError, Unsupported
 from watchdog_app.base.linux.files import (
     KeptFile,
     parse_mounts,
+    parse_number,
     read_bytes,
     read_or_empty,
     write_bytes,
 )
-from watchdog_app.base.linux.process import parse_number, status_bytes, status_words
+from watchdog_app.base.linux.process import status_bytes, status_words
 
-# The guard process imports this module; `typing` and `dataclasses` would cost it 1 MB each.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,22 +45,19 @@ _FILES = {
     1: ("memory.usage_in_bytes", "memory.oom_control", "freezer.state", b"FROZEN", b"THAWED"),
     2: ("memory.current", "memory.events", "cgroup.freeze", b"1", b"0"),
 }
+_LIMITS = {
+    1: ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
+    2: ("memory.max", "memory.high", "memory.swap.max", "memory.swap.high"),
+}
 
 
+@dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """
-    One mounted tree of groups.
+    """One mounted tree of groups."""
 
-    Attributes:
-        root: path of the mounted group in /proc/PID/cgroup.
-    """
-
-    __slots__ = ("mount_point", "root", "version")
-
-    def __init__(self, version: int, mount_point: str, root: str = "/") -> None:
-        self.version = version
-        self.mount_point = mount_point
-        self.root = root
+    version: int
+    mount_point: str
+    root: str = "/"  # path of the mounted group in /proc/PID/cgroup
 
 
 def parse_mountinfo(data: bytes, controller: str = "memory") -> list[Hierarchy]:
@@ -168,16 +166,6 @@ class Layout:
                 return found
         return None
 
-    def group_of(self, pid: int | str = "self", proc: str = "/proc") -> str | None:
-        """
-        Folder of the memory group of a process; None: no group. It can wait for a lock.
-
-        Args:
-            pid: pid of the process; "self": this process.
-            proc: mount point of the proc file system.
-        """
-        return self.locate(read_or_empty(f"{proc}/{pid}/cgroup"))
-
     def ancestors(self, group: str) -> list[tuple[str, int]]:
         """The group and its visible ancestors with their cgroup version, nearest first."""
         for hierarchy in self.hierarchies:
@@ -198,60 +186,30 @@ def _has_memory(version: int, mount_point: str) -> bool:
     return b"memory" in read_or_empty(f"{mount_point}/cgroup.controllers").split()
 
 
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of a group. None: no limit of that kind."""
 
-    __slots__ = ("high_bytes", "memory_bytes", "swap_bytes", "swap_high_bytes")
-
-    def __init__(
-        self,
-        memory_bytes: int | None = None,
-        high_bytes: int | None = None,
-        swap_bytes: int | None = None,
-        swap_high_bytes: int | None = None,
-    ) -> None:
-        self.memory_bytes = memory_bytes
-        self.high_bytes = high_bytes
-        self.swap_bytes = swap_bytes
-        self.swap_high_bytes = swap_high_bytes
-
-    @property
-    def values(self) -> tuple[int | None, ...]:
-        """All limits as a tuple."""
-        return self.memory_bytes, self.high_bytes, self.swap_bytes, self.swap_high_bytes
+    memory_bytes: int | None = None
+    high_bytes: int | None = None
+    swap_bytes: int | None = None
+    swap_high_bytes: int | None = None
 
     @property
     def any(self) -> bool:
         """Whether any limit is set. A mere swap limit matters for groups below."""
-        return any(limit is not None for limit in self.values)
+        return self != Limits()
 
 
+@dataclass(frozen=True, slots=True)
 class Usage:
-    """
-    Memory of a group and all groups below it.
+    """Memory of a group and all groups below it."""
 
-    Attributes:
-        swap_bytes: None: no swap accounting.
-        oom_kills: None: the kernel does not count them.
-    """
-
-    __slots__ = (
-        *("active_file_bytes", "inactive_file_bytes", "oom_kills", "swap_bytes", "used_bytes"),
-    )
-
-    def __init__(
-        self,
-        used_bytes: int,
-        inactive_file_bytes: int = 0,
-        active_file_bytes: int = 0,
-        swap_bytes: int | None = None,
-        oom_kills: int | None = None,
-    ) -> None:
-        self.used_bytes = used_bytes
-        self.inactive_file_bytes = inactive_file_bytes
-        self.active_file_bytes = active_file_bytes
-        self.swap_bytes = swap_bytes
-        self.oom_kills = oom_kills
+    used_bytes: int
+    inactive_file_bytes: int = 0
+    active_file_bytes: int = 0
+    swap_bytes: int | None = None  # None: no swap accounting
+    oom_kills: int | None = None  # None: the kernel does not count them
 
     @property
     def held_bytes(self) -> int:
@@ -277,19 +235,13 @@ class Group:
         self._usage = KeptFile(f"{path}/{usage}")
         self._stat = KeptFile(f"{path}/memory.stat")
         self._events = KeptFile(f"{path}/{events}")
-        self._swap = KeptFile(f"{path}/memory.swap.current") if version == 2 else None
+        self._swap = KeptFile(f"{path}/memory.swap.current")
         self._freezer = f"{path}/{freezer}"
-
-    @property
-    def limit_names(self) -> tuple[str, ...]:
-        """The names of the limit files."""
-        if self.version == 1:
-            return "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"
-        return "memory.max", "memory.high", "memory.swap.max", "memory.swap.high"
 
     def limits(self) -> Limits:
         """The current limits; a missing file (as in the root group) means no limit."""
-        found = [parse_limit(read_or_empty(f"{self.path}/{name}", 64)) for name in self.limit_names]
+        names = _LIMITS[self.version]
+        found = [parse_limit(read_or_empty(f"{self.path}/{name}", 64)) for name in names]
         if self.version == 2:
             return Limits(*found)
         memory, both = found
@@ -305,33 +257,21 @@ class Group:
             Denied, Unsupported: the memory files are not readable or do not exist.
         """
         used = parse_number(self._usage.read(64).strip()) or 0
-        events = self._read_or_empty(self._events)
-        kills = flat_value(events, b"oom_kill")
+        kills = flat_value(_read_or_empty(self._events), b"oom_kill")
         stat = self._stat.read()
         # v1's usage_in_bytes includes the groups below, so use the total_ lines, which do too.
         prefix = b"total_" if self.version == 1 else b""
         inactive = flat_value(stat, prefix + b"inactive_file")
         active = flat_value(stat, prefix + b"active_file")
         swap = flat_value(stat, b"total_swap")
-        if self._swap is not None:
-            try:
-                swap = parse_number(self._swap.read(64).strip())
-            except SensorError:
-                self._swap = None  # a kernel without swap accounting
+        if self.version == 2:
+            swap = parse_number(_read_or_empty(self._swap).strip())
         return Usage(used, inactive or 0, active or 0, swap, kills)
-
-    @staticmethod
-    def _read_or_empty(file: KeptFile) -> bytes:
-        try:
-            return file.read(512)
-        except SensorError:  # some kernels do not have the file
-            return b""
 
     def close(self) -> None:
         """Close the files."""
         for file in (self._usage, self._stat, self._events, self._swap):
-            if file is not None:
-                file.close()
+            file.close()
 
     def pids(self, most_groups: int = 1 << 16, *, strict: bool = True) -> Iterator[int]:
         """
@@ -359,10 +299,7 @@ class Group:
                 if strict and not isinstance(error, Gone | FileNotFoundError):
                     raise Unsupported(f"{path} cannot be read: {error}") from error
                 continue  # the group was removed
-            for word in listed.split():
-                pid = parse_number(word)
-                if pid is not None:
-                    yield pid
+            yield from (int(word) for word in listed.split() if word.isdigit())
 
     def can_freeze(self) -> bool:
         """Whether this user may freeze the group."""
@@ -407,6 +344,13 @@ class Group:
         return read_or_empty(self._freezer).strip() == self._thaw_text and not self.is_frozen()
 
 
+def _read_or_empty(file: KeptFile) -> bytes:
+    try:
+        return file.read(512)
+    except SensorError:  # some kernels do not have the file
+        return b""
+
+
 def read_usage(path: str, version: int | None = None) -> Usage:
     """
     Read the memory use of a group once; all zero if unreadable.
@@ -424,20 +368,13 @@ def read_usage(path: str, version: int | None = None) -> Usage:
         group.close()
 
 
+@dataclass(frozen=True, slots=True)
 class AvailableMemory:
-    """
-    Free and total memory under the tightest limit.
+    """Free and total memory under the tightest limit."""
 
-    Attributes:
-        group: folder of the group with that limit; None: the machine's memory.
-    """
-
-    __slots__ = ("free_bytes", "group", "total_bytes")
-
-    def __init__(self, free_bytes: int, total_bytes: int, group: str | None = None) -> None:
-        self.free_bytes = free_bytes
-        self.total_bytes = total_bytes
-        self.group = group
+    free_bytes: int
+    total_bytes: int
+    group: str | None = None  # folder of the group with that limit; None: the machine's memory
 
 
 def available_memory(group: str | None, proc: str = "/proc") -> AvailableMemory:
@@ -452,26 +389,14 @@ def available_memory(group: str | None, proc: str = "/proc") -> AvailableMemory:
     available = status_bytes(meminfo, b"MemAvailable") or 0
     tightest = AvailableMemory(available, status_bytes(meminfo, b"MemTotal") or 0)
     while group and os.path.exists(f"{group}/cgroup.procs"):
-        found = _group_available(group)
-        if found is not None and found.free_bytes < tightest.free_bytes:
-            tightest = found
+        limits = Group(group).limits()
+        for limit in (limits.memory_bytes, limits.high_bytes):
+            if limit is not None:
+                free = max(0, limit - read_usage(group).held_bytes)
+                if free < tightest.free_bytes:
+                    tightest = AvailableMemory(free, limit, group)
         group = os.path.dirname(group)
     return tightest
-
-
-def _group_available(path: str) -> AvailableMemory | None:
-    group = Group(path)
-    limits = group.limits()
-    bounded = [each for each in (limits.memory_bytes, limits.high_bytes) if each is not None]
-    if not bounded:
-        return None
-    try:
-        used = group.read()
-    except SensorError:
-        return None
-    finally:
-        group.close()
-    return AvailableMemory(max(0, min(bounded) - used.held_bytes), min(bounded), path)
 
 
 def host_oom_kills(proc: str = "/proc") -> int | None:

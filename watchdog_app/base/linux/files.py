@@ -21,7 +21,7 @@ from watchdog_app.base.errors import Denied, Gone, SensorError, Unsupported
 # ENODEV: an open file of a memory cgroup that was removed.
 _GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.ENOTDIR})
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
-_MAX_DIGITS = 19  # digits of a number in /sys
+_MAX_DIGITS = 20  # digits of 2**64; int() raises above 4300 digits
 _PIECE_BYTES = 1 << 13
 # Windows has neither flag. O_NONBLOCK avoids a wait for the other end of a pipe.
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -122,19 +122,6 @@ def read_regular(path: str) -> bytes:
     return read_bytes(path)
 
 
-def read_link(path: str) -> str:
-    """
-    Target of a symbolic link such as /proc/PID/exe.
-
-    Raises:
-        Gone, Denied, Unsupported: see `sensor_error`.
-    """
-    try:
-        return os.readlink(path)
-    except OSError as error:
-        raise sensor_error(error, path) from error
-
-
 class KeptFile:
     """A small file that stays open after its first read, until `close`."""
 
@@ -221,29 +208,22 @@ def is_in_memory(path: str) -> bool:
 
 
 def sysfs_names(path: str) -> list[str]:
-    """Names in a folder of devices, ordered by number; empty if the folder is missing."""
+    """Names in a folder of devices, `hwmon2` before `hwmon10`; empty if the folder is missing."""
     try:
-        return sorted(os.listdir(path), key=_number_key)
+        return sorted(os.listdir(path), key=lambda name: (len(name), name))
     except OSError:
         return []
 
 
-def _number_key(name: str) -> tuple[str, int]:
-    head = name.rstrip("0123456789")
-    tail = name[len(head) :]
-    return head, int(tail) if tail else -1
-
-
-def parse_int(data: bytes) -> int | None:
-    """The integer in an attribute; None for `N/A`, empty or invalid content."""
-    word = data.strip()
-    digits = word.removeprefix(b"-")
-    return int(word) if digits.isdigit() and len(digits) <= _MAX_DIGITS else None
+def parse_number(data: bytes) -> int | None:
+    """A field or a whole kernel file as a number; None: not a number, or more than 64 bits."""
+    return int(data) if data.isdigit() and len(data) <= _MAX_DIGITS else None
 
 
 def sysfs_int(path: str) -> int | None:
-    """The integer in a file; None also if it is missing or unreadable (EIO, ENODATA)."""
-    return parse_int(read_or_empty(path, 64))
+    """The integer in a file; None also if it is `N/A`, missing or unreadable (EIO, ENODATA)."""
+    word = read_or_empty(path, 64).strip()
+    return None if parse_number(word.removeprefix(b"-")) is None else int(word)
 
 
 def sysfs_text(path: str) -> str | None:
@@ -258,8 +238,8 @@ def descriptor_limit() -> int:
     """
     The maximum number of open files of this process, at most 2**20.
 
-    The callers divide these descriptors: clients and processes must not use up the descriptors
-    that the daemon needs to read the machine.
+    `descriptor_share` divides them: clients and processes must not use up the descriptors that the
+    daemon needs to read the machine.
     """
     import resource  # Unix only
 
@@ -271,11 +251,12 @@ def descriptor_limit() -> int:
 _OWN_DESCRIPTORS = 48
 
 
-def max_pidfds(most: int) -> int:
-    """Number of pidfds that may be open at once, at least 1 and at most `most`."""
-    return max(1, min(most, (descriptor_limit() - _OWN_DESCRIPTORS) // 8))
+def descriptor_share(divisor: int, most: int) -> int:
+    """
+    The number of descriptors for one purpose, at least 4.
 
-
-def max_connections(most: int) -> int:
-    """Number of client connections (two per agent), at least 4 and at most `most`."""
-    return max(4, min(most, (descriptor_limit() - _OWN_DESCRIPTORS) // 4))
+    Args:
+        divisor: the purpose gets this part of the descriptors that are not reserved.
+        most: maximum number.
+    """
+    return max(4, min(most, (descriptor_limit() - _OWN_DESCRIPTORS) // divisor))

@@ -14,18 +14,17 @@ import time
 from contextlib import suppress
 
 from watchdog_app.base.errors import SensorError
-from watchdog_app.base.linux.files import read_bytes, read_or_empty
+from watchdog_app.base.linux.files import parse_number, read_bytes, read_or_empty
 
 # The guard and every Python with an agent import this module; `typing` would take 5 ms.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable
+    from collections.abc import Collection, Container, Iterable
 
     Key = tuple[int, int]  # pid and start time in ticks since boot
 
 _PF_EXITING = 0x4  # source: include/linux/sched.h
 _PF_KTHREAD = 0x00200000
-_MAX_DIGITS = 20  # digits of 2**64; int() raises above 4300 digits
 _STAT_BYTES = 2048
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _SHELLS = frozenset(("ash", "bash", "csh", "dash", "fish", "ksh", "mksh", "sh", "tcsh", "zsh"))
@@ -57,7 +56,7 @@ class Stat:
     """
 
     __slots__ = (
-        *("_flags", "_tail", "comm", "cpu_ticks", "pid", "ppid", "session", "start_stack"),
+        *("_tail", "comm", "cpu_ticks", "flags", "pid", "ppid", "session", "start_stack"),
         *("start_ticks", "state", "threads", "tty", "vsize_bytes"),
     )
 
@@ -79,7 +78,7 @@ class Stat:
         self.ppid = int(rest[1])
         self.session = int(rest[3])
         self.tty = int(rest[4])
-        self._flags = int(rest[6])
+        self.flags = int(rest[6])
         self.cpu_ticks = int(rest[11]) + int(rest[12])
         self.threads = int(rest[17])
         self.start_ticks = int(rest[19])
@@ -100,17 +99,12 @@ class Stat:
     @property
     def is_kernel_thread(self) -> bool:
         """Whether it is a kernel thread, which can never become a program."""
-        return bool(self._flags & _PF_KTHREAD)
+        return bool(self.flags & _PF_KTHREAD)
 
     @property
     def has_ended(self) -> bool:
         """Whether the process has ended (a zombie until its parent reaps it)."""
         return self.state in "ZXx"
-
-    @property
-    def is_exiting(self) -> bool:
-        """Whether the process is releasing its memory and has no exit status yet."""
-        return bool(self._flags & _PF_EXITING) and not self.has_ended
 
     @property
     def wait_status(self) -> int | None:
@@ -211,11 +205,6 @@ def status_bytes(status: bytes, name: bytes) -> int | None:
     words = status_words(status, name)
     kib = parse_number(words[0]) if words else None
     return None if kib is None else kib * 1024
-
-
-def parse_number(data: bytes) -> int | None:
-    """A field or a whole kernel file as a number; None: not a number, or more than 64 bits."""
-    return int(data) if data.isdigit() and len(data) <= _MAX_DIGITS else None
 
 
 def parse_cmdline(data: bytes) -> tuple[str, ...]:
@@ -345,31 +334,21 @@ def cpu_limit_s(pid: int) -> float | None:
     return None
 
 
-def pending_signals(pid: int) -> tuple[int, int]:
+def pending_signals(pid: int) -> int:
     """
-    Pending signals of a process and its threads.
+    Mask of the signals that are pending for a process or its main thread; 0: no such process.
 
-    Returns:
-        Two masks with bit N-1 for signal N: all pending signals, and those that a thread does not
-        block. Both are 0 if the process does not exist.
+    Signal N is bit N-1.
     """
-    waiting, taken = 0, 0
-    with suppress(OSError, ValueError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            status = read_or_empty(f"/proc/{pid}/task/{thread}/status")
-            pending = _signal_mask(status, b"SigPnd") | _signal_mask(status, b"ShdPnd")
-            waiting |= pending
-            taken |= pending & ~_signal_mask(status, b"SigBlk")
-    return waiting, taken
+    status = read_or_empty(f"/proc/{pid}/status")
+    return _signal_mask(status, b"SigPnd") | _signal_mask(status, b"ShdPnd")
 
 
 def stop_pending(pid: int) -> bool:
     """Whether a SIGSTOP is pending for a process."""
     import signal
 
-    status = read_or_empty(f"/proc/{pid}/status")
-    pending = _signal_mask(status, b"SigPnd") | _signal_mask(status, b"ShdPnd")
-    return bool(pending >> (signal.SIGSTOP - 1) & 1)
+    return bool(pending_signals(pid) >> (signal.SIGSTOP - 1) & 1)
 
 
 def _signal_mask(status: bytes, name: bytes) -> int:
@@ -441,20 +420,25 @@ def descendants(
             while others start or end (proc(5), children). Without such lists all of /proc is read.
     """
     roots = list(roots)
-    if quick and any(os.path.exists(f"{proc}/{pid}/task/{pid}/children") for pid, _ in roots):
-        return _collect_descendants(
-            roots,
-            lambda pid: read_stat(pid, proc),
-            lambda pid: _listed_children(pid, proc),
-            others,
-            proc,
-        )
-    stats = (read_stat(pid, proc) for pid in pids(proc))
-    by_pid = {stat.pid: stat for stat in stats if stat is not None}
+    listed = quick and any(os.path.exists(f"{proc}/{pid}/task/{pid}/children") for pid, _ in roots)
     children: dict[int, list[Stat]] = {}
-    for stat in by_pid.values():
-        children.setdefault(stat.ppid, []).append(stat)
-    return _collect_descendants(roots, by_pid.get, lambda pid: children.get(pid, ()), others, proc)
+    for pid in () if listed else pids(proc):
+        stat = read_stat(pid, proc)
+        if stat is not None:
+            children.setdefault(stat.ppid, []).append(stat)
+    found: dict[int, Stat] = {}
+    for root in roots:
+        start = read_stat(root[0], proc)
+        queue = [] if start is None or start.key != root else [start]
+        for parent in queue:
+            if parent.pid in found:
+                continue
+            found[parent.pid] = parent
+            below = _listed_children(parent.pid, proc) if listed else children.get(parent.pid, ())
+            for child in below:
+                if child.key not in others and not is_interactive_shell(child, proc):
+                    queue.append(child)
+    return list(found.values())
 
 
 def _listed_children(parent: int, proc: str) -> list[Stat]:
@@ -466,31 +450,6 @@ def _listed_children(parent: int, proc: str) -> list[Stat]:
                 if stat is not None and stat.ppid == parent:
                     found.append(stat)
     return found
-
-
-def _collect_descendants(
-    roots: Iterable[Key],
-    read: Callable[[int], Stat | None],
-    children: Callable[[int], Iterable[Stat]],
-    others: Collection[Key],
-    proc: str,
-) -> list[Stat]:
-    found: dict[int, Stat] = {}
-    for root in roots:
-        start = read(root[0])
-        if start is None or start.key != root or start.pid in found:
-            continue
-        queue = [start]
-        for parent in queue:
-            if parent.pid in found:
-                continue
-            found[parent.pid] = parent
-            queue.extend(
-                child
-                for child in children(parent.pid)
-                if child.key not in others and not is_interactive_shell(child, proc)
-            )
-    return list(found.values())
 
 
 def is_below_shell(pid: int, root: int) -> bool:
@@ -595,4 +554,6 @@ def is_ending(pid: int, start_time: int, proc: str = "/proc") -> bool:
     Source: proc(5), field 9 of stat; kernel, include/linux/sched.h (PF_EXITING).
     """
     stat = read_stat(pid, proc)
-    return stat is not None and stat.start_ticks == start_time and stat.is_exiting
+    if stat is None or stat.start_ticks != start_time or stat.has_ended:
+        return False
+    return bool(stat.flags & _PF_EXITING)

@@ -14,7 +14,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from watchdog_app.base.text.terminal import plain, plain_block
+
 _APP = "watchdog"
+_SHOW_S = 5.0
+_AGAIN_S = 1.5  # GNOME refuses notifications that come too fast; wait before a retry
 _HAS_DBUS: bool = sys.platform != "darwin"
 
 
@@ -39,19 +43,58 @@ def show(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _show_by_dbus(request: Mapping[str, Any]) -> dict[str, Any]:
-    from watchdog_app.base.dbus import NotificationFailed, show_notification
+    import asyncio
 
+    from watchdog_app.base.dbus import CallFailed, failure_text
+
+    try:
+        number = asyncio.run(asyncio.wait_for(_notify(request), _SHOW_S))
+    except TimeoutError:
+        return _not_delivered(f"the notification service did not answer within {_SHOW_S:g} s")
+    except CallFailed as error:
+        return _not_delivered(failure_text(error))
+    return {"delivered": True, "detail": "", "number": number}
+
+
+async def _notify(request: Mapping[str, Any]) -> int:
+    """
+    Show a notification on this session's desktop, and return its id.
+
+    Raises:
+        CallFailed: no session bus, no notification service, or it refused.
+    """
+    import asyncio
+
+    from watchdog_app.base import dbus
+
+    try:
+        bus = await dbus.connect(dbus.session_bus_address())
+    except Exception as error:  # all failures mean the same: no session bus
+        # Keep it short: without a desktop, every journalled notification contains this text.
+        text = "no desktop session to show it on (no session bus)"
+        raise dbus.CallFailed("", text) from error
+    service = (bus, dbus.NOTIFICATIONS, dbus.NOTIFICATIONS_PATH)
     replaces = request.get("replaces")
     try:
-        number = show_notification(
-            title=str(request.get("title", "")),
-            body=str(request.get("body", "")),
-            urgency=str(request.get("urgency", "normal")),
-            replaces=replaces if isinstance(replaces, int) and replaces > 0 else 0,
+        (known,) = await dbus.call(*service, "GetCapabilities")
+        values = dbus.notify_body(
+            plain(str(request.get("title", ""))),
+            plain_block(str(request.get("body", ""))),
+            str(request.get("urgency", "normal")),
+            replaces if isinstance(replaces, int) and replaces > 0 else 0,
+            (),
+            known,
         )
-    except NotificationFailed as error:
-        return _not_delivered(str(error))
-    return {"delivered": True, "detail": "", "number": number}
+        try:
+            (number,) = await dbus.call(*service, "Notify", dbus.NOTIFY_SIGNATURE, values)
+        except dbus.CallFailed as error:
+            if "Excess" not in error.name:
+                raise
+            await asyncio.sleep(_AGAIN_S)
+            (number,) = await dbus.call(*service, "Notify", dbus.NOTIFY_SIGNATURE, values)
+        return int(number)
+    finally:
+        bus.disconnect()
 
 
 def _show_by_plyer(request: Mapping[str, Any]) -> dict[str, Any]:

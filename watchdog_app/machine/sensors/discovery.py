@@ -18,9 +18,9 @@ from collections.abc import Container
 from contextlib import suppress
 from typing import NamedTuple
 
-from watchdog_app.base.errors import Denied, SensorError
+from watchdog_app.base.errors import SensorError
 from watchdog_app.base.linux import process
-from watchdog_app.base.linux.files import KeptFile, read_link, read_or_empty
+from watchdog_app.base.linux.files import KeptFile, parse_number, read_or_empty
 from watchdog_app.base.threads import Background, Question
 from watchdog_app.core.model.machine import Fault
 from watchdog_app.machine.sensors.command_line import is_interpreter
@@ -90,11 +90,12 @@ class Discovery:
     def is_python(self, pid: int) -> bool:
         """Return whether a process is Python; False also while the answer is not known yet."""
         try:
-            return is_interpreter(read_link(f"{self._proc}/{pid}/exe").removesuffix(" (deleted)"))
-        except Denied:
+            exe = os.readlink(f"{self._proc}/{pid}/exe")
+            return is_interpreter(exe.removesuffix(" (deleted)"))
+        except PermissionError:
             question = Question(pid, "program")
             return self._background.ask(question, lambda: has_python_argv(self._proc, pid)) or False
-        except SensorError:
+        except OSError:
             return False
 
     def forget(self, pid: int) -> None:
@@ -136,7 +137,7 @@ class Discovery:
         """Return the process of a pid, which may be a thread's; None: the pid does not exist."""
         status = read_or_empty(f"{self._proc}/{pid}/status", 1024)
         words = process.status_words(status, b"Tgid")
-        return process.parse_number(words[0]) if words else None
+        return parse_number(words[0]) if words else None
 
     def _list_processes(self, now_mono_s: float) -> tuple[frozenset[int] | None, list[int]]:
         """List all processes and those not known before; None: /proc cannot be listed."""

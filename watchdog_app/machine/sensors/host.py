@@ -11,8 +11,7 @@ from contextlib import suppress
 
 from watchdog_app.base.errors import Denied, SensorError, Unsupported
 from watchdog_app.base.linux.cgroups import flat_value
-from watchdog_app.base.linux.files import KeptFile, read_or_empty
-from watchdog_app.base.linux.process import parse_number
+from watchdog_app.base.linux.files import KeptFile, parse_number, read_or_empty
 from watchdog_app.core.model.machine import Fault, HostMemory, Pressure
 
 _PRESSURE = "host.pressure"

@@ -11,10 +11,10 @@ import os
 from contextlib import suppress
 from dataclasses import replace
 
-from watchdog_app.base.errors import Gone, SensorError
+from watchdog_app.base.errors import Gone
 from watchdog_app.base.linux import process
 from watchdog_app.base.linux.cgroups import Layout
-from watchdog_app.base.linux.files import read_link, read_or_empty
+from watchdog_app.base.linux.files import read_or_empty
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey
 from watchdog_app.machine.sensors.command_line import is_interpreter, truncate_argv
 from watchdog_app.machine.sensors.notebooks import (
@@ -204,6 +204,6 @@ class Describer:
 
 
 def _read_link(path: str) -> str | None:
-    with suppress(SensorError):
-        return read_link(path).removesuffix(" (deleted)")
+    with suppress(OSError):
+        return os.readlink(path).removesuffix(" (deleted)")
     return None

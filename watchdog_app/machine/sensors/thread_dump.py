@@ -13,8 +13,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from watchdog_app.base.linux.files import read_or_empty
-from watchdog_app.base.linux.process import Stat, parse_number, read_stat
+from watchdog_app.base.linux.files import parse_number, read_or_empty
+from watchdog_app.base.linux.process import Stat, read_stat
 from watchdog_app.core.model.agent import ProcessThreads, ThreadState
 from watchdog_app.core.model.machine import ProcessKey
 
