@@ -13,42 +13,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_OUT_OF_MEMORY_TEXTS = (
-    "oom when allocating",
-    "out of memory",
-    "failed to allocate memory",
-    "failed to allocate request",
-    "can't allocate memory",
-    "cannot allocate memory",
-    "not enough memory",
-    "unable to allocate",
-    "std::bad_alloc",
-    "memoryerror",
-    "alloc_failed",  # CUBLAS_STATUS_ALLOC_FAILED and similar
+_OUT_OF_MEMORY = re.compile(
+    r"(?i)^resource_exhausted|oom when allocating|out of memory|not enough memory|memoryerror"
+    r"|can(?:'|no)t allocate memory|unable to allocate|failed to allocate (?:memory|request)"
+    r"|std::bad_alloc|alloc_failed"  # alloc_failed: CUBLAS_STATUS_ALLOC_FAILED and similar
 )
-_EXHAUSTED = "resource_exhausted"
 # RESOURCE_EXHAUSTED also stands for these causes, and a smaller batch does not help.
-_OTHER_TEXTS = (
-    "no space left",
-    "too many open files",
-    "disk quota",
-    "disk is full",
-    "larger than max",
-    "quota exc",
+_OTHER_CAUSE = re.compile(
+    r"(?i)no space left|too many open files|disk quota|disk is full|larger than max|quota exc"
 )
 _MEMORY_ERRORS = re.compile(r"(?:Memory|OutOfMemory)Error$|^ResourceExhaustedError$")
 # Errors with these names can mean anything, so their text decides.
-_GENERIC_ERRORS = frozenset(
-    (
-        "RuntimeError",
-        "OSError",
-        "AcceleratorError",
-        "InternalError",
-        "UnknownError",
-        "InvalidArgumentError",
-        "XlaRuntimeError",
-        "JaxRuntimeError",
-    )
+_GENERIC_ERRORS = re.compile(
+    r"^(?:Runtime|OS|Accelerator|Internal|Unknown|InvalidArgument|XlaRuntime|JaxRuntime)Error$"
 )
 _GPU = re.compile(r"(?i)\b(?:cuda|hip|rocm|xpu|mps|cublas\w*|cudnn\w*)\b|\bGPU[_:\s]\d|gpu_\d_bfc")
 _REQUEST = re.compile(
@@ -75,7 +52,9 @@ def out_of_memory(error: str | None, message: str | None) -> OutOfMemory | None:
     """
     name, text = (error or "").rpartition(".")[2], message or ""
     said = mentions_memory(text)
-    if said is False or not (_MEMORY_ERRORS.search(name) or (said and name in _GENERIC_ERRORS)):
+    if said is False or not (
+        _MEMORY_ERRORS.search(name) or (said and _GENERIC_ERRORS.search(name))
+    ):
         return None
     found = _REQUEST.search(text)
     wanted = None
@@ -88,9 +67,6 @@ def out_of_memory(error: str | None, message: str | None) -> OutOfMemory | None:
 
 def mentions_memory(text: str) -> bool | None:
     """Whether an error's text says that memory ran out. False: another cause; None: unclear."""
-    folded = text.lower()
-    if any(word in folded for word in _OTHER_TEXTS):
+    if _OTHER_CAUSE.search(text):
         return False
-    if folded.startswith(_EXHAUSTED) or any(word in folded for word in _OUT_OF_MEMORY_TEXTS):
-        return True
-    return None
+    return True if _OUT_OF_MEMORY.search(text) else None

@@ -6,20 +6,17 @@ Sources: mlockall(2), setrlimit(2), proc(5) for oom_score_adj and statm.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import gc
 import os
 import resource
 import sys
-import time
 from contextlib import suppress
 from importlib import import_module
 from types import ModuleType
 
-from watchdog_app.base.errors import SensorError
-from watchdog_app.base.linux.files import KeptFile, read_or_empty, sysfs_int, write_bytes
-from watchdog_app.base.linux.process import Statm, read_statm, status_words
+from watchdog_app.base.linux.files import read_or_empty, sysfs_int, write_bytes
+from watchdog_app.base.linux.process import read_statm, status_words
 from watchdog_app.base.text.quantities import format_bytes
 
 TYPE_CHECKING = False
@@ -58,8 +55,6 @@ def lock_memory() -> str | None:
     Returns:
         None: all memory is locked; else the reason and what to do.
     """
-    if sys.platform != "linux":
-        return "This system cannot keep the daemon's memory from being swapped out."
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if soft != hard:
         with suppress(ValueError, OSError):
@@ -110,13 +105,13 @@ def _lock_within_limit(libc: ctypes.CDLL, limit_bytes: int) -> int:
     Lock resident pages up to the limit; return the number of locked bytes.
 
     Code comes first: the kernel drops it under pressure even without swap, and then every step of
-    the daemon waits for a busy disk. Data of the interpreter and the C library follows, then the
-    heap. Untouched pages are left out, because they would use up the limit for nothing.
+    the daemon waits for a busy disk. Untouched pages are left out, because they would use up the
+    limit for nothing.
     """
     import ctypes
 
     locked = 0
-    for begin, size in _mappings_by_priority():
+    for begin, size in _mappings():
         for at, run in _resident_pages(begin, size):
             length = min(run, limit_bytes - locked)
             if length <= 0:
@@ -127,9 +122,9 @@ def _lock_within_limit(libc: ctypes.CDLL, limit_bytes: int) -> int:
     return locked
 
 
-def _mappings_by_priority() -> list[tuple[int, int]]:
-    """The daemon's mappings as (begin, bytes), the most important first."""
-    found: list[tuple[int, int, int]] = []
+def _mappings() -> list[tuple[int, int]]:
+    """The daemon's mappings as (begin, bytes), code first."""
+    found: list[tuple[bool, int, int]] = []
     with open("/proc/self/maps") as file:
         for line in file:
             fields = line.split()
@@ -137,10 +132,7 @@ def _mappings_by_priority() -> list[tuple[int, int]]:
             name = os.path.basename(fields[5]) if len(fields) > 5 else ""
             if fields[1].startswith("---") or name.startswith(("[vvar", "[vsyscall", "[vdso")):
                 continue
-            needed = "python" in name or name.startswith(("libc.", "libc-", "ld-", "[stack"))
-            heap = not name or name == "[heap]"
-            rank = 0 if fields[1][2] == "x" else 1 if needed else 2 if heap else 3
-            found.append((rank, begin, end - begin))
+            found.append((fields[1][2] != "x", begin, end - begin))
     return [(begin, size) for _, begin, size in sorted(found)]
 
 
@@ -191,17 +183,15 @@ def oom_score_warning(score: int | None) -> str | None:
 
 def raise_priority() -> int:
     """
-    Lower the daemon's nice value as far as allowed, and return the new value.
+    Lower the daemon's nice value if that is allowed, and return the value.
 
     Call it before starting threads, which inherit the value. A nice value that the user set stays.
     If the kernel refuses, the daemon relies on its own session, which gets its own share of CPU
     time. Source: sched(7), autogroups.
     """
-    for nice in (_NICE, _NICE // 2):
-        if os.getpriority(os.PRIO_PROCESS, 0) != 0:
-            break
+    if os.getpriority(os.PRIO_PROCESS, 0) == 0:
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, 0, nice)
+            os.setpriority(os.PRIO_PROCESS, 0, _NICE)
     now = os.getpriority(os.PRIO_PROCESS, 0)
     # The scheduler divides CPU time among sessions first; nice values only count within a session.
     if now < 0 and os.getsid(0) == os.getpid():
@@ -313,37 +303,3 @@ def _call_libc(name: str, *arguments: int) -> None:
         import ctypes
 
         getattr(ctypes.CDLL(None), name)(*arguments)
-
-
-class OwnUsage:
-    """Memory and CPU time of this process."""
-
-    def __init__(self) -> None:
-        self._statm = KeptFile("/proc/self/statm")
-        self._cpu_s = time.process_time()
-        self._mono_s = time.monotonic()
-        self.cpu_percent: float | None = None  # percent of one core over the last minute
-
-    def rss_bytes(self) -> int | None:
-        """Resident memory in bytes; None: unknown."""
-        with suppress(SensorError, ValueError):
-            return Statm(self._statm.read(128)).resident_bytes
-        return None
-
-    def update(self, now_mono_s: float) -> None:
-        """Update `cpu_percent` once a minute; call it with every sample."""
-        span_s = now_mono_s - self._mono_s
-        if span_s < (5 if self.cpu_percent is None else 60):
-            return
-        now_cpu_s = time.process_time()
-        self.cpu_percent = 100 * (now_cpu_s - self._cpu_s) / span_s
-        self._cpu_s, self._mono_s = now_cpu_s, now_mono_s
-
-
-def is_terminal_closed() -> bool:
-    """Whether the terminal in which this process was started is closed."""
-    try:
-        os.tcgetpgrp(0)
-    except OSError as error:
-        return error.errno == errno.EIO
-    return False

@@ -16,6 +16,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+# Used instead of the XDG folders, below the home.
+_SYSTEM_FOLDERS = {"darwin": "Library/Application Support", "win32": "AppData/Local"}
+
 
 def _home(env: Mapping[str, str]) -> str:
     return env.get("HOME") or os.path.expanduser("~")
@@ -23,10 +26,10 @@ def _home(env: Mapping[str, str]) -> str:
 
 def _folder(env: Mapping[str, str], variable: str, usual: str) -> str:
     """The watchdog folder of one kind: below an absolute `variable`, else below the home."""
-    if sys.platform == "darwin":
-        return os.path.join(_home(env), "Library", "Application Support", "watchdog")
     base = env.get(variable, "")
-    if not os.path.isabs(base):  # the specification says to ignore relative paths
+    if sys.platform in _SYSTEM_FOLDERS:
+        base = os.path.join(_home(env), _SYSTEM_FOLDERS[sys.platform])
+    elif not os.path.isabs(base):  # the specification says to ignore relative paths
         base = os.path.join(_home(env), usual)
     return os.path.join(base, "watchdog")
 
@@ -51,15 +54,12 @@ def fixed_runtime_dir(env: Mapping[str, str] = os.environ) -> str | None:
     if override:
         return override
     if sys.platform == "win32":
-        return os.path.join(env.get("LOCALAPPDATA", _home(env)), "watchdog", "run")
-    base = env.get("XDG_RUNTIME_DIR")
-    if base and os.path.isabs(base) and os.path.isdir(base) and os.stat(base).st_uid == os.getuid():
-        return os.path.join(base, "watchdog")
+        return os.path.join(state_dir(env), "run")
     # A notebook server from a service or sudo has no XDG_RUNTIME_DIR, or that of another user. Its
     # agents must still find the daemon of the login session.
-    session = f"/run/user/{os.getuid()}"
-    if os.path.isdir(session) and os.stat(session).st_uid == os.getuid():
-        return os.path.join(session, "watchdog")
+    for base in (env.get("XDG_RUNTIME_DIR", ""), f"/run/user/{os.getuid()}"):
+        if os.path.isabs(base) and os.path.isdir(base) and os.stat(base).st_uid == os.getuid():
+            return os.path.join(base, "watchdog")
     return None
 
 
@@ -87,12 +87,7 @@ def linked_folder(link: str) -> str | None:
 
 def state_dir(env: Mapping[str, str] = os.environ) -> str:
     """Folder of the journal, which survives restarts."""
-    override = env.get("WATCHDOG_STATE_DIR")
-    if override:
-        return override
-    if sys.platform == "win32":
-        return os.path.join(env.get("LOCALAPPDATA", _home(env)), "watchdog", "state")
-    return _folder(env, "XDG_STATE_HOME", ".local/state")
+    return env.get("WATCHDOG_STATE_DIR") or _folder(env, "XDG_STATE_HOME", ".local/state")
 
 
 def daemon_log(env: Mapping[str, str] = os.environ) -> str:
@@ -102,12 +97,8 @@ def daemon_log(env: Mapping[str, str] = os.environ) -> str:
 
 def config_file(env: Mapping[str, str] = os.environ) -> str:
     """Path of config.toml, which may not exist."""
-    override = env.get("WATCHDOG_CONFIG")
-    if override:
-        return override
-    if sys.platform == "win32":
-        return os.path.join(env.get("APPDATA", _home(env)), "watchdog", "config.toml")
-    return os.path.join(_folder(env, "XDG_CONFIG_HOME", ".config"), "config.toml")
+    usual = os.path.join(_folder(env, "XDG_CONFIG_HOME", ".config"), "config.toml")
+    return env.get("WATCHDOG_CONFIG") or usual
 
 
 def is_foreign(found: os.stat_result) -> bool:

@@ -4,6 +4,7 @@ The daemon as a whole: creates its parts, runs them, and closes them.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sqlite3
@@ -185,7 +186,7 @@ def _catch_signals(
         stop()
 
     def on_hangup(_: int, __: object) -> None:
-        if own_process.is_terminal_closed():
+        if _is_terminal_closed():
             stop()  # the daemon ran in the foreground of a terminal that was closed
         else:
             reload()
@@ -194,6 +195,15 @@ def _catch_signals(
     signal.signal(signal.SIGTERM, on_terminate)
     signal.signal(signal.SIGINT, on_terminate)
     signal.signal(signal.SIGHUP, on_hangup)
+
+
+def _is_terminal_closed() -> bool:
+    """Whether the terminal in which the daemon was started is closed."""
+    try:
+        os.tcgetpgrp(0)
+    except OSError as error:
+        return error.errno == errno.EIO
+    return False
 
 
 def _start_message(journal: Journal | None) -> str:

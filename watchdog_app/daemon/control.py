@@ -9,7 +9,7 @@ from typing import Any
 
 from watchdog_app import __version__, config
 from watchdog_app.base.errors import ConfigError, RequestError
-from watchdog_app.base.own_process import OwnUsage
+from watchdog_app.base.linux.process import read_statm
 from watchdog_app.core.model import status as records
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.parts import Parts
@@ -18,6 +18,24 @@ from watchdog_app.history.journal import Entry, Journal
 
 _PUBLISH_S = 0.95  # a status at most once a second
 _QUIET = "quiet"  # key of protection and snoozes among the states in the journal
+
+
+class OwnCost:
+    """CPU time of this process."""
+
+    def __init__(self) -> None:
+        self._cpu_s = time.process_time()
+        self._mono_s = time.monotonic()
+        self.cpu_percent: float | None = None  # percent of one core over the last minute
+
+    def update(self, now_mono_s: float) -> None:
+        """Update `cpu_percent` once a minute; call it with every sample."""
+        span_s = now_mono_s - self._mono_s
+        if span_s < (5 if self.cpu_percent is None else 60):
+            return
+        now_cpu_s = time.process_time()
+        self.cpu_percent = 100 * (now_cpu_s - self._cpu_s) / span_s
+        self._cpu_s, self._mono_s = now_cpu_s, now_mono_s
 
 
 class Control:
@@ -35,7 +53,7 @@ class Control:
     def __init__(self, parts: Parts, sources: config.Sources, config_path: str) -> None:
         self.stopping = False
         self.memory_fault: str | None = None
-        self.cost = OwnUsage()
+        self.cost = OwnCost()
         self._parts = parts
         self._sources = sources
         self._config_path = config_path
@@ -62,13 +80,13 @@ class Control:
 
     def _daemon(self) -> records.Daemon:
         parts, now_mono_s = self._parts, time.monotonic()
-        quiet = parts.notification_filter
+        quiet, statm = parts.notification_filter, read_statm()
         return records.Daemon(
             pid=os.getpid(),
             version=__version__,
             uptime_s=now_mono_s - self._started_mono_s,
             interval_s=parts.pace.interval_s,
-            rss_bytes=self.cost.rss_bytes(),
+            rss_bytes=None if statm is None else statm.resident_bytes,
             cpu_percent=self.cost.cpu_percent,
             samples=parts.observer.ticks,
             missed_samples=parts.pace.loop_lag.missed,

@@ -230,11 +230,9 @@ def parse_environ(data: bytes, wanted: Container[str]) -> dict[str, str]:
     """
     found = {}
     for entry in data.split(b"\0"):
-        name, equals, value = entry.partition(b"=")
-        if equals:
-            key = name.decode("utf-8", "backslashreplace")
-            if key in wanted:
-                found[key] = value.decode("utf-8", "backslashreplace")
+        name, equals, value = entry.decode("utf-8", "backslashreplace").partition("=")
+        if equals and name in wanted:
+            found[name] = value
     return found
 
 
@@ -242,8 +240,8 @@ def parse_rlimit_as(limits: bytes) -> int | None:
     """Soft limit of the address space in /proc/PID/limits; None: unlimited."""
     for line in limits.splitlines():
         if line.startswith(b"Max address space"):
-            soft = line[len(b"Max address space") :].split(maxsplit=1)
-            return parse_number(soft[0]) if soft else None
+            words = line.split()
+            return parse_number(words[3]) if len(words) > 3 else None
     return None
 
 

@@ -100,10 +100,8 @@ def format_duration(seconds: float | None) -> str:
         return UNKNOWN
     sign = "-" if seconds < 0 else ""
     value = abs(seconds)
-    if value < 9.95:
-        return f"{sign}{value:.1f} s"
     if value < 59.5:
-        return f"{sign}{value:.0f} s"
+        return f"{sign}{value:.{1 if value < 9.95 else 0}f} s"
     whole = round(value)
     if whole < 3600:
         minutes, rest = divmod(whole, 60)
