@@ -2,19 +2,17 @@
 Write files that are complete after a kill or a power failure at any moment.
 
 A file is written under a temporary name, synced and renamed; then its folder is synced. Each write
-has a name of its own: of two writers the last rename wins, with a complete file. A later write
-removes the remains of a kill.
+has a name of its own: of two writers the last rename wins, with a complete file. The name contains
+the writer's pid, so that the next write removes the remains of a kill.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import time
 from contextlib import suppress
 
 _TEMPORARY_SUFFIX = ".watchdog-new"
-_LEFTOVER_S = 3600.0  # a temporary file of this age was left by a kill
 
 
 def write_atomic(
@@ -38,8 +36,9 @@ def write_atomic(
     Raises:
         OSError: the write failed; the old file is unchanged.
     """
-    remove_temporary_files(path, _LEFTOVER_S)
-    temporary = f"{_temporary_prefix(path)}{os.urandom(6).hex()}{_TEMPORARY_SUFFIX}"
+    remove_temporary_files(path)
+    unique = f"{os.getpid()}.{os.urandom(6).hex()}"
+    temporary = f"{_temporary_prefix(path)}{unique}{_TEMPORARY_SUFFIX}"
     try:
         with open(temporary, "xb", opener=open_private) as file:
             file.write(content)
@@ -60,20 +59,22 @@ def write_atomic(
         sync_folder(os.path.dirname(path) or ".")
 
 
-def remove_temporary_files(path: str, least_age_s: float = 0.0) -> None:
+def remove_temporary_files(path: str) -> None:
     """
     Remove what killed writers of a file have left beside it.
 
+    Without /proc nothing is removed, because a writer may be alive.
+
     Args:
         path: path of the file.
-        least_age_s: age at which no writer uses a temporary file any more.
     """
     begin = os.path.basename(_temporary_prefix(path))
     with suppress(OSError), os.scandir(os.path.dirname(path) or ".") as entries:
         for each in entries:
-            named = each.name.startswith(begin) and each.name.endswith(_TEMPORARY_SUFFIX)
-            if named and time.time() - each.stat(follow_symlinks=False).st_mtime >= least_age_s:
-                os.unlink(each.path)
+            if each.name.startswith(begin) and each.name.endswith(_TEMPORARY_SUFFIX):
+                writer = each.name.removeprefix(begin).partition(".")[0]
+                if os.path.exists("/proc/self") and not os.path.exists(f"/proc/{writer}"):
+                    os.unlink(each.path)
 
 
 def _temporary_prefix(path: str) -> str:

@@ -55,29 +55,24 @@ def private_folder(path: str) -> None:
             os.mkdir(path, 0o700)
         # Check the open handle, because a name can change its target between two checks.
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            found = os.fstat(handle)
+            if found.st_uid != os.geteuid():
+                raise WatchdogError(
+                    f"The folder {path} belongs to user {found.st_uid}, who could listen in on "
+                    "everything said there; the daemon does not start. Have it removed, or let "
+                    "WATCHDOG_RUNTIME_DIR name a folder of your own."
+                )
+            if stat.S_IMODE(found.st_mode) & 0o077:
+                os.fchmod(handle, 0o700)
+        finally:
+            os.close(handle)
     except OSError as error:
         what = "is a link" if os.path.islink(path) else error.strerror
         raise WatchdogError(
             f"The daemon cannot use the folder {path}: {what}. "
             "Remove it, or let WATCHDOG_RUNTIME_DIR name a folder of your own."
         ) from error
-    try:
-        found = os.fstat(handle)
-        if found.st_uid != os.geteuid():
-            raise WatchdogError(
-                f"The folder {path} belongs to user {found.st_uid}, who could listen in on "
-                "everything said there; the daemon does not start. Have it removed, or let "
-                "WATCHDOG_RUNTIME_DIR name a folder of your own."
-            )
-        if stat.S_IMODE(found.st_mode) & 0o077:
-            os.fchmod(handle, 0o700)
-    except OSError as error:
-        raise WatchdogError(
-            f"The folder {path} cannot be closed to others: {error.strerror}. Change that, or let "
-            "WATCHDOG_RUNTIME_DIR name another folder of your own."
-        ) from error
-    finally:
-        os.close(handle)
 
 
 def _check_parent(path: str, found: os.stat_result) -> None:

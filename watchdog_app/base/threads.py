@@ -43,18 +43,18 @@ class _Threads:
         self._most = most
         self._linger_s = linger_s
         self._changed = threading.Condition(threading.Lock())  # protects all attributes below
-        self.jobs: deque[Callable[[], None]] = deque()  # jobs that have not started
+        self._jobs: deque[Callable[[], None]] = deque()  # jobs that have not started
         self._unfinished = 0
         self._threads = 0
         self._idle = 0  # threads that wait for a job
         self._closed = False
 
-    def submit(self, job: Callable[[], None]) -> bool:
+    def start(self, job: Callable[[], None]) -> bool:
         """Run `job`, which must not raise; return whether it starts at once."""
         with self._changed:
-            self.jobs.append(job)
+            self._jobs.append(job)
             self._unfinished += 1
-            if self._idle >= len(self.jobs):
+            if self._idle >= len(self._jobs):
                 self._changed.notify_all()
                 return True
             if self._threads >= self._most:
@@ -84,14 +84,14 @@ class _Threads:
     def _run(self, *, linger: bool = True) -> None:
         while True:
             with self._changed:
-                if not self.jobs and linger:
+                if not self._jobs and linger:
                     self._idle += 1
-                    self._changed.wait_for(lambda: self.jobs or self._closed, self._linger_s)
+                    self._changed.wait_for(lambda: self._jobs or self._closed, self._linger_s)
                     self._idle -= 1
-                if not self.jobs:
+                if not self._jobs:
                     self._threads -= 1
                     return
-                job = self.jobs.popleft()
+                job = self._jobs.popleft()
             job()
             with self._changed:
                 self._unfinished -= 1
@@ -99,7 +99,7 @@ class _Threads:
                     self._changed.notify_all()
 
 
-class Worker:
+class Worker(_Threads):
     """
     Runs jobs one after the other in one thread; `collect` calls their `done`.
 
@@ -111,8 +111,8 @@ class Worker:
     def __init__(
         self, wake: Callable[[], None] = lambda: None, linger_s: float | None = None
     ) -> None:
+        super().__init__(1, linger_s)
         self._wake = wake
-        self._threads = _Threads(1, linger_s)
         self._finished: deque[tuple[Done | None, Any, Exception | None]] = deque()
 
     def submit(self, job: Callable[[], Any], done: Done | None = None) -> None:
@@ -133,17 +133,17 @@ class Worker:
             self._finished.append((done, value, error))
             self._wake()
 
-        self._threads.submit(run)
+        self.start(run)
 
     @property
     def waiting(self) -> int:
         """Number of jobs that have not started."""
-        return len(self._threads.jobs)
+        return len(self._jobs)
 
     def collect(self, wait_s: float = 0.0) -> None:
         """Call `done` of finished jobs, after waiting up to `wait_s` for all jobs."""
         if wait_s:
-            self._threads.wait(wait_s)
+            self.wait(wait_s)
         while self._finished:
             done, value, error = self._finished.popleft()
             if done is not None:
@@ -151,7 +151,7 @@ class Worker:
 
     def close(self, timeout_s: float = 0.0) -> None:
         """End the thread after its jobs, and collect results for up to `timeout_s`."""
-        self._threads.close()
+        super().close()
         self.collect(timeout_s)
 
 
@@ -164,17 +164,26 @@ class Question(NamedTuple):
 
 
 class _PendingRead:
-    __slots__ = ("dropped", "error", "ready", "value")
+    __slots__ = ("_job", "dropped", "error", "ready", "value")
 
-    def __init__(self) -> None:
+    def __init__(self, job: Callable[[], Any]) -> None:
+        self._job = job
         self.ready = allocate_lock()  # released when the result is available
         self.ready.acquire()
         self.value: Any = None
         self.error: Exception | None = None
         self.dropped = False
 
+    def run(self) -> None:
+        if not self.dropped:
+            try:
+                self.value = self._job()
+            except Exception as error:  # `ask` raises it
+                self.error = error
+        self.ready.release()
 
-class Background:
+
+class Background(_Threads):
     """
     Runs reads that may block in four threads; the caller waits briefly and asks again later.
 
@@ -186,8 +195,8 @@ class Background:
     """
 
     def __init__(self, patience_s: float | None = None, linger_s: float | None = _LINGER_S) -> None:
+        super().__init__(_MAX_THREADS, linger_s)
         self._patience_s = patience_s
-        self._threads = _Threads(_MAX_THREADS, linger_s)
         self._remaining_s = float("inf")  # the first sample may wait without limit
         self._pending: dict[Question, _PendingRead] = {}
 
@@ -215,8 +224,8 @@ class Background:
         """
         answer = self._pending.get(question)
         if answer is None:
-            answer = self._pending[question] = _PendingRead()
-            if self._submit(answer, job) or self._patience_s is None:
+            answer = self._pending[question] = _PendingRead(job)
+            if self.start(answer.run) or self._patience_s is None:
                 self._wait(answer)
         if answer.ready.locked():
             return None
@@ -225,14 +234,6 @@ class Background:
             raise answer.error
         value: T = answer.value
         return value
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait until all reads have finished; `ask` then returns their results."""
-        self._threads.wait(timeout_s)
-
-    def close(self) -> None:
-        """Let idle threads end."""
-        self._threads.close()
 
     def drop_ended(self, alive: Container[int]) -> None:
         """Drop the reads of all processes that have ended."""
@@ -247,25 +248,10 @@ class Background:
     def _wait(self, answer: _PendingRead) -> None:
         if self._patience_s is None:
             answer.ready.acquire()
-        elif self._remaining_s <= 0.0:
-            return
-        else:
-            began = monotonic()
-            acquired = answer.ready.acquire(timeout=min(self._patience_s, self._remaining_s))
-            self._remaining_s -= monotonic() - began
-            if not acquired:
-                return
-        answer.ready.release()
-
-    def _submit(self, answer: _PendingRead, job: Callable[[], Any]) -> bool:
-        """Submit a read; return whether a thread starts it at once."""
-
-        def run() -> None:
-            if not answer.dropped:
-                try:
-                    answer.value = job()
-                except Exception as error:  # `ask` raises it
-                    answer.error = error
             answer.ready.release()
-
-        return self._threads.submit(run)
+            return
+        began = monotonic()
+        wait_s = max(0.0, min(self._patience_s, self._remaining_s))
+        if answer.ready.acquire(timeout=wait_s):
+            answer.ready.release()
+        self._remaining_s -= monotonic() - began
