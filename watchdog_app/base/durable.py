@@ -61,7 +61,7 @@ def write_atomic(
 
 def remove_temporary_files(path: str) -> None:
     """
-    Remove what killed writers of a file have left beside it.
+    Remove what killed writers of a file have left in its folder.
 
     Without /proc nothing is removed, because a writer may be alive.
 
