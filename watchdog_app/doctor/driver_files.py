@@ -6,10 +6,10 @@ import os
 import re
 from dataclasses import dataclass
 
-from watchdog_app.base.linux import loader
 from watchdog_app.doctor import versions
 from watchdog_app.doctor.machine import Machine
 from watchdog_app.doctor.versions import Version
+from watchdog_app.machine.gpu.nvml_driver import find_copies
 
 _MODULE_VERSION = re.compile(
     r"(?:Kernel Module|Module for \S+)\s+(?:for \S+\s+)?(\d+\.\d+(?:\.\d+)?)"
@@ -57,7 +57,7 @@ def libraries(machine: Machine, name: str) -> list[Library]:
     found: dict[str, Library] = {}
     listed = filter(os.path.isabs, machine.env.get("LD_LIBRARY_PATH", "").split(":"))
     root = machine.root.rstrip("/")
-    for path, _ in loader.find_copies(name, map(machine.path, listed), root):
+    for path, _ in find_copies(name, map(machine.path, listed), root):
         real = os.path.realpath(path)
         version = _LIBRARY_VERSION.search(real)
         parsed = versions.parse(version[1]) if version else ()

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from watchdog_app.base.linux import loader
 from watchdog_app.base.linux.files import read_or_empty
 from watchdog_app.core.model.machine import Fault
 
@@ -118,6 +117,24 @@ NOT_WATCHED = "GPUs are not watched; everything else is."
 CHECK_LOG_REMEDY = (
     "See what the driver says: sudo dmesg | grep NVRM. If GPU programs fail too, restart."
 )
+_CACHE_BYTES = 8 << 20
+# Other folders, for NixOS, containers and WSL. Paths that the loader searches come first.
+_FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current",
+    "/usr/lib64",
+    "/usr/lib64/nvidia",
+    "/usr/lib",
+    "/usr/lib/nvidia",
+    "/usr/lib/wsl/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/nvidia/lib",
+    "/run/opengl-driver/lib",
+    "/usr/lib/aarch64-linux-gnu/nvidia",
+    "/usr/lib/aarch64-linux-gnu/tegra",
+)
 _RELOAD = (
     "Restart the machine once trainings have saved; or end every program that uses a GPU, this "
     "daemon included (watchdog stop), and reload the driver: "
@@ -144,10 +161,36 @@ def find_library(env: Mapping[str, str], root: str = "") -> Library | None:
         root: prefix of every absolute path except those in `env`.
     """
     listed = filter(None, env.get("LD_LIBRARY_PATH", "").split(":"))
-    for path, searched in loader.find_copies(NAME, listed, root):
+    for path, searched in find_copies(NAME, listed, root):
         if not _FOR_32_BITS.search(path):
             return Library(path, None if searched else os.path.dirname(path), _version(path))
     return None
+
+
+def find_copies(name: str, first: Iterable[str], root: str = "") -> Iterator[tuple[str, bool]]:
+    """
+    The existing copies of a library, in the order of the loader.
+
+    Args:
+        name: name of the library: "libcuda.so.1".
+        first: folders that the loader searches first (LD_LIBRARY_PATH), without `root`.
+        root: prefix of all other folders.
+
+    Returns:
+        Pairs of path and whether the loader searches there. A path may appear twice.
+    """
+    known = [f"{folder.rstrip('/')}/{name}" for folder in first]
+    known += [root + path for path in _cached_paths(name, root)]
+    others = [f"{root}{folder}/{name}" for folder in _FOLDERS]
+    for paths, searched in ((known, True), (others, False)):
+        yield from ((path, searched) for path in paths if os.path.exists(path))
+
+
+def _cached_paths(name: str, root: str) -> list[str]:
+    cache = read_or_empty(f"{root}/etc/ld.so.cache", _CACHE_BYTES)
+    ending = f"/{name}".encode()
+    texts = [text for text in cache.split(b"\0") if text.endswith(ending)]
+    return [os.fsdecode(text[text.index(b"/") :]) for text in texts]
 
 
 def module_version(root: str = "") -> str | None:
