@@ -6,7 +6,8 @@ import io
 
 import pytest
 
-from watchdog_app.base.text.terminal import Style, make_style
+from watchdog_app.base.text.terminal import Style
+from watchdog_app.cli.output import make_style
 from watchdog_app.core.model.levels import Level
 
 

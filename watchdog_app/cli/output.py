@@ -2,6 +2,7 @@
 The output of a command: results on standard output, remarks and progress on standard error.
 
 A result is text for the user or JSON for a program. Width and colours depend on the terminal.
+NO_COLOR and FORCE_COLOR work as on no-color.org and force-color.org.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ import sys
 import time
 
 from watchdog_app.base.text.quantities import number_or_none
-from watchdog_app.base.text.terminal import Style, make_style, plain_block, shorten, wrap
+from watchdog_app.base.text.terminal import Style, plain_block, shorten, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any, Self, TextIO
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any, Literal, Self, TextIO
 
-    from watchdog_app.base.text.terminal import When
+    When = Literal["auto", "always", "never"]
 
 _TICK_S = 0.25
 _FALLBACK_COLUMNS = 80
@@ -73,6 +74,32 @@ class Output:
         Show a progress line that names what the command waits for; none with --json or a pipe.
         """
         return Progress(text, wanted=not self.is_json)
+
+
+def make_style(
+    when: When = "auto", stream: TextIO | None = None, env: Mapping[str, str] = os.environ
+) -> Style:
+    """
+    The style for a stream.
+
+    Args:
+        when: value of the --color option.
+        stream: the stream; None: standard output.
+        env: environment with NO_COLOR, FORCE_COLOR and TERM.
+    """
+    stream = sys.stdout if stream is None else stream
+    encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("_", "-")
+    return Style(color=_wants_color(when, stream, env), unicode=encoding.startswith("utf"))
+
+
+def _wants_color(when: When, stream: TextIO | None, env: Mapping[str, str]) -> bool:
+    if when != "auto":
+        return when == "always"
+    if env.get("NO_COLOR"):
+        return False
+    if env.get("FORCE_COLOR", "0") not in ("", "0"):
+        return True
+    return stream is not None and stream.isatty() and env.get("TERM", "") not in ("dumb", "")
 
 
 class Progress:

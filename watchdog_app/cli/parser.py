@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, NoReturn, TypeVar
 
-    from watchdog_app.base.text.terminal import When
+    from watchdog_app.cli.output import When
 
     T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from watchdog_app import config
 from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, ConfigError, UsageError
-from watchdog_app.base.text.terminal import make_style, plain, wrap
+from watchdog_app.base.text.terminal import plain, wrap
 from watchdog_app.cli.config import warn_of_old_key
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser, duration, task_argument, timestamp
@@ -226,7 +226,7 @@ def _print_replay(played: Played, out: Output) -> None:
 
     head, *rest = as_lines(played)
     out.lines(*wrap(plain(head), out.columns))
-    out.lines("\n".join(plot(as_plot(played), out.columns, make_style())))
+    out.lines("\n".join(plot(as_plot(played), out.columns, out.style)))
     for line in rest:
         # In a pipe do not wrap lines, so that grep finds whole lines.
         out.lines(*_wrap_report_line(plain(line), out.columns))

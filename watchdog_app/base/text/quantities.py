@@ -293,9 +293,7 @@ def age(seconds: float) -> str:
     """Format an age: `now`, `12 s ago`, `3 min ago`."""
     if seconds < 1:  # also if the clock was set back
         return "now"
-    return f"{format_duration(float(round(seconds)) if seconds < 60 else seconds)} ago".replace(
-        ".0 s", " s"
-    )
+    return f"{round(seconds)} s ago" if seconds < 59.5 else f"{format_duration(seconds)} ago"
 
 
 def _time(

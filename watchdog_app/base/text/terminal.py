@@ -2,22 +2,17 @@
 Text on a terminal: make it safe, measure, cut, wrap, colour and align it.
 
 Names of notebooks and scripts are untrusted. Escape sequences, line ends and direction marks in
-them are shown, not interpreted. A word or symbol always repeats the meaning of a colour. NO_COLOR
-and FORCE_COLOR work as on no-color.org and force-color.org.
+them are shown, not interpreted. A word or symbol always repeats the meaning of a colour.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Literal, TextIO
-
-    When = Literal["auto", "always", "never"]
+    from collections.abc import Sequence
 
 _CODES = {
     "bold": "1",
@@ -160,13 +155,21 @@ def _head(text: str, columns: int) -> str:
 
 
 class Style:
-    """Colour and character set for text on one stream."""
+    """
+    Colour and character set for text on one stream.
 
-    __slots__ = ("color", "unicode")
+    Attributes:
+        ellipsis: replacement for the cut part of a name.
+        dot: separator between two remarks on one line.
+    """
+
+    __slots__ = ("color", "dot", "ellipsis", "unicode")
 
     def __init__(self, *, color: bool = False, unicode: bool = True) -> None:
         self.color = color
         self.unicode = unicode
+        self.ellipsis = "…" if unicode else "~"
+        self.dot = " · " if unicode else " | "
 
     def paint(self, text: str, name: str) -> str:
         """
@@ -179,16 +182,6 @@ class Style:
         if not self.color or not name or not text.strip():
             return text
         return f"\x1b[{_CODES[name]}m{text}\x1b[0m"
-
-    @property
-    def ellipsis(self) -> str:
-        """The replacement for the cut part of a name."""
-        return "…" if self.unicode else "~"
-
-    @property
-    def dot(self) -> str:
-        """The separator between two remarks on one line."""
-        return " · " if self.unicode else " | "
 
     def bar(self, ratio: float | None, columns: int) -> str:
         """
@@ -204,32 +197,6 @@ class Style:
         # Round down, so that only a full bar looks full; show at least one cell above 0.
         filled = min(columns, max(int(ratio * columns), 1 if ratio > 0 else 0))
         return full * filled + empty * (columns - filled)
-
-
-def make_style(
-    when: When = "auto", stream: TextIO | None = None, env: Mapping[str, str] = os.environ
-) -> Style:
-    """
-    The style for a stream.
-
-    Args:
-        when: value of the --color option.
-        stream: the stream; None: standard output.
-        env: environment with NO_COLOR, FORCE_COLOR and TERM.
-    """
-    stream = sys.stdout if stream is None else stream
-    encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("_", "-")
-    return Style(color=_wants_color(when, stream, env), unicode=encoding.startswith("utf"))
-
-
-def _wants_color(when: When, stream: TextIO | None, env: Mapping[str, str]) -> bool:
-    if when != "auto":
-        return when == "always"
-    if env.get("NO_COLOR"):
-        return False
-    if env.get("FORCE_COLOR", "0") not in ("", "0"):
-        return True
-    return stream is not None and stream.isatty() and env.get("TERM", "") not in ("dumb", "")
 
 
 class Table:
