@@ -12,7 +12,7 @@ from watchdog_app.daemon.pace import LoopLag
 
 AUTOGROUP = """
 import os
-from watchdog_app.base.own_process import raise_priority
+from watchdog_app.daemon.process import raise_priority
 print(raise_priority(), open("/proc/self/autogroup").read().split()[-1])
 """
 
@@ -58,7 +58,7 @@ def test_in_a_session_of_its_own_the_whole_session_goes_first(alone):
 
 COMPUTING = """
 import threading, time
-from watchdog_app.base.own_process import shorten_switch_interval
+from watchdog_app.daemon.process import shorten_switch_interval
 
 def measure():
     begun = time.perf_counter()

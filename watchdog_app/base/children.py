@@ -77,9 +77,8 @@ def reset_priority(pid: int) -> None:
     """
     with suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as file:
         file.write("0")
-    if hasattr(os, "setpriority"):
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, pid, 0)
+    with suppress(AttributeError, OSError):  # Windows has no nice values
+        os.setpriority(os.PRIO_PROCESS, pid, 0)
 
 
 def run_module(words: Sequence[str]) -> None:
