@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from simulation import Machine, Program, flat
 
-from watchdog_app.core.diagnosis.stalls import StallDetector
+from watchdog_app.core.diagnosis.stalls import StallProblems
+from watchdog_app.core.model.decisions import Observation, Stage
+from watchdog_app.core.model.settings import StallSettings
 
 STEP_S = 0.1
 
@@ -20,7 +23,9 @@ class Training:
         program = self.machine.programs[0]
         self.task = self.machine._task(program)
         self.agent = replace(self.machine._agent(program), step_s=STEP_S, step=5, **agent)
-        self.stalls = StallDetector()
+        self.agent = replace(self.agent, reported_mono_s=0.0)
+        self.stalls = StallProblems()
+        self.stalled = False
         self.now = 100.0
         self.cpu_s = 10.0
 
@@ -33,8 +38,20 @@ class Training:
             self.now += every_s
             self.cpu_s += cores * every_s
             task = replace(self.task, cpu_s=self.cpu_s)
-            found += self.stalls.update(self.now, [task], {task.key: [self.agent]})
+            found += self.observe({task.key: task})
         return found
+
+    def observe(self, tasks):
+        """Observe these tasks now; return the evidence of a stall that was not there before."""
+        snapshot = replace(self.machine._snapshot(), mono_s=self.now)
+        observation = Observation(snapshot, tasks, (), dict.fromkeys(tasks, (self.agent,)))
+        problems = [
+            each
+            for each in self.stalls.observe(observation, StallSettings(), {})
+            if each.stage is not Stage.OK
+        ]
+        before, self.stalled = self.stalled, bool(problems)
+        return [] if before else [SimpleNamespace(**each.evidence) for each in problems]
 
 
 def test_no_step_for_a_minute_is_a_stall_and_is_told_once():
@@ -125,6 +142,6 @@ def test_what_has_ended_is_forgotten():
     training = Training()
     training.advance(50)
 
-    training.stalls.update(training.now + 1, [], {})
+    training.observe({})
 
-    assert {} == training.stalls._progress
+    assert {} == training.stalls._trainings

@@ -240,7 +240,6 @@ class Inspections:
             dump,
             StallContext(
                 cores=0.0 if cpu is None else cpu / 100,
-                swap=result.swap,
                 card_fault=result.card_faults.get(key),
                 stopped_by_us=paused_pids,
             ),

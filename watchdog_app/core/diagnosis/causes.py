@@ -92,7 +92,7 @@ def address_space_full(reading: Reading) -> str | None:
 
 def format_level(reading: Reading) -> str:
     """Return text such as `1.2 GiB of 2.4 GiB`."""
-    return f"{format_bytes(reading.used)} of {format_bytes(reading.limit)}"
+    return _part(reading.used, reading.limit)
 
 
 def _exact(kind: CauseKind, text: str, news: bool = False) -> Cause:
@@ -110,29 +110,27 @@ def _by_kernel_log(facts: ExitFacts, number: int | None) -> Cause | None:
     """A kernel log line about this very process."""
     if number not in (None, signal.SIGKILL, signal.SIGBUS) or _exited_without_signal(facts):
         return None
-    for line in facts.kernel:
-        if line.pid != facts.pid or line.pid is None:
-            continue
-        if line.kind is KernelEvent.BAD_MEMORY:
-            text = "ended by the kernel: a page of its memory lay in a broken part of the RAM"
-            return _exact(CauseKind.HARDWARE, text)
-        if line.kind is KernelEvent.OOM_KILL and number in (None, signal.SIGKILL):
-            reports = [
-                each.constraint
-                for each in facts.kernel
-                if each.kind is KernelEvent.OOM_REPORT and each.pid in (None, facts.pid)
-            ]
-            grouped = "cgroup" in line.text or reports[:1] == ["CONSTRAINT_MEMCG"]
-            if not grouped:
-                text = "killed by the kernel: the machine was out of memory (kernel log)"
-                return _exact(CauseKind.HOST_MEMORY, text)
-            # Memory groups are nested. Name the limit only if the last level is near it. Otherwise
-            # the limit of another group may have been reached.
-            near = _group_level(facts) >= _NEAR
-            full = f" of {format_bytes(facts.group_limit_bytes)}" if near else ""
-            text = f"killed by the kernel: its memory group reached its limit{full} (kernel log)"
-            return _exact(CauseKind.GROUP_LIMIT, text)
-    return None
+    own = [each for each in facts.kernel if each.pid is not None and each.pid == facts.pid]
+    if any(each.kind is KernelEvent.BAD_MEMORY for each in own):
+        text = "ended by the kernel: a page of its memory lay in a broken part of the RAM"
+        return _exact(CauseKind.HARDWARE, text)
+    kills = [each for each in own if each.kind is KernelEvent.OOM_KILL]
+    if not kills or number == signal.SIGBUS:
+        return None
+    reports = [
+        each.constraint
+        for each in facts.kernel
+        if each.kind is KernelEvent.OOM_REPORT and each.pid in (None, facts.pid)
+    ]
+    if "cgroup" not in kills[0].text and reports[:1] != ["CONSTRAINT_MEMCG"]:
+        text = "killed by the kernel: the machine was out of memory (kernel log)"
+        return _exact(CauseKind.HOST_MEMORY, text)
+    # Memory groups are nested. Name the limit only if the last level is near it. Otherwise the
+    # limit of another group may have been reached.
+    near = _group_level(facts) >= _NEAR
+    full = f" of {format_bytes(facts.group_limit_bytes)}" if near else ""
+    text = f"killed by the kernel: its memory group reached its limit{full} (kernel log)"
+    return _exact(CauseKind.GROUP_LIMIT, text)
 
 
 # Evidence from the guard: it ended the program, paused it, or refused it memory
@@ -155,14 +153,9 @@ def _refused_by_guard(facts: ExitFacts, number: int | None) -> Cause | None:
         return None
     if facts.wait_status in (None, 0) or number not in (None, signal.SIGABRT, signal.SIGSEGV):
         return None
-    how = "ended by an error of its own, most likely a MemoryError"
-    if number is not None:  # a C library did not check the result of malloc
-        how = f"{_crash(facts, number)}, most likely because an allocation failed"
-    limit = format_bytes(facts.guard.limit_bytes)
-    return _likely(
-        CauseKind.PROGRAM_MEMORY,
-        f"{how}: its guard refused it further memory at its limit of {limit}",
-    )
+    limit, how = format_bytes(facts.guard.limit_bytes), _failed_allocation(facts, number)
+    text = f"{how}: its guard refused it further memory at its limit of {limit}"
+    return _likely(CauseKind.PROGRAM_MEMORY, text)
 
 
 def _paused_by_guard(facts: ExitFacts, number: int | None) -> Cause | None:
@@ -251,14 +244,14 @@ def _by_kernel_in_unit(facts: ExitFacts, unit: UnitEnd) -> Cause | None:
     what = f"its memory group reached its limit of {limit}; " if group else ""
     return _likely(
         CauseKind.HOST_MEMORY
-        if _is_host_memory_low(facts) and not group
+        if _host_left(facts) <= _GUARDED and not group
         else CauseKind.GROUP_LIMIT,
         f"most likely killed by the kernel: {what}systemd says that its out-of-memory killer "
         f"killed a process of {_unit_text(unit)}",
     )
 
 
-def _by_oom_daemon(facts: ExitFacts, number: int | None, excluded: bool) -> Cause | None:
+def _by_oom_daemon(facts: ExitFacts, number: int | None) -> Cause | None:
     """
     A kill by earlyoom, nohang or systemd-oomd.
 
@@ -273,12 +266,12 @@ def _by_oom_daemon(facts: ExitFacts, number: int | None, excluded: bool) -> Caus
             "killed by systemd-oomd, which has noted on its group that it killed "
             f"{facts.oomd_kills} processes there"
         )
-    elif full and excluded and number == signal.SIGKILL and OOMD in able:
+    elif full and number == signal.SIGKILL and OOMD in able and _is_not_kernel_kill(facts):
         how = (
             "killed by systemd-oomd, which runs here: the kernel killed nobody for memory, and "
             f"its memory group held {_format_group_memory(facts)} when it was last seen"
         )
-    elif able and _is_host_memory_low(facts) and swap_left <= _GUARDED:
+    elif able and _host_left(facts) <= _GUARDED and swap_left <= _GUARDED:
         how = (
             f"ended by {able[0]}, which runs here: the machine had {_format_host_memory(facts)} "
             "left when it was last seen"
@@ -303,15 +296,10 @@ def _by_memory(facts: ExitFacts, number: int | None) -> Cause | None:
         return None
     if number is None and (facts.announced_end or facts.failed or _raised_error(facts)):
         return None
-    if number == signal.SIGTERM:
-        return _by_oom_daemon(facts, number, excluded=False)
-    if _is_not_kernel_kill(facts):
-        return _by_oom_daemon(facts, number, excluded=True)
-    return (
-        _by_kill_count(facts, number)
-        or _by_oom_daemon(facts, number, excluded=False)
-        or _by_last_level(facts)
-    )
+    by_daemon = _by_oom_daemon(facts, number)
+    if number == signal.SIGTERM or _is_not_kernel_kill(facts):
+        return by_daemon
+    return _by_kill_count(facts, number) or by_daemon or _by_last_level(facts)
 
 
 def _by_kill_count(facts: ExitFacts, number: int | None) -> Cause | None:
@@ -328,7 +316,7 @@ def _by_kill_count(facts: ExitFacts, number: int | None) -> Cause | None:
         return Cause(CauseKind.GROUP_LIMIT, text, sure)
     if _group_level(facts) >= _FULL:
         text = f"its memory group was at its limit of {format_bytes(limit)}"
-    elif _group_was_nearer(facts):
+    elif _group_room(facts) < (facts.host_available_bytes or 0):
         text = f"most likely its memory group reached its limit of {format_bytes(limit)}"
     else:
         text = f"killed by the kernel: the machine was out of memory ({rose})"
@@ -343,8 +331,7 @@ def _by_last_level(facts: ExitFacts) -> Cause | None:
     if facts.guard is None and _group_level(facts) >= _FULL:
         text = f"{what}: its memory group held {_format_group_memory(facts)} when it was last seen"
         return _likely(CauseKind.GROUP_LIMIT, text)
-    total, available = facts.host_total_bytes, facts.host_available_bytes
-    if total and available is not None and total - available >= _FULL * total:
+    if _host_left(facts) <= 1 - _FULL:
         text = f"{what}: the machine had {_format_host_memory(facts)} left when it was last seen"
         return _likely(CauseKind.HOST_MEMORY, text)
     return None
@@ -402,19 +389,21 @@ def _by_address_space(facts: ExitFacts, number: int | None) -> Cause | None:
     """An error of the program after its address space (RLIMIT_AS) was used up."""
     if facts.address_space_full is None or facts.announced_end or facts.wait_status == 0:
         return None
-    # Python exits with a status. A C library that does not check the result of malloc crashes.
     if number not in (None, *_BREAKS) or _raised_error(facts):
         return None
-    how = "ended by an error of its own, most likely a MemoryError"
+    held = f"held {facts.address_space_full} when it was last seen"
+    text = f"{_failed_allocation(facts, number)}: its address space (ulimit -v) {held}"
+    return _likely(CauseKind.ADDRESS_SPACE, text)
+
+
+def _failed_allocation(facts: ExitFacts, number: int | None) -> str:
+    """Describe an end by lack of memory that no recorded error names."""
+    # Python exits with a status. A C library that does not check the result of malloc crashes.
     if number is not None:
-        how = f"{_crash(facts, number)}, most likely because an allocation failed"
-    elif facts.wait_status is None:
-        how = "ended, probably by a MemoryError"
-    return _likely(
-        CauseKind.ADDRESS_SPACE,
-        f"{how}: its address space (ulimit -v) held {facts.address_space_full} "
-        "when it was last seen",
-    )
+        return f"{_crash(facts, number)}, most likely because an allocation failed"
+    if facts.wait_status is None:
+        return "ended, probably by a MemoryError"
+    return "ended by an error of its own, most likely a MemoryError"
 
 
 # Evidence from the exit status
@@ -507,30 +496,29 @@ def _group_level(facts: ExitFacts) -> float:
     return 0.0 if facts.group_high else _ratio(facts.group_used_bytes, facts.group_limit_bytes)
 
 
-def _group_was_nearer(facts: ExitFacts) -> bool:
-    """Whether the group had less room than the machine. False with memory.high."""
-    used, limit, available = (
-        facts.group_used_bytes,
-        facts.group_limit_bytes,
-        facts.host_available_bytes,
-    )
-    if used is None or limit is None or available is None or facts.group_high:
-        return False
-    return limit - used < available
+def _group_room(facts: ExitFacts) -> float:
+    """Return how many bytes the memory group had left. Infinite if unknown or with memory.high."""
+    used, limit = facts.group_used_bytes, facts.group_limit_bytes
+    unknown = used is None or limit is None or facts.group_high
+    return float("inf") if unknown else (limit or 0) - (used or 0)
 
 
-def _is_host_memory_low(facts: ExitFacts) -> bool:
-    """Whether so little RAM was left that earlyoom or a similar daemon acts."""
-    total, available = facts.host_total_bytes, facts.host_available_bytes
-    return bool(total) and available is not None and available <= _GUARDED * (total or 0)
+def _host_left(facts: ExitFacts) -> float:
+    """Return the share of the RAM that was left. 1 if unknown."""
+    available = facts.host_available_bytes
+    return 1.0 if available is None else _ratio(available, facts.host_total_bytes or available)
 
 
 def _format_group_memory(facts: ExitFacts) -> str:
-    return f"{format_bytes(facts.group_used_bytes)} of {format_bytes(facts.group_limit_bytes)}"
+    return _part(facts.group_used_bytes, facts.group_limit_bytes)
 
 
 def _format_host_memory(facts: ExitFacts) -> str:
-    return f"{format_bytes(facts.host_available_bytes)} of {format_bytes(facts.host_total_bytes)}"
+    return _part(facts.host_available_bytes, facts.host_total_bytes)
+
+
+def _part(used: float | None, limit: float | None) -> str:
+    return f"{format_bytes(used)} of {format_bytes(limit)}"
 
 
 def _unit_text(unit: UnitEnd) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from watchdog_app.base.text.plain import clean
 from watchdog_app.core.diagnosis import gpu_faults
@@ -21,13 +22,23 @@ from watchdog_app.core.diagnosis.gpu_faults import (
     Finding,
     build_finding,
 )
-from watchdog_app.core.model.decisions import Contributor
+from watchdog_app.core.diagnosis.throttling import ThrottlingDetector
+from watchdog_app.core.model.agent import AgentState, RescueRecord
+from watchdog_app.core.model.decisions import (
+    Contributor,
+    Evidence,
+    Incident,
+    Observation,
+    Problem,
+    Stage,
+    Topic,
+)
 from watchdog_app.core.model.hardware import Gpu, GpuState, XidEvent
-from watchdog_app.core.model.machine import Fault, Snapshot, Task
+from watchdog_app.core.model.machine import Fault, ProcessKey, Snapshot, Task
+from watchdog_app.core.model.resource import ResourceKey, ResourceKind, is_condition
 
 # Keep processes for this long, because the driver may name their pid in a later fault.
 _REMEMBERED_S = 60.0
-
 
 # A task was on a GPU if it was listed there this long before the fault. A program that the fault
 # ended may disappear before the fault is read. The driver lists processes every 5 s, so the value
@@ -38,7 +49,6 @@ _UNREADABLE_S = 60.0
 _UNREAD_S = 60.0  # the GPUs count as unread after this long without a reading
 _XID_S = 600.0  # a fault stays an incident for this long
 
-
 # Ignore an Xid that is older than this when first read. An earlier daemon reported it, or no user
 # was there to be notified.
 _XID_NEWS_S = 60.0
@@ -48,6 +58,21 @@ _ABSENT_S = 10.0
 _GONE_S = 3600.0
 _MOST_CODES = 4
 _MOST_XIDS = 16  # per GPU
+
+# Least seconds between reports. Heat that comes and goes with every epoch opens an incident each
+# time.
+_QUIET_S = {Stage.WATCH: 86_400.0, Stage.WARN: 3600.0, Stage.SAVE: 0.0}
+_ENDED_S = 300.0  # keep a fault this long, so that a later death of its task can name it
+_MOST_AFFECTED = 8
+_MOST_ADVICE = 3
+
+
+class _Xid(NamedTuple):
+    """The last Xid with one code, of one program."""
+
+    mono_s: float
+    at_unix_s: float
+    tasks: tuple[Contributor, ...]  # tasks that it hit
 
 
 @dataclass(slots=True)
@@ -62,10 +87,12 @@ class _Card:
     repaired_mono_s: float = float("-inf")  # when the GPU last came back after it was lost
     missing: int = 0  # consecutive readings without this GPU
     affected: tuple[Contributor, ...] = ()  # tasks on the GPU when it failed
-    ecc_low: int | None = None
-    ecc_grew: tuple[float, int] | None = None  # time and number of new errors
+    ecc_last: int | None = None
+    ecc_new: int = 0  # errors that came since, lately
+    ecc_grew_mono_s: float = float("-inf")  # when the last of them came
     noted: frozenset[tuple[int, float]] = frozenset()  # known Xids, as code and time
-    xids: list[tuple[float, XidEvent, tuple[Contributor, ...]]] = field(default_factory=list)
+    # Current Xids by code and pid, so that a repeated fault does not displace others.
+    xids: dict[tuple[int, int | None], _Xid] = field(default_factory=dict)
 
 
 class DeviceHealth:
@@ -94,26 +121,30 @@ class DeviceHealth:
             self._read_mono_s = read
             self._update_cards(snapshot, tasks)
         unread = read is not None and now - read > _UNREAD_S
-        unlisted: list[_Card] = []
+        # A restarted reader lists no GPUs for a moment.
+        unlisted = [
+            card
+            for card in self._cards.values()
+            if card.missing >= _GONE_READINGS and now - card.state_since_mono_s >= _ABSENT_S
+        ]
         cause = _driver_finding(self._cards.values(), now, unread, faults)
+        if cause is None and unlisted and not hardware.gpus and (faults or len(unlisted) > 1):
+            fault = next(iter(faults.values()), None)
+            affected = (holder for card in unlisted for holder in card.affected)
+            cause = _failed_driver_finding(fault, affected, "no card is listed any more")
         if cause is not None:
             yield cause
         for card in self._cards.values():
-            if cause is not None and (card.missing or card.gpu.state in _UNANSWERED):
-                continue  # a consequence of the driver's fault
-            if card.gpu.parent_id is not None and not card.missing:
-                whole = self._cards.get(card.gpu.parent_id)
-                if whole is not None and whole.gpu.state not in _WORKING:
-                    continue  # a part of a GPU shares the state of the whole GPU
-            if card.missing:
-                # A restarted reader lists no GPUs for a moment.
-                if card.missing >= _GONE_READINGS and now - card.state_since_mono_s >= _ABSENT_S:
-                    unlisted.append(card)
-            else:
-                yield from self._card_findings(card, now, unread and cause is None)
-        yield from _missing_card_findings(
-            unlisted, bool(hardware.gpus), next(iter(faults.values()), None)
-        )
+            if card.missing or (cause is not None and card.gpu.state in _UNANSWERED):
+                continue  # reported below, or a consequence of the driver's fault
+            whole = self._cards.get(card.gpu.parent_id or "")
+            if whole is not None and whole.gpu.state not in _WORKING:
+                continue  # a part of a GPU shares the state of the whole GPU
+            yield from _card_findings(card, now, unread and cause is None)
+        for card in unlisted:
+            if cause is None and card.affected:
+                row = FAULTS[FaultKind.LOST]
+                yield build_finding(row, card.gpu, card.affected, "it is no longer there")
 
     # Processing a reading
 
@@ -164,23 +195,21 @@ class DeviceHealth:
                 del card.holders[pid]
 
     def _count_errors(self, card: _Card, gpu: Gpu, now: float) -> None:
-        errors = gpu.ecc_uncorrected
-        if errors is None:
-            return
-        if card.ecc_low is None or errors < card.ecc_low:  # the driver was reloaded
-            card.ecc_low = errors
-        elif errors > card.ecc_low:
-            before = card.ecc_grew[1] if card.ecc_grew is not None else 0
-            card.ecc_grew = now, before + errors - card.ecc_low
-            card.ecc_low = errors
-        if card.ecc_grew is not None and now - card.ecc_grew[0] > _GROWN_S:
-            card.ecc_grew = None
+        errors, last = gpu.ecc_uncorrected, card.ecc_last
+        if errors is not None and last is not None and errors > last:
+            card.ecc_new, card.ecc_grew_mono_s = card.ecc_new + errors - last, now
+        card.ecc_last = last if errors is None else errors
+        if now - card.ecc_grew_mono_s > _GROWN_S:
+            card.ecc_new = 0
 
     def _update_xids(self, card: _Card, gpu: Gpu, now: float, now_unix_s: float) -> None:
         for event in gpu.xids:
             if (event.code, event.at_unix_s) in card.noted:
-                if event.pid is not None:
-                    _set_xid_task(card, event)
+                # The driver reports an Xid first, the kernel log its program a moment later.
+                unnamed = card.xids.get((event.code, None))
+                if event.pid and unnamed is not None and unnamed.at_unix_s == event.at_unix_s:
+                    del card.xids[event.code, None]
+                    _add_xid(card, unnamed.mono_s, event)
                 continue
             # Use only the event's age. A comparison with earlier events would make every new event
             # look old after somebody set the clock back.
@@ -193,51 +222,46 @@ class DeviceHealth:
         card.noted = frozenset((event.code, event.at_unix_s) for event in gpu.xids)
         # When a lost GPU came back, its earlier faults were repaired as well.
         since = max(now - _XID_S, card.repaired_mono_s)
-        card.xids = [each for each in card.xids if each[0] >= since]
+        card.xids = {key: each for key, each in card.xids.items() if each.mono_s >= since}
 
-    # Deriving the findings
 
-    def _card_findings(self, card: _Card, now: float, unread: bool) -> Iterator[Finding]:
-        gpu = card.gpu
-        since = now - card.state_since_mono_s
-        codes = [event.code for _, event, _ in card.xids]
-        state = STATES.get(gpu.state)
-        if gpu.state in _BROKEN and state is not None:
-            text = _describe_xids(codes)
-            if text and gpu.state is GpuState.NEEDS_RESET:
-                text = f"{state.text}; {text}"
-            yield build_finding(state, gpu, card.affected, text)
-            return
-        if (gpu.state is GpuState.SILENT and since >= _SILENT_S) or (
-            unread and gpu.state is not GpuState.ASLEEP
-        ):
-            yield build_finding(FAULTS[FaultKind.SILENT], gpu, _recent_holders(card))
-        elif state is not None and gpu.state is GpuState.UNREADABLE and since >= _UNREADABLE_S:
-            why = clean(gpu.notes[0], 120) if gpu.notes else "it cannot be watched"
-            yield build_finding(state, gpu, (), f"{state.text}: {why}")
-        if card.xids:
-            row = gpu_faults.worst_xid_fault(codes)
-            affected = _unique(holder for _, _, holders in card.xids for holder in holders)
-            unknown = f": {row.text}" if row is UNKNOWN_XID else ""
-            yield build_finding(row, gpu, affected, f"{_describe_xids(codes)}{unknown}")
-        yield from self._memory_findings(card)
-        if gpu.recovery_action is not None:
-            row = gpu_faults.RECOVERIES.get(gpu.recovery_action, gpu_faults.RECOVERIES["reset"])
-            action = clean(gpu.recovery_action).replace("_", " ")
-            text = f"the driver asks for a recovery: {action}"
-            yield build_finding(row, gpu, _recent_holders(card), text)
-
-    @staticmethod
-    def _memory_findings(card: _Card) -> Iterator[Finding]:
-        gpu, holders = card.gpu, _recent_holders(card)
-        if gpu.remap_failed:
-            yield build_finding(FAULTS[FaultKind.REMAP_FAILED], gpu, holders)
-        if card.ecc_grew is not None:
-            number = card.ecc_grew[1]
-            text = f"{number} memory error{'s' if number > 1 else ''} that could not be corrected"
-            yield build_finding(FAULTS[FaultKind.ECC], gpu, holders, text)
-        if gpu.remap_pending:
-            yield build_finding(FAULTS[FaultKind.REMAP_PENDING], gpu, holders)
+def _card_findings(card: _Card, now: float, unread: bool) -> Iterator[Finding]:
+    """Yield the faults of a listed GPU. `unread`: it has not been read for a while."""
+    gpu, holders = card.gpu, _recent_holders(card)
+    since = now - card.state_since_mono_s
+    codes = [code for code, _ in card.xids]
+    state = STATES.get(gpu.state)
+    if gpu.state in _BROKEN and state is not None:
+        text = _describe_xids(codes)
+        if text and gpu.state is GpuState.NEEDS_RESET:
+            text = f"{state.text}; {text}"
+        yield build_finding(state, gpu, card.affected, text)
+        return
+    if (gpu.state is GpuState.SILENT and since >= _SILENT_S) or (
+        unread and gpu.state is not GpuState.ASLEEP
+    ):
+        yield build_finding(FAULTS[FaultKind.SILENT], gpu, holders)
+    elif state is not None and gpu.state is GpuState.UNREADABLE and since >= _UNREADABLE_S:
+        why = clean(gpu.notes[0], 120) if gpu.notes else "it cannot be watched"
+        yield build_finding(state, gpu, (), f"{state.text}: {why}")
+    if card.xids:
+        row = gpu_faults.worst_xid_fault(codes)
+        affected = (task for each in card.xids.values() for task in each.tasks)
+        unknown = f": {row.text}" if row is UNKNOWN_XID else ""
+        yield build_finding(row, gpu, affected, f"{_describe_xids(codes)}{unknown}")
+    if gpu.remap_failed:
+        yield build_finding(FAULTS[FaultKind.REMAP_FAILED], gpu, holders)
+    if card.ecc_new:
+        number = card.ecc_new
+        text = f"{number} memory error{'s' if number > 1 else ''} that could not be corrected"
+        yield build_finding(FAULTS[FaultKind.ECC], gpu, holders, text)
+    if gpu.remap_pending:
+        yield build_finding(FAULTS[FaultKind.REMAP_PENDING], gpu, holders)
+    if gpu.recovery_action is not None:
+        row = gpu_faults.RECOVERIES.get(gpu.recovery_action, gpu_faults.RECOVERIES["reset"])
+        action = clean(gpu.recovery_action).replace("_", " ")
+        text = f"the driver asks for a recovery: {action}"
+        yield build_finding(row, gpu, holders, text)
 
 
 _BROKEN = frozenset((GpuState.LOST, GpuState.NEEDS_RESET))
@@ -270,12 +294,12 @@ def _driver_finding(
         return None
     if fault is None and len(awake) < 2:
         return None  # a single GPU gets a finding under its own name
-    affected = _unique(holder for card in awake for holder in _recent_holders(card))
+    affected = (holder for card in awake for holder in _recent_holders(card))
     return _failed_driver_finding(fault, affected)
 
 
 def _failed_driver_finding(
-    fault: Fault | None, affected: tuple[Contributor, ...], text: str = ""
+    fault: Fault | None, affected: Iterable[Contributor], text: str = ""
 ) -> Finding:
     """Build the finding of a failed driver, with the reader's message if there is one."""
     remedy = "" if fault is None else clean(fault.remedy or "", 300)
@@ -283,47 +307,16 @@ def _failed_driver_finding(
     return build_finding(FAULTS[FaultKind.DRIVER], DRIVER, affected, text, remedy)
 
 
-def _missing_card_findings(
-    unlisted: Sequence[_Card], others_listed: bool, fault: Fault | None
-) -> Iterator[Finding]:
-    """Yield GPUs that disappeared from the list: one of several, or all after a driver failure."""
-    if unlisted and not others_listed and (fault is not None or len(unlisted) > 1):
-        affected = _unique(holder for card in unlisted for holder in card.affected)
-        yield _failed_driver_finding(fault, affected, "no card is listed any more")
-        return
-    for card in unlisted:
-        if card.affected:
-            yield build_finding(
-                FAULTS[FaultKind.LOST], card.gpu, card.affected, "it is no longer there"
-            )
-
-
-def _affected_by_xid(event: XidEvent, card: _Card) -> tuple[Contributor, ...]:
-    """Return the program that the driver names, otherwise every task on the GPU."""
-    if event.pid is not None and event.pid in card.holders:
-        return (card.holders[event.pid][0],)
-    return _recent_holders(card)
-
-
-def _set_xid_task(card: _Card, event: XidEvent) -> None:
-    """Add the program of an Xid. The driver reported the Xid first, the kernel log its program."""
-    for place, (at, known, _) in enumerate(card.xids):
-        if known.pid is None and (known.code, known.at_unix_s) == (event.code, event.at_unix_s):
-            card.xids[place] = at, event, _affected_by_xid(event, card)
-
-
-def _add_xid(card: _Card, now: float, event: XidEvent) -> None:
-    """Keep one entry per code and program, so that a repeated fault does not displace others."""
-    affected = _affected_by_xid(event, card)
-    for place, (_, known, before) in enumerate(card.xids):
-        if (known.code, known.pid) == (event.code, event.pid):
-            card.xids[place] = now, event, _unique((*before, *affected))
-            return
-    if len(card.xids) >= _MOST_XIDS:
-        card.xids.remove(
-            min(card.xids, key=lambda each: (gpu_faults.xid_severity(each[1].code), each[0]))
-        )
-    card.xids.append((now, event, affected))
+def _add_xid(card: _Card, mono_s: float, event: XidEvent) -> None:
+    """Add an Xid with the program that the driver names, otherwise with every task on the GPU."""
+    key, affected = (event.code, event.pid), _recent_holders(card)
+    if event.pid in card.holders:
+        affected = (card.holders[event.pid][0],)
+    if key in card.xids:
+        affected = _unique((*card.xids[key].tasks, *affected))
+    elif len(card.xids) >= _MOST_XIDS:
+        del card.xids[min(card.xids, key=lambda each: gpu_faults.xid_severity(each[0]))]
+    card.xids[key] = _Xid(mono_s, event.at_unix_s, affected)
 
 
 def _recent_holders(card: _Card) -> tuple[Contributor, ...]:
@@ -341,3 +334,144 @@ def _describe_xids(codes: Sequence[int]) -> str:
     # The worst first. Among equals, the first is the cause and the others are consequences.
     worst = sorted(dict.fromkeys(codes), key=gpu_faults.xid_severity, reverse=True)
     return "; ".join(gpu_faults.describe_xid(code) for code in worst[:_MOST_CODES])
+
+
+class DeviceProblems:
+    """Faults and slowdowns of GPUs and drivers."""
+
+    def __init__(self) -> None:
+        self._health = DeviceHealth()
+        self._throttling = ThrottlingDetector()
+        self._lasting: set[ResourceKey] = set()
+        self._faults: dict[ProcessKey, tuple[float, str]] = {}
+        # The last state of the agents on GPUs, including trainings that died with their GPU.
+        self._agents: dict[ProcessKey, tuple[float, AgentState]] = {}
+
+    @property
+    def faults(self) -> dict[ProcessKey, str]:
+        """Tasks that recently lost a GPU, with the fault."""
+        return {key: text for key, (_, text) in self._faults.items()}
+
+    def observe(
+        self,
+        observation: Observation,
+        incidents: Mapping[ResourceKey, Incident],
+    ) -> Iterator[Problem]:
+        """
+        Yield the problems of this sample, then the problems that ended.
+
+        Args:
+            observation: one sample of the machine.
+            incidents: open incidents, by key.
+        """
+        training = frozenset(
+            key for key, each in observation.agents.items() if any(agent.training for agent in each)
+        )
+        self._lasting &= incidents.keys()
+        tasks = tuple(observation.tasks.values())
+        found: dict[ResourceKey, list[Finding]] = {}
+        for finding in (
+            *self._health.observe(observation.snapshot, tasks),
+            *self._throttling.observe(observation.snapshot, tasks, training),
+        ):
+            found.setdefault(finding.key, []).append(finding)
+        self._update_recent(observation, found)
+        for key, findings in found.items():
+            findings.sort(key=lambda each: -each.fault.stage)
+            yield self._problem(key, findings, incidents.get(key), observation.snapshot.unix_s)
+        for key, incident in incidents.items():
+            if key not in found and is_condition(key) and key.kind is not ResourceKind.STALLED:
+                yield self._ended_problem(key, incident, observation.snapshot)
+
+    def _update_recent(
+        self, observation: Observation, found: Mapping[ResourceKey, Sequence[Finding]]
+    ) -> None:
+        now = observation.snapshot.mono_s
+        for finding in (each for findings in found.values() for each in findings):
+            for task in finding.tasks if finding.fault.restart else ():
+                self._faults[task.task] = now, f"{finding.label}: {finding.text}"
+        if observation.snapshot.hardware.gpus:
+            for key, agents in observation.agents.items():
+                self._agents[key] = now, agents[0]
+        for kept in (self._faults, self._agents):
+            for key in [key for key, (at, _) in kept.items() if now - at > _ENDED_S]:
+                del kept[key]
+
+    def _problem(
+        self,
+        key: ResourceKey,
+        findings: Sequence[Finding],
+        incident: Incident | None,
+        unix_s: float,
+    ) -> Problem:
+        first, worst = findings[0], findings[0].fault
+        faults = [each.fault for each in findings]
+        if any(each.lasting for each in faults):
+            self._lasting.add(key)
+        affected = tuple(dict.fromkeys(task for each in findings for task in each.tasks))
+        affected = affected[:_MOST_AFFECTED]
+        if not affected and incident is not None:
+            affected = incident.contributors  # the tasks that it affected when it began
+        topic = Topic.FAULT if key.kind is ResourceKind.GPU_HEALTH else Topic.SLOWED
+        if worst.card_lost:
+            topic = Topic.GPU_LOST
+        agent = self._agents.get(affected[0].task, (0.0, None))[1] if affected else None
+        work_lost = any(each.work_lost for each in faults)
+        why = "; ".join(dict.fromkeys(each.text for each in findings))
+        return Problem(
+            key,
+            first.label,
+            worst.stage,
+            why,
+            reason=why,
+            evidence={
+                "card_works": int(not work_lost),
+                "topic": topic.value,
+                "trouble": worst.trouble.value,
+                "label": first.label,
+                "fatal": int(worst.restart),
+                "name": affected[0].name if affected else None,
+                "others": ", ".join(each.name for each in affected[1:4]) or None,
+                "more": len(affected[4:]),
+                "step": None if agent is None else agent.step,
+                "had_agent": int(agent is not None),
+                **rescue_figures(None if agent is None else agent.rescue, unix_s),
+            },
+            advice=tuple(dict.fromkeys(each.remedy for each in findings))[:_MOST_ADVICE],
+            tasks=affected,
+            facts=frozenset(each.trouble.value for each in faults),
+            device_works=all(each.device_works for each in faults),
+            work_lost=work_lost,
+            when_off=worst.card_lost,
+            quiet_s=_QUIET_S[worst.stage],
+        )
+
+    def _ended_problem(self, key: ResourceKey, incident: Incident, snapshot: Snapshot) -> Problem:
+        # A GPU that is missing from the readings may work or not, so report nothing.
+        answers = key.kind is not ResourceKind.GPU_HEALTH or any(
+            gpu.state in (GpuState.OK, GpuState.ASLEEP) and key.subject in (gpu.id, "driver")
+            for gpu in snapshot.hardware.gpus
+        )
+        return Problem(
+            key,
+            incident.label,
+            Stage.OK,
+            incident.why,
+            reason=f"{incident.label} answers again" if key in self._lasting and answers else "",
+            evidence={"topic": Topic.RESOLVED.value, "label": incident.label},
+        )
+
+
+def rescue_figures(rescue: RescueRecord | None, unix_s: float) -> Evidence:
+    """
+    Return where a rescue is, its step, and its age.
+
+    Args:
+        rescue: None: the task has no rescue.
+        unix_s: current time.
+    """
+    return {
+        "path": None if rescue is None else rescue.path,
+        "rescue_step": None if rescue is None else rescue.step,
+        "rescue_age_s": None if rescue is None else max(0.0, unix_s - rescue.saved_unix_s),
+    }

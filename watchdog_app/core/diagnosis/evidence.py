@@ -32,10 +32,13 @@ _DRIFT_S = 2.0  # the kernel log has its own clock
 NO_KILL = "no_kill"  # source: the count of kills for memory did not rise
 _MOUNTS = ("/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
 
+# Fields of `Evidence`: its source, its text, and its certainty if it is not exact.
+_Fact = tuple[str, str] | tuple[str, str, Certainty]
+
 
 def collect_evidence(facts: ExitFacts) -> tuple[Evidence, ...]:
     """Return all evidence about an exit, most certain first."""
-    found = [each for section in _SECTIONS for each in section(facts)]
+    found = [Evidence(*each) for section in _SECTIONS for each in section(facts)]
     order = tuple(Certainty)
     return tuple(sorted(found, key=lambda each: order.index(each.certainty)))
 
@@ -136,28 +139,27 @@ def largest_processes(words: tuple[KernelLogLine, ...]) -> tuple[tuple[int, str,
     return tuple(sorted(rows.values(), key=lambda row: -row[2])[:_MOST_ROWS])
 
 
-def _status(facts: ExitFacts) -> Iterator[Evidence]:
+def _status(facts: ExitFacts) -> Iterator[_Fact]:
     status, number = facts.wait_status, signal_of(facts.wait_status)
     if status is None:
         text = "Its exit status could not be read: its parent process had collected it before."
-        yield Evidence("status", text, Certainty.UNKNOWN)
+        yield "status", text, Certainty.UNKNOWN
     elif number is None:
-        yield Evidence("status", f"It exited with status {status >> 8}.")
+        yield "status", f"It exited with status {status >> 8}."
     else:
         core = ", and left a core file" if status & 0x80 else ""
-        yield Evidence("status", f"It was ended by signal {number} ({signal_name(number)}){core}.")
+        yield "status", f"It was ended by signal {number} ({signal_name(number)}){core}."
 
 
-def _guard(facts: ExitFacts) -> Iterator[Evidence]:
-    if facts.guard is None:
-        return
-    text = f"It ran under a guard with a limit of {format_bytes(facts.guard.limit_bytes)}."
-    if facts.guard.last_message:
-        text = f"Its guard says: {clean(facts.guard.last_message, _LONGEST)}"
-    yield Evidence("guard", text)
+def _guard(facts: ExitFacts) -> Iterator[_Fact]:
+    if facts.guard is not None and facts.guard.last_message:
+        yield "guard", f"Its guard says: {clean(facts.guard.last_message, _LONGEST)}"
+    elif facts.guard is not None:
+        limit = format_bytes(facts.guard.limit_bytes)
+        yield "guard", f"It ran under a guard with a limit of {limit}."
 
 
-def _kernel(facts: ExitFacts) -> Iterator[Evidence]:
+def _kernel(facts: ExitFacts) -> Iterator[_Fact]:
     # A line without a pid concerns all processes: a hot machine, a full group. The rows of the
     # table are shown elsewhere.
     own = [
@@ -167,28 +169,25 @@ def _kernel(facts: ExitFacts) -> Iterator[Evidence]:
     ]
     for line in own:
         # The report of a kill is long and hard to read, so show only its meaning.
-        yield Evidence("kernel", f"The kernel log says: {_report(line)}")
+        yield "kernel", f"The kernel log says: {_report(line)}"
     killed = _may_be_memory_kill(facts)
     kills = [each for each in facts.kernel if each.kind is KernelEvent.OOM_KILL]
     others = {each.pid: each for each in kills if each.pid != facts.pid}
     for pid, line in others.items() if killed else ():
+        name = clean(line.name or "?")
         whose = ", at a limit that was this one's too" if "cgroup" in line.text else ""
-        yield Evidence(
-            "kernel",
-            f"Since it was last seen the kernel killed {clean(line.name or '?')} (process {pid}) "
-            f"for memory{whose}.",
-        )
+        text = f"Since it was last seen the kernel killed {name} (process {pid}) for memory{whose}."
+        yield "kernel", text
     if own or not (killed or crashed(facts.wait_status)):
         return
     if facts.kernel_log_readable:
-        yield Evidence("kernel", "The kernel log says nothing about it.")
+        yield "kernel", "The kernel log says nothing about it."
     elif facts.kernel_log_readable is False:
-        yield Evidence(
-            "kernel",
+        text = (
             "The kernel log could not be read by this user (kernel.dmesg_restrict). An "
-            "administrator can look: sudo dmesg -T | grep -i -e oom -e segfault -e Xid",
-            Certainty.UNKNOWN,
+            "administrator can look: sudo dmesg -T | grep -i -e oom -e segfault -e Xid"
         )
+        yield "kernel", text, Certainty.UNKNOWN
 
 
 def _report(line: KernelLogLine) -> str:
@@ -203,144 +202,133 @@ def _report(line: KernelLogLine) -> str:
     return "the memory that it was bound to (a NUMA node) was used up."
 
 
-def _python(facts: ExitFacts) -> Iterator[Evidence]:
+def _python(facts: ExitFacts) -> Iterator[_Fact]:
     words = facts.words
     if words is None:
         return
     if words.fatal is not None:
-        yield Evidence("python", f"Python wrote in the end: {clean(words.fatal, 120)}.")
+        yield "python", f"Python wrote in the end: {clean(words.fatal, 120)}."
     elif words.error is not None:
-        text = clean(words.error, 60)
-        text += f": {clean(words.message, 160)}" if words.message else ""
-        yield Evidence("python", f"An uncaught exception ended it: {text}")
+        message = f": {clean(words.message, 160)}" if words.message else ""
+        yield "python", f"An uncaught exception ended it: {clean(words.error, 60)}{message}"
     if words.frames:
         shown = list(words.frames[:_MOST_FRAMES])
         if words.place is not None and words.place not in shown:
             shown[-1] = words.place  # people look for the line of their own program
         path = ", called from ".join(clean(each, 100) for each in shown)
-        yield Evidence("python", f"It was at {path}.")
+        yield "python", f"It was at {path}."
 
 
-def _counts(facts: ExitFacts) -> Iterator[Evidence]:
+def _counts(facts: ExitFacts) -> Iterator[_Fact]:
     """Yield the kernel's kill counts: for the process's group and for the time that they cover."""
     killed = facts.wait_status is None or signal_of(facts.wait_status) == signal.SIGKILL
-    words = facts.words
+    words, count = facts.words, kill_count(facts)
     lost = words is not None and lost_worker(f"{words.error}: {words.message}")
+    own = any(w.kind is KernelEvent.OOM_KILL and w.pid == facts.pid for w in facts.kernel)
     if not (killed or lost):
         return
-    own = any(w.kind is KernelEvent.OOM_KILL and w.pid == facts.pid for w in facts.kernel)
-    when = "" if facts.counted is None else f", {facts.counted}"
-    count = kill_count(facts)
     if count is None:
         if not own and facts.pid is not None:
             text = "The kernel's counts of its kills for memory could not be read."
-            yield Evidence("count", text, Certainty.UNKNOWN)
+            yield "count", text, Certainty.UNKNOWN
         return
     where = "on this machine"
     if count.of_group:
-        named = None if facts.group is None else clean(_kernel_group_name(facts.group), 160)
-        where = "its memory group" if named is None else f"in the memory group {named}"
+        where = "its memory group"
+        if facts.group is not None:
+            where = f"in the memory group {clean(_kernel_group_name(facts.group), 160)}"
+    when = "" if facts.counted is None else f", {facts.counted}"
     if count.after > count.before:
         others = ", for other processes" if count.excludes else ""
-        yield Evidence(
-            "count",
-            f"The kernel's count of kills for memory {where} rose from {count.before} to "
-            f"{count.after}{when}{others}.",
-        )
+        rose = f"rose from {count.before} to {count.after}{when}{others}"
+        yield "count", f"The kernel's count of kills for memory {where} {rose}."
     elif not own:  # if the log names this process, it had moved to another group
         text = f"The kernel killed nothing for memory {where}{when}"
-        yield Evidence(NO_KILL, f"{text} (its count stayed at {count.after}).")
+        yield NO_KILL, f"{text} (its count stayed at {count.after})."
 
 
-def _unit(facts: ExitFacts) -> Iterator[Evidence]:
+def _unit(facts: ExitFacts) -> Iterator[_Fact]:
     unit = facts.unit
     if unit is None:
         return
     for line in unit.lines:
-        yield Evidence("systemd", f"The system's journal says: {clean(line, _LONGEST)}")
+        yield "systemd", f"The system's journal says: {clean(line, _LONGEST)}"
     if unit.result not in (None, "success"):
         command = f"systemctl{' --user' * unit.user} show -p Result {clean(unit.name, 80)}"
-        yield Evidence("systemd", f"{command} says: {clean(unit.result or '')}.")
+        yield "systemd", f"{command} says: {clean(unit.result or '')}."
 
 
-def _limits(facts: ExitFacts) -> Iterator[Evidence]:
-    if facts.cpu_limit_s is not None and facts.cpu_used_s is not None:
-        yield Evidence(
-            "limit",
-            f"It had used {facts.cpu_used_s:.0f} s of the {facts.cpu_limit_s:.0f} s of processor "
-            "time that it was allowed (ulimit -t).",
-        )
+def _limits(facts: ExitFacts) -> Iterator[_Fact]:
+    used, limit = facts.cpu_used_s, facts.cpu_limit_s
+    if limit is not None and used is not None:
+        seconds = f"{used:.0f} s of the {limit:.0f} s of processor time"
+        yield "limit", f"It had used {seconds} that it was allowed (ulimit -t)."
     space, words = facts.address_space_full, facts.words
     if space is None and words is not None and out_of_memory(words.error, words.message):
         # a large block fails to fit long before the address space is full
         space = facts.address_space
     if space is not None:
-        yield Evidence("limit", f"Its address space (ulimit -v) held {space} when last seen.")
+        yield "limit", f"Its address space (ulimit -v) held {space} when last seen."
 
 
-def _cards(facts: ExitFacts) -> Iterator[Evidence]:
+def _cards(facts: ExitFacts) -> Iterator[_Fact]:
     if facts.card_fault is not None:
-        yield Evidence("gpu", f"The card that it was on: {clean(facts.card_fault, _LONGEST)}.")
+        yield "gpu", f"The card that it was on: {clean(facts.card_fault, _LONGEST)}."
     if facts.device_ooms:
         text = f"Its framework counted {facts.device_ooms} failed allocations of GPU memory."
-        yield Evidence("gpu", text)
+        yield "gpu", text
     if facts.device_full is not None:
-        yield Evidence("gpu", f"When last seen: {clean(facts.device_full, 120)}.")
+        yield "gpu", f"When last seen: {clean(facts.device_full, 120)}."
 
 
-def _levels(facts: ExitFacts) -> Iterator[Evidence]:
+def _levels(facts: ExitFacts) -> Iterator[_Fact]:
     """Yield the last memory levels. The levels are exact, conclusions from them are not."""
     crash = signal_of(facts.wait_status) is not None and not _may_be_memory_kill(facts)
     if crash or facts.wait_status == 0:
         return  # the free memory does not matter for a crash or a Ctrl-C
-    if facts.group_used_bytes is not None and facts.group_limit_bytes:
-        used, limit = facts.group_used_bytes, facts.group_limit_bytes
+    used, limit = facts.group_used_bytes, facts.group_limit_bytes
+    if used is not None and limit:
         text = f"{format_bytes(used)} of {format_bytes(limit)}"
         if facts.guard is not None and used > limit:
-            text = (
-                f"{format_bytes(used)}: its guard had given it the reserve besides its limit of "
-                f"{format_bytes(limit)}"
-            )
+            text += ", because its guard had given it the reserve besides"
         elif facts.group_high:
             text += ", where memory.high slows down and kills no process"
-        yield Evidence("level", f"When last seen its memory group held {text}.")
+        yield "level", f"When last seen its memory group held {text}."
     total, available = facts.host_total_bytes, facts.host_available_bytes
     if total and available is not None:
-        swap = ""
+        text = f"{format_bytes(available)} of {format_bytes(total)} RAM left"
         if facts.swap_total_bytes:
             free = format_bytes(facts.swap_free_bytes)
-            swap = f", and {free} of {format_bytes(facts.swap_total_bytes)} swap"
-        text = f"{format_bytes(available)} of {format_bytes(total)} RAM left{swap}"
-        yield Evidence("level", f"When last seen the machine had {text}.")
-    stalled = facts.stalled_percent
-    if stalled is not None and stalled >= _STALLED_PERCENT:
+            text += f", and {free} of {format_bytes(facts.swap_total_bytes)} swap"
+        yield "level", f"When last seen the machine had {text}."
+    stalled = facts.stalled_percent or 0.0
+    if stalled >= _STALLED_PERCENT:
         text = f"In the 10 s before, programs waited for memory {stalled:.0f} % of the time."
-        yield Evidence("pressure", text)
+        yield "pressure", text
 
 
-def _other_evidence(facts: ExitFacts) -> Iterator[Evidence]:
+def _other_evidence(facts: ExitFacts) -> Iterator[_Fact]:
     if facts.stall is not None:
         text = f"When last seen it made no progress: {clean(facts.stall, _LONGEST)}."
-        yield Evidence("stall", text, Certainty.LIKELY)
+        yield "stall", text, Certainty.LIKELY
     if facts.oomd_kills:
-        yield Evidence("guard", f"systemd-oomd has noted {facts.oomd_kills} kills on its group.")
+        yield "guard", f"systemd-oomd has noted {facts.oomd_kills} kills on its group."
     if facts.oom_daemons and (signal_of(facts.wait_status) is None or _may_be_memory_kill(facts)):
         names = " and ".join(facts.oom_daemons)
-        text = f"Running here: {names}, which ends programs when memory is short."
-        yield Evidence("guard", text)
+        yield "guard", f"Running here: {names}, which ends programs when memory is short."
     if facts.was_paused:
         text = "It was paused then. Jupyter kills a paused kernel on Restart and on Shutdown."
-        yield Evidence("jupyter", text)
+        yield "jupyter", text
     if facts.notebook and facts.parent is not None:
-        yield Evidence("jupyter", f"What had started it, {clean(facts.parent, 60)}, lives on.")
+        yield "jupyter", f"What had started it, {clean(facts.parent, 60)}, lives on."
     elif facts.notebook:
         text = "What had started it, the Jupyter server or application, has ended as well."
-        yield Evidence("jupyter", text)
+        yield "jupyter", text
     if facts.announced_end and not (facts.words is not None and facts.words.error is not None):
-        yield Evidence("agent", "Its agent had announced the end: Python exited normally.")
+        yield "agent", "Its agent had announced the end: Python exited normally."
 
 
-_SECTIONS: tuple[Callable[[ExitFacts], Iterator[Evidence]], ...] = (
+_SECTIONS: tuple[Callable[[ExitFacts], Iterator[_Fact]], ...] = (
     _status,
     _guard,
     _kernel,

@@ -37,7 +37,6 @@ class FaultKind(StrEnum):
     # Slowdowns, which `throttling` detects.
     HEAT = "heat"
     POWER_BRAKE = "power_brake"
-    CPU_HEAT = "cpu_heat"
     UNPLUGGED = "unplugged"
 
 
@@ -114,13 +113,6 @@ _INFO, _WARNING, _CRITICAL = Stage.WATCH, Stage.WARN, Stage.SAVE
 _WORKS, _BROKEN, _RESTART, _NO_RESTART = True, False, True, False
 
 
-def _throttling_fault(
-    trouble: FaultKind, stage: Stage, title: str, text: str, remedy: str
-) -> GpuFault:
-    kind = ResourceKind.THROTTLING
-    return GpuFault(trouble, stage, _WORKS, _NO_RESTART, title, text, remedy, kind=kind)
-
-
 _LOWER = "sudo nvidia-smi -i {index} -pl WATTS"
 _ROWS = (
     GpuFault(FaultKind.LOST, _CRITICAL, _BROKEN, _RESTART, "is lost",
@@ -149,19 +141,18 @@ _ROWS = (
     GpuFault(FaultKind.REMAP_PENDING, _INFO, _WORKS, _NO_RESTART, "wants a reset some time",
              "a faulty row of its memory is replaced at the next reset",
              "When its trainings have ended: `{reset}`."),
-    _throttling_fault(FaultKind.HEAT, _WARNING, "is clocked down for heat",
-           "it has been clocked down for heat most of the last 2 min",
-           f"Look at its fans and the air in front of them, or lower its power limit ({_LOWER}). "
-           "The training on it is slower than it could be."),
-    _throttling_fault(FaultKind.POWER_BRAKE, _WARNING, "is slowed by the power supply",
-           "an external power brake slows it: the power supply asks for it",
-           "Check the power supply and the card's power cables: a supply at its limit is what "
-           "switches a machine off in the middle of a training."),
-    _throttling_fault(FaultKind.CPU_HEAT, _INFO, "is clocked down for heat",
-           "it has been clocked down for heat most of the last 5 min",
-           "Clear the air ways and the fans. What runs on it takes longer than it could."),
-    _throttling_fault(FaultKind.UNPLUGGED, _WARNING, "Training on battery",
-           "a training runs on the battery", "Plug the machine in."),
+    GpuFault(FaultKind.HEAT, _WARNING, _WORKS, _NO_RESTART, "is clocked down for heat",
+             "it has been clocked down for heat most of the last 2 min",
+             f"Look at its fans and the air in front of them, or lower its power limit ({_LOWER}). "
+             "The training on it is slower than it could be.",
+             kind=ResourceKind.THROTTLING),
+    GpuFault(FaultKind.POWER_BRAKE, _WARNING, _WORKS, _NO_RESTART, "is slowed by the power supply",
+             "an external power brake slows it: the power supply asks for it",
+             "Check the power supply and the card's power cables: a supply at its limit is what "
+             "switches a machine off in the middle of a training.",
+             kind=ResourceKind.THROTTLING),
+    GpuFault(FaultKind.UNPLUGGED, _WARNING, _WORKS, _NO_RESTART, "Training on battery",
+             "a training runs on the battery", "Plug the machine in."),
 )  # fmt: skip
 FAULTS = {row.trouble: row for row in _ROWS}
 STATES = {state: row for state in GpuState for row in _ROWS if row.trouble.value == state.value}
@@ -265,8 +256,7 @@ class Finding:
 
 
 DRIVER = ResourceKey(ResourceKind.GPU_HEALTH, "driver")
-CPU = ResourceKey(ResourceKind.THROTTLING, "cpu")
-_LABELS = {DRIVER: "the graphics driver", CPU: "the processor", UNPLUGGED: "battery"}
+_LABELS = {DRIVER: "the graphics driver", UNPLUGGED: "battery"}
 
 
 def build_finding(
@@ -281,8 +271,8 @@ def build_finding(
 
     Args:
         fault: the row.
-        where: the GPU; `DRIVER`, `CPU` or `UNPLUGGED` for the others.
-        affected: affected tasks.
+        where: the GPU; `DRIVER` or `UNPLUGGED` for the others.
+        affected: affected tasks; a task may occur several times.
         text: replaces the text of the row.
         remedy: replaces the remedy of the row.
     """
@@ -292,5 +282,10 @@ def build_finding(
     else:
         key, label, index = where, _LABELS[where], "INDEX"
     return Finding(
-        fault, key, label, text or fault.text, remedy or fault.remedy(index), tuple(affected)
+        fault,
+        key,
+        label,
+        text or fault.text,
+        remedy or fault.remedy(index),
+        tuple(dict.fromkeys(affected)),
     )

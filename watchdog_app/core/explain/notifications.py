@@ -9,7 +9,6 @@ from typing import NamedTuple
 from watchdog_app.base.text.plain import capitalize_first, clean, shell_argument
 from watchdog_app.base.text.quantities import format_bytes, format_duration, format_step
 from watchdog_app.core.diagnosis.gpu_faults import TITLES
-from watchdog_app.core.diagnosis.stalls import BUSY_CORES
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.explain.selection import KERNELS, RUN_CELLS
 from watchdog_app.core.model.actions import ACTIONS
@@ -23,6 +22,7 @@ from watchdog_app.core.model.decisions import (
 from watchdog_app.core.model.exits import cause_spec
 from watchdog_app.core.model.machine import Task
 from watchdog_app.core.model.resource import SPECS, ResourceKind, Save, Scope
+from watchdog_app.core.model.settings import BUSY_CORES
 from watchdog_app.core.model.status import Button, Notification
 
 _BRIMFUL = 0.97

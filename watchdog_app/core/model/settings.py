@@ -223,6 +223,9 @@ class StageSettings:
     )
 
 
+BUSY_CORES = 0.1  # a task that uses more is computing
+
+
 @dataclass(frozen=True, slots=True)
 class StallSettings:
     """`[stalls]`: when a training without steps counts as stalled."""

@@ -14,8 +14,9 @@ from typing import Any
 
 from watchdog_app.base import codec
 from watchdog_app.base.text.quantities import format_duration
+from watchdog_app.core.diagnosis.device_health import DeviceProblems
 from watchdog_app.core.diagnosis.exits import should_notify
-from watchdog_app.core.diagnosis.problems import DeviceProblems, StallProblems
+from watchdog_app.core.diagnosis.stalls import StallProblems
 from watchdog_app.core.model.agent import AgentState, MemoryGrowth, ThreadDump
 from watchdog_app.core.model.decisions import (
     NOBODY,
@@ -282,7 +283,7 @@ class Engine:
             dump: dump of its threads.
         """
         card_fault = self._devices.faults.get(task.key)
-        self._stalls.add_thread_dump(task, dump, self._tracker.swap, card_fault)
+        self._stalls.add_thread_dump(task, dump, card_fault)
         self.wants_tick = True  # the notification waits for the dump
 
     def add_memory_growth(self, task: ProcessKey, growth: MemoryGrowth) -> None:
@@ -487,10 +488,9 @@ class Engine:
         decisions: list[Decision] = []
         closed: list[Incident] = []
         incidents, stages = self._incidents, self.settings.stages
-        cpu_percent = {key: each.cpu_percent for key, each in self._tracker.usage.items()}
         known = {key: each.to_incident() for key, each in incidents.items() if is_condition(key)}
         for problem in (
-            *self._devices.observe(observation, cpu_percent, known),
+            *self._devices.observe(observation, known),
             *self._stalls.observe(observation, self.settings.stalls, known),
         ):
             incident = incidents.open(problem.key, problem.label, observation.snapshot, tick.new_id)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from watchdog_app.core.diagnosis.problems import rescue_figures
+from watchdog_app.core.diagnosis.device_health import rescue_figures
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.explain.notifications import notification
 from watchdog_app.core.model.agent import AgentState
