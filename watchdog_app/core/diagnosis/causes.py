@@ -31,7 +31,6 @@ from watchdog_app.core.model.exits import (
     Certainty,
     ExitFacts,
     KernelEvent,
-    UnitEnd,
 )
 from watchdog_app.core.model.machine import Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind, Scope
@@ -208,16 +207,15 @@ def _by_unit(facts: ExitFacts, number: int | None) -> Cause | None:
         return None
     if facts.wait_status == 0 or (number is None and facts.announced_end and not facts.wait_status):
         return None  # the program exited normally
-    by_itself = _exited_without_signal(facts)
+    where = f"its unit {clean(unit.name, 80)}"
     excluded = _is_not_kernel_kill(facts)
-    where = _unit_text(unit)
-    if unit.guard is not None and not by_itself:
+    if unit.guard is not None and not _exited_without_signal(facts):
         text = f"ended by {clean(unit.guard)}, as its own log line says"
         return _by_daemon(number is not None, text)
     oomd = unit.oomd_kills is not None or (
-        unit.result == _OOM_KILL and excluded and not unit.kernel_kill and not by_itself
+        unit.result == _OOM_KILL and excluded and not unit.kernel_kill
     )
-    if oomd and number != signal.SIGTERM and not by_itself:
+    if oomd and number != signal.SIGTERM and not _exited_without_signal(facts):
         plural = "" if unit.oomd_kills == 1 else "es"
         count = f" {unit.oomd_kills} process{plural} of" if unit.oomd_kills else ""
         sure = number == signal.SIGKILL and unit.oomd_kills is not None
@@ -232,22 +230,18 @@ def _by_unit(facts: ExitFacts, number: int | None) -> Cause | None:
             f"ended by systemd (OOMPolicy=stop): the kernel had killed a process of {where} for "
             "memory, and systemd then ended the rest",
         )
-    return None if excluded else _by_kernel_in_unit(facts, unit)
-
-
-def _by_kernel_in_unit(facts: ExitFacts, unit: UnitEnd) -> Cause | None:
-    """Use systemd's record, because the group and its kill count have disappeared."""
-    if facts.group_kills_after is not None:
+    if excluded or facts.group_kills_after is not None:
         return None  # the kill count is better evidence
-    group = _group_level(facts) >= _PRESSED
-    limit = format_bytes(facts.group_limit_bytes)
-    what = f"its memory group reached its limit of {limit}; " if group else ""
+    # The group and its kill count have disappeared, so use systemd's record.
+    what, kind = "", CauseKind.GROUP_LIMIT
+    if _group_level(facts) >= _PRESSED:
+        what = f"its memory group reached its limit of {format_bytes(facts.group_limit_bytes)}; "
+    elif _host_left(facts) <= _GUARDED:
+        kind = CauseKind.HOST_MEMORY
     return _likely(
-        CauseKind.HOST_MEMORY
-        if _host_left(facts) <= _GUARDED and not group
-        else CauseKind.GROUP_LIMIT,
+        kind,
         f"most likely killed by the kernel: {what}systemd says that its out-of-memory killer "
-        f"killed a process of {_unit_text(unit)}",
+        f"killed a process of {where}",
     )
 
 
@@ -519,10 +513,6 @@ def _format_host_memory(facts: ExitFacts) -> str:
 
 def _part(used: float | None, limit: float | None) -> str:
     return f"{format_bytes(used)} of {format_bytes(limit)}"
-
-
-def _unit_text(unit: UnitEnd) -> str:
-    return f"its unit {clean(unit.name, 80)}"
 
 
 def _ratio(used: float | None, limit: float | None) -> float:

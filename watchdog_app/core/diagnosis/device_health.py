@@ -131,7 +131,8 @@ class DeviceHealth:
         if cause is None and unlisted and not hardware.gpus and (faults or len(unlisted) > 1):
             fault = next(iter(faults.values()), None)
             affected = (holder for card in unlisted for holder in card.affected)
-            cause = _failed_driver_finding(fault, affected, "no card is listed any more")
+            text = "no card is listed any more"
+            cause = _build_driver_finding(FaultKind.DRIVER, fault, affected, text)
         if cause is not None:
             yield cause
         for card in self._cards.values():
@@ -278,33 +279,31 @@ def _driver_finding(
     updated = faults.get(_UPDATED)
     if updated is not None:
         # Running jobs continue, so the update affects no task yet.
-        text = clean(updated.message, 300).rstrip(".")
-        remedy = clean(updated.remedy or "", 300)
-        return build_finding(FAULTS[FaultKind.UPDATED], DRIVER, (), text, remedy)
+        return _build_driver_finding(FaultKind.UPDATED, updated, ())
     awake = [
         card
         for card in cards
         if not card.missing and card.gpu.parent_id is None
         and card.gpu.state is not GpuState.ASLEEP
     ]  # fmt: skip
-    silent = [card for card in awake if card.gpu.state is GpuState.SILENT]
-    late = any(now - card.state_since_mono_s >= _SILENT_S for card in silent)
+    late = any(now - card.state_since_mono_s >= _SILENT_S for card in awake)
+    silent = late and all(card.gpu.state is GpuState.SILENT for card in awake)
     fault = faults.get(_DRIVER)
-    if not awake or not (unread or (late and len(silent) == len(awake))):
+    if not awake or not (unread or silent):
         return None
     if fault is None and len(awake) < 2:
         return None  # a single GPU gets a finding under its own name
     affected = (holder for card in awake for holder in _recent_holders(card))
-    return _failed_driver_finding(fault, affected)
+    return _build_driver_finding(FaultKind.DRIVER, fault, affected)
 
 
-def _failed_driver_finding(
-    fault: Fault | None, affected: Iterable[Contributor], text: str = ""
+def _build_driver_finding(
+    kind: FaultKind, fault: Fault | None, affected: Iterable[Contributor], text: str = ""
 ) -> Finding:
-    """Build the finding of a failed driver, with the reader's message if there is one."""
+    """Build a finding of the driver, with the reader's message if there is one."""
     remedy = "" if fault is None else clean(fault.remedy or "", 300)
-    text = text if fault is None else clean(fault.message, 200).rstrip(".")
-    return build_finding(FAULTS[FaultKind.DRIVER], DRIVER, affected, text, remedy)
+    text = text if fault is None else clean(fault.message, 300).rstrip(".")
+    return build_finding(FAULTS[kind], DRIVER, affected, text, remedy)
 
 
 def _add_xid(card: _Card, mono_s: float, event: XidEvent) -> None:

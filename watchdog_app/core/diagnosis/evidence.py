@@ -117,10 +117,8 @@ def _limited_group(kill: KernelLogLine, words: tuple[KernelLogLine, ...]) -> str
 
 def _is_under_limit(limit: str | None, group: str | None) -> bool:
     """Whether the limit also applied to a process in `group`."""
-    if limit == "":
-        return True
-    if limit is None or group is None:
-        return False
+    if not limit or group is None:
+        return limit == ""
     return f"{_kernel_group_name(group)}/".startswith(f"{limit.rstrip('/')}/")
 
 
@@ -288,9 +286,10 @@ def _levels(facts: ExitFacts) -> Iterator[_Fact]:
         return  # the free memory does not matter for a crash or a Ctrl-C
     used, limit = facts.group_used_bytes, facts.group_limit_bytes
     if used is not None and limit:
-        text = f"{format_bytes(used)} of {format_bytes(limit)}"
+        held, most = format_bytes(used), format_bytes(limit)
+        text = f"{held} of {most}"
         if facts.guard is not None and used > limit:
-            text += ", because its guard had given it the reserve besides"
+            text = f"{held}: its guard had given it the reserve besides its limit of {most}"
         elif facts.group_high:
             text += ", where memory.high slows down and kills no process"
         yield "level", f"When last seen its memory group held {text}."

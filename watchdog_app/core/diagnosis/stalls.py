@@ -16,6 +16,7 @@ from watchdog_app.base.text.quantities import format_duration, format_step
 from watchdog_app.core.model.agent import AgentState, ThreadDump
 from watchdog_app.core.model.decisions import (
     Contributor,
+    Evidence,
     Incident,
     Observation,
     Problem,
@@ -126,13 +127,10 @@ class StallProblems:
                 end = ""
             if not known.began:
                 continue
-            if end is not None:
-                yield _ended_problem(key, known, end)
-                continue
-            if now - known.asked_mono_s >= _AGAIN_S:
+            if end is None and now - known.asked_mono_s >= _AGAIN_S:
                 known.asked_mono_s = now
                 self.wanted.append(known.task.task)
-            yield _problem(key, known, now)
+            yield _problem(key, known, now, end)
 
     def _follow(
         self, key: ResourceKey, task: Task, agent: AgentState, now: float, settings: StallSettings
@@ -213,22 +211,13 @@ def _detect(
         )
 
 
-def _ended_problem(key: ResourceKey, known: _Training, end: str) -> Problem:
-    name = known.task.name
-    return Problem(
-        key,
-        f"{name} is stalled",
-        Stage.OK,
-        known.began,
-        reason=end,
-        evidence={"topic": Topic.RESOLVED.value, "label": name, "name": name},
-        tasks=(known.task,),
-        at_once=True,
-    )
-
-
-def _problem(key: ResourceKey, known: _Training, now: float) -> Problem:
-    agent, name = known.agent, known.task.name
+def _problem(key: ResourceKey, known: _Training, now: float, end: str | None) -> Problem:
+    """Return a stall, or its end with the reason."""
+    agent, name, tasks = known.agent, known.task.name, (known.task,)
+    label = f"{name} is stalled"
+    if end is not None:
+        over: Evidence = {"topic": Topic.RESOLVED.value, "label": name, "name": name}
+        return Problem(key, label, Stage.OK, known.began, end, over, tasks=tasks, at_once=True)
     silent_s = now - known.since_mono_s
     reason = f"{name} has made no step for {silent_s:.0f} s"
     evidence: dict[str, float | str | None] = {
@@ -248,13 +237,13 @@ def _problem(key: ResourceKey, known: _Training, now: float) -> Problem:
     dumped, found_mono_s = known.reasons is not None, known.found_mono_s
     return Problem(
         key,
-        f"{name} is stalled",
+        label,
         Stage.WARN,
         known.why,
         reason=reason,
         evidence=evidence,
         advice=tuple(each.remedy for each in reasons[:_MOST_ADVICE]),
-        tasks=(known.task,),
+        tasks=tasks,
         facts=frozenset((Topic.STALLED.value,)),
         ready=found_mono_s is not None and (dumped or now - found_mono_s >= _DUMP_S),
     )
