@@ -448,7 +448,7 @@ class DeviceProblems:
     def _ended_problem(self, key: ResourceKey, incident: Incident, snapshot: Snapshot) -> Problem:
         # A GPU that is missing from the readings may work or not, so report nothing.
         answers = key.kind is not ResourceKind.GPU_HEALTH or any(
-            gpu.state in (GpuState.OK, GpuState.ASLEEP) and key.subject in (gpu.id, "driver")
+            gpu.state in _WORKING and key.subject in (gpu.id, "driver")
             for gpu in snapshot.hardware.gpus
         )
         return Problem(

@@ -20,7 +20,6 @@ _LONGEST_GAP_S = 15.0  # a longer gap between two readings says no more
 _BRAKE_S, _BRAKES = 60.0, 3
 _BRAKE_CLEAR_S = 600.0
 _UNPLUGGED_S = 20.0  # ignores a plug that is moved
-_REST_S = 60.0  # longest gap between two trainings, or their validations
 
 
 class _Card:
@@ -55,7 +54,6 @@ class ThrottlingDetector:
         self._cards: dict[str, _Card] = {}
         self._read_mono_s: float | None = None
         self._unplugged_mono_s: float | None = None
-        self._trained: tuple[float, tuple[Contributor, ...]] = (float("-inf"), ())
 
     def observe(
         self,
@@ -110,9 +108,7 @@ class ThrottlingDetector:
     ) -> Iterator[Finding]:
         hardware, now = snapshot.hardware, snapshot.mono_s
         draining = [each for each in hardware.batteries if each.discharging]
-        if trainings:
-            self._trained = now, tuple(trainings[:3])
-        if not draining or hardware.on_mains or now - self._trained[0] > _REST_S:
+        if not draining or hardware.on_mains or not trainings:
             self._unplugged_mono_s = None
             return
         if self._unplugged_mono_s is None:
@@ -121,4 +117,4 @@ class ThrottlingDetector:
             row = FAULTS[FaultKind.UNPLUGGED]
             percent = sum(each.percent for each in draining) / len(draining)
             text = f"{row.text}: {percent:.0f} % left"
-            yield build_finding(row, UNPLUGGED, self._trained[1], text)
+            yield build_finding(row, UNPLUGGED, trainings[:3], text)
