@@ -254,7 +254,7 @@ def test_a_cause_that_the_counters_exclude_is_not_named(status, counted, full):
 
     cause = diagnose(given)
 
-    assert not cause.memory
+    assert not cause.spec.by_kernel
     assert "by the kernel" not in cause.text
     assert "no sign of a lack of memory" not in cause.text  # because it was full
 
@@ -281,7 +281,7 @@ def test_counters_that_could_not_be_read_exclude_nothing_and_that_is_said(full):
     cause = diagnose(given)
     told = {each.source: each for each in collect_evidence(given)}
 
-    assert (True, Certainty.LIKELY) == (cause.memory, cause.certainty)
+    assert (True, Certainty.LIKELY) == (cause.spec.by_kernel, cause.certainty)
     assert Certainty.UNKNOWN is told["count"].certainty
     assert "could not be read" in told["count"].text
 

@@ -67,7 +67,7 @@ def run(args: Args, out: Output) -> int:
         end = _catch_stop_signals()
         rows = recording.rows(args.hz, args.for_s, ends=end.is_set, sleep=end.wait)
         try:
-            samples = trace.write(path, rows, recorder.COLUMNS)
+            samples = trace.write(path, rows)
         except OSError as error:
             kept = "What is there already can be played. " if os.path.isfile(path) else ""
             raise WatchdogError(

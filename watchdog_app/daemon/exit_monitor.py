@@ -276,7 +276,7 @@ class ExitMonitor:
             key, task, handle, agent, cpu_limit_s=cpu_limit_s, alive_mono_s=alive_mono_s
         )
         cause = diagnose(facts)
-        if cause.memory:
+        if cause.spec.by_kernel:
             self._counts.claim(facts.group, alive_mono_s)
         now_mono_s, unix_s = time.monotonic(), time.time()
         question = None
@@ -314,7 +314,7 @@ class ExitMonitor:
         """The state of the agent, or of a launcher's worker that ended just before."""
         if agent is not None:
             if task is not None and task.key != key:
-                killed = _killed_worker(key, cause) if cause.memory else None
+                killed = _killed_worker(key, cause) if cause.spec.by_kernel else None
                 self._ended_workers[task.key] = _EndedWorker(agent.view, time.monotonic(), killed)
             return agent.view
         lost = self._recent_worker(key)
@@ -423,9 +423,11 @@ class ExitMonitor:
                 if cause.kind is not CauseKind.GROUP_LIMIT or facts.wait_status not in (None, 9):
                     continue
                 cause = Cause(CauseKind.GROUP_LIMIT, "killed by the kernel", Certainty.LIKELY)
-            elif not (cause.memory or crashed(facts.wait_status) or facts.wait_status is None):
+            elif not (
+                cause.spec.by_kernel or crashed(facts.wait_status) or facts.wait_status is None
+            ):
                 continue
-            if cause.memory:
+            if cause.spec.by_kernel:
                 self._counts.claim(info.cgroup, alive_mono_s)
             self._handled.append(key)
             agent = self._agents.get(key)

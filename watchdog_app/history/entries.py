@@ -151,7 +151,7 @@ def _cause_fields(
 ) -> dict[str, Any]:
     return {
         "cause": cause.kind.value,
-        "memory": cause.memory,
+        "memory": cause.spec.by_kernel,
         "certainty": cause.certainty.value,
         "reason": cause.text,
         "evidence": encode(list(evidence)),

@@ -46,7 +46,7 @@ def advice_after_exit(entry: Mapping[str, Any]) -> Iterator[str]:
             "prefetch_factor), keep no cache in the data set, and arrays instead of lists."
         )
     spec = cause_spec(cause)
-    if not spec.by_error:
+    if not (spec.out_of_memory and spec.own):
         return
     agent = entry.get("agent")
     if isinstance(agent, Mapping):

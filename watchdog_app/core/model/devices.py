@@ -105,8 +105,6 @@ def hardware_readings(
         for agent in agents
         if agent.allocators and agent.key.pid in owners
     ]
-    if not (hardware.gpus or hardware.temperatures or hardware.batteries or allocating):
-        return ()
     everyone = tuple(task.key for task in tasks)
     return (
         *_gpu_memory_readings(hardware, owners, everyone, allocating),

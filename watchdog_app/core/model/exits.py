@@ -37,10 +37,9 @@ class CauseSpec:
     title: str = "Ended"  # title of the notification
     out_of_memory: bool = False  # RAM, address space or GPU memory ran out
     by_kernel: bool = False  # the kernel killed it because memory ran out
-    by_error: bool = False  # the program failed with an out-of-memory error
     of_card: bool = False  # a GPU or its memory is the cause
     of_group: bool = False  # the limit of its memory cgroup is the cause
-    own: bool = False  # the program itself failed
+    own: bool = False  # the program itself failed; out of memory: with an error of its own
     card_may_explain: bool = False  # a GPU fault that is not read yet may be the real cause
     # True: always. False: never, because the guard already notified the user. None: only if a
     # training ran. If not None, the journal records a death, however short the task ran.
@@ -60,17 +59,12 @@ CAUSES = {
     CauseKind.GPU_MEMORY: CauseSpec(
         "Out of GPU memory",
         out_of_memory=True,
-        by_error=True,
         of_card=True,
         own=True,
         card_may_explain=True,
     ),
-    CauseKind.ADDRESS_SPACE: CauseSpec(
-        "Out of memory", out_of_memory=True, by_error=True, own=True, notify=True
-    ),
-    CauseKind.PROGRAM_MEMORY: CauseSpec(
-        "Out of memory", out_of_memory=True, by_error=True, own=True, notify=True
-    ),
+    CauseKind.ADDRESS_SPACE: CauseSpec("Out of memory", out_of_memory=True, own=True, notify=True),
+    CauseKind.PROGRAM_MEMORY: CauseSpec("Out of memory", out_of_memory=True, own=True, notify=True),
     CauseKind.GUARD: CauseSpec(of_group=True, notify=False),
     CauseKind.CPU_LIMIT: CauseSpec("Out of processor time", notify=True),
     CauseKind.HARDWARE: CauseSpec(notify=True),
@@ -246,8 +240,3 @@ class Cause:
     def spec(self) -> CauseSpec:
         """How watchdog treats this cause."""
         return cause_spec(self.kind)
-
-    @property
-    def memory(self) -> bool:
-        """The kernel killed it because memory ran out."""
-        return self.spec.by_kernel

@@ -60,20 +60,16 @@ class Level(IntEnum):
         return level if certain else min(level, cls.WATCH)
 
     @classmethod
-    def from_name(cls, name: object) -> Level:
-        """The level with this name in JSON; UNKNOWN for any other value."""
-        return _BY_NAME.get(name, cls.UNKNOWN) if isinstance(name, str) else cls.UNKNOWN
-
-    @classmethod
     def from_json(cls, item: Mapping[str, Any]) -> Level:
         """
-        The level of a resource, task, card or incident in JSON.
+        The level of a resource, task, card or incident in JSON; UNKNOWN for an invalid name.
 
         Entries of older journals only have a stage.
         """
-        return (
-            cls.from_name(item["level"]) if "level" in item else cls.from_stage(item.get("stage"))
-        )
+        if "level" not in item:
+            return cls.from_stage(item.get("stage"))
+        name = item["level"]
+        return _BY_NAME.get(name, cls.UNKNOWN) if isinstance(name, str) else cls.UNKNOWN
 
 
 _BY_NAME = {level.name.lower(): level for level in Level}

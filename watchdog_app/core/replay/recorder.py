@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,10 +15,9 @@ from watchdog_app.core.model.readings import readings
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.tasks import find_task, group_processes
 
-COLUMNS = ("t", "used", "limit", "rss", "vmswap", "memavail", "nproc")  # columns of a row
 _DEAD = frozenset("ZX")  # states of an ended process
 
-Row = tuple[float, int, int, int, int | None, int, int]
+Row = tuple[float, int, int]
 
 
 class Machine(Protocol):
@@ -189,22 +187,14 @@ class Recorder:
         self._ended = self._found.process not in running
         key = self._found.resource.key
         resource = next((one for one in readings(snapshot, tasks) if one.key == key), None)
-        if task is None or self._ended or resource is None:
+        if self._ended or resource is None:
             return None
-        return (
-            round(t, 3),
-            int(resource.used),
-            int(resource.limit),
-            task.rss_bytes,
-            task.swap_bytes,
-            snapshot.host.available_bytes,
-            len(task.members),
-        )
+        return round(t, 3), int(resource.used), int(resource.limit)
 
 
 def write_side(
-    path: str, outcome: str, end_s: float, found: RecordingTarget, killed_s: float | None = None
-) -> str:
+    path: str, outcome: str, end_s: float, found: RecordingTarget, killed_s: float | None
+) -> None:
     """
     Write how and when the task ended into NAME.json, next to the trace.
 
@@ -214,15 +204,11 @@ def write_side(
         end_s: end of the recording, in seconds from its start.
         found: the recorded task.
         killed_s: time at which the task was killed; None: it was not.
-
-    Returns:
-        The path of the written file.
     """
     side = path.removesuffix(".gz").removesuffix(".csv") + ".json"
     with open(side, "w", encoding="utf-8") as file:
         json.dump(
             {
-                "id": os.path.basename(path).removesuffix(".gz").removesuffix(".csv"),
                 "task": found.task.name,
                 "resource": found.resource.label,
                 "outcome": outcome,
@@ -233,7 +219,6 @@ def write_side(
             indent=1,
         )
         file.write("\n")
-    return side
 
 
 def _tightest(

@@ -120,7 +120,7 @@ def from_series(series: Mapping[str, Any], task: Mapping[str, Any]) -> Trace | N
     )
 
 
-def write(path: str, rows: Iterable[Sequence[float | int | None]], columns: Sequence[str]) -> int:
+def write(path: str, samples: Iterable[Sample]) -> int:
     """
     Write a trace, gzipped if the name ends in .gz.
 
@@ -129,11 +129,10 @@ def write(path: str, rows: Iterable[Sequence[float | int | None]], columns: Sequ
 
     Args:
         path: path of the CSV file.
-        rows: cells in the order of `columns`; None: an empty cell.
-        columns: column names for the first line.
+        samples: the samples; each is written before the next is taken.
 
     Returns:
-        The number of rows.
+        The number of samples.
     """
     written = 0
     packed = path.endswith(".gz")
@@ -141,9 +140,9 @@ def write(path: str, rows: Iterable[Sequence[float | int | None]], columns: Sequ
     opened = gzip.open(path, "wb") if packed else open(path, "wb")  # noqa: SIM115 - closed below
     with TextIOWrapper(cast("BinaryIO", opened), "utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
-        table.writerow(columns)
-        for row in rows:
-            table.writerow(["" if cell is None else cell for cell in row])
+        table.writerow(("t", "used", "limit"))
+        for sample in samples:
+            table.writerow(sample)
             written += 1
             now = time.monotonic()
             if now >= due or not packed:
