@@ -73,7 +73,7 @@ def test_nothing_is_done_about_a_series_at_rest():
 
 def test_without_an_agent_nobody_is_asked_to_save():
     """The engine must not decide an action that no agent can carry out."""
-    played = play(leak(), Settings(), agent=None)
+    played = play(leak(), Settings(), costs=None)
 
     assert DecisionKind.CHECKPOINT not in {act.kind for act in played.decisions}
 

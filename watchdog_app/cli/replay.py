@@ -16,8 +16,9 @@ from watchdog_app.cli.parser import Args, Parser, duration, task_argument, times
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from watchdog_app.core.model.decisions import SaveCost
     from watchdog_app.core.model.settings import Settings
-    from watchdog_app.core.replay.play import Agent, Played
+    from watchdog_app.core.replay.play import Played
     from watchdog_app.core.replay.trace import Trace
 
 DESCRIPTION = """\
@@ -86,15 +87,15 @@ def run(args: Args, out: Output) -> int:
     from watchdog_app.core.replay.trace import read
 
     traces = [read(args.trace)] if args.task is None else _read_task_traces(args)
-    agent = _assumed_agent(args)
-    if args.task is not None and agent is None and not args.no_agent and not args.json:
+    costs = _assumed_costs(args)
+    if args.task is not None and costs is None and not args.no_agent and not args.json:
         told = (
             f"The journal knows of no agent in {plain(args.task)}: played as without one. "
             "--save-time plays it as with one."
         )
         out.lines(*wrap(told, out.columns))
     with out.progress("playing"):
-        every = [play(trace, settings, agent) for trace in traces]
+        every = [play(trace, settings, costs) for trace in traces]
     if args.json:
         out.json({"schema_version": 1, "traces": [as_dict(each) for each in every]})
         return EXIT_OK
@@ -205,18 +206,18 @@ def _query_history(method: str, **filters: Any) -> list[dict[str, Any]]:
     return found or []
 
 
-def _assumed_agent(args: Args) -> Agent | None:
-    from watchdog_app.core.replay.play import Agent
+def _assumed_costs(args: Args) -> SaveCost | None:
+    from watchdog_app.core.model.decisions import SaveCost
+    from watchdog_app.core.replay.play import USUAL_COSTS
 
     if args.no_agent:
         return None
     assumed = args.save_time is not None or args.step_time is not None
     if args.task is not None and not assumed and not _had_agent(args.task):
         return None
-    usual = Agent()
-    return Agent(
-        usual.save_s if args.save_time is None else args.save_time,
-        usual.step_s if args.step_time is None else args.step_time,
+    return SaveCost(
+        USUAL_COSTS.save_s if args.save_time is None else args.save_time,
+        USUAL_COSTS.step_s if args.step_time is None else args.step_time,
     )
 
 

@@ -368,13 +368,12 @@ class KernelRegistry:
         if wanted is None:
             return None, ()
         wanted = wanted.strip()
-        for (_, kernel_id), kernel in self._kernels.items():
+        for kernel in self._kernels.values():
             *before, now = kernel.keys
             if wanted == str(now.pid):
                 return wanted, tuple(key.pid for key in before)
-            if wanted == kernel_id:
-                return kernel.path or kernel.name, ()
-        return wanted, ()
+        names = {id_: each.path or each.name for (_, id_), each in self._kernels.items()}
+        return names.get(wanted, wanted), ()
 
     def _with_notebook_name(self, task: Task) -> Task:
         info = task.info

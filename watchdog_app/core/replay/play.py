@@ -43,20 +43,13 @@ from watchdog_app.core.replay.trace import Trace
 _TASK = ProcessKey(1, 1)
 _UID = 1000
 _NO_COSTS = SaveCost()
+USUAL_COSTS = SaveCost(save_s=2.0, step_s=0.2)  # assumed for the agent of a replayed task
 _WORDS = {  # name of the action, and its mark in `explain`'s `plot`
     DecisionKind.NOTIFY: ("notification", "warned"),
     DecisionKind.CHECKPOINT: ("checkpoint", "saved"),
     DecisionKind.PAUSE: ("pause", "paused"),
     DecisionKind.RESUME: ("resume", "resumed"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Agent:
-    """Assumed times of the agent in the replayed task."""
-
-    save_s: float = 2.0
-    step_s: float = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +90,14 @@ def is_reached(assessment: Assessment, stage: Stage) -> bool:
     return assessment.stage >= stage
 
 
-def play(trace: Trace, settings: Settings, agent: Agent | None = Agent()) -> Played:
+def play(trace: Trace, settings: Settings, costs: SaveCost | None = USUAL_COSTS) -> Played:
     """
     Replay a trace.
 
     Args:
         trace: trace to replay; its unit need not be bytes.
         settings: settings of the daemon.
-        agent: agent of the task; None: no agent.
+        costs: assumed times of the task's agent; None: no agent.
     """
     engine = Engine(settings, own_uid=_UID)
     key = ResourceKey(trace.kind, "trace")
@@ -118,14 +111,14 @@ def play(trace: Trace, settings: Settings, agent: Agent | None = Agent()) -> Pla
             took = f"taken to be saved {format_duration(saved_s - decision.at_mono_s)}"
             engine.record(_outcome(decision, saved_s, f"{took} after it was asked to"))
         task = _task(trace, used)
-        views = {} if agent is None else {_TASK: _agent_state(agent, t, bool(saving), saved_s)}
+        views = {} if costs is None else {_TASK: _agent_state(costs, t, bool(saving), saved_s)}
         reading = Reading(key, trace.name, used, limit, True, (_TASK,))
         result = engine.tick(_snapshot(t, used, limit, task), (task,), (reading,), views)
         moments.append(Moment(t, used, limit, result.assessments[key]))
         decisions += result.decisions
         for decision in result.decisions:
-            if decision.kind is DecisionKind.CHECKPOINT and agent is not None:
-                saving.append((t + agent.step_s + agent.save_s, decision))
+            if decision.kind is DecisionKind.CHECKPOINT and costs is not None:
+                saving.append((t + (costs.step_s or 0.0) + (costs.save_s or 0.0), decision))
             else:
                 engine.record(_outcome(decision, t))
     return Played(trace, tuple(moments), tuple(decisions))
@@ -145,17 +138,19 @@ def _task(trace: Trace, used: float) -> Task:
     return Task(_TASK, name, TaskKind.SCRIPT, _UID, (sample,), sample.rss_bytes, None, 0.0, info)
 
 
-def _agent_state(agent: Agent, t: float, saving: bool, saved_s: float | None) -> AgentState:
+def _agent_state(costs: SaveCost, t: float, saving: bool, saved_s: float | None) -> AgentState:
     return AgentState(
         _TASK,
         "keras",
         "",
         training=True,
-        step_s=agent.step_s,
-        save_s=agent.save_s,
+        step_s=costs.step_s,
+        save_s=costs.save_s,
         reported_mono_s=t,
         saving=saving,
-        rescue=None if saved_s is None else RescueRecord("(replay)", 0, 0, agent.save_s, saved_s),
+        rescue=None
+        if saved_s is None
+        else RescueRecord("(replay)", 0, 0, costs.save_s or 0.0, saved_s),
         rescue_mono_s=saved_s,
     )
 

@@ -11,8 +11,8 @@ from typing import Protocol
 from watchdog_app.base.errors import UsageError
 from watchdog_app.base.text.quantities import parse_pid
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
-from watchdog_app.core.model.readings import readings
-from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
+from watchdog_app.core.model.readings import cgroup_contains, readings
+from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind
 from watchdog_app.core.model.tasks import find_task, group_processes
 
 _DEAD = frozenset("ZX")  # states of an ended process
@@ -225,15 +225,17 @@ def _tightest(
     snapshot: Snapshot, tasks: tuple[Task, ...], task: Task, named: ProcessKey
 ) -> Reading:
     """The resource with the least room whose exhaustion ends the named process."""
-    # The address space limit of another member only ends that member.
-    address_space = ResourceKey(ResourceKind.RLIMIT_AS, str(named.pid))
-    hitting = [
-        one
-        for one in readings(snapshot, tasks)
-        if one.fatal
-        and task.key in one.tasks
-        and (SPECS[one.key.kind].of_ram or one.key == address_space)
-    ]
+    info = snapshot.infos.get(named, task.info)
+
+    def hits(one: Reading) -> bool:
+        # Another member may have an address space limit of its own, or be in another group.
+        if one.key.kind is ResourceKind.RLIMIT_AS:
+            return one.key.subject == str(named.pid)
+        spec = SPECS[one.key.kind]
+        above = not spec.of_group or cgroup_contains(one.key.subject, info.cgroup or "")
+        return spec.of_ram and above and task.key in one.tasks
+
+    hitting = [one for one in readings(snapshot, tasks) if one.fatal and hits(one)]
     if not hitting:
         raise UsageError("This machine shows no limit that the task could meet.")
     return min(hitting, key=lambda one: one.limit - one.used)
