@@ -42,8 +42,8 @@ watchdog 0.1.0 · on lab7 · up 2 h 05 min · read now · 1 task, 0 with an agen
 RAM   ████░░░░░░░░  6.00 of 16.0 GiB  37 %  steady
 swap  ░░░░░░░░░░░░   0 B of 2.00 GiB   0 %  steady
 
- PID  NOTEBOOK/SCRIPT  STATE          RAM  SWAP  DEV  GPU-MEM  CPU%  TREND  ETA
-4711  train.ipynb      sleeping  3.00 GiB   0 B  N/A      N/A     0      0  -""" == text_of(
+ PID  NOTEBOOK/SCRIPT  STATE          RAM  SWAP  CPU%  TREND  ETA
+4711  train.ipynb      sleeping  3.00 GiB   0 B     0      0  -""" == text_of(
         status(), 80
     )
 
@@ -68,12 +68,12 @@ and 3 limits far away; --all shows them
    > Raise the limit of the group, or end train_resnet.ipynb.
    > Its work is saved: rescue at step 1200.
 
-    PID NOTEBOOK/SCRIPT   STATE    RAM SWAP DEV GPU-MEM CPU%  TREND ETA
-!! 4711 train_r…nal.ipynb run    5.00G 120M N/A     N/A  187 +20M/s 43s (31-70s)
+    PID NOTEBOOK/SCRIPT             STATE    RAM SWAP CPU%  TREND ETA
+!! 4711 train_resnet_w…_final.ipynb run    5.00G 120M  187 +20M/s 43 s (31-70 s)
       keras, epoch 4, step 1210, loss 0.3125; rescue at step 1200, 12 s ago
-   5000 分析ノート.ipynb  paused 2.00G    0 N/A     N/A    0      0 -
+   5000 分析ノート.ipynb            paused 2.00G    0    0      0 -
       paused by watchdog; resume it: watchdog resume 5000
-   5100 eda.py            sleep   600M  N/A N/A     N/A  N/A    N/A -
+   5100 eda.py                      sleep   600M  N/A  N/A    N/A -
 and 2 small idle Python processes, 45.0 MiB together; --all shows them
 
 ! Memory pressure is not watched: /proc/pressure/memory is missing. Boot with
@@ -123,18 +123,19 @@ def test_every_column_has_its_heading(columns):
     lines = render(Status.read(status()), NOW_UNIX_S, columns)
 
     heading = next(line for line in lines if "NOTEBOOK/SCRIPT" in line)
-    assert list(HEADS) == heading.split()
+    assert [head for head in HEADS if head not in ("DEV", "GPU-MEM")] == heading.split()
 
 
-def test_a_narrow_terminal_loses_unknown_gpu_columns_first():
-    """With a known GPU value the columns stay, and other columns get narrower."""
-    narrow = leaking()
-    without = text_of(narrow, 70)
-    narrow["tasks"][2]["gpu_memory_bytes"] = 8 * GIB
+def test_a_machine_without_a_gpu_has_no_columns_on_gpus():
+    """A column of N/A takes room on every terminal and says nothing."""
+    machine = leaking()
+    without = text_of(machine, None)
+    machine["tasks"][2]["gpu_memory_bytes"] = 8 * GIB
 
     assert "GPU-MEM" not in without
-    assert "SWAP" in without
-    assert "GPU-MEM" in text_of(narrow, 78)
+    assert "DEV" not in without
+    assert "SWAP" in text_of(leaking(), 70)
+    assert "GPU-MEM" in text_of(machine, 78)
 
 
 def test_unknown_is_never_zero():
@@ -147,7 +148,7 @@ def test_unknown_is_never_zero():
         )
     ).splitlines()[-1]
 
-    assert ["7", "a.py", "sleeping", *["N/A"] * 6, "-"] == row.split()
+    assert ["7", "a.py", "sleeping", *["N/A"] * 4, "-"] == row.split()
 
 
 def test_most_urgent_first_then_largest():

@@ -55,7 +55,6 @@ _LAYOUTS: tuple[tuple[bool, bool, tuple[str, ...], int], ...] = (
     (False, False, HEADS, 24),
     (True, False, HEADS, 18),
     (True, True, HEADS, 15),
-    (True, True, tuple(head for head in HEADS if head not in ("DEV", "GPU-MEM")), 15),
     (True, True, ("PID", "NOTEBOOK/SCRIPT", "STATE", "RAM", "ETA"), 8),
 )
 
@@ -176,7 +175,7 @@ def _task_section(
     if shown:
         # If a GPU does not answer, nothing is known about the processes on it.
         known = all(one.state in (None, "ok", "asleep") for one in status.gpus)
-        gpus = bool(status.gpus) and known
+        gpus = known if status.gpus else None
         lines += task_lines(shown[:most], now_unix_s, columns, style, gpus=gpus)
         if most is not None and len(shown) > most:
             lines.append(style.paint(f"and {counted(len(shown) - most, 'more task')}", "dim"))
@@ -318,7 +317,7 @@ def task_lines(
     columns: int | None,
     style: Style,
     *,
-    gpus: bool = False,
+    gpus: bool | None = None,
 ) -> list[str]:
     """
     Return heading and rows in at most `columns`, with remarks below each task.
@@ -329,6 +328,7 @@ def task_lines(
         columns: width of the terminal; None: nothing is shortened.
         style: colours and symbols.
         gpus: True: the processes of all GPUs are known, so a task on no GPU holds no GPU memory.
+            None: the machine has no GPU, so the columns on GPUs are left out.
     """
     table = _fit_table(tasks, columns, gpus)
     head, *rows = table.lines(columns, style.ellipsis)
@@ -340,13 +340,12 @@ def task_lines(
     return lines
 
 
-def _fit_table(tasks: Sequence[Task], columns: int | None, gpus: bool) -> Table:
-    on_gpus = any(task.gpu_memory_bytes is not None for task in tasks)
+def _fit_table(tasks: Sequence[Task], columns: int | None, gpus: bool | None) -> Table:
+    on_gpus = gpus is not None or any(task.gpu_memory_bytes is not None for task in tasks)
     table = None
-    for compact, short, heads, least in _LAYOUTS:
-        if on_gpus and "RAM" in heads and "SWAP" in heads and "GPU-MEM" not in heads:
-            continue  # do not drop known GPU memory while SWAP remains
-        table = _build_table(tasks, heads, compact=compact, short=short, gpus=gpus)
+    for compact, short, columns_of_all, least in _LAYOUTS:
+        heads = tuple(one for one in columns_of_all if on_gpus or one not in ("DEV", "GPU-MEM"))
+        table = _build_table(tasks, heads, compact=compact, short=short, gpus=bool(gpus))
         if table.fits(columns, least):
             break
     assert table is not None  # noqa: S101 - _LAYOUTS is not empty
