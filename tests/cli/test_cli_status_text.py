@@ -43,9 +43,7 @@ RAM   ████░░░░░░░░  6.00 of 16.0 GiB  37 %  steady
 swap  ░░░░░░░░░░░░   0 B of 2.00 GiB   0 %  steady
 
  PID  NOTEBOOK/SCRIPT  STATE          RAM  SWAP  CPU%  TREND  ETA
-4711  train.ipynb      sleeping  3.00 GiB   0 B     0      0  -""" == text_of(
-        status(), 80
-    )
+4711  train.ipynb      sleeping  3.00 GiB   0 B     0      0  -""" == text_of(status(), 80)
 
 
 def test_a_leak_at_80_columns():

@@ -463,3 +463,25 @@ def test_the_trend_beside_a_time_is_of_what_runs_out():
 
     expected = {task_key(read.tasks[0]): ("gpu_memory", "GPU-0")}
     assert expected == rows.series_by_task(read, read.tasks)
+
+
+@live()
+async def test_the_task_of_a_click_is_chosen_and_its_plot_opens(app, pilot, daemon, monkeypatch):
+    """The tray opens one live view; a later click chooses another task in it."""
+    tasks = [process(100 + number, f"job{number}.py", GIB) for number in range(40)]
+    app._wanted = 137
+    await show(app, pilot, status(tasks=tasks), status(tasks=tasks))
+    assert 137 == app._table.chosen.pid
+    assert app.query_one("#detail").display
+
+    monkeypatch.setattr("watchdog_app.client.live_view.wanted_task", lambda: 103)
+    app._name_filter = "job9"
+    app._come_forward()
+    await pilot.pause()
+    assert 103 == app._table.chosen.pid
+
+    monkeypatch.setattr("watchdog_app.client.live_view.wanted_task", lambda: 9)
+    app._come_forward()
+    await pilot.pause()
+    assert 103 == app._table.chosen.pid
+    assert "Process 9 has ended" in next(iter(app._notifications)).message

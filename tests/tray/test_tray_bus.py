@@ -218,7 +218,7 @@ def test_the_live_view_opens_in_a_terminal(tray, words_of):
     until(lambda: len(words_of(log)) > len(first), "it opens again")
 
     assert ("xterm", True) == (first[0], "-e" in first)
-    assert first[-1] in ("top", "--watch")
+    assert ["top", "--window"] == first[-2:]
 
 
 def test_without_a_terminal_it_is_said_what_to_type(tray):

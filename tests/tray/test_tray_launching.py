@@ -160,7 +160,7 @@ def test_the_live_view_can_be_opened_from_the_desktops_menu(desktop, words_of):
     done = run(desktop, "--open-live-view")
 
     assert (0, "") == (done.returncode, done.stderr)
-    assert words_of(log)[-1] in ("top", "--watch")
+    assert ["top", "--window"] == words_of(log)[-2:]
 
 
 def test_nothing_of_the_companion_needs_openssl(desktop, ended):

@@ -36,6 +36,7 @@ def test_a_notice_is_shown_with_its_buttons_and_acknowledged(shown):
     assert ["default", "save", "pause", "snooze", "show"] == list(seen["buttons"])
     assert "Snooze 15 min" == seen["buttons"]["snooze"]
     assert (1, 0) == (seen["urgency"], seen["replaces"])
+    assert 0 == seen["expire"], "it stays until it is no longer true"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,20 @@ def test_show_and_a_click_on_the_notice_open_the_live_view(shown, words_of, key)
     shown.daemon.wait_call("notification.shown")  # the tray knows the notification's id by then
     shown.screen_.press(number, key)
 
-    assert words_of(log)[-1] in ("top", "--watch")
+    assert ["--task", "4711"] == words_of(log)[-2:]
+
+
+@pytest.mark.parametrize("key", ["show", "default"])
+def test_show_and_a_click_on_a_death_explain_it(shown, words_of, key):
+    """The live view does not show a task that has ended."""
+    log = shown.program("xterm")
+    shown.daemon.tell(notice(topic="exited", title="Out of memory: train.ipynb"))
+    seen = shown.screen_.wait("Out of memory")
+    shown.daemon.wait_call("notification.shown")
+    shown.screen_.press(seen["number"], key)
+
+    assert ["explain", "4711"] == words_of(log)[-2:]
+    assert -1 == seen["expire"], "news use the time of the service"
 
 
 def test_a_snooze_without_an_incident_is_of_the_task(shown):
@@ -269,7 +283,8 @@ def shown_with(first):
         ("warning", "i9", 4711, 60, [7]),
         ("warning", "i9", 4711, 1, []),
         ("warning", "i1", 9, 60, [7]),
-        ("paused", "i9", 4711, 60, []),
+        ("paused", "i9", 4711, 60, [7]),  # it runs again
+        ("paused", "i9", 4800, 60, []),
         ("paused", "i1", 9, 60, [7]),
         ("exited", "i9", 9, 60, []),
         ("rescued", "i9", 9, 60, []),
@@ -278,8 +293,27 @@ def shown_with(first):
 def test_what_is_over_is_known(topic, incident, task_, age_s, expected):
     """Notifications of a death or a rescue stay, and so do those that just arrived."""
     kept = shown_with(notice(topic=topic, incident=incident, task=task_))
+    seen = leaking()
+    seen["tasks"][1]["paused_by_watchdog"] = True
 
-    assert expected == kept.outdated(Status.read(leaking()), 100.0 + age_s)
+    assert expected == kept.outdated(Status.read(seen), 100.0 + age_s)
+
+
+@pytest.mark.parametrize(
+    ("at_s", "now_s", "incident", "expected"),
+    [
+        (130.0, 161.0, "i1", [7]),
+        (130.0, 159.0, "i1", []),  # the death is recent
+        (130.0, 161.0, "i9", [8]),  # the warning is over
+        (90.0, 161.0, "i1", []),  # the death came after the warning
+    ],
+)
+def test_a_later_danger_takes_an_old_death_from_the_screen(at_s, now_s, incident, expected):
+    """A desktop shows few notifications at once, and a death stays in history and menu."""
+    kept = shown_with(notice(topic="exited", incident="", task=9))
+    kept.mark_shown(Notification.read(notice("n2", incident=incident)), 8, at_s)
+
+    assert expected == kept.outdated(Status.read(leaking()), now_s)
 
 
 @pytest.mark.parametrize(

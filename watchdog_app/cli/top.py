@@ -6,7 +6,7 @@ import sys
 
 from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
 from watchdog_app.cli.output import Output
-from watchdog_app.cli.parser import Args
+from watchdog_app.cli.parser import Args, Parser, positive_integer
 
 DESCRIPTION = """\
 Show a live view: every task with its trend and time to exhaustion, every limit as a bar with
@@ -16,11 +16,18 @@ columns, in 16 colours, and in ASCII. Without a daemon it says how to start one 
 EPILOG = """\
 examples:
   watchdog top
+  watchdog top --task 4711
   ssh workstation -t watchdog top
 
 In a script: watchdog status --json
 
 exit codes: 0 ended by q or Ctrl-C, 1 failure, 2 usage or no terminal"""
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add the task to choose, and the option of the tray."""
+    parser.option("--task PID", "choose this task and open its plot", positive_integer)
+    parser.flag("--window", "be the one live view of this desktop, which the tray brings forward")
 
 
 def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the same signature
@@ -47,6 +54,6 @@ def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the
 
     if sys.__stderr__ is not None:
         replace_missing_glyphs(sys.__stderr__)
-    app = TopApp()
+    app = TopApp(args.task, in_window=args.window)
     app.run()
     return app.return_code or EXIT_OK

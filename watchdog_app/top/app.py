@@ -7,6 +7,8 @@ The daemon sends a status object every second; the screen shows the latest one. 
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import time
 from typing import Any, ClassVar
 
@@ -19,6 +21,7 @@ from textual.widgets import DataTable, Footer, Input, Static
 
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.text.terminal import plain, plain_block
+from watchdog_app.client import live_view
 from watchdog_app.client.feed import Answer, Feed
 from watchdog_app.core.explain.agent_lines import pause_advice
 from watchdog_app.core.explain.selection import nearest_resource
@@ -32,6 +35,7 @@ from watchdog_app.top.table import TaskTable
 _NOT_RUNNING = "The daemon is not running: nothing is watched. Start it with: watchdog start"
 _MAX_SERIES_POINTS = 2000
 _ANSWER_S = 330.0  # enough to save a large model on a slow disk
+_RAISE_WINDOW = "\x1b[1t\x1b[5t"  # window operations of xterm: show an iconified window, raise it
 # the names in different versions of Textual
 _THEMES = ("ansi-dark", "textual-ansi", "textual-dark")
 
@@ -72,15 +76,23 @@ _BINDINGS: tuple[BindingType, ...] = (
 
 
 class TopApp(App[None]):
-    """The app of `watchdog top`."""
+    """
+    The app of `watchdog top`.
+
+    Args:
+        task: pid of the task to choose first; None: the most urgent one.
+        in_window: whether the tray brings this view forward instead of opening another one.
+    """
 
     TITLE = "watchdog"
     ENABLE_COMMAND_PALETTE = False
     CSS = _CSS
     BINDINGS: ClassVar[list[BindingType]] = [*_BINDINGS]
 
-    def __init__(self) -> None:
+    def __init__(self, task: int | None = None, *, in_window: bool = False) -> None:
         super().__init__()
+        self._wanted = task  # pid of the task to choose; None: the user has chosen
+        self._in_window = in_window
         self._status: Status | None = None
         self._past = SeriesHistory()
         self._sort = "urgency"
@@ -109,6 +121,9 @@ class TopApp(App[None]):
         # over ssh.
         self.theme = next(each for each in _THEMES if each in self.available_themes)
         self._feed.start()
+        if self._in_window:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._come_forward)
+            live_view.hold_lock()
 
     def on_unmount(self) -> None:
         """Stop following the daemon."""
@@ -135,6 +150,14 @@ class TopApp(App[None]):
             self.call_later(function, *arguments)
 
     # Called in the app's thread
+
+    def _come_forward(self) -> None:
+        """Choose the task of the last click in the tray, and show the window."""
+        self._wanted = live_view.wanted_task()
+        if self._driver is not None:
+            self._driver.write(_RAISE_WINDOW)
+        self.bell()  # most taskbars mark the window
+        self._draw()
 
     def _update_status(self, status: Status) -> None:
         self._status = status
@@ -175,13 +198,18 @@ class TopApp(App[None]):
     def _draw_tasks(self, status: Status, columns: int) -> None:
         titles = rows.column_titles(columns, bool(status.gpus))
         before = self._table.chosen
-        chosen = self._table.last_chosen
+        wanted = status.task(self._wanted)
+        if wanted is not None:
+            self._name_filter = ""
+        chosen = wanted or self._table.last_chosen
         shown = rows.visible_tasks(status, self._sort, self._name_filter, self._show_all, chosen)
         self._table.show(shown, titles, columns, self._past, rows.series_by_task(status, shown))
         if before is not None and (
             message := rows.ended_message(before, self._table.chosen, status)
         ):
             self.notify(message, timeout=8, markup=False)
+        if self._wanted is not None:
+            self._choose_wanted(wanted)
         left = len(rows.visible_tasks(status, self._sort, "", True)) - len(shown)
         what = f"order: {self._sort}"
         if self._name_filter:
@@ -189,6 +217,14 @@ class TopApp(App[None]):
         if left:
             what += f"   {left} more not shown" + ("" if self._name_filter else " (a)")
         self.query_one("#incidents").border_title = what
+
+    def _choose_wanted(self, task: Task | None) -> None:
+        if task is None:
+            self.notify(f"Process {self._wanted} has ended: watchdog explain {self._wanted}")
+        else:
+            self._plot_open = True
+            self._table.move_cursor(row=self._table.tasks.index(task), animate=False)
+        self._wanted = None
 
     def _draw_detail(self, status: Status, columns: int) -> None:
         pane = self.query_one("#detail")

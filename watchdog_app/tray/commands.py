@@ -134,7 +134,7 @@ class Commands:
         if command.kind is CommandKind.PROTECT:
             request("protection.set", on=command.on is True, for_s=command.for_s)
         elif command.kind is CommandKind.LIVE_VIEW:
-            launching.open_live_view()
+            launching.open_live_view(None if task is None else task.pid)
         elif command.kind is CommandKind.EXPLAIN:
             return self._explain(task)
         elif command.kind is CommandKind.RESCUES and command.path is not None:
@@ -240,11 +240,11 @@ def button_command(notification: Notification, key: str) -> Command | None:
     if key not in ACTIONS:
         return None
     do = CommandKind(key)
+    if do is CommandKind.LIVE_VIEW and notification.topic in ("exited", "restarted"):
+        do = CommandKind.EXPLAIN  # the live view does not show an ended task
     if do is CommandKind.SNOOZE:
         return Command(do, task, incident=notification.incident or None)
-    if not ACTIONS[key].method:
-        return Command(do)
-    return Command(do, task) if task is not None else None
+    return Command(do, task) if task is not None or not ACTIONS[key].method else None
 
 
 def _with_name(title: str, task: Target | None) -> str:

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 
 from watchdog_app.base import children, vendored
 from watchdog_app.base.errors import WatchdogError
+from watchdog_app.client import live_view
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,16 +58,25 @@ PAGER = '"$@" 2>&1 | LESS= less -R -P "Arrows and blank scroll, q closes this wi
 WAIT = '"$@"; printf "\\nPress Enter to close this window. "; read -r _'
 
 
-def open_live_view() -> None:
+def open_live_view(task: int | None = None) -> None:
     """
     Open `watchdog top`, or `watchdog status --watch` if Textual is not installed.
+
+    A live view that the tray has opened before is used again.
+
+    Args:
+        task: pid of the task to choose; None: no task.
 
     Raises:
         WatchdogError: no terminal could be opened.
     """
     vendored.add_to_path()
-    has_top = find_spec("textual") is not None
-    run_in_terminal(children.watchdog_argv(["top"] if has_top else ["status", "--watch"]))
+    if find_spec("textual") is None:
+        return run_in_terminal(children.watchdog_argv(["status", "--watch"]))
+    if live_view.bring_forward(task):
+        return None
+    chosen = [] if task is None else ["--task", str(task)]
+    return run_in_terminal(children.watchdog_argv(["top", "--window", *chosen]))
 
 
 def run_in_terminal(command: Sequence[str], keep_open: str = "") -> None:

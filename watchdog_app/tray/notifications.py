@@ -50,6 +50,10 @@ _SUPERSEDING_TOPICS = frozenset(("exited", "paused", "stopped", "resumed", "reso
 _TRANSIENT_TOPICS = frozenset(
     ("warning", "paused", "stopped", "pause_failed", "stalled", "rescue_failed")
 )
+# Notifications of what is over: a later transient one closes them after this time.
+_PAST_TOPICS = frozenset(("exited", "restarted", "rescued", "resumed", "resolved"))
+_MAX_PAST_S = 60.0
+_NEVER = 0  # expire_timeout of Notify: the notification stays until it is closed
 
 
 @dataclass(slots=True)
@@ -96,23 +100,29 @@ class ShownNotifications:
         """
         Return the numbers of notifications on screen that are no longer true.
 
-        These are warnings whose incident is over, and notifications whose task has ended.
-        Notifications of a death stay.
+        These are warnings whose incident is over, notifications of a pause that has ended, and
+        those whose task has ended. A notification of a death stays until a later danger needs
+        the space on the screen.
         """
         open_ = {one.id for one in status.incidents}
-        tasks = {one.pid: one.start_time for one in status.tasks}
-        found = []
+        found: list[int] = []
+        last_danger_mono_s = 0.0
         for shown in self._shown.values():
-            notification, topic = shown.notification, shown.notification.topic
             # The status may be older than a recent notification.
             young = now_mono_s - shown.at_mono_s < _MIN_SHOWN_S
-            if young or not shown.on_screen or topic not in _TRANSIENT_TOPICS:
+            if not shown.on_screen or shown.notification.topic not in _TRANSIENT_TOPICS:
                 continue
-            task, begun = notification.task, notification.start_time
-            gone = task is not None and (task not in tasks or begun not in (None, tasks[task]))
-            over = topic == "warning" and notification.incident not in open_
-            if gone or over:
+            if not young and _is_over(shown.notification, status, open_):
                 found.append(shown.number)
+            else:
+                last_danger_mono_s = max(last_danger_mono_s, shown.at_mono_s)
+        found += [
+            shown.number
+            for shown in self._shown.values()
+            if shown.on_screen
+            and shown.notification.topic in _PAST_TOPICS
+            and shown.at_mono_s < min(last_danger_mono_s, now_mono_s - _MAX_PAST_S)
+        ]
         return found
 
     def mark_closed(self, number: int) -> None:
@@ -125,6 +135,18 @@ class ShownNotifications:
         """Return the notification with this number; None: not one of ours."""
         found = (one.notification for one in self._shown.values() if one.number == number)
         return next(found, None)
+
+
+def _is_over(notification: Notification, status: Status, open_incidents: set[str]) -> bool:
+    """Return whether a transient notification is no longer true."""
+    if notification.topic == "warning" and notification.incident not in open_incidents:
+        return True
+    if notification.task is None:
+        return False
+    task = status.task(notification.task)
+    if task is None or notification.start_time not in (None, task.start_time):
+        return True
+    return notification.topic == "paused" and not task.waits
 
 
 def _is_pid_reused(notification: Notification, later: Notification) -> bool:
@@ -238,6 +260,8 @@ class Notifications(Part):
             buttons(notification) if has_buttons else (),
             self._capabilities,
         )
+        if notification.topic in _TRANSIENT_TOPICS:
+            values[-1] = _NEVER  # `outdated` closes it
         (number,) = await self.session.call(*_SERVICE, "Notify", NOTIFY_SIGNATURE, values)
         self._shown.mark_shown(notification, number, time.monotonic())
 

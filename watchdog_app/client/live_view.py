@@ -1,0 +1,87 @@
+"""
+The live view in a window of the desktop: at most one, which follows the clicks in the tray.
+
+Its lock file has two lines: the pid of the view, and the pid of the task to choose.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import suppress
+
+from watchdog_app.base import runtime_dir
+from watchdog_app.base.errors import WatchdogError
+
+
+def hold_lock() -> None:
+    """Make this process the live view, until it ends; without effect if there is one."""
+    if sys.platform == "win32":
+        return
+    with suppress(OSError, WatchdogError):
+        handle = _open()  # stays open: the lock ends with the process
+        _lock(handle)
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+
+
+def bring_forward(task: int | None) -> bool:
+    """
+    Let the running live view come forward.
+
+    Args:
+        task: pid of the task to choose; None: the chosen task stays chosen.
+
+    Returns:
+        False: no live view runs.
+    """
+    if sys.platform == "win32":
+        return False
+    try:
+        handle = _open()
+    except (OSError, WatchdogError):
+        return False
+    try:
+        _lock(handle)
+        os.ftruncate(handle, 0)  # no pid of an earlier view stays
+    except OSError:  # the view holds it
+        view = _read_line(handle, 0)
+        if view is None:
+            return True  # it has just started
+        os.pwrite(handle, f"{view}\n{task or ''}\n".encode(), 0)
+        with suppress(OSError):
+            os.kill(view, signal.SIGUSR1)
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def wanted_task() -> int | None:
+    """The pid of the task that the last click asked for; None: of no task."""
+    try:
+        handle = _open()
+    except (OSError, WatchdogError):
+        return None
+    try:
+        return _read_line(handle, 1)
+    finally:
+        os.close(handle)
+
+
+def _open() -> int:
+    path = os.path.join(runtime_dir.make(), "top.lock")
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def _lock(handle: int) -> None:
+    import fcntl  # not on Windows
+
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _read_line(handle: int, number: int) -> int | None:
+    lines = os.pread(handle, 64, 0).split(b"\n")
+    text = lines[number] if number < len(lines) else b""
+    return int(text) if text.isdigit() else None
