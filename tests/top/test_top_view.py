@@ -245,16 +245,18 @@ async def test_enter_draws_the_past_from_the_journal_and_the_cone(app, pilot, da
     points = [[NOW_UNIX_S - 600 + 10 * i, (1 + i / 20) * GIB, 7 * GIB, 0] for i in range(58)]
     series = {
         "series": [
-            {"kind": "task", "ident": "", "points": points},
-            {"kind": "cgroup", "ident": "", "points": points},
+            {"kind": "task", "ident": "boot:4711:1", "points": points},
+            {"kind": "cgroup", "ident": "cgroup:", "points": points},
         ]
     }
     daemon.answers = {"series": series}
     await show(app, pilot, leaking())
-    await pilot.press("enter")
     await pilot.pause()
     picture = text_of(app, "#plot")
-    assert "-10 min" in picture
+    assert 2 == picture.count("-10 min"), "the task's own memory, and the limit that it fills"
+    own, limit = picture.splitlines()[0].split("  memory limit of the group")
+    assert own.startswith("train_resnet_with")
+    assert "full in 43 s" in limit
     assert "now" in picture
     assert "+" in picture.splitlines()[-2]
     assert any("⠁" <= char <= "⣿" for char in picture)
@@ -263,6 +265,22 @@ async def test_enter_draws_the_past_from_the_journal_and_the_cone(app, pilot, da
     await pilot.press("enter")
     assert not app.query_one("#detail").display
     assert 1 == len([each for each in daemon.asked if each[0] == "series"])
+
+
+@pytest.mark.parametrize(("size", "strips"), [((80, 24), 0), ((110, 30), 2), ((200, 60), 2)])
+@live()
+async def test_a_large_terminal_shows_the_plot_of_the_most_urgent_task(
+    app, pilot, daemon, size, strips
+):
+    """Enter hides it; on a small terminal Enter shows the plot of the limit under its own name."""
+    await show(app, pilot, leaking())
+    assert bool(strips) == app.query_one("#detail").display
+    await pilot.press("enter")
+    assert bool(strips) != app.query_one("#detail").display
+    if not strips:
+        assert "memory limit of the group jupyter-ada" in text_of(app, "#plot").splitlines()[0]
+    await pilot.press("escape")
+    assert not app.query_one("#detail").display
 
 
 @live()

@@ -98,7 +98,7 @@ class TopApp(App[None]):
         self._sort = "urgency"
         self._name_filter = ""
         self._show_all = False
-        self._plot_open = False
+        self._plot_open: bool | None = None  # None: open where the terminal is large enough
         self._feed = Feed(self._receive_status)
 
     def compose(self) -> ComposeResult:
@@ -229,7 +229,11 @@ class TopApp(App[None]):
     def _draw_detail(self, status: Status, columns: int) -> None:
         pane = self.query_one("#detail")
         task = self._table.chosen
-        pane.display = self._plot_open and task is not None
+        if self._plot_open is None:
+            plot_open = self.size.width >= 110 and self.size.height >= 28
+        else:
+            plot_open = self._plot_open
+        pane.display = plot_open and task is not None
         # A very small screen has room for either the plot or the lists.
         room = not pane.display or self.size.height >= 20
         self.query_one("#resources").display = self.query_one("#incidents").display = room
@@ -237,21 +241,18 @@ class TopApp(App[None]):
             self.query_one("#gpus").display = False
         if not pane.display or task is None:
             return
-        height = max(6, min(18, self.size.height - (14 if room else 8)))
+        height = max(10, self.size.height // 3) if room else self.size.height - 8
+        points = self._past.points(task_key(task))
+        strips: list[charts.Strip] = [(rows.task_title(task), points, None)]
         resource = nearest_resource(status, task)
-        size = (columns, height - 2)
         if resource is not None and resource.eta_s is not None:
-            # Plot the resource that limits the task, with its forecast.
-            title = rows.detail_title(task, plain(resource.label or ""))
             points = self._past.points(resource_key(resource))
-            picture = charts.plot(points, resource.limit, resource, size)
-        else:
-            title = rows.detail_title(task, "RAM")
-            picture = charts.plot(self._past.points(task_key(task)), None, None, size)
-        now = status.time_unix_s or time.time()
-        lines = [title, *picture, rows.saved_line(task, now)]
-        for line in lines:
-            line.truncate(columns, overflow="ellipsis")
+            strips.append((rows.resource_title(resource), points, resource))
+        if columns < rows.WIDE:
+            strips = strips[-1:]
+        lines = charts.side_by_side(strips, (columns, max(6, height) - 1))
+        lines.append(rows.saved_line(task, status.time_unix_s or time.time()))
+        lines[-1].truncate(columns, overflow="ellipsis")
         self.query_one("#plot", Static).update(Text("\n").join(lines))
         self._load_past(task)
 
@@ -268,8 +269,10 @@ class TopApp(App[None]):
             if error is not None:
                 return
             for one in (result or {}).get("series") or []:
-                own = one.get("kind") == "task"
-                found = key if own else (str(one.get("kind")), str(one.get("ident") or ""))
+                kind = str(one.get("kind"))
+                # The ident of a resource is "KIND:SUBJECT".
+                subject = str(one.get("ident") or "").partition(":")[2]
+                found = key if kind == "task" else (kind, subject)
                 self._past.prepend(found, one.get("points") or [])
             self._draw()
 
@@ -289,7 +292,7 @@ class TopApp(App[None]):
 
     def on_data_table_row_highlighted(self, _: DataTable.RowHighlighted) -> None:
         """Draw the plot of the task that is now chosen."""
-        if self._status is not None and self._plot_open:
+        if self._status is not None and self.query_one("#detail").display:
             self._draw_detail(self._status, max(20, self.size.width - 2))
 
     def on_data_table_row_selected(self, _: DataTable.RowSelected) -> None:
@@ -298,7 +301,7 @@ class TopApp(App[None]):
 
     def action_detail(self) -> None:
         """Show or hide the plot."""
-        self._plot_open = not self._plot_open
+        self._plot_open = not self.query_one("#detail").display
         self._draw()
 
     def action_move(self, by: int) -> None:
@@ -339,7 +342,7 @@ class TopApp(App[None]):
             self._name_filter = ""
             field.display = False
             self.query_one("#tasks").focus()
-        elif self._plot_open:
+        else:
             self._plot_open = False
         self._draw()
 

@@ -28,6 +28,8 @@ _BAR_STYLES = {"": "green", "alarm": "red"}
 _PLOT_STYLES = {0: "", _PAST: "green", _CONE: "magenta", _MEDIAN: "bold magenta", _LIMIT: "red"}
 _MAX_FORECAST_S = 3600.0
 
+Strip = tuple[Text, Sequence[Point], Resource | None]  # title, points, resource of the points
+
 
 def text_style(level: Level) -> str:
     """Return the text style of a level."""
@@ -142,6 +144,26 @@ def plot(
             line.append(char, style=_PLOT_STYLES[layer])
         lines.append(line)
     lines.append(_time_axis(margin, canvas.columns, past_s, ahead_s))
+    return lines
+
+
+def side_by_side(strips: Sequence[Strip], size: tuple[int, int]) -> list[Text]:
+    """
+    Return plots side by side, each below its title.
+
+    Args:
+        strips: title, points and, for the plot of a resource, the resource.
+        size: columns and rows of all plots with their titles.
+    """
+    columns = (size[0] - 2 * (len(strips) - 1)) // len(strips)
+    lines = [Text() for _ in range(size[1])]
+    for number, (title, points, resource) in enumerate(strips):
+        limit = None if resource is None else resource.limit
+        drawn = [title, *plot(points, limit, resource, (columns, size[1] - 1))]
+        for line, cells in zip(lines, drawn, strict=False):
+            cells.truncate(columns, overflow="ellipsis")
+            line.pad_right(number * (columns + 2) - line.cell_len)
+            line.append_text(cells)
     return lines
 
 

@@ -29,7 +29,7 @@ from watchdog_app.top.past import Key, SeriesHistory, resource_key, task_key
 
 T = TypeVar("T")
 
-_WIDE = 110  # minimum width in columns at which the table has all columns
+WIDE = 108  # minimum width in columns at which the table has all columns
 _HEADS = (
     "PID", "TASK", "STATE", "RAM", "SWAP", "DEV", "GPU-MEM", "CPU%", "LAST 15 MIN", "TREND", "ETA",
 )  # fmt: skip
@@ -46,7 +46,7 @@ def column_titles(columns: int, has_gpu: bool) -> tuple[str, ...]:
     """Return the column titles that fit into a terminal of `columns` characters."""
     if columns < _TINY:
         return _TINY_TITLES
-    if columns < _WIDE:
+    if columns < WIDE:
         return _NARROW_WITH_GPUS if has_gpu else _NARROW
     return tuple(head for head in _HEADS if has_gpu or head not in _GPU_COLUMNS)
 
@@ -107,7 +107,7 @@ def task_cells(
         past: series for the trend; None: the row is off screen and needs no trend.
         key: series to draw instead of the task's RAM.
     """
-    wide = columns >= _WIDE
+    wide = columns >= WIDE
     style = charts.text_style(task.level)
     points = past.points(key or task_key(task)) if past is not None else ()
     eta = quantities.eta(task.eta_s, task.eta_low_s, task.eta_high_s, compact=True)
@@ -129,7 +129,7 @@ def task_cells(
 
 def _name_columns(titles: Sequence[str], columns: int) -> int:
     """Return the columns that remain for the name."""
-    wide = columns >= _WIDE
+    wide = columns >= WIDE
     fixed = {
         "PID": 6, "STATE": 9, "RAM": 9 if wide else 6, "SWAP": 9, "DEV": 5, "CPU%": 5,
         "GPU-MEM": 9 if wide else 7,
@@ -187,7 +187,7 @@ def resource_rows(status: Status, columns: int, everything: bool, most: int) -> 
     left_out += len(listed) - len(shown)
     if not shown:
         return [Text("No limit is known yet.", style="dim")]
-    wide = columns >= _WIDE
+    wide = columns >= WIDE
     labels = [plain(resource.label or resource.kind or "?") for resource in shown]
     # Give room to the figures first: the other parts do not show them.
     tiny = columns < _TINY
@@ -278,24 +278,30 @@ def _contributor_role(incident: Incident) -> str:
     return "on it" if incident.is_gpu_fault else "concerns"
 
 
-def detail_title(task: Task, of_what: str) -> Text:
-    """Return the plot's title: task, series and, last, the reason, which is truncated first."""
+def task_title(task: Task) -> Text:
+    """Return the title of the plot of a task's own memory."""
     text = Text(plain(task.name or "?"), style="bold")
-    text.append(f"  pid {quantities.whole(task.pid)}", style="dim")
-    text.append(f"  {of_what}", style="bold")
-    if task.reason:
-        text.append(f"  {plain(task.reason)}")
-    return text
+    return text.append(f"  pid {quantities.whole(task.pid)}, its RAM", style="dim")
+
+
+def resource_title(resource: Resource) -> Text:
+    """Return the title of the plot of a resource; the reason, its end, is truncated first."""
+    text = Text(plain(resource.label or resource.kind), style="bold")
+    if end := resource.end():
+        text.append(f"  {end}", style="bold")
+    return text.append(f"  {plain(resource.reason or '')}")
 
 
 def saved_line(task: Task, now_unix_s: float) -> Text:
     """Return the line on the saves of a task."""
     agent = task.agent
     if agent is None:
-        return Text("No agent: it can be warned about and paused, not saved.", style="dim")
-    if agent.outdated:
-        return Text("Its agent is outdated: restart its kernel to save it.", style="dim")
-    return Text(agent_line(agent, now_unix_s), style="dim")
+        text = "no agent: it can be warned about and paused, not saved"
+    elif agent.outdated:
+        text = "its agent is outdated: restart its kernel to save it"
+    else:
+        text = agent_line(agent, now_unix_s)
+    return Text(f"{plain(task.name or '?')} ({quantities.whole(task.pid)}): {text}", style="dim")
 
 
 def outcome_lines(result: Mapping[str, Any]) -> list[tuple[str, bool]]:
