@@ -7,12 +7,13 @@ import functools
 import inspect
 
 import pytest
-from support.statuses import GIB, HOSTILE_NAMES, MIB, NOW_UNIX_S, leaking, process, status
+from rich.style import Style
+from support.statuses import GIB, HOSTILE_NAMES, MIB, NOW_UNIX_S, agent, leaking, process, status
 from textual.widgets import DataTable, Static
 
 from watchdog_app.base.errors import DaemonNotRunning, RequestError
 from watchdog_app.core.model.status import Status
-from watchdog_app.top import rows
+from watchdog_app.top import charts, rows
 from watchdog_app.top.app import TopApp
 from watchdog_app.top.charts import sparkline
 from watchdog_app.top.past import task_key
@@ -75,6 +76,11 @@ async def show(app, pilot, *objects):
     for one in objects:
         app._receive_status(Status.read(one), None)
         await pilot.pause()
+
+
+def keys_of(app):
+    """Return the descriptions of the keys that the footer shows."""
+    return {each.binding.description for each in app.screen.active_bindings.values()}
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60), (40, 12)])
@@ -307,10 +313,14 @@ async def test_without_a_daemon_it_says_how_to_start_one_and_goes_on_when_it_is_
     assert "watchdog start" in text_of(app, "#lost")
     await show(app, pilot, status())
     assert not app.query_one("#lost").display
+    assert "pause" in keys_of(app)
     app._receive_status(None, DaemonNotRunning("The daemon has ended the connection."))
     await pilot.pause()
     assert "old" in text_of(app, "#lost")
     assert app.query_one("#lost").display
+    assert not keys_of(app) & {"save", "pause", "resume", "explain"}
+    await pilot.press("p")
+    assert not isinstance(app.screen, Question)
 
 
 @pytest.mark.parametrize(
@@ -446,6 +456,65 @@ async def test_each_card_has_a_line_and_each_task_its_cards(app, pilot, daemon, 
     assert "fallen off the bus; on it: job.py" in said
     assert "grows" not in said
     assert app.query_one("#incidents").region.bottom <= size[1]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (110, 30), (200, 60)])
+@live()
+async def test_all_of_eight_cards_are_in_sight(app, pilot, daemon, size):
+    """With few tasks no terminal counts cards beside empty rows."""
+    machine = cards_status()
+    machine["gpus"] = [
+        {**machine["gpus"][0], "id": f"GPU-{n}", "index": n, "notes": []} for n in range(8)
+    ]
+    await show(app, pilot, machine)
+    assert app.query_one("#gpus").display
+    assert all(f"GPU {n}" in text_of(app, "#gpus") for n in range(8))
+    assert app.query_one("#incidents").region.bottom <= size[1]
+
+
+XTERM = {
+    "black": (0, 0, 0), "red": (205, 0, 0), "yellow": (205, 205, 0), "cyan": (0, 205, 205),
+    "bright_white": (255, 255, 255),
+}  # fmt: skip
+
+
+def luminance(name):
+    """Return the relative luminance of a colour of xterm's palette (WCAG 2)."""
+    parts = [value / 255 for value in XTERM[name]]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("pair", charts.BADGES.values())
+def test_the_letters_of_a_badge_have_contrast(pair):
+    """A badge brings both colours, so its contrast is the same on each background."""
+    light, dark = sorted(map(luminance, pair.split(" on ")), reverse=True)
+    assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
+@pytest.mark.parametrize("level", ["watch", "warning", "critical", "unknown"])
+def test_no_letter_has_a_colour_on_an_unknown_background(level):
+    """Yellow letters on white have a contrast of 1.7 to 1."""
+    found = cards_status()
+    for part in ("resources", "tasks", "gpus", "incidents"):
+        for one in found[part]:
+            one["level"] = level
+    found["daemon"]["protection"] = {"on": False}
+    found["tasks"][0]["agent"] = agent(saving=True)
+    made = Status.read(found)
+    titles = rows.column_titles(120, True)
+    texts = [
+        *(rows.title_line(made, 120), *rows.resource_rows(made, 120, True, 9)),
+        *(*rows.gpu_rows(made, 120, True, 9), *rows.incident_rows(made, 120, 9)),
+        *(cell for task in made.tasks for cell in rows.task_cells(task, titles, 120, None)),
+    ]
+    for text in texts:
+        for start, end, style in [(0, len(text), text.style), *text.spans]:
+            drawn = set(text.plain[start:end]) <= set("█▒░ ")
+            known = Style.parse(str(style))
+            assert drawn or known.color is None or known.bgcolor is not None, text.plain[start:end]
 
 
 @live((120, 40))

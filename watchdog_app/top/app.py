@@ -35,6 +35,7 @@ from watchdog_app.top.table import TaskTable
 _NOT_RUNNING = "The daemon is not running: nothing is watched. Start it with: watchdog start"
 _MAX_SERIES_POINTS = 2000
 _ANSWER_S = 330.0  # enough to save a large model on a slow disk
+_FIXED_ROWS = 9  # title, margins, heads of the table, incidents, keys
 _RAISE_WINDOW = "\x1b[1t\x1b[5t"  # window operations of xterm: show an iconified window, raise it
 # the names in different versions of Textual
 _THEMES = ("ansi-dark", "textual-ansi", "textual-dark")
@@ -94,6 +95,7 @@ class TopApp(App[None]):
         self._wanted = task  # pid of the task to choose; None: the user has chosen
         self._in_window = in_window
         self._status: Status | None = None
+        self._connected = False
         self._past = SeriesHistory()
         self._sort = "urgency"
         self._name_filter = ""
@@ -161,11 +163,13 @@ class TopApp(App[None]):
 
     def _update_status(self, status: Status) -> None:
         self._status = status
+        self._set_connected(True)
         self._past.add(status)
         self.query_one("#lost").display = False
         self._draw()
 
     def _show_disconnected(self, message: str) -> None:
+        self._set_connected(False)
         lost = self.query_one("#lost", Static)
         known = "What is shown is old. " if self._status is not None else ""
         text = _NOT_RUNNING if "not running" in message else plain(message)
@@ -173,6 +177,15 @@ class TopApp(App[None]):
         lost.display = True
         if self._status is None:
             self.query_one("#resources", Static).update(Text(""))
+
+    def _set_connected(self, connected: bool) -> None:
+        if connected != self._connected:
+            self._connected = connected
+            self.refresh_bindings()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
+        """Hide the keys of requests while no daemon answers."""
+        return self._connected or action != "request"
 
     def _draw(self) -> None:
         status = self._status
@@ -184,12 +197,13 @@ class TopApp(App[None]):
         most = 10 if height >= 30 else 4 if height >= 16 else 2
         lines = rows.resource_rows(status, columns, self._show_all, most)[: most + 1]
         self.query_one("#resources", Static).update(Text("\n").join(lines))
+        self._draw_tasks(status, columns)
         most = 8 if height >= 40 else 4 if height >= 30 else 2 if height >= 16 else 0
+        most = max(most, height - len(lines) - len(self._table.tasks) - _FIXED_ROWS)
         lines = rows.gpu_rows(status, columns, self._show_all, most)[: 2 * most]
         gpus = self.query_one("#gpus", Static)
         gpus.update(Text("\n").join(lines))
         gpus.display = bool(lines)
-        self._draw_tasks(status, columns)
         most = 6 if height >= 30 else 3 if height >= 24 else 2 if height >= 16 else 1
         incidents = rows.incident_rows(status, columns, most)
         self.query_one("#incidents", Static).update(Text("\n").join(incidents))
@@ -229,15 +243,13 @@ class TopApp(App[None]):
     def _draw_detail(self, status: Status, columns: int) -> None:
         pane = self.query_one("#detail")
         task = self._table.chosen
-        if self._plot_open is None:
-            plot_open = self.size.width >= 110 and self.size.height >= 28
-        else:
-            plot_open = self._plot_open
+        large = self.size.width >= 110 and self.size.height >= 28 + min(8, len(status.gpus))
+        plot_open = large if self._plot_open is None else self._plot_open
         pane.display = plot_open and task is not None
         # A very small screen has room for either the plot or the lists.
         room = not pane.display or self.size.height >= 20
         self.query_one("#resources").display = self.query_one("#incidents").display = room
-        if pane.display:
+        if pane.display and not large:
             self.query_one("#gpus").display = False
         if not pane.display or task is None:
             return

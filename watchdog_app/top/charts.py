@@ -22,18 +22,23 @@ from watchdog_app.top.past import SPAN_S, Point
 _SPARK_GLYPHS = "▁▂▃▄▅▆▇█"
 _BAR_FORECAST_S = 60.0  # time span of the forecast in the bar
 _PAST, _CONE, _MEDIAN, _LIMIT = 4, 1, 2, 3
-# Yellow is hard to read on white. Use it to fill bars, not for letters or thin lines.
-_TEXT_STYLES = {"yellow": "bold", "alarm": "red"}
+# No colour is readable as a letter on every background, so a badge has a background of its own.
+BADGES = {"cyan": "black on cyan", "yellow": "black on yellow", "alarm": "bright_white on red"}
 _BAR_STYLES = {"": "green", "alarm": "red"}
-_PLOT_STYLES = {0: "", _PAST: "green", _CONE: "magenta", _MEDIAN: "bold magenta", _LIMIT: "red"}
+_PLOT_STYLES = {0: "", _PAST: "", _CONE: "magenta", _MEDIAN: "bold magenta", _LIMIT: "red"}
 _MAX_FORECAST_S = 3600.0
 
 Strip = tuple[Text, Sequence[Point], Resource | None]  # title, points, resource of the points
 
 
 def text_style(level: Level) -> str:
-    """Return the text style of a level."""
-    return _TEXT_STYLES.get(level.color, level.color)
+    """Return the style of letters: the terminal's own colour, bold from a warning on."""
+    return "bold" if level >= Level.WARNING else ""
+
+
+def badge(level: Level) -> Text:
+    """Return the mark of a level in two columns, on the level's colour."""
+    return Text(f"{level.mark:2}", style=BADGES.get(level.color, ""))
 
 
 def sparkline(points: Sequence[Point], columns: int) -> str:

@@ -22,7 +22,6 @@ from watchdog_app.core.explain.selection import (
     sort_tasks,
     split_background,
 )
-from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Incident, Resource, Status, Task
 from watchdog_app.top import charts
 from watchdog_app.top.past import Key, SeriesHistory, resource_key, task_key
@@ -120,7 +119,7 @@ def task_cells(
         "DEV": Text(gpu_numbers(task) or quantities.NONE),
         "GPU-MEM": _right_aligned(quantities.format_bytes(task.gpu_memory_bytes, compact=not wide)),
         "CPU%": _right_aligned(quantities.whole(task.cpu_percent)),
-        "LAST 15 MIN": Text(charts.sparkline(points, _SPARK_COLUMNS[wide]), style="cyan"),
+        "LAST 15 MIN": Text(charts.sparkline(points, _SPARK_COLUMNS[wide])),
         "TREND": _right_aligned(quantities.format_rate(task.slope_bytes_per_s, compact=True)),
         "ETA": Text(eta, style=style),
     }
@@ -141,7 +140,7 @@ def _name_columns(titles: Sequence[str], columns: int) -> int:
 
 def _name_cell(task: Task, room: int, style: str) -> Text:
     name = shorten(plain(task.name or "?"), room - 2)
-    text = Text(f"{task.level.mark:2} {name}", style=style)
+    text = charts.badge(task.level).append(f" {name}", style=style)
     text.append(" " * max(0, room - 2 - width(name)))
     return text
 
@@ -150,7 +149,7 @@ def _state_cell(task: Task) -> Text:
     if task.state == "paused":
         return Text("paused" if task.paused_by_watchdog else "stopped", style="bold")
     if task.agent is not None and task.agent.saving:
-        return Text("saving", style="bold magenta")
+        return Text("saving", style="bold")
     if task.agent is not None and task.agent.training:
         return Text(f"step {quantities.whole(task.agent.step)}"[:12])
     return Text(plain(task.state or "?")[:9])
@@ -168,7 +167,7 @@ def title_line(status: Status, columns: int) -> Text:
     left = Text("watchdog", style="bold")
     left.append(f"  {plain(host.name or '')}  {clock}", style="")
     if daemon is not None and daemon.protection is not None and daemon.protection.on is False:
-        left.append("  protection is OFF", style="bold red")
+        left.append("  ").append(" protection is OFF ", style=charts.BADGES["alarm"])
     rest = "" if daemon is None else f"up {format_duration(daemon.uptime_s)}"
     pressure = host.pressure_some_avg10_percent
     if pressure is not None and pressure >= 1:
@@ -198,7 +197,7 @@ def resource_rows(status: Status, columns: int, everything: bool, most: int) -> 
     for resource, label in zip(shown, labels, strict=True):
         style = charts.text_style(resource.level)
         name = shorten(label, room)
-        line = Text(f"{resource.level.mark:2} ", style=style)
+        line = charts.badge(resource.level).append(" ")
         line.append(name + " " * (room - width(name)) + " ", style=style)
         line.append_text(charts.bar(resource, bar_columns))
         line.append(f" {quantities.ratio(resource.ratio):>5}")
@@ -226,6 +225,8 @@ def gpu_rows(status: Status, columns: int, everything: bool, most: int) -> list[
         style = charts.text_style(gpu.level)
         for number, line in enumerate(group if everything else group[:2]):
             text = Text(line, style=style if not number or not everything else "dim")
+            if not number and gpu.level.mark:
+                text.stylize(charts.BADGES.get(gpu.level.color, ""), 0, 2)
             text.truncate(columns, overflow="ellipsis")
             lines.append(text)
     left_out = len(status.gpus) - len(shown)
@@ -247,8 +248,8 @@ def incident_rows(status: Status, columns: int, most: int) -> list[Text]:
     lines: list[Text] = []
     incidents = sorted(status.incidents, key=lambda one: (-one.level, -(one.opened_unix_s or 0.0)))
     for one in incidents:
-        text = Text(f"{one.level.mark} {plain(one.label or '?')}: {plain(one.reason or '')}")
-        text.stylize(charts.text_style(one.level))
+        text = charts.badge(one.level).append(f" {plain(one.label or '?')}")
+        text.append(f": {plain(one.reason or '')}", style=charts.text_style(one.level))
         who = ", ".join(plain(each.name or "?") for each in one.contributors[:2])
         if who:
             text.append(f"; {_contributor_role(one)}: {who}")
@@ -260,8 +261,7 @@ def incident_rows(status: Status, columns: int, most: int) -> list[Text]:
     lines += [_dim_line(f"! {plain(one.message)}", columns) for one in status.problems]
     if not lines:
         level, said = status.summary(now_unix_s=0.0)  # another line shows the age
-        style = "green" if level <= Level.WATCH else "yellow"
-        lines.append(Text(f"{level.word}: {plain(said)}.", style=style))
+        lines.append(Text(f"{level.word}: {plain(said)}.", style=charts.text_style(level)))
     return lines[:most]
 
 
