@@ -203,6 +203,22 @@ def test_a_dead_task_is_explained_as_the_daemon_tells_it(watchdog, daemon):
     assert "The rescue is not there any more" in done.stdout
 
 
+@pytest.mark.parametrize(("level", "first"), [("warning", "RAM is"), ("watch", "train.ipynb")])
+def test_a_danger_is_explained_before_a_past_death(watchdog, daemon, level, first):
+    """Who asks in a danger wants to know about it; the death is one line with its command."""
+    daemon.answers["history"] = {"entries": []}
+    daemon.answers["explain"] = {
+        "text": "RAM is full in 4 min.", "incidents": [{"id": "i1", "level": level}],
+        "death_text": TEXT, "plot": PAST, "death": {"pid": 42, "unix_s": 1e9, "text": "It died."},
+    }  # fmt: skip
+
+    said = watchdog("explain", env={"COLUMNS": "200", "PYTHONUTF8": "1"}).stdout
+
+    assert said.startswith(first), said
+    assert ("How we know:" in said) == (level == "watch")
+    assert ("It died. More: watchdog explain 42" in said) == (level == "warning")
+
+
 def test_a_rescue_that_was_complete_right_before_the_end_is_named(watchdog, daemon, tmp_path):
     """SIGKILL came before the agent reported the save, so the command finds it in the folder."""
     store = RescueStore(str(tmp_path / "rescues"))

@@ -159,6 +159,11 @@ def test_secrets_on_a_command_line_are_not_written_down(world):
 def test_without_a_daemon_the_journal_explains(world):
     """Long after the daemon: the last death, a death by name, and an unknown name."""
     world.start()
+    world.end()
+    calm = world.command("explain")
+    assert (0, "") == (calm.returncode, calm.stderr)
+    assert "The journal knows of no death." in calm.stdout
+    world.start()
     pid = world.sleeper("night.py")
     time.sleep(2.2)
     os.kill(pid, signal.SIGKILL)

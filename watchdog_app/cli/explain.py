@@ -22,6 +22,7 @@ from watchdog_app.cli import history, offline_status
 from watchdog_app.cli.output import Output, format_timestamp, wrap_lines
 from watchdog_app.cli.parser import Args, Parser, positive_integer
 from watchdog_app.client.client import Client
+from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Status
 
 if TYPE_CHECKING:
@@ -103,7 +104,10 @@ def run(args: Args, out: Output) -> int:
             kinds=["decision", "outcome", "death"],
         )
     result = result or {}
-    out.result(result, lambda: _report_lines(result, entries, out))
+    urgent = args.task is None and any(
+        Level.from_json(one) >= Level.WARNING for one in result.get("incidents") or ()
+    )
+    out.result(result, lambda: _report_lines(result, entries, out, urgent))
     return EXIT_OK
 
 
@@ -125,8 +129,24 @@ def _unknown_task(task: str, error: TaskNotFound) -> TaskNotFound:
     return TaskNotFound(message, error.code, error.candidates)
 
 
-def _report_lines(result: Json, entries: list[Json] | None, out: Output) -> list[str]:
+def _report_lines(
+    result: Json, entries: list[Json] | None, out: Output, urgent: bool = False
+) -> list[str]:
+    """
+    Return the lines of the report: the death, then what watchdog sees now.
+
+    Args:
+        result: the answer to `explain`.
+        entries: entries of the journal; None: only the death is reported.
+        out: for the width and the colours.
+        urgent: a warning is open: what watchdog sees now comes first, and the death in one line.
+    """
     columns, shown = out.columns, out.style
+    if urgent and result.get("death_text"):
+        from watchdog_app.history.past import describe_end
+
+        now = render(result["text"], entries or [], columns, shown)
+        return [*now, "", *wrap_lines(f"Last death: {describe_end(result['death'])}", columns)]
     lines: list[str] = []
     for guard_text in result.get("guards") or ():
         lines += [*wrap_lines(guard_text, columns), ""]
@@ -141,6 +161,7 @@ def _report_lines(result: Json, entries: list[Json] | None, out: Output) -> list
         return [
             *lines,
             *[""] * bool(lines and lines[-1]),
+            *["The journal knows of no death."] * (not lines),
             "No daemon runs: nothing is watched now. Start it: watchdog start",
         ]
     if entries is not None:

@@ -87,13 +87,12 @@ class HistorySource:
             found = past_exits.explain_death(
                 journal, task, minutes or past_exits.MINUTES, time.time()
             )
-        if found is None:
-            of_task = "" if task is None else f" of {task!r}"
+        if found is None and task is not None:
             raise TaskNotFound(
-                f"No daemon runs, and the journal knows of no death{of_task}. "
+                f"No daemon runs, and the journal knows of no death of {task!r}. "
                 "Start it: watchdog start"
             )
-        return {"text": None, "incidents": [], **found}
+        return {"text": None, "incidents": [], **(found or {})}
 
     def find_end(self, task: str) -> Json | None:
         """The journal's entry of the end of a task; None: unknown."""
