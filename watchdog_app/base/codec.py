@@ -113,9 +113,7 @@ def _record(kind: Any, value: Any) -> Any:
     return kind(**found)
 
 
-@functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
+_hints = functools.cache(get_type_hints)
 
 
 @functools.cache

@@ -87,7 +87,6 @@ async def call(  # noqa: PLR0917 - the fields of a message
     body: Sequence[Any] = (),
     *,
     interface: str | None = None,
-    wait_s: float = _CALL_S,
 ) -> list[Any]:
     """
     Call a method and return the body of the reply.
@@ -100,7 +99,6 @@ async def call(  # noqa: PLR0917 - the fields of a message
         signature: D-Bus signature of the arguments.
         body: the arguments.
         interface: interface of the method; None: the same as `name`.
-        wait_s: longest wait for the reply.
 
     Raises:
         CallFailed: no reply in time, or an error as the reply.
@@ -116,9 +114,9 @@ async def call(  # noqa: PLR0917 - the fields of a message
         body=list(body),
     )
     try:
-        reply = await asyncio.wait_for(bus.call(message), wait_s)
+        reply = await asyncio.wait_for(bus.call(message), _CALL_S)
     except TimeoutError:
-        raise CallFailed("", f"{member} was not answered within {wait_s:g} s") from None
+        raise CallFailed("", f"{member} was not answered within {_CALL_S:g} s") from None
     if reply is None or reply.message_type is MessageType.ERROR:
         said = reply.body[0] if reply is not None and reply.body else member
         raise CallFailed("" if reply is None else str(reply.error_name), str(said))

@@ -37,8 +37,9 @@ def write_atomic(
         OSError: the write failed; the old file is unchanged.
     """
     remove_temporary_files(path)
-    unique = f"{os.getpid()}.{os.urandom(6).hex()}"
-    temporary = f"{_temporary_prefix(path)}{unique}{_TEMPORARY_SUFFIX}"
+    folder, name = os.path.split(path)
+    unique = f".{name}.{os.getpid()}.{os.urandom(6).hex()}{_TEMPORARY_SUFFIX}"
+    temporary = os.path.join(folder, unique)
     try:
         with open(temporary, "xb", opener=open_private) as file:
             file.write(content)
@@ -56,7 +57,7 @@ def write_atomic(
             os.unlink(temporary)
         raise
     if durable:
-        sync_folder(os.path.dirname(path) or ".")
+        sync_folder(folder or ".")
 
 
 def remove_temporary_files(path: str) -> None:
@@ -68,18 +69,14 @@ def remove_temporary_files(path: str) -> None:
     Args:
         path: path of the file.
     """
-    begin = os.path.basename(_temporary_prefix(path))
-    with suppress(OSError), os.scandir(os.path.dirname(path) or ".") as entries:
+    folder, name = os.path.split(path)
+    begin = f".{name}."
+    with suppress(OSError), os.scandir(folder or ".") as entries:
         for each in entries:
             if each.name.startswith(begin) and each.name.endswith(_TEMPORARY_SUFFIX):
                 writer = each.name.removeprefix(begin).partition(".")[0]
                 if os.path.exists("/proc/self") and not os.path.exists(f"/proc/{writer}"):
                     os.unlink(each.path)
-
-
-def _temporary_prefix(path: str) -> str:
-    folder, name = os.path.split(path)
-    return os.path.join(folder, f".{name}.")
 
 
 def make_folders(path: str, mode: int = 0o755) -> None:
@@ -115,9 +112,8 @@ def open_private(path: str, flags: int) -> int:
         flags: flags of open(2), from `open`.
     """
     fd = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
-    if hasattr(os, "fchmod"):
-        with suppress(OSError):  # a file system without modes
-            os.fchmod(fd, 0o600)  # an existing file may have another mode
+    with suppress(AttributeError, OSError):  # Windows, or a file system without modes
+        os.fchmod(fd, 0o600)  # an existing file may have another mode
     return fd
 
 

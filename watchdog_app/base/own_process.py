@@ -58,10 +58,9 @@ def lock_memory() -> str | None:
         libc = ctypes.CDLL(None, use_errno=True)
         if limited:
             return lock_limit_warning(soft, _lock_within_limit(libc, soft))
-        for flags in (
-            _MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT,  # ONFAULT: untouched pages stay out
-            _MCL_CURRENT | _MCL_FUTURE,  # kernels before 4.4
-        ):
+        everything = _MCL_CURRENT | _MCL_FUTURE
+        # ONFAULT leaves untouched pages out; kernels before 4.4 do not have it.
+        for flags in (everything | _MCL_ONFAULT, everything):
             if libc.mlockall(flags) == 0:
                 return None
         reason = os.strerror(ctypes.get_errno())

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 
 from watchdog_app.base import durable, paths
 from watchdog_app.base.errors import WatchdogError
@@ -28,11 +28,20 @@ def make(env: Mapping[str, str] = os.environ) -> str:
     fixed = paths.fixed_runtime_dir(env)
     if fixed is not None:
         return os.path.abspath(fixed)
+    import fcntl
+
     link = os.path.abspath(paths.runtime_link(env))
     try:
         durable.make_folders(os.path.dirname(link))
-        with _exclusive_lock(link):
+        # Processes that start at once take turns, so that they use the same folder.
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        lock = os.open(f"{link}.lock", flags, 0o600)
+        try:
+            with suppress(OSError):  # no locks on this file system: simultaneous starts are rare
+                fcntl.flock(lock, fcntl.LOCK_EX)
             return paths.linked_folder(link) or _make_temporary_folder(link)
+        finally:
+            os.close(lock)
     except OSError as error:
         raise WatchdogError(
             f"No folder for the daemon's socket could be made: {error}. Let "
@@ -111,18 +120,3 @@ def _make_temporary_folder(link: str) -> str:
         os.rmdir(folder)
         raise
     return folder
-
-
-@contextmanager
-def _exclusive_lock(link: str) -> Iterator[None]:
-    """Let processes that start at once take turns, so that they use the same folder."""
-    import fcntl
-
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    fd = os.open(f"{link}.lock", flags, 0o600)
-    try:
-        with suppress(OSError):  # no locks on this file system: simultaneous starts are rare
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -30,10 +31,6 @@ from watchdog_app.base.linux.files import (
     write_bytes,
 )
 from watchdog_app.base.linux.process import status_bytes, status_words
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _USUAL_ROOT = "/sys/fs/cgroup"
 # v1 writes "no limit" as PAGE_COUNTER_MAX: the largest signed number, rounded down to a page
@@ -234,8 +231,7 @@ class Group:
         usage, events, freezer, self._freeze_text, self._thaw_text = _FILES[version]
         self._usage = KeptFile(f"{path}/{usage}")
         self._stat = KeptFile(f"{path}/memory.stat")
-        self._events = KeptFile(f"{path}/{events}")
-        self._swap = KeptFile(f"{path}/memory.swap.current")
+        self._events = f"{path}/{events}"
         self._freezer = f"{path}/{freezer}"
 
     def limits(self) -> Limits:
@@ -257,7 +253,7 @@ class Group:
             Denied, Unsupported: the memory files are not readable or do not exist.
         """
         used = parse_number(self._usage.read(64).strip()) or 0
-        kills = flat_value(_read_or_empty(self._events), b"oom_kill")
+        kills = flat_value(read_or_empty(self._events, 512), b"oom_kill")
         stat = self._stat.read()
         # v1's usage_in_bytes includes the groups below, so use the total_ lines, which do too.
         prefix = b"total_" if self.version == 1 else b""
@@ -265,13 +261,13 @@ class Group:
         active = flat_value(stat, prefix + b"active_file")
         swap = flat_value(stat, b"total_swap")
         if self.version == 2:
-            swap = parse_number(_read_or_empty(self._swap).strip())
+            swap = parse_number(read_or_empty(f"{self.path}/memory.swap.current", 64).strip())
         return Usage(used, inactive or 0, active or 0, swap, kills)
 
     def close(self) -> None:
         """Close the files."""
-        for file in (self._usage, self._stat, self._events, self._swap):
-            file.close()
+        self._usage.close()
+        self._stat.close()
 
     def pids(self, most_groups: int = 1 << 16, *, strict: bool = True) -> Iterator[int]:
         """
@@ -285,11 +281,8 @@ class Group:
             Unsupported: a group is unreadable, or there are too many groups.
         """
         folders = [self.path]
-        done = 0
-        while folders:
-            path = folders.pop()
-            done += 1
-            if done > most_groups:
+        for path in folders:  # grows meanwhile
+            if len(folders) > most_groups:
                 raise Unsupported(f"{self.path} has too many groups below it to look at all.")
             try:
                 listed = read_bytes(f"{path}/cgroup.procs", 1 << 18)
@@ -344,13 +337,6 @@ class Group:
         return read_or_empty(self._freezer).strip() == self._thaw_text and not self.is_frozen()
 
 
-def _read_or_empty(file: KeptFile) -> bytes:
-    try:
-        return file.read(512)
-    except SensorError:  # some kernels do not have the file
-        return b""
-
-
 def read_usage(path: str, version: int | None = None) -> Usage:
     """
     Read the memory use of a group once; all zero if unreadable.
@@ -387,16 +373,15 @@ def available_memory(group: str | None, proc: str = "/proc") -> AvailableMemory:
     """
     meminfo = b"\n" + read_or_empty(f"{proc}/meminfo")
     available = status_bytes(meminfo, b"MemAvailable") or 0
-    tightest = AvailableMemory(available, status_bytes(meminfo, b"MemTotal") or 0)
+    found = [AvailableMemory(available, status_bytes(meminfo, b"MemTotal") or 0)]
     while group and os.path.exists(f"{group}/cgroup.procs"):
         limits = Group(group).limits()
         for limit in (limits.memory_bytes, limits.high_bytes):
             if limit is not None:
                 free = max(0, limit - read_usage(group).held_bytes)
-                if free < tightest.free_bytes:
-                    tightest = AvailableMemory(free, limit, group)
+                found.append(AvailableMemory(free, limit, group))
         group = os.path.dirname(group)
-    return tightest
+    return min(found, key=lambda each: each.free_bytes)
 
 
 def host_oom_kills(proc: str = "/proc") -> int | None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 
 from watchdog_app.base.errors import Denied, Gone, SensorError, Unsupported
 
@@ -113,11 +112,7 @@ def read_regular(path: str) -> bytes:
     Raises:
         Gone, Denied, Unsupported: see `sensor_error`.
     """
-    try:
-        mode = os.stat(path).st_mode
-    except OSError as error:
-        raise sensor_error(error, path) from error
-    if not stat.S_ISREG(mode):
+    if os.path.exists(path) and not os.path.isfile(path):
         raise Unsupported(f"{path} is no regular file")
     return read_bytes(path)
 

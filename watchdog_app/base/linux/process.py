@@ -11,17 +11,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Collection, Container, Iterable
 from contextlib import suppress
 
-from watchdog_app.base.errors import SensorError
-from watchdog_app.base.linux.files import parse_number, read_bytes, read_or_empty
+from watchdog_app.base.linux.files import parse_number, read_or_empty
 
 # The guard and every Python with an agent import this module; `typing` would take 5 ms.
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable
-
-    Key = tuple[int, int]  # pid and start time in ticks since boot
+Key = tuple[int, int]  # pid and start time in ticks since boot
 
 _PF_EXITING = 0x4  # source: include/linux/sched.h
 _PF_KTHREAD = 0x00200000
@@ -172,8 +168,8 @@ def read_statm(pid: int | str = "self", proc: str = "/proc") -> Statm | None:
         proc: mount point of the proc file system.
     """
     try:
-        return Statm(read_bytes(f"{proc}/{pid}/statm", 256))
-    except (SensorError, ValueError):
+        return Statm(read_or_empty(f"{proc}/{pid}/statm", 256))
+    except ValueError:
         return None
 
 
@@ -326,9 +322,8 @@ def cpu_limit_s(pid: int) -> float | None:
     with suppress(ImportError, AttributeError, OSError, ValueError):  # prlimit exists on Linux only
         import resource
 
-        limits = resource.prlimit(pid, resource.RLIMIT_CPU)
-        least = min((each for each in limits if each != resource.RLIM_INFINITY), default=None)
-        return None if least is None else float(least)
+        soft, _ = resource.prlimit(pid, resource.RLIMIT_CPU)
+        return None if soft == resource.RLIM_INFINITY else float(soft)
     return None
 
 
@@ -508,16 +503,12 @@ def exit_status(pid: int, start_time: int, pidfd: int | None, proc: str = "/proc
         pidfd: result of `open_pidfd` while the process lived.
         proc: mount point of the proc file system.
     """
-    status = _pidfd_exit_status(pidfd)
-    if status is not None:
-        return status
     stat = read_stat(pid, proc)
     if stat is not None and stat.has_ended and stat.start_ticks == start_time:
         status = stat.wait_status
         if status is not None:
             return status
-    # The parent may have reaped the process between the two reads: /proc has the status before
-    # that moment, the pidfd after it.
+    # In this order: /proc has the status before the parent reaps the process, the pidfd after it.
     return _pidfd_exit_status(pidfd)
 
 

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
 
 _CODES = {
     "bold": "1",
@@ -106,21 +103,20 @@ def wrap(text: str, columns: int | None, first: str = "", rest: str | None = Non
         columns = sys.maxsize
     indent = " " * width(first) if rest is None else rest
     lines: list[str] = []
-    line, start = first, first
+    prefix, line = first, ""
     for word in _BREAKS.split(text.strip()):
         left = word
-        gap = "" if line == start else " "
-        if gap and width(line) + 1 + width(left) > columns:
-            lines.append(line)
-            line, start, gap = indent, indent, ""
-        while width(line) + len(gap) + width(left) > columns and width(left) > 1:
-            part = _head(left, max(1, columns - width(line) - len(gap))) or left[0]
-            lines.append(line + gap + part)
+        if line and width(f"{prefix}{line} {left}") > columns:
+            lines.append(prefix + line)
+            prefix, line = indent, ""
+        while not line and width(prefix + left) > columns and width(left) > 1:
+            part = _head(left, max(1, columns - width(prefix))) or left[0]
+            lines.append(prefix + part)
             left = left[len(part) :]
-            line, start, gap = indent, indent, ""
-        line += gap + left
-    if line != start or not lines:
-        lines.append(line)
+            prefix = indent
+        line = f"{line} {left}" if line else left
+    if line or not lines:
+        lines.append(prefix + line)
     return lines
 
 
