@@ -239,7 +239,8 @@ def test_a_training_that_was_interrupted_in_a_living_kernel_has_ended(world, age
     """The kernel keeps its step, and a request for a rescue is refused at once."""
     client, pid = agent("interrupted")
     shown = world.until(
-        lambda: (a := world.task(pid)["agent"]) and not a["training"] and a, "the end"
+        lambda: (a := world.task(pid)["agent"]) and a["step"] and not a["training"] and a,
+        "the end",
     )
 
     def refused() -> str | None:
