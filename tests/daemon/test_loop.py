@@ -67,6 +67,23 @@ def test_a_look_that_fails_is_a_fault_and_is_repeated(
     assert "daemon.look" not in _sources(parts)
 
 
+def test_without_a_runtime_folder_the_faults_stay_and_protection_comes_on_again(
+    parts, control, loop, monkeypatch
+):
+    """A step that fails keeps no other from being done, and no other clears its fault."""
+    for part, function in ((loop._lock, "reacquire"), (parts.server, "restore_socket")):
+        monkeypatch.setattr(part, function, _fails)
+    monkeypatch.setattr(parts.missed_exits, "save_alive", _fails)
+    control.protect(on=False, for_s=0.0, by="a test")
+
+    loop._run_once()
+    parts.pace.sample_soon()
+    loop._run_once()
+
+    assert {"daemon.lock", "daemon.socket", "daemon.alive tasks"} <= _sources(parts)
+    assert parts.notification_filter.protecting
+
+
 def test_a_client_hears_of_looks_that_fail(parts, running, monkeypatch):
     """The loop answers the client without spinning."""
     monkeypatch.setattr(parts.observer, "sample", _fails)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -295,6 +296,27 @@ def desk(tmp_path):
     desk = Desk(str(tmp_path / "s"))
     yield desk
     desk.close()
+
+
+@pytest.mark.parametrize("lacking", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS])
+def test_a_client_that_cannot_be_taken_wakes_the_loop_once_a_second(desk, monkeypatch, lacking):
+    """It waits in the backlog, and is taken when there is room."""
+
+    def refuse() -> None:
+        raise OSError(lacking, os.strerror(lacking))
+
+    listener = desk.server._listener
+    full = SimpleNamespace(accept=refuse, fileno=listener.fileno)
+    monkeypatch.setattr(desk.server, "_listener", full)
+    desk.connect()
+    assert not desk.poller.wait(0)
+    assert desk.server.next_deadline_mono_s() is not None
+
+    monkeypatch.setattr(desk.server, "_listener", listener)
+    time.sleep(1.0)
+    desk.turn()
+    desk.turn()
+    assert 1 == len(desk.server._connections)
 
 
 def test_reading_waits_for_its_turn_as_requests_do(desk):

@@ -59,16 +59,16 @@ class Loop:
         run_step("agents", self._report_ended_agents)
         run_step("exits", partial(self.report_exits, time.monotonic()))
         run_step("requests", parts.server.serve)
-        run_step("guards", self._announce_guard_events)
+        run_step("guard events", self._announce_guard_events)
         now = time.monotonic()
-        run_step("chores", partial(self._collect_results, now))
+        run_step("results", partial(self._collect_results, now))
         if parts.observer.wants_tick:
             parts.pace.sample_now()
         if now >= parts.pace.next_sample_mono_s:
             run_step("look", self.sample)
         if now >= self._next_housekeeping_mono_s:
             self._next_housekeeping_mono_s = now + _HOUSEKEEPING_INTERVAL_S
-            run_step("chores", partial(self._housekeeping, now))
+            self._housekeeping(now)
         if self.reloading:
             self.reloading = False
             run_step("reload", self._reload)
@@ -88,7 +88,7 @@ class Loop:
             parts.pace.ended(wanted_s, time.thread_time() - spent_s)
         self._report_lateness()
         tasks = parts.observer.tasks()
-        run_step("exits", partial(parts.missed_exits.save_alive, parts.observer.latest))
+        run_step("alive tasks", partial(parts.missed_exits.save_alive, parts.observer.latest))
         run_step("restarts", partial(self._follow_restarts, tasks))
         run_step("inspections", partial(parts.inspections.inspect, parts.pace.settings.trace))
         self._control.cost.update(time.monotonic())
@@ -110,7 +110,7 @@ class Loop:
             parts.journal.write_durably(notable, _DURABLE_TIMEOUT_S)
         parts.pace.sample_soon()
         for each in exits:  # a failure to report one must not prevent the others
-            parts.faults.run_step("exits", partial(self._report_exit, each))
+            parts.faults.run_step("exit reports", partial(self._report_exit, each))
 
     # One sample
 
@@ -121,7 +121,7 @@ class Loop:
         before = parts.observer.latest
         sample = parts.observer.sample(parts.guards.limits())
         if sample is not None:
-            run_step("exits", partial(self._follow, sample))
+            run_step("exit monitor", partial(self._follow, sample))
             run_step("decisions", partial(self._carry_out_decisions, sample))
             run_step("announcements", parts.checkpoints.acknowledge_announcements)
             run_step("journal", partial(self._record, sample))
@@ -260,20 +260,25 @@ class Loop:
             self._parts.log.warning(parts.journal.notes.popleft())
 
     def _housekeeping(self, now_mono_s: float) -> None:
-        parts = self._parts
-        if not self._lock.reacquire():  # then the present socket belongs to the other daemon
-            self._parts.log.error("another daemon has taken over; this one ends")
-            self._control.stopping = True
+        """Run each task on its own: without a runtime folder, quiet times must still end."""
+        parts, run_step = self._parts, self._parts.faults.run_step
+        run_step("lock", self._keep_lock)
+        if self._control.stopping:  # the socket belongs to the other daemon
             return
-        self._control.expire_quiet()
-        parts.server.restore_socket()
-        parts.pauses.rewrite_missing()
+        run_step("quiet", self._control.expire_quiet)
+        run_step("socket", parts.server.restore_socket)
+        run_step("pause file", parts.pauses.rewrite_missing)
         if now_mono_s >= self._next_state_mono_s:
             self._next_state_mono_s = now_mono_s + _STATE_INTERVAL_S
-            parts.state_store.save_engine(if_new=True)
+            run_step("state", partial(parts.state_store.save_engine, if_new=True))
         if now_mono_s >= self._next_garbage_mono_s:
             self._next_garbage_mono_s = now_mono_s + _GARBAGE_INTERVAL_S
             process.collect_garbage()
+
+    def _keep_lock(self) -> None:
+        if not self._lock.reacquire():
+            self._parts.log.error("another daemon has taken over; this one ends")
+            self._control.stopping = True
 
     def _wait_s(self, now_mono_s: float) -> float:
         parts = self._parts

@@ -7,7 +7,6 @@ never greets is dropped. `methods` implements the requests.
 
 from __future__ import annotations
 
-import errno
 import os
 import socket
 import time
@@ -38,7 +37,7 @@ RATE_PER_S = 200.0  # sustained limit for a client; an agent sends four a second
 GREETING_S = 10.0  # a connection without a hello is closed after this time
 
 _ACCEPT_AT_ONCE = 32
-_ACCEPT_AGAIN_S = 1.0  # after descriptors ran out
+_ACCEPT_AGAIN_S = 1.0  # after descriptors or memory ran out
 _CHUNK_BYTES = 16384  # parsing a chunk of two-byte lines takes a fraction of a turn
 _TURN_S = 0.005  # for requests, before the rest of the loop
 _SERVE_AT_ONCE = 4
@@ -288,13 +287,11 @@ class RpcServer:
                 connection, _ = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE):
-                    # Otherwise the waiting client would wake the loop again and again.
-                    self._poller.remove(self._listener.fileno())
-                    self._accept_again_mono_s = time.monotonic() + _ACCEPT_AGAIN_S
-                else:
-                    self._log.error("accepting a connection failed", error=error)
+            except OSError as error:  # no descriptor or memory left
+                # Otherwise the waiting client would wake the loop again and again.
+                self._log.debug("accepting a connection failed", error=error)
+                self._poller.remove(self._listener.fileno())
+                self._accept_again_mono_s = time.monotonic() + _ACCEPT_AGAIN_S
                 return
             self._admit(connection)
 
