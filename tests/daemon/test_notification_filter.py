@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 from test_daemon_agents import begin
 
 from watchdog_app.base.errors import RequestError
+from watchdog_app.core.model.decisions import Decision, DecisionKind, Stage
+from watchdog_app.core.model.resource import ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import NotifySettings, Settings, parse_span_of_day
 from watchdog_app.core.model.status import Notification
 from watchdog_app.daemon.notify.dispatcher import NotificationFilter, quiet_span_at
+from watchdog_app.history.reader import open_read_only
 
 NOON = 1_793_450_000.0
 
@@ -276,6 +280,35 @@ def test_when_quiet_hours_end_the_danger_is_to_be_told(zone):
     clocks.pass_(8 * 60)
 
     assert frozenset({"i1"}) == quiet.expire()[1]
+
+
+def test_what_was_suppressed_is_told_although_the_hours_ended_without_a_daemon(zone):
+    """The daemon was stopped at 06:55 and started again at 07:05."""
+    zone("UTC")
+    clocks = Clocks(1_793_450_000 - 1_793_450_000 % 86400 + 6 * 3600 + 55 * 60)
+    before, after = clocks.quiet(("22:00-07:00",)), clocks.quiet(("22:00-07:00",))
+    before.reason(warning())
+    clocks.pass_(600)
+
+    after.load(before.dump(), same_boot=True)
+
+    assert frozenset({"i1"}) == after.expire()[1]
+
+
+def test_a_suppressed_warning_outlives_the_daemon(parts, control, loop):
+    """It is saved at once, so that a later daemon reports the danger when the time is over."""
+    control.protect(False, None, "a test")
+    decision = Decision(
+        "d1", DecisionKind.NOTIFY, "i1", ResourceKey(ResourceKind.RAM), Stage.WARN, None, 0.0, 0.0,
+        "it grows", notification=warning(),
+    )  # fmt: skip
+    loop._carry_out_decisions(
+        SimpleNamespace(result=SimpleNamespace(decisions=[decision]), tasks=())
+    )
+    parts.journal.close(10)
+
+    with open_read_only(str(parts.journal._folder)) as journal:
+        assert ["i1"] == journal.load_state("quiet")["quiet"]["pending"]
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ class Control:
         self._parts.observer.set_protecting(on)
         found = quiet.protection.to_json()
         self.note(f"protection switched {'on' if on else 'off'} by {by}", **found)
-        self._save_quiet()
+        self._apply_quiet()
         return found
 
     def snooze(
@@ -225,7 +225,7 @@ class Control:
         self.note(
             f"notifications of {subject} {'snoozed' if found else 'no longer snoozed'} by {by}"
         )
-        self._save_quiet()
+        self._apply_quiet()
         until_unix_s = None if found is None else found.until.unix_s
         return {"incident": incident, "task": pid, "name": name, "until_unix_s": until_unix_s}
 
@@ -238,7 +238,7 @@ class Control:
             now: the new process of the kernel.
         """
         if self._parts.notification_filter.move_snoozes(before.pid, now.pid):
-            self._save_quiet()
+            self._apply_quiet()
 
     def restore_quiet(self, journal: Journal | None) -> None:
         """Restore the protection and the snoozes that users set in an earlier daemon."""
@@ -260,7 +260,7 @@ class Control:
         if incidents:
             parts.observer.call_engine(lambda engine: engine.report_again(incidents))
         if back_on or incidents:
-            self._save_quiet()
+            self._apply_quiet()
 
     def _is_known_incident(self, incident: str) -> bool:
         sample = self._parts.observer.latest
@@ -269,8 +269,12 @@ class Control:
             each.id == incident for each in open_incidents
         )
 
-    def _save_quiet(self) -> None:
+    def save_quiet(self) -> None:
+        """Save protection, snoozes and suppressed incidents for the next daemon."""
         self._parts.state_store.put(_QUIET, quiet=self._parts.notification_filter.dump())
+
+    def _apply_quiet(self) -> None:
+        self.save_quiet()
         self._parts.pace.sample_soon()
 
     def note(self, what: str, **more: Any) -> None:

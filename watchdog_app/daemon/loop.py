@@ -174,8 +174,10 @@ class Loop:
         if true:
             parts.executor.carry_out(true, tasks if tasks is not None else before)
         if any(decision.kind is DecisionKind.NOTIFY for decision in true):
-            # if this daemon is killed now, the next one does not repeat the notifications
+            # If this daemon is killed now, the next one does not repeat the notifications, and
+            # reports suppressed ones when the quiet time ends.
             parts.state_store.save_engine()
+            self._control.save_quiet()
 
     def _record(self, sample: AssessedSample) -> None:
         parts = self._parts

@@ -125,7 +125,7 @@ class NotificationFilter:
         self._snoozes: list[Snooze] = []
         self._notified: deque[str] = deque(maxlen=_MOST_REMEMBERED)  # incidents
         self._was_quiet = False
-        self._ended = False  # a snooze ended: report pending incidents again
+        self._ended = False  # a snooze may have ended: report pending incidents again
         self.apply(settings)
 
     def apply(self, settings: Settings) -> None:
@@ -276,6 +276,7 @@ class NotificationFilter:
             if same_boot or (snooze.incident is None and snooze.task is None)
         ]
         self.pending = set(kept.pending) if same_boot else set()
+        self._ended = True  # the quiet time may have ended while no daemon ran
 
     def _suppression_reason(self, notification: Notification) -> str | None:
         if not self.protecting and notification.topic not in _ALWAYS_SENT:
