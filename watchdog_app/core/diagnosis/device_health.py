@@ -56,7 +56,6 @@ _GROWN_S = 3600.0
 _GONE_READINGS = 2
 _ABSENT_S = 10.0
 _GONE_S = 3600.0
-_MOST_CODES = 4
 _MOST_XIDS = 16  # per GPU
 
 # Least seconds between reports. Heat that comes and goes with every epoch opens an incident each
@@ -233,7 +232,7 @@ def _card_findings(card: _Card, now: float, unread: bool) -> Iterator[Finding]:
     codes = [code for code, _ in card.xids]
     state = STATES.get(gpu.state)
     if gpu.state in _BROKEN and state is not None:
-        text = _describe_xids(codes)
+        text = gpu_faults.describe_xids(codes)
         if text and gpu.state is GpuState.NEEDS_RESET:
             text = f"{state.text}; {text}"
         yield build_finding(state, gpu, card.affected, text)
@@ -249,7 +248,7 @@ def _card_findings(card: _Card, now: float, unread: bool) -> Iterator[Finding]:
         row = gpu_faults.worst_xid_fault(codes)
         affected = (task for each in card.xids.values() for task in each.tasks)
         unknown = f": {row.text}" if row is UNKNOWN_XID else ""
-        yield build_finding(row, gpu, affected, f"{_describe_xids(codes)}{unknown}")
+        yield build_finding(row, gpu, affected, f"{gpu_faults.describe_xids(codes)}{unknown}")
     if gpu.remap_failed:
         yield build_finding(FAULTS[FaultKind.REMAP_FAILED], gpu, holders)
     if card.ecc_new:
@@ -327,12 +326,6 @@ def _recent_holders(card: _Card) -> tuple[Contributor, ...]:
 
 def _unique(holders: Iterable[Contributor]) -> tuple[Contributor, ...]:
     return tuple(dict.fromkeys(holders))
-
-
-def _describe_xids(codes: Sequence[int]) -> str:
-    # The worst first. Among equals, the first is the cause and the others are consequences.
-    worst = sorted(dict.fromkeys(codes), key=gpu_faults.xid_severity, reverse=True)
-    return "; ".join(gpu_faults.describe_xid(code) for code in worst[:_MOST_CODES])
 
 
 class DeviceProblems:

@@ -214,6 +214,7 @@ UNKNOWN_XID = _xid_info("not in our table", _CATALOGUE)
 TITLES: dict[str, str] = {
     row.trouble: row.title for row in (*_ROWS, *RECOVERIES.values(), UNKNOWN_XID)
 }
+_MOST_CODES = 4  # in one text
 _BY_CODE = {code: row for row in XIDS for code in row.codes}
 
 
@@ -232,10 +233,17 @@ def worst_xid_fault(codes: Iterable[int]) -> GpuFault:
     return xid_fault(max(codes, key=xid_severity))
 
 
-def describe_xid(code: int) -> str:
-    """Return `Xid 79, the card has fallen off the bus`, or just the number of an unknown code."""
-    found = xid_fault(code)
-    return f"Xid {code}" if found is UNKNOWN_XID else f"Xid {code}, {found.text}"
+def describe_xids(codes: Iterable[int]) -> str:
+    """
+    Return `Xid 79, the card has fallen off the bus`; of an unknown code just the number.
+
+    The worst Xid is the first. Among equals, the first is the cause, others are consequences.
+    """
+    worst = sorted(dict.fromkeys(codes), key=xid_severity, reverse=True)[:_MOST_CODES]
+    return "; ".join(
+        f"Xid {code}, {_BY_CODE[code].text}" if code in _BY_CODE else f"Xid {code}"
+        for code in worst
+    )
 
 
 def incident_title(device_works: bool) -> str:

@@ -69,17 +69,8 @@ class ThrottlingDetector:
             tasks: tasks of this sample.
             training: tasks whose agent is in a training.
         """
-        hardware = snapshot.hardware
         yield from self._gpu_findings(snapshot, tasks)
-        if not hardware.batteries:
-            return
-        on_cards = devices.devices_by_task(hardware, tasks)
-        trainings = [
-            Contributor(task.key, task.name)
-            for task in tasks
-            if task.key in training or task.key in on_cards
-        ]
-        yield from self._battery_findings(snapshot, trainings)
+        yield from self._battery_findings(snapshot, tasks, training)
 
     def _gpu_findings(self, snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[Finding]:
         hardware, now = snapshot.hardware, snapshot.mono_s
@@ -104,17 +95,19 @@ class ThrottlingDetector:
                 yield build_finding(FAULTS[kind], gpu, on_it, text)
 
     def _battery_findings(
-        self, snapshot: Snapshot, trainings: Sequence[Contributor]
+        self, snapshot: Snapshot, tasks: Sequence[Task], training: frozenset[ProcessKey]
     ) -> Iterator[Finding]:
         hardware, now = snapshot.hardware, snapshot.mono_s
         draining = [each for each in hardware.batteries if each.discharging]
-        if not draining or hardware.on_mains or not trainings:
+        if not draining or hardware.on_mains:
             self._unplugged_mono_s = None
             return
         if self._unplugged_mono_s is None:
             self._unplugged_mono_s = now
-        if now - self._unplugged_mono_s >= _UNPLUGGED_S:
+        trainings = training | devices.devices_by_task(hardware, tasks).keys()
+        affected = [Contributor(task.key, task.name) for task in tasks if task.key in trainings]
+        if affected and now - self._unplugged_mono_s >= _UNPLUGGED_S:
             row = FAULTS[FaultKind.UNPLUGGED]
             percent = sum(each.percent for each in draining) / len(draining)
             text = f"{row.text}: {percent:.0f} % left"
-            yield build_finding(row, UNPLUGGED, trainings[:3], text)
+            yield build_finding(row, UNPLUGGED, affected[:3], text)
