@@ -109,7 +109,9 @@ class StallProblems:
             if key.kind is ResourceKind.STALLED and key not in self._trainings:
                 # Without a task it ends at once.
                 who = next(iter(incident.contributors), Contributor(ProcessKey(0, 0), ""))
-                self._trainings[key] = _Training(who, None, now, now, began=incident.why)
+                self._trainings[key] = _Training(
+                    who, None, now, now, began=incident.why or "no step"
+                )
         agents = {
             ResourceKey(ResourceKind.STALLED, f"{each.key.pid}:{each.key.start_time}"): (task, each)
             for task in observation.tasks.values()
