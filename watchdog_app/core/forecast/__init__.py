@@ -6,8 +6,8 @@ Every forecaster is a `Forecaster` and returns an `Outlook`; `stages.forecaster_
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 from watchdog_app.core.model.decisions import Caution, Forecast, Regime
 
@@ -47,9 +47,13 @@ class Outlook:
             self.eager_eta_s = max(0.0, self.eager_eta_s - passed_s)
 
 
-class Forecaster(Protocol):
+class Forecaster(ABC):
     """Forecasts one series. The caller passes the time; memory use is bounded."""
 
+    __slots__ = ()
+    _outlook: Outlook
+
+    @abstractmethod
     def update(self, mono_s: float, used: float, limit: float) -> None:
         """
         Add a sample.
@@ -60,8 +64,10 @@ class Forecaster(Protocol):
             limit: limit in the same unit.
         """
 
+    @abstractmethod
     def set_caution(self, caution: Caution) -> None:
         """Set how much evidence growth needs from now on."""
 
     def assess(self) -> Outlook:
         """The forecast as of the last sample."""
+        return self._outlook

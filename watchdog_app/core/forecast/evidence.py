@@ -26,6 +26,11 @@ _OFF_LINE = 0.05  # of the gain: a line this far above the value has ended
 _PAUSE_S, _PAUSES = 1.0, 1.5  # longest accepted pause: _PAUSE_S plus _PAUSES times the longest yet
 _GLIMPSE_S = 3.0  # least span of overwhelming evidence
 _FULL_SLACK = 0.005  # of the limit: keeps the evidence finite when no room is left
+# Thresholds that `Thresholds.times` multiplies.
+_SCALED = (
+    *("span_s", "late_span_s", "long_span_s", "overwhelming"),
+    *("evidence", "late_evidence", "fast_evidence", "long_evidence"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +70,8 @@ class Thresholds:
 
     def times(self, factor: float) -> Thresholds:
         """Scaled thresholds; a factor above 1 asks for more evidence and a shorter horizon."""
-        return replace(
-            self,
-            span_s=self.span_s * factor,
-            late_span_s=self.late_span_s * factor,
-            evidence=self.evidence * factor,
-            late_evidence=self.late_evidence * factor,
-            fast_evidence=self.fast_evidence * factor,
-            horizon_s=self.horizon_s / factor,
-            long_span_s=self.long_span_s * factor,
-            long_evidence=self.long_evidence * factor,
-            overwhelming=self.overwhelming * factor,
-        )
+        scaled = {name: getattr(self, name) * factor for name in _SCALED}
+        return replace(self, horizon_s=self.horizon_s / factor, **scaled)
 
 
 @dataclass(frozen=True, slots=True)

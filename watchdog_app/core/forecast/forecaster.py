@@ -6,7 +6,7 @@ import math
 from collections import deque
 from operator import itemgetter
 
-from watchdog_app.core.forecast import DEMAND, Outlook
+from watchdog_app.core.forecast import DEMAND, Forecaster, Outlook
 from watchdog_app.core.forecast.evidence import (
     NOW_S,
     SWINGS,
@@ -59,7 +59,7 @@ EAGER = Thresholds(
 )
 
 
-class TrendForecaster:
+class TrendForecaster(Forecaster):
     """Forecasts one series from its trends."""
 
     def __init__(self, strict: Thresholds = STRICT, eager: Thresholds = EAGER) -> None:
@@ -117,10 +117,6 @@ class TrendForecaster:
         """Set how much evidence growth needs from now on."""
         factor = DEMAND[caution]
         self.strict, self.eager = STRICT.times(factor), EAGER.times(factor)
-
-    def assess(self) -> Outlook:
-        """The forecast as of the last sample."""
-        return self._outlook
 
     def trends(self) -> list[Trend]:
         """All trends of the series, longest scale first."""

@@ -15,7 +15,7 @@ import math
 from collections import deque
 from typing import NamedTuple
 
-from watchdog_app.core.forecast import DEMAND, Outlook
+from watchdog_app.core.forecast import DEMAND, Forecaster, Outlook
 from watchdog_app.core.forecast.slow import Bins
 from watchdog_app.core.model.decisions import Caution, Forecast, Regime
 
@@ -33,7 +33,6 @@ _KNOWN_C = 1.0  # a past temperature within this difference counts as equally ho
 _KNOWN_BINS = 10  # bins for which a temperature must last to count as harmless
 _KNOWN_SPANS = 40  # spans (longest windows) whose maximum is kept: four hours
 _KNOWN_ROOM_C = 5.0  # this close to the limit, earlier harmless heat does not count
-_CONFIRMED = 2  # consecutive bins that confirm an alarm
 _AT_LIMIT_C = 1.5  # a sensor with whole degrees may show this much less than the limit
 _MOVES_C_PER_S = 0.02  # a smaller slope counts as flat
 _CRITICAL_S = 3.0  # with less time left the limit counts as reached
@@ -48,7 +47,7 @@ class _Rise(NamedTuple):
     span_s: float
 
 
-class HeatForecaster:
+class HeatForecaster(Forecaster):
     """
     Forecasts when one temperature reaches the limit at which a device switches off.
 
@@ -62,7 +61,7 @@ class HeatForecaster:
         self._known: deque[float] = deque([-math.inf], maxlen=_KNOWN_SPANS)
         self._spent = 0
         self._demand = 1.0
-        self._confirmed = self._half_confirmed = 0
+        self._before = False, False  # whether the last bin had a strict and an eager forecast
         self._t: float | None = None
         self._limit = 0.0
 
@@ -86,20 +85,15 @@ class HeatForecaster:
         """Set how much evidence a rise needs from now on."""
         self._demand = DEMAND[caution]
 
-    def assess(self) -> Outlook:
-        """The forecast as of the last sample."""
-        return self._outlook
-
     def _update_outlook(self) -> None:
         strict, nearest, saturating = self._read_windows()
         eager = math.inf if nearest is None else nearest.eta_s
-        self._confirmed = self._confirmed + 1 if strict < math.inf else 0
-        self._half_confirmed = self._half_confirmed + 1 if eager < math.inf else 0
-        if self._confirmed < _CONFIRMED:
-            strict = math.inf
-        if self._half_confirmed < _CONFIRMED:
-            eager = math.inf
+        before, self._before = self._before, (strict < math.inf, eager < math.inf)
         # Two bins in a row, because a single one may be noise.
+        if not before[0]:
+            strict = math.inf
+        if not before[1]:
+            eager = math.inf
         if min(self._bins.values[-2:]) >= self._limit - _AT_LIMIT_C:
             strict = eager = 0.0
         self._update_known()

@@ -47,21 +47,15 @@ class Scales:
         Returns:
             Whether the sample completed a block of the shortest scale.
         """
-        base = self._base
-        if base is None:
-            self._base = (t, value, t, value)
+        point = (t, value, t, value)
+        if self._base is None:
             self._base_start = t
-            return False
-        if value < base[1]:
-            base = self._base = (t, value, base[2], base[3])
-        if value >= base[3]:
-            base = self._base = (base[0], base[1], t, value)
+        base = self._base = point if self._base is None else join(self._base, point)
         if t - self._base_start < BASE_S - 1e-6:
             return False
         self.levels[0].append(base)
         self._merge_up(base, t)
-        self._base = (t, value, t, value)
-        self._base_start = t
+        self._base, self._base_start = point, t
         return True
 
     def _merge_up(self, block: Block, t: float) -> None:

@@ -7,7 +7,7 @@ from array import array
 from collections import deque
 from dataclasses import replace
 
-from watchdog_app.core.forecast import Outlook
+from watchdog_app.core.forecast import Forecaster, Outlook
 from watchdog_app.core.forecast.forecaster import TrendForecaster
 from watchdog_app.core.model.decisions import Caution, Forecast, Regime
 
@@ -88,7 +88,7 @@ _FULL = 0.97
 _RISES = 0.002  # of the limit: a larger rise within _LATELY_S is growth
 
 
-class DeviceMemoryForecaster:
+class DeviceMemoryForecaster(Forecaster):
     """Forecasts the memory of one card, or a framework's part of it."""
 
     __slots__ = ("_grabbed", "_inner", "_limit", "_recent", "_used")
@@ -136,7 +136,7 @@ _FASTER = 1.15  # ratio of these slopes from which the drain accelerates
 _LOW, _HIGH = 0.75, 1.4  # firmware knows the rest of a battery hardly more exactly
 
 
-class DischargeForecaster:
+class DischargeForecaster(Forecaster):
     """Forecasts the discharge of a battery, as a share of its capacity."""
 
     __slots__ = ("_bins", "_outlook", "_t")
@@ -161,10 +161,6 @@ class DischargeForecaster:
 
     def set_caution(self, caution: Caution) -> None:
         """Do nothing: a line needs the same evidence at any caution; only the stages change."""
-
-    def assess(self) -> Outlook:
-        """The forecast as of the last sample."""
-        return self._outlook
 
     def _update_outlook(self, used: float, limit: float) -> None:
         room = max(0.0, limit - used)

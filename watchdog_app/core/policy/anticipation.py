@@ -172,14 +172,3 @@ class Thrashing:
             return None if self._roomy else self._expected
         swaps = SPECS[reading.key.kind].of_ram and reading.fatal and reading.limit > 0
         return self._expected if swaps and self._roomy and reading.swapped > 0 else None
-
-
-def with_expected_task(attribution: Attribution, expected: Expected | None) -> Attribution:
-    """
-    Return the task to name: the one that grows, otherwise the one whose next phase will not fit.
-    """
-    if expected is None or expected.contributor is None:
-        return attribution
-    if attribution.window_s is not None:
-        return attribution
-    return Attribution((expected.contributor,), 0.0, 0.0)

@@ -70,10 +70,10 @@ class Tick:
             kind: kind of the resource.
             when_off: whether the configured switches count even while protection is off.
         """
-        settings = self.settings
         if not (self.protecting or when_off):
             return NO_ACTIONS
-        return allowed_actions(settings.actions, settings.rules, task, kind, self.runtime_dir)
+        actions, rules = self.settings.actions, self.settings.rules
+        return allowed_actions(actions, rules, task, kind, self.runtime_dir)
 
     def decide(
         self,

@@ -34,19 +34,10 @@ from watchdog_app.core.model.decisions import (
 from watchdog_app.core.model.exits import Cause
 from watchdog_app.core.model.history import SwapTraffic
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
-from watchdog_app.core.model.resource import (
-    Reading,
-    ResourceKey,
-    ResourceKind,
-    is_condition,
-)
+from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind, is_condition
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.policy import pausing
-from watchdog_app.core.policy.anticipation import (
-    Thrashing,
-    TrainingPhases,
-    with_expected_task,
-)
+from watchdog_app.core.policy.anticipation import Thrashing, TrainingPhases
 from watchdog_app.core.policy.danger import (
     Danger,
     Tick,
@@ -132,6 +123,7 @@ class Engine:
         self._runtime_dir = runtime_dir
         self._own_uid = own_uid
         self._can_pause = can_pause
+        self.settings = settings
         self._tracker = Tracker(settings)
         self._phases = TrainingPhases()
         self._predictors = (self._phases, Thrashing())
@@ -146,15 +138,6 @@ class Engine:
         self._issued = 0
         self.wants_tick = False
         self.protecting = True  # False: sample and forecast only, decide nothing
-
-    @property
-    def settings(self) -> Settings:
-        """The settings in force."""
-        return self._tracker.settings
-
-    @settings.setter
-    def settings(self, settings: Settings) -> None:
-        self._tracker.configure(settings)
 
     def tick(
         self,
@@ -191,9 +174,7 @@ class Engine:
             dangers += [] if danger is None else [danger]
         filling = self._phases.filling() if dangers else {}
         for danger in dangers:
-            update_advice(
-                danger, observation.snapshot.hardware, self._tracker.swap, filling, self._growth
-            )
+            update_advice(danger, snapshot.hardware, self._tracker.swap, filling, self._growth)
         decisions = self._decide(dangers)
         closed, over = self._close_incidents(dangers, observation)
         found, ended = self._update_problems(tick, observation)
@@ -348,6 +329,8 @@ class Engine:
         """Add one sample to all histories; forget tasks and resources that disappeared."""
         if self._passed_s > GAP_S:
             self._tracker.reset_trends()
+        if self.settings is not self._tracker.settings:
+            self._tracker.configure(self.settings)
         self._tracker.update(observation)
         for ident, failed in self._saving.observe(agents, observation.snapshot.mono_s):
             decision = self._open.pop(ident, None)
@@ -405,7 +388,7 @@ class Engine:
         if incident is None:
             return assessment, attribution, None
         if alarming:
-            incident.set_attribution(with_expected_task(attribution, expected))
+            incident.set_attribution(attribution, expected)
         incident.pace_per_s = pace_per_s
         incident.update(assessment, tick.mono_s)
         if expected is None and assessment.stage < Stage.PAUSE and assessment.notify:
@@ -487,7 +470,7 @@ class Engine:
         """
         decisions: list[Decision] = []
         closed: list[Incident] = []
-        incidents, stages = self._incidents, self.settings.stages
+        incidents = self._incidents
         known = {key: each.to_incident() for key, each in incidents.items() if is_condition(key)}
         for problem in (
             *self._devices.observe(observation, known),
@@ -500,10 +483,8 @@ class Engine:
             found = None if task is None else observation.tasks.get(task)
             notify = tick.permits(found, problem.key.kind, when_off=problem.when_off).notify
             if problem.stage is not Stage.OK:
-                notify = notify and self._reporting.is_problem_due(
-                    incident, problem, tick.mono_s, stages.cooldown_s
-                )
-            elif problem.at_once or incident.is_over(tick.mono_s, stages.settle_s):
+                notify = notify and self._reporting.is_problem_due(incident, problem, tick)
+            elif problem.at_once or incident.is_over(tick.mono_s, self.settings.stages.settle_s):
                 notify = notify and problem.reason != "" and incident.last_report is not None
                 closed.append(incident.to_incident(tick.unix_s))
                 del incidents[problem.key]
@@ -518,7 +499,7 @@ class Engine:
         fast, slow = self.settings.watch.fast_interval_s, self.settings.watch.interval_s
         if (
             any(agent.saving for agent in agents.values())
-            or self._saving.has_pending
+            or any(schedule.pending is not None for schedule in self._saving.schedules.values())
             or self._reporting.queue
             or pausing.tasks_being_paused(self._incidents.values())
         ):

@@ -16,6 +16,7 @@ from watchdog_app.core.model.decisions import (
     NOBODY,
     Assessment,
     Attribution,
+    Expected,
     Incident,
     Problem,
     Regime,
@@ -136,10 +137,18 @@ class OpenIncident:
             if problem.tasks:
                 self.attribution = Attribution(problem.tasks, 0.0, 0.0)
 
-    def set_attribution(self, attribution: Attribution) -> None:
-        """Set the tasks that cause the growth. Keep the old ones if nothing grows any more."""
+    def set_attribution(self, attribution: Attribution, expected: Expected | None) -> None:
+        """
+        Set the tasks to name. If nothing grows, keep the old ones.
+
+        Args:
+            attribution: tasks that cause the growth.
+            expected: a predicted need. Its task is named if nothing grows.
+        """
         if attribution.window_s is not None:
             self.attribution = attribution
+        elif expected is not None and expected.contributor is not None:
+            self.attribution = Attribution((expected.contributor,), 0.0, 0.0)
 
     def is_over(self, now: float, settle_s: float) -> bool:
         """

@@ -123,12 +123,13 @@ def unsaved_agent(danger: Danger, task: Task) -> tuple[AgentState, CheckpointSch
             return agent, schedule
         if not may_save or not agent.training or schedule.failures:
             continue
-        if schedule.pending is not None:
-            too_late = danger.left_s < danger.tick.settings.watch.fast_interval_s
-            if too_late and danger.tick.mono_s - schedule.asked_mono_s > 2 * step_s(agent):
-                continue  # the step takes longer than the time left
-            return agent, schedule
-        if not schedule.ready_for_pause(agent, danger.tick.mono_s):
+        if schedule.pending is None:
+            done = schedule.ready_for_pause(agent, danger.tick.mono_s)
+        else:
+            # The step takes longer than the time left.
+            late = danger.left_s < danger.tick.settings.watch.fast_interval_s
+            done = late and danger.tick.mono_s - schedule.asked_mono_s > 2 * step_s(agent)
+        if not done:
             return agent, schedule
     return None
 

@@ -83,25 +83,20 @@ class Reporting:
             more = {**more, "others": ", ".join(others[:3]) or None, "more": len(others[3:])}
         return danger.decide(DecisionKind.NOTIFY, task, danger.assessment.why, more)
 
-    def is_problem_due(
-        self, incident: OpenIncident, problem: Problem, now: float, cooldown_s: float
-    ) -> bool:
+    def is_problem_due(self, incident: OpenIncident, problem: Problem, tick: Tick) -> bool:
         """
         Whether a notification of this problem is due now. If so, record it as reported.
 
         Args:
             incident: incident of the problem.
             problem: current state of the problem.
-            now: monotonic seconds.
-            cooldown_s: least seconds between two reports.
+            tick: time and settings.
         """
         tasks = frozenset(each.task for each in incident.attribution.contributors)
-        report = LastReport(now, problem.stage, None, problem.facts, tasks)
-        key = problem.key
+        report = LastReport(tick.mono_s, problem.stage, None, problem.facts, tasks)
+        key, again_s = problem.key, (tick.settings.stages.cooldown_s, problem.quiet_s)
         cause = None, SPECS[key.kind].scope, f"{key.kind.value} {key.subject}"
-        return problem.ready and self._is_due(
-            incident, report, cause, (cooldown_s, problem.quiet_s)
-        )
+        return problem.ready and self._is_due(incident, report, cause, again_s)
 
     def _is_due(
         self,

@@ -41,11 +41,6 @@ class Saving:
     schedules: dict[ProcessKey, CheckpointSchedule] = field(default_factory=dict)  # by agent
     agents_due_mono_s: float | None = None  # until then agents may still reconnect
 
-    @property
-    def has_pending(self) -> bool:
-        """Whether a request has no answer yet."""
-        return any(each.pending is not None for each in self.schedules.values())
-
     def observe(
         self, agents: Mapping[ProcessKey, AgentState], now: float
     ) -> Iterator[tuple[str, bool]]:

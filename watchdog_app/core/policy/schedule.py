@@ -72,12 +72,16 @@ class CheckpointSchedule:
     spent_s: float = 0.0  # used part of the budget; shrinks with time
     paid_mono_s: float = 0.0  # when `spent_s` was last updated
 
+    @property
+    def _newest_mono_s(self) -> float:
+        return float("-inf") if self.saved_mono_s is None else self.saved_mono_s
+
     def observe(self, agent: AgentState, now: float) -> None:
         """Record saves that the agent made without a request, and let the budget recover."""
         self.spent_s = max(0.0, self.spent_s - _SHARE * max(0.0, now - self.paid_mono_s))
         self.paid_mono_s = now
         saved = agent.rescue_mono_s
-        if saved is not None and (self.saved_mono_s is None or saved > self.saved_mono_s):
+        if saved is not None and saved > self._newest_mono_s:
             self.saved_mono_s = saved
             self.failures = 0
 
@@ -133,9 +137,7 @@ class CheckpointSchedule:
             agent: agent of the training.
             now: monotonic seconds.
         """
-        if self.saved_mono_s is None:
-            return False
-        return now - self.saved_mono_s <= _max_fresh_age_s(agent)
+        return now - self._newest_mono_s <= _max_fresh_age_s(agent)
 
     def ready_for_pause(self, agent: AgentState, now: float) -> bool:
         """
@@ -144,11 +146,9 @@ class CheckpointSchedule:
         The second condition prevents an endless loop: a daemon that is late after the last save
         must not ask again.
         """
-        if self.saved_mono_s is None:
-            return False
         if self.final_mono_s is not None and now - self.final_mono_s <= _max_fresh_age_s(agent):
             return True
-        return now - self.saved_mono_s <= step_s(agent)
+        return now - self._newest_mono_s <= step_s(agent)
 
     def is_due(
         self,
@@ -177,17 +177,14 @@ class CheckpointSchedule:
         """
         if self.pending is not None or agent.saving:
             return False
-        newest = max(self.asked_mono_s, self.saved_mono_s or float("-inf"))
-        if now - newest < _SPACING_S:
+        if now - max(self.asked_mono_s, self._newest_mono_s) < _SPACING_S:
             return False
         if self.failures and now - self.failed_mono_s < self._retry_s(left_s):
             return False
-        if self.saved_mono_s is None or (
-            self.saved_mono_s < since_mono_s and not self.is_fresh(agent, now)
-        ):
+        if self._newest_mono_s < since_mono_s and not self.is_fresh(agent, now):
             return True
         cost, step = save_s(agent), step_s(agent)
-        at_stake = now - self.saved_mono_s
+        at_stake = now - self._newest_mono_s
         burst_s, saves = (_LAST_BURST_S, _LAST_BURST_SAVES) if last else (_BURST_S, _BURST_SAVES)
         if self.spent_s + cost > max(burst_s, saves * cost):
             return False

@@ -283,14 +283,13 @@ class Tracker:
             known = {key: growth for key, growth in before.items() if key in alive}
             sizes = memory_by_gpu.get(gpu.id, {})
             listed_mono_s = gpu.processes_mono_s
+            known_mono_s = at if listed_mono_s is None else listed_mono_s
             # A task that a list of GPU processes omits holds no memory there. If the driver gave no
             # list, nothing is known about any task.
             for key in known.keys() | sizes.keys() if sizes or listed_mono_s is not None else ():
                 size = sizes.get(key, 0)
                 if size is not None:
-                    known.setdefault(key, History()).add(
-                        at if listed_mono_s is None else listed_mono_s, size
-                    )
+                    known.setdefault(key, History()).add(known_mono_s, size)
             kept[gpu.id] = known
         self._devices = kept
 
