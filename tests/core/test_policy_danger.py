@@ -371,7 +371,7 @@ AGENT = AgentState(TASK, "keras", "/r", training=True, step=100, step_s=0.05, sa
 
 def judged(assessment: Assessment, reading: Reading, *agents: AgentState) -> Assessment:
     """The final stage with these agents in the one task, no expected need and no known pace."""
-    return with_final_stage(assessment, reading, {TASK: agents}, StageSettings())
+    return with_final_stage(assessment, reading, agents, StageSettings())
 
 
 def test_a_doubtful_end_within_reach_opens_the_eager_tier_alone():
@@ -448,7 +448,7 @@ def test_the_pace_of_the_training_makes_the_very_end(assessment, reading, expect
     found = with_final_stage(
         assessment,
         replace(READING, **reading),
-        {},
+        (),
         StageSettings(),
         expected=expected,
         pace_per_s=pace,
@@ -464,7 +464,7 @@ def test_a_need_that_no_trend_shows_is_told_first(coming, rescue):
     """Its reason comes before that of the trend; the need's stage decides about a save."""
     level = Assessment(Stage.OK, Regime.FLAT, 0.0, 0.5, None, "level")
 
-    found = with_final_stage(level, READING, {}, StageSettings(), expected=coming)
+    found = with_final_stage(level, READING, (), StageSettings(), expected=coming)
 
     assert (coming.stage, True, rescue) == (found.stage, found.notify, found.rescue)
     assert ("the validation needs 2 GiB; level", coming.why) == (found.why, found.expected)
@@ -486,8 +486,7 @@ def test_a_need_that_no_trend_shows_is_told_first(coming, rescue):
 def test_a_save_is_cheap_by_its_own_figures(agent, due):
     """At most a tenth of the least time for a save, in a running training."""
     stages = StageSettings(save_floor_s=7.0 if agent.get("step_s") else 10.0)
-    agents = {TASK: [replace(AGENT, **agent)]}
 
-    found = with_final_stage(DOUBTFUL, READING, agents, stages)
+    found = with_final_stage(DOUBTFUL, READING, [replace(AGENT, **agent)], stages)
 
     assert due is found.rescue

@@ -10,6 +10,7 @@ begins. Without agents and without swap this module changes nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 from watchdog_app.base.text.quantities import format_bytes, format_rate
@@ -143,7 +144,7 @@ class Thrashing:
     """The kernel moves the same pages to swap and back, and programs hardly run."""
 
     def __init__(self) -> None:
-        self._since_mono_s: float | None = None
+        self._since_mono_s = math.inf
         self._expected: Expected | None = None
         self._roomy = False  # the machine has free RAM, so a group at its limit is thrashing
 
@@ -154,10 +155,9 @@ class Thrashing:
         self._expected = None
         full = None if host.pressure is None else host.pressure.full_avg10
         if full is None or full < _THRASH_FULL_PERCENT or not is_thrashing(swap):
-            self._since_mono_s = None
+            self._since_mono_s = math.inf
             return
-        if self._since_mono_s is None:
-            self._since_mono_s = now
+        self._since_mono_s = min(self._since_mono_s, now)
         if now - self._since_mono_s >= _THRASH_S:
             why = (
                 f"thrashing: {format_rate(swap.out_per_s)} go out to swap and "

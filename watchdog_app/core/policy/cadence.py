@@ -61,21 +61,17 @@ def _is_active(
     agents: Collection[AgentState],
 ) -> bool:
     """Whether a process started, a training or GPU works, or a resource is near its limit."""
-    if result.incidents or result.decisions or result.stalled:
-        return True
-    if any(each.stage is not Stage.OK for each in result.assessments.values()):
-        return True
-    if any(agent.training or agent.saving for agent in agents):
-        return True
     started = (info.started_unix_s for info in snapshot.infos.values())
-    if any(
-        unix_s is not None and -1.0 <= snapshot.unix_s - unix_s < _YOUNG_S for unix_s in started
-    ):
-        return True
-    if any(gpu.processes or gpu.utilization_percent for gpu in snapshot.hardware.gpus):
-        return True
+    ages_s = (snapshot.unix_s - unix_s for unix_s in started if unix_s is not None)
     heat = (each for each in readings if SPECS[each.key.kind].scope is Scope.HEAT)
-    return any(each.used >= _WARM_SHARE * each.limit for each in heat)
+    return (
+        bool(result.incidents or result.decisions or result.stalled)
+        or any(each.stage is not Stage.OK for each in result.assessments.values())
+        or any(agent.training or agent.saving for agent in agents)
+        or any(-1.0 <= age_s < _YOUNG_S for age_s in ages_s)
+        or any(gpu.processes or gpu.utilization_percent for gpu in snapshot.hardware.gpus)
+        or any(each.used >= _WARM_SHARE * each.limit for each in heat)
+    )
 
 
 def _has_moved(readings: Collection[Reading], before: Collection[Reading]) -> bool:

@@ -231,9 +231,9 @@ def agents_by_task(
     return found
 
 
-def longest_save_cost(agents: Mapping[ProcessKey, Sequence[AgentState]]) -> SaveCost:
+def longest_save_cost(agents: Sequence[AgentState]) -> SaveCost:
     """Return the longest save and the longest step under a resource. None: not known."""
-    training = [agent for each in agents.values() for agent in each if agent.training]
+    training = [agent for agent in agents if agent.training]
     saves = [agent.save_s for agent in training if agent.save_s is not None]
     steps = [agent.step_s for agent in training if agent.step_s is not None]
     return SaveCost(max(saves, default=None), max(steps, default=None))
@@ -319,7 +319,7 @@ def is_still_valid(decision: Decision, readings: Sequence[Reading]) -> bool:
 def with_final_stage(
     assessment: Assessment,
     reading: Reading,
-    agents: Mapping[ProcessKey, Sequence[AgentState]],
+    agents: Sequence[AgentState],
     stages: StageSettings,
     *,
     expected: Expected | None = None,
@@ -334,7 +334,7 @@ def with_final_stage(
     Args:
         assessment: assessment by the forecast alone.
         reading: reading of the resource.
-        agents: agents under the resource, by task.
+        agents: agents under the resource.
         stages: settings.
         expected: a predicted need.
         pace_per_s: how fast the resource fills while no save delays the training.
@@ -369,9 +369,7 @@ def with_final_stage(
 
 
 def _cheap_save_is_due(
-    assessment: Assessment,
-    agents: Mapping[ProcessKey, Sequence[AgentState]],
-    stages: StageSettings,
+    assessment: Assessment, agents: Sequence[AgentState], stages: StageSettings
 ) -> bool:
     """
     Whether a doubtful forecast justifies a save that takes only tenths of a second.
@@ -390,8 +388,7 @@ def _cheap_save_is_due(
         and agent.save_s <= _CHEAP * stages.save_floor_s
         and forecast.eta_s
         < max(stages.save_floor_s, (agent.save_s + agent.step_s) * stages.save_safety_factor)
-        for each in agents.values()
-        for agent in each
+        for agent in agents
     )
 
 

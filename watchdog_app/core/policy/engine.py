@@ -170,7 +170,8 @@ class Engine:
         dangers: list[Danger] = []
         for reading in readings:
             key = reading.key
-            assessments[key], blamed[key], danger = self._assess(tick, observation, reading)
+            assessment, blamed[key], danger = self._assess(tick, observation, reading)
+            assessments[key] = without_stopped_growth(assessment, blamed[key], observation.tasks)
             dangers += [] if danger is None else [danger]
         filling = self._phases.filling() if dangers else {}
         for danger in dangers:
@@ -179,10 +180,6 @@ class Engine:
         closed, over = self._close_incidents(dangers, observation)
         found, ended = self._update_problems(tick, observation)
         incidents = self._incidents.to_incidents()
-        assessments = {
-            key: without_stopped_growth(each, blamed[key], observation.tasks)
-            for key, each in assessments.items()
-        }
         return TickResult(
             assessments=assessments,
             decisions=tuple(
@@ -207,7 +204,7 @@ class Engine:
         Call it after the machine slept: the monotonic clock shows no gap, and the battery has
         drained.
         """
-        self._tracker.reset_trends()
+        self._tracker = Tracker(self.settings)
 
     def record(self, outcome: Outcome) -> None:
         """
@@ -328,7 +325,7 @@ class Engine:
     def _observe(self, observation: Observation, agents: Mapping[ProcessKey, AgentState]) -> None:
         """Add one sample to all histories; forget tasks and resources that disappeared."""
         if self._passed_s > GAP_S:
-            self._tracker.reset_trends()
+            self.reset_trends()
         if self.settings is not self._tracker.settings:
             self._tracker.configure(self.settings)
         self._tracker.update(observation)
@@ -362,7 +359,8 @@ class Engine:
         """Return the resource's assessment, the tasks that cause its growth, and its danger."""
         tasks = {key: observation.tasks[key] for key in reading.tasks if key in observation.tasks}
         agents = {key: observation.agents[key] for key in tasks if key in observation.agents}
-        forecast = self._tracker.assess(reading, agents)
+        under = [agent for each in agents.values() for agent in each]
+        forecast = self._tracker.assess(reading, under)
         foreseen = (predictor.predict(reading) for predictor in self._predictors)
         expected = next(filter(None, foreseen), None)
         incident = self._incidents.get(reading.key)
@@ -371,11 +369,11 @@ class Engine:
             forecast.slope_per_s,
             self._tracker.pace_per_s(reading.key),
             self._passed_s,
-            saving=any(agent.saving for each in agents.values() for agent in each),
+            saving=any(agent.saving for agent in under),
         )
         stages = self.settings.stages
         assessment = with_final_stage(
-            forecast, reading, agents, stages, expected=expected, pace_per_s=pace_per_s
+            forecast, reading, under, stages, expected=expected, pace_per_s=pace_per_s
         )
         alarming = assessment.stage >= Stage.WARN or assessment.notify
         if incident is None and alarming:

@@ -220,20 +220,21 @@ def record_outcome(
         outcome: its outcome.
         now: monotonic seconds.
     """
-    done = outcome.status is OutcomeStatus.DONE
+    task, done = decision.task, outcome.status is OutcomeStatus.DONE
+    if task is None:
+        return None
     if decision.kind is DecisionKind.RESUME:
-        paused = incident.paused.get(decision.task) if decision.task is not None else None
+        paused = incident.paused.get(task)
         if paused is None or paused.resuming != decision.id:
             return None
-        if not done or decision.task is None:  # try again later
+        if not done:  # try again later
             paused.resuming = None
             paused.room_since_mono_s = now + _RESUME_RETRY_S
             return None
-        del incident.paused[decision.task]
+        del incident.paused[task]
         incident.last_report = None  # "running again" also reports the end of the danger
         return Topic.RESUMED
-    task = incident.pausing.pop(decision.id, None)
-    if task is None:
+    if incident.pausing.pop(decision.id, None) is None:
         return None
     if done:
         evidence = decision.evidence

@@ -197,22 +197,13 @@ class Tracker:
             self.usage[key].add(now, task)
         self._update_devices(observation.snapshot, tuple(observation.tasks.values()))
 
-    def reset_trends(self) -> None:
-        """Forget all trends: samples before and after a gap do not form a trend."""
-        self.swap = SwapTraffic()
-        self.usage.clear()
-        self._series.clear()
-        self._devices.clear()
-
-    def assess(
-        self, reading: Reading, agents: Mapping[ProcessKey, Sequence[AgentState]]
-    ) -> Assessment:
+    def assess(self, reading: Reading, agents: Sequence[AgentState]) -> Assessment:
         """
         Assess a resource by its own history.
 
         Args:
             reading: reading of the resource.
-            agents: agents under the resource, by task.
+            agents: agents under the resource.
         """
         series = self._series[reading.key]
         return series.monitor.step(
