@@ -100,12 +100,7 @@ def _attribute_by_growth(
     # Shared or swapped pages, and pages counted twice, can make the tasks' growth exceed the
     # resource's growth.
     total = max(grown, known)
-    names = {task.key: task.name for task in tasks}
-    contributors = tuple(
-        Contributor(key, names[key], part / span.seconds, part / total)
-        for key, part in sorted(by_task.items(), key=lambda item: (-item[1], item[0]))
-        if part >= _LISTED * total
-    )
+    contributors = _contributors(tasks, by_task, total, span.seconds)
     missing = total - known
     others = missing if others is None else min(others, missing)
     return Attribution(contributors, others / total, span.window_s, (missing - others) / total)
@@ -161,19 +156,23 @@ def _attribute_by_cpu(
     tasks: Sequence[Task], cpu_percent: Mapping[ProcessKey, float | None]
 ) -> Attribution:
     """Attribute heat or battery drain by CPU time: a busy GPU needs a process that feeds it."""
-    busy = {task.key: cpu_percent.get(task.key) or 0.0 for task in tasks}
-    total = sum(part for part in busy.values() if part >= _WORKS_PERCENT)
-    if not total:
+    used = {task.key: cpu_percent.get(task.key) or 0.0 for task in tasks}
+    busy = {key: part for key, part in used.items() if part >= _WORKS_PERCENT}
+    if not busy:
         return NOBODY
+    contributors = _contributors(tasks, busy, sum(busy.values()), float("inf"))
+    return Attribution(contributors, 0.0, _WINDOWS_S[0])
+
+
+def _contributors(
+    tasks: Sequence[Task], parts: Mapping[ProcessKey, float], total: float, seconds: float
+) -> tuple[Contributor, ...]:
+    """Return the tasks whose parts of the total are worth a line, largest first."""
     names = {task.key: task.name for task in tasks}
-    return Attribution(
-        tuple(
-            Contributor(key, names[key], 0.0, part / total)
-            for key, part in sorted(busy.items(), key=lambda item: (-item[1], item[0]))
-            if part >= max(_WORKS_PERCENT, _LISTED * total)
-        ),
-        0.0,
-        _WINDOWS_S[0],
+    return tuple(
+        Contributor(key, names[key], part / seconds, part / total)
+        for key, part in sorted(parts.items(), key=lambda item: (-item[1], item[0]))
+        if part >= _LISTED * total
     )
 
 

@@ -89,8 +89,6 @@ class Phases:
     def __init__(self) -> None:
         self._phase: str | None = None
         self._run: _PhaseRun | None = None  # run of the current phase, or the last one that ended
-        # The last run that took much memory: the trend still shows its growth after it ends.
-        self._last_large_run: _PhaseRun | None = None
         self._past: dict[str, _PhaseRun] = {}  # the last run that ended, by phase
         self._announced: _Announced | None = None
         self._number: int | None = None
@@ -161,12 +159,11 @@ class Phases:
             room: bytes that may still be taken.
             announced: whether the program's announcement counts.
         """
-        runs = (self._run, self._last_large_run)
-        return (announced and self._within_announced(room)) or any(
-            self._now - run.ended_s <= _TAIL_S and self._repeats(run, room)
-            for run in runs
-            if run is not None
-        )
+        if announced and self._within_announced(room):
+            return True
+        # The trend still shows the growth of a phase after it ends.
+        runs = [run for run in (self._run, *self._past.values()) if run is not None]
+        return any(self._now - run.ended_s <= _TAIL_S and self._repeats(run, room) for run in runs)
 
     def _within_announced(self, room: float) -> bool:
         announced = self._announced
@@ -199,8 +196,6 @@ class Phases:
             run.floor = level
             if run.before is not None:
                 run.before.before = None  # two runs are enough
-            if run.rise >= _LEAST_BYTES:
-                self._last_large_run = run
             if self._phase in self._past or len(self._past) < _MOST_PHASES:
                 self._past[self._phase] = run
         self._phase = view.phase
