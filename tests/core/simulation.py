@@ -87,14 +87,13 @@ class Machine:
         ram_mb: float = 64_000,
         swap_mb: float = 0,
         settings: Settings | None = None,
-        can_pause: bool = True,
         others: Callable[[float], float] = lambda t: 0.0,
     ) -> None:
         self.programs = list(programs)
         self.groups = {name: mb * MB for name, mb in (groups or {}).items()}
         self.ram, self.swap = ram_mb * MB, swap_mb * MB
         self.others = others  # bytes of programs that watchdog does not watch
-        self.engine = Engine(settings or Settings(), UID, can_pause)
+        self.engine = Engine(settings or Settings(), UID)
         self.now = 0.0
         self.log: list[Decision] = []
         self.closed: list[str] = []

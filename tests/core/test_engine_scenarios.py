@@ -315,12 +315,11 @@ def test_a_pause_that_fails_is_told_and_saving_goes_on():
     [
         {"program": training(uid=UID + 1)},
         {"program": training(kind=TaskKind.SERVER)},
-        {"can_pause": False},
         {"settings": NO_PAUSE},
         {"settings": Settings(rules=(RuleSettings(task="train*", pause=False),))},
         {"settings": Settings(rules=(RuleSettings(resource="cgroup", pause=False),))},
     ],
-    ids=["another user's", "a server", "no way", "switched off", "rule of task", "rule of ceiling"],
+    ids=["another user's", "a server", "switched off", "rule of task", "rule of ceiling"],
 )
 def test_what_may_not_be_paused_is_not(changes):
     """

@@ -87,7 +87,6 @@ def danger(
         UID,
         None,
         True,
-        True,
         {each.key: CheckpointSchedule() for each in agents} if schedules is None else schedules,
         frozenset(),
         lambda: "d",

@@ -50,9 +50,8 @@ class Tick:
     mono_s: float
     unix_s: float
     settings: Settings
-    own_uid: int
+    own_uid: int  # user whose tasks may be paused
     runtime_dir: str | None
-    can_pause: bool
     protecting: bool  # False: sample and forecast only, decide nothing
     schedules: Mapping[ProcessKey, CheckpointSchedule]  # by agent
     paused: frozenset[ProcessKey]  # tasks that any incident has paused

@@ -108,21 +108,13 @@ class Engine:
     Args:
         settings: assign to `settings` to replace them at any time; histories are kept.
         own_uid: user whose tasks watchdog may pause.
-        can_pause: whether this system can pause processes at all.
         runtime_dir: runtime folder of this daemon. Tasks that name another folder are left to that
             daemon. None: handle every task.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        own_uid: int,
-        can_pause: bool = True,
-        runtime_dir: str | None = None,
-    ) -> None:
+    def __init__(self, settings: Settings, own_uid: int, runtime_dir: str | None = None) -> None:
         self._runtime_dir = runtime_dir
         self._own_uid = own_uid
-        self._can_pause = can_pause
         self.settings = settings
         self._tracker = Tracker(settings)
         self._phases = TrainingPhases()
@@ -346,7 +338,6 @@ class Engine:
             self.settings,
             self._own_uid,
             self._runtime_dir,
-            self._can_pause,
             self.protecting,
             self._saving.schedules,
             self.paused_tasks,
@@ -418,9 +409,9 @@ class Engine:
             first = pausing.unsaved_agent(danger, target)
             if first is None:
                 pause = pausing.pause(danger, target)
-            elif first[1].pending is None and not first[0].saving:
+            elif danger.tick.schedules[first.key].pending is None and not first.saving:
                 why = "is saved once more before it is paused"
-                saves.append(self._saving.request_save(danger, target, first[0], why, final=True))
+                saves.append(self._saving.request_save(danger, target, first, why, final=True))
         # The outcome of a pause gets a notification of its own.
         incident = danger.incident
         will_pause = target is not None or bool(incident.pausing or incident.unpausable)

@@ -31,7 +31,7 @@ from watchdog_app.core.model.resource import Pause, Scope
 from watchdog_app.core.model.tasks import is_suspended
 from watchdog_app.core.policy.danger import Danger
 from watchdog_app.core.policy.incidents import OpenIncident, PausedTask
-from watchdog_app.core.policy.schedule import CheckpointSchedule, step_s
+from watchdog_app.core.policy.schedule import step_s
 
 _ROOM = 2.0  # a task resumes when the headroom is this many times the headroom at the pause
 _RESUME_RETRY_S = 60.0
@@ -96,8 +96,7 @@ def may_pause(danger: Danger, task: Task) -> bool:
 def can_pause_manually(danger: Danger, task: Task) -> bool:
     """Whether the user could pause the task; the settings for automatic pauses do not matter."""
     return (
-        danger.tick.can_pause
-        and danger.reading.fatal
+        danger.reading.fatal
         and task.uid == danger.tick.own_uid
         # The kernels of a server are tasks of their own. Stopping the server would only hide them.
         and task.kind is not TaskKind.SERVER
@@ -105,7 +104,7 @@ def can_pause_manually(danger: Danger, task: Task) -> bool:
     )
 
 
-def unsaved_agent(danger: Danger, task: Task) -> tuple[AgentState, CheckpointSchedule] | None:
+def unsaved_agent(danger: Danger, task: Task) -> AgentState | None:
     """
     Return an agent whose save must end before the pause. None: pause the task now.
 
@@ -120,7 +119,7 @@ def unsaved_agent(danger: Danger, task: Task) -> tuple[AgentState, CheckpointSch
     for agent in danger.agents.get(task.key, ()):
         schedule = danger.tick.schedules[agent.key]
         if agent.saving:
-            return agent, schedule
+            return agent
         if not may_save or not agent.training or schedule.failures:
             continue
         if schedule.pending is None:
@@ -130,7 +129,7 @@ def unsaved_agent(danger: Danger, task: Task) -> tuple[AgentState, CheckpointSch
             late = danger.left_s < danger.tick.settings.watch.fast_interval_s
             done = late and danger.tick.mono_s - schedule.asked_mono_s > 2 * step_s(agent)
         if not done:
-            return agent, schedule
+            return agent
     return None
 
 
