@@ -62,8 +62,8 @@ EAGER = Thresholds(
 class TrendForecaster(Forecaster):
     """Forecasts one series from its trends."""
 
-    def __init__(self, strict: Thresholds = STRICT, eager: Thresholds = EAGER) -> None:
-        self.strict, self.eager = strict, eager
+    def __init__(self) -> None:
+        self.strict, self.eager = STRICT, EAGER
         self._start = math.inf
         self.thought = False  # whether the last sample updated the trends
         self._reset()
