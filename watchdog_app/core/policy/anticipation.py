@@ -60,7 +60,8 @@ class TrainingPhases:
         for key, seen_mono_s in list(self._last_seen_mono_s.items()):
             # The trend shows the growth for some seconds more, so keep its explanation as long.
             if key not in observation.tasks or self._now - seen_mono_s > _OUTLIVES_S:
-                del self._last_seen_mono_s[key], self._tasks[key]
+                del self._last_seen_mono_s[key]
+                self._tasks.pop(key, None)
                 continue
             views = agents.get(key, [AgentState(key, "", "")])
             # A silent agent must not hide another agent in the same task.
