@@ -55,7 +55,6 @@ class _Watched:
     """The root of a task that runs, or ran at the last sample."""
 
     task: Task
-    cpu_limit_s: float | None
     alive_mono_s: float  # time of the last sample in which it was alive
     ending_mono_s: float | None = None  # when its exit was first seen
 
@@ -176,8 +175,7 @@ class ExitMonitor:
         for key, task in now.items():
             watched = self._watched.get(key)
             if watched is None:
-                limit_s = process.cpu_limit_s(key.pid)
-                self._watched[key] = _Watched(task, limit_s, sample.snapshot.mono_s)
+                self._watched[key] = _Watched(task, sample.snapshot.mono_s)
                 continue
             watched.task, watched.ending_mono_s = task, None
             watched.alive_mono_s = sample.snapshot.mono_s
@@ -271,10 +269,7 @@ class ExitMonitor:
         self._handled.append(key)
         self._counts.update()
         alive_mono_s = self._sampled_mono_s if watched is None else watched.alive_mono_s
-        cpu_limit_s = None if watched is None else watched.cpu_limit_s
-        facts = self._exit_facts(
-            key, task, handle, agent, cpu_limit_s=cpu_limit_s, alive_mono_s=alive_mono_s
-        )
+        facts = self._exit_facts(key, task, handle, agent, alive_mono_s=alive_mono_s)
         cause = diagnose(facts)
         if cause.spec.by_kernel:
             self._counts.claim(facts.group, alive_mono_s)
@@ -375,7 +370,6 @@ class ExitMonitor:
         agent: Agent | None,
         *,
         alive_mono_s: float,
-        cpu_limit_s: float | None = None,
     ) -> ExitFacts:
         info = self.last_seen.infos.get(key)
         group = info.cgroup if info else task.info.cgroup if task is not None else None
@@ -386,7 +380,6 @@ class ExitMonitor:
             handle,
             group=group,
             alive_mono_s=alive_mono_s,
-            cpu_limit_s=cpu_limit_s,
             root=task is not None and task.key == key,
             announced_end=agent is not None and agent.announced_end and not failed,
             failed=failed,

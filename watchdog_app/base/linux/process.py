@@ -317,16 +317,6 @@ def innermost_pid(pid: int) -> int | None:
     return parse_number(words[-1]) if words else None
 
 
-def cpu_limit_s(pid: int) -> float | None:
-    """CPU time limit of a process in seconds (RLIMIT_CPU); None: no limit, or unknown."""
-    with suppress(ImportError, AttributeError, OSError, ValueError):  # prlimit exists on Linux only
-        import resource
-
-        soft, _ = resource.prlimit(pid, resource.RLIMIT_CPU)
-        return None if soft == resource.RLIM_INFINITY else float(soft)
-    return None
-
-
 def pending_signals(pid: int) -> int:
     """
     Mask of the signals that are pending for a process or its main thread; 0: no such process.

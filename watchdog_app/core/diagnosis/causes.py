@@ -41,8 +41,6 @@ _FULL = 0.97  # share of a limit; the rest would not have lasted until the next 
 _NEAR = 0.8  # share of a limit that the kernel reports as reached
 _PRESSED = 0.9  # share of a group's limit at which the kernel or systemd-oomd may kill
 _GUARDED = 0.12  # earlyoom and nohang act when less than a tenth is left
-_MOST_OF_TIME = 0.8  # share of the CPU limit; the last sample may lack seconds of many threads
-_ALMOST_S = 3.0
 _OOM_KILL = "oom-kill"
 _MEANINGS = {
     "SIGHUP": ": most likely its terminal or its ssh connection was closed",
@@ -340,22 +338,12 @@ def _is_not_kernel_kill(facts: ExitFacts) -> bool:
     return count is not None and count.excludes
 
 
-def _by_cpu_limit(facts: ExitFacts, number: int | None) -> Cause | None:
+def _by_cpu_limit(_: ExitFacts, number: int | None) -> Cause | None:
     """The program used up its CPU time (ulimit -t)."""
-    limit, used = facts.cpu_limit_s, facts.cpu_used_s
-    name = "processor time (ulimit -t)" + ("" if limit is None else f" of {limit:.0f} s")
-    if number is not None and number == getattr(signal, "SIGXCPU", None):
-        text = f"ended by the kernel: its limit of {name} was reached"
-        return _exact(CauseKind.CPU_LIMIT, text)
-    if number != signal.SIGKILL or limit is None or used is None:
+    if number is None or number != getattr(signal, "SIGXCPU", None):
         return None
-    if used < _MOST_OF_TIME * limit and limit - used > _ALMOST_S:
-        return None
-    return _likely(
-        CauseKind.CPU_LIMIT,
-        f"most likely killed by the kernel: it had used {used:.0f} s of its limit of {name} when "
-        "it was last seen",
-    )
+    text = "ended by the kernel: its limit of processor time (ulimit -t) was reached"
+    return _exact(CauseKind.CPU_LIMIT, text)
 
 
 def _by_device(facts: ExitFacts, number: int | None) -> Cause | None:

@@ -257,10 +257,6 @@ def _unit(facts: ExitFacts) -> Iterator[_Fact]:
 
 
 def _limits(facts: ExitFacts) -> Iterator[_Fact]:
-    used, limit = facts.cpu_used_s, facts.cpu_limit_s
-    if limit is not None and used is not None:
-        seconds = f"{used:.0f} s of the {limit:.0f} s of processor time"
-        yield "limit", f"It had used {seconds} that it was allowed (ulimit -t)."
     space, words = facts.address_space_full, facts.words
     if space is None and words is not None and out_of_memory(words.error, words.message):
         # a large block fails to fit long before the address space is full

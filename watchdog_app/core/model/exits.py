@@ -216,8 +216,6 @@ class ExitFacts:
     oom_daemons: tuple[str, ...] = ()  # OOM daemons that run on this machine
     oomd_kills: int | None = None  # kills that systemd-oomd recorded on its cgroup
     unit: UnitEnd | None = None  # None: it had no unit, or systemd was not asked
-    cpu_limit_s: float | None = None  # RLIMIT_CPU of the process
-    cpu_used_s: float | None = None  # last measured CPU time of this process alone
     stalled_percent: float | None = None  # time in which all tasks waited for memory (PSI, 10 s)
     swap_total_bytes: int | None = None
     swap_free_bytes: int | None = None

@@ -191,7 +191,6 @@ class ExitEvidence:
         *,
         group: str | None,
         alive_mono_s: float,
-        cpu_limit_s: float | None = None,
         root: bool = True,
         **more: Any,
     ) -> ExitFacts:
@@ -215,7 +214,6 @@ class ExitEvidence:
         # OOM daemons send SIGKILL or SIGTERM. After a crash or an error they need no search.
         guarded = signal_of(status) in (None, signal.SIGKILL, signal.SIGTERM) and status != 0
         notebook = root and task is not None and task.kind in KERNELS
-        sample = None if task is None else next((m for m in task.members if m.key == key), None)
         return ExitFacts(
             wait_status=status,
             group=group,
@@ -243,8 +241,6 @@ class ExitEvidence:
             parent=self._parent(task) if notebook and task is not None else None,
             oom_daemons=self._find_oom_daemons() if guarded else (),
             oomd_kills=cgroups.oomd_kills(group) if guarded and group else None,
-            cpu_limit_s=cpu_limit_s,
-            cpu_used_s=sample.cpu_s if sample is not None and cpu_limit_s is not None else None,
             **more,
         )
 
