@@ -77,13 +77,17 @@ def test_show_and_a_click_on_the_notice_open_the_live_view(shown, words_of, key)
 def test_show_and_a_click_on_a_death_explain_it(shown, words_of, key):
     """The live view does not show a task that has ended."""
     log = shown.program("xterm")
-    shown.daemon.tell(notice(topic="exited", title="Out of memory: train.ipynb"))
+    panel = shown.panel()
+    until(lambda: panel.item, "the icon is there")
+    title = "Out of memory: train.ipynb"
+    shown.daemon.tell(notice(topic="exited", title=title, unix_s=time.time()))
     seen = shown.screen_.wait("Out of memory")
     shown.daemon.wait_call("notification.shown")
     shown.screen_.press(seen["number"], key)
 
     assert ["explain", "4711"] == words_of(log)[-2:]
     assert -1 == seen["expire"], "news use the time of the service"
+    until(lambda: any(path[0].startswith(title) for path in panel.lines()), "the menu has it")
 
 
 def test_a_snooze_without_an_incident_is_of_the_task(shown):

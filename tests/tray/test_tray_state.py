@@ -7,11 +7,11 @@ import time
 from dataclasses import replace
 
 import pytest
-from tray_readings import GIB, MIB, agent, ceiling, leaking, status, task
+from tray_readings import GIB, MIB, agent, ceiling, leaking, notice, status, task
 
 from watchdog_app.base.text import quantities
 from watchdog_app.core.model.levels import Level
-from watchdog_app.core.model.status import Resource, Status
+from watchdog_app.core.model.status import Notification, Resource, Status
 from watchdog_app.tray.menu_model import (
     MAX_TASKS,
     Command,
@@ -253,6 +253,21 @@ def test_the_menu_keeps_its_shape_over_a_thousand_statuses():
             child.command.task.pid for line in lines for child in line.children if child.command
         }
         assert clickable <= set(pids if reading is not None else ())
+
+
+@pytest.mark.parametrize(("age_h", "shown"), [(0.05, True), (13, False)])
+def test_the_menu_keeps_the_last_end_after_its_notification_is_gone(age_h, shown):
+    """A click explains it. A later danger may have closed its notification."""
+    told = notice(
+        topic="exited", title="Out of memory: a\n.ipynb", unix_s=time.time() - age_h * 3600
+    )
+    lines = menu_of(status(), ended=Notification.read(told))
+
+    found = [entry for entry in lines if entry.key == "ended"]
+    assert shown == bool(found)
+    for entry in found:
+        assert "Out of memory: a\\n.ipynb, 3 min ago" == entry.label
+        assert (CommandKind.EXPLAIN, 4711) == (entry.command.kind, entry.command.task.pid)
 
 
 def test_a_task_keeps_its_line_until_the_menu_is_opened_again():

@@ -137,6 +137,10 @@ class Companion:
             # The user may press a button later, when the pid may belong to another process.
             notification.start_time, notification.name = task.start_time, task.name
 
+        if notification.topic == "exited":
+            self._view.ended = notification
+            self._feed.refresh()
+
         def on_result(delivered: bool, detail: str) -> None:
             if id_ is not None:
                 self._feed.send("notification.shown", id=id_, delivered=delivered, detail=detail)

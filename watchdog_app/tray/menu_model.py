@@ -26,11 +26,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from watchdog_app.core.model.status import Agent, Status
+    from watchdog_app.core.model.status import Agent, Notification, Status
 
 MAX_TASKS = 12
 HOUR_S = 3600.0
 _MAX_NAME_CHARS = 40
+_MAX_ENDED_CHARS = 80
+_ENDED_S = 12 * HOUR_S  # as long as `watchdog explain` names the last end
 
 
 class CommandKind(enum.StrEnum):
@@ -142,6 +144,7 @@ def menu(
     state: TrayState,
     slots: Sequence[Slot | None] | None = None,
     *,
+    ended: Notification | None = None,
     at_login: bool | None = None,
     now_unix_s: float,
 ) -> tuple[Entry, ...]:
@@ -152,6 +155,7 @@ def menu(
         status: the latest status; None: no daemon.
         state: the tray state of the same status.
         slots: the `MAX_TASKS` lines of tasks; None: the listed tasks, in order of urgency.
+        ended: the last notification of an end; None: there was none.
         at_login: whether the tray process starts at login; None: not available here.
         now_unix_s: current time, for ages.
     """
@@ -168,6 +172,7 @@ def menu(
     return (
         Entry("headline", state.headline, headline, enabled=danger),
         Entry("detail", state.detail or "-", enabled=False, visible=bool(state.detail)),
+        _ended_entry(ended, now_unix_s),
         Entry(
             "start",
             "Start the daemon",
@@ -192,6 +197,16 @@ def menu(
         Entry("settings", "Settings", Command(CommandKind.SETTINGS)),
         Entry("quit", "Quit", Command(CommandKind.QUIT)),
     )
+
+
+def _ended_entry(ended: Notification | None, now_unix_s: float) -> Entry:
+    """Return the line of the last end; a click explains it, also when its notification is gone."""
+    age_s = math.inf if ended is None else now_unix_s - (ended.unix_s or 0.0)
+    if ended is None or ended.task is None or age_s > _ENDED_S:
+        return Entry("ended", "-", visible=False)
+    target = Target(ended.task, ended.start_time, short_name(ended.name))
+    label = f"{shorten(plain(ended.title), _MAX_ENDED_CHARS)}, {_short_age(age_s)}"
+    return Entry("ended", label, Command(CommandKind.EXPLAIN, target))
 
 
 def _more_label(status: Status | None, slots: Sequence[Slot | None]) -> str:

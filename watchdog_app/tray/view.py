@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from watchdog_app.core.model.status import Status
+    from watchdog_app.core.model.status import Notification, Status
 
 
 class TrayView:
@@ -35,6 +35,7 @@ class TrayView:
         self._lock = threading.RLock()
         self._icon: Any = None
         self._status: Status | None = None
+        self.ended: Notification | None = None  # the last notification of an end
         self._state: TrayState = NO_DAEMON
         self._drawn: TrayState = NO_DAEMON  # the state on screen
         self._slots = Slots()
@@ -89,6 +90,7 @@ class TrayView:
             self._status,
             self._state,
             self._slots.update(self._status),
+            ended=self.ended,
             at_login=self._at_login(),
             now_unix_s=time.time(),
         )
