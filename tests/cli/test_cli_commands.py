@@ -207,13 +207,49 @@ def test_a_mistyped_word_is_not_obeyed_by_the_terminal(watchdog):
     assert "\x1b" not in watchdog("\x1b[2J").stderr
 
 
-@pytest.mark.parametrize("words", [[], ["help"], ["--help"], ["-h"], ["help", "pause"]])
+@pytest.mark.parametrize("words", [["help"], ["--help"], ["-h"], ["help", "pause"]])
 def test_help_goes_to_standard_output(watchdog, words):
     """Help exits with 0."""
     done = watchdog(*words)
 
     assert (0, "") == (done.returncode, done.stderr)
     assert done.stdout.startswith("usage: watchdog")
+
+
+@pytest.mark.parametrize(
+    ("topic", "said"),
+    [("saving", "watchdog exec -- python"), ("exit-codes", "2  critical"), ("colours", "red")],
+)
+def test_topics_have_a_help_of_their_own(watchdog, topic, said):
+    """Messages refer to a topic, because an installation has no pages."""
+    done = watchdog("help", topic)
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert said in done.stdout
+    assert topic in watchdog("--help").stdout
+    assert all(len(line) <= 95 for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        (True, "Daemon    running, 1 task watched   watchdog status"),
+        (False, "Daemon    not running: nothing is watched   watchdog start"),
+    ],
+)
+def test_without_a_command_it_says_what_is_set_up_and_what_to_type_next(
+    request, watchdog, own_folders, runs, expected
+):
+    """The first words of a new user lead to the daemon, to saving and to the start at login."""
+    if runs:
+        request.getfixturevalue("daemon").answers["status"] = status()
+    done = watchdog()
+
+    assert (0, "") == (done.returncode, done.stderr)
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    assert expected in lines
+    assert any("off in new kernels" in line and "help saving" in line for line in lines)
+    assert any("At login" in line for line in lines)
 
 
 def test_version(watchdog):

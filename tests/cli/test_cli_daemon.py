@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -65,6 +66,7 @@ def test_the_life_of_a_daemon(quiet, watchdog, script):
     """
     started = watchdog("start")
     assert (0, "") == (started.returncode, started.stderr)
+    assert re.search(r"It watches [1-9]\d* Python tasks?\.", started.stdout)
     assert "Already running" in watchdog("start").stdout
 
     found = json.loads(watchdog("status", "--json").stdout)

@@ -249,7 +249,8 @@ def _find_target(args: Args, *, to_enable: bool) -> Target:
         if found.startup is None:
             raise WatchdogError(
                 f"The environment of {python} has no IPython, so that no kernel runs in it. For a "
-                "script: watchdog exec -- python train.py. Nothing was changed."
+                "script: watchdog exec -- python train.py. Kernels of other environments: watchdog "
+                "agent status. Nothing was changed."
             )
         if not found.startup:
             raise WatchdogError(
@@ -293,6 +294,17 @@ def _open_placed_files() -> PlacedFiles:
     from watchdog_app.install.placed_files import PlacedFiles
 
     return PlacedFiles(os.path.join(paths.state_dir(), "agent.json"), "watchdog agent disable")
+
+
+def enabled_environments() -> list[str]:
+    """
+    Return the environments whose new kernels load the agent, as far as this watchdog enabled them.
+
+    Raises:
+        WatchdogError: the list of placed files cannot be read.
+    """
+    placed = _open_placed_files().files
+    return [_startup_file_prefix(path) for path in placed if _is_enabled(path)]
 
 
 def _is_enabled(path: str) -> bool:

@@ -101,19 +101,6 @@ ALIASES = {
 }
 COMMANDS = {name: help_ for _, commands in GROUPS for name, help_ in commands}
 
-_SHORT_HELP = """\
-usage: watchdog COMMAND [OPTION ...]
-
-Watches the memory of every Python and Jupyter process, sees exhaustion coming,
-and saves the work before the kernel dies.
-
-  watchdog start      start the daemon in the background
-  watchdog status     what runs, what it uses, how long that lasts
-  watchdog demo       see it save a real training
-
-All commands: watchdog --help
-"""
-
 _OPTIONS = """\
 options:
   -h, --help      show this help, or with a command that command's
@@ -121,6 +108,7 @@ options:
 
 exit codes: 0 healthy, 1 failure, 2 usage, 3 daemon not running
 Each command says more: watchdog COMMAND --help
+Topics: watchdog help saving, exit-codes or colours
 """
 
 
@@ -199,7 +187,9 @@ def load_command(name: str) -> tuple[ModuleType, Parser]:
 
 def _run_command(arguments: list[str]) -> int:
     if not arguments:
-        sys.stdout.write(_SHORT_HELP)
+        from watchdog_app.cli import hello
+
+        print("\n".join(hello.lines()))
         return EXIT_OK
     name, *rest = arguments
     if name in ("-h", "--help") or (name == "help" and not rest):
@@ -208,6 +198,12 @@ def _run_command(arguments: list[str]) -> int:
     if name in ("-V", "--version"):
         print(f"watchdog {__version__}")
         return EXIT_OK
+    if name == "help" and rest[0] not in COMMANDS:
+        from watchdog_app.cli.topics import TOPICS
+
+        if rest[0] in TOPICS:
+            print(TOPICS[rest[0]])
+            return EXIT_OK
     if name == "help":
         name, rest = rest[0], ["--help"]
     name, *rest = (*ALIASES.get(name, (name,)), *rest)

@@ -16,6 +16,7 @@ from watchdog_app.base.errors import (
     DaemonNotRunning,
     WatchdogError,
 )
+from watchdog_app.base.text.terminal import counted
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args
 from watchdog_app.client.client import Client
@@ -52,13 +53,23 @@ def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the
     with out.progress("waiting for the daemon"):
         pid = _wait_until_ready(process, path, begin)
     process.returncode = 0  # the daemon outlives this process: prevent Popen's warning
-    out.lines(f"Started (PID {pid}). Log: {path}")
+    out.lines(f"Started (PID {pid}). Log: {path}", *_watched_lines())
     if not _shows_notifications(os.environ):
         out.lines(
             "No desktop here: read warnings with watchdog watch, or name a program that sends "
             "them: watchdog config set notify.command -- PROGRAM"
         )
     return EXIT_OK
+
+
+def _watched_lines() -> list[str]:
+    """Return what the daemon watches now; empty if it does not say so."""
+    try:
+        with Client.connect() as daemon:
+            tasks = daemon.call("status").get("tasks") or []
+    except WatchdogError:
+        return []
+    return [f"It watches {counted(len(tasks), 'Python task')}. See them: watchdog status"]
 
 
 def _shows_notifications(env: Mapping[str, str]) -> bool:

@@ -74,7 +74,7 @@ def run(args: Args, out: Output) -> int:
 
     try:
         return Companion(
-            _find_login_setting(),
+            find_login_setting(),
             notifications_only=args.notifications_only,
             dark_panel=args.theme == "dark",
         ).run()
@@ -125,7 +125,7 @@ def _menu_lines(entry: Entry, depth: int) -> Iterator[str]:
         yield from _menu_lines(child, depth + 1)
 
 
-def _find_login_setting() -> LoginSetting | None:
+def find_login_setting() -> LoginSetting | None:
     """Return the login setting; None if unsupported: another system, or no path to this program."""
     if sys.platform in ("win32", "darwin"):
         return None
