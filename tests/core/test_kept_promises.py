@@ -112,6 +112,90 @@ PROMISES = {
             "test_who_is_not_watched_counts_also_below_the_group"
         ],
     },
+    "a pause is written down before its first signal, and needs no disk": {
+        "../daemon/test_crash_pauses": [
+            "test_a_daemon_killed_in_a_pause_leaves_nobody_unknown",
+            "test_a_slow_disk_delays_no_pause",
+            "test_one_of_both_copies_is_enough",
+        ],
+        "../daemon/test_daemon_clients": ["test_a_pause_is_shown_written_down_and_undone"],
+    },
+    "exactly the processes of a task are stopped, and none escapes": {
+        "../machine/process_control/test_pause_processes": [
+            "test_a_pid_that_passed_to_another_process_is_left_alone",
+            "test_no_child_escapes_from_a_task_that_forks_without_end",
+            "test_a_shell_that_somebody_types_in_goes_on",
+            "test_a_freeze_of_somebody_elses_outlasts_a_pause",
+        ]
+    },
+    "no driver of a GPU harms the daemon, and no sleeping GPU is woken": {
+        "../machine/gpu/test_gpu_failures": [
+            "test_a_card_that_falls_off_the_bus_hides_no_other",
+            "test_a_call_that_hangs_or_crashes_hides_no_other_card",
+            "test_tries_come_later_and_later",
+            "test_the_reader_goes_with_the_daemon_even_in_a_hung_call",
+        ],
+        "../machine/gpu/test_gpu_asleep": [
+            "test_no_reader_is_started_while_every_card_sleeps",
+            "test_a_sleeping_card_beside_a_working_one_is_not_touched",
+        ],
+    },
+    "why a task ended is known from the kernel, without a wrong cause": {
+        "../daemon/test_daemon_deaths": [
+            "test_how_a_large_program_ended_is_known_though_its_memory_goes_first",
+            "test_what_died_with_the_machine_is_told_with_the_last_readings",
+        ],
+        "../daemon/test_daemon_memory": ["test_a_kill_elsewhere_is_not_taken_for_the_cause"],
+        "../machine/sensors/test_sensors_oom_counters": ["test_one_kill_has_one_victim"],
+    },
+    "a token goes only to the owner of the server": {
+        "../machine/sensors/test_sensors_jupyter": [
+            "test_token_is_not_sent_to_another_user_who_has_the_port_by_now"
+        ]
+    },
+    "a journal is set aside, never lost, and read from a read-only disk": {
+        "../crash/test_crash_journal_kinds": [
+            "test_what_is_no_file_is_set_aside_whole",
+            "test_journals_of_other_versions_are_all_kept",
+        ],
+        "../crash/test_crash_cuts": ["test_whatever_is_lost_with_the_power_no_promise_is_broken"],
+        "../daemon/test_crash_pauses": ["test_a_damaged_journal_loses_no_pause"],
+        "../daemon/test_daemon_journal": [
+            "test_a_journal_that_was_not_closed_is_read_where_nothing_can_be_written"
+        ],
+    },
+    "no client delays a sample or another client, and a status fits a message": {
+        "../daemon/test_daemon_clients": ["test_one_process_cannot_keep_others_out"],
+        "../daemon/test_status_limit": [
+            "test_what_is_in_danger_or_paused_is_never_left_out_before_the_rest",
+            "test_long_titles_leave_everybody_an_answer",
+        ],
+        "../security/test_security_clients": [
+            "test_no_crowd_stalls_the_looks",
+            "test_who_asks_without_end_is_slowed_and_nobody_else",
+        ],
+    },
+    "quiet times end by either clock, and what they suppressed is told then": {
+        "../daemon/test_loop": [
+            "test_without_a_runtime_folder_the_faults_stay_and_protection_comes_on_again"
+        ],
+        "../daemon/test_notification_filter": [
+            "test_no_clock_can_keep_it_off_for_longer",
+            "test_when_quiet_hours_end_the_danger_is_to_be_told",
+            "test_a_suppressed_warning_outlives_the_daemon",
+        ],
+    },
+    "the daemon keeps its rate while memory is exhausted": {
+        "../daemon/test_daemon_locking": ["test_a_low_limit_is_used_up_and_said"],
+        "../e2e/test_e2e_thrash": [
+            "test_in_a_group_that_thrashes_the_daemon_keeps_its_rate_and_saves"
+        ],
+    },
+    "neither sleep nor a set clock stops a sample or raises an alarm": {
+        "../daemon/test_odd_worlds_clocks": [
+            "test_no_jump_of_a_clock_stops_the_looks_or_raises_an_alarm"
+        ]
+    },
     "the JSON Lines of replay keep their keys and options": {
         "../replay/test_replay_play": ["test_a_line_that_is_no_sample_is_answered_by_an_error"]
     },
