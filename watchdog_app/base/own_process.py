@@ -116,8 +116,7 @@ def _mappings() -> list[tuple[int, int]]:
         for line in file:
             fields = line.split()
             begin, end = (int(part, 16) for part in fields[0].split("-"))
-            name = os.path.basename(fields[5]) if len(fields) > 5 else ""
-            if fields[1].startswith("---") or name.startswith(("[vvar", "[vsyscall", "[vdso")):
+            if fields[1].startswith("---") or "[v" in line:  # [vdso], [vvar] and [vsyscall]
                 continue
             found.append((fields[1][2] != "x", begin, end - begin))
     return [(begin, size) for _, begin, size in sorted(found)]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from watchdog_app.base.linux import process
+from watchdog_app.machine.sensors.exits import exit_status
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pidfds are Linux's")
 # Linux 6.15 and later keep the status in a pidfd; earlier it is unknown after the reaping.
@@ -42,7 +43,7 @@ def test_status_is_known_when_the_parent_collects_it_in_between(tmp_path: Path) 
     parent = threading.Thread(target=reap)
     parent.start()
 
-    status = process.exit_status(child.pid, start_time, handle, str(tmp_path))
+    status = exit_status(child.pid, start_time, handle, str(tmp_path))
 
     parent.join()
     os.close(handle)

@@ -1,10 +1,10 @@
 """
-Parse /proc/PID: identity, memory, descendants and exit status of a process.
+Parse /proc/PID: identity, memory and descendants of a process.
 
 A process may end at any time, and another program may reuse its pid. Readers then return None or
 an empty value. An action must compare the start time right before it acts.
 
-Sources: proc(5); kernel, Documentation/filesystems/proc.rst, include/uapi/linux/pidfd.h.
+Sources: proc(5); kernel, Documentation/filesystems/proc.rst.
 """
 
 from __future__ import annotations
@@ -24,10 +24,6 @@ _PF_KTHREAD = 0x00200000
 _STAT_BYTES = 2048
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _SHELLS = frozenset(("ash", "bash", "csh", "dash", "fish", "ksh", "mksh", "sh", "tcsh", "zsh"))
-# _IOWR(PIDFS_IOCTL_MAGIC, 11, struct pidfd_info): version 0 of the struct has 64 bytes.
-_INFO_BYTES = 64
-_PIDFD_GET_INFO = (3 << 30) | (_INFO_BYTES << 16) | (0xFF << 8) | 11
-_PIDFD_INFO_EXIT = 1 << 3
 # Kernel functions in which a thread waits and cannot continue on its own. A thread at the limit of
 # its cgroup (v1) waits in a page fault and cannot be frozen.
 _HALTED = (
@@ -327,13 +323,6 @@ def pending_signals(pid: int) -> int:
     return _signal_mask(status, b"SigPnd") | _signal_mask(status, b"ShdPnd")
 
 
-def stop_pending(pid: int) -> bool:
-    """Whether a SIGSTOP is pending for a process."""
-    import signal
-
-    return bool(pending_signals(pid) >> (signal.SIGSTOP - 1) & 1)
-
-
 def _signal_mask(status: bytes, name: bytes) -> int:
     words = status_words(status, name)
     return int(words[0], 16) if words else 0
@@ -435,26 +424,6 @@ def _listed_children(parent: int, proc: str) -> list[Stat]:
     return found
 
 
-def is_below_shell(pid: int, root: int) -> bool:
-    """
-    Whether an interactive shell is between a process and its ancestor `root`.
-
-    Args:
-        pid: pid of the process.
-        root: root pid of the process's task.
-    """
-    seen = {0, 1, root}
-    while pid not in seen:
-        seen.add(pid)
-        stat = read_stat(pid)
-        if stat is None:
-            return False
-        if is_interactive_shell(stat):
-            return root in ancestors(pid)
-        pid = stat.ppid
-    return False
-
-
 def ancestors(pid: int, proc: str = "/proc") -> frozenset[int]:
     """
     The pids of a process and all its ancestors.
@@ -477,44 +446,6 @@ def open_pidfd(pid: int) -> int | None:
     """A descriptor that becomes readable when `pid` ends; None: unsupported, or ended already."""
     with suppress(AttributeError, OSError):  # Linux only
         return os.pidfd_open(pid)
-    return None
-
-
-def exit_status(pid: int, start_time: int, pidfd: int | None, proc: str = "/proc") -> int | None:
-    """
-    The exit status of an ended process as from wait(2); None: no longer known.
-
-    /proc has the status until the parent reaps the process. Since Linux 6.15 a pidfd has it after
-    that.
-
-    Args:
-        pid: pid of the process.
-        start_time: field 22 of its stat, because another process may have the pid by now.
-        pidfd: result of `open_pidfd` while the process lived.
-        proc: mount point of the proc file system.
-    """
-    stat = read_stat(pid, proc)
-    if stat is not None and stat.has_ended and stat.start_ticks == start_time:
-        status = stat.wait_status
-        if status is not None:
-            return status
-    # In this order: /proc has the status before the parent reaps the process, the pidfd after it.
-    return _pidfd_exit_status(pidfd)
-
-
-def _pidfd_exit_status(pidfd: int | None) -> int | None:
-    """The exit status from a pidfd of a reaped process; None: not reaped, or unsupported."""
-    if pidfd is None:
-        return None
-    import fcntl
-    import struct
-
-    info = bytearray(_INFO_BYTES)
-    struct.pack_into("=Q", info, 0, _PIDFD_INFO_EXIT)
-    with suppress(OSError):
-        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, info, True)
-        if struct.unpack_from("=Q", info)[0] & _PIDFD_INFO_EXIT:
-            return int(struct.unpack_from("=i", info, 60)[0])
     return None
 
 

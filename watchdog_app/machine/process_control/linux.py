@@ -29,10 +29,10 @@ from watchdog_app.base.linux.process import (
     Stat,
     ancestors,
     descendants,
-    is_below_shell,
+    is_interactive_shell,
+    pending_signals,
     read_stat,
     read_uids,
-    stop_pending,
 )
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.readings import is_guard
@@ -145,7 +145,7 @@ def is_stopping(key: ProcessKey) -> bool:
     The process waits in the kernel, or its cgroup is frozen. In cgroup v2 a frozen process shows as
     sleeping.
     """
-    return stop_pending(key.pid)
+    return _stop_pending(key.pid)
 
 
 def resume(paused: Paused) -> tuple[ProcessKey, ...]:
@@ -284,7 +284,7 @@ def _own_members(
         *(
             key
             for key in members[1:]
-            if key not in others and not is_below_shell(key.pid, root.pid)
+            if key not in others and not _is_below_shell(key.pid, root.pid)
         ),
     ]
 
@@ -323,7 +323,7 @@ def _is_running(now: Stat) -> bool:
     A process that waits in the kernel (state D) may have a stop pending. A process that was stopped
     before its cgroup v1 group was frozen also shows state D.
     """
-    return now.state in "RSI" and not stop_pending(now.pid)
+    return now.state in "RSI" and not _stop_pending(now.pid)
 
 
 def _wait_until_stopped(keys: Sequence[ProcessKey]) -> None:
@@ -401,3 +401,28 @@ def _is_outsider(pid: int, tree: Collection[int]) -> bool:
         return False
     stat = read_stat(pid)
     return stat is not None and stat.state != "Z" and ancestors(pid).isdisjoint(tree)
+
+
+def _stop_pending(pid: int) -> bool:
+    """Whether a SIGSTOP is pending for a process."""
+    return bool(pending_signals(pid) >> (signal.SIGSTOP - 1) & 1)
+
+
+def _is_below_shell(pid: int, root: int) -> bool:
+    """
+    Whether an interactive shell is between a process and its ancestor `root`.
+
+    Args:
+        pid: pid of the process.
+        root: root pid of the process's task.
+    """
+    seen = {0, 1, root}
+    while pid not in seen:
+        seen.add(pid)
+        stat = read_stat(pid)
+        if stat is None:
+            return False
+        if is_interactive_shell(stat):
+            return root in ancestors(pid)
+        pid = stat.ppid
+    return False

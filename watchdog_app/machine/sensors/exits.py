@@ -29,6 +29,11 @@ _MAX_KILLS = 1000
 _RECENT_S = 15.0
 _DYING_S = 1.0  # a sample may still show a process alive that the kernel has just killed
 
+# _IOWR(PIDFS_IOCTL_MAGIC, 11, struct pidfd_info): version 0 of the struct has 64 bytes.
+_INFO_BYTES = 64
+_PIDFD_GET_INFO = (3 << 30) | (_INFO_BYTES << 16) | (0xFF << 8) | 11
+_PIDFD_INFO_EXIT = 1 << 3
+
 
 class Span(NamedTuple):
     """A counter's values when a process was last seen alive and now; None: unknown."""
@@ -206,7 +211,7 @@ class ExitEvidence:
             root: it was the task's root process, not a worker.
             more: fields of `ExitFacts` that were known before the end.
         """
-        status = process.exit_status(key.pid, key.start_time, handle, self._proc)
+        status = exit_status(key.pid, key.start_time, handle, self._proc)
         own = self.counts.span(group, alive_mono_s) if group is not None else Span(None, None)
         host = self.counts.span(None, alive_mono_s)
         counted = own if own.begin_mono_s is not None else host
@@ -345,3 +350,42 @@ def _frame_file(path: str) -> str:
         return base
     package = os.path.basename(os.path.dirname(path))
     return f"<{package}/{base}>" if package else f"<{base}>"
+
+
+def exit_status(pid: int, start_time: int, pidfd: int | None, proc: str = "/proc") -> int | None:
+    """
+    The exit status of an ended process as from wait(2); None: no longer known.
+
+    /proc has the status until the parent reaps the process. Since Linux 6.15 a pidfd has it after
+    that.
+
+    Source: include/uapi/linux/pidfd.h.
+
+    Args:
+        pid: pid of the process.
+        start_time: field 22 of its stat, because another process may have the pid by now.
+        pidfd: result of `open_pidfd` while the process lived.
+        proc: mount point of the proc file system.
+    """
+    found = process.read_stat(pid, proc)
+    same = found is not None and found.has_ended and found.start_ticks == start_time
+    if found is not None and same and found.wait_status is not None:
+        return found.wait_status
+    # In this order: /proc has the status before the parent reaps the process, the pidfd after it.
+    return _pidfd_exit_status(pidfd)
+
+
+def _pidfd_exit_status(pidfd: int | None) -> int | None:
+    """The exit status from a pidfd of a reaped process; None: not reaped, or unsupported."""
+    if pidfd is None:
+        return None
+    import fcntl
+    import struct
+
+    info = bytearray(_INFO_BYTES)
+    struct.pack_into("=Q", info, 0, _PIDFD_INFO_EXIT)
+    with suppress(OSError):
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, info, True)
+        if struct.unpack_from("=Q", info)[0] & _PIDFD_INFO_EXIT:
+            return int(struct.unpack_from("=i", info, 60)[0])
+    return None
