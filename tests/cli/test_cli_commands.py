@@ -353,14 +353,17 @@ def test_who_asks_for_a_task_that_died_is_told_of_its_death(
 
 
 def test_resume_one_and_all(watchdog, daemon):
-    """Resuming all tasks sends the task null."""
-    done = {"task": 4711, "name": "train.ipynb", "kind": "notebook", "pids": [4711]}
+    """
+    Resuming all tasks sends the task null. The message names the task, not the first child that
+    runs again.
+    """
+    done = {"task": 4711, "name": "train.ipynb", "kind": "notebook", "pids": [4712, 4711]}
     daemon.answers["task.resume"] = {"resumed": [done]}
 
     one, every = watchdog("resume", "train"), watchdog("resume", "--all", "--json")
 
     assert "train.ipynb (pid 4711) resumed." in one.stdout
-    assert [4711] == json.loads(every.stdout)["resumed"][0]["pids"]
+    assert [4712, 4711] == json.loads(every.stdout)["resumed"][0]["pids"]
     assert [{"task": "train"}, {"task": None}] == daemon.called("task.resume")
 
 

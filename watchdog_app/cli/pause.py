@@ -40,10 +40,8 @@ def run(args: Args, out: Output) -> int:
 
 
 def _report_lines(result: dict[str, Any], task: str) -> list[str]:
-    pids = [pid for pid in result.get("pids") or [] if isinstance(pid, int)]
-    name = plain(result.get("name") or task)
-    pid = pids[0] if pids else None
-    rest = len(pids) - 1
+    name, pid = plain(result.get("name") or task), result.get("task")
+    rest = sum(each != pid for each in result.get("pids") or [])
     children = f" and {rest} child process{'es' if rest > 1 else ''}" if rest > 0 else ""
     return [
         f"Paused {name} (pid {pid}){children}. It keeps its memory and its state.",

@@ -72,9 +72,9 @@ def _resume_offline(task: str | None, error: WatchdogError) -> dict[str, Any]:
 def _report_lines(resumed: list[dict[str, Any]], failures: list[Any]) -> list[str]:
     lines = []
     for one in resumed:
-        pids = one.get("pids") or []
-        name = plain(one.get("name") or one.get("task") or "?")
-        where = f" (pid {pids[0]})" if pids and str(pids[0]) != name else ""
+        pid = one.get("task")
+        name = plain(one.get("name") or pid or "?")
+        where = f" (pid {pid})" if pid and str(pid) != name else ""
         lines.append(f"{name}{where} resumed.")
     for failure in failures:
         remark(failure, lead="")
