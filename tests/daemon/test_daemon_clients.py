@@ -352,6 +352,23 @@ def test_a_pause_leaves_other_tasks_running(world):
         os.kill(other, 9)
 
 
+def test_workers_that_outlive_a_paused_task_are_shown_as_paused(world):
+    """Their task was killed; now each is a task of its own, which `resume` continues."""
+    client = world.start()
+    pid = world.script("import os, time\nos.fork()\nwhile True: time.sleep(0.1)\n")
+    world.seen(pid)
+    worker = int(world.until(Path(f"/proc/{pid}/task/{pid}/children").read_text, "it forks"))
+    client.call("task.pause", task=str(pid))
+    try:
+        os.kill(pid, signal.SIGKILL)
+
+        assert world.seen(worker)["paused_by_watchdog"]
+        client.call("task.resume", task=str(worker))
+        assert world.state_letter(worker) in "RS"
+    finally:
+        os.kill(worker, signal.SIGKILL)
+
+
 def test_a_second_pause_is_refused_and_forgets_nothing(world, job):
     """Two pauses before the next sample: the pause is still known after kill -9."""
     client, pid = job

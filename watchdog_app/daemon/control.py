@@ -72,7 +72,8 @@ class Control:
             parts.observer.latest,
             daemon=self._daemon(),
             host_name=self._host_name,
-            paused=[pause.task for pause in parts.pauses.all()],
+            # with its workers, which are tasks once their parent has ended
+            paused=[key for each in parts.pauses.all() for key in (each.task, *each.paused.keys)],
             guards=parts.guards.status_records(),
             faults=faults,
             now_unix_s=time.time(),
