@@ -348,4 +348,5 @@ def test_kernels_without_a_server_start_no_thread(tmp_path: Path):
 
     assert not servers.poll([_facts(tmp_path)], 0.0)
 
-    assert before == len(os.listdir("/proc/self/task"))
+    # A thread of an earlier test may end meanwhile.
+    assert len(os.listdir("/proc/self/task")) <= before
