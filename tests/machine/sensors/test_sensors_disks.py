@@ -135,4 +135,5 @@ def test_no_disks_no_thread():
 
     assert () == Disks().read(0.0)
 
-    assert before == len(os.listdir("/proc/self/task"))
+    # A thread of an earlier test may end meanwhile.
+    assert len(os.listdir("/proc/self/task")) <= before
