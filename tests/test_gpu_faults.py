@@ -179,16 +179,7 @@ def test_all_that_speak_of_a_card_agree(world, told, index, tmp_path, monkeypatc
     assert (found_as, True) == (finding.severity.value, remedy in finding.remedy)
 
     if row.stage > Stage.WATCH:
-        about = next(one for one in world.tasks() if one.key.pid == 100 + index)
-        said = describe_task(
-            about,
-            None,
-            None,
-            readings=(),
-            assessments={},
-            incidents=world.result.incidents,
-            now_unix_s=now,
-        )
+        said = describe_task(Status.read(told), Status.read(told).task(100 + index), now)
         assert (works, not works, lost, True) == (
             "reports a fault" in said,
             "is out of order" in said,

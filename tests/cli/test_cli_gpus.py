@@ -115,6 +115,12 @@ def lines(columns=140, everything=False, **more):
     return render(Status.read(status(**more)), NOW_UNIX_S, columns, everything=everything)
 
 
+def card_lines(columns, everything, *cards):
+    known = Status.read(status(gpus=list(cards)))
+    groups = gpu_lines(known, known.gpus, columns, Style(), everything=everything)
+    return [line for group in groups for line in group]
+
+
 def line_of(found, start):
     return next(line for line in found if start in line)
 
@@ -142,7 +148,7 @@ def test_without_a_card_nothing_changes():
         ("silent", "DOES NOT ANSWER"),
         ("unreadable", "CANNOT BE READ"),
         ("asleep", "asleep"),
-        ("state of a later version", "state of a later version"),
+        ("state of a later version", "STATE OF A LATER VERSION"),
     ],
 )
 def test_a_card_that_does_not_answer_says_so_and_hides_no_other(state, words):
@@ -171,7 +177,7 @@ def test_a_forecast_stands_on_the_line_of_its_card_and_not_twice():
                    subject="GPU-1/shutdown")  # fmt: skip
     found = lines(200, gpus=[gpu(0), gpu(1)], resources=[memory, heat])
 
-    assert "full in 4 min (3-7 min)" in line_of(found, "GPU 0  ")
+    assert "      full in 4 min (3-7 min)" == found[found.index(line_of(found, "GPU 0  ")) + 1]
     assert not [line for line in found if "GPU 0 memory" in line][1:]
     assert not [line for line in found if "heat of GPU 1" in line or "far away" in line]
 
@@ -364,9 +370,7 @@ def test_parts_of_a_card_are_numbered():
     """Three MIG parts share name and number, so an index tells them apart."""
     parts = [gpu(1, uuid=f"MIG-{n}", parent_id="GPU-1") for n in range(3)]
 
-    lines = gpu_lines(
-        Status.read(status(gpus=[gpu(1, uuid="GPU-1"), *parts])), None, Style(), False
-    )
+    lines = card_lines(None, False, gpu(1, uuid="GPU-1"), *parts)
 
     assert [True] * 3 == [f"GPU 1 part {n}" in line for n, line in enumerate(lines[1:])]
 
@@ -376,7 +380,7 @@ def test_parts_of_a_card_are_numbered():
     [
         ("0-7", list(range(8))),
         ("0,1", [1, 0]),
-        ("0,2-4,7", [7, 0, 2, 3, 4]),
+        ("0,2,3,4,7", [7, 0, 2, 3, 4]),
         ("3", [3, 3]),
         ("", []),
         ("1,N/A", [1, None]),
@@ -391,9 +395,7 @@ def test_a_long_name_gives_way_before_what_a_card_draws():
     """In 80 columns the power stays, and the command cuts the name."""
     long = gpu(0, name="NVIDIA RTX 6000 Ada Generation Workstation Edition", power_w=280.0)
 
-    (line, *_) = gpu_lines(
-        Status.read(status(gpus=[long | {"power_limit_w": 300.0}])), 80, Style(), False
-    )
+    (line, *_) = card_lines(80, False, long | {"power_limit_w": 300.0})
 
     assert "280/300 W" in line
 
@@ -402,10 +404,7 @@ def test_pids_of_others_are_named_where_everything_is_shown():
     """Elsewhere the output shows only their count."""
     busy = gpu(0, processes=[{"pid": 4711, "task": None, "memory_bytes": 8 * GIB}])
 
-    short, long = (
-        "\n".join(gpu_lines(Status.read(status(gpus=[busy])), None, Style(), everything))
-        for everything in (False, True)
-    )
+    short, long = ("\n".join(card_lines(None, everything, busy)) for everything in (False, True))
 
     assert "1 program that watchdog does not watch, " in short
     assert "1 program that watchdog does not watch (pid 4711), " in long

@@ -325,7 +325,7 @@ def test_a_task_of_which_nothing_is_known_gets_nothing():
     ("others", "unaccounted", "said"),
     [
         (0.9, 0.1, "Most of the growth comes from programs that watchdog does not watch."),
-        (0.1, 0.9, "Most of the growth is in no process: files in RAM (tmpfs, /dev/shm), or"),
+        (0.1, 0.9, "Most of the growth is in no process: files in RAM (tmpfs, /dev/shm) or"),
         (0.0, 0.0, "Which program makes it grow is not known yet."),
         (None, None, "Which program makes it grow is not known yet."),
     ],

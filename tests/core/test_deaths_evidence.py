@@ -514,8 +514,8 @@ def test_an_account_says_what_how_sure_and_how_to_go_on():
 @pytest.mark.parametrize(
     ("certainty", "expected"),
     [
-        ("exact", "It finished (exit status 0)."),
-        ("most_likely", "It finished, as its agent announced. Its exit status is not known."),
+        ("exact", "It finished. That is exact."),
+        ("most_likely", "It finished. That is what all the evidence points to; it is not proven."),
     ],
 )
 def test_a_good_end_reads_as_one(certainty, expected):

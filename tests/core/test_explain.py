@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 from simulation import MB, WALL_S, Machine, Program, flat, leak
+from support.statuses import status_of_sample
 
 from watchdog_app.base.text.plain import clean, shell_argument
 from watchdog_app.core.diagnosis.causes import diagnose
 from watchdog_app.core.diagnosis.exits import should_notify
 from watchdog_app.core.explain import phrases, status
 from watchdog_app.core.model.agent import AgentState
-from watchdog_app.core.model.decisions import DecisionKind, Forecast
+from watchdog_app.core.model.decisions import DecisionKind
 from watchdog_app.core.model.exits import ExitFacts
 from watchdog_app.core.model.machine import ProcessKey, TaskKind
 from watchdog_app.core.model.resource import SPECS, ResourceKind
@@ -51,7 +52,7 @@ def test_a_warning_names_the_notebook_the_ceiling_the_time_and_the_numbers():
     for words in (
         "Memory limit of the group g: ",
         " of 1.12 GiB",
-        " from now",
+        " GiB, full in ",
         "train.ipynb grows by 23.",
         " MiB/s, 100% of the growth",
         "saved",
@@ -76,7 +77,7 @@ def test_a_pause_says_how_to_go_on_and_what_not_to_press():
     assert "Paused: train.ipynb" == notice.title
     assert "watchdog resume train.ipynb" in notice.body
     assert "Do not press Restart" in notice.body
-    assert "loses its state" in notice.body
+    assert "its state is lost" in notice.body
     assert "a rescue of step " in notice.body
     assert "critical" == notice.urgency
     assert ["resume", "show"] == [each.key for each in notice.actions]
@@ -218,19 +219,6 @@ def test_times_are_as_exact_as_a_forecast_is(seconds, expected):
     assert expected == phrases.format_eta(seconds)
 
 
-def test_an_interval_says_what_is_known_of_it():
-    """An interval without an upper end reads `or more`."""
-    assert "30 s to 4 min" == phrases.format_interval(29.0, 250.0)
-    assert "30 s or more" == phrases.format_interval(29.0, float("inf"))
-    assert "30 s or more" == phrases.format_interval(29.0, None)
-    assert "30 s" == phrases.format_interval(29.0, 31.0)
-    assert "" == phrases.format_interval(None, None)
-    assert "in about 2 min (1 min to 4 min)" == phrases.format_forecast(
-        Forecast(120.0, 60.0, 240.0)
-    )
-    assert "no end in sight" == phrases.format_forecast(None)
-
-
 def test_every_kind_of_ceiling_has_its_words():
     assert all(SPECS[kind].title for kind in ResourceKind)
 
@@ -238,18 +226,23 @@ def test_every_kind_of_ceiling_has_its_words():
 # watchdog explain
 
 
-def explained(machine, program, **more):
-    agent = machine._agent(program) if program.save_s is not None else None
-    agent = agent and replace(agent, **more)
-    return status.describe_task(
-        machine._task(program),
-        machine.result.tasks[program.key],
-        agent,
-        readings=machine.readings(),
-        assessments=machine.result.assessments,
-        incidents=machine.result.incidents,
-        now_unix_s=WALL_S + machine.now,
+def as_status(machine, **more):
+    """The status of the machine's last sample; `more` changes the agents."""
+    programs = [each for each in machine.programs if not each.dead]
+    agents = {
+        each.key: replace(machine._agent(each), **more)
+        for each in programs
+        if each.save_s is not None
+    }
+    tasks = tuple(machine._task(each) for each in programs)
+    return status_of_sample(
+        machine._snapshot(), tasks, tuple(machine.readings()), machine.result, agents
     )
+
+
+def explained(machine, program, **more):
+    found = as_status(machine, **more)
+    return status.describe_task(found, found.task(program.pid), WALL_S + machine.now)
 
 
 def test_one_task_is_explained_with_its_end_its_ceilings_and_its_agent():
@@ -261,12 +254,13 @@ def test_one_task_is_explained_with_its_end_its_ceilings_and_its_agent():
     for words in (
         "train.ipynb (notebook, pid 10): running.",
         "changing by +2",
-        "It meets memory limit of the group g in about ",
+        "It meets memory limit of the group g in ",
         "RAM: ",
-        "Its agent (keras) trains, at step ",
+        "Its agent: keras, step ",
+        "; rescue at step ",
         "A save of 9.54 MiB is expected to take 0.2 s.",
-        "Its newest rescue is of step ",
-        "in danger for ",
+        "The rescue is in /rescues/",
+        ": critical, noticed ",
         "To do: ",
     ):
         assert words in text
@@ -279,7 +273,7 @@ def test_what_others_fill_up_is_said_to_end_beside_a_task_that_rests():
 
     text = explained(machine.run(15), idle)
 
-    assert "It is not what makes it grow: memory limit of the group g full in about " in text
+    assert "It is not what makes it grow: memory limit of the group g full in " in text
     assert "no forecast" not in text
 
 
@@ -297,19 +291,12 @@ def test_a_quiet_task_and_a_quiet_machine_are_explained_too():
     machine = Machine(program).run(10)
 
     text = explained(machine, program)
-    whole = status.describe_machine(
-        machine._snapshot().host,
-        [machine._task(program)],
-        readings=machine.readings(),
-        assessments=machine.result.assessments,
-        incidents=machine.result.incidents,
-        now_unix_s=WALL_S + machine.now,
-    )
+    whole = status.describe_machine(as_status(machine), WALL_S + machine.now)
 
     assert "no forecast for it" in text
     assert "No training with an agent runs in it now" in text
     assert "No warning is open." in whole
-    assert "1 Python task is watched" in whole
+    assert whole.startswith("OK: nothing is about to run out. 1 Python task watched.")
 
 
 # Deaths

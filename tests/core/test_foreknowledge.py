@@ -401,7 +401,7 @@ def test_the_notice_of_a_buffer_that_will_not_fit_begins_with_why():
     assert "it will not fit" in told.body.splitlines()[0]
     assert told.title.startswith("Memory limit reached soon")
     assert "grows by" not in told.body
-    assert "from now" not in told.body
+    assert "full in" not in told.body
 
 
 def test_a_phase_that_recurs_quickly_is_foreseen_half_a_cycle_after_its_end():

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 from card_world import GIB, WALL_S, CardWorld, card
-from support.records import host
+from support.statuses import status_of_sample
 
 from watchdog_app.core.explain import status
-from watchdog_app.core.model.agent import AgentState, AllocatorMemory
 from watchdog_app.core.model.decisions import Stage
 from watchdog_app.core.model.hardware import (
     Battery,
@@ -21,6 +20,7 @@ from watchdog_app.core.model.hardware import (
 from watchdog_app.core.model.machine import Fault
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings
+from watchdog_app.core.model.status import Status
 from watchdog_app.core.policy.engine import Engine
 
 
@@ -38,18 +38,21 @@ def incident(world: CardWorld):
     return found
 
 
+def as_status(world: CardWorld) -> Status:
+    """The status of the last sample."""
+    return status_of_sample(world.snapshot, tuple(world.tasks()), world.readings, world.result)
+
+
 def explained(world: CardWorld, pid: int) -> str:
     """The output of `watchdog explain PID`."""
-    about = next(each for each in world.tasks() if each.key.pid == pid)
-    return status.describe_task(
-        about,
-        world.result.tasks.get(about.key),
-        None,
-        readings=(),
-        assessments={},
-        incidents=world.result.incidents,
-        now_unix_s=WALL_S + world.now,
-    )
+    found = as_status(world)
+    return status.describe_task(found, found.task(pid), WALL_S + world.now)
+
+
+def explained_incident(world: CardWorld) -> str:
+    """The part of that output about the only incident."""
+    (found,) = as_status(world).incidents
+    return status.describe_incident(found, WALL_S + world.now)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +72,7 @@ def test_only_a_card_that_does_not_work_is_called_out_of_order(code, works, lost
     assert works is ("reports a fault" in text)
     assert lost is ("What it held there is lost" in text)
     body = world.notices[0].body
-    assert works is ("may end with an error" in body) is ("the card itself works" in body)
+    assert works is ("may end with a CUDA error" in body) is ("the card itself works" in body)
     assert lost is ("is lost" in body)
 
 
@@ -574,9 +577,9 @@ def test_a_fault_is_explained_without_a_word_of_growth():
     world.set(1, state=GpuState.LOST)
     world.run(5)
 
-    text = status.describe_incident(incident(world), WALL_S + world.now)
+    text = explained_incident(world)
 
-    assert "It was on it: right.ipynb (pid 200)" in text
+    assert "hit: right.ipynb (pid 200)" in text
     assert "critical" in text
     assert "growth" not in text
 
@@ -586,33 +589,20 @@ def test_a_machine_is_explained_with_lost_cards_and_without_heat_that_goes_nowhe
     world = two_trainings()
     world.set(0, slowdown_c=83.0, shutdown_c=95.0)
     world.set(1, state=GpuState.LOST, xids=(XidEvent(79, WALL_S + world.now),))
-    result = world.run(3).result
+    world.run(3)
 
-    text = status.describe_machine(
-        host(available=32 * GIB), tuple(world.tasks()),
-        readings=world.readings, assessments=result.assessments, incidents=result.incidents,
-        now_unix_s=WALL_S + world.now,
-    )  # fmt: skip
+    text = status.describe_machine(as_status(world), WALL_S + world.now)
 
-    assert "GPU 1 (NVIDIA RTX 4090): noticed" in text
+    assert "GPU 1 (NVIDIA RTX 4090): critical, noticed" in text
     assert "Xid 79" in text
     assert "heat of GPU 0" not in text
 
 
 def test_a_task_is_explained_with_what_it_holds_on_its_cards():
-    """Both the driver's and the framework's own count."""
+    """The driver's count; the framework's own is among the limits."""
     world = two_trainings()
-    (about, _) = world.tasks()
-    told = AllocatorMemory("GPU:0", 3 * GIB, 20 * GIB, "GPU-0", 5 * GIB, retries=2)
-    view = AgentState(about.key, "keras", "/rescues", allocators=(told,))
 
-    text = status.describe_task(
-        about, None, view, hardware=Hardware(gpus=tuple(world.gpus)), readings=(),
-        assessments={}, incidents=(), now_unix_s=0.0,
-    )  # fmt: skip
-
-    assert "It holds 1.00 GiB of memory on GPU 0." in text
-    assert "has allocated 3.00 GiB of 20.0 GiB on GPU:0, 5.00 GiB at most; 2 allocations" in text
+    assert "It holds 1.00 GiB of memory on GPU 0." in explained(world, 100)
 
 
 def test_a_card_with_a_hostile_name_is_shown_safely():
@@ -626,7 +616,7 @@ def test_a_card_with_a_hostile_name_is_shown_safely():
     world.run(3)
 
     assert "\x1b" not in world.notices[0].body + world.notices[0].title
-    assert "\x1b" not in status.describe_incident(incident(world), WALL_S)
+    assert "\x1b" not in explained_incident(world)
 
 
 def test_machines_without_cards_and_batteries_are_not_concerned():
@@ -739,21 +729,9 @@ def test_explain_says_of_a_task_on_a_lost_card_that_it_has_lost_its_work():
     """The text must not say that nothing points to an end."""
     world = two_trainings()
     world.set(1, state=GpuState.LOST, processes=())
-    result = world.run(3).result
-    assert result is not None
+    world.run(3)
 
-    (left, right) = (
-        status.describe_task(
-            task,
-            result.tasks.get(task.key),
-            None,
-            readings=world.readings,
-            assessments=result.assessments,
-            incidents=result.incidents,
-            now_unix_s=WALL_S + world.now,
-        )
-        for task in world.tasks()
-    )
+    left, right = explained(world, 100), explained(world, 200)
 
     assert "What it held there is lost" in right
     assert "Nothing points to an end" not in right

@@ -17,6 +17,7 @@ from watchdog_app.core.model.agent import (
 )
 from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings, StallSettings
 from watchdog_app.core.policy.engine import Engine
+from watchdog_app.daemon.status import incident as record_of
 
 SETTINGS = Settings(stalls=StallSettings(idle_s=10.0))
 QUEUE = Frame("/usr/lib/python3.11/queue.py", 171, "get")
@@ -87,13 +88,9 @@ def test_it_is_opened_looked_into_and_told_once():
     assert "no step since step 200" in incident.why
     assert "Most likely it waits for a queue" in incident.why
     assert incident.advice
-    assert "train.py:42 in batches" in "\n".join(
-        status.stall_lines(
-            tick.stall_reasons[training.agent.key], training.machine._task(training.program)
-        )
-    )
-    told = status.describe_incident(incident, incident.opened_unix_s + 2.0)
-    assert "train.py is stalled: noticed 2.0 s ago; needs attention." in told
+    told = status.describe_incident(record_of(incident), incident.opened_unix_s + 2.0)
+    assert "train.py is stalled: warning, noticed 2.0 s ago." in told
+    assert told.endswith("See what each thread does: watchdog stacks train.py")
     assert "of the growth" not in told
 
     tick = training.advance(59)
@@ -115,7 +112,7 @@ def test_without_anybody_who_looks_it_is_told_all_the_same():
     said = decision.notification
     assert ("Stalled: train.py", "normal") == (said.title, said.urgency)
     assert "since step 200" in said.body
-    assert "why is not known" in said.body
+    assert "Most likely" not in said.body
     assert "watchdog stacks train.py" in said.body
     assert ["snooze", "show"] == [each.key for each in said.actions]
 

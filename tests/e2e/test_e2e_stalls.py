@@ -105,7 +105,7 @@ def test_explain_says_where_one_waits_and_the_command_shows_its_threads(stalled)
 
     def explained():
         text = world.client.call("explain", task=pid)["text"]
-        return text if "See what each thread does" in text else None
+        return text if "Most likely" in text else None
 
     text = world.until(explained, "a reason in explain", 20)
     shown = subprocess.run(

@@ -6,10 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from watchdog_app.core.model.decisions import Outcome, OutcomeStatus
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, Task, TaskKind
 from watchdog_app.history import past_exits
-from watchdog_app.history.entries import TaskRef, outcome_entry
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.history.series import Point, SeriesPoints
 
@@ -70,27 +68,6 @@ def test_any_other_death_is_drawn_with_the_ceiling_that_it_was_nearest_to(tmp_pa
     group = series("cgroup:/g", "cgroup", (998.0, 20, 200), (999.0, 96, 200))
 
     assert "ram" == plot_of(tmp_path, "host_memory", group)["resource"]["kind"]
-
-
-def test_a_save_of_a_training_that_ended_before_is_told_of_a_process_that_died(tmp_path):
-    """The agent had already disconnected, and the plot shows the save."""
-
-    def died(*entries):
-        with closing(Journal(str(tmp_path), 1e9, 10**8)) as journal:
-            journal.add([*entries])
-            return past_exits.explain_death(journal, "7", 10.0, END + 5)["death_text"]
-
-    about = {"pid": 7, "name": "fit.py", "start_time": 70, "started_unix_s": END - 900.0}
-    saved = Outcome("d1", OutcomeStatus.DONE, END - 300.0, 0.1, "", {"path": "/r/1", "step": 40})
-    outcome = outcome_entry(saved, "checkpoint", TaskRef(ProcessKey(7, 70), "fit.py", None))
-    death = Entry(END, "death", {**about, "cause": "killed"}, 7, "fit.py")
-
-    alone, after_a_save = died(death), died(outcome)
-
-    assert "no agent saw a training in it at its end" in alone
-    assert "/r/1" not in alone
-    before = "A training that had ended before in it was saved at step 40, 5 min before"
-    assert f"{before} the end, in\n  /r/1" in after_a_save
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from watchdog_app.core.model.status import (
     Status,
     Task,
 )
-from watchdog_app.daemon.status import raise_levels
+from watchdog_app.daemon.status import AssessedSample, raise_levels
+from watchdog_app.daemon.status import status as build_status
 
 GIB = 1024**3
 MIB = 1024**2
@@ -33,6 +34,14 @@ HOSTILE_NAMES = (
     "\u2028line separator",
     "",
 )
+
+
+def status_of_sample(*sample: Any) -> Status:
+    """The status that a daemon makes of the arguments of `AssessedSample`."""
+    known = AssessedSample(*sample)
+    return build_status(
+        known, daemon=Daemon(), host_name="host", paused=(), faults=(), now_unix_s=0.0
+    )
 
 
 def level_of(item: dict[str, Any]) -> str:

@@ -6,10 +6,12 @@ Pure: gets record, clock and width; returns lines. Unknown values are shown as u
 
 from __future__ import annotations
 
+from itertools import chain
+
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.quantities import format_duration, size_above
 from watchdog_app.base.text.terminal import Style, Table, counted, plain, width, wrap
-from watchdog_app.core.explain.agent_lines import agent_line
+from watchdog_app.core.explain.agent_lines import agent_line, contributor_line
 from watchdog_app.core.explain.gpu_lines import gpu_lines
 from watchdog_app.core.explain.selection import (
     gpu_numbers,
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from watchdog_app.core.model.status import (
-        Contributor,
         Daemon,
         Guard,
         Incident,
@@ -87,9 +88,10 @@ def render(
     """
     style = style or Style()
     lines = [*_headline(status, now_unix_s, columns, style), ""]
+    gpus = gpu_lines(status, status.gpus, columns, style, everything=everything)
     for part in (
         resource_lines(status, columns, style, everything),
-        gpu_lines(status, columns, style, everything),
+        list(chain.from_iterable(gpus)),
         *(incident_lines(incident, now_unix_s, columns, style) for incident in status.incidents),
     ):
         lines += [*part, ""] if part else []
@@ -142,21 +144,10 @@ def incident_lines(
     if incident.reason:
         lines += wrap(plain(incident.reason), columns, first="   ")
     for one in incident.contributors[:3]:
-        lines += wrap(_format_contributor(incident, one), columns, first="   ", rest="     ")
+        lines += wrap(contributor_line(incident, one), columns, first="   ", rest="     ")
     for advice in () if calm and not incident.is_fault else incident.advice:
         lines += wrap(plain(advice), columns, first="   > ")
     return lines
-
-
-def _format_contributor(incident: Incident, contributor: Contributor) -> str:
-    text = f"{plain(contributor.name or '?')} (pid {quantities.whole(contributor.pid)})"
-    if incident.is_fault:
-        return f"hit: {text}" if incident.is_gpu_fault else text
-    share = quantities.ratio(contributor.share)
-    if incident.blame == "work":
-        return text if contributor.share is None else f"{text} {share} of the work"
-    text += f" {quantities.format_rate(contributor.slope_bytes_per_s)}"
-    return text if contributor.share is None else f"{text}, {share} of the growth"
 
 
 def _task_section(

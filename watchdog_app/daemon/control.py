@@ -13,7 +13,7 @@ from watchdog_app.base.linux.process import read_statm
 from watchdog_app.core.model import status as records
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.parts import Parts
-from watchdog_app.daemon.status import AssessedSample, fit, incident, status
+from watchdog_app.daemon.status import fit, status
 from watchdog_app.history.journal import Entry, Journal
 
 _PUBLISH_S = 0.95  # a status at most once a second
@@ -63,8 +63,8 @@ class Control:
 
     # Status and explanation
 
-    def status(self) -> dict[str, Any]:
-        """The status as clients get it."""
+    def status(self) -> records.Status:
+        """The status for clients."""
         parts = self._parts
         faults = [*parts.faults.all()]
         faults += [each for each in (parts.journal.fault, parts.dispatcher.fault) if each]
@@ -77,7 +77,7 @@ class Control:
             guards=parts.guards.status_records(),
             faults=faults,
             now_unix_s=time.time(),
-        ).to_json()
+        )
 
     def _daemon(self) -> records.Daemon:
         parts, now_mono_s = self._parts, time.monotonic()
@@ -112,22 +112,30 @@ class Control:
         due = now_mono_s - self._sent_mono_s >= _PUBLISH_S
         if due and parts.server.has_subscribers("status"):
             self._sent_mono_s = now_mono_s
-            parts.server.publish("status", "status", self.status(), fit)
+            parts.server.publish("status", "status", self.status().to_json(), fit)
 
     def explain(self, task: Task | None) -> dict[str, Any]:
         """Text and incidents, for one task or for all."""
-        guards = self._parts.guards
-        if task is None:
-            found = _explain(self._parts.observer.latest, None)
-            return {**found, "text": "\n\n".join([*guards.active_reports(), found["text"]])}
-        state, guard = None, guards.get(task.key)
-        if self._parts.pauses.has(task.key):
-            state = "paused"
-        elif guard is not None and guard.stopped:
-            state = "stopped at its memory limit by its guard"
-        found = _explain(self._parts.observer.latest, task, state)
-        parts_of_text = [found["text"], guards.explanation(task.key)]
-        return {**found, "text": "\n\n".join(part for part in parts_of_text if part)}
+        from watchdog_app.core.explain import status as explanation
+
+        guards, now_unix_s = self._parts.guards, time.time()
+        texts: list[str | None]
+        found = self.status()
+        about = None if task is None else found.task(task.key.pid)
+        if task is None or about is None:
+            incidents = list(found.incidents)
+            texts = [*guards.active_reports(), explanation.describe_machine(found, now_unix_s)]
+        else:
+            incidents = explanation.task_incidents(found, about)
+            texts = [
+                explanation.describe_task(found, about, now_unix_s),
+                guards.explanation(task.key),
+            ]
+        return {
+            "text": "\n\n".join(text for text in texts if text),
+            "incidents": [each.to_json() for each in incidents],
+            "pid": None if about is None else about.pid,
+        }
 
     # The configuration
 
@@ -283,42 +291,3 @@ class Control:
         self._parts.log.info(what)
         data = {"what": what, "pid": os.getpid(), "version": __version__, **more}
         self._parts.journal.add(Entry(time.time(), "daemon", data))
-
-
-def _explain(
-    sample: AssessedSample | None, task: Task | None, state: str | None = None
-) -> dict[str, Any]:
-    """The answer to `explain`: for one task, with its state if known, or for the machine."""
-    if sample is None:
-        return {"text": "The daemon has not measured yet. Ask again.", "incidents": []}
-    from watchdog_app.core.explain import status
-
-    result = sample.result
-    seen: dict[str, Any] = {
-        "readings": sample.readings,
-        "assessments": result.assessments,
-        "incidents": result.incidents,
-        "now_unix_s": time.time(),
-    }
-    concerns = result.incidents
-    if task is None:
-        text = status.describe_machine(sample.snapshot.host, sample.tasks, **seen)
-    else:
-        outlook, agent = result.tasks.get(task.key), sample.agents.get(task.key)
-        hardware = sample.snapshot.hardware
-        text = status.describe_task(task, outlook, agent, state=state, hardware=hardware, **seen)
-        reasons = result.stall_reasons.get(task.key)
-        if reasons is not None:
-            text = "\n".join((text, "", *status.stall_lines(reasons, task)))
-        above = {reading.key for reading in sample.readings if task.key in reading.tasks}
-        concerns = tuple(
-            each
-            for each in result.incidents
-            if each.resource in above
-            or any(contributor.task == task.key for contributor in each.contributors)
-        )
-    return {
-        "text": text,
-        "incidents": [incident(each).to_json() for each in concerns],
-        "pid": None if task is None else task.key.pid,
-    }

@@ -106,7 +106,7 @@ class Methods:
         return {"protocol": jsonrpc.PROTOCOL_VERSION, "version": __version__, "pid": os.getpid()}
 
     def _status(self, _: Connection, __: requests.Params, reply: Reply) -> None:
-        reply.result(self._control.status(), fit)
+        reply.result(self._control.status().to_json(), fit)
 
     def _subscribe(self, connection: Connection, params: requests.Subscribe, _: Reply) -> Answer:
         connection.topics = frozenset(params.topics)

@@ -141,7 +141,5 @@ def _restart_decision(restart: Restart, notified: Decision, after_s: float) -> D
         evidence={
             **notified.evidence,
             "topic": Topic.RESTARTED.value,
-            "restarted_pid": restart.now.key.pid,
-            "restarted_after_s": after_s,
         },
     )

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from watchdog_app.base.text.plain import shortened
-from watchdog_app.base.text.quantities import size_above
+from watchdog_app.base.text.quantities import number_or_none
 from watchdog_app.client.jsonrpc import MAX_LINE_BYTES
 from watchdog_app.core.diagnosis import gpu_faults
-from watchdog_app.core.explain.overview import Card, overview
+from watchdog_app.core.explain.overview import overview
 from watchdog_app.core.model import decisions, devices, hardware, machine, resource
 from watchdog_app.core.model import status as records
 from watchdog_app.core.model.agent import AgentState
@@ -116,29 +116,10 @@ def status(
     incidents = tuple(incident(each) for each in result.incidents)
     owners = devices.tasks_by_pid(sample.tasks) if sample.snapshot.hardware.gpus else {}
     gpus = tuple(_gpu(gpu, sample, owners) for gpu in sample.snapshot.hardware.gpus)
-    cards = [
-        Card(hardware.gpu_label(gpu), entry.level, entry.title)
-        for gpu, entry in zip(sample.snapshot.hardware.gpus, gpus, strict=True)
-    ]
-    summary = overview(
-        tasks=sample.tasks,
-        readings=sample.readings,
-        assessments=result.assessments,
-        incidents=result.incidents,
-        agents=sample.agents,
-        cards=cards,
-        faults=faults,
-        paused=paused_keys,
-        stopped={key: _limit_arguments(guard) for key, guard in guards.items() if guard.stopped},
-    )
-    # Only after the overview: its headline names the exhausted resource, not the GPU that has it.
-    raise_levels(gpus, resources, incidents)
     on_gpus = devices.devices_by_task(sample.snapshot.hardware, sample.tasks)
-    return records.Status(
+    found = records.Status(
         schema_version=records.SCHEMA_VERSION,
         time_unix_s=sample.snapshot.unix_s,
-        level=summary.level,
-        headline=summary.headline,
         host=_host(sample, host_name),
         daemon=daemon,
         resources=resources,
@@ -157,6 +138,10 @@ def status(
         incidents=incidents,
         problems=tuple(problems),
     )
+    found.level, found.headline = overview(found)
+    # Only after the overview: its headline names the exhausted resource, not the GPU that has it.
+    raise_levels(gpus, resources, incidents)
+    return found
 
 
 def incident(each: decisions.Incident) -> records.Incident:
@@ -279,8 +264,8 @@ def _resource(
 
 def _set_eta(record: records.Resource | records.Task, forecast: decisions.Forecast | None) -> None:
     if forecast is not None:
-        record.eta_s = forecast.eta_s
-        record.eta_low_s, record.eta_high_s = forecast.low_s, forecast.high_s
+        record.eta_s, record.eta_low_s = forecast.eta_s, forecast.low_s
+        record.eta_high_s = number_or_none(forecast.high_s)  # infinite: unbounded
 
 
 def _task(
@@ -425,11 +410,6 @@ def _hardware(snapshot: machine.Snapshot) -> records.Hardware:
         temperatures=tuple(records.Temperature.from_object(each) for each in found.temperatures),
         batteries=tuple(records.Battery.from_object(each) for each in found.batteries),
     )
-
-
-def _limit_arguments(guard: records.Guard) -> str:
-    """Arguments of `watchdog limit` that let a stopped guard continue."""
-    return f"{guard.pid} {size_above(max(guard.limit_bytes or 0, guard.used_bytes or 0))}"
 
 
 def _whole_bytes(value: float, unit: str) -> float:

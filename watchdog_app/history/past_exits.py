@@ -11,10 +11,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from watchdog_app.base.text.quantities import number_or_none, parse_pid
+from watchdog_app.base.text.quantities import parse_pid
 from watchdog_app.core.explain import exits, phrases
 from watchdog_app.core.explain.exits import describe_death
-from watchdog_app.core.model.agent import RescueRecord
 from watchdog_app.core.model.exits import cause_spec
 from watchdog_app.core.model.machine import Task
 from watchdog_app.core.model.status import Incident
@@ -97,7 +96,6 @@ def describe_entry(
         now_unix_s=now_unix_s,
         advice=_advice(journal, entry, at_unix_s),
         successor=successor,
-        earlier=_earlier_save(journal, entry),
     )
     return {"death": entry, "death_text": text, "plot": _plot(journal, entry, begin, around)}
 
@@ -249,26 +247,6 @@ def _decisions_between(journal: Journal, entry: Entry, begin: float, end: float)
         )
         if each.get("pid") == entry.get("pid")
     ]
-
-
-def _earlier_save(journal: Journal, entry: Entry) -> RescueRecord | None:
-    """The last save by this process, for a training whose agent was gone at the end."""
-    outcomes = journal.history(
-        since_unix_s=number_or_none(entry.get("started_unix_s")),
-        until_unix_s=entry["unix_s"],
-        task=str(entry.get("pid")),
-        kinds=("outcome",),
-        limit=_MOST_ENTRIES,
-    )
-    for each in outcomes:
-        saved = each.get("evidence")
-        if _plot_mark(each) == {"unix_s": each["unix_s"], "kind": "saved"} and isinstance(
-            saved, dict
-        ):
-            path, step = saved.get("path"), saved.get("step")
-            if isinstance(path, str) and isinstance(step, int):
-                return RescueRecord(path, step, 0, 0.0, each["unix_s"])
-    return None
 
 
 def _advice(journal: Journal, entry: Entry, at_unix_s: float) -> list[str]:

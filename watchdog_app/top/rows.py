@@ -13,7 +13,7 @@ from watchdog_app.base.text import quantities
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.base.text.terminal import Style, counted, plain, shorten, width
 from watchdog_app.core.explain.agent_lines import agent_line, save_line
-from watchdog_app.core.explain.gpu_lines import grouped_lines
+from watchdog_app.core.explain.gpu_lines import gpu_lines
 from watchdog_app.core.explain.selection import (
     SORTS,
     gpu_numbers,
@@ -220,7 +220,7 @@ def gpu_rows(status: Status, columns: int, everything: bool, most: int) -> list[
         return []
     shown = _most_urgent(status.gpus, most, lambda gpu: (-gpu.level,))
     lines: list[Text] = []
-    groups = grouped_lines(status, shown, columns, Style(), everything=everything)
+    groups = gpu_lines(status, shown, columns, Style(), everything=everything)
     for gpu, group in zip(shown, groups, strict=True):
         style = charts.text_style(gpu.level)
         for number, line in enumerate(group if everything else group[:2]):

@@ -426,7 +426,6 @@ class DeviceProblems:
                 "others": ", ".join(each.name for each in affected[1:4]) or None,
                 "more": len(affected[4:]),
                 "step": None if agent is None else agent.step,
-                "had_agent": int(agent is not None),
                 **rescue_figures(None if agent is None else agent.rescue, unix_s),
             },
             advice=tuple(dict.fromkeys(each.remedy for each in findings))[:_MOST_ADVICE],

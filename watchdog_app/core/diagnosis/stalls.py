@@ -178,14 +178,6 @@ class StallProblems:
                 context = StallContext(known.cores, card_fault, lost)
                 known.place, known.reasons = training_line(dump), stall_reasons(dump, context)
 
-    def reasons(self) -> dict[ProcessKey, tuple[StallReason, ...]]:
-        """Return the reasons by stalled task, most likely first, for tasks with a thread dump."""
-        return {
-            known.task.task: known.reasons
-            for known in self._trainings.values()
-            if known.reasons is not None
-        }
-
 
 def _begin(task: Task, agent: AgentState, now: float, longest_s: float = 0.0) -> _Training:
     """Return a training that has just made a step."""

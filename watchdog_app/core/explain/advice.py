@@ -7,16 +7,18 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple
 
 from watchdog_app.base.text.plain import capitalize_first, clean
 from watchdog_app.base.text.quantities import format_bytes, size_above
+from watchdog_app.base.text.terminal import counted
 from watchdog_app.core.explain import phrases
+from watchdog_app.core.explain.selection import KERNELS
 from watchdog_app.core.model.agent import AgentState, MemoryGrowth
 from watchdog_app.core.model.decisions import Attribution, Regime
 from watchdog_app.core.model.history import SwapTraffic, is_thrashing
-from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
+from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind, ResourceSpec, Scope
 from watchdog_app.core.model.status import MemoryParts
 
@@ -39,29 +41,20 @@ FIRST_STEP_BYTES = 128 * 1024**2
 _FIRST_STEP_MARGIN_BYTES = 2 * FIRST_STEP_BYTES
 _SHARE = 0.2  # share of the task's growth, or tensors per step; smaller values explain nothing
 _ELEMENT_BYTES = 4  # usual size of a tensor element
-# share of the largest line; a line of the program is preferred, because people can change it
-_OWN = 0.3
+_OWN = 0.3  # weight of a line in a library; people can change a line of the program
 FULL = 0.95  # a buffer is full from this share of its announced size
-_NO_AGENT = "No training is seen in it by an agent, so nothing of it can be saved"
 # Advice for resources where the cause does not matter.
 _ALWAYS = {
     ResourceKind.SHM: (
         "Shared memory is filled by workers (DataLoader, multiprocessing): use fewer of them, "
-        "smaller batches, or memory-mapped files. In a container, give it more: docker run "
-        "--shm-size=8g."
+        "smaller batches, or memory-mapped files. In a container: docker run --shm-size=8g."
     ),
-    ResourceKind.RLIMIT_AS: (
-        "The shell's own limit stops it: see `ulimit -v`, and raise it before the start."
-    ),
-    ResourceKind.DISK: (
-        "Free space on that disk, or let rescues go to another folder: no more can be saved."
-    ),
-    ResourceKind.BATTERY: (
-        "Plug the machine in. A training with an agent is saved before the battery is empty, and "
-        "resumes from there when it is started again."
-    ),
+    ResourceKind.RLIMIT_AS: "The shell's own limit stops it: raise `ulimit -v` before the start.",
+    ResourceKind.DISK: "Free space there, or save to another folder: no more can be saved.",
+    ResourceKind.BATTERY: "Plug the machine in. Trainings with an agent are saved before the end.",
 }
 _COUNT = re.compile(r"\b(\d[\d,]*) (examples|batches)\b")
+_GPU = re.compile(r"GPU (\d+)")
 _GROWING = frozenset((Regime.LINEAR, Regime.STAIRCASE))
 
 
@@ -98,37 +91,20 @@ class Shortage:
 
 def build_advice(shortage: Shortage) -> tuple[str, ...]:
     """Return at most four sentences, most useful first."""
-    lines = _scope_advice(shortage)
-    if shortage.spec.of_ram or shortage.spec.scope is Scope.CARD:
-        lines = chain(_agent_advice(shortage), lines)
-    return tuple(line for line, _ in zip(lines, range(_MOST), strict=False))
-
-
-def _scope_advice(shortage: Shortage) -> Iterator[str]:
-    scope = shortage.spec.scope
+    kind, scope = shortage.reading.key.kind, shortage.spec.scope
+    lines: Iterator[str] = iter(())
     if shortage.spec.of_ram:
-        yield from _memory_advice(shortage)
+        lines = chain(_agent_advice(shortage), _memory_advice(shortage))
     elif scope is Scope.CARD:
-        yield from _gpu_memory_advice(shortage)
+        lines = chain(_agent_advice(shortage), _gpu_memory_advice(shortage))
     elif scope is Scope.HEAT:
-        yield from _heat_advice(shortage)
-    elif shortage.reading.key.kind in _ALWAYS:
-        yield _ALWAYS[shortage.reading.key.kind]
+        lines = _heat_advice(shortage)
+    elif kind in _ALWAYS:
+        lines = iter((_ALWAYS[kind],))
+    return tuple(islice(lines, _MOST))
 
 
 def _gpu_memory_advice(shortage: Shortage) -> Iterator[str]:
-    blamed = [each.task for each in shortage.attribution.contributors]
-    allocators = [
-        (agent.framework, memory)
-        for key in blamed
-        for agent in shortage.agents.get(key, ())
-        for memory in agent.allocators
-    ]
-    if any(memory.retries for _, memory in allocators):
-        yield (
-            "Allocations fail and are tried again already: its memory is in pieces, or all but "
-            "used up."
-        )
     if shortage.regime in _GROWING:
         yield (
             "It grows from step to step: look for losses or outputs that are kept with their graph "
@@ -140,41 +116,34 @@ def _gpu_memory_advice(shortage: Shortage) -> Iterator[str]:
             "Others are on this card, too: close notebooks that you do not need, and switch memory "
             "growth on in TensorFlow (TF_FORCE_GPU_ALLOW_GROWTH=true): else it takes all it finds."
         )
-    if any("torch" in framework.lower() for framework, _ in allocators) or not allocators:
-        yield (
-            "In PyTorch, del what you do not need and call torch.cuda.empty_cache() between "
-            "phases; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True helps against pieces."
-        )
+    yield (
+        "In PyTorch, del what you do not need and call torch.cuda.empty_cache() between phases; "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True helps against pieces."
+    )
 
 
 def _heat_advice(shortage: Shortage) -> Iterator[str]:
-    label = shortage.reading.label
-    if "GPU" in label:
-        index = phrases.heated_device(label).removeprefix("GPU ").partition(" ")[0]
-        which = f" -i {index}" if index.isdigit() else ""
-        watts = (
-            "WATTS" if not shortage.power_limit_w else f"{_GENTLER * shortage.power_limit_w:.0f}"
-        )
-        yield (
-            "Look at the card's fans and the air in front of them; a lower power limit cools it "
-            f"at once, for a few percent of speed: sudo nvidia-smi{which} -pl {watts}"
-        )
-    elif shortage.reading.key.subject.startswith("nvme") or "disk" in label.lower():
-        yield "Give the disk air or a heat sink, and write less to it for a while."
-    else:
-        yield "Clear the air ways and the fans, or use fewer worker processes."
+    gpu = _GPU.search(shortage.reading.label)
+    if gpu is None:
+        yield "Clear the air ways and the fans; use fewer workers, and write less to a hot disk."
+        return
+    watts = f"{_GENTLER * shortage.power_limit_w:.0f}" if shortage.power_limit_w else "WATTS"
+    yield (
+        "Look at the card's fans and the air in front of them; a lower power limit cools it at "
+        f"once, for a few percent of speed: sudo nvidia-smi -i {gpu[1]} -pl {watts}"
+    )
 
 
 def _memory_advice(shortage: Shortage) -> Iterator[str]:
     kind, swap = shortage.reading.key.kind, shortage.swap
     # A buffer that fills explains the growth, so skip the search for other causes.
-    blamed = shortage.attribution.contributors[:1]
-    filling = any(each.task in shortage.filling for each in blamed)
+    blamed = [each.task for each in shortage.attribution.contributors]
+    filling = any(key in shortage.filling for key in blamed[:1])
     if is_thrashing(swap) and SPECS[kind].of_group and shortage.reading.swapped > 0:
         yield (
-            f"The group swaps ({format_bytes(swap.in_per_s)}/s read back): what it works with is "
-            "larger than the RAM that its limit allows, and all in it is slow. Make that smaller "
-            "(batch, buffers, workers), or raise the limit."
+            f"The group swaps ({format_bytes(swap.in_per_s)}/s read back): it works with more than "
+            "the RAM that its limit allows. Make batch, buffers or workers smaller, or raise the "
+            "limit."
         )
     elif is_thrashing(swap):
         yield (
@@ -183,9 +152,8 @@ def _memory_advice(shortage: Shortage) -> Iterator[str]:
         )
     if shortage.attribution.mostly_unwatched and shortage.attribution.mostly_unaccounted:
         yield (
-            "What grows belongs to no process, so ps and top do not show it. See what it is: "
-            f"{shortage.reading.key.subject}/memory.stat counts files in RAM as shmem, and "
-            "`df -h -t tmpfs` shows which. Ending what wrote them does not free them: delete them."
+            "What grows belongs to no process, so ps and top do not show it. Files in RAM: see "
+            "`df -h -t tmpfs`. Ending what wrote them does not free them: delete them."
         )
         return
     if shortage.attribution.mostly_unwatched:
@@ -194,38 +162,35 @@ def _memory_advice(shortage: Shortage) -> Iterator[str]:
             "`ps aux --sort=-rss | head`. Pausing a training would not help."
         )
         return
-    workers = list(_worker_advice(shortage))
     if kind is ResourceKind.GUARD:
         yield from _guard_advice(shortage)
-        yield from workers or (() if filling else _regime_advice(shortage))
-        return
+    workers = list(_worker_advice(shortage))
     yield from workers or (() if filling else _regime_advice(shortage))
-    yield from _missing_agent_advice(shortage)
+    if kind is ResourceKind.GUARD:
+        return
+    if blamed and not any(key in shortage.agents for key in blamed):
+        yield (
+            "It has no agent. If it trains: start it with `watchdog exec -- python ...`; in a "
+            "notebook %load_ext watchdog_app.agent, or once for all `watchdog agent enable`."
+        )
     if kind is ResourceKind.CGROUP:
         yield (
             "The limit belongs to a group (a container, a service, a session), not to the "
             "machine: raise it where it was set, if the machine has more."
         )
-    elif any(
-        task.kind in (TaskKind.NOTEBOOK, TaskKind.KERNEL)
-        for key, task in shortage.tasks.items()
-        if not any(each.task == key for each in shortage.attribution.contributors)
-    ):
+    elif any(task.kind in KERNELS and key not in blamed for key, task in shortage.tasks.items()):
         yield "Shut down notebooks that you do not need: an idle kernel keeps its memory."
 
 
 def _guard_advice(shortage: Shortage) -> Iterator[str]:
     """Advice for a guard: its limit can be raised, and at its limit a program only stops."""
     limit = size_above(max(shortage.reading.limit, shortage.reading.used))
-    blamed = shortage.attribution.contributors
-    known = next(iter(shortage.tasks), None)
-    pid = blamed[0].task.pid if blamed else "TASK" if known is None else known.pid
+    keys = [*(each.task for each in shortage.attribution.contributors), *shortage.tasks]
+    pid = keys[0].pid if keys else "TASK"
     yield (
         f"{phrases.WHILE_IT_RUNS}, give it more: watchdog limit {pid} {limit} "
         "(this only postpones the end of a leak)"
     )
-    if not shortage.agents:
-        yield f"{_NO_AGENT}: at its limit it is stopped until you decide."
 
 
 def _worker_advice(shortage: Shortage) -> Iterator[str]:
@@ -246,20 +211,10 @@ def _worker_advice(shortage: Shortage) -> Iterator[str]:
         large = [size for size in own if size >= _WORKER * task.rss_bytes]
         if not large or sum(large) < _MOSTLY * task.rss_bytes:
             return
-        what = "its worker" if len(large) == 1 else f"its {len(large)} workers"
-        each = "which holds a copy of its own" if len(large) == 1 else "each with a copy of its own"
         yield (
-            f"{format_bytes(sum(large))} of {format_bytes(task.rss_bytes)} are in {what}, {each}: "
-            "use fewer workers, keep no cache in the data set, and arrays instead of lists."
-        )
-
-
-def _missing_agent_advice(shortage: Shortage) -> Iterator[str]:
-    contributors = shortage.attribution.contributors
-    if contributors and not any(each.task in shortage.agents for each in contributors):
-        yield (
-            f"{_NO_AGENT}. If it trains: start it with `watchdog exec -- python ...`; in a "
-            "notebook %load_ext watchdog_app.agent, or once for all `watchdog agent enable`."
+            f"{format_bytes(sum(large))} of {format_bytes(task.rss_bytes)} are copies in "
+            f"{counted(len(large), 'worker')}: use fewer workers, keep no cache in the data set, "
+            "and arrays instead of lists."
         )
 
 
@@ -347,14 +302,13 @@ def filling_advice(filling: Filling, room: float) -> str:
         filling: current state of the buffer.
         room: bytes that may still be taken.
     """
-    name = filling.what.removeprefix("the ").partition(" of ")[0]
+    name = capitalize_first(filling.what.removeprefix("the ").partition(" of ")[0])
     rest = max(0.0, filling.bytes - filling.filled_bytes)
     is_full = filling.filled_bytes >= FULL * filling.bytes
-    state = f"{capitalize_first(name)} " + (
-        f"has filled: {format_bytes(filling.bytes)}"
-        if is_full
-        else f"still filling: {format_bytes(filling.filled_bytes)} of {format_bytes(filling.bytes)}"
-    )
+    size = format_bytes(filling.bytes)
+    state = f"{name} still filling: {format_bytes(filling.filled_bytes)} of {size}"
+    if is_full:
+        state = f"{name} has filled: {size}"
     if _OVERHEAD * rest + _FIRST_STEP_MARGIN_BYTES <= room:
         return f"{state}; what is left fits." if is_full else f"{state}; the rest fits."
     if is_full:
@@ -381,37 +335,29 @@ def growth_advice(growth: MemoryGrowth, slope_bytes_per_s: float | None = None) 
         growth: report of the agent.
         slope_bytes_per_s: growth of the task. None: name all findings, however small.
     """
-    own = next((each for each in growth.lines if each.own), None)
-    first = growth.lines[0] if growth.lines else None
-    if own is not None and first is not None and own.bytes >= _OWN * first.bytes:
-        first = own
+    first = max(growth.lines, key=lambda each: each.bytes * (1 if each.own else _OWN), default=None)
     expected = (slope_bytes_per_s or 0.0) * growth.seconds
     if first is not None and first.bytes >= _SHARE * expected:
         place = clean(f"{os.path.basename(first.file)}:{first.line}", 80)
-        rate = (
-            f"{format_bytes(first.bytes_per_step)} a step"
-            if first.bytes_per_step is not None
-            else f"{format_bytes(first.bytes)} in {growth.seconds:.0f} s"
-        )
+        rate = f"{format_bytes(first.bytes)} in {growth.seconds:.0f} s"
+        if first.bytes_per_step is not None:
+            rate = f"{format_bytes(first.bytes_per_step)} a step"
         yield f"Python objects grow {rate}: line {place} holds them."
     for each in growth.tensors[:2]:
         often = each.more >= _SHARE * (growth.steps or 0)
         size_bytes = _ELEMENT_BYTES * math.prod(each.shape) * each.more
         if not often and size_bytes < _SHARE * expected:
             continue
-        shape = f"({', '.join(map(str, each.shape))}{',' if len(each.shape) == 1 else ''})"
         yield (
-            f"{each.more:,} more tensors of {shape} live than {growth.seconds:.0f} s ago: "
-            "a list or dict holds them."
+            f"{each.more:,} more tensors of {tuple(each.shape)} live than {growth.seconds:.0f} s "
+            "ago: a list or dict holds them."
         )
 
 
 def _round_down(count: float) -> int:
     """Round down to a convenient number: two digits, or a multiple of 8."""
     whole = max(0, int(count))
-    if whole < 16:
-        return whole
     if whole < 1000:
-        return whole - whole % 8
-    step = 10 ** (len(str(whole)) - 2)
-    return int(whole - whole % step)
+        return whole if whole < 16 else whole - whole % 8
+    step = int(10 ** (len(str(whole)) - 2))
+    return whole - whole % step

@@ -1,4 +1,4 @@
-"""Text for the state of an agent, the outcome of a save request, and a pause. Pure."""
+"""Text for an agent, a task in an incident, the outcome of a save request, a pause. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from watchdog_app.core.model.status import Agent
+    from watchdog_app.core.model.status import Agent, Contributor, Incident
 
 
 def agent_line(agent: Agent | None, now_unix_s: float) -> str:
@@ -44,6 +44,23 @@ def agent_line(agent: Agent | None, now_unix_s: float) -> str:
     return f"{', '.join(parts)}; rescue at step {quantities.whole(rescue.step)}{when}"
 
 
+def contributor_line(incident: Incident, contributor: Contributor) -> str:
+    """
+    Return the role of a task in an incident: `train.ipynb (pid 7) +21.0 MiB/s, 95 % of the growth`.
+
+    Args:
+        incident: an incident.
+        contributor: one of its contributors.
+    """
+    text = f"{plain(contributor.name or '?')} (pid {quantities.whole(contributor.pid)})"
+    if incident.is_fault:
+        return f"hit: {text}" if incident.is_gpu_fault else text
+    share = quantities.ratio(contributor.share)
+    if incident.blame == "work":
+        return f"{text} {share} of the work"
+    return f"{text} {quantities.format_rate(contributor.slope_bytes_per_s)}, {share} of the growth"
+
+
 def save_line(request: Mapping[str, Any]) -> str:
     """Return one line on the outcome of a request. A save shows path, step, size and seconds."""
     name = plain(request.get("name") or request.get("task") or "?")
@@ -51,10 +68,9 @@ def save_line(request: Mapping[str, Any]) -> str:
     detail = plain(request.get("detail") or "")
     if status == "done":
         rescue = Rescue.read(request.get("rescue"))
+        at, size = quantities.whole(rescue.step), quantities.format_bytes(rescue.bytes)
         took = "" if rescue.seconds is None else f" in {rescue.seconds:.2f} s"
-        at = "" if rescue.step is None else f" at step {quantities.whole(rescue.step)}"
-        size = quantities.format_bytes(rescue.bytes)
-        return f"{name}: saved{at}, {size}{took}: {plain(rescue.path or '?')}"
+        return f"{name}: saved at step {at}, {size}{took}: {plain(rescue.path or '?')}"
     if status == "requested":
         return f"{name}: asked to save; it does so at the end of its step. --wait waits for it."
     word = {"failed": "NOT saved", "refused": "not asked"}.get(str(status), plain(status))

@@ -19,10 +19,7 @@ from watchdog_app.core.diagnosis.evidence import NO_KILL
 from watchdog_app.core.diagnosis.exits import lost_worker
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.explain.selection import RUN_CELLS
-from watchdog_app.core.model.agent import RescueRecord
 from watchdog_app.core.model.exits import CauseKind, Certainty, cause_spec
-
-_MOST_GREW = 4
 
 
 def advice_after_exit(entry: Mapping[str, Any]) -> Iterator[str]:
@@ -33,13 +30,12 @@ def advice_after_exit(entry: Mapping[str, Any]) -> Iterator[str]:
         entry: journal entry of kind "death" or "end".
     """
     cause = entry.get("cause")
-    if cause == "failed" and _lost_a_worker(entry):
-        sources = {each.get("source") for each in objects(entry, "evidence")}
+    evidence = objects(entry, "evidence")
+    errors = (str(each.get("text")) for each in evidence if each.get("source") == "python")
+    if cause == "failed" and any(map(lost_worker, errors)):
+        sources = {each.get("source") for each in evidence}
         if NO_KILL in sources and "worker" not in sources:
-            yield (
-                "A worker process was killed, and the kernel counted no kill for memory: look for "
-                "a crash in it, or for who ended it (kill, a batch system)."
-            )
+            yield "The kernel counted no kill for memory: a worker crashed, or somebody killed it."
             return
         yield (
             "A worker process was killed, most often for memory: use fewer workers (num_workers, "
@@ -51,31 +47,15 @@ def advice_after_exit(entry: Mapping[str, Any]) -> Iterator[str]:
     agent = entry.get("agent")
     if isinstance(agent, Mapping):
         yield "Make the batch smaller: the step that failed needs memory in proportion."
-        yield (
-            'Or keep it and let the agent train in parts what does not fit: Rescue(..., on_oom="'
-            'shrink"); the loss stays that of the whole batch.'
-        )
+        yield 'Or let the agent train in parts what does not fit: Rescue(..., on_oom="shrink").'
         where = " --gpu" if spec.of_card else ""
         yield f"See before the start what fits: watchdog estimate MODEL --batch N{where}"
     else:
-        yield (
-            "Smaller batches or chunks; if it grew until the end, look for what is kept in a list "
-            "or dict."
-        )
+        yield "Smaller batches or chunks; look for what is kept in a list or dict, too."
     if cause == "address_space":
         yield "The shell's own limit stopped it: see `ulimit -v`, and raise it before the start."
     elif spec.of_card:
         yield "Or train in mixed precision, and close what else is on that card."
-
-
-def resume_lines(entry: Mapping[str, Any]) -> list[str]:
-    """
-    Return the lines on how to run an ended task again; empty if nothing is left to resume.
-
-    Args:
-        entry: journal entry of kind "death" or "end".
-    """
-    return list(_resume_lines(_Death(entry), None))
 
 
 def growth_lines(entry: Mapping[str, Any]) -> Iterator[str]:
@@ -88,25 +68,13 @@ def growth_lines(entry: Mapping[str, Any]) -> Iterator[str]:
     grew = entry.get("grew")
     if cause_spec(entry.get("cause")).by_itself or not isinstance(grew, list):
         return
-    yield from (line for line in grew[:_MOST_GREW] if isinstance(line, str))
-
-
-def _lost_a_worker(entry: Mapping[str, Any]) -> bool:
-    """Whether the crash report says that a worker was killed."""
-    return any(
-        each.get("source") == "python" and lost_worker(str(each.get("text")))
-        for each in objects(entry, "evidence")
-    )
+    yield from (line for line in grew if isinstance(line, str))
 
 
 _SURE = {
     Certainty.EXACT.value: "That is exact.",
     Certainty.LIKELY.value: "That is what all the evidence points to; it is not proven.",
     Certainty.UNKNOWN.value: "More than that is not known.",
-}
-_FINISHED = {
-    Certainty.EXACT.value: "It finished (exit status 0).",
-    Certainty.LIKELY.value: "It finished, as its agent announced. Its exit status is not known.",
 }
 _MOST_ADVICE = 4
 _LONG = 300
@@ -119,7 +87,6 @@ def describe_death(
     now_unix_s: float,
     advice: Sequence[str] = (),
     successor: Mapping[str, Any] | None = None,
-    earlier: RescueRecord | None = None,
 ) -> str:
     """
     Explain one exit: what happened, the evidence, the use of memory, the rescue, how to resume.
@@ -130,15 +97,14 @@ def describe_death(
         now_unix_s: current time, for the age of the exit.
         advice: advice of the last incident that named the task.
         successor: the task that replaced it: "pid" and "name".
-        earlier: rescue of an earlier training in the same process.
     """
     death = _Death(entry)
-    lines = [*_headline(death, at, now_unix_s), "", *_evidence_lines(entry)]
-    saved = _saved_lines(death, earlier)
+    lines = list(_headline(death, at, now_unix_s))
     for part in (
+        _evidence_lines(entry),
         _memory_holder_lines(entry),
-        saved,
-        _resume_lines(death, successor),
+        _saved_lines(death),
+        resume_lines(entry, successor),
         _advice_lines(advice),
     ):
         found = list(part)
@@ -152,7 +118,7 @@ class _Death:
     def __init__(self, entry: Mapping[str, Any]) -> None:
         self.entry = entry
         self.by_itself = cause_spec(entry.get("cause")).by_itself
-        self.unix_s = number_or_none(entry.get("unix_s"))
+        self.unix_s = number_or_none(entry.get("unix_s")) or 0.0
         self.worker = entry.get("worker")
         rescue, agent = entry.get("rescue"), entry.get("agent")
         self.rescue: Mapping[str, Any] | None = rescue if isinstance(rescue, Mapping) else None
@@ -165,21 +131,17 @@ class _Death:
         return self.worker is not None and self.rescue is None
 
     def since(self, moment: object) -> float | None:
-        """Return the seconds from a moment to the end. None: one of them is unknown."""
+        """Return the seconds from a moment to the end. None: the moment is unknown."""
         begin = number_or_none(moment)
-        return None if self.unix_s is None or begin is None else max(0.0, self.unix_s - begin)
+        return None if begin is None else max(0.0, self.unix_s - begin)
 
 
 def _headline(death: _Death, at: str, now_unix_s: float) -> Iterator[str]:
     entry = death.entry
-    kind = phrases.KINDS.get(str(entry.get("task_kind")), "")
+    kind = clean(str(entry.get("task_kind") or "process"))
     who = clean(str(entry.get("name") or f"process {entry.get('pid')}"))
-    who = f"{who} ({kind + ', ' if kind else ''}pid {entry.get('pid')})"
-    ago = (
-        ""
-        if death.unix_s is None
-        else f", {phrases.format_age(max(0.0, now_unix_s - death.unix_s))}"
-    )
+    who = f"{who} ({kind}, pid {entry.get('pid')})"
+    ago = phrases.format_age(max(0.0, now_unix_s - death.unix_s))
     ran_s = death.since(entry.get("started_unix_s"))
     ran = f", after {format_duration(ran_s)}" if ran_s else ""
     verb, lives = "ended" if death.by_itself else "died", ""
@@ -188,29 +150,25 @@ def _headline(death: _Death, at: str, now_unix_s: float) -> Iterator[str]:
         which = f"{ran_file}, " if ran_file and ran_file != entry.get("name") else ""
         who = f"A worker ({which}process {death.worker}) of {who}"
         lives = " The task itself lived on."
-    yield f"{who} {verb} at {at}{ago}{ran}.{lives}"
-    reason = clean(str(entry.get("reason") or entry.get("text") or "unknown"), _LONG)
-    if entry.get("reason"):
-        reason = f"{capitalize_first(reason)}."
-    certainty = str(entry.get("certainty"))
-    why = f"{reason} {_SURE.get(certainty, '')}".rstrip()
+    yield f"{who} {verb} at {at}, {ago}{ran}.{lives}"
+    reason = str(entry.get("reason") or entry.get("text") or "unknown")
     if entry.get("cause") == CauseKind.ENDED:
-        why = _FINISHED.get(certainty, why)
-    yield f"Why: {why}"
+        reason = "it finished"
+    reason = capitalize_first(clean(reason, _LONG)).rstrip(".")
+    yield f"Why: {reason}. {_SURE.get(str(entry.get('certainty')), '')}".rstrip()
     rss = number_or_none(entry.get("rss_bytes"))
     if rss is not None:
         yield f"It held {format_bytes(rss)} of RAM when it was last seen."
 
 
 def _evidence_lines(entry: Mapping[str, Any]) -> Iterator[str]:
-    yield "How we know:"
     found = objects(entry, "evidence")
+    if found:
+        yield "How we know:"
     for each in found:
         known = each.get("certainty")
         word = str(known).replace("_", " ") if known in _SURE else "unknown"
         yield f"  [{word}] {clean(str(each.get('text')), _LONG)}"
-    if not found:
-        yield "  Nothing more was written down."
 
 
 def _memory_holder_lines(entry: Mapping[str, Any]) -> Iterator[str]:
@@ -234,7 +192,7 @@ def _memory_holder_lines(entry: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _saved_lines(death: _Death, earlier: RescueRecord | None) -> Iterator[str]:
+def _saved_lines(death: _Death) -> Iterator[str]:
     if death.of_worker_alone:
         return
     agent = death.agent or {}
@@ -257,27 +215,26 @@ def _saved_lines(death: _Death, earlier: RescueRecord | None) -> Iterator[str]:
         yield text if step is None else f"{text} {at}."
     elif not death.by_itself:
         yield "What was saved: nothing; no agent saw a training in it at its end."
-    else:
-        return
-    if earlier is not None:
-        before_s = death.since(earlier.saved_unix_s)
-        yield (
-            f"A training that had ended before in it was saved at step {earlier.step}, "
-            f"{format_duration(before_s)} before the end, in"
-        )
-        yield f"  {clean(earlier.path, _LONG)}"
 
 
-def _resume_lines(death: _Death, successor: Mapping[str, Any] | None) -> Iterator[str]:
+def resume_lines(
+    entry: Mapping[str, Any], successor: Mapping[str, Any] | None = None
+) -> Iterator[str]:
+    """
+    Yield lines on how to run an ended task again; nothing if nothing is left to resume.
+
+    Args:
+        entry: journal entry of kind "death" or "end".
+        successor: the task that replaced it: "pid" and "name".
+    """
+    death = _Death(entry)
     if death.of_worker_alone:
         yield "To continue: the task may wait for that worker for ever. Interrupt it, and use fewer"
         yield "  workers or smaller batches (DataLoader: num_workers, prefetch_factor)."
         return
     if successor is not None:
-        yield (
-            f"Its place was taken: {clean(str(successor.get('name')))} runs again, with pid "
-            f"{successor.get('pid')}."
-        )
+        name = clean(str(successor.get("name")))
+        yield f"Its place was taken: {name} runs again, with pid {successor.get('pid')}."
     saved = death.rescue is not None
     by_lines = death.rescue is not None and death.rescue.get("by_lines") is True
     if death.by_itself and not saved:
@@ -289,9 +246,7 @@ def _resume_lines(death: _Death, successor: Mapping[str, Any] | None) -> Iterato
     if command is None or successor is not None:
         return
     if by_lines:
-        yield (
-            "To continue its training, run it again: it starts over and says which lines to write:"
-        )
+        yield "To continue, run it again: it starts over and says which lines to write:"
     elif saved:
         yield "To continue its training:"
     elif death.had_agent or "next_limit" in death.entry:  # only entries of a guard have next_limit
@@ -307,8 +262,7 @@ def _notebook_resume_lines(saved: bool, by_lines: bool, restarted: bool) -> Iter
     """Yield what to type in a notebook to resume the training."""
     if not saved:
         begin = "run" if restarted else "restart the kernel and run"
-        yield f"To continue: {begin} its cells. With this line in the first one its next training"
-        yield "is saved:"
+        yield f"To continue: {begin} its cells. This line in the first one saves the next training:"
         yield "  %load_ext watchdog_app.agent"
         return
     yield f"To continue, {'' if restarted else 'restart the kernel, and '}in its first cell:"
@@ -322,17 +276,15 @@ def _notebook_resume_lines(saved: bool, by_lines: bool, restarted: bool) -> Iter
 
 
 def _advice_lines(advice: Sequence[str]) -> Iterator[str]:
-    useful = [each for each in advice if each and not each.startswith(phrases.WHILE_IT_RUNS)]
-    lines = [clean(line, _LONG) for line in useful[:_MOST_ADVICE]]
-    if lines:
+    if advice:
         yield "What to change:"
-        yield from (f"  {line}" for line in lines)
+        yield from (f"  {clean(line, _LONG)}" for line in advice[:_MOST_ADVICE])
 
 
 def _command(entry: Mapping[str, Any]) -> str | None:
     """Return `cd FOLDER && watchdog exec -- python train.py`, ready to paste. None: unknown."""
     argv = entry.get("argv")
-    if not isinstance(argv, list) or not argv or any("\n" in str(word) for word in argv):
+    if not isinstance(argv, list) or not argv:
         return None
     words = [str(word) for word in argv]
     if os.path.basename(words[0]).startswith("python"):

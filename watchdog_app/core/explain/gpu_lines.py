@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.terminal import Style, Table, counted, plain, wrap
 from watchdog_app.core.explain.selection import gpu_resources
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from watchdog_app.core.model.status import Gpu, Status
 
@@ -22,83 +24,53 @@ _THROTTLING = {
     "hardware_thermal": "clocked down for heat",
     "power_brake": "power brake",
 }
-_MOST_PIDS = 8
-_LONG = 10_000  # columns if the line width is not limited
 _OTHERS_SHARE = 0.05  # share of the memory that unwatched programs hold
 
 
-def gpu_lines(status: Status, columns: int | None, style: Style, everything: bool) -> list[str]:
-    """
-    Return a line for each GPU: index, name, memory, load, temperature, power, problems.
-
-    If the terminal is too narrow, the problems move to a line of their own. Then power, ratio, bar
-    and name are dropped.
-
-    Args:
-        status: the last status.
-        columns: columns of the terminal; None: nothing is shortened.
-        style: colours and symbols.
-        everything: whether to list unwatched programs, notes and driver events as well.
-    """
-    groups = grouped_lines(status, status.gpus, columns, style, everything=everything)
-    return [line for group in groups for line in group]
-
-
-def grouped_lines(
+def gpu_lines(
     status: Status, gpus: Sequence[Gpu], columns: int | None, style: Style, *, everything: bool
 ) -> list[list[str]]:
     """
-    Return the lines by GPU: its line first, then remarks.
+    Return the lines by GPU: its line first, then its problems and remarks.
+
+    If the terminal is too narrow, bar, power, ratio and name are dropped.
 
     Args:
         status: the last status.
         gpus: the GPUs of the status to show.
         columns: columns of the terminal; None: nothing is shortened.
         style: colours and symbols.
-        everything: see `gpu_lines`.
+        everything: whether to list unwatched programs and notes as well.
     """
     if not gpus:
         return []
-    news = [_problems(gpu, status) for gpu in gpus]
-    labels = _labels(gpus)
-    rows = [_cells(gpu, label, style) for gpu, label in zip(gpus, labels, strict=True)]
-    wide = [[*row, "; ".join(words)] for row, words in zip(rows, news, strict=True)]
-    table = Table(wide, _RIGHT, gives_way=_NAME, gap=2)
-    inline = table.fits(columns, 16)
-    if not inline:
-        table = _fit_table(rows, columns or 0)
+    rows = [_cells(gpu, label, style) for gpu, label in zip(gpus, _labels(gpus), strict=True)]
+    lines = _fit_table(rows, columns).lines(columns, style.ellipsis)
     groups = []
-    for index, line in enumerate(table.lines(columns, style.ellipsis)):
-        color = gpus[index].level.color
-        remarks = [(each, "dim") for each in _remarks(gpus[index], everything)]
-        if not inline and news[index]:
-            remarks.insert(0, ("; ".join(news[index]), color))
-        groups.append(
-            [style.paint(line, color)]
-            + [
-                style.paint(part, name)
-                for text, name in remarks
-                for part in wrap(text, columns or _LONG, first="      ")
-            ]
-        )
+    for gpu, line in zip(gpus, lines, strict=True):
+        color = gpu.level.color
+        group = [style.paint(line, color)]
+        remarks = [("; ".join(_problems(gpu, status)), color)]
+        remarks += [(each, "dim") for each in _remarks(gpu, everything)]
+        for text, name in remarks:
+            parts = wrap(text, columns, first="      ") if text else []
+            group += [style.paint(part, name) for part in parts]
+        groups.append(group)
     return groups
 
 
-def _labels(gpus: Sequence[Gpu]) -> list[str]:
-    """Return `GPU 1`, or `GPU 1 part 0` for partitions, which share index and name."""
-    parts: dict[str, int] = {}
-    found = []
+def _labels(gpus: Sequence[Gpu]) -> Iterator[str]:
+    """Yield `GPU 1`, or `GPU 1 part 0` for partitions, which share index and name."""
+    parts = Counter[str]()
     for gpu in gpus:
         label = f"GPU {quantities.whole(gpu.index)}"
         if gpu.parent_id:
-            number = parts.get(gpu.parent_id, 0)
-            parts[gpu.parent_id] = number + 1
-            label += f" part {number}"
-        found.append(label)
-    return found
+            label += f" part {parts[gpu.parent_id]}"
+            parts[gpu.parent_id] += 1
+        yield label
 
 
-def _fit_table(rows: list[list[str]], columns: int) -> Table:
+def _fit_table(rows: list[list[str]], columns: int | None) -> Table:
     table = Table(rows, _RIGHT, gives_way=_NAME, gap=2)
     # A name may be shortened, because the power is more useful.
     for column, least in ((None, 10), (_BAR, 8), (_POWER, 8), (_RATIO, 6), (_NAME, 0)):
@@ -119,11 +91,10 @@ def _cells(gpu: Gpu, label: str, style: Style) -> list[str]:
         memory, known = "shares RAM", False
     if gpu.state == "asleep":
         memory, known = "asleep", False
-    elif gpu.state != "ok" and gpu.title:
-        memory, known = plain(gpu.title).removeprefix("is ").upper(), False
-    power = "" if gpu.power_w is None else f"{gpu.power_w:.0f} W"
-    if gpu.power_w is not None and gpu.power_limit_w is not None:
-        power = f"{gpu.power_w:.0f}/{gpu.power_limit_w:.0f} W"
+    elif gpu.state not in (None, "ok"):
+        memory, known = plain(gpu.title or gpu.state).removeprefix("is ").upper(), False
+    limit = "" if gpu.power_limit_w is None else f"/{gpu.power_limit_w:.0f}"
+    power = "" if gpu.power_w is None else f"{gpu.power_w:.0f}{limit} W"
     busy = gpu.utilization_percent
     return [
         gpu.level.mark,
@@ -140,15 +111,12 @@ def _cells(gpu: Gpu, label: str, style: Style) -> list[str]:
 
 def _problems(gpu: Gpu, status: Status) -> list[str]:
     """Return current and predicted problems of a GPU, worst first."""
-    title = plain(gpu.title)
-    if (gpu.state or "ok") != "ok":
-        return [] if gpu.state == "asleep" or title else [plain(gpu.state)]
+    if gpu.state not in (None, "ok"):
+        return []  # the line names the state
     found = [one.end() for one in gpu_resources(gpu, status) if one.eta_s is not None]
-    for reason in gpu.throttling or ():
-        word = _THROTTLING.get(reason)
-        if word is not None and word not in found:
-            found.append(word)
-    return [*found, title] if title else found
+    found += [_THROTTLING[reason] for reason in gpu.throttling or () if reason in _THROTTLING]
+    found += [plain(gpu.title)] if gpu.title else []
+    return list(dict.fromkeys(found))
 
 
 def _remarks(gpu: Gpu, everything: bool) -> list[str]:
@@ -158,14 +126,11 @@ def _remarks(gpu: Gpu, everything: bool) -> list[str]:
     total = gpu.memory_total_bytes
     if others and (everything or (total and held >= _OTHERS_SHARE * total)):
         amount = f", {quantities.format_bytes(held)}" if held else ""
-        pids = ", ".join(quantities.whole(one.pid) for one in others[:_MOST_PIDS])
-        which = f" (pid {pids}{', ...' if len(others) > _MOST_PIDS else ''})" if everything else ""
+        pids = ", ".join(quantities.whole(one.pid) for one in others)
+        which = f" (pid {pids})" if everything else ""
         remarks.append(
             f"{counted(len(others), 'program')} that watchdog does not watch{which}{amount}"
         )
     if everything:
         remarks += map(plain, gpu.notes)
-        for one in gpu.events[-3:]:
-            meaning = f", {plain(one.text)}" if one.text else ""
-            remarks.append(f"Xid {quantities.whole(one.code)}{meaning}")
     return remarks

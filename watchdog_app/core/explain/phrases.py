@@ -11,19 +11,8 @@ from watchdog_app.base.text.quantities import (
     format_rough_duration,
 )
 from watchdog_app.core.model.agent import RescueRecord
-from watchdog_app.core.model.decisions import Forecast
-from watchdog_app.core.model.machine import TaskKind
-from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind, Scope
+from watchdog_app.core.model.resource import SPECS, ResourceKind, Scope
 
-KINDS: dict[str, str] = {
-    TaskKind.NOTEBOOK: "notebook",
-    TaskKind.KERNEL: "Jupyter kernel",
-    TaskKind.CONSOLE: "console",
-    TaskKind.SCRIPT: "script",
-    TaskKind.MODULE: "module",
-    TaskKind.SERVER: "Jupyter server",
-    TaskKind.PYTHON: "Python",
-}
 _TOO_FAR_S = 30 * 86400.0
 WHILE_IT_RUNS = "While it runs or is stopped"  # prefix of advice that is useless after an exit
 
@@ -35,29 +24,6 @@ def format_eta(eta_s: float | None) -> str:
     if eta_s < 1.5:
         return "in about a second" if eta_s >= 0.5 else "now"
     return f"in about {format_rough_duration(eta_s)}"
-
-
-def format_interval(low_s: float | None, high_s: float | None) -> str:
-    """
-    Return `30 s to 2 min`, or `30 s or more`. Empty if the lower end is unknown.
-
-    Args:
-        low_s: lower end in seconds.
-        high_s: upper end in seconds; None or infinity: open.
-    """
-    if low_s is None:
-        return ""
-    if high_s is None or not math.isfinite(high_s) or high_s > _TOO_FAR_S:
-        return f"{format_rough_duration(low_s)} or more"
-    low, high = format_rough_duration(low_s), format_rough_duration(high_s)
-    return low if low == high else f"{low} to {high}"
-
-
-def format_forecast(value: Forecast | None) -> str:
-    """Return `in about 48 s (30 s to 1.5 min)`, or `no end in sight` without a forecast."""
-    if value is None:
-        return "no end in sight"
-    return f"{format_eta(value.eta_s)} ({format_interval(value.low_s, value.high_s)})"
 
 
 def format_level(used: float, limit: float, unit: str) -> str:
@@ -75,9 +41,7 @@ def format_level(used: float, limit: float, unit: str) -> str:
         return f"{format_bytes(used)} of {format_bytes(limit)}"
     if unit == "ratio":
         return f"{100 * max(0.0, 1.0 - used):.0f} % left"
-    whole = max(used, limit) >= 10_000  # a count
-    figures = (f"{used:,.0f}", f"{limit:,.0f}") if whole else (f"{used:.4g}", f"{limit:.4g}")
-    return f"{' of '.join(figures)} {quantities.UNIT_SIGNS.get(unit, unit)}"
+    return f"{used:.4g} of {limit:.4g} {quantities.UNIT_SIGNS.get(unit, unit)}"
 
 
 def format_slope(slope_per_s: float | None, unit: str) -> str:
@@ -103,24 +67,6 @@ def nearness_text(kind: ResourceKind, label: str) -> str:
     if SPECS[kind].scope is Scope.HEAT:
         return f"{heated_device(label)} is about to switch off from heat"
     return f"{label} is about to run out"
-
-
-def end_text(reading: Reading, label: str, *, certain: bool = True) -> str:
-    """
-    Return the exhaustion of a resource, to be followed by `format_eta`.
-
-    Examples: `RAM full`, `GPU 0 will switch off from heat`.
-
-    Args:
-        reading: reading of the resource.
-        label: its label, safe to show.
-        certain: False: write `could` instead of a definite statement.
-    """
-    scope = SPECS[reading.key.kind].scope
-    if scope is Scope.HEAT:
-        return f"{heated_device(label)} {'will' if certain else 'could'} switch off from heat"
-    end = "empty" if scope is Scope.BATTERY else "full"
-    return f"{label} {end}" if certain else f"{label} could be {end}"
 
 
 def heated_device(label: str) -> str:

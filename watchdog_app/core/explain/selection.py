@@ -82,8 +82,6 @@ def gpu_resources(gpu: Gpu, status: Status) -> list[Resource]:
         gpu: a GPU of the status.
         status: the last status.
     """
-    if not gpu.id:
-        return []
     subjects = (gpu.id, f"{gpu.id}/shutdown")
     return [
         one
@@ -110,15 +108,11 @@ def nearest_resource(status: Status, task: Task) -> Resource | None:
 
 def gpu_numbers(task: Task) -> str:
     """Return the GPUs of a task: `0`, `0,2`, or `0-7` for eight in a row. Empty without a GPU."""
-    known = [one.index for one in task.gpus]
-    runs: list[list[int]] = []
-    for index in sorted({each for each in known if each is not None}):
-        if runs and index == runs[-1][-1] + 1:
-            runs[-1].append(index)
-        else:
-            runs.append([index])
-    texts = [",".join(map(str, run)) if len(run) < 3 else f"{run[0]}-{run[-1]}" for run in runs]
-    return ",".join([*texts, *(UNKNOWN for each in known if each is None)])
+    known = sorted({one.index for one in task.gpus if one.index is not None})
+    texts = [str(each) for each in known]
+    if len(known) > 2 and known[-1] - known[0] == len(known) - 1:
+        texts = [f"{known[0]}-{known[-1]}"]
+    return ",".join([*texts, *(UNKNOWN for one in task.gpus if one.index is None)])
 
 
 def _swap_resource(host: Host) -> Resource:
@@ -145,7 +139,6 @@ def _is_background(task: Task) -> bool:
         and task.agent is None
         and task.guard is None
         and not task.paused_by_watchdog
-        and task.gpu_memory_bytes is None
         and not task.gpus
         and task.level is Level.OK
     )

@@ -57,10 +57,6 @@ from watchdog_app.core.policy.saving import Saving
 from watchdog_app.core.policy.schedule import CheckpointSchedule
 from watchdog_app.core.policy.tracker import Tracker, build_outlooks, without_stopped_growth
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from watchdog_app.core.diagnosis.stall_reasons import StallReason
-
 GAP_S = 30.0  # after a longer gap the old samples say nothing about the trend
 _MOST_OPEN = 512  # most decisions without an outcome
 _VERSION = 4  # version of the state that the next daemon restores
@@ -95,8 +91,6 @@ class TickResult:
     card_faults: Mapping[ProcessKey, str] = field(default_factory=dict)
     # Stalled tasks whose threads the caller should dump now (`Engine.add_thread_dump`).
     stalled: tuple[ProcessKey, ...] = ()
-    # Why each stalled task makes no progress, if its threads were dumped.
-    stall_reasons: Mapping[ProcessKey, tuple[StallReason, ...]] = field(default_factory=dict)
     # Growth that agents reported.
     growth: Mapping[ProcessKey, MemoryGrowth] = field(default_factory=dict)
 
@@ -185,7 +179,6 @@ class Engine:
             next_sample_s=self._next_sample_s(agents),
             card_faults=self._devices.faults,
             stalled=tuple(self._stalls.wanted),
-            stall_reasons=self._stalls.reasons(),
             growth=self._growth,
         )
 
