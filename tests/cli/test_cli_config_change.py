@@ -397,6 +397,19 @@ def test_without_a_file_the_editor_gets_one_that_explains(file, watchdog):
     assert "every setting with its default" in file.read_text()
 
 
+@pytest.mark.parametrize("named", ["", "vi"])
+def test_vi_opens_only_for_who_has_named_it(file, watchdog, tmp_path, named):
+    """Others do not know how to leave it."""
+    for name in ("vi", "vim", "sensible-editor"):
+        (tmp_path / name).write_text("#!/bin/sh\nexit 7\n")
+        (tmp_path / name).chmod(0o700)
+
+    done = watchdog("config", "edit", env={"EDITOR": named, "VISUAL": "", "PATH": str(tmp_path)})
+
+    assert 1 == done.returncode
+    assert ("status 7" if named else "Name an editor: EDITOR=") in done.stderr
+
+
 @pytest.mark.parametrize(
     ("env", "code", "said"),
     [

@@ -57,7 +57,7 @@ _SWITCHES = {
     "checkpoint": "ask it to save, or not",
     "pause": "pause it as the last resort, or never",
 }
-_EDITORS = ("sensible-editor", "nano", "vim", "vi", "notepad.exe")
+_EDITORS = ("nano", "notepad.exe")  # not vi: who has not named it may not know how to leave it
 _REJECTED = ".rejected"
 
 
@@ -438,7 +438,7 @@ def _find_editor() -> list[str]:
                 raise WatchdogError(f"{name} cannot be read as a command: {error}.") from error
     found = next((path for path in map(shutil.which, _EDITORS) if path), None)
     if found is None:
-        raise WatchdogError("There is no editor. Name one: EDITOR=nano watchdog config edit")
+        raise WatchdogError("There is no nano here. Name an editor: EDITOR=vi watchdog config edit")
     return [found]
 
 
