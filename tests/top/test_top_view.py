@@ -7,7 +7,7 @@ import functools
 import inspect
 
 import pytest
-from rich.style import Style
+from rich.console import Console
 from support.statuses import GIB, HOSTILE_NAMES, MIB, NOW_UNIX_S, agent, leaking, process, status
 from textual.widgets import DataTable, Static
 
@@ -510,11 +510,15 @@ def test_no_letter_has_a_colour_on_an_unknown_background(level):
         *(*rows.gpu_rows(made, 120, True, 9), *rows.incident_rows(made, 120, 9)),
         *(cell for task in made.tasks for cell in rows.task_cells(task, titles, 120, None)),
     ]
+    console = Console()
     for text in texts:
-        for start, end, style in [(0, len(text), text.style), *text.spans]:
-            drawn = set(text.plain[start:end]) <= set("█▒░ ")
-            known = Style.parse(str(style))
-            assert drawn or known.color is None or known.bgcolor is not None, text.plain[start:end]
+        styles = [text.get_style_at_offset(console, at) for at in range(len(text))]
+        for char, known in zip(text.plain, styles, strict=True):
+            assert char in "█▒░ " or known.color is None or known.bgcolor is not None, text.plain
+        badges = "".join(
+            char for char, known in zip(text.plain, styles, strict=True) if known.bgcolor
+        )
+        assert badges.strip() in ("", "~", "!", "!!", "?", "protection is OFF"), text.plain
 
 
 @live((120, 40))

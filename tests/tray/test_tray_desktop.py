@@ -121,6 +121,17 @@ def test_icon_menu_and_notice_on_xfce_with_dunst(desktop):
     settle(2)
     keep(desktop.screenshot("live"), "live")
 
+    def visible() -> list[str]:
+        return desktop.run("xdotool", "search", "--onlyvisible", "--class", "xterm").split()
+
+    view = visible()
+    desktop.run("xdotool", "search", "--class", "xterm", "windowminimize")
+    until(lambda: not visible(), "the view is minimized")
+    desktop.click(*resting_icon(desktop), 1)
+    until(visible, "another click brings the same view forward")
+    settle(2)
+    assert view == visible()
+
 
 def test_buttons_of_a_notice_on_xfce(desktop):
     """The test presses the real button on a light theme, and the daemon gets the request."""

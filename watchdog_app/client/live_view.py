@@ -14,6 +14,8 @@ from contextlib import suppress
 from watchdog_app.base import runtime_dir
 from watchdog_app.base.errors import WatchdogError
 
+_FROM_TASKBAR = 2  # source of _NET_ACTIVE_WINDOW (EWMH): window managers obey at once
+
 
 def hold_lock() -> None:
     """Make this process the live view, until it ends; without effect if there is one."""
@@ -68,6 +70,25 @@ def wanted_task() -> int | None:
         return _read_line(handle, 1)
     finally:
         os.close(handle)
+
+
+def activate_window() -> None:
+    """Ask the window manager to show the terminal of this process, if the terminal names it."""
+    window = os.environ.get("WINDOWID", "")
+    if not window.isdigit():
+        return
+    with suppress(Exception):  # no python-xlib, or no X server
+        from Xlib import X, display, protocol
+
+        server = display.Display()
+        event = protocol.event.ClientMessage(
+            window=int(window),
+            client_type=server.intern_atom("_NET_ACTIVE_WINDOW"),
+            data=(32, [_FROM_TASKBAR, X.CurrentTime, 0, 0, 0]),
+        )
+        mask = X.SubstructureRedirectMask | X.SubstructureNotifyMask
+        server.screen().root.send_event(event, event_mask=mask)
+        server.close()
 
 
 def _open() -> int:

@@ -36,7 +36,7 @@ _NOT_RUNNING = "The daemon is not running: nothing is watched. Start it with: wa
 _MAX_SERIES_POINTS = 2000
 _ANSWER_S = 330.0  # enough to save a large model on a slow disk
 _FIXED_ROWS = 9  # title, margins, heads of the table, incidents, keys
-_RAISE_WINDOW = "\x1b[1t\x1b[5t"  # window operations of xterm: show an iconified window, raise it
+_RAISE_WINDOW = "\x1b[1t\x1b[5t"  # for terminals that set no WINDOWID (XTWINOPS)
 # the names in different versions of Textual
 _THEMES = ("ansi-dark", "textual-ansi", "textual-dark")
 
@@ -158,6 +158,7 @@ class TopApp(App[None]):
         self._wanted = live_view.wanted_task()
         if self._driver is not None:
             self._driver.write(_RAISE_WINDOW)
+        live_view.activate_window()
         self.bell()  # most taskbars mark the window
         self._draw()
 

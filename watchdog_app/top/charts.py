@@ -38,7 +38,8 @@ def text_style(level: Level) -> str:
 
 def badge(level: Level) -> Text:
     """Return the mark of a level in two columns, on the level's colour."""
-    return Text(f"{level.mark:2}", style=BADGES.get(level.color, ""))
+    # A style of the whole text would also apply to what is appended.
+    return Text().append(f"{level.mark:2}", style=BADGES.get(level.color, ""))
 
 
 def sparkline(points: Sequence[Point], columns: int) -> str:
