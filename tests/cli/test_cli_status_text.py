@@ -149,6 +149,16 @@ def test_unknown_is_never_zero():
     assert ["7", "a.py", "sleeping", *["N/A"] * 4, "-"] == row.split()
 
 
+def test_the_most_urgent_incident_comes_first():
+    """Their order in the status is that of their beginnings."""
+    seen = leaking()
+    first = seen["incidents"][0]
+    seen["incidents"] = [{**first, "id": "i0", "label": "calm", "level": "warning"}, first]
+    heads = [line for line in text_of(seen, 80).splitlines() if ", opened" in line]
+
+    assert ["CRITICAL", "WARNING"] == [line.split()[1] for line in heads]
+
+
 def test_most_urgent_first_then_largest():
     """The stage precedes the size; unknown values come last."""
     tasks = [

@@ -167,6 +167,20 @@ async def test_the_chosen_task_stays_chosen_when_the_order_changes(app, pilot, d
     assert ["2", "1"] == column(app, "PID")
 
 
+@live((110, 30))
+async def test_the_plot_is_of_the_most_urgent_task_until_the_user_chooses(app, pilot, daemon):
+    """The order changes when another task grows; after a key the chosen task stays chosen."""
+    a, b = process(1, "a.py", 3 * GIB), process(2, "b.py", 2 * GIB)
+    await show(app, pilot, status(tasks=[a, b]))
+    assert text_of(app, "#plot").startswith("a.py")
+    await show(app, pilot, status(tasks=[a, {**b, "level": "warning"}]))
+    assert text_of(app, "#plot").startswith("b.py")
+    await pilot.press("down")
+    assert 1 == app._table.chosen.pid
+    await show(app, pilot, status(tasks=[a, b]))
+    assert 1 == app._table.chosen.pid
+
+
 @live()
 async def test_a_question_is_about_the_task_that_was_chosen_when_it_was_asked(app, pilot, daemon):
     """The view keeps updating behind the question. The answer must not affect another task."""
@@ -318,6 +332,9 @@ async def test_without_a_daemon_it_says_how_to_start_one_and_goes_on_when_it_is_
     await pilot.pause()
     assert "old" in text_of(app, "#lost")
     assert app.query_one("#lost").display
+    assert "UNKNOWN" in text_of(app, "#incidents")
+    await pilot.press("o")
+    assert "OK" not in text_of(app, "#incidents")
     assert not keys_of(app) & {"save", "pause", "resume", "explain"}
     await pilot.press("p")
     assert not isinstance(app.screen, Question)

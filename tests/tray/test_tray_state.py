@@ -341,9 +341,10 @@ def test_too_many_tasks_are_counted_and_the_large_are_shown():
 
 
 def test_the_menu_begins_with_what_needs_a_person():
-    """Paused tasks come first, then the soonest end, then growth; the rest in order of start."""
+    """Paused tasks come first, then the worst level, the soonest end, growth; then by start."""
     reading = status(
         tasks=[
+            task(6, "slow.ipynb", eta_s=30.0),
             task(1, "calm.ipynb"),
             task(2, "later.ipynb", stage="watch", eta_s=600.0),
             task(3, "soon.ipynb", stage="warn", eta_s=60.0),
@@ -354,7 +355,7 @@ def test_the_menu_begins_with_what_needs_a_person():
 
     shown = [entry.label for entry in menu_of(reading) if entry.key.startswith("task-")]
 
-    assert [5, 3, 2, 4, 1] == [one.pid for one in listed_tasks(Status.read(reading))]
+    assert [5, 3, 2, 4, 6, 1] == [one.pid for one in listed_tasks(Status.read(reading))]
     assert ["paused", "full in 1 min", "full in 10 min", "growing"] == [
         label.rpartition(", ")[2] for label in shown[:4]
     ]

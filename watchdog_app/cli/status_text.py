@@ -92,7 +92,10 @@ def render(
     for part in (
         resource_lines(status, columns, style, everything),
         list(chain.from_iterable(gpus)),
-        *(incident_lines(incident, now_unix_s, columns, style) for incident in status.incidents),
+        *(
+            incident_lines(incident, now_unix_s, columns, style)
+            for incident in sorted(status.incidents, key=lambda one: -one.level)
+        ),
     ):
         lines += [*part, ""] if part else []
     lines += _task_section(

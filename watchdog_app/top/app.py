@@ -49,6 +49,7 @@ ModalScreen { background: transparent; }
 #resources { height: auto; padding: 0 1; margin-bottom: 1; }
 #gpus { height: auto; padding: 0 1; margin-bottom: 1; display: none; }
 #tasks { height: 1fr; min-height: 4; padding: 0 1; }
+#tasks .datatable--header { background: $background; color: $foreground; text-style: bold; }
 #tasks .datatable--cursor { background: $background; color: $foreground; text-style: reverse; }
 #detail { height: auto; display: none; padding: 0 1; }
 #incidents {
@@ -176,6 +177,7 @@ class TopApp(App[None]):
         text = _NOT_RUNNING if "not running" in message else plain(message)
         lost.update(Text(f"{text}  {known}This view continues when the daemon is back."))
         lost.display = True
+        self._draw()
         if self._status is None:
             self.query_one("#resources", Static).update(Text(""))
 
@@ -207,6 +209,8 @@ class TopApp(App[None]):
         gpus.display = bool(lines)
         most = 6 if height >= 30 else 3 if height >= 24 else 2 if height >= 16 else 1
         incidents = rows.incident_rows(status, columns, most)
+        if not self._connected:
+            incidents = [rows.unknown_line()]
         self.query_one("#incidents", Static).update(Text("\n").join(incidents))
         self._draw_detail(status, columns)
 
@@ -238,6 +242,7 @@ class TopApp(App[None]):
             self.notify(f"Process {self._wanted} has ended: watchdog explain {self._wanted}")
         else:
             self._plot_open = True
+            self._table.follows_order = False
             self._table.move_cursor(row=self._table.tasks.index(task), animate=False)
         self._wanted = None
 
@@ -310,6 +315,7 @@ class TopApp(App[None]):
 
     def on_data_table_row_selected(self, _: DataTable.RowSelected) -> None:
         """Handle Enter and a click on a row."""
+        self._table.follows_order = False
         self.action_detail()
 
     def action_detail(self) -> None:
@@ -319,7 +325,10 @@ class TopApp(App[None]):
 
     def action_move(self, by: int) -> None:
         """Move the cursor up or down in the table."""
-        self._table.move_cursor(row=max(0, self._table.cursor_row + by), animate=False)
+        if by < 0:
+            self._table.action_cursor_up()
+        else:
+            self._table.action_cursor_down()
 
     def action_sort(self) -> None:
         """Switch to the next sort order."""
@@ -340,7 +349,9 @@ class TopApp(App[None]):
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter the table after each typed character."""
         self._name_filter = event.value.strip()
-        self._draw()
+        self._draw()  # the first match becomes the chosen task
+        if self._name_filter:
+            self._table.follows_order = False
 
     def on_input_submitted(self, _: Input.Submitted) -> None:
         """Keep the filter and focus the table."""
@@ -365,6 +376,7 @@ class TopApp(App[None]):
 
     def action_request(self, key: str) -> None:
         """Carry out the action of a key, after its confirmation."""
+        self._table.follows_order = False
         task = self._table.chosen
         if key == "explain":
             self._explain(task)

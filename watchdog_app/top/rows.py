@@ -22,6 +22,7 @@ from watchdog_app.core.explain.selection import (
     sort_tasks,
     split_background,
 )
+from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Incident, Resource, Status, Task
 from watchdog_app.top import charts
 from watchdog_app.top.past import Key, SeriesHistory, resource_key, task_key
@@ -191,7 +192,7 @@ def resource_rows(status: Status, columns: int, everything: bool, most: int) -> 
     # Give room to the figures first: the other parts do not show them.
     tiny = columns < _TINY
     left = columns - (_FIGURES_WIDE if wide else _FIGURES_TINY if tiny else _FIGURES)
-    room = min(max(map(width, labels)), max(8 if tiny else 10, left // 2))
+    room = min(max(map(width, labels)), max(8 if tiny else 10, left * 2 // 3))
     bar_columns = max(4 if tiny else 8, min(48, left - room))
     lines = []
     for resource, label in zip(shown, labels, strict=True):
@@ -263,6 +264,11 @@ def incident_rows(status: Status, columns: int, most: int) -> list[Text]:
         level, said = status.summary(now_unix_s=0.0)  # another line shows the age
         lines.append(Text(f"{level.word}: {plain(said)}.", style=charts.text_style(level)))
     return lines[:most]
+
+
+def unknown_line() -> Text:
+    """Return the line that takes the place of the incidents while no daemon answers."""
+    return charts.badge(Level.UNKNOWN).append(" UNKNOWN: nothing is watched now.")
 
 
 def _dim_line(text: str, columns: int) -> Text:

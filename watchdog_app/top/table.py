@@ -27,13 +27,25 @@ class TaskTable(DataTable[Text]):
     """Tasks in order; the chosen task stays chosen when the order changes."""
 
     def __init__(self, **more: Any) -> None:
-        super().__init__(cursor_type="row", **more)
+        # Under the cursor a badge keeps both of its colours.
+        super().__init__(cursor_type="row", cursor_foreground_priority="renderable", **more)
         self.tasks: list[Task] = []
         self.titles: tuple[str, ...] = ()
         self._widths: tuple[int, ...] = ()
         self._room = 0
         self._grid: list[list[Text]] = []
         self._last: Task | None = None
+        self.follows_order = True  # the first task is chosen until the user chooses another one
+
+    def action_cursor_up(self) -> None:
+        """Choose the task above."""
+        self.follows_order = False
+        super().action_cursor_up()
+
+    def action_cursor_down(self) -> None:
+        """Choose the task below."""
+        self.follows_order = False
+        super().action_cursor_down()
 
     @property
     def chosen(self) -> Task | None:
@@ -80,7 +92,9 @@ class TaskTable(DataTable[Text]):
         self._set_columns(titles, columns, grid)
         self._set_rows(grid)
         self.tasks, self._grid = tasks, grid
-        if chosen is not None:
+        if self.follows_order:
+            self.move_cursor(row=0, animate=False)
+        elif chosen is not None:
             key = task_key(chosen)
             place = next((n for n, one in enumerate(tasks) if task_key(one) == key), None)
             if place is not None and place != self.cursor_row:

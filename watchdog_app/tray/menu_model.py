@@ -223,7 +223,7 @@ def _more_label(status: Status | None, slots: Sequence[Slot | None]) -> str:
 
 def listed_tasks(status: Status, shown: Sequence[int] = ()) -> list[Task]:
     """
-    Return the tasks to list: paused ones first, then by ETA, then by level.
+    Return the tasks to list: paused ones first, then by level, then by ETA.
 
     If there are too many, keep tasks that are in danger, have an agent or are large. A task that is
     already shown stays unless another task is clearly larger.
@@ -247,8 +247,8 @@ def listed_tasks(status: Status, shown: Sequence[int] = ()) -> list[Task]:
 def _urgency(task: Task) -> tuple[float, ...]:
     return (
         task.state != "paused",
-        math.inf if task.eta_s is None else task.eta_s,
         -task.level,
+        math.inf if task.eta_s is None else task.eta_s,
         task.started_unix_s or 0,  # then by start time, which never changes
         task.pid or 0,
     )
