@@ -11,10 +11,8 @@ from support.statuses import status_of_sample
 from watchdog_app.core.explain import status
 from watchdog_app.core.model.decisions import Stage
 from watchdog_app.core.model.hardware import (
-    Battery,
     ClockEvent,
     GpuState,
-    Hardware,
     XidEvent,
 )
 from watchdog_app.core.model.machine import Fault
@@ -428,36 +426,6 @@ def test_another_daemon_keeps_quiet_about_a_fault_that_comes_and_goes():
 def test_brakes_that_flash_or_are_normal_are_no_news(events, seconds, share):
     """A card at full load must not cause false alarms."""
     world = brake(two_trainings(), events, seconds, share)
-
-    assert [] == world.notices
-
-
-def test_a_training_on_battery_is_told_to_be_plugged_in():
-    """One notice after some seconds, with the charge; a short unplugging causes none."""
-    world = CardWorld(cards=0)
-    world.program(100, "fit.py", agent=True)
-    battery = Battery("BAT0", 62.0, True, energy_j=124_000.0, full_j=200_000.0, power_w=40.0)
-
-    world.hardware = Hardware(batteries=(battery,), on_mains=False)
-    world.run(10)
-    world.hardware = Hardware(batteries=(replace(battery, discharging=False),), on_mains=True)
-    world.run(30)
-    assert [] == world.notices
-
-    world.hardware = Hardware(batteries=(battery,), on_mains=False)
-    world.run(120)
-    assert ["Training on battery: fit.py"] == [each.title for each in world.notices]
-    assert "62 % left" in world.notices[0].body
-    assert "Plug the machine in." in world.notices[0].body
-
-
-def test_an_idle_laptop_on_battery_is_left_alone():
-    """Only a training makes it news."""
-    world = CardWorld(cards=0)
-    world.program(100, "idle.ipynb", cores=0.0)
-
-    world.hardware = Hardware(batteries=(Battery("BAT0", 62.0, True),), on_mains=False)
-    world.run(120)
 
     assert [] == world.notices
 

@@ -28,7 +28,7 @@ from test_suspects import (
 
 from watchdog_app.core.diagnosis.stall_reasons import StallContext, stall_reasons, training_line
 from watchdog_app.core.model.agent import ProcessThreads, ThreadState
-from watchdog_app.core.model.hardware import Battery, ClockEvent, Hardware
+from watchdog_app.core.model.hardware import ClockEvent
 
 THREADS = {
     "in a lock": main(),
@@ -124,17 +124,3 @@ def test_a_card_that_is_slowed_down_is_found_as_before(name: str, on_s: int, of_
         world.set(0, throttling=frozenset(CLOCKS[name] if slow else ()))
 
     _noted(world, 1300, events)
-
-
-@pytest.mark.parametrize("trains", [False, True])
-@pytest.mark.parametrize("mains", [None, False, True])
-def test_a_training_on_battery_is_found_as_before(trains: bool, mains: bool | None) -> None:
-    """The machine is unplugged for a while, twice."""
-    world = CardWorld(cards=0)
-    world.program(100, "fit.py", agent=trains)
-
-    def drains(second: int) -> None:
-        battery = Battery("BAT0", 62.0, 30 <= second < 130 or second >= 150)
-        world.hardware = Hardware(batteries=(battery,), on_mains=mains)
-
-    _noted(world, 220, drains)

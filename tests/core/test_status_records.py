@@ -101,7 +101,6 @@ def test_an_old_reading_is_unknown_and_says_how_old_it_is():
     [
         ({"resource": "ram"}, False),
         ({"resource": "battery"}, False),
-        ({"resource": "unplugged"}, True),
         ({"resource": "gpu_fault"}, True),
         ({"resource": "stalled"}, True),
     ],

@@ -8,7 +8,7 @@ import pytest
 from core.card_world import WALL_S, CardWorld
 
 from watchdog_app.core.model.hardware import Gpu
-from watchdog_app.core.model.resource import UNPLUGGED, ResourceKey, ResourceKind
+from watchdog_app.core.model.resource import ResourceKey, ResourceKind
 from watchdog_app.core.model.status import Daemon, Guard
 from watchdog_app.daemon.status import AssessedSample, kind_name, status
 
@@ -83,7 +83,6 @@ def test_a_task_at_the_limit_of_its_guard_is_stopped_and_a_pause_of_ours_comes_f
 @pytest.mark.parametrize(
     ("key", "name"),
     [
-        (UNPLUGGED, "unplugged"),
         (ResourceKey(ResourceKind.BATTERY), "battery"),
         (ResourceKey(ResourceKind.GPU_HEALTH, "x"), "gpu_fault"),
         (ResourceKey(ResourceKind.GUARD, "x"), "guard"),

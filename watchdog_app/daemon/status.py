@@ -175,8 +175,6 @@ def incident(each: decisions.Incident) -> records.Incident:
 
 def kind_name(key: ResourceKey) -> str:
     """The name of a resource's kind for clients."""
-    if key == resource.UNPLUGGED:
-        return "unplugged"
     if key.kind is ResourceKind.GPU_HEALTH:
         return "gpu_fault"
     return key.kind.value

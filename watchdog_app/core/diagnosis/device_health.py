@@ -14,7 +14,6 @@ from typing import NamedTuple
 from watchdog_app.base.text.plain import clean
 from watchdog_app.core.diagnosis import gpu_faults
 from watchdog_app.core.diagnosis.gpu_faults import (
-    DRIVER,
     FAULTS,
     STATES,
     UNKNOWN_XID,
@@ -302,7 +301,7 @@ def _build_driver_finding(
     """Build a finding of the driver, with the reader's message if there is one."""
     remedy = "" if fault is None else clean(fault.remedy or "", 300)
     text = text if fault is None else clean(fault.message, 300).rstrip(".")
-    return build_finding(FAULTS[kind], DRIVER, affected, text, remedy)
+    return build_finding(FAULTS[kind], None, affected, text, remedy)
 
 
 def _add_xid(card: _Card, mono_s: float, event: XidEvent) -> None:
@@ -356,15 +355,12 @@ class DeviceProblems:
             observation: one sample of the machine.
             incidents: open incidents, by key.
         """
-        training = frozenset(
-            key for key, each in observation.agents.items() if any(agent.training for agent in each)
-        )
         self._lasting &= incidents.keys()
         tasks = tuple(observation.tasks.values())
         found: dict[ResourceKey, list[Finding]] = {}
         for finding in (
             *self._health.observe(observation.snapshot, tasks),
-            *self._throttling.observe(observation.snapshot, tasks, training),
+            *self._throttling.observe(observation.snapshot, tasks),
         ):
             found.setdefault(finding.key, []).append(finding)
         self._update_recent(observation, found)

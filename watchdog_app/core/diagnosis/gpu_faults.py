@@ -17,7 +17,7 @@ from enum import StrEnum
 
 from watchdog_app.core.model.decisions import Contributor, Stage
 from watchdog_app.core.model.hardware import Gpu, GpuState, gpu_label
-from watchdog_app.core.model.resource import UNPLUGGED, ResourceKey, ResourceKind
+from watchdog_app.core.model.resource import ResourceKey, ResourceKind
 
 
 class FaultKind(StrEnum):
@@ -37,7 +37,6 @@ class FaultKind(StrEnum):
     # Slowdowns, which `throttling` detects.
     HEAT = "heat"
     POWER_BRAKE = "power_brake"
-    UNPLUGGED = "unplugged"
 
 
 # Remedies, gentlest first. For several faults the strongest remedy is shown.
@@ -151,8 +150,6 @@ _ROWS = (
              "Check the power supply and the card's power cables: a supply at its limit is what "
              "switches a machine off in the middle of a training.",
              kind=ResourceKind.THROTTLING),
-    GpuFault(FaultKind.UNPLUGGED, _WARNING, _WORKS, _NO_RESTART, "Training on battery",
-             "a training runs on the battery", "Plug the machine in."),
 )  # fmt: skip
 FAULTS = {row.trouble: row for row in _ROWS}
 STATES = {state: row for state in GpuState for row in _ROWS if row.trouble.value == state.value}
@@ -264,12 +261,11 @@ class Finding:
 
 
 DRIVER = ResourceKey(ResourceKind.GPU_HEALTH, "driver")
-_LABELS = {DRIVER: "the graphics driver", UNPLUGGED: "battery"}
 
 
 def build_finding(
     fault: GpuFault,
-    where: Gpu | ResourceKey,
+    where: Gpu | None,
     affected: Iterable[Contributor],
     text: str = "",
     remedy: str = "",
@@ -279,16 +275,14 @@ def build_finding(
 
     Args:
         fault: the row.
-        where: the GPU; `DRIVER` or `UNPLUGGED` for the others.
+        where: the GPU; None: the graphics driver.
         affected: affected tasks; a task may occur several times.
         text: replaces the text of the row.
         remedy: replaces the remedy of the row.
     """
-    if isinstance(where, Gpu):
-        index: object = where.index
-        key, label = ResourceKey(fault.kind, where.id), gpu_label(where)
-    else:
-        key, label, index = where, _LABELS[where], "INDEX"
+    key, label, index = DRIVER, "the graphics driver", "INDEX"
+    if where is not None:
+        key, label, index = ResourceKey(fault.kind, where.id), gpu_label(where), str(where.index)
     return Finding(
         fault,
         key,

@@ -1,4 +1,4 @@
-"""Detect slowdowns of GPUs by heat and by the power supply, and training on battery."""
+"""Detect slowdowns of GPUs by heat and by the power supply."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from watchdog_app.core.diagnosis.gpu_faults import FAULTS, FaultKind, Finding, b
 from watchdog_app.core.model import devices
 from watchdog_app.core.model.decisions import Contributor
 from watchdog_app.core.model.hardware import ClockEvent
-from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
-from watchdog_app.core.model.resource import UNPLUGGED
+from watchdog_app.core.model.machine import Snapshot, Task
 
 _THERMAL = {ClockEvent.SOFTWARE_THERMAL, ClockEvent.HARDWARE_THERMAL}
 
@@ -19,7 +18,6 @@ _HEAT_SHARE, _HEAT_CLEAR = 0.5, 0.25
 _LONGEST_GAP_S = 15.0  # a longer gap between two readings says no more
 _BRAKE_S, _BRAKES = 60.0, 3
 _BRAKE_CLEAR_S = 600.0
-_UNPLUGGED_S = 20.0  # ignores a plug that is moved
 
 
 class _Card:
@@ -48,31 +46,20 @@ class _Card:
 
 
 class ThrottlingDetector:
-    """Track throttling of the GPUs, and the power source of one machine."""
+    """Track throttling of the GPUs of one machine."""
 
     def __init__(self) -> None:
         self._cards: dict[str, _Card] = {}
         self._read_mono_s: float | None = None
-        self._unplugged_mono_s: float | None = None
 
-    def observe(
-        self,
-        snapshot: Snapshot,
-        tasks: Sequence[Task],
-        training: frozenset[ProcessKey],
-    ) -> Iterator[Finding]:
+    def observe(self, snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[Finding]:
         """
         Yield the current slowdowns.
 
         Args:
             snapshot: one sample.
             tasks: tasks of this sample.
-            training: tasks whose agent is in a training.
         """
-        yield from self._gpu_findings(snapshot, tasks)
-        yield from self._battery_findings(snapshot, tasks, training)
-
-    def _gpu_findings(self, snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[Finding]:
         hardware, now = snapshot.hardware, snapshot.mono_s
         read = hardware.gpus_mono_s
         if read is None or read != self._read_mono_s:
@@ -93,21 +80,3 @@ class ThrottlingDetector:
                 if kind is FaultKind.HEAT and gpu.temperature_c is not None:
                     text += f" at {gpu.temperature_c:.0f} °C"
                 yield build_finding(FAULTS[kind], gpu, on_it, text)
-
-    def _battery_findings(
-        self, snapshot: Snapshot, tasks: Sequence[Task], training: frozenset[ProcessKey]
-    ) -> Iterator[Finding]:
-        hardware, now = snapshot.hardware, snapshot.mono_s
-        draining = [each for each in hardware.batteries if each.discharging]
-        if not draining or hardware.on_mains:
-            self._unplugged_mono_s = None
-            return
-        if self._unplugged_mono_s is None:
-            self._unplugged_mono_s = now
-        trainings = training | devices.devices_by_task(hardware, tasks).keys()
-        affected = [Contributor(task.key, task.name) for task in tasks if task.key in trainings]
-        if affected and now - self._unplugged_mono_s >= _UNPLUGGED_S:
-            row = FAULTS[FaultKind.UNPLUGGED]
-            percent = sum(each.percent for each in draining) / len(draining)
-            text = f"{row.text}: {percent:.0f} % left"
-            yield build_finding(row, UNPLUGGED, affected[:3], text)

@@ -312,8 +312,6 @@ def _fault(facts: Facts) -> tuple[str, list[str]]:
     trouble, known = facts.text("trouble") or "", facts.text("name") is not None
     thing = facts.label.partition(" (")[0]
     title = f"{capitalize_first(thing)} {TITLES.get(trouble, 'has a fault')}"
-    if trouble == "unplugged":
-        title = "Training on battery"
     lines = [f"{capitalize_first(facts.label)}: {clean(facts.decision.reason, 300)}."]
     if known:
         title += f": {facts.name}"

@@ -62,11 +62,7 @@ class Reading:
 
 def is_condition(key: ResourceKey) -> bool:
     """Whether incidents of this key are about a broken or slow device, not about a level."""
-    broken = (ResourceKind.GPU_HEALTH, ResourceKind.THROTTLING, ResourceKind.STALLED)
-    return key.kind in broken or key == UNPLUGGED
-
-
-UNPLUGGED = ResourceKey(ResourceKind.BATTERY, "unplugged")
+    return key.kind in (ResourceKind.GPU_HEALTH, ResourceKind.THROTTLING, ResourceKind.STALLED)
 
 
 class Scope(StrEnum):

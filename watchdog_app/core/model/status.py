@@ -514,7 +514,7 @@ class Incident(Record):
     """An open danger or fault."""
 
     id: str  # id in requests
-    resource: str  # kind of the resource, or gpu_fault, throttling, stalled, unplugged
+    resource: str  # kind of the resource, or gpu_fault, throttling, stalled
     subject: str  # identity within its kind
     label: str | None  # name for the user
     blame: str  # measure of the contributors' share: growth, owner, work or "nobody"
@@ -534,7 +534,7 @@ class Incident(Record):
     @property
     def is_fault(self) -> bool:
         """Whether a device or training is broken or slow, as opposed to a resource running out."""
-        return self.resource in ("gpu_fault", "throttling", "stalled", "unplugged")
+        return self.resource in ("gpu_fault", "throttling", "stalled")
 
     @property
     def is_gpu_fault(self) -> bool:
