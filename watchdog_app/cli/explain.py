@@ -245,7 +245,7 @@ def render_death(
     for number, part in enumerate(plain_block(text).strip().split("\n\n")):
         head, *rest = part.split("\n")
         first = wrap_lines(head, columns)
-        color = "alarm" if number == 0 else "bold" if head.endswith(":") else ""
+        color = "bold" if number == 0 or head.endswith(":") else ""
         lines += [""] * bool(number) + [style.paint(line, color) for line in first]
         if head == "How we know:":
             rest = [*(more or []), *rest]

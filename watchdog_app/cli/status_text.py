@@ -110,7 +110,7 @@ def _headline(status: Status, now_unix_s: float, columns: int | None, style: Sty
     calm = level <= Level.WATCH
     mark = "" if calm else f"{level.mark} "
     first = wrap(f"{level.word}: {plain(summary)}.", columns, first=mark)
-    painted = [style.paint(one, "green" if calm else level.color) for one in first]
+    painted = [paint_level(one, level, style) for one in first]
     agents = sum(1 for one in status.tasks if one.agent is not None)
     version = status.daemon.version if status.daemon else None
     parts = [f"watchdog {plain(version or '?')}"]
@@ -129,6 +129,19 @@ def _headline(status: Status, now_unix_s: float, columns: int | None, style: Sty
     return painted + [style.paint(one, "dim") for one in wrap(line, columns)]
 
 
+def paint_level(line: str, level: Level, style: Style) -> str:
+    """
+    Colour the mark at the start of a line, and make the rest bold from a warning on.
+
+    The letters keep the terminal's own colour: yellow ones are hard to read on white.
+    """
+    length = len(level.mark) if level.mark and line.startswith(level.mark) else 0
+    rest = line[length:]
+    if level >= Level.WARNING:
+        rest = style.paint(rest, "bold")
+    return style.paint(line[:length], level.color) + rest
+
+
 def incident_lines(
     incident: Incident, now_unix_s: float, columns: int | None, style: Style
 ) -> list[str]:
@@ -143,7 +156,7 @@ def incident_lines(
         head += f", opened {quantities.age(now_unix_s - incident.opened_unix_s)}"
     if calm and incident.peak and not incident.is_fault:
         head += f", reached {plain(incident.peak)}"
-    lines = [style.paint(one, level.color) for one in wrap(head, columns, rest="   ")]
+    lines = [paint_level(one, level, style) for one in wrap(head, columns, rest="   ")]
     if incident.reason:
         lines += wrap(plain(incident.reason), columns, first="   ")
     for one in incident.contributors[:3]:
@@ -195,7 +208,9 @@ def _problem_lines(status: Status, columns: int | None, style: Style) -> list[st
             remedy = f" {plain(problem.remedy)}" if problem.remedy else ""
             texts.append(plain(problem.message or "?") + remedy)
     lines = [
-        style.paint(line, "yellow") for text in texts for line in wrap(text, columns, first="! ")
+        paint_level(line, Level.WARNING, style)
+        for text in texts
+        for line in wrap(text, columns, first="! ")
     ]
     return ["", *lines] if lines else []
 
@@ -276,7 +291,7 @@ def resource_lines(
             row[column or 0] = ""
         table = Table(rows, _RESOURCES_RIGHT, gives_way=_LABEL, gap=1)
     lines = [
-        style.paint(line, resource.level.color)
+        paint_level(line, resource.level, style)
         for line, resource in zip(table.lines(columns, style.ellipsis), shown, strict=True)
     ]
     if left_out:
@@ -328,7 +343,7 @@ def task_lines(
     head, *rows = table.lines(columns, style.ellipsis)
     lines = [style.paint(head, "bold")]
     for task, row in zip(tasks, rows, strict=True):
-        lines.append(style.paint(row, task.level.color))
+        lines.append(paint_level(row, task.level, style))
         for remark in _task_remarks(task, now_unix_s):
             lines += [style.paint(line, "dim") for line in wrap(remark, columns, first="      ")]
     return lines

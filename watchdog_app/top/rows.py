@@ -148,7 +148,7 @@ def _name_cell(task: Task, room: int, style: str) -> Text:
 
 def _state_cell(task: Task) -> Text:
     if task.state == "paused":
-        return Text("paused" if task.paused_by_watchdog else "stopped", style="bold")
+        return Text("paused", style="bold")
     if task.agent is not None and task.agent.saving:
         return Text("saving", style="bold")
     if task.agent is not None and task.agent.training:
