@@ -145,8 +145,7 @@ def render(report: Report, columns: int | None, style: Style, verbose: bool) -> 
         verbose: also show findings that are fine, and all details.
     """
     room = min(columns or _MAX_COLUMNS, _MAX_COLUMNS)
-    verdict, color = _verdict(report)
-    lines = [style.paint(line, color) for line in wrap(verdict, room)]
+    lines = [style.paint(line, "bold") for line in wrap(_verdict(report), room)]
     fine = 0
     for group in report.groups:
         found = [finding for finding in report.findings if finding.group == group]
@@ -162,17 +161,17 @@ def render(report: Report, columns: int | None, style: Style, verbose: bool) -> 
     return lines
 
 
-def _verdict(report: Report) -> tuple[str, str]:
-    """Return the first sentence and its colour."""
+def _verdict(report: Report) -> str:
+    """Return the first sentence."""
     kinds = ((Severity.ERROR, "error"), (Severity.WARNING, "warning"), (Severity.INFO, "note"))
     parts = [counted(report.count(kind), word) for kind, word in kinds if report.count(kind)]
     if report.count(Severity.ERROR):
-        meaning, color = "Trainings fail or lose work until the errors are mended.", "alarm"
+        meaning = "Trainings fail or lose work until the errors are mended."
     elif report.count(Severity.WARNING):
-        meaning, color = "No error; what is warned of can end a training.", "yellow"
+        meaning = "No error; what is warned of can end a training."
     else:
-        meaning, color = "Nothing was found that ends trainings.", "green"
-    return f"watchdog doctor: {', '.join(parts) or 'nothing to mend'}. {meaning}", color
+        meaning = "Nothing was found that ends trainings."
+    return f"watchdog doctor: {', '.join(parts) or 'nothing to mend'}. {meaning}"
 
 
 def _render_finding(finding: Finding, room: int, style: Style, verbose: bool) -> list[str]:

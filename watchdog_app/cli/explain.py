@@ -250,7 +250,7 @@ def render_death(
         if head == "How we know:":
             rest = [*(more or []), *rest]
         for line in rest:
-            lines += [_color_certainty(each, style) for each in wrap_lines(line, columns)]
+            lines += [_style_certainty(each, style) for each in wrap_lines(line, columns)]
         if head.startswith("What was saved: ") and saved is not None:
             lines += wrap(saved, columns)
         if number == 0 and plot:
@@ -274,15 +274,15 @@ def deaths_table(entries: list[Json], columns: int | None, style: Style) -> list
         pid = f"{entry.get('worker') or entry.get('pid') or '?'}"
         sure = "" if entry.get("certainty") != "unknown" else " (not known for sure)"
         reason = plain(entry.get("reason") or entry.get("text") or "unknown") + sure
-        color = "alarm" if entry.get("memory") else "bold" if entry.get("kind") == "death" else ""
+        color = "bold" if entry.get("kind") == "death" else ""
         rows.append((pad(pid, 7, right=True), color, reason))
     lines = history.entry_lines(entries, rows, columns, style)
     return [*lines, "More about one: watchdog explain PID"]
 
 
-def _color_certainty(line: str, style: Style) -> str:
-    """Colour the certainty at the start of a line; the word remains readable without colours."""
-    for word, color in (("exact", "green"), ("most likely", "yellow"), ("unknown", "dim")):
+def _style_certainty(line: str, style: Style) -> str:
+    """Make the certainty at the start of a line bold, or dim if nothing is known."""
+    for word, color in (("exact", "bold"), ("most likely", "bold"), ("unknown", "dim")):
         mark = f"[{word}]"
         if line.startswith(f"  {mark}"):
             return line.replace(mark, style.paint(mark, color), 1)

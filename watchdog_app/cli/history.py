@@ -29,7 +29,7 @@ exit codes: 0 answered, 1 failure, 2 usage, 3 daemon not running and no journal"
 
 KINDS = ("incident", "decision", "outcome", "death", "restart", "daemon")
 _LIMIT = 50
-_COLORS = {"incident": "yellow", "death": "alarm", "decision": "cyan"}
+_STYLES = {"incident": "bold", "death": "bold"}
 _KIND_COLUMNS = 8  # length of the longest kind
 _NAME_COLUMNS = 24
 _MIN_TEXT_COLUMNS = 30  # with fewer columns for the text, the text goes below the other columns
@@ -111,7 +111,7 @@ def render(
     """
     kinds = [plain(entry.get("kind") or "?") for entry in entries]
     rows = [
-        (pad(kind, _KIND_COLUMNS), _COLORS.get(kind, ""), describe(entry))
+        (pad(kind, _KIND_COLUMNS), _STYLES.get(kind, ""), describe(entry))
         for kind, entry in zip(kinds, entries, strict=True)
     ]
     nothing = ["Nothing has happened in that time."]

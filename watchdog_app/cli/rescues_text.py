@@ -49,7 +49,7 @@ def table(
             lines += [line, f"  {plain(shorten_path(rescue.path))}"]
     head, *rest = lines
     painted = [
-        style.paint(line, "red") if " damaged" in line or " unreadable" in line else line
+        style.paint(line, "bold") if " damaged" in line or " unreadable" in line else line
         for line in rest
     ]
     return [style.paint(head, "bold"), *painted]

@@ -36,7 +36,6 @@ Current use: watchdog status --watch
 exit codes: 0 ended by Ctrl-C, 1 failure, 2 usage, 3 daemon not running at the start"""
 
 _RETRY_S = 2.0
-_COLORS = {"low": "green", "normal": "yellow", "critical": "alarm"}
 _INDENT = " " * 21
 
 
@@ -134,7 +133,7 @@ def render(notification: Notification, columns: int | None, appearance: Style) -
     indent = _INDENT if wide else "  "
     first = f"{format_timestamp(at)}  {word}" if wide else f"{format_timestamp(at)}\n{indent}{word}"
     head = wrap(plain(notification.title or "?"), columns, first=first, rest=indent)
-    found = [appearance.paint(line, _COLORS.get(urgency, "yellow")) for line in head]
+    found = [appearance.paint(line, "" if urgency == "low" else "bold") for line in head]
     for line in notification.body.splitlines():
         found += wrap(plain(line), columns, first=indent, rest=indent)
     for command in button_commands(notification):
