@@ -180,6 +180,20 @@ def test_a_command_that_hangs_stalls_nothing(world, death):
     assert [] == client.call("history", kinds=["outcome"])["entries"], "the command still runs"
 
 
+def test_a_command_that_hangs_ends_with_the_daemon(world, death):
+    """Nobody else would end it."""
+    out = world.folder / "pid"
+    command = ["sh", "-c", f"echo $$ > {out}; exec sleep 600"]
+    world.config.write_text(f"{RULE}[notify]\ndesktop = false\ncommand = {json.dumps(command)}\n")
+    world.start()
+    death()
+    pid = int(world.until(lambda: out.exists() and out.read_text(), "the command runs"))
+
+    assert 0 == world.end()
+
+    assert world.state_letter(pid) in ("", "Z")
+
+
 def test_no_notice_where_the_rules_forbid_it(world, death):
     """`notify = false`: the death is in the journal without a notice."""
     world.config.write_text(RULE.replace("notify = true", "notify = false"))

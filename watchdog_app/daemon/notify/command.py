@@ -8,6 +8,7 @@ named WATCHDOG_*.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -59,11 +60,14 @@ class CommandChannel:
             except (OSError, ValueError) as error:
                 return self._failure(f"it could not be started: {error}")
             children.reset_priority(process.pid)
+            atexit.register(_kill, process)  # the daemon may end first
             try:
                 process.communicate(json.dumps(notification.to_json()).encode(), self._timeout_s)
             except subprocess.TimeoutExpired:
                 _kill(process)
                 return self._failure(f"it did not end within {self._timeout_s:g} s and was ended")
+            finally:
+                atexit.unregister(_kill)
             if process.returncode == 0:
                 return Delivery(True)
             output.seek(0)
