@@ -45,7 +45,6 @@ def cgroup(
     high=None,
     swap=None,
     swap_limit=None,
-    swap_high=None,
     stalled=None,
     version=2,
 ):
@@ -61,7 +60,6 @@ def cgroup(
         swap_usage_bytes=size(swap),
         swap_limit_bytes=size(swap_limit),
         oom_kills=None,
-        swap_high_bytes=size(swap_high),
         stalled_percent=stalled,
     )
 
@@ -248,27 +246,25 @@ def test_memory_high_below_the_limit_is_the_ceiling_where_there_is_no_swap():
 
 
 @pytest.mark.parametrize(
-    ("swap", "swap_limit", "swap_high", "swap_free", "expected"),
+    ("swap", "swap_limit", "swap_free", "expected"),
     [
-        (0.0, 2.0, None, 4.0, 8.0),  # memory.swap.max of the group
-        (0.5, 2.0, None, 4.0, 8.0),  # the group uses some of it already
-        (0.5, None, None, 4.0, 10.5),  # all the swap that the machine has left
-        (0.5, 2.0, None, 0.25, 6.75),  # ... which is less than the group's limit
-        (1.5, None, None, 0.0, 7.5),  # swap is full
-        (2.0, 2.0, None, 4.0, 8.0),  # the group has used its share of swap
-        (2.0, 1.0, None, 4.0, 8.0),  # ... and its swap limit was lowered since
-        (0.5, 2.0, 1.0, 4.0, 7.0),  # memory.swap.high throttles it before memory.swap.max
-        (0.5, None, 1.0, 4.0, 7.0),
-        (0.0, 0.0, None, 4.0, 6.0),  # the group may not swap
+        (0.0, 2.0, 4.0, 8.0),  # memory.swap.max of the group
+        (0.5, 2.0, 4.0, 8.0),  # the group uses some of it already
+        (0.5, None, 4.0, 10.5),  # all the swap that the machine has left
+        (0.5, 2.0, 0.25, 6.75),  # ... which is less than the group's limit
+        (1.5, None, 0.0, 7.5),  # swap is full
+        (2.0, 2.0, 4.0, 8.0),  # the group has used its share of swap
+        (2.0, 1.0, 4.0, 8.0),  # ... and its swap limit was lowered since
+        (0.0, 0.0, 4.0, 6.0),  # the group may not swap
     ],
 )
 def test_a_group_stands_still_at_memory_high_and_what_can_be_in_swap(
-    swap, swap_limit, swap_high, swap_free, expected
+    swap, swap_limit, swap_free, expected
 ):
     found = measure(
         host(swap=4.0, swap_free=swap_free),
         [process(1, group_path="g")],
-        [cgroup("g", 3, 8, high=6, swap=swap, swap_limit=swap_limit, swap_high=swap_high)],
+        [cgroup("g", 3, 8, high=6, swap=swap, swap_limit=swap_limit)],
     )
     (limit,) = of_kind(found, ResourceKind.CGROUP)
 
@@ -287,12 +283,6 @@ NO_SWAP_BELOW = cgroup("a/b", 3.0, None, swap=0.0, swap_limit=0.0)
             4, 4, {1: "g"}, [cgroup("g", 3.0, 6.0, high=6.0, swap=0.0)],
             [("g", 3, 10, True, False, "counts swap")],
             id="memory.high is not below memory.max",
-        ),
-        pytest.param(
-            4, 4, {1: "g"}, [cgroup("g", 3.0, 6.0, swap=0.0, swap_high=1.0)],
-            [("g", 3, 7, True, True,
-              "counts swap, stalls above it (memory.swap.high), killed at 10.0 GiB")],
-            id="memory.swap.high alone",
         ),
         pytest.param(
             2, 1, {1: "g"}, [cgroup("g", 3.0, None, high=6.0, swap=0.5)],

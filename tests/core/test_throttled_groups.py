@@ -25,7 +25,6 @@ RAM_MIB = 140  # what stays in RAM at memory.high
 OWN = {SCOPE: {"high": 140, "max": 600}}
 HIGH_ALONE = {SCOPE: {"high": 140}}
 ABOVE = {SLICE: {"high": 140}, SCOPE: {"max": 600}}
-SWAP_HIGH = {SCOPE: {"high": 140, "max": 600, "swap_high": 60}}
 SWAP_OF_SLICE = {SLICE: {"swap_max": 60}, SCOPE: {"high": 140, "max": 600}}
 
 
@@ -87,7 +86,6 @@ class Throttled:
                     path, 2, int(ram * MIB), 0, 0,
                     sizes.get("max"), sizes.get("high"),
                     int((self.used_mib - ram) * MIB), sizes.get("swap_max"), 0,
-                    swap_high_bytes=sizes.get("swap_high"),
                     stalled_percent=80.0 if stalled else 5.0,
                 )
             )  # fmt: skip
@@ -138,11 +136,10 @@ VARIANTS = pytest.mark.parametrize(
         (OWN, 60, 200),
         (HIGH_ALONE, 60, 197),
         (ABOVE, 60, 197),
-        (SWAP_HIGH, 400, 197),
         (SWAP_OF_SLICE, 400, 197),
         (OWN, 60, 186),  # something keeps it from using all of its swap
     ],
-    ids=["own", "full", "high alone", "slice above", "swap.high", "swap of a slice", "not full"],
+    ids=["own", "full", "high alone", "slice above", "swap of a slice", "not full"],
 )
 
 

@@ -12,7 +12,7 @@ import pytest
 from watchdog_app.base.errors import UsageError
 from watchdog_app.core.replay.trace import read, write
 
-ROWS = "t,rss,usage,ws,unrecl,swap,limit\n0,1,90,80,50,5,100\n0.1,1,91,81,51,5,100\n"
+ROWS = "t,used,limit\n0,55,100\n0.1,56,100\n"
 
 
 def put(path, text):
@@ -25,7 +25,7 @@ def put(path, text):
 
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "plain", "wrong.csv"])
 def test_a_trace_is_read_gzipped_or_not(tmp_path, name):
-    """Reading adds unreclaimable memory and swap and takes the limit, whatever the file name."""
+    """The content of a file decides whether it is unpacked, not its name."""
     path = tmp_path / name
     path.write_bytes(gzip.compress(ROWS.encode()) if name.endswith("gz") else ROWS.encode())
 
@@ -33,14 +33,14 @@ def test_a_trace_is_read_gzipped_or_not(tmp_path, name):
 
 
 def test_what_stands_beside_a_trace_says_how_it_ended(tmp_path):
-    """The file NAME.json supplies the limit with swap and the time of the kill."""
+    """The file NAME.json supplies the time of the kill and the name of the task."""
     path = put(tmp_path / "a.csv.gz", ROWS)
-    side = {"memsw_limit_bytes": 400, "outcome": "oom", "oom_time_s": 0.15}
+    side = {"task": "a.py", "outcome": "oom", "oom_time_s": 0.15}
     (tmp_path / "a.json").write_text(json.dumps(side))
 
     trace = read(path)
 
-    assert (400.0, 0.15) == (trace.samples[0][2], trace.ended_s)
+    assert ("a.py", 0.15) == (trace.task, trace.ended_s)
 
 
 @pytest.mark.parametrize("side", ["", "[]", "{", '{"outcome": 7, "oom_time_s": "x"}'])

@@ -50,6 +50,12 @@ def leak(rate=15.0, quiet=20.0):
     return trace.Trace("leak.csv", samples, ended_s=t)
 
 
+def first(played, tier):
+    """The time of the first moment at which the tier `notify` or `rescue` is open."""
+    times = (m.t for m in played.moments if getattr(m.assessment, tier))
+    return next(times, None)
+
+
 def calm():
     return trace.Trace("calm.csv", [(i * 0.1, 300 * MIB, LIMIT) for i in range(300)])
 
@@ -60,14 +66,14 @@ def test_a_leak_is_told_of_and_saved_before_it_ends():
     kinds = {act.kind for act in played.decisions}
 
     assert kinds >= {DecisionKind.NOTIFY, DecisionKind.CHECKPOINT}
-    assert played.first(Stage.WARN).t < played.trace.ended_s - 10.0
+    assert first(played, "notify") < played.trace.ended_s - 10.0
 
 
 def test_nothing_is_done_about_a_series_at_rest():
     """A steady series causes neither a stage nor an action."""
     played = play(calm(), Settings())
 
-    assert ((), None) == (played.decisions, played.first(Stage.SAVE))
+    assert ((), None) == (played.decisions, first(played, "rescue"))
     assert "Nothing would have been done." in as_lines(played)
 
 
@@ -81,7 +87,7 @@ def test_without_an_agent_nobody_is_asked_to_save():
 def test_more_caution_never_warns_later():
     """High caution warns first or at the same time as normal, and normal as low."""
     firsts = [
-        play(leak(), Settings(watch=WatchSettings(caution=c))).first(Stage.SAVE).t
+        first(play(leak(), Settings(watch=WatchSettings(caution=c))), "rescue")
         for c in (Caution.HIGH, Caution.NORMAL, Caution.LOW)
     ]
 
@@ -256,7 +262,7 @@ def test_the_command_tells_what_would_have_been_done(tmp_path, capsys, monkeypat
     assert "checkpoint" in text
     assert 0 == main(["replay", path, "--json", "--caution", "high"])
     found = json.loads(capsys.readouterr().out)["traces"][0]
-    assert found["first"]["warn"] is not None
+    assert "notify" in {act["kind"] for act in found["decisions"]}
     assert {"notify", "checkpoint"} <= {d["kind"] for d in found["decisions"]}
 
 
@@ -267,7 +273,8 @@ def test_a_setting_can_be_tried(tmp_path, capsys, monkeypatch):
 
     def first(*words):
         assert 0 == main(["replay", path, "--json", *words])
-        return json.loads(capsys.readouterr().out)["traces"][0]["first"]["warn"]
+        acts = json.loads(capsys.readouterr().out)["traces"][0]["decisions"]
+        return next(act["t"] for act in acts if act["kind"] == "notify")
 
     assert first() < first("--set", "stages.warn_s=5")
 
@@ -472,6 +479,19 @@ def test_a_recorder_keeps_its_pace_and_stops_in_time():
     assert (100, 1000) == rows[0][1:]
     gaps = [later[0] - earlier[0] for earlier, later in pairwise(rows)]
     assert pytest.approx([0.1] * len(gaps), abs=1e-6) == gaps
+
+
+def test_an_end_just_before_the_request_to_stop_is_seen():
+    """A task may end after the last sample; the recorder looks once more."""
+    machine = StillMachine([100.0])
+    found = recorder.find_target(machine, "a.py", 100.0, 0.0)
+    recording = Recorder(machine, found, no_kills(), lambda: 100.0)
+    assert 1 == len(list(recording.rows(10.0, None, ends=lambda: True)))
+    assert "running" == recording.outcome()
+
+    machine.process = replace(machine.process, state="Z")
+
+    assert "unknown" == recording.outcome()
 
 
 def test_a_script_called_like_a_pid_is_recorded_by_its_path():

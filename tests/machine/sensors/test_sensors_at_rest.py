@@ -23,7 +23,6 @@ SEEN_S = 5.0
         (2, "memory.max"),
         (2, "memory.high"),
         (2, "memory.swap.max"),
-        (2, "memory.swap.high"),
     ],
 )
 @pytest.mark.parametrize("place", ["user", "user/task"])
@@ -48,7 +47,6 @@ def test_a_limit_set_by_hand_is_seen_within_five_seconds(
             {
                 "memory.high": each.high_bytes,
                 "memory.swap.max": each.swap_limit_bytes,
-                "memory.swap.high": each.swap_high_bytes,
             }.get(name, each.limit_bytes)
             for each in found
         ]

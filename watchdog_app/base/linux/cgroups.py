@@ -44,7 +44,7 @@ _FILES = {
 }
 _LIMITS = {
     1: ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
-    2: ("memory.max", "memory.high", "memory.swap.max", "memory.swap.high"),
+    2: ("memory.max", "memory.high", "memory.swap.max"),
 }
 
 
@@ -190,7 +190,6 @@ class Limits:
     memory_bytes: int | None = None
     high_bytes: int | None = None
     swap_bytes: int | None = None
-    swap_high_bytes: int | None = None
 
     @property
     def any(self) -> bool:

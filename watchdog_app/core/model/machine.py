@@ -122,7 +122,6 @@ class CgroupMemory:
     swap_limit_bytes: int | None  # limit of swap; v1: memory+swap limit less memory limit
     oom_kills: int | None
     unwatched_bytes: int | None = None  # RAM of the group's unwatched processes
-    swap_high_bytes: int | None = None  # v2 memory.swap.high: the kernel throttles above it
     stalled_percent: float | None = None  # v2 memory.pressure full avg10; read near a throttle
 
     @property
@@ -132,15 +131,9 @@ class CgroupMemory:
 
     @property
     def near_throttle(self) -> bool:
-        """Whether unreclaimable memory or swap is at 90 % of memory.high or memory.swap.high."""
-        pairs = (
-            (self.unreclaimable_bytes, self.high_bytes),
-            (self.swap_usage_bytes, self.swap_high_bytes),
-        )
-        return any(
-            used is not None and limit is not None and used >= _NEAR_THROTTLE * limit
-            for used, limit in pairs
-        )
+        """Whether unreclaimable memory is at 90 % of memory.high."""
+        high = self.high_bytes
+        return high is not None and self.unreclaimable_bytes >= _NEAR_THROTTLE * high
 
 
 @dataclass(frozen=True, slots=True)

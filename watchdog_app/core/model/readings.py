@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.core.model.agent import AgentState
@@ -130,14 +129,9 @@ def _cgroup_readings(
                 affected.setdefault(path, []).append(task.key)
     found = []
     for path, keys in affected.items():
-        group = by_path[path]
-        bound = _group_limit(group, snapshot, leaves)
-        if bound is not None:
-            # The reserve that a guard adds for a save does not count as part of its limit.
-            now = min(each for each in (group.limit_bytes, group.high_bytes) if each is not None)
-            bound = bound._replace(limit=bound.limit - now + guarded.get(path, now))
-            found.append(_cgroup_reading(group, bound, tuple(keys)))
-    yield from sorted(found, key=lambda each: (each.fatal, each.used - each.limit))
+        found.append(_cgroup_reading(by_path[path], snapshot, leaves, tuple(keys), guarded))
+    limited = [each for each in found if each is not None]
+    yield from sorted(limited, key=lambda each: (each.fatal, each.used - each.limit))
 
 
 def cgroup_contains(path: str, leaf: str) -> bool:
@@ -145,25 +139,15 @@ def cgroup_contains(path: str, leaf: str) -> bool:
     return leaf == path or leaf.startswith(f"{path.rstrip('/')}/")
 
 
-class _GroupLimit(NamedTuple):
-    """Usage and limit of a group, swap included."""
-
-    used: int
-    limit: int  # memory.max or memory.high, plus the swap that the group can use by then
-    kills: int | None  # usage at which the kernel kills; None: never
-    counts_swap: bool
-
-    @property
-    def throttles(self) -> bool:
-        """Whether the limit throttles the programs below it instead of killing one."""
-        return self.limit != self.kills
-
-
-def _group_limit(
-    group: CgroupMemory, snapshot: Snapshot, leaves: Collection[str]
-) -> _GroupLimit | None:
+def _cgroup_reading(
+    group: CgroupMemory,
+    snapshot: Snapshot,
+    leaves: Collection[str],
+    affected: tuple[ProcessKey, ...],
+    guarded: Mapping[str, int],
+) -> Reading | None:
     """
-    The memory limit of a group; None: no limit, or more than the machine's RAM.
+    The reading of a group; None: no limit, or more than the machine's RAM.
 
     Above memory.high the kernel swaps out what it can. Once it cannot, each allocation in the group
     makes its process sleep for seconds: the group stalls below memory.max.
@@ -172,52 +156,66 @@ def _group_limit(
         group: a group of the snapshot.
         snapshot: one sample, with all known groups.
         leaves: cgroup folders of watched processes.
+        affected: tasks in the group.
+        guarded: limits of guards without their reserve, by cgroup folder.
     """
-    total_bytes, swap_free_bytes = snapshot.host.total_bytes, snapshot.host.swap_free_bytes
-    swapped = group.swap_usage_bytes or 0
-    if group.version == 1:
-        # memory.memsw.limit_in_bytes limits the sum of memory and swap.
-        until_killed = swapped + swap_free_bytes
-        if group.swap_limit_bytes is not None:
-            until_killed = min(until_killed, max(group.swap_limit_bytes, 0))
-        until_throttled = until_killed
-    else:
-        until_killed, until_throttled = (
-            swapped + _free_swap_bytes(group, snapshot, leaves, throttled=throttled)
-            for throttled in (False, True)
-        )
     hard, high = group.limit_bytes, group.high_bytes
-    if hard is not None and hard >= total_bytes:
+    if hard is not None and hard >= snapshot.host.total_bytes:
         hard = None
-    ends = [] if hard is None else [hard + until_throttled]
-    if high is not None and high < (total_bytes if hard is None else hard):
-        ends.append(high + until_throttled)
-    if not ends:
+    if high is not None and high >= (snapshot.host.total_bytes if hard is None else hard):
+        high = None
+    limit = hard if high is None else high
+    if limit is None:
         return None
-    return _GroupLimit(
-        used=group.unreclaimable_bytes + swapped,
-        limit=min(ends),
-        kills=None if hard is None else hard + until_killed,
-        counts_swap=until_throttled > 0,
+    in_swap = _swap_bytes(group, snapshot, leaves)
+    guard = is_guard(group.path)
+    throttles = high is not None and not guard
+    notes = ["counts swap"] if in_swap > 0 else []
+    if guard:
+        notes.append("stopped there, not killed")
+    elif throttles:
+        notes.append("stalls above it (memory.high)")
+        if hard is not None:
+            notes.append(f"killed at {format_bytes(hard + in_swap)}")
+    what = "slow-down limit" if hard is None else "memory limit"
+    label = f"{what} of {group_name(group.path)}"
+    if guard:  # the pid of the first program distinguishes several guards
+        pid = os.path.basename(group.path.rstrip("/")).removeprefix(_GUARD).partition("-")[0]
+        label = f"guard limit of pid {pid}" if pid.isdigit() else "guard limit"
+    return Reading(
+        key=ResourceKey(ResourceKind.GUARD if guard else ResourceKind.CGROUP, group.path),
+        label=label,
+        used=group.unreclaimable_bytes + (group.swap_usage_bytes or 0),
+        # The reserve that a guard adds for a save does not count as part of its limit.
+        limit=guarded.get(group.path, limit) + in_swap,
+        # The guard stops the program at this limit; a pause would come earlier.
+        fatal=not guard and hard is not None,
+        tasks=affected,
+        note=", ".join(notes) or None,
+        swapped=group.swap_usage_bytes or 0,
+        unwatched=group.unwatched_bytes,
+        throttles=throttles,
+        stalled=throttles and (group.stalled_percent or 0.0) >= _STALLED_PERCENT,
     )
 
 
-def _free_swap_bytes(
-    group: CgroupMemory, snapshot: Snapshot, leaves: Collection[str], *, throttled: bool
-) -> int:
+def _swap_bytes(group: CgroupMemory, snapshot: Snapshot, leaves: Collection[str]) -> int:
     """
-    Bytes that a group can still swap out; `throttled`: before memory.swap.high slows it down.
+    Swap that a group uses and can still use, in bytes.
 
     The limits of all groups above apply too. If every watched process is in a limited group below,
     those limits apply as well: outside of them only memory that is in RAM now can be swapped out.
     """
-
+    swapped = group.swap_usage_bytes or 0
     machine = max(0, snapshot.host.swap_free_bytes)
+    if group.version == 1:
+        # memory.memsw.limit_in_bytes limits the sum of memory and swap.
+        most, limit = swapped + machine, group.swap_limit_bytes
+        return most if limit is None else min(most, max(limit, 0))
 
     def left(each: CgroupMemory) -> int:
-        limits = (each.swap_limit_bytes, each.swap_high_bytes if throttled else None)
-        used = each.swap_usage_bytes or 0
-        return min((max(0, one - used) for one in limits if one is not None), default=machine)
+        limit = each.swap_limit_bytes
+        return machine if limit is None else max(0, limit - (each.swap_usage_bytes or 0))
 
     known = [each for each in snapshot.cgroups if each.version != 1]
     most = min([machine, *(left(each) for each in known if cgroup_contains(each.path, group.path))])
@@ -228,52 +226,13 @@ def _free_swap_bytes(
             chain = [each for each in below if cgroup_contains(each.path, leaf)]
             tightest = min(chain, key=left, default=group)
             if tightest is group or left(tightest) >= machine:
-                return most
+                return swapped + most
             limited[tightest.path] = (left(tightest), tightest)
     if not limited:
-        return most
+        return swapped + most
     inside = sum(each.unreclaimable_bytes for _, each in limited.values())
     others = max(0, group.unreclaimable_bytes - inside)
-    return min(most, others + sum(room for room, _ in limited.values()))
-
-
-def _cgroup_reading(
-    group: CgroupMemory, bound: _GroupLimit, affected: tuple[ProcessKey, ...]
-) -> Reading:
-    notes = []
-    guard = is_guard(group.path)
-    if bound.counts_swap:
-        notes.append("counts swap")
-    if guard:
-        notes.append("stopped there, not killed")
-    elif bound.throttles:
-        high, hard = group.high_bytes, group.limit_bytes
-        high_first = high is not None and (hard is None or high < hard)
-        by = "memory.high" if high_first else "memory.swap.high"
-        if bound.kills is None:
-            notes.append(f"stalls above it ({by})")
-        else:
-            notes.append(f"stalls above it ({by}), killed at {format_bytes(bound.kills)}")
-    throttles = bound.throttles and not guard
-    what = "slow-down limit" if bound.kills is None else "memory limit"
-    label = f"{what} of {group_name(group.path)}"
-    if guard:  # the pid of the first program distinguishes several guards
-        pid = os.path.basename(group.path.rstrip("/")).removeprefix(_GUARD).partition("-")[0]
-        label = f"guard limit of pid {pid}" if pid.isdigit() else "guard limit"
-    return Reading(
-        key=ResourceKey(ResourceKind.GUARD if guard else ResourceKind.CGROUP, group.path),
-        label=label,
-        used=bound.used,
-        limit=bound.limit,
-        # The guard stops the program at this limit; a pause would come earlier.
-        fatal=not guard and bound.kills is not None,
-        tasks=affected,
-        note=", ".join(notes) or None,
-        swapped=group.swap_usage_bytes or 0,
-        unwatched=group.unwatched_bytes,
-        throttles=throttles,
-        stalled=throttles and (group.stalled_percent or 0.0) >= _STALLED_PERCENT,
-    )
+    return swapped + min(most, others + sum(room for room, _ in limited.values()))
 
 
 def is_guard(path: str) -> bool:

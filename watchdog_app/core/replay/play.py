@@ -70,25 +70,6 @@ class Played:
     moments: tuple[Moment, ...]
     decisions: tuple[Decision, ...]  # decisions that a daemon would have carried out
 
-    def first(self, stage: Stage) -> Moment | None:
-        """The first moment in a stage; None: the stage was not reached."""
-        return next((m for m in self.moments if is_reached(m.assessment, stage)), None)
-
-
-def is_reached(assessment: Assessment, stage: Stage) -> bool:
-    """
-    Whether the tier of a stage is open. A silent rescue does not count as a warning.
-
-    Args:
-        assessment: assessment of one sample.
-        stage: WARN, SAVE or PAUSE.
-    """
-    if stage is Stage.WARN:
-        return assessment.notify
-    if stage is Stage.SAVE:
-        return assessment.rescue
-    return assessment.stage >= stage
-
 
 def play(trace: Trace, settings: Settings, costs: SaveCost | None = USUAL_COSTS) -> Played:
     """
@@ -179,7 +160,7 @@ def answer_lines(
         lines: lines with one JSON sample each.
         out: file for the answers, one per line.
         settings: settings; only `watch` and `stages` are used.
-        alarm_stage: stage from which `alarm` is true.
+        alarm_stage: WARN: `alarm` is true during a warning; SAVE: while a checkpoint is due.
         costs: assumed times of a save.
 
     Returns:
@@ -209,13 +190,13 @@ def answer(assessment: Assessment, alarm_stage: Stage) -> dict[str, Any]:
 
     Args:
         assessment: assessment of the sample.
-        alarm_stage: stage from which `alarm` is true.
+        alarm_stage: WARN or SAVE. A silent checkpoint is no warning.
     """
     found = assessment.forecast
     times = {name: getattr(found, name, math.inf) for name in ("eta_s", "low_s", "high_s")}
     return {
         **{name: round(s, 3) if math.isfinite(s) else None for name, s in times.items()},
-        "alarm": is_reached(assessment, alarm_stage),
+        "alarm": assessment.notify if alarm_stage is Stage.WARN else assessment.rescue,
         "stage": assessment.stage.name.lower(),
         "regime": assessment.regime.value,
     }
@@ -290,10 +271,6 @@ def as_dict(played: Played) -> dict[str, Any]:
         "trace": trace.name,
         "start_unix_s": trace.start_unix_s,  # null: unknown
         "ended_s": trace.ended_s,
-        "first": {
-            stage.name.lower(): None if (m := played.first(stage)) is None else m.t
-            for stage in (Stage.WARN, Stage.SAVE, Stage.PAUSE)
-        },
         "decisions": [
             {"t": act.at_mono_s, "kind": act.kind.value, "reason": act.reason}
             for act in played.decisions

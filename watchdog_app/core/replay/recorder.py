@@ -48,30 +48,27 @@ class KillCount:
         of_group: Callable[[str], int | None],
         of_host: Callable[[], int | None],
     ) -> None:
+        self._folders = sorted(set(folders))
         self._of_group, self._of_host = of_group, of_host
-        self._groups = {path: of_group(path) for path in set(folders)}
-        self._host = of_host()
+        self._before = self._read()
         self.first_s: float | None = None  # time of the first kill, from the start of the recording
         self.known = True  # False: no counter is readable, so a kill may have been missed
 
     def update(self, now_s: float) -> bool:
         """Read the counters; return whether the kernel has killed since the start."""
-        if self.first_s is None and self._risen():
-            self.first_s = now_s
+        if self.first_s is None:
+            pairs = zip(self._before, self._read(), strict=True)
+            *groups, host = [
+                None if old is None or new is None else new > old for old, new in pairs
+            ]
+            risen = groups if groups and None not in groups else [True in groups or host]
+            self.known = None not in risen
+            if True in risen:
+                self.first_s = now_s
         return self.first_s is not None
 
-    def _risen(self) -> bool:
-        risen = [_risen(self._groups[path], self._of_group(path)) for path in self._groups]
-        if True in risen:
-            return True
-        if not risen or None in risen:
-            risen = [_risen(self._host, self._of_host())]
-        self.known = None not in risen
-        return True in risen
-
-
-def _risen(before: int | None, now: int | None) -> bool | None:
-    return None if before is None or now is None else now > before
+    def _read(self) -> list[int | None]:
+        return [*map(self._of_group, self._folders), self._of_host()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +169,8 @@ class Recorder:
         A MemoryError is invisible from outside the task, so an end under a limit of the address
         space is "unknown".
         """
+        if not self._ended:  # it may have ended since the last sample
+            self._row(self._machine.sample(self._clock(), time.time()), 0.0)
         if self._kills.update(self._clock() - self._began):
             return "oom"
         if not self._ended:

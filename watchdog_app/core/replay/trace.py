@@ -1,9 +1,8 @@
 """
 A recorded series and its file: CSV, plain or gzipped.
 
-The columns are `t` (seconds from the start), `limit`, and a reading in bytes: `used`, or `unrecl`
-of a memory cgroup, to which a column `swap` is added. A file NAME.json next to NAME.csv.gz may
-contain the end (`outcome`, `oom_time_s`) and the limit (`memsw_limit_bytes`).
+The columns are `t` (seconds from the start), `used` and `limit` (bytes). A file NAME.json next to
+NAME.csv.gz may contain the end (`outcome`, `oom_time_s`) and the name of the task.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from typing import Any, BinaryIO, TextIO, cast
 from watchdog_app.base.errors import UsageError
 from watchdog_app.core.model.resource import ResourceKind
 
-_MOST_LINE = 65_536  # characters per line
 _FLUSH_S = 1.0
 
 Sample = tuple[float, float, float]  # (time in s, used, limit)
@@ -60,13 +58,14 @@ def read(path: str) -> Trace:
     cut = False
     try:
         with _open(path) as file:
-            table = csv.DictReader(_lines(path, file))
-            columns = tuple(table.fieldnames or ())
-            signal = _signal(path, columns)
-            side = _side(path)
-            limit = _number(side.get("memsw_limit_bytes"))
+            table = csv.DictReader(file)
+            if not {"t", "used", "limit"} <= set(table.fieldnames or ()):
+                raise UsageError(
+                    f"The file {path} is no trace: its first line does not name t, limit and used. "
+                    "watchdog record makes such files."
+                )
             try:
-                for sample in _samples(table, signal, limit):
+                for sample in _samples(table):
                     samples.append(sample)
             except (EOFError, gzip.BadGzipFile, zlib.error):
                 # A killed recorder leaves a truncated file; the samples before the end are valid.
@@ -79,6 +78,7 @@ def read(path: str) -> Trace:
         raise UsageError(f"The trace {path} cannot be read: {error}.") from error
     if not samples:
         raise UsageError(f"The trace {path} holds no samples; there is nothing to play.")
+    side = _side(path)
     ended = _number(side.get("oom_time_s")) if side.get("outcome") == "oom" else None
     task = side.get("task")
     return Trace(
@@ -169,35 +169,15 @@ def _open(path: str) -> Iterator[TextIO]:
             yield text
 
 
-def _lines(path: str, file: TextIO) -> Iterator[str]:
-    """The lines of a trace, with a length limit: a small archive may hold a line of gigabytes."""
-    while line := file.readline(_MOST_LINE):
-        if len(line) == _MOST_LINE and not line.endswith("\n"):
-            raise UsageError(f"The file {path} is no trace: a line of it does not end.")
-        yield line
-
-
-def _signal(path: str, columns: tuple[str, ...]) -> str:
-    signal = next((name for name in ("unrecl", "used") if name in columns), None)
-    if signal is None or "t" not in columns or "limit" not in columns:
-        raise UsageError(
-            f"The file {path} is no trace: its first line does not name t, limit and used. "
-            "watchdog record makes such files."
-        )
-    return signal
-
-
-def _samples(table: csv.DictReader[str], signal: str, limit: float | None) -> Iterator[Sample]:
-    last, swaps = -math.inf, signal != "used"
+def _samples(table: csv.DictReader[str]) -> Iterator[Sample]:
+    last = -math.inf
     for row in table:
-        t, used = _number(row.get("t")), _number(row.get(signal))
-        top = limit if limit is not None else _number(row.get("limit"))
-        if t is None or used is None or top is None:
+        t, used, limit = (_number(row.get(name)) for name in ("t", "used", "limit"))
+        if t is None or used is None or limit is None:
             continue  # a truncated line of a killed recorder
-        swap = (_number(row.get("swap")) or 0.0) if swaps else 0.0
         if t > last:
             last = t
-            yield t, used + swap, top
+            yield t, used, limit
 
 
 def _side(path: str) -> dict[str, object]:

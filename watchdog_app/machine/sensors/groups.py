@@ -66,7 +66,6 @@ class _TrackedGroup(Group):
             swap_usage_bytes=usage.swap_bytes,
             swap_limit_bytes=self.known.swap_bytes,
             oom_kills=usage.oom_kills,
-            swap_high_bytes=self.known.swap_high_bytes,
         )
         if not memory.near_throttle:
             return memory
