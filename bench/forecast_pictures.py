@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from watchdog_app.core.model.decisions import Stage
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import Settings
-from watchdog_app.core.replay.play import Moment, Played, is_reached, play
+from watchdog_app.core.replay.play import Moment, Played, play
 from watchdog_app.core.replay.trace import Trace
 
 _BARS = {  # colour, and height as a fraction of the limit
@@ -126,6 +126,12 @@ def row(one):
     return f"| {one.trace.name} | {told[0].t:.0f} s | {len(shown)} | {said} | {left} |"
 
 
+def _is_reached(moment: Moment, stage: Stage) -> bool:
+    """Return whether the tier of a stage is open. A silent rescue is not a warning."""
+    tiers = {Stage.WARN: moment.assessment.notify, Stage.SAVE: moment.assessment.rescue}
+    return tiers.get(stage, moment.assessment.stage >= stage)
+
+
 def draw_level(axes: Any, played: Played, fans: int) -> None:
     """
     Plot the level, the limit, the reached stages, and some forecasts as fans.
@@ -142,7 +148,7 @@ def draw_level(axes: Any, played: Played, fans: int) -> None:
     axes.plot(times, [m.limit * scale for m in moments], color="black", lw=0.8, ls="--")
     top = max(m.limit for m in moments) * scale
     for stage, (color, height) in _BARS.items():
-        open_ = [is_reached(m.assessment, stage) for m in moments]
+        open_ = [_is_reached(m, stage) for m in moments]
         if any(open_):
             axes.fill_between(
                 times,

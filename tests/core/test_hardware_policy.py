@@ -10,13 +10,13 @@ import pytest
 from card_world import GIB, UID, WALL_S, CardWorld, task
 
 from watchdog_app.core.diagnosis.causes import device_full, diagnose
-from watchdog_app.core.model.agent import AllocatorMemory
 from watchdog_app.core.model.decisions import DecisionKind
 from watchdog_app.core.model.devices import devices_by_task, total_memory_bytes
 from watchdog_app.core.model.exits import ExitFacts
 from watchdog_app.core.model.hardware import Battery, GpuProcess, Hardware
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings
+from watchdog_app.core.model.status import Allocator
 from watchdog_app.core.policy.engine import Engine
 from watchdog_app.core.policy.rules import allowed_actions
 
@@ -185,7 +185,9 @@ def test_an_allocator_that_fills_up_warns_its_own_task():
 
     def report(second):
         live = int((5 + 0.1 * second) * GIB)
-        world.agent(100, allocators=(AllocatorMemory("GPU:0", live, 20 * GIB, "GPU-0", retries=3),))
+        card = {"device": "GPU:0", "gpu_uuid": "GPU-0", "retries": 3}
+        allocator = Allocator(used_bytes=live, limit_bytes=20 * GIB, **card)
+        world.agent(100, allocators=(allocator,))
 
     world.run(148, report)
 

@@ -8,15 +8,16 @@ import pytest
 
 from watchdog_app.base.errors import RequestError
 from watchdog_app.client import requests
-from watchdog_app.core.model.agent import AgentState, AllocatorMemory
+from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.core.model.status import Allocator
 from watchdog_app.daemon.agents import Agent, Agents
 
 KEY = ProcessKey(7, 70)
 CARD = {"device": "GPU:0", "used_bytes": 5, "limit_bytes": 8}
 
 
-def reported(**fields: Any) -> tuple[AllocatorMemory, ...]:
+def reported(**fields: Any) -> tuple[Allocator, ...]:
     nothing = cast(Any, None)
     agents = Agents(nothing, nothing, lambda key: True, interval_s=1.0)
     agent = Agent(KEY, None, AgentState(KEY, "keras", "/r"), None)
@@ -29,8 +30,8 @@ def test_allocators_are_known_as_they_were_told():
     full = {**CARD, "gpu_uuid": "GPU-1", "peak_bytes": 6, "retries": 2, "ooms": 1}
 
     assert (
-        AllocatorMemory("GPU:0", 5, 8),
-        AllocatorMemory("GPU:0", 5, 8, "GPU-1", 6, 2, 1),
+        Allocator(**CARD),
+        Allocator(**full),
     ) == reported(allocators=[CARD, full])
 
 

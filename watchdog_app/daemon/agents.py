@@ -19,12 +19,11 @@ from watchdog_app.client import requests
 from watchdog_app.client.jsonrpc import PROTOCOL_VERSION, REFUSED, notification
 from watchdog_app.core.model.agent import (
     AgentState,
-    AllocatorMemory,
     Frame,
     RescueRecord,
 )
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.core.model.status import MemoryParts
+from watchdog_app.core.model.status import Allocator, MemoryParts
 from watchdog_app.daemon.out_of_process import OutOfProcessCopies
 from watchdog_app.daemon.rpc import Connection, RpcServer
 
@@ -154,7 +153,7 @@ class Agents:
             agent.view,
             **{
                 **params.values(),
-                "allocators": tuple(to_record(AllocatorMemory, each) for each in params.allocators),
+                "allocators": tuple(Allocator.read(each.values()) for each in params.allocators),
                 "memory": params.memory and MemoryParts.read(params.memory.values()),
                 "place": params.place and to_record(Frame, params.place),
             },

@@ -312,7 +312,6 @@ def _agent(agent: AgentState) -> records.Agent:
         agent,
         pid=agent.key.pid,
         resumes_itself=None if rescue is None else not rescue.by_lines,
-        allocators=tuple(records.Allocator.from_object(each) for each in agent.allocators),
         rescue=rescue and records.Rescue.from_object(rescue),
     )
 

@@ -274,7 +274,7 @@ def _batch_advice(
     need = f"Batch {batch} needs {format_bytes(activations)} of activations"
     if shortage.spec.scope is Scope.CARD:
         # The memory on the GPU at the end of a step does not contain the activations.
-        allocated = [each.used_bytes for each in agent.allocators]
+        allocated = [each.used_bytes or 0 for each in agent.allocators]
         if len(allocated) != 1:
             return
         budget = _USABLE * limit - allocated[0]

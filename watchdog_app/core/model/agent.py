@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.core.model.status import MemoryParts
+from watchdog_app.core.model.status import Allocator, MemoryParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,24 +24,6 @@ class RescueRecord:
     exact: bool | None = None  # a resumed training is bit for bit the same; None: unknown
     missing: tuple[str, ...] = ()  # state that a resume does not restore
     reason: str | None = None  # why the state was saved
-
-
-@dataclass(frozen=True, slots=True)
-class AllocatorMemory:
-    """
-    Memory of one device as the framework's allocator reports it; the driver lacks these figures.
-
-    `limit_bytes` is the most that the allocator can get. With TensorFlow it is the allocator's
-    limit. With PyTorch it is the reserved memory plus the free memory of the card.
-    """
-
-    device: str  # "GPU:0", "cuda:0"
-    used_bytes: int  # live tensors, and blocks that the allocator cannot reuse
-    limit_bytes: int
-    gpu_uuid: str | None = None
-    peak_bytes: int | None = None
-    retries: int | None = None  # failed first attempts (PyTorch num_alloc_retries)
-    ooms: int | None = None  # number of out-of-memory errors so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +87,7 @@ class AgentState:
     saving: bool = False
     rescue: RescueRecord | None = None
     rescue_mono_s: float | None = None  # time when the rescue was complete
-    allocators: tuple[AllocatorMemory, ...] = ()
+    allocators: tuple[Allocator, ...] = ()
     not_restored: tuple[str, ...] = ()  # state that a resume does not restore, in words
     memory: MemoryParts | None = None
     place: Frame | None = None  # source line of the training at its last report

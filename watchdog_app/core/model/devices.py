@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
-from watchdog_app.core.model.agent import AgentState, AllocatorMemory
+from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.hardware import Gpu, GpuProcess, Hardware, Temperature, gpu_place
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
-from watchdog_app.core.model.status import GpuUse
+from watchdog_app.core.model.status import Allocator, GpuUse
 
 
 def total_memory_bytes(uses: Sequence[GpuUse]) -> int | None:
@@ -109,8 +109,7 @@ def hardware_readings(
     return (
         *_gpu_memory_readings(hardware, owners, everyone, allocating),
         *_allocator_readings(hardware, allocating),
-        *_gpu_temperature_readings(hardware, owners, everyone),
-        *_sensor_temperature_readings(hardware.temperatures, everyone),
+        *_temperature_readings(hardware, owners, everyone),
         *_battery_reading(hardware, everyone),
     )
 
@@ -147,11 +146,7 @@ def _gpu_memory_readings(
                 limit=gpu.memory_total_bytes - (gpu.memory_reserved_bytes or 0),
                 fatal=True,
                 tasks=under,
-                note=_join_notes(
-                    "beyond it the framework gives up: out of memory",
-                    whose,
-                    "shared by all who are on the card" if len(under) > 1 and not whose else None,
-                ),
+                note=whose or ("shared by all who are on the card" if len(under) > 1 else None),
                 listed_mono_s=gpu.processes_mono_s,
                 device=gpu.id,
             )
@@ -164,105 +159,77 @@ def _allocator_readings(
     for agent, task in allocating:
         seen: set[str] = set()
         for memory in agent.allocators:
-            if memory.limit_bytes <= 0 or memory.device in seen:
+            used, most, name = memory.used_bytes, memory.limit_bytes, memory.device
+            if used is None or not most or name is None or name in seen:
                 continue
-            seen.add(memory.device)
+            seen.add(name)
             device = _device_id(memory, hardware)
             gpu = cards.get(device or "")
-            limit, short = _allocator_limit(memory, gpu, agent.key.pid)
-            place = memory.device if gpu is None else f"{gpu_place(gpu)} ({gpu.name})"
+            limit = _allocator_limit(used, most, gpu, agent.key.pid)
+            place = name if gpu is None else f"{gpu_place(gpu)} ({gpu.name})"
             yield Reading(
-                key=ResourceKey(ResourceKind.GPU_ALLOCATOR, f"{agent.key.pid}:{memory.device}"),
+                key=ResourceKey(ResourceKind.GPU_ALLOCATOR, f"{agent.key.pid}:{name}"),
                 label=f"{agent.framework}'s memory on {place}",
-                used=memory.used_bytes,
+                used=used,
                 limit=limit,
                 fatal=True,
                 tasks=(task.key,),
-                note=_join_notes(
-                    "beyond it the framework gives up: out of memory",
-                    "others hold part of the card" if short else None,
-                ),
-                device=device or memory.device,
+                note="others hold part of the card" if limit < most else None,
+                device=device or name,
             )
 
 
-def _allocator_limit(memory: AllocatorMemory, gpu: Gpu | None, pid: int) -> tuple[int, bool]:
+def _allocator_limit(used: int, most: int, gpu: Gpu | None, pid: int) -> int:
     """
-    The most that an allocator can get, in bytes, and whether this is less than its own limit.
+    The most that an allocator can get, in bytes.
 
     TensorFlow with memory growth may take memory up to the limit that it got at its start. If
     other processes took part of that since, it only gets its own memory plus the free memory.
     """
     if gpu is None or not gpu.memory_total_bytes or gpu.unified_memory:
-        return memory.limit_bytes, False
-    used = _used_bytes(gpu)
+        return most
+    on_card = _used_bytes(gpu)
     held = [each.memory_bytes for each in gpu.processes if each.pid == pid and not each.foreign]
-    if used is None or not held or held[0] is None:
-        return memory.limit_bytes, False
-    reach = held[0] + max(0, gpu.memory_total_bytes - used)
+    if on_card is None or not held or held[0] is None:
+        return most
+    reach = held[0] + max(0, gpu.memory_total_bytes - on_card)
     # The counters are from different moments: never report less than the memory in use.
-    reach = max(reach, memory.used_bytes)
-    return min(memory.limit_bytes, reach), reach < memory.limit_bytes
+    return min(most, max(reach, used))
 
 
-def _gpu_temperature_readings(
+def _temperature_readings(
     hardware: Hardware, owners: dict[int, Task], everyone: tuple[ProcessKey, ...]
 ) -> Iterator[Reading]:
     for gpu in hardware.gpus:
         # The parts of a card share its temperature sensor.
-        if gpu.parent_id is not None:
-            continue
-        parts = (part.processes for part in hardware.gpus if part.parent_id == gpu.id)
-        people, _ = _affected_tasks(gpu, owners, everyone, tuple(chain.from_iterable(parts)))
-        yield from _shutdown_reading(
-            gpu.id,
-            f"heat of {gpu_place(gpu)}",
-            gpu.temperature_c,
-            gpu.shutdown_c,
-            people=people,
-            end="the card switches itself off; whatever runs on it dies",
-            device=gpu.id,
-        )
-
-
-def _sensor_temperature_readings(
-    temperatures: Sequence[Temperature], everyone: tuple[ProcessKey, ...]
-) -> Iterator[Reading]:
-    for each in temperatures:
-        yield from _shutdown_reading(
-            each.key,
-            f"{each.label} heat" if each.is_cpu else f"heat of the {each.label}",
-            each.celsius,
-            each.shutdown_c,
-            people=everyone,
-            # At a thermal zone's trip point the kernel powers off; other devices switch off alone.
-            end="the machine switches itself off"
-            if each.is_cpu or each.key.startswith("thermal_zone")
-            else "it may switch itself off; what needs it dies",
-        )
+        if gpu.parent_id is None:
+            parts = (part.processes for part in hardware.gpus if part.parent_id == gpu.id)
+            people, _ = _affected_tasks(gpu, owners, everyone, tuple(chain.from_iterable(parts)))
+            label = f"heat of {gpu_place(gpu)}"
+            yield from _shutdown_reading(gpu, gpu.id, label, gpu.temperature_c, people)
+    for each in hardware.temperatures:
+        label = f"{each.label} heat" if each.is_cpu else f"heat of the {each.label}"
+        yield from _shutdown_reading(each, each.key, label, each.celsius, everyone)
 
 
 def _shutdown_reading(
+    part: Gpu | Temperature,
     subject: str,
     label: str,
     celsius: float | None,
-    shutdown_c: float | None,
-    *,
     people: tuple[ProcessKey, ...],
-    end: str,
-    device: str | None = None,
 ) -> Iterator[Reading]:
     """A reading up to the shutdown temperature; a mere slowdown loses no work."""
-    if people and celsius is not None and shutdown_c is not None and shutdown_c > 0.0:
+    limit = part.shutdown_c
+    if people and celsius is not None and limit is not None and limit > 0.0:
         yield Reading(
             key=ResourceKey(ResourceKind.TEMPERATURE, f"{subject}/shutdown"),
-            label=f"{label} (switches off at {shutdown_c:.0f} °C)",
+            label=f"{label} (switches off at {limit:.0f} °C)",
             used=celsius,
-            limit=shutdown_c,
+            limit=limit,
             fatal=True,
             tasks=people,
-            note=end,
-            device=device,
+            device=part.id if isinstance(part, Gpu) else None,
         )
 
 
@@ -281,7 +248,6 @@ def _battery_reading(hardware: Hardware, everyone: tuple[ProcessKey, ...]) -> It
         left = sum(left or 0.0 for left, _ in energies) / full_j
     else:
         left = sum(each.percent for each in batteries) / (100.0 * len(batteries))
-    weak = "plugged in, but the power supply is too weak" if hardware.on_mains else None
     yield Reading(
         key=ResourceKey(ResourceKind.BATTERY),
         label="battery" if len(batteries) == 1 else "batteries",
@@ -289,7 +255,7 @@ def _battery_reading(hardware: Hardware, everyone: tuple[ProcessKey, ...]) -> It
         limit=1.0 - BATTERY_RESERVE,
         fatal=True,
         tasks=everyone,
-        note=_join_notes(f"systems switch off with the last {BATTERY_RESERVE:.0%}", weak),
+        note="plugged in, but the power supply is too weak" if hardware.on_mains else None,
     )
 
 
@@ -310,7 +276,7 @@ def _affected_tasks(
     return (), None
 
 
-def _device_id(memory: AllocatorMemory, hardware: Hardware) -> str | None:
+def _device_id(memory: Allocator, hardware: Hardware) -> str | None:
     """The card of an allocator's device; None: unknown."""
     if memory.gpu_uuid is not None:
         ids = (gpu.id for gpu in hardware.gpus if gpu.uuid == memory.gpu_uuid)
@@ -328,7 +294,3 @@ def _is_in_use(gpu: Gpu) -> bool:
     """Whether programs use a card, judged by its memory; True if the memory is unknown."""
     used = _used_bytes(gpu)
     return used is None or used >= _IN_USE * (gpu.memory_total_bytes or 0)
-
-
-def _join_notes(*notes: str | None) -> str | None:
-    return ", ".join(note for note in notes if note) or None

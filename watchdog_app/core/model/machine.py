@@ -149,9 +149,6 @@ class Gauge:
     label: str  # name for the user
     used: float  # amount in the unit of the kind
     limit: float  # 0: no limit
-    fatal: bool = False  # the limit kills
-    everyone: bool = False  # the limit affects every task
-    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

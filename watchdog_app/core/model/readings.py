@@ -55,7 +55,7 @@ def readings(
         *_cgroup_readings(snapshot, tasks, guarded or {}),
         *_address_space_readings(snapshot, tasks),
         *_shm_reading(snapshot.host, everyone),
-        *_gauge_readings(snapshot.gauges, everyone),
+        *_gauge_readings(snapshot.gauges),
         *hardware_readings(snapshot.hardware, tasks, agents),
     )
 
@@ -283,15 +283,8 @@ def _shm_reading(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator
         )
 
 
-def _gauge_readings(gauges: Iterable[Gauge], everyone: tuple[ProcessKey, ...]) -> Iterator[Reading]:
+def _gauge_readings(gauges: Iterable[Gauge]) -> Iterator[Reading]:
     for gauge in gauges:
         if gauge.limit > 0:
-            yield Reading(
-                key=ResourceKey(ResourceKind(gauge.kind), gauge.subject),
-                label=gauge.label,
-                used=gauge.used,
-                limit=gauge.limit,
-                fatal=gauge.fatal,
-                tasks=everyone if gauge.everyone else (),
-                note=gauge.note,
-            )
+            key = ResourceKey(ResourceKind(gauge.kind), gauge.subject)
+            yield Reading(key, gauge.label, gauge.used, gauge.limit, fatal=False, tasks=())
