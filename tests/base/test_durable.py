@@ -35,21 +35,27 @@ def test_a_write_that_fails_keeps_the_old_file(tmp_path):
 
 @pytest.mark.skipif(not os.path.exists("/proc/self"), reason="no /proc tells who is alive")
 def test_the_remains_of_a_kill_go_with_the_next_write(tmp_path):
-    """Files of living writers and of other files stay."""
+    """Those of living writers and of other files stay, also of files with a longer name."""
     ended = os.fork()
     if ended == 0:
         os._exit(0)
     os.waitpid(ended, 0)
-    left, others, alive = (
+    left, *kept = (
         tmp_path / f".{name}.00.watchdog-new"
-        for name in (f"a.{ended}", f"b.{ended}", f"a.{os.getpid()}")
+        for name in (
+            f"a.{ended}",
+            f"b.{ended}",
+            f"a.{os.getpid()}",
+            f"a.json.{os.getpid()}",
+            f"a.{ended}.{os.getpid()}",
+        )
     )
-    for each in (left, others, alive):
+    for each in (left, *kept):
         each.write_text("half")
 
     write_atomic(str(tmp_path / "a"), b"whole")
 
-    assert {alive.name, others.name, "a"} == set(os.listdir(tmp_path))
+    assert {*(each.name for each in kept), "a"} == set(os.listdir(tmp_path))
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644])
@@ -78,3 +84,11 @@ def test_missing_folders_are_made_and_others_left_alone(tmp_path):
     make_folders(str(tmp_path / "a/b"))
     with pytest.raises(OSError, match="file"):
         make_folders(str(tmp_path / "file"))
+
+
+def test_a_missing_drive_is_an_error(monkeypatch):
+    """The root of a missing drive has no parent."""
+    monkeypatch.setattr(os.path, "isdir", lambda _: False)
+
+    with pytest.raises(FileExistsError):
+        make_folders("/")

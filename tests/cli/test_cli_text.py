@@ -90,6 +90,12 @@ def test_a_figure_keeps_its_unit():
     assert lines == ["grows to", "7.0 GiB or", "95 % soon"]
 
 
+@pytest.mark.parametrize("gap", ["  ", "\n", " \t "])
+def test_any_space_between_a_figure_and_its_unit_is_one_space(gap):
+    """A line end there does not stay in a line."""
+    assert ["7.0 GiB of", "95 % used"] == wrap(f"7.0{gap}GiB of 95{gap}% used", 11)
+
+
 def test_a_word_longer_than_the_line_is_broken():
     """A path without blanks continues on the next line."""
     lines = wrap("/a/very/long/path/indeed", 10, first="> ")

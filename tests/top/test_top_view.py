@@ -593,3 +593,18 @@ async def test_the_task_of_a_click_is_chosen_and_its_plot_opens(app, pilot, daem
     await pilot.pause()
     assert 103 == app._table.chosen.pid
     assert "Process 9 has ended" in next(iter(app._notifications)).message
+
+
+def test_a_view_of_the_tray_opens_where_there_is_no_sigusr1(monkeypatch):
+    """Windows has no such signal; each click opens another view there."""
+    monkeypatch.setattr("watchdog_app.top.app.sys.platform", "win32")
+    monkeypatch.delattr("signal.SIGUSR1")
+
+    async def view():
+        app = TopApp(in_window=True)
+        app._feed.stop()
+        app._feed = Daemon()
+        async with app.run_test():
+            assert app.is_running
+
+    asyncio.run(view())

@@ -74,7 +74,10 @@ def remove_temporary_files(path: str) -> None:
     with suppress(OSError), os.scandir(folder or ".") as entries:
         for each in entries:
             if each.name.startswith(begin) and each.name.endswith(_TEMPORARY_SUFFIX):
-                writer = each.name.removeprefix(begin).partition(".")[0]
+                unique = each.name.removeprefix(begin).removesuffix(_TEMPORARY_SUFFIX)
+                writer, _, rest = unique.partition(".")
+                if not writer.isdigit() or "." in rest:
+                    continue  # of a file with a longer name: `config.toml.rejected`
                 if os.path.exists("/proc/self") and not os.path.exists(f"/proc/{writer}"):
                     os.unlink(each.path)
 
@@ -94,7 +97,8 @@ def make_folders(path: str, mode: int = 0o755) -> None:
     if os.path.isdir(path):
         return
     above = os.path.dirname(path)
-    make_folders(above, mode)
+    if above != path:  # it is the missing root of a drive
+        make_folders(above, mode)
     try:
         os.mkdir(path, mode)
     except FileExistsError:

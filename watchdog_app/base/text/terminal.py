@@ -21,7 +21,7 @@ _CODES = {
     "alarm": "1;31",
 }
 # A line may break at any space except between a number and its unit: `95 %`, `7.0 GiB`.
-_BREAKS = re.compile(r"(?<!\d)\s+|\s+(?!(?:%|[KMGT]iB(?:/s)?|B|s|min|h|d)(?!\w))")
+_BREAKS = re.compile(r"(?<!\d) | (?!(?:%|[KMGT]iB(?:/s)?|B|s|min|h|d)(?!\w))")
 _TAIL_MOST = 12  # longest file extension (columns) that a cut keeps: ".safetensors"
 
 
@@ -104,7 +104,7 @@ def wrap(text: str, columns: int | None, first: str = "", rest: str | None = Non
     indent = " " * width(first) if rest is None else rest
     lines: list[str] = []
     prefix, line = first, ""
-    for word in _BREAKS.split(text.strip()):
+    for word in _BREAKS.split(" ".join(text.split())):
         left = word
         if line and width(f"{prefix}{line} {left}") > columns:
             lines.append(prefix + line)
