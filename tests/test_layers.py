@@ -268,6 +268,13 @@ def test_every_part_is_in_the_table():
     assert set() == parts - set(MAY_IMPORT)
 
 
+def test_notifications_go_one_way():
+    """Only the executor filters notifications and hands them to the channels."""
+    call = re.compile(r"\bnotification_filter\.reason\(|\bdispatcher\.show\(")
+    found = {path.name for path in PACKAGE.rglob("*.py") if call.search(path.read_text())}
+    assert {"executor.py"} == found
+
+
 def python(code: str, **env: str) -> str:
     return subprocess.run(
         [sys.executable, "-c", code],
