@@ -48,6 +48,12 @@ class World:
         )  # fmt: skip
         return self
 
+    def paused_in_its_address_space(self):
+        key = ("rlimit_as", "1")
+        self.pausing(self.train).resource(key, "address space of train.ipynb", 99, 100, "save")
+        self.resources[key].tasks = (1,)
+        return self
+
     def incident(self, key, label, stage="save", *, why="rising", who="train.ipynb", level=None):
         self.incidents.append(
             Incident(
@@ -179,6 +185,11 @@ CASES = {
     ),
     "paused": (
         lambda world: world.incident(RAM, "RAM", "pause").pausing(world.train),
+        "warning",
+        "paused: train.ipynb",
+    ),
+    "paused in a full address space": (
+        lambda world: world.paused_in_its_address_space(),
         "warning",
         "paused: train.ipynb",
     ),

@@ -25,7 +25,14 @@ def overview(status: Status) -> tuple[Level, str]:
     suspended = [task for task in status.tasks if task.waits]
     suspended.sort(key=lambda task: _stopped_guard(task) is None)
     stopped = bool(suspended) and _stopped_guard(suspended[0]) is not None
-    dangers = [one for one in status.resources if not (stopped and one.kind == "guard")]
+    waiting = {task.pid for task in suspended}
+    dangers = [
+        one
+        for one in status.resources
+        if not (stopped and one.kind == "guard")
+        # A paused program does not fill its address space, and its limit kills no other.
+        and not (one.kind == "rlimit_as" and waiting & set(one.tasks))
+    ]
     dangers.sort(key=lambda one: (_eta_s(one), -(one.ratio or 0.0)))
     open_ones = [each for each in status.incidents if not _concerns_only(each, suspended)]
     levels = [*(each.level for each in dangers), *(each.level for each in open_ones)]
