@@ -105,7 +105,7 @@ def test_name_that_was_said_before_the_kernel_was_seen_is_kept_for_it():
 
 
 def test_restarted_kernel_is_followed_by_its_id():
-    """Each restart gives one event; every earlier process leads to the running one."""
+    """Each restart gives one event."""
     kernels = KernelRegistry()
     first, second, third = (kernel(pid, kernel_id="k1") for pid in (10, 11, 12))
     assert () == kernels.update([first])
@@ -116,8 +116,6 @@ def test_restarted_kernel_is_followed_by_its_id():
     kernels.update([third, kernel(13, kernel_id="k2")])
 
     assert [("k1", first.key, second)] == [(one.kernel_id, one.before, one.now) for one in found]
-    assert ("12", (10, 11)) == kernels.journal_query("12")
-    assert ("11", ()) == kernels.journal_query("11")
 
 
 def test_two_processes_of_one_id_are_no_restart():
@@ -127,7 +125,6 @@ def test_two_processes_of_one_id_are_no_restart():
     kernels.update([real])
 
     assert () == kernels.update([real, copy])
-    assert ("10", ()) == kernels.journal_query("10")
 
 
 def test_another_users_kernel_of_that_id_is_another():
@@ -145,26 +142,22 @@ def test_kernel_is_known_by_its_last_name_also_when_it_is_gone():
     kernels.update([kernel(kernel_id="k1", kind=TaskKind.NOTEBOOK, notebook="/p/a.ipynb")])
     kernels.update([])
 
-    assert ("/p/a.ipynb", ()) == kernels.journal_query("k1")
-    assert ("k2", ()) == kernels.journal_query("k2")
+    assert "/p/a.ipynb" == kernels.journal_word("k1")
+    assert "k2" == kernels.journal_word("k2")
 
 
 def test_what_is_remembered_is_bounded():
-    """A kernel may die all night, and there may be thousands of kernels."""
+    """There may be thousands of kernels."""
     kernels = KernelRegistry()
-    for pid in range(10, 100):
-        kernels.update([kernel(pid, kernel_id="k1")])
-    assert 19 == len(kernels.journal_query("99")[1])
-
     for pid in range(100, 800):
         kernels.update([kernel(pid, kernel_id=f"n{pid}")])
 
-    assert ("n100", ()) == kernels.journal_query("n100")
-    assert ("p799", ()) == kernels.journal_query("n799")
+    assert "n100" == kernels.journal_word("n100")
+    assert "p799" == kernels.journal_word("n799")
 
 
 def test_kernels_are_known_to_the_next_daemon():
-    """A restart while no daemon ran counts, and leads back to the first process."""
+    """A restart while no daemon ran counts."""
     before, after = KernelRegistry(), KernelRegistry()
     first, second, third = (kernel(pid, kernel_id="k1") for pid in (10, 11, 12))
     before.update([first])
@@ -177,7 +170,6 @@ def test_kernels_are_known_to_the_next_daemon():
 
     assert unchanged == before.revision
     assert [(second.key, third)] == [(one.before, one.now) for one in found]
-    assert ("12", (10, 11)) == after.journal_query("12")
 
 
 @pytest.mark.parametrize(

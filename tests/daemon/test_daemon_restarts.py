@@ -137,18 +137,15 @@ def test_restart_that_nobody_was_told_a_death_of_is_only_written_down(
     assert [10] == [entry.data["before"] for entry in told.entries]
 
 
-def test_the_history_of_a_kernel_includes_its_earlier_processes(first: Task):
-    """`watchdog history` finds them by the current pid, and the notebook by the kernel id."""
+def test_the_history_of_a_kernel_is_found_by_its_id(first: Task):
+    """The journal has the names of notebooks, also of earlier processes."""
     told = Told()
     second = kernel(11)
     told.take([first])
     told.take([second])
 
-    assert ("11", (10,)) == told.kernels.journal_query(" 11 ")
-    assert ("p11", ()) == told.kernels.journal_query("k1")
-    assert [("10", ()), ("x", ()), (None, ())] == [
-        told.kernels.journal_query(one) for one in ("10", "x", None)
-    ]
+    assert "p11" == told.kernels.journal_word("k1")
+    assert ["11", "x", None] == [told.kernels.journal_word(one) for one in (" 11 ", "x", None)]
 
 
 class Desk:

@@ -229,8 +229,8 @@ class _Reply:
 
 
 class _Kernels:
-    def journal_query(self, task):
-        return task, ()
+    def journal_word(self, task):
+        return task
 
 
 def test_the_daemon_answers_with_folded_entries(tmp_path):

@@ -374,9 +374,9 @@ class Methods:
         self._query_journal(lambda journal: {"series": journal.series(**wanted)}, reply)
 
     def _journal_query(self, params: requests.History | requests.Series) -> dict[str, Any]:
-        """The parameters of a query; for a kernel with the pids of all its processes."""
-        task, pids = self._parts.observer.kernels.journal_query(params.task)
-        return {**params.values(), "task": task, "pids": pids}
+        """The parameters of a query; for a kernel id with its notebook."""
+        task = self._parts.observer.kernels.journal_word(params.task)
+        return {**params.values(), "task": task}
 
     def _query_journal(self, job: Callable[[Journal], dict[str, Any]], reply: Reply) -> None:
         def done(found: dict[str, Any] | None, error: Exception | None) -> None:

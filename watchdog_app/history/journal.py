@@ -149,7 +149,6 @@ class Journal:
         limit: int = 100,
         kinds: Sequence[str] = (),
         *,
-        pids: Sequence[int] = (),
         fold_saves: bool = False,
     ) -> list[dict[str, Any]]:
         """
@@ -161,12 +160,11 @@ class Journal:
             task: pid, or part of a name or path; None: every task.
             limit: most entries.
             kinds: wanted kinds; empty: all.
-            pids: earlier pids of the task.
             fold_saves: merge each series of saves into one entry, see `saves.fold_saves`.
         """
         where, values = time_condition(since_unix_s, until_unix_s)
         if task is not None:
-            condition, wanted = task_condition(task, pids)
+            condition, wanted = task_condition(task)
             where.append(f"({condition})")
             values += wanted
         if kinds:
@@ -191,11 +189,9 @@ class Journal:
         since_unix_s: float | None = None,
         until_unix_s: float | None = None,
         limit: int = 10_000,
-        *,
-        pids: Sequence[int] = (),
     ) -> list[dict[str, Any]]:
         """See `series.read_series`."""
-        return read_series(self._db, task, since_unix_s, until_unix_s, limit, pids=pids)
+        return read_series(self._db, task, since_unix_s, until_unix_s, limit)
 
     def save_state(self, key: str, data: Mapping[str, Any]) -> None:
         """

@@ -167,8 +167,6 @@ def read_series(
     since_unix_s: float | None,
     until_unix_s: float | None,
     limit: int,
-    *,
-    pids: Sequence[int] = (),
 ) -> list[dict[str, Any]]:
     """
     The series with points in a time range: the task's first, then those of its resources.
@@ -176,7 +174,6 @@ def read_series(
     Args:
         task: pid, or part of a name or path; None: every series.
         limit: most points in total; the newest are kept.
-        pids: earlier pids of the task.
 
     Returns:
         Per series `{kind, ident, name, path, pid, unit, points}`; points are `[unix_s, used, limit,
@@ -185,7 +182,7 @@ def read_series(
     where, values = time_condition(since_unix_s, until_unix_s)
     chosen: list[int] | None = None
     if task is not None:
-        condition, wanted = task_condition(task, pids)
+        condition, wanted = task_condition(task)
         chosen = [
             row[0]
             for row in db.execute(
@@ -220,19 +217,17 @@ def read_series(
     ]
 
 
-def task_condition(task: str, pids: Sequence[int] = ()) -> tuple[str, list[Any]]:
+def task_condition(task: str) -> tuple[str, list[Any]]:
     """
     SQL condition and values that select the rows of a task.
 
     Args:
         task: pid, or part of a name or path.
-        pids: earlier pids of the task.
     """
     # SQLite's lower() folds only ASCII, and so does bytes.lower().
     pid, wanted = parse_pid(task), sqlite_text(task).encode("utf-8").lower().decode("utf-8")
-    marks = ",".join("?" * (1 + len(pids)))
-    condition = f"pid IN ({marks}) OR (? AND (instr(lower(name), ?) OR instr(lower(path), ?)))"
-    return condition, [pid, *pids, pid is None, wanted, wanted]
+    condition = "pid = ? OR (? AND (instr(lower(name), ?) OR instr(lower(path), ?)))"
+    return condition, [pid, pid is None, wanted, wanted]
 
 
 def time_condition(since: float | None, until: float | None) -> tuple[list[str], list[Any]]:

@@ -15,7 +15,6 @@ from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, ProcessSamp
 
 _MOST_CANDIDATES = 50
 _MOST_KERNELS = 500
-_MOST_BEFORE = 20  # remembered processes of one kernel
 _MOST_NOTEBOOKS = 1000
 _NAMELESS = frozenset((TaskKind.KERNEL, TaskKind.CONSOLE))
 
@@ -270,9 +269,9 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """One kernel and its processes, oldest first; the last process is the current one."""
+    """One kernel and its current process, or the last one."""
 
-    keys: tuple[ProcessKey, ...]
+    key: ProcessKey
     name: str
     path: str | None
 
@@ -319,19 +318,14 @@ class KernelRegistry:
             if known is None:
                 while len(self._kernels) >= _MOST_KERNELS:
                     del self._kernels[next(iter(self._kernels))]
-                known = _Kernel((task.key,), task.name, path)
-            elif known.keys[-1] == task.key:
-                if (known.name, known.path) != (task.name, path):
-                    known = _Kernel(known.keys, task.name, path)
-            elif task.key in known.keys or known.keys[-1] in running:
-                continue  # two processes with one id: Jupyter knows the first
-            else:
-                found.append(Restart(kernel_id, known.keys[-1], task))
-                keys = (*known.keys[1 - _MOST_BEFORE :], task.key)
-                known = _Kernel(keys, task.name, path)
-            if self._kernels.get(ident) is not known:
+            elif known.key != task.key:
+                if known.key in running:
+                    continue  # two processes with one id: Jupyter knows the first
+                found.append(Restart(kernel_id, known.key, task))
+            now = _Kernel(task.key, task.name, path)
+            if known != now:
+                self._kernels[ident] = now
                 self.revision += 1
-            self._kernels[ident] = known
         return tuple(found)
 
     def dump(self) -> list[Any]:
@@ -349,31 +343,21 @@ class KernelRegistry:
         """
         kept = tuple[dict[tuple[int, str], _Kernel], dict[str, str]]
         kernels, notebooks = codec.decode(kept, value)
-        if not all(known.keys for known in kernels.values()):
-            raise ValueError("not what was written down: a kernel without a process")
         while len(kernels) > _MOST_KERNELS:
             del kernels[next(iter(kernels))]
         self._kernels, self._notebooks = kernels, notebooks
 
-    def journal_query(self, wanted: str | None) -> tuple[str | None, tuple[int, ...]]:
+    def journal_word(self, wanted: str | None) -> str | None:
         """
-        The search terms for a task in the journal.
+        The word to search for in the journal: for a kernel id its notebook, else the word itself.
 
         Args:
             wanted: pid, kernel id, part of a name or path; None: all tasks.
-
-        Returns:
-            The word to search for (the notebook for a kernel id), and earlier pids of the kernel.
         """
         if wanted is None:
-            return None, ()
-        wanted = wanted.strip()
-        for kernel in self._kernels.values():
-            *before, now = kernel.keys
-            if wanted == str(now.pid):
-                return wanted, tuple(key.pid for key in before)
+            return None
         names = {id_: each.path or each.name for (_, id_), each in self._kernels.items()}
-        return names.get(wanted, wanted), ()
+        return names.get(wanted.strip(), wanted.strip())
 
     def _with_notebook_name(self, task: Task) -> Task:
         info = task.info
