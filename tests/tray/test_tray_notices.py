@@ -287,6 +287,8 @@ def shown_with(first):
         ("warning", "i9", 4711, 60, [7]),
         ("warning", "i9", 4711, 1, []),
         ("warning", "i1", 9, 60, [7]),
+        ("stalled", "i1", 4711, 60, []),
+        ("stalled", "i9", 4711, 60, [7]),  # it makes steps again
         ("paused", "i9", 4711, 60, [7]),  # it runs again
         ("paused", "i9", 4800, 60, []),
         ("paused", "i1", 9, 60, [7]),

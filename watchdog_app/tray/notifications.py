@@ -100,9 +100,9 @@ class ShownNotifications:
         """
         Return the numbers of notifications on screen that are no longer true.
 
-        These are warnings whose incident is over, notifications of a pause that has ended, and
-        those whose task has ended. A notification of a death stays until a later danger needs
-        the space on the screen.
+        These are warnings and stalls whose incident is over, notifications of a pause that has
+        ended, and those whose task has ended. A notification of a death stays until a later
+        danger needs the space on the screen.
         """
         open_ = {one.id for one in status.incidents}
         found: list[int] = []
@@ -139,7 +139,8 @@ class ShownNotifications:
 
 def _is_over(notification: Notification, status: Status, open_incidents: set[str]) -> bool:
     """Return whether a transient notification is no longer true."""
-    if notification.topic == "warning" and notification.incident not in open_incidents:
+    of_incident = notification.topic in ("warning", "stalled")
+    if of_incident and notification.incident not in open_incidents:
         return True
     if notification.task is None:
         return False
