@@ -228,7 +228,8 @@ def test_a_shutdown_ahead_saves_and_then_pauses_so_that_the_card_cools():
     paused = texts(world, "paused")[0]
     assert "It was about to overheat GPU 0 (" in paused
     assert "Let it cool down" in paused
-    assert "There is room again: heat of GPU 0" in texts(world, "resumed")[0]
+    assert "At the very end it is paused, so that it cools down." in texts(world, "warning")[0]
+    assert "GPU 0 has cooled down: " in texts(world, "resumed")[0]
 
 
 # Battery
@@ -278,7 +279,7 @@ def test_saves_on_an_emptying_battery_keep_their_distance():
     assert max(later - one for one, later in pairwise(times)) <= 200
     assert world.now - times[-1] <= 120  # also after its own figures say that it is empty
     last = [each for each in world.notices if each.topic == "warning"][-1]
-    assert ("Battery empty now: a.ipynb", "critical") == (last.title, last.urgency)
+    assert ("Battery at its end: a.ipynb", "critical") == (last.title, last.urgency)
 
 
 # Which task uses which card

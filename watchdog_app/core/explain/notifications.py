@@ -168,10 +168,14 @@ def _warning(facts: Facts) -> tuple[str, list[str]]:
     trend = expected is None or (eta is not None and eta < _AT_HAND_S)
     heated = capitalize_first(phrases.heated_device(facts.label))
     end = f"{heated} will switch off from heat" if facts.is_hot else spec.title
-    title = f"{end} {phrases.format_eta(eta if trend else None)}: {facts.name}"
+    within = phrases.format_eta(eta if trend else None)
+    title = f"{end} {within}: {facts.name}"
     lines = [] if expected is None else [f"{capitalize_first(expected)}."]
     when = quantities.eta(eta, facts.number("low_s"), facts.number("high_s"))
     end = f", {spec.exhausted} in {when}" if trend and eta is not None else ""
+    if spec.scope is Scope.BATTERY and within == "now":  # a machine switches off before it is empty
+        title = f"{capitalize_first(facts.label)} at its end: {facts.name}"
+        end = ". The machine may switch off any moment"
     lines.append(f"{capitalize_first(facts.label)}: {facts.level}{end}.")
     if trend and spec.save is not Save.EVERYBODY:
         lines += _growth_lines(facts)
@@ -192,7 +196,8 @@ def _consequence_lines(facts: Facts) -> Iterator[str]:
     elif not facts.number("fatal"):
         yield "Beyond it the machine gets slow; nothing is killed yet."
     elif facts.number("may_pause"):
-        yield "At the very end it is paused, so that it does not die."
+        why = "it cools down" if facts.is_hot else "it does not die"
+        yield f"At the very end it is paused, so that {why}."
     elif SPECS[kind].scope is Scope.CARD:
         yield "Beyond it the training ends with an error: out of GPU memory."
     elif facts.task is not None and SPECS[kind].save is not Save.EVERYBODY:
@@ -265,6 +270,9 @@ def _pause_failed(facts: Facts) -> tuple[str, list[str]]:
 
 def _resumed(facts: Facts) -> tuple[str, list[str]]:
     lines = [f"There is room again: {facts.label}, {facts.level}."]
+    if facts.is_hot:
+        device = capitalize_first(phrases.heated_device(facts.label))
+        lines = [f"{device} has cooled down: {facts.level}."]
     if facts.task is not None and facts.task.kind not in KERNELS:
         lines.append("If it ran in a terminal, it is in the background now: type fg there.")
     return f"Running again: {facts.name}", lines
