@@ -191,6 +191,16 @@ def shortage(
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(("framework", "expected"), [("torch", True), ("tensorflow", False)])
+def test_a_full_card_is_told_of_pytorch_only_where_it_may_be_used(framework, expected):
+    """Without an agent the framework is not known."""
+    given = shortage(member(3), kind=ResourceKind.GPU_MEMORY)
+    agents = {key: (AgentState(key, framework, "/r"),) for key in given.agents}
+
+    assert expected is ("In PyTorch, del" in told(given, agents=agents))
+    assert "In PyTorch, del" in told(given, agents={})
+
+
 def member(gib: float, shared: float = 0.0, cow: float = 0.0, pid: int = 4711) -> ProcessSample:
     """A process; sizes in GiB."""
     return process(pid, rss=gib * GIB, shared_bytes=int(shared * GIB), cow_bytes=int(cow * GIB))

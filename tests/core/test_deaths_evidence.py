@@ -493,6 +493,15 @@ def told(**more):
     return describe_death({**ENTRY, **more}, at="02:13:07", now_unix_s=4600.0)
 
 
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [("kernel", "Jupyter kernel"), ("server", "Jupyter server"), (None, "process")],
+)
+def test_an_account_names_the_kind_in_words(kind, shown):
+    """An unknown kind is a process."""
+    assert f"train.ipynb ({shown}, pid " in told(task_kind=kind)
+
+
 def test_an_account_says_what_how_sure_and_how_to_go_on():
     """The account answers a user's questions in their order."""
     rescue = {"path": "/r/rescue-1", "step": 90, "bytes": GB, "saved_unix_s": 988.0}

@@ -18,6 +18,7 @@ from watchdog_app.core.model.exits import ExitFacts
 from watchdog_app.core.model.machine import ProcessKey, TaskKind
 from watchdog_app.core.model.resource import SPECS, ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, Settings
+from watchdog_app.core.model.status import Resource
 
 NO_PAUSE = Settings(actions=ActionSettings(pause=False))
 
@@ -264,6 +265,36 @@ def test_one_task_is_explained_with_its_end_its_ceilings_and_its_agent():
         "To do: ",
     ):
         assert words in text
+
+
+def test_what_is_not_known_is_left_out_and_a_kind_is_in_words():
+    """A save of unknown size; a kernel whose notebook is not known."""
+    machine, _ = story(seconds=28, settings=NO_PAUSE)
+    found = as_status(machine, state_bytes=None)
+    task = found.tasks[0]
+    task.kind = "kernel"
+
+    text = status.describe_task(found, task, WALL_S + machine.now)
+
+    assert "(Jupyter kernel, pid 10)" in text
+    assert "\nA save is expected to take 0.2 s." in text
+
+
+def test_without_a_forecast_the_nearest_limit_is_named_by_its_reason():
+    """Each of several groups above a task has no forecast."""
+    machine, _ = story(seconds=28, settings=NO_PAUSE)
+    found = as_status(machine)
+    task = found.tasks[0]
+    (group,) = (each for each in found.resources if each.kind == "cgroup")
+    found.resources = (
+        Resource(kind="cgroup", label="memory limit of the pod", tasks=(10,), reason="steady"),
+        group,
+    )
+    task.eta_s = group.eta_s = None
+
+    text = status.describe_task(found, task, WALL_S + machine.now)
+
+    assert "Nearest to it is memory limit of the group g" in text
 
 
 def test_what_others_fill_up_is_said_to_end_beside_a_task_that_rests():

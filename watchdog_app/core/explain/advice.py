@@ -116,10 +116,13 @@ def _gpu_memory_advice(shortage: Shortage) -> Iterator[str]:
             "Others are on this card, too: close notebooks that you do not need, and switch memory "
             "growth on in TensorFlow (TF_FORCE_GPU_ALLOW_GROWTH=true): else it takes all it finds."
         )
-    yield (
-        "In PyTorch, del what you do not need and call torch.cuda.empty_cache() between phases; "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True helps against pieces."
-    )
+    blamed = (each.task for each in shortage.attribution.contributors)
+    agents = [agent for key in blamed for agent in shortage.agents.get(key, ())]
+    if not agents or any("torch" in agent.framework.lower() for agent in agents):
+        yield (
+            "In PyTorch, del what you do not need and call torch.cuda.empty_cache() between "
+            "phases; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True helps against pieces."
+        )
 
 
 def _heat_advice(shortage: Shortage) -> Iterator[str]:

@@ -138,9 +138,8 @@ class _Death:
 
 def _headline(death: _Death, at: str, now_unix_s: float) -> Iterator[str]:
     entry = death.entry
-    kind = clean(str(entry.get("task_kind") or "process"))
     who = clean(str(entry.get("name") or f"process {entry.get('pid')}"))
-    who = f"{who} ({kind}, pid {entry.get('pid')})"
+    who = f"{who} ({phrases.kind_text(entry.get('task_kind'))}, pid {entry.get('pid')})"
     ago = phrases.format_age(max(0.0, now_unix_s - death.unix_s))
     ran_s = death.since(entry.get("started_unix_s"))
     ran = f", after {format_duration(ran_s)}" if ran_s else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from watchdog_app.base.text import quantities
+from watchdog_app.base.text.plain import clean
 from watchdog_app.base.text.quantities import (
     format_bytes,
     format_duration,
@@ -13,6 +14,7 @@ from watchdog_app.base.text.quantities import (
 from watchdog_app.core.model.agent import RescueRecord
 from watchdog_app.core.model.resource import SPECS, ResourceKind, Scope
 
+_KINDS = {"kernel": "Jupyter kernel", "server": "Jupyter server", "python": "Python"}
 _TOO_FAR_S = 30 * 86400.0
 WHILE_IT_RUNS = "While it runs or is stopped"  # prefix of advice that is useless after an exit
 
@@ -73,6 +75,11 @@ def heated_device(label: str) -> str:
     """Return the hot device of a label: `GPU 0` of `heat of GPU 0 (switches off at 98 °C)`."""
     thing = label.partition(" (")[0]
     return thing.removeprefix("heat of ").removesuffix(" heat")
+
+
+def kind_text(kind: object) -> str:
+    """Return the kind of a task in words: `notebook`, `Jupyter kernel`."""
+    return _KINDS.get(str(kind), clean(str(kind or "process")))
 
 
 def format_age(seconds: float | None) -> str:

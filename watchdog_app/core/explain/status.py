@@ -9,6 +9,7 @@ from watchdog_app.base.text.plain import clean, shell_argument
 from watchdog_app.base.text.quantities import format_bytes, format_duration, format_rate
 from watchdog_app.base.text.terminal import counted
 from watchdog_app.core.diagnosis import gpu_faults
+from watchdog_app.core.explain import phrases
 from watchdog_app.core.explain.agent_lines import agent_line, contributor_line
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Agent, Incident, MemoryParts, Resource, Status, Task
@@ -108,7 +109,8 @@ def _usage(task: Task) -> Iterator[str]:
     """Yield the state of a task, and its memory in RAM, in swap and on the GPUs."""
     state = _STATES.get(task.state or "", task.state)
     more = f", {counted(task.children, 'worker')}" if task.children else ""
-    yield f"{clean(task.name or '?')} ({task.kind}, pid {task.pid}): {state}{more}."
+    kind = phrases.kind_text(task.kind)
+    yield f"{clean(task.name or '?')} ({kind}, pid {task.pid}): {state}{more}."
     cpu = task.cpu_percent
     yield (
         f"It holds {format_bytes(task.ram_bytes)} of RAM and {format_bytes(task.swap_bytes)} of "
@@ -123,7 +125,8 @@ def _usage(task: Task) -> Iterator[str]:
 def _outlook_lines(status: Status, task: Task, above: Sequence[Resource]) -> Iterator[str]:
     """Yield what the task runs out of first, what others fill up, or its GPU's fault."""
     if task.resource is not None:
-        nearest = (one for one in above if (one.kind, one.eta_s) == (task.resource, task.eta_s))
+        found = (task.resource, task.eta_s, task.reason)  # without a forecast the reason tells
+        nearest = (one for one in above if (one.kind, one.eta_s, one.reason) == found)
         label = next((clean(one.label or one.kind, 120) for one in nearest), "its limit")
         why = "" if task.reason is None else f": {clean(task.reason, 300)}"
         end = quantities.eta(task.eta_s, task.eta_low_s, task.eta_high_s)
@@ -175,8 +178,8 @@ def _agent_lines(agent: Agent | None, now_unix_s: float) -> Iterator[str]:
     if agent.memory is not None:
         yield from memory_part_lines(agent.memory)
     if agent.save_s is not None:
-        size = format_bytes(agent.state_bytes)
-        yield f"A save of {size} is expected to take {format_duration(agent.save_s)}."
+        size = "" if agent.state_bytes is None else f" of {format_bytes(agent.state_bytes)}"
+        yield f"A save{size} is expected to take {format_duration(agent.save_s)}."
     if agent.rescue is None:
         yield f"Its rescues go to {clean(agent.directory or '?', 200)}."
     else:
