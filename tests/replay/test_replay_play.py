@@ -1,4 +1,4 @@
-"""Replay of a trace: the daemon's engine, the output lines, the plots and the command."""
+"""Replay of a trace: the daemon's engine, the output lines and the command."""
 
 from __future__ import annotations
 
@@ -17,15 +17,12 @@ from support.records import host, info, process
 
 from watchdog_app.base.errors import TaskNotFound
 from watchdog_app.base.linux import cgroups
-from watchdog_app.base.text.terminal import Style
 from watchdog_app.cli import main
-from watchdog_app.cli.plot import plot
 from watchdog_app.core.model.decisions import Caution, DecisionKind, Regime, Stage
 from watchdog_app.core.model.machine import ProcessKey, Snapshot
-from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import Settings, WatchSettings
 from watchdog_app.core.replay import recorder, trace
-from watchdog_app.core.replay.play import answer_lines, as_lines, as_plot, play
+from watchdog_app.core.replay.play import answer_lines, as_lines, play
 from watchdog_app.core.replay.recorder import KillCount, Recorder
 from watchdog_app.machine.sensors import open_machine
 
@@ -223,26 +220,6 @@ def test_each_line_is_answered_before_the_next_is_sent():
             assert json.loads(process.stdout.readline())["alarm"] is False
         process.stdin.close()
         assert 0 == process.wait(20)
-
-
-@pytest.mark.parametrize("columns", [40, 80, 200])
-def test_the_picture_of_a_replay_fits_the_terminal(columns):
-    """No line is wider than the terminal. The plot shows the limit, the notices and the end."""
-    drawn = plot(as_plot(play(leak(), Settings())), columns, Style(color=False))
-
-    assert max(map(len, drawn)) <= columns
-    text = "\n".join(drawn)
-    assert all(word in text for word in ("its limit, 1000 MiB", "W warned", "X the end"))
-
-
-def test_the_picture_of_a_temperature_has_its_unit():
-    samples = [(float(i), 60.0 + i / 10, 90.0) for i in range(200)]
-    played = play(
-        trace.Trace("GPU 0", samples, unit="°C", kind=ResourceKind.TEMPERATURE), Settings()
-    )
-
-    text = "\n".join(plot(as_plot(played), 80, Style(color=False)))
-    assert "its limit, 90 °C" in text
 
 
 def written(tmp_path, one):

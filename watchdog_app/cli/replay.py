@@ -222,12 +222,10 @@ def _assumed_costs(args: Args) -> SaveCost | None:
 
 
 def _print_replay(played: Played, out: Output) -> None:
-    from watchdog_app.cli.plot import plot
-    from watchdog_app.core.replay.play import as_lines, as_plot
+    from watchdog_app.core.replay.play import as_lines
 
     head, *rest = as_lines(played)
     out.lines(*wrap(plain(head), out.columns))
-    out.lines("\n".join(plot(as_plot(played), out.columns, out.style)))
     for line in rest:
         # In a pipe do not wrap lines, so that grep finds whole lines.
         out.lines(*_wrap_report_line(plain(line), out.columns))

@@ -44,12 +44,6 @@ _TASK = ProcessKey(1, 1)
 _UID = 1000
 _NO_COSTS = SaveCost()
 USUAL_COSTS = SaveCost(save_s=2.0, step_s=0.2)  # assumed for the agent of a replayed task
-_WORDS = {  # name of the action, and its mark in `explain`'s `plot`
-    DecisionKind.NOTIFY: ("notification", "warned"),
-    DecisionKind.CHECKPOINT: ("checkpoint", "saved"),
-    DecisionKind.PAUSE: ("pause", "paused"),
-    DecisionKind.RESUME: ("resume", "resumed"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,26 +236,10 @@ def as_lines(played: Played) -> list[str]:
     lines.append(done)
     for act, again, last_s in _group_repeats(played.decisions):
         more = f" (and {again} more until {last_s:.1f} s)" if again else ""
-        lines.append(f"{act.at_mono_s:9.1f} s  {_WORDS[act.kind][0]:<13} {act.reason}{more}")
+        word = "notification" if act.kind is DecisionKind.NOTIFY else act.kind.value
+        lines.append(f"{act.at_mono_s:9.1f} s  {word:<13} {act.reason}{more}")
     lines += _end_lines(played)
     return lines
-
-
-def as_plot(played: Played) -> dict[str, Any]:
-    """The level, the limit and the actions, in the form of `explain`'s `plot`."""
-    trace, moments = played.trace, played.moments
-    marks = [{"unix_s": act.at_mono_s, "kind": _WORDS[act.kind][1]} for act in played.decisions]
-    if trace.ended_s is not None:
-        marks.append({"unix_s": trace.ended_s, "kind": "death"})
-    return {
-        "begin_unix_s": moments[0].t,
-        "end_unix_s": moments[-1].t,
-        "name": trace.name,
-        "unit": trace.unit,
-        "points": [[m.t, m.used] for m in moments],
-        "resource": {"limit": moments[-1].limit or None},
-        "marks": marks,
-    }
 
 
 def as_dict(played: Played) -> dict[str, Any]:
