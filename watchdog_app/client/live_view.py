@@ -92,7 +92,9 @@ def activate_window() -> None:
 
 
 def _open() -> int:
-    path = os.path.join(runtime_dir.make(), "top.lock")
+    folder = runtime_dir.make()
+    runtime_dir.private_folder(folder)  # no daemon may have run yet
+    path = os.path.join(folder, "top.lock")
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
