@@ -595,6 +595,49 @@ async def test_the_task_of_a_click_is_chosen_and_its_plot_opens(app, pilot, daem
     assert "Process 9 has ended" in next(iter(app._notifications)).message
 
 
+@pytest.mark.parametrize("key", ["pagedown", "j", "down", "click"])
+@live((120, 24))
+async def test_every_way_to_choose_a_task_keeps_it_chosen(app, pilot, daemon, key):
+    """The next status does not move the cursor back to the most urgent task."""
+    seen = status(tasks=[process(100 + number, f"job{number}.py", GIB) for number in range(40)])
+    await show(app, pilot, seen)
+    if key == "click":
+        await pilot.click("#tasks", offset=(4, 3))
+    else:
+        await pilot.press(key)
+    chosen = app._table.chosen.pid
+    assert 100 != chosen
+
+    await show(app, pilot, seen)
+    assert chosen == app._table.chosen.pid
+
+
+@live((120, 24))
+async def test_the_wheel_scrolls_before_a_task_is_chosen(app, pilot, daemon):
+    """The next status does not scroll back to the most urgent task."""
+    seen = status(tasks=[process(100 + number, f"job{number}.py", GIB) for number in range(40)])
+    await show(app, pilot, seen)
+    app._table.scroll_to(y=12, animate=False, immediate=True)
+    await pilot.pause()
+
+    await show(app, pilot, seen)
+    assert 12 == app._table.scroll_offset.y
+
+
+@live()
+async def test_a_click_while_no_daemon_answers_waits_for_the_next_status(app, pilot, daemon):
+    """An old status cannot show that the task has ended."""
+    await show(app, pilot, status(tasks=[process(100, "old.py", GIB)]))
+    app._receive_status(None, DaemonNotRunning("The daemon is not running."))
+    await pilot.pause()
+    app._wanted = 101
+    app._draw()
+    assert not app._notifications
+
+    await show(app, pilot, status(tasks=[process(pid, "a.py", GIB) for pid in (100, 101)]))
+    assert 101 == app._table.chosen.pid
+
+
 def test_a_view_of_the_tray_opens_where_there_is_no_sigusr1(monkeypatch):
     """Windows has no such signal; each click opens another view there."""
     monkeypatch.setattr("watchdog_app.top.app.sys.platform", "win32")

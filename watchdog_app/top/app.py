@@ -219,8 +219,8 @@ class TopApp(App[None]):
         titles = rows.column_titles(columns, bool(status.gpus))
         before = self._table.chosen
         wanted = status.task(self._wanted)
-        if wanted is not None:
-            self._name_filter = ""
+        if wanted is not None and self._name_filter:
+            self._name_filter = self.query_one("#filter", Input).value = ""
         chosen = wanted or self._table.last_chosen
         shown = rows.visible_tasks(status, self._sort, self._name_filter, self._show_all, chosen)
         self._table.show(shown, titles, columns, self._past, rows.series_by_task(status, shown))
@@ -228,7 +228,7 @@ class TopApp(App[None]):
             message := rows.ended_message(before, self._table.chosen, status)
         ):
             self.notify(message, timeout=8, markup=False)
-        if self._wanted is not None:
+        if wanted is not None or (self._wanted is not None and self._connected):
             self._choose_wanted(wanted)
         left = len(rows.visible_tasks(status, self._sort, "", True)) - len(shown)
         what = f"order: {self._sort}"

@@ -38,14 +38,9 @@ class TaskTable(DataTable[Text]):
         self.follows_order = True  # the first task is chosen until the user chooses another one
 
     def action_cursor_up(self) -> None:
-        """Choose the task above."""
+        """Choose the task above; at the top, the first task stays chosen."""
         self.follows_order = False
         super().action_cursor_up()
-
-    def action_cursor_down(self) -> None:
-        """Choose the task below."""
-        self.follows_order = False
-        super().action_cursor_down()
 
     @property
     def chosen(self) -> Task | None:
@@ -76,6 +71,8 @@ class TaskTable(DataTable[Text]):
             past: series for the trends.
             series_by_task: for some tasks, the series to draw instead of their RAM.
         """
+        if self.cursor_row > 0:  # the user moved it: by a key, a page or a click
+            self.follows_order = False
         self._last = chosen = self.last_chosen
         top = self.scroll_offset.y
         drawn_rows = range(top - _OVERSCAN_ROWS, top + self.size.height + _OVERSCAN_ROWS)
@@ -92,9 +89,7 @@ class TaskTable(DataTable[Text]):
         self._set_columns(titles, columns, grid)
         self._set_rows(grid)
         self.tasks, self._grid = tasks, grid
-        if self.follows_order:
-            self.move_cursor(row=0, animate=False)
-        elif chosen is not None:
+        if not self.follows_order and chosen is not None:
             key = task_key(chosen)
             place = next((n for n, one in enumerate(tasks) if task_key(one) == key), None)
             if place is not None and place != self.cursor_row:
