@@ -271,6 +271,17 @@ def test_what_is_over_is_taken_from_the_screen(shown):
     assert [number] == list(shown.screen_.closed)
 
 
+def test_warnings_do_not_outlive_the_program(shown, ended):
+    """Nobody would close them later, and their buttons would do nothing. A death stays."""
+    shown.daemon.tell(notice("n1", incident="i1"))
+    number = shown.screen_.wait("RAM full")["number"]
+    shown.daemon.tell(notice("n2", topic="exited", incident="", task=9))
+    shown.daemon.acknowledged("n2")
+
+    assert 0 == ended(shown.process)[0]
+    assert [number] == list(shown.screen_.closed)
+
+
 # Which shown notifications the program remembers
 
 

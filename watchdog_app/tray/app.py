@@ -95,6 +95,8 @@ class Companion:
             self._show_icons()
         finally:
             self._feed.stop()
+            if self._notifications is not None:
+                self._notifications.close_transient()
             if self._bus is not None:
                 self._bus.stop()
             if self._lock_fd is not None:

@@ -10,6 +10,7 @@ Source: Desktop Notifications Specification 1.3.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import OrderedDict
 from contextlib import suppress
@@ -28,19 +29,21 @@ from watchdog_app.base.dbus import (
 )
 from watchdog_app.base.text.terminal import plain, plain_block, shorten
 from watchdog_app.core.model.actions import ACTIONS
+from watchdog_app.core.model.status import Status
 from watchdog_app.tray.bus import Part, SessionBus, add_match
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from watchdog_app.core.model.status import Button, Notification, Status
+    from watchdog_app.core.model.status import Button, Notification
 
     ResultCallback = Callable[[bool, str], None]  # arguments: delivered, detail
     SlotKey = tuple[str, int | None]
 
 _SERVICE = (NOTIFICATIONS, NOTIFICATIONS_PATH)
 SHOW_TIMEOUT_S = 1.6  # the daemon shows the notification itself after two seconds
+_CLOSE_TIMEOUT_S = 1.0
 _MIN_SHOWN_S = 5.0
 _MAX_REMEMBERED = 64
 _MAX_BODY_CHARS = 2000
@@ -222,10 +225,20 @@ class Notifications(Part):
     def close_outdated(self, status: Status) -> None:
         """Close notifications that the status shows to be over; safe to call from any thread."""
         if self.session is not None:
-            self.session.submit(self._close_outdated(status))
+            self.session.submit(self._close_outdated(status, time.monotonic()))
 
-    async def _close_outdated(self, status: Status) -> None:
-        for number in self._shown.outdated(status, time.monotonic()):
+    def close_transient(self) -> None:
+        """Close all warnings: this process ends, and no later status would close them."""
+        if self.session is None or not self.session.connected:
+            return
+        nothing = Status.read({})  # no incident and no task
+        closing = self.session.submit(self._close_outdated(nothing, math.inf))
+        if closing is not None:
+            with suppress(Exception):  # a service that hangs does not delay the end for long
+                closing.result(_CLOSE_TIMEOUT_S)
+
+    async def _close_outdated(self, status: Status, now_mono_s: float) -> None:
+        for number in self._shown.outdated(status, now_mono_s):
             self._shown.mark_closed(number)
             if self.session is not None:
                 with suppress(CallFailed):  # the user closed it at the same moment
