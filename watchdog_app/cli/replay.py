@@ -54,7 +54,7 @@ def add_arguments(parser: Parser) -> None:
     parser.option("--until WHEN", "as --since", timestamp)
     parser.option(
         "--alarm-stage STAGE",
-        "what counts as the alarm: warn (default), or rescue, the silent checkpoint",
+        "what counts as the alarm: warn (default), or save, the silent checkpoint",
         choices=_STAGES,
         default="warn",
     )
