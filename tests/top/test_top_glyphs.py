@@ -7,7 +7,7 @@ import io
 import pytest
 
 from watchdog_app.base.text.terminal import width
-from watchdog_app.top.glyphs import ascii_glyph, replace_missing_glyphs
+from watchdog_app.top.glyphs import Canvas, ascii_glyph, replace_missing_glyphs
 
 
 @pytest.mark.parametrize("char", "█▒░▁▂▃▄▅▆▇─│┤╭·…⣿⠁分ーé°中\u0301\u202e\U0001f600")
@@ -53,3 +53,17 @@ def test_any_other_terminal_is_left_as_it_is():
     replace_missing_glyphs(stream, {"TERM": "screen"})
 
     assert ("utf-8", "strict") == (stream.encoding, stream.errors)
+
+
+def test_a_line_to_a_point_years_ahead_ends_at_the_edge(monkeypatch):
+    """Else the view would compute dots outside of the plot for minutes."""
+    canvas, dots = Canvas(10, 4), []
+    monkeypatch.setattr(canvas, "dot", lambda *dot: dots.append(dot) or _at_most(dots, 1000))
+
+    canvas.line((0, 0), (10**9, 15))
+
+    assert [(x, 0, 1) for x in range(20)] == dots
+
+
+def _at_most(found, number):
+    assert len(found) < number

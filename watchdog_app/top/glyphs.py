@@ -114,12 +114,14 @@ class Canvas:
         self._layers[row][column] = max(self._layers[row][column], layer)
 
     def line(self, begin: tuple[int, int], end: tuple[int, int], layer: int = 1) -> None:
-        """Set the dots from one point to another, including both."""
+        """Set the dots from one point to another one to its right, including both."""
         (x0, y0), (x1, y1) = begin, end
         steps = max(abs(x1 - x0), abs(y1 - y0), 1)
         for step in range(steps + 1):
             x = round(x0 + (x1 - x0) * step / steps)
             y = round(y0 + (y1 - y0) * step / steps)
+            if x >= self.width:
+                break  # the end of a forecast may be years ahead
             self.dot(x, y, layer)
 
     def cells(self) -> list[list[tuple[str, int]]]:
