@@ -13,6 +13,9 @@ import pytest
 from support.finished import finished
 from support.statuses import HOSTILE_NAMES, MIB, NOW_UNIX_S, leaking, process, status
 
+from watchdog_app.base.errors import WatchdogError
+from watchdog_app.cli import hello
+
 ASKING = [
     ["status"],
     ["status", "--json"],
@@ -250,6 +253,20 @@ def test_without_a_command_it_says_what_is_set_up_and_what_to_type_next(
     assert expected in lines
     assert any("off in new kernels" in line and "help saving" in line for line in lines)
     assert any("At login" in line for line in lines)
+
+
+def test_the_first_words_fit_a_terminal_of_80_columns(own_folders, monkeypatch):
+    """Three environments with long paths, or an error, do not move the other commands."""
+    paths = [f"/home/lea/miniconda3/envs/tensorflow-2.{minor}" for minor in (17, 18, 19)]
+    monkeypatch.setattr("watchdog_app.cli.agent.enabled_environments", lambda: paths)
+    assert all(len(line) <= 80 for line in hello.lines())
+    assert any("on in new kernels of 3 environments" in line for line in hello.lines())
+
+    def fail():
+        raise WatchdogError("The list of placed files is damaged. " * 3)
+
+    monkeypatch.setattr("watchdog_app.cli.agent.enabled_environments", fail)
+    assert 1 == sum(len(line) > 80 for line in hello.lines())
 
 
 def test_version(watchdog):

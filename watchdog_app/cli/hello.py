@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from watchdog_app.base.errors import DaemonNotRunning, WatchdogError
-from watchdog_app.base.text.terminal import counted, plain, plain_block
+from watchdog_app.base.text.terminal import counted, plain_block
 from watchdog_app.client.client import Client
 
 _ANSWER_S = 3.0
+_STATE_COLUMNS = 40  # a longer state, an error, moves only its own command to the right
 
 
 def lines() -> list[str]:
@@ -16,7 +17,7 @@ def lines() -> list[str]:
         ("Saving", *_saving_row()),
         ("At login", *_login_row()),
     )
-    columns = max(len(state) for _, state, _ in rows)
+    columns = max((len(one) for _, one, _ in rows if len(one) <= _STATE_COLUMNS), default=0)
     return [
         "watchdog warns you before memory runs out and saves running trainings.",
         "",
@@ -47,7 +48,8 @@ def _saving_row() -> tuple[str, str]:
         return plain_block(error).partition("\n")[0], "watchdog agent status"
     if not found:
         return "off in new kernels", "watchdog help saving"
-    return f"on in new kernels of {', '.join(map(plain, found))}", "watchdog agent status"
+    environments = counted(len(found), "environment")
+    return f"on in new kernels of {environments}", "watchdog agent status"
 
 
 def _login_row() -> tuple[str, str]:
