@@ -39,8 +39,12 @@ class Outlook:
     def age(self, passed_s: float) -> None:
         """Update the times to exhaustion after `passed_s` seconds without a new reading."""
         if self.forecast is not None:
-            ends = self.forecast.eta_s, self.forecast.low_s, self.forecast.high_s
-            self.forecast = Forecast(*(max(0.0, end_s - passed_s) for end_s in ends))
+            f = self.forecast
+            self.forecast = Forecast(
+                max(0.0, f.eta_s - passed_s),
+                max(0.0, f.low_s - passed_s),
+                max(0.0, f.high_s - passed_s),
+            )
         if self.strict_eta_s is not None:
             self.strict_eta_s = max(0.0, self.strict_eta_s - passed_s)
         if self.eager_eta_s is not None:

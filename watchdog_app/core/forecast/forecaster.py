@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from operator import itemgetter
 
 from watchdog_app.core.forecast import DEMAND, Forecaster, Outlook
 from watchdog_app.core.forecast.evidence import (
@@ -37,8 +36,10 @@ _BURST_RATE = 0.13  # of the limit per second: faster growth is a burst, if belo
 _TOP = 0.93  # of the limit
 _STARTING_S, _STARTING = 12.0, 2.0
 _CRITICAL, _CRITICAL_GAIN, _CRITICAL_S = 0.98, 0.002, 3.0
-# Intervals for reading a scale, in blocks: with a trend, and without one.
-_REREAD, _REREAD_AT_REST = 0.125, 1.0
+# Intervals for reading a scale: with a trend an eighth of a block, without one a whole block.
+_REREAD_S, _REREAD_AT_REST_S = (
+    tuple(share * BASE_S * (1 << scale) - 0.01 for scale in range(LEVELS)) for share in (0.125, 1.0)
+)
 _OFTEN = 3  # visits to the limit after which being full is normal for the series
 _PAUSE_S, _PAUSES = 0.5, 16  # shortest recorded pause in the growth, and the number kept
 _HIGHER = 1e-3  # of the largest value so far: a smaller rise is not a new maximum
@@ -64,7 +65,7 @@ class TrendForecaster(Forecaster):
 
     def __init__(self) -> None:
         self.strict, self.eager = STRICT, EAGER
-        self._start = math.inf
+        self._start: float | None = None
         self.thought = False  # whether the last sample updated the trends
         self._reset()
         self._t = self._used = self._limit = 0.0
@@ -92,8 +93,9 @@ class TrendForecaster(Forecaster):
             used: level in the resource's unit.
             limit: limit in the same unit.
         """
-        self._start = min(self._start, mono_s)
-        if mono_s - self._t > _GAP_S:
+        if self._start is None:
+            self._start = mono_s
+        elif mono_s - self._t > _GAP_S:
             self._reset()
         passed = mono_s - self._t
         self._t, self._used, self._limit = mono_s, used, limit
@@ -127,14 +129,17 @@ class TrendForecaster(Forecaster):
 
     def view(self) -> View:
         """The state of the series at the last sample."""
-        blocks = reversed(self._scales.levels[0])
-        lows = [block[:2] for block in blocks if block[2] >= self._t - NOW_S]
-        low_t, low = min(((self._t, self._used), *lows), key=itemgetter(1))
+        low_t, low = self._t, self._used
+        for block in reversed(self._scales.levels[0]):
+            if block[2] < self._t - NOW_S:
+                break
+            if block[1] < low:
+                low_t, low = block[0], block[1]
         return View(
             self._t,
             self._used,
             self._limit,
-            self._start,
+            self._t if self._start is None else self._start,
             self._turning_points,
             low_t,
             low,
@@ -147,12 +152,13 @@ class TrendForecaster(Forecaster):
         t, matters, ignore = self._t, _MATTERS * self._top, _IGNORE * self._top
         due, trends, levels, used = self._due, self._trends, self._scales.levels, self._used
         for scale in range(_SHORTEST, LEVELS):
+            if t < due[scale]:
+                continue
             whole = levels[scale]
-            if t < due[scale] or len(whole) < 4:
+            if len(whole) < 4:
                 continue
             # Read a scale without growth less often, so that idle series cost little.
-            pause = _REREAD if trends[scale] else _REREAD_AT_REST
-            due[scale] = t + (pause * BASE_S * (1 << scale) - 0.01)
+            due[scale] = t + (_REREAD_S if trends[scale] else _REREAD_AT_REST_S)[scale]
             trends[scale] = []
             oldest = whole[0][3]
             if used - oldest <= matters and whole[-1][3] - oldest <= matters:

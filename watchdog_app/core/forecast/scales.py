@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import combinations, pairwise
 
 Block = tuple[float, float, float, float]  # (time of lowest, lowest, time of highest, highest)
 BASE_S = 0.25  # length of the shortest block: 2 to 3 samples at 10 Hz
@@ -20,6 +19,9 @@ BLOCKS = 8  # blocks per scale: windows of 2 s to 256 s
 
 # Half a base block of tolerance, so that uneven sampling does not lengthen every block.
 _ENOUGH_S = tuple(BASE_S * (1 << level) - 0.5 * BASE_S for level in range(LEVELS))
+_PAIRS = [
+    [(i, j) for i in range(count) for j in range(i + 1, count)] for count in range(BLOCKS + 2)
+]
 _PARTIAL = 0.4  # share of its length from which an unfinished block counts
 
 
@@ -47,36 +49,52 @@ class Scales:
         Returns:
             Whether the sample completed a block of the shortest scale.
         """
-        point = (t, value, t, value)
-        if self._base is None:
+        base = self._base
+        if base is None:
+            self._base = (t, value, t, value)
             self._base_start = t
-        base = self._base = point if self._base is None else join(self._base, point)
+            return False
+        if value < base[1]:
+            base = self._base = (t, value, base[2], base[3])
+        if value >= base[3]:
+            base = self._base = (base[0], base[1], t, value)
         if t - self._base_start < BASE_S - 1e-6:
             return False
         self.levels[0].append(base)
         self._merge_up(base, t)
-        self._base, self._base_start = point, t
+        self._base = (t, value, t, value)
+        self._base_start = t
         return True
 
     def _merge_up(self, block: Block, t: float) -> None:
+        start = self._base_start
         self._acc_end = t
+        low, high = block[1], block[3]
         accs, starts = self._acc, self._acc_start
         for level in range(1, LEVELS):
             acc = accs[level]
             if acc is None:
-                starts[level] = self._base_start
-            accs[level] = merged = block if acc is None else join(acc, block)
+                acc = block
+                starts[level] = start
+            elif low < acc[1] or high >= acc[3]:
+                acc = join(acc, block)
             if t - starts[level] >= _ENOUGH_S[level]:
-                self.levels[level].append(merged)
+                self.levels[level].append(acc)
                 accs[level] = None
+            else:
+                accs[level] = acc
 
     def window(self, level: int) -> list[Block]:
         """The blocks of one scale, oldest first, with the unfinished block if long enough."""
-        blocks, acc = list(self.levels[level]), self._acc[level]
-        length = self._acc_end - self._acc_start[level]
-        if acc is not None and length >= _PARTIAL * BASE_S * (1 << level):
-            blocks.append(acc)
-        return blocks[-BLOCKS:]
+        blocks = list(self.levels[level])
+        acc = self._acc[level]
+        if acc is not None:
+            length = BASE_S * (1 << level)
+            if self._acc_end - self._acc_start[level] >= _PARTIAL * length:
+                blocks.append(acc)
+                if len(blocks) > BLOCKS:
+                    del blocks[0]
+        return blocks
 
 
 def join(a: Block, b: Block) -> Block:
@@ -102,7 +120,12 @@ def concordance(values: Sequence[float], ignore: float, least: float = -1.0) -> 
     pairs = n * (n - 1) // 2
     if not pairs:
         return 0.0
-    if all(later - earlier > ignore for earlier, later in pairwise(values)):
+    before = values[0]
+    for v in values[1:]:
+        if v - before <= ignore:
+            break
+        before = v
+    else:
         return 1.0
     most_downs = 0.5 * (1.0 - least) * pairs
     ups = downs = 0
@@ -125,15 +148,18 @@ def sen_slope(times: Sequence[float], values: Sequence[float]) -> float:
 
     Args:
         times: times of the points, not decreasing.
-        values: values of the points.
+        values: values of the points, at most 9.
     """
-    slopes = [
-        (later - earlier) / (end - begin)
-        for (begin, earlier), (end, later) in combinations(zip(times, values, strict=True), 2)
-        if end > begin
-    ]
-    if not slopes:
+    pairs = _PAIRS[len(values)]
+    try:
+        slopes = [(values[j] - values[i]) / (times[j] - times[i]) for i, j in pairs]
+    except ZeroDivisionError:
+        slopes = [
+            (values[j] - values[i]) / (times[j] - times[i]) for i, j in pairs if times[j] > times[i]
+        ]
+    count = len(slopes)
+    if not count:
         return 0.0
     slopes.sort()
-    half = len(slopes) // 2
-    return slopes[half] if len(slopes) % 2 else 0.5 * (slopes[half - 1] + slopes[half])
+    half = count >> 1
+    return slopes[half] if count & 1 else 0.5 * (slopes[half - 1] + slopes[half])

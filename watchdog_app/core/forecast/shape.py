@@ -60,17 +60,19 @@ class LineFit:
             residual = (
                 (v - self.first) - (self._y - slope * self._x) / n - slope * (t - self.origin)
             )
-            sigma = max(self._sigma, floor)
+            sigma = self._sigma if self._sigma > floor else floor
             if sigma > 0.0:
                 # A young line predicts badly, because its slope is not well known yet.
                 z = residual / (sigma * (1.0 + _YOUTH / n))
-                z = max(-_CLIP, min(_CLIP, z))
-                spread = min(abs(residual), _CLIP * sigma)
+                z = _CLIP if z > _CLIP else -_CLIP if z < -_CLIP else z
+                spread = abs(residual)
+                spread = spread if spread < _CLIP * sigma else _CLIP * sigma
                 self._sigma = _MEMORY * sigma + (1.0 - _MEMORY) * 1.25 * spread
-                self._up = max(0.0, self._up + z - _DRIFT)
-                self._down = max(0.0, self._down - z - _DRIFT)
+                up, down = self._up + z - _DRIFT, self._down - z - _DRIFT
+                self._up = up if up > 0.0 else 0.0
+                self._down = down if down > 0.0 else 0.0
                 self._recent.append((t, v))
-                if max(self._up, self._down) > _THRESHOLD:
+                if up > _THRESHOLD or down > _THRESHOLD:
                     self._restart()
                     for when, what in self._recent:
                         self._accumulate(when, what)
@@ -128,16 +130,20 @@ class TurningPoints:
 
     def add(self, t: float, v: float, size: float) -> None:
         """Add a sample; a turning point needs a return by more than `size`."""
-        sign = 1.0 if self._rising else -1.0
-        if self._extreme is None or sign * v >= sign * self._extreme:
+        if self._extreme is None:
             self._extreme, self._extreme_t = v, t
-        elif sign * v < sign * self._extreme - size:
-            if self._rising:
+        elif self._rising:
+            if v >= self._extreme:
+                self._extreme, self._extreme_t = v, t
+            elif v < self._extreme - size:
                 self._add_peak(self._extreme_t, self._extreme)
-            else:
-                self.troughs.append((self._extreme_t, self._extreme))
+                self._rising, self._extreme, self._extreme_t = False, v, t
+        elif v <= self._extreme:
+            self._extreme, self._extreme_t = v, t
+        elif v > self._extreme + size:
+            self.troughs.append((self._extreme_t, self._extreme))
             self._cycle = _read_cycle(self.peaks, self.troughs)
-            self._rising, self._extreme, self._extreme_t = not self._rising, v, t
+            self._rising, self._extreme, self._extreme_t = True, v, t
 
     def _add_peak(self, t: float, v: float) -> None:
         self.peaks.append((t, v))
@@ -146,6 +152,7 @@ class TurningPoints:
             # height of past cycles.
             older = range(_KEPT // 2)
             del self.peaks[min(older, key=lambda i: self.peaks[i][1])]
+        self._cycle = _read_cycle(self.peaks, self.troughs)
 
     def cycle(self, t: float) -> Cycle | None:
         """The period of the last turning points; None: not periodic, or long ago."""
