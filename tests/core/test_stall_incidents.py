@@ -209,6 +209,29 @@ def test_another_daemon_goes_on_with_it_and_does_not_tell_it_twice():
     assert "makes steps again" in training.decisions[1].reason
 
 
+def test_another_daemon_measures_the_processor_time_from_its_start():
+    """The task's whole processor time is no sign that it computes now; the advice stays."""
+    training = Stalled()
+    sampled = training.machine._task
+    training.machine._task = lambda program: replace(sampled(program), cpu_s=36_000.0)
+    training.advance(12)
+    training.show()
+    (before,) = training.advance(1).incidents
+    engine = Engine(SETTINGS, own_uid=0)
+    engine.load(training.engine.dump(), training.machine.now, training.machine.now + 1.6e9)
+    training.engine = engine
+
+    (restored,) = training.advance(1).incidents
+    assert before.advice
+    assert before.advice == restored.advice
+
+    training.advance(11)
+    training.show()
+    (incident,) = training.advance(1).incidents
+    assert "no step since step 200 for 11 s" in incident.why
+    assert "Most likely it waits for a queue" in incident.why
+
+
 @pytest.mark.parametrize(
     ("changes", "protecting"),
     [

@@ -137,6 +137,22 @@ def test_time_in_which_it_was_paused_or_we_did_not_look_does_not_count():
     assert 1 == len(training.advance(20))
 
 
+def test_a_break_of_the_connection_is_no_long_step():
+    """Steps of that time are not seen, so they do not delay the next report."""
+    training = Training()
+    training.advance(10)
+    task = training.task
+    for _ in range(25):
+        training.now += 1.0
+        snapshot = replace(training.machine._snapshot(), mono_s=training.now)
+        away = Observation(snapshot, {task.key: task}, (), {})
+        assert [] == list(training.stalls.observe(away, StallSettings(), {}))
+    training.agent = replace(training.agent, step=500)
+
+    assert [] == training.advance(60)
+    assert 1 == len(training.advance(5))
+
+
 def test_what_has_ended_is_forgotten():
     """The memory is bounded by the number of agents."""
     training = Training()

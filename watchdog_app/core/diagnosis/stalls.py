@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _IDLE_STEPS = 20.0
 _BUSY_STEPS = 100.0  # while the task computes: an unannounced validation, or a compilation
 _LONGEST = 3.0  # multiple of the longest gap so far, which was not a stall
-_SAMPLE_GAP_S = 5.0  # after a longer gap between samples, an agent's reports may be unread
+_SAMPLE_GAP_S = 5.0  # after a longer time without its agent, reports may be unread
 
 _DUMP_S = 6.0  # a stall notification waits this long for the thread dump
 _AGAIN_S = 60.0  # dump again after this time, because the reason may have changed
@@ -61,6 +61,7 @@ class _Training:
     asked_mono_s: float = float("-inf")
     place: str | None = None  # current line of the training
     reasons: tuple[StallReason, ...] | None = None  # None: its threads have not been dumped
+    advice: tuple[str, ...] = ()
 
     @property
     def why(self) -> str:
@@ -81,7 +82,6 @@ class StallProblems:
 
     def __init__(self) -> None:
         self._trainings: dict[ResourceKey, _Training] = {}
-        self._sampled_mono_s: float | None = None
         self.wanted: list[ProcessKey] = []  # tasks whose threads the daemon should dump now
 
     def observe(
@@ -99,19 +99,13 @@ class StallProblems:
             incidents: open incidents by key, including those of an earlier daemon.
         """
         now = observation.snapshot.mono_s
-        blind_s = 0.0 if self._sampled_mono_s is None else now - self._sampled_mono_s
-        self._sampled_mono_s = now
-        if blind_s > _SAMPLE_GAP_S:
-            for known in self._trainings.values():
-                known.since_mono_s += blind_s
         self.wanted = []
         for key, incident in incidents.items():
             if key.kind is ResourceKind.STALLED and key not in self._trainings:
                 # Without a task it ends at once.
                 who = next(iter(incident.contributors), Contributor(ProcessKey(0, 0), ""))
-                self._trainings[key] = _Training(
-                    who, None, now, now, began=incident.why or "no step"
-                )
+                began, advice = incident.why or "no step", incident.advice
+                self._trainings[key] = _Training(who, None, now, now, began=began, advice=advice)
         agents = {
             ResourceKey(ResourceKind.STALLED, f"{each.key.pid}:{each.key.start_time}"): (task, each)
             for task in observation.tasks.values()
@@ -139,11 +133,15 @@ class StallProblems:
     ) -> str | None:
         """Update a training. Return why its stall ended, "" if that needs no report, else None."""
         known = self._trainings[key]
-        known.seen_mono_s = now
+        unseen_s, known.seen_mono_s = now - known.seen_mono_s, now
+        if known.found_mono_s is None and unseen_s > _SAMPLE_GAP_S:
+            known.since_mono_s += unseen_s
         known.pids.update(member.key.pid for member in task.members)
         if known.began and agent.reported_mono_s is None:
             return None  # the agent has just reconnected, and has not reported yet
-        last = known.agent = known.agent or agent
+        if known.agent is None:
+            known.agent, known.since_mono_s, known.cpu_s = agent, now, task.cpu_s
+        last = known.agent
         moved = (agent.step, agent.phase) != (last.step, last.phase)
         excused = not agent.training or agent.saving or is_stopped(task)
         if moved or not agent.training or (excused and not known.began):
@@ -177,6 +175,7 @@ class StallProblems:
                 lost = tuple(sorted(known.pids - present))
                 context = StallContext(known.cores, card_fault, lost)
                 known.place, known.reasons = training_line(dump), stall_reasons(dump, context)
+                known.advice = tuple(each.remedy for each in known.reasons[:_MOST_ADVICE])
 
 
 def _begin(task: Task, agent: AgentState, now: float, longest_s: float = 0.0) -> _Training:
@@ -236,7 +235,7 @@ def _problem(key: ResourceKey, known: _Training, now: float, end: str | None) ->
         known.why,
         reason=reason,
         evidence=evidence,
-        advice=tuple(each.remedy for each in reasons[:_MOST_ADVICE]),
+        advice=known.advice,
         tasks=tasks,
         facts=frozenset((Topic.STALLED.value,)),
         ready=found_mono_s is not None and (dumped or now - found_mono_s >= _DUMP_S),
