@@ -22,7 +22,13 @@ from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.model.tasks import group_processes
 from watchdog_app.core.policy.attribution import attribute
-from watchdog_app.core.policy.tracker import TaskUsage, Tracker, build_outlooks, unreclaimable_bytes
+from watchdog_app.core.policy.tracker import (
+    TaskUsage,
+    Tracker,
+    build_outlooks,
+    unreclaimable_bytes,
+    without_stopped_growth,
+)
 
 MIB, GIB = 1 << 20, 1 << 30
 GROUP = "/sys/fs/cgroup/train"
@@ -157,3 +163,15 @@ def test_a_task_is_shown_the_end_that_it_brings_on_or_dies_with(
 
     assert (key if shown else None) == found[one.key].resource
     assert (forecast if shown else None) == found[one.key].forecast
+
+
+@pytest.mark.parametrize(("share", "shown"), [(0.2, True), (0.9, False)])
+def test_a_stopped_task_hides_the_forecast_only_of_growth_that_it_caused(share, shown):
+    """If other programs fill the limit, it is still filled while the task is stopped."""
+    one = records.task(records.process(1, state="T"))
+    known = Assessment(Stage.WARN, Regime.LINEAR, 1.0, 0.5, AHEAD, "rising")
+    blamed = Attribution((Contributor(one.key, "x", 1.0, share),), 1.0 - share, 5.0)
+
+    found = without_stopped_growth(known, blamed, {one.key: one})
+
+    assert (AHEAD if shown else None) == found.forecast

@@ -37,7 +37,7 @@ def without_stopped_growth(
         tasks: tasks of the latest sample.
     """
     growing = [tasks[each.task] for each in attribution.contributors if each.task in tasks]
-    if growing and all(is_stopped(task) for task in growing):
+    if growing and not attribution.mostly_unwatched and all(is_stopped(each) for each in growing):
         return replace(assessment, forecast=None, slope_per_s=0.0)
     return assessment
 
