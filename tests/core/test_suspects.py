@@ -178,6 +178,13 @@ def test_a_worker_that_computes_is_no_deadlock():
     assert ReasonKind.FORK not in {each.why for each in found}
 
 
+def test_a_write_to_a_slow_file_system_is_no_pipe_that_nobody_reads():
+    """A file of FUSE waits in `request_wait_answer`, which is no pipe, terminal or connection."""
+    seen = picture(program(main(wchan="request_wait_answer", syscall="write")))
+
+    assert ReasonKind.OUTPUT not in {each.why for each in stall_reasons(seen)}
+
+
 def test_workers_in_a_lock_that_nobody_will_open_are_told_with_both_remedies():
     """A fork copied the locked lock, or a worker was killed that held it."""
     seen = picture(program(WAITS_FOR_POOL, ThreadState(101, "t", "S")), worker(200), worker(201))

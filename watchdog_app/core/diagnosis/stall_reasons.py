@@ -288,7 +288,8 @@ def _output(stall: _Stall) -> Iterator[StallReason]:
     main = stall.main
     if main.state != "S" or stall.busy:
         return
-    if main.syscall in _WRITES or _kernel_function(main, _BLOCKED_WRITES) is not None:
+    unknown = main.syscall in _WRITES and main.wchan in (None, "wait_woken")
+    if unknown or _kernel_function(main, _BLOCKED_WRITES) is not None:
         yield _OUTPUT.seen([*_kernel_wait_reason(main), *_position_reason(main)])
 
 
