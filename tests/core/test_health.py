@@ -376,6 +376,16 @@ def test_a_brake_that_lasts_is_told_with_its_own_advice(events, seconds, trouble
     assert "left.ipynb" in notice.title
 
 
+def test_heat_of_most_of_two_minutes_is_told_then_and_ends_two_minutes_later():
+    """The text names 2 min, so heat at a duty of two thirds is found and forgotten in that time."""
+    world = brake(two_trainings(), {ClockEvent.HARDWARE_THERMAL}, 130, share=0.67)
+    assert "most of the last 2 min" in incident(world).why
+
+    brake(world, {ClockEvent.HARDWARE_THERMAL}, 300)
+    brake(world, set(), 120)
+    assert Stage.OK is incident(world).stage
+
+
 def test_a_brake_that_comes_and_goes_is_told_once_an_hour():
     """Each time is a separate incident, but the user already knows."""
     world = two_trainings()
@@ -537,6 +547,22 @@ def test_whose_fault_it_was_may_be_learned_later():
     world.run(2)
 
     assert ["right.ipynb"] == [each.name for each in incident(world).contributors]
+
+
+def test_the_cause_stays_the_first_when_its_program_is_learned_later():
+    """The second fault is a consequence, also if the kernel log names the first one later."""
+    world = CardWorld()
+    world.on(0, world.program(100, "left.ipynb"), world.program(200, "right.ipynb"))
+    world.run(3)
+    first, second = (XidEvent(code, WALL_S + world.now) for code in (31, 43))
+    world.set(0, xids=(first, second))
+    world.run(2)
+
+    world.set(0, xids=(replace(first, pid=200), second))
+    world.run(2)
+
+    assert incident(world).why.startswith("Xid 31")
+    assert ["right.ipynb", "left.ipynb"] == [each.name for each in incident(world).contributors]
 
 
 def test_a_fault_is_explained_without_a_word_of_growth():

@@ -207,8 +207,7 @@ class DeviceHealth:
                 # The driver reports an Xid first, the kernel log its program a moment later.
                 unnamed = card.xids.get((event.code, None))
                 if event.pid and unnamed is not None and unnamed.at_unix_s == event.at_unix_s:
-                    del card.xids[event.code, None]
-                    _add_xid(card, unnamed.mono_s, event)
+                    _name_xid(card, event)
                 continue
             # Use only the event's age. A comparison with earlier events would make every new event
             # look old after somebody set the clock back.
@@ -314,6 +313,18 @@ def _add_xid(card: _Card, mono_s: float, event: XidEvent) -> None:
     elif len(card.xids) >= _MOST_XIDS:
         del card.xids[min(card.xids, key=lambda each: gpu_faults.xid_severity(each[0]))]
     card.xids[key] = _Xid(mono_s, event.at_unix_s, affected)
+
+
+def _name_xid(card: _Card, event: XidEvent) -> None:
+    """Give an Xid its program. Its place stays, because the first Xid is the cause."""
+    unnamed, named = (event.code, None), (event.code, event.pid)
+    found = card.xids[unnamed]
+    if event.pid in card.holders:
+        found = found._replace(tasks=(card.holders[event.pid][0],))
+    card.xids = {
+        named if key == unnamed else key: found if key == unnamed else each
+        for key, each in card.xids.items()
+    }
 
 
 def _recent_holders(card: _Card) -> tuple[Contributor, ...]:

@@ -13,9 +13,8 @@ from watchdog_app.core.model.machine import Snapshot, Task
 
 _THERMAL = {ClockEvent.SOFTWARE_THERMAL, ClockEvent.HARDWARE_THERMAL}
 
-_HEAT_S = 160.0  # time constant of the smoothed share of hot readings
-_HEAT_SHARE, _HEAT_CLEAR = 0.5, 0.25
-_LONGEST_GAP_S = 15.0  # a longer gap between two readings says no more
+_BIN_S, _BINS = 15.0, 8  # readings are counted in bins, 2 min in all
+_HEAT_SHARE, _HEAT_CLEAR = 0.5, 0.2
 _BRAKE_S, _BRAKES = 60.0, 3
 _BRAKE_CLEAR_S = 600.0
 
@@ -23,24 +22,28 @@ _BRAKE_CLEAR_S = 600.0
 class _Card:
     """Slowdowns of one GPU."""
 
-    def __init__(self, now: float) -> None:
+    def __init__(self) -> None:
         self.found: frozenset[FaultKind] = frozenset()
-        self._hot_share = 0.0
-        self._read_mono_s = now
+        # Of each bin its end, its readings, and the hot ones of them.
+        self._bins: deque[tuple[float, int, int]] = deque(maxlen=_BINS + 1)
         self._brakes = deque([float("-inf")] * _BRAKES, maxlen=_BRAKES)  # times of the last ones
 
     def add(self, now: float, events: frozenset[str]) -> None:
         """Add one reading."""
-        weight = min(now - self._read_mono_s, _LONGEST_GAP_S) / _HEAT_S
-        self._hot_share += weight * (bool(events & _THERMAL) - self._hot_share)
-        self._read_mono_s = now
+        if not self._bins or now >= self._bins[-1][0]:
+            self._bins.append((now + _BIN_S, 0, 0))
+        end, readings, hot = self._bins.pop()
+        self._bins.append((end, readings + 1, hot + bool(events & _THERMAL)))
         if ClockEvent.POWER_BRAKE in events:
             self._brakes.append(now)
         found = set()
-        if self._hot_share >= (_HEAT_CLEAR if FaultKind.HEAT in self.found else _HEAT_SHARE):
+        lately = [each for each in self._bins if each[0] > now - _BIN_S * _BINS]
+        hot_share = sum(each[2] for each in lately) / sum(each[1] for each in lately)
+        least = _HEAT_CLEAR if FaultKind.HEAT in self.found else _HEAT_SHARE
+        if len(lately) >= _BINS and hot_share >= least:
             found.add(FaultKind.HEAT)
-        lately = now - self._brakes[-1] <= _BRAKE_CLEAR_S
-        if now - self._brakes[0] <= _BRAKE_S or (lately and FaultKind.POWER_BRAKE in self.found):
+        recent = now - self._brakes[-1] <= _BRAKE_CLEAR_S
+        if now - self._brakes[0] <= _BRAKE_S or (recent and FaultKind.POWER_BRAKE in self.found):
             found.add(FaultKind.POWER_BRAKE)
         self.found = frozenset(found)
 
@@ -68,7 +71,7 @@ class ThrottlingDetector:
                 del self._cards[gone]
             for gpu in hardware.gpus:
                 if gpu.parent_id is None:  # the parts of a GPU share its clocks
-                    card = self._cards.setdefault(gpu.id, _Card(now))
+                    card = self._cards.setdefault(gpu.id, _Card())
                     if gpu.throttling is not None:
                         card.add(now, gpu.throttling)
         for gpu in hardware.gpus:
