@@ -7,7 +7,7 @@ from watchdog_app.base.text.terminal import counted, plain_block
 from watchdog_app.client.client import Client
 
 _ANSWER_S = 3.0
-_STATE_COLUMNS = 40  # a longer state, an error, moves only its own command to the right
+_STATE_COLUMNS = 32  # a longer state, an error, moves only its own command to the right
 
 
 def lines() -> list[str]:
@@ -49,7 +49,7 @@ def _saving_row() -> tuple[str, str]:
     if not found:
         return "off in new kernels", "watchdog help saving"
     environments = counted(len(found), "environment")
-    return f"on in new kernels of {environments}", "watchdog agent status"
+    return f"on in {environments}", "watchdog agent status"
 
 
 def _login_row() -> tuple[str, str]:
