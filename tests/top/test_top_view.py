@@ -584,9 +584,12 @@ async def test_the_task_of_a_click_is_chosen_and_its_plot_opens(app, pilot, daem
 
     monkeypatch.setattr("watchdog_app.client.live_view.wanted_task", lambda: 103)
     app._name_filter = "job9"
+    await pilot.press("question_mark")
+    assert isinstance(app.screen, Page)
     app._come_forward()
     await pilot.pause()
     assert 103 == app._table.chosen.pid
+    assert not isinstance(app.screen, Page), "the page does not cover the task"
 
     monkeypatch.setattr("watchdog_app.client.live_view.wanted_task", lambda: 9)
     app._come_forward()

@@ -158,6 +158,8 @@ class TopApp(App[None]):
     def _come_forward(self) -> None:
         """Choose the task of the last click in the tray, and show the window."""
         self._wanted = live_view.wanted_task()
+        if self._wanted is not None and isinstance(self.screen, Page):
+            self.pop_screen()  # it would cover the task
         if self._driver is not None:
             self._driver.write(_RAISE_WINDOW)
         live_view.activate_window()
