@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -39,3 +40,19 @@ def test_a_click_reaches_the_view_that_runs_and_no_other_process(folder):
         view.stdin.close()
     assert not live_view.bring_forward(4711)
     assert "" == (folder / "top.lock").read_text()
+
+
+def test_a_pid_that_another_process_has_by_now_is_not_signalled(folder):
+    """A new view holds the lock, but the file still has the pid of an earlier view."""
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    with subprocess.Popen(
+        [sys.executable, "-c", VIEW], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as view:
+        assert "ready\n" == view.stdout.readline()
+        (folder / "top.lock").write_text(f"{other.pid}\n1\n")
+        assert live_view.bring_forward(4711)
+        view.stdin.close()
+    time.sleep(0.2)  # the signal would end it
+    assert other.poll() is None
+    other.kill()
+    other.wait()

@@ -1,7 +1,7 @@
 """
 The live view in a window of the desktop: at most one, which follows the clicks in the tray.
 
-Its lock file has two lines: the pid of the view, and the pid of the task to choose.
+Its lock file has three lines: pid and start time of the view, and the pid of the task to choose.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from watchdog_app.base import runtime_dir
 from watchdog_app.base.errors import WatchdogError
+from watchdog_app.base.linux import process
 
 _FROM_TASKBAR = 2  # source of _NET_ACTIVE_WINDOW (EWMH): window managers obey at once
 
@@ -25,7 +26,7 @@ def hold_lock() -> None:
         handle = _open()  # stays open: the lock ends with the process
         _lock(handle)
         os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        os.pwrite(handle, f"{os.getpid()}\n{_start_time(os.getpid())}\n".encode(), 0)
 
 
 def bring_forward(task: int | None) -> bool:
@@ -49,9 +50,9 @@ def bring_forward(task: int | None) -> bool:
         os.ftruncate(handle, 0)  # no pid of an earlier view stays
     except OSError:  # the view holds it
         view = _read_line(handle, 0)
-        if view is None:
-            return True  # it has just started
-        os.pwrite(handle, f"{view}\n{task or ''}\n".encode(), 0)
+        if view is None or _start_time(view) != _read_line(handle, 1):
+            return True  # the view has just started, and has not written its own pid yet
+        os.pwrite(handle, f"{view}\n{_start_time(view)}\n{task or ''}\n".encode(), 0)
         with suppress(OSError):
             os.kill(view, signal.SIGUSR1)
         return True
@@ -67,7 +68,7 @@ def wanted_task() -> int | None:
     except (OSError, WatchdogError):
         return None
     try:
-        return _read_line(handle, 1)
+        return _read_line(handle, 2)
     finally:
         os.close(handle)
 
@@ -102,6 +103,11 @@ def _lock(handle: int) -> None:
     import fcntl  # not on Windows
 
     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _start_time(pid: int) -> int:
+    """Start time of a process in ticks since boot; 0: no such process, or no /proc."""
+    return process.start_time(pid) or 0
 
 
 def _read_line(handle: int, number: int) -> int | None:
