@@ -213,7 +213,7 @@ def test_training_of_a_killed_kernel_goes_on_in_the_next_one(desk: Desk):
         series = desk.world.client.call("series", task=wanted)["series"]
         assert {pid, now["pid"]} <= {one["pid"] for one in series}
     explained = desk.watchdog("explain", "train.ipynb", "--color=never")
-    assert f"it was process {pid} before" in " ".join(explained.split())
+    assert f"train.ipynb (notebook, pid {pid}) died" in " ".join(explained.split())
 
 
 def answers(kernel: Kernel) -> bool:

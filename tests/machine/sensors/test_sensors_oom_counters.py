@@ -122,6 +122,11 @@ def test_what_was_counted_before_anybody_looked_is_not_known(kernel):
 
     assert (None, 4) == counts.span(group, alive)[:2]
 
+    kernel.group("a", 5)
+    kernel.host(1)
+    counts.update()
+    assert (4, 5, 0) == counts.span(group, alive)[:3]  # the fifth kill came after that reading
+
 
 @pytest.mark.parametrize("gone", ["group", "machine"])
 def test_a_counter_that_cannot_be_read_says_nothing(kernel, gone):

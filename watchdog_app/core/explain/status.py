@@ -108,6 +108,8 @@ def _names(incident: Incident, task: Task) -> bool:
 def _usage(task: Task) -> Iterator[str]:
     """Yield the state of a task, and its memory in RAM, in swap and on the GPUs."""
     state = _STATES.get(task.state or "", task.state)
+    if task.guard is not None and task.guard.stopped:
+        state = "stopped at its memory limit by its guard"
     more = f", {counted(task.children, 'worker')}" if task.children else ""
     kind = phrases.kind_text(task.kind)
     yield f"{clean(task.name or '?')} ({kind}, pid {task.pid}): {state}{more}."

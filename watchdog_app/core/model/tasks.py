@@ -349,15 +349,18 @@ class KernelRegistry:
 
     def journal_word(self, wanted: str | None) -> str | None:
         """
-        The word to search for in the journal: for a kernel id its notebook, else the word itself.
+        The word to search for in the journal: for a kernel its notebook, else the word itself.
 
         Args:
             wanted: pid, kernel id, part of a name or path; None: all tasks.
         """
         if wanted is None:
             return None
-        names = {id_: each.path or each.name for (_, id_), each in self._kernels.items()}
-        return names.get(wanted.strip(), wanted.strip())
+        wanted = wanted.strip()
+        for (_, kernel_id), kernel in self._kernels.items():
+            if wanted == kernel_id or (wanted == str(kernel.key.pid) and kernel.path is not None):
+                return kernel.path or kernel.name
+        return wanted
 
     def _with_notebook_name(self, task: Task) -> Task:
         info = task.info

@@ -25,6 +25,7 @@ from watchdog_app.base.errors import UsageError
 from watchdog_app.core.model.resource import ResourceKind
 
 _FLUSH_S = 1.0
+_LINE_CHARS = 1 << 16  # a longer line is read in pieces, which are no samples
 
 Sample = tuple[float, float, float]  # (time in s, used, limit)
 
@@ -58,7 +59,8 @@ def read(path: str) -> Trace:
     cut = False
     try:
         with _open(path) as file:
-            table = csv.DictReader(file)
+            # A small archive may hold a line of gigabytes: it is read in pieces.
+            table = csv.DictReader(iter(lambda: file.readline(_LINE_CHARS), ""))
             if not {"t", "used", "limit"} <= set(table.fieldnames or ()):
                 raise UsageError(
                     f"The file {path} is no trace: its first line does not name t, limit and used. "

@@ -82,9 +82,9 @@ class Counter:
         if self.value is None:
             return Span(None, None)
         begin_mono_s = alive_mono_s - _DYING_S
-        if self.since_mono_s > begin_mono_s and len(self._kills) != self.value:
-            return Span(None, self.value)  # some kills may be from just before the first reading
         rises = [each for each in self._kills if each.mono_s > begin_mono_s]
+        if not rises and self.since_mono_s > begin_mono_s and len(self._kills) != self.value:
+            return Span(None, self.value)  # some kills may be from just before the first reading
         known = sum(each.claimed for each in rises)
         return Span(self.value - len(rises), self.value, known, self.since_mono_s)
 
