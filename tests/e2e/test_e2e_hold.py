@@ -25,7 +25,7 @@ def test_a_pause_stops_the_growth_and_a_resume_finishes(world, reference):
     whole = reference("fit.py")
     world.start_daemon(PAUSE)
     group = world.group(BASE_MB + 300)
-    run = world.train("fit.py", "--leak-mb-s", "25", "--step-s", "0.05", group=group)
+    run = world.train("fit.py", "--leak-mb-s", "12", "--step-s", "0.05", group=group)
 
     task = world.until(
         lambda: (t := world.task(run.pid)) and t["paused_by_watchdog"] and t, "the pause"

@@ -36,6 +36,7 @@ from watchdog_app.core.policy.schedule import step_s
 _ROOM = 2.0  # a task resumes when the headroom is this many times the headroom at the pause
 _RESUME_RETRY_S = 60.0
 _PAUSE_ANSWER_S = 30.0
+_LAST_SAMPLES = 3  # samples until a save has ended and the task is stopped
 _UNSEEN_S = 1.0  # a sample right after the signal may still show the old state
 _STILL_GROWS = 0.25  # share of the headroom at the last pause
 
@@ -108,8 +109,8 @@ def unsaved_agent(danger: Danger, task: Task) -> AgentState | None:
     """
     Return an agent whose save must end before the pause. None: pause the task now.
 
-    If a save is impossible (it failed, is not permitted, or got no answer), pause anyway. The task
-    must not die for that: its state is safe in memory while it is paused.
+    If a save is impossible (it failed, is not permitted, got no answer, or comes too late), pause
+    anyway. The task must not die for that: its state is safe in memory while it is paused.
 
     Args:
         danger: one resource.
@@ -122,11 +123,11 @@ def unsaved_agent(danger: Danger, task: Task) -> AgentState | None:
             return agent
         if not may_save or not agent.training or schedule.failures:
             continue
+        # The resource would run out before the save and the signal after it.
+        late = danger.left_s < _LAST_SAMPLES * danger.tick.settings.watch.fast_interval_s
         if schedule.pending is None:
-            done = schedule.ready_for_pause(agent, danger.tick.mono_s)
+            done = late or schedule.ready_for_pause(agent, danger.tick.mono_s)
         else:
-            # The step takes longer than the time left.
-            late = danger.left_s < danger.tick.settings.watch.fast_interval_s
             done = late and danger.tick.mono_s - schedule.asked_mono_s > 2 * step_s(agent)
         if not done:
             return agent
