@@ -14,6 +14,7 @@ import warnings
 from functools import partial
 
 import pytest
+from support.waiting import until
 
 from watchdog_app.agent.telemetry import diagnose, memory
 from watchdog_app.agent.telemetry.memory import Breakdown
