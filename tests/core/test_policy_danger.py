@@ -195,19 +195,25 @@ def test_a_second_task_is_paused_only_when_the_first_pause_did_not_help():
 
 
 @pytest.mark.parametrize(
-    ("state", "schedule", "waits"),
+    ("state", "schedule", "used", "waits"),
     [
-        ({}, {}, True),
-        ({"saving": True}, {"saved_mono_s": 1000.0}, True),
-        ({}, {"saved_mono_s": 999.95}, False),  # half a step old
-        ({}, {"saved_mono_s": 999.85}, True),
-        ({}, {"failures": 1}, False),
-        ({"training": False}, {}, False),
-        ({}, {"pending": "d1", "asked_mono_s": 999.9}, True),
-        ({}, {"pending": "d1", "asked_mono_s": 999.7}, False),  # two steps, and no time is left
+        ({}, {}, 950.0, True),
+        ({"saving": True}, {"saved_mono_s": 1000.0}, 950.0, True),
+        ({}, {"saved_mono_s": 999.95}, 950.0, False),  # half a step old
+        ({}, {"saved_mono_s": 999.85}, 950.0, True),
+        ({}, {"failures": 1}, 950.0, False),
+        ({"training": False}, {}, 950.0, False),
+        ({}, {"pending": "d1", "asked_mono_s": 999.9}, 999.0, True),
+        ({}, {"pending": "d1", "asked_mono_s": 999.7}, 950.0, True),
+        ({}, {"pending": "d1", "asked_mono_s": 999.7}, 999.0, False),  # two steps, and no time left
+        # Less than three samples are left: a save would end too late.
+        ({}, {"saved_mono_s": 999.85}, 962.0, True),
+        ({}, {"saved_mono_s": 999.85}, 963.0, False),
+        ({}, {}, 963.0, False),
+        ({"saving": True}, {}, 999.0, True),  # a save that has begun is never interrupted
     ],
 )
-def test_a_pause_waits_for_a_save_that_can_be_had(state, schedule, waits):
+def test_a_pause_waits_for_a_save_that_can_be_had(state, schedule, used, waits):
     """Unsaved work stays in memory while the task is paused."""
     there = agent(1, **state)
     found = danger(
@@ -215,7 +221,7 @@ def test_a_pause_waits_for_a_save_that_can_be_had(state, schedule, waits):
         shares=(1.0,),
         agents=(there,),
         schedules={there.key: CheckpointSchedule(**schedule)},
-        used=999.0,
+        used=used,
     )
 
     assert waits is (unsaved_agent(found, found.tasks[there.key]) is not None)

@@ -5,9 +5,9 @@ A pause loses no work, because the work stays in memory. But a pause stops the u
 therefore needs a fatal resource that is about to run out (stage PAUSE) and a task that causes the
 growth.
 
-A task with an agent is saved first and paused right after. The work then survives even if the user
-restarts a kernel by mistake. A task is never paused during a save. Only one task is paused at a
-time. The next pause comes only after the first one had time to work.
+A task with an agent is saved first and paused right after, if there is time for a save. The work
+then survives even if the user restarts a kernel by mistake. A task is never paused during a save.
+Only one task is paused at a time. The next pause comes only after the first one had time to work.
 """
 
 from __future__ import annotations
