@@ -68,7 +68,7 @@ def started(tmp_path):
     """Start a kernel with the startup file, with the same id as after a Jupyter restart."""
     folder = tmp_path / "ipython" / "profile_default" / "startup"
     folder.mkdir(parents=True)
-    (folder / startup_file.FILE).write_bytes(startup_file.content())
+    (folder / "90-watchdog.py").write_bytes(startup_file.content())
 
     def start(**env):
         own = {"WATCHDOG_RUNTIME_DIR": str(tmp_path / "no-daemon"), "WATCHDOG_AGENT_STRICT": "1"}

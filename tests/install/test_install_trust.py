@@ -69,7 +69,7 @@ def hostile(tmp_path: Path) -> Path:
 
 def enabled(folder: Path, package: Path = PACKAGE) -> None:
     """Place the startup file of that package for IPython in `folder`."""
-    file = folder / "ipython" / "profile_default" / "startup" / startup_file.FILE
+    file = folder / "ipython" / "profile_default" / "startup" / "90-watchdog.py"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(startup_file.content().replace(os.fsencode(PACKAGE), os.fsencode(package)))
 

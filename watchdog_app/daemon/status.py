@@ -290,8 +290,8 @@ def _task(
         gpu_memory_bytes=devices.total_memory_bytes(on_gpus) if on_gpus else None,
         gpus=tuple(on_gpus),
         stage="ok",
-        framework=agent.framework if agent else None,
-        can_save=not agent.outdated if agent and agent.training else None,
+        framework=agent.framework if agent else task.framework,
+        can_save=_can_save(agent, unsaved=task.key in sample.result.unsaved),
         agent=_agent(agent) if agent else None,
         guard=guard,
     )
@@ -304,6 +304,12 @@ def _task(
         found.reason = outlook.why
         _set_eta(found, outlook.forecast)
     return found
+
+
+def _can_save(agent: AgentState | None, *, unsaved: bool) -> bool | None:
+    if agent is not None and agent.training:
+        return not agent.outdated
+    return False if unsaved else None
 
 
 def _agent(agent: AgentState) -> records.Agent:

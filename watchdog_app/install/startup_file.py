@@ -15,9 +15,8 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from watchdog_app.base.jupyter import environment_startup_file, user_startup_file
 from watchdog_app.install import trust
-
-FILE = "90-watchdog.py"
 
 _TEXT = """\
 # Placed by `watchdog agent enable`, taken away by `watchdog agent disable`.
@@ -90,11 +89,9 @@ def content() -> bytes:
 
 def target_for_environment(prefix: str, python: str) -> Target:
     """Return the startup file for all kernels of one environment."""
-    return Target(os.path.join(prefix, "etc", "ipython", "startup", FILE), python)
+    return Target(environment_startup_file(prefix), python)
 
 
 def target_for_user(env: Mapping[str, str] = os.environ) -> Target:
     """Return the startup file for every kernel of this user with the default profile."""
-    home = env.get("HOME") or os.path.expanduser("~")
-    base = env.get("IPYTHONDIR") or os.path.join(home, ".ipython")
-    return Target(os.path.join(base, "profile_default", "startup", FILE), None)
+    return Target(user_startup_file(env), None)

@@ -58,6 +58,9 @@ class ProcessInfo:
     leads_session: bool = False
     runtime_dir: str | None = None  # WATCHDOG_RUNTIME_DIR in its environment: selects its daemon
     ancestor: ProcessKey | None = None  # nearest watched ancestor, through shells
+    python: str | None = None  # folder of its Python environment; None: not read yet
+    framework: str | None = None  # "torch", "tensorflow", "jax"; None: none, or not read yet
+    agent_waits: bool = False  # the agent's hook was loaded at its start and finds trainings
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +191,8 @@ class Task:
     swap_bytes: int | None
     cpu_s: float
     info: ProcessInfo  # properties of the root process
+    framework: str | None = None  # loaded by any member; None: none, or not read yet
+    agent_waits: bool = False  # the agent's hook was loaded into a member at its start
 
     @property
     def paused(self) -> bool:

@@ -484,9 +484,9 @@ class Task(Record):
     stage: str  # stage of the policy: ok, watch, warn, save or pause
     level: Level  # urgency for the user
     reason: str | None  # reason for the level
-    python: str | None  # Python environment
+    python: str | None  # folder of its Python environment; null: unknown
     framework: str | None  # loaded framework; null: none, or unknown
-    can_save: bool | None  # the agent can save it; null: watchdog has not seen a training in it
+    can_save: bool | None  # false: it trains and no agent can save it; null: no training seen
     agent: Agent | None  # null: no agent
     guard: Guard | None  # null: not started with `watchdog exec`
 

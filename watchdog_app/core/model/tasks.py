@@ -132,7 +132,7 @@ def _task(
     members = [root]
     for member in members:  # the list grows during the loop: parents before their children
         members += sorted(children.get(member.key, ()), key=lambda sample: sample.key)
-    info = infos[root.key]
+    info, of_members = infos[root.key], [infos[member.key] for member in members]
     swap = [member.swap_bytes for member in members]
     return Task(
         key=root.key,
@@ -145,6 +145,8 @@ def _task(
         swap_bytes=None if None in swap else sum(part for part in swap if part is not None),
         cpu_s=sum(member.cpu_s for member in members),
         info=info,
+        framework=next((each.framework for each in of_members if each.framework), None),
+        agent_waits=any(each.agent_waits for each in of_members),
     )
 
 

@@ -56,6 +56,7 @@ from watchdog_app.core.policy.reporting import (
 from watchdog_app.core.policy.saving import Saving
 from watchdog_app.core.policy.schedule import CheckpointSchedule
 from watchdog_app.core.policy.tracker import Tracker, build_outlooks, without_stopped_growth
+from watchdog_app.core.policy.unsaved import UnsavedTrainings
 
 GAP_S = 30.0  # after a longer gap the old samples say nothing about the trend
 _MOST_OPEN = 512  # most decisions without an outcome
@@ -93,6 +94,7 @@ class TickResult:
     stalled: tuple[ProcessKey, ...] = ()
     # Growth that agents reported.
     growth: Mapping[ProcessKey, MemoryGrowth] = field(default_factory=dict)
+    unsaved: frozenset[ProcessKey] = frozenset()  # tasks that train without an agent
 
 
 class Engine:
@@ -119,6 +121,7 @@ class Engine:
         self._open: dict[str, Decision] = {}  # decisions that have no outcome yet, oldest first
         self._devices, self._stalls = DeviceProblems(), StallProblems()
         self._growth: dict[ProcessKey, MemoryGrowth] = {}  # growth that agents reported
+        self._unsaved = UnsavedTrainings()
         self._clock = (0.0, 0.0)  # monotonic and Unix time of the last tick
         self._passed_s = 0.0  # seconds since the previous tick
         self._issued = 0
@@ -180,6 +183,7 @@ class Engine:
             card_faults=self._devices.faults,
             stalled=tuple(self._stalls.wanted),
             growth=self._growth,
+            unsaved=self._unsaved.trainings,
         )
 
     def reset_trends(self) -> None:
@@ -322,6 +326,8 @@ class Engine:
                 self._reporting.queue.append((Topic.RESCUE_FAILED, decision, reason, {}))
         for predictor in self._predictors:
             predictor.update(observation, self._tracker)
+        usage = self._tracker.usage
+        self._unsaved.update(observation, {key: each.cpu_percent for key, each in usage.items()})
         self._growth = {key: each for key, each in self._growth.items() if key in observation.tasks}
 
     def _tick(self, snapshot: Snapshot) -> Tick:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Container, Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -21,6 +22,7 @@ from watchdog_app.base.threads import Background, Question
 from watchdog_app.core.model.machine import Fault, ProcessInfo, ProcessKey, ProcessSample, TaskKind
 from watchdog_app.machine.sensors.command_line import identify
 from watchdog_app.machine.sensors.discovery import Discovery
+from watchdog_app.machine.sensors.frameworks import MOST_READS, LoadedReader, read_loaded
 from watchdog_app.machine.sensors.groups import Memberships
 from watchdog_app.machine.sensors.identity import (
     TICKS_PER_S,
@@ -165,6 +167,7 @@ class _Watched:
         self.review_due_mono_s = now_mono_s + _YOUNG_EVERY_S
         self.last: ProcessSample | None = None  # the same object while the process is idle
         self.membership: bytes | None = None  # contents of its cgroup file; None: not read yet
+        self.loaded = LoadedReader()
 
     def update(self, **changes: Any) -> bool:
         """Set fields of `info`; return whether any of them changed."""
@@ -310,6 +313,7 @@ class ProcessTable:
             due = watched.is_due(now_mono_s, idle=idle)
             if not due or self._review(watched, now_mono_s, now_unix_s):
                 samples.append(sample)
+        self._read_loaded(now_unix_s)
         completed = self._shared_pages.add_cow_bytes(samples, now_mono_s)
         self._background.end_sample()
         return completed
@@ -453,6 +457,26 @@ class ProcessTable:
         if stat.ppid != before.ppid:
             self._find_ancestors()
         return True
+
+    def _read_loaded(self, now_unix_s: float) -> None:
+        """Read what a few processes have loaded: new ones, and those with more mapped files."""
+        # The first sample may take its time.
+        most, asked = MOST_READS if self._infos else len(self._watched), 0
+        for pid, watched in self._watched.items():
+            age_s = now_unix_s - (watched.info.started_unix_s or now_unix_s)
+            shared_bytes = None if watched.last is None else watched.last.shared_bytes
+            if not watched.loaded.is_due(age_s, shared_bytes):
+                continue
+            read = partial(read_loaded, self._proc, watched.info)
+            found = self._background.ask(Question(pid, "loaded"), read)
+            if found is not None:
+                watched.loaded.record(found, shared_bytes)
+                self._changed |= watched.update(
+                    python=found.python, framework=found.framework, agent_waits=found.agent_waits
+                )
+            asked += 1
+            if asked >= most:
+                return
 
     def _update_groups(self, now_mono_s: float) -> None:
         """Read the memory groups of all watched processes and store those that changed."""

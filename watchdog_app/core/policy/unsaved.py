@@ -1,0 +1,93 @@
+"""Trainings that no agent can save. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from watchdog_app.core.model.decisions import Observation
+from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
+from watchdog_app.core.model.tasks import is_stopped
+
+# A training on a GPU keeps the CPU this busy as well: Python starts each operation.
+_BUSY_PERCENT = 25.0
+_TRAINS_AFTER_S = 60.0  # an import, a test and a short cell are over by then
+_CELL_GAP_S = 10.0  # a longer pause is a person between two cells
+_IDLE_S = 60.0  # a longer pause ends a training; loading data and validation are shorter
+# Programs that compute with a framework for hours and do not train.
+_SERVERS = frozenset(
+    ("gradio", "gunicorn", "hypercorn", "litserve", "ray", "streamlit", "tensorboard", "torchserve",
+     "uvicorn", "vllm")
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Work:
+    """Uninterrupted work of one task, monotonic times."""
+
+    since_mono_s: float
+    last_mono_s: float
+
+    @property
+    def is_training(self) -> bool:
+        return self.last_mono_s - self.since_mono_s >= _TRAINS_AFTER_S
+
+
+class UnsavedTrainings:
+    """
+    Finds tasks that train without an agent.
+
+    A task trains if it has loaded a framework and has been busy for a minute without a pause. An
+    import alone is no training. A task that had an agent is never one: its agent knows best.
+    """
+
+    def __init__(self) -> None:
+        self._work: dict[ProcessKey, _Work] = {}
+        self._with_agent: set[ProcessKey] = set()
+
+    def update(
+        self, observation: Observation, cpu_percent: Mapping[ProcessKey, float | None]
+    ) -> None:
+        """
+        Add one sample.
+
+        Args:
+            observation: the sample.
+            cpu_percent: use of each task in percent of one core; None: not known yet.
+        """
+        now, tasks = observation.snapshot.mono_s, observation.tasks
+        self._with_agent = {key for key in self._with_agent if key in tasks}
+        self._with_agent.update(observation.agents)
+        self._work = {key: each for key, each in self._work.items() if key in tasks}
+        for key, task in tasks.items():
+            if key in self._with_agent or not _could_train(task):
+                self._work.pop(key, None)
+                continue
+            work, percent = self._work.get(key), cpu_percent.get(key)
+            always_s = _busy_since_start_s(task, observation.snapshot.unix_s)
+            busy = always_s > 0.0 if percent is None else percent >= _BUSY_PERCENT
+            if work is None and busy:
+                self._work[key] = _Work(now - always_s, now)
+            elif work is not None and (busy or is_stopped(task)):
+                work.last_mono_s = now
+            elif work is not None:
+                most_s = _IDLE_S if work.is_training else _CELL_GAP_S
+                if now - work.last_mono_s > most_s:
+                    del self._work[key]
+
+    @property
+    def trainings(self) -> frozenset[ProcessKey]:
+        """The tasks that train without an agent now."""
+        return frozenset(key for key, work in self._work.items() if work.is_training)
+
+
+def _could_train(task: Task) -> bool:
+    # Where the agent's hook waits, it finds trainings: what it has not found is another program.
+    serves = task.kind is TaskKind.SERVER or task.name in _SERVERS
+    return task.framework is not None and not task.agent_waits and not serves
+
+
+def _busy_since_start_s(task: Task, now_unix_s: float) -> float:
+    """Return the age of a task that was busy all its life, as of a script that trains; else 0."""
+    age_s = now_unix_s - (task.info.started_unix_s or now_unix_s)
+    return age_s if task.cpu_s >= age_s * _BUSY_PERCENT / 100 else 0.0
