@@ -515,12 +515,12 @@ def test_history_asks_for_what_was_wanted(watchdog, daemon):
     daemon.answers["history"] = {"entries": []}
     before = time.time()
 
-    done = watchdog("history", "--since", "2h", "--task", "a", "--kind", "death", "--limit", "7")
+    done = watchdog("history", "--since", "2h", "--task", "a", "--kind", "exit", "--limit", "7")
 
     (asked,) = daemon.called("history")
     assert "Nothing has happened in that time.\n" == done.stdout
     assert before - 7200 <= asked["since_unix_s"] <= time.time() - 7200
-    assert ("a", 7, ["death"]) == (asked["task"], asked["limit"], asked["kinds"])
+    assert ("a", 7, ["exit"]) == (asked["task"], asked["limit"], asked["kinds"])
 
 
 def test_reload_shows_why_a_file_is_bad(watchdog, daemon, refusal):

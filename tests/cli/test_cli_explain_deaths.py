@@ -167,11 +167,11 @@ def test_the_list_of_deaths_has_a_line_each():
     """Each line has time, process, task and cause, and marks uncertain causes."""
     lines = deaths_table(
         [
-            {"unix_s": 1.0, "kind": "death", "pid": 4, "name": "a.py", "reason": "killed",
+            {"unix_s": 1.0, "kind": "exit", "pid": 4, "name": "a.py", "reason": "killed",
              "certainty": "exact", "memory": True},
-            {"unix_s": 1.0, "kind": "death", "pid": 5, "worker": 6, "name": "b\x1b[2J.py",
+            {"unix_s": 1.0, "kind": "exit", "pid": 5, "worker": 6, "name": "b\x1b[2J.py",
              "reason": "ended", "certainty": "unknown"},
-            {"kind": "death", "text": "of an older version"},
+            {"kind": "exit", "text": "of an older version"},
         ],
         100,
         DOTS,
@@ -248,8 +248,8 @@ def test_the_list_leaves_out_what_ended_as_it_should(watchdog, daemon):
     """For one named task the command shows every end."""
     daemon.answers["history"] = {
         "entries": [
-            {"unix_s": 1.0, "kind": "end", "pid": 4, "name": "fine.py", "cause": "ended"},
-            {"unix_s": 1.0, "kind": "end", "pid": 5, "name": "bad.py", "cause": "failed"},
+            {"unix_s": 1.0, "kind": "exit", "pid": 4, "name": "fine.py", "cause": "ended"},
+            {"unix_s": 1.0, "kind": "exit", "pid": 5, "name": "bad.py", "cause": "failed"},
         ]
     }
 

@@ -101,7 +101,9 @@ def test_the_journal_takes_a_number_for_a_pid(tmp_path):
     journal = Journal(str(tmp_path), max_age_s=1e9, max_bytes=1 << 30)
     for pid, name in ((60, "4711"), (4711, "other.py"), (61, "123456789012345.py")):
         data = {"name": name, "path": f"/a/{name}", "cause": "memory_error", "pid": pid}
-        journal.add([Entry(time.time(), "death", data, pid, name, f"/a/{name}")])
+        journal.add(
+            [Entry(time.time(), "exit", {**data, "notable": True}, pid, name, f"/a/{name}")]
+        )
 
     assert ["other.py"] == [each["name"] for each in journal.history(task="4711")]
     assert ["4711"] == [each["name"] for each in journal.history(task="/a/4711")]

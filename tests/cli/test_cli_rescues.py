@@ -108,7 +108,7 @@ def test_the_history_tells_where_else(watchdog, daemon, tmp_path, where):
     """The history names a rescue or an agent's folder in outcomes and deaths."""
     path = save(tmp_path / "far", 5)
     part = {"directory": str(tmp_path / "far")} if where == "agent" else {"path": path}
-    entry = {"kind": "death", "name": "deep.ipynb", "evidence": ["x"], where: part}
+    entry = {"kind": "exit", "name": "deep.ipynb", "evidence": ["x"], where: part}
     daemon.answers["history"] = {"entries": [entry, {"kind": "outcome", "evidence": {}}]}
 
     assert [path] == [one["path"] for one in listed(watchdog, "deep.ipynb")]

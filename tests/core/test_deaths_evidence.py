@@ -476,7 +476,8 @@ def test_the_table_of_a_kill_belongs_to_that_kill():
 
 ENTRY = {
     "unix_s": 1000.0,
-    "kind": "death",
+    "kind": "exit",
+    "notable": True,
     "pid": 42,
     "name": "train.ipynb",
     "task_kind": "notebook",

@@ -137,7 +137,7 @@ class World:
     def ends(self, pid: int) -> list[dict]:
         """The history's entries about the end of a process."""
         with self.connect() as client:
-            entries = client.call("history", kinds=["death", "end"], limit=1000)["entries"]
+            entries = client.call("history", kinds=["exit"], all_exits=True, limit=1000)["entries"]
         return [each for each in entries if each["pid"] == pid]
 
     def ended(self, pid: int) -> dict:

@@ -99,7 +99,7 @@ def register(agent, **change) -> dict:
 
 def deaths(client, world) -> list[dict]:
     """Deaths of this world's scripts only: other Python programs of the machine may die too."""
-    entries = client.call("history", kinds=["death"])["entries"]
+    entries = client.call("history", kinds=["exit"])["entries"]
     return [one for one in entries if (one["path"] or "").startswith(str(world.folder))]
 
 

@@ -197,9 +197,9 @@ def test_a_death_is_found_by_incident_kernel_and_the_most_exact_name(tmp_path):
             (10.0, 8, "data.ipynb", "failed", None),
             (11.0, 9, "run7.py", "ended", None),
         ):
-            kind = "end" if cause == "ended" else "death"
             data = {"pid": pid, "name": name, "cause": cause, "kernel_id": kernel}
-            journal.add([Entry(at, kind, data, pid, name)])
+            data["notable"] = cause != "ended"
+            journal.add([Entry(at, "exit", data, pid, name)])
 
         found = {
             wanted: (past_exits.find_death(journal, wanted) or {}).get("unix_s")
@@ -218,9 +218,12 @@ def death_text(folder, advice: list[str], **death) -> str:
     who = {"pid": 7, "name": "train.py"}
     incident = {"id": "i-1", "opened_unix_s": 5.0, "contributors": [who], "advice": advice}
     with closing(Journal(str(folder), 1e9, 10**8)) as journal:
-        journal.add([
-            Entry(5.0, "incident", incident), Entry(9.0, "death", {**who, **death}, 7, "train.py"),
-        ])  # fmt: skip
+        journal.add(
+            [
+                Entry(5.0, "incident", incident),
+                Entry(9.0, "exit", {**who, **death, "notable": True}, 7, "train.py"),
+            ]
+        )
         found = past_exits.find_death(journal, "7")
         return past_exits.describe_entry(journal, found, now_unix_s=10.0)["death_text"]
 
@@ -315,7 +318,7 @@ def test_what_ended_while_nobody_watched_is_written_down_by_the_next_daemon(worl
     world.start()
 
     (entry,) = world.until(lambda: world.ends(gone["pid"]), "it is written down")
-    assert ("end", "unknown", "unknown") == (entry["kind"], entry["cause"], entry["certainty"])
+    assert (False, "unknown", "unknown") == (entry["notable"], entry["cause"], entry["certainty"])
     assert "while no watchdog ran" in entry["reason"]
     world.end()
     world.start()
@@ -372,8 +375,8 @@ def test_what_died_with_the_machine_is_told_with_the_last_readings(world, heat, 
     client = world.start()
 
     (death,) = world.until(lambda: world.ends(4242), "it is written down")
-    assert ("death", "machine_down", certainty) == (
-        death["kind"], death["cause"], death["certainty"],
+    assert (True, "machine_down", certainty) == (
+        death["notable"], death["cause"], death["certainty"],
     )  # fmt: skip
     assert words in death["reason"]
     assert "night.ipynb" in client.call("explain", task="night.ipynb")["death_text"]
@@ -421,8 +424,8 @@ def test_a_kernel_that_was_closed_and_one_that_crashed_are_told_apart(world, ker
 
     (end,) = world.until(lambda: world.ends(closed_pid), "the closed one is written down")
     (death,) = world.until(lambda: world.ends(crashed_pid), "the crashed one is written down")
-    assert ("end", "closed", "most_likely") == (end["kind"], end["cause"], end["certainty"])
-    assert ("death", "signal", "exact") == (death["kind"], death["cause"], death["certainty"])
+    assert (False, "closed", "most_likely") == (end["notable"], end["cause"], end["certainty"])
+    assert (True, "signal", "exact") == (death["notable"], death["cause"], death["certainty"])
     assert "SIGSEGV" in death["reason"]
     told = client.call("explain", task=str(crashed_pid))
     assert crashed_pid == told["death"]["pid"]

@@ -55,12 +55,34 @@ def test_what_is_written_is_read_newest_first(journal):
     ] == found
 
 
+def test_exits_are_one_kind_also_in_journals_of_an_earlier_version(journal):
+    """Exits that are not notable come on request only, and do not count for the limit."""
+    journal.add(
+        [
+            entry(1.0, "death", label="old"),
+            entry(2.0, "end", label="old"),
+            entry(3.0, "exit", label="new", notable=True),
+            entry(4.0, "exit", label="new", notable=False),
+            entry(5.0, "daemon"),
+        ]
+    )
+
+    def exits(**wanted) -> list[tuple]:
+        found = journal.history(kinds=("exit",), **wanted)
+        return [(each["unix_s"], each["kind"], each["notable"]) for each in found]
+
+    assert [(3.0, "exit", True), (1.0, "exit", True)] == exits(limit=2)
+    assert [4.0, 3.0, 2.0, 1.0] == [each[0] for each in exits(all_exits=True)]
+    assert [True, False] == [each[2] for each in exits(all_exits=True, until_unix_s=2.0)][::-1]
+    assert [5.0, 3.0, 1.0] == [each["unix_s"] for each in journal.history()]
+
+
 def test_entries_are_found_by_task_time_kind_and_number(journal):
     """A pid or a part of a name in any case matches; bounds are inclusive."""
     journal.add([
         entry(1.0, "decision", pid=7, name="Über train.ipynb"),
         entry(2.0, "outcome", pid=8, name="other.py"),
-        entry(3.0, "death", pid=7, name="Über train.ipynb"),
+        entry(3.0, "exit", pid=7, name="Über train.ipynb"),
     ])  # fmt: skip
 
     def times(**wanted):
@@ -79,7 +101,7 @@ def test_entries_are_found_by_task_time_kind_and_number(journal):
 )
 def test_any_name_of_a_file_can_be_written_and_found(journal, name):
     """Invalid UTF-8, other scripts, quotes and wild cards: names are data."""
-    journal.add([Entry(1.0, "death", {"name": name}, pid=7, name=name, path="/x/" + name)])
+    journal.add([Entry(1.0, "exit", {"name": name}, pid=7, name=name, path="/x/" + name)])
     journal.add((), [points("i", (1.0, 5.0, None), name=name, path="/x/" + name)])
 
     assert [name] == [found["name"] for found in journal.history(task=name)]
@@ -424,7 +446,7 @@ def test_a_journal_that_cannot_be_opened_is_said(tmp_path):
     writer = JournalWriter(str(tmp_path / "state"), DAY_S, MIB, lambda: None)
     assert writer.open() is None
 
-    assert not writer.write_durably([entry(1.0, "decision", pid=7), entry(2.0, "death")], 5)
+    assert not writer.write_durably([entry(1.0, "decision", pid=7), entry(2.0, "exit")], 5)
 
     assert "cannot be written" in writer.fault.message
     found: list = []
@@ -491,7 +513,7 @@ def test_a_group_whose_name_is_no_utf8_is_a_series_like_others(tmp_path):
     odd = "cgroup:/jobs/\udcff\udcfe"
     with contextlib.closing(Journal(str(tmp_path), 1e9, 1 << 20)) as journal:
         journal.add(
-            [Entry(1.0, "end", {"n": 1})],
+            [Entry(1.0, "exit", {"n": 1})],
             [
                 SeriesPoints(odd, "cgroup", "\udcff", "bytes", [Point(1.0, 5.0)]),
                 SeriesPoints("b:1:1", "task", "a", "bytes", [Point(1.0, 5.0)], 1, resources=[odd]),

@@ -46,7 +46,7 @@ def launch(world, group, *, ends: bool) -> tuple[int, int]:
 
 
 def deaths(client):
-    return client.call("history", kinds=["death", "end"], limit=100)["entries"]
+    return client.call("history", kinds=["exit"], all_exits=True, limit=100)["entries"]
 
 
 @pytest.mark.parametrize("ends", [False, True])

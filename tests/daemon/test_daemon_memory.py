@@ -26,8 +26,8 @@ def test_a_kill_by_the_kernel_is_told_as_one_also_without_an_agent(world, group)
 
     death = world.ended(pid)
 
-    assert ("death", "leak-of-this-test.py", "group_limit", True) == (
-        death["kind"], death["name"], death["cause"], death["memory"],
+    assert (True, "leak-of-this-test.py", "group_limit", True) == (
+        death["notable"], death["name"], death["cause"], death["memory"],
     )  # fmt: skip
     assert "killed by the kernel" in death["text"]
     assert group.oom_kills() == 1
@@ -44,8 +44,8 @@ def test_a_kill_elsewhere_is_not_taken_for_the_cause(world, group):
     os.kill(quiet, 15)
 
     world.until(lambda: world.task(quiet) is None, "it is gone")
-    assert "death" not in [each["kind"] for each in world.ends(quiet)]
-    assert ["death"] == [each["kind"] for each in world.ends(leak)]
+    assert [False] == [each["notable"] for each in world.ends(quiet)]
+    assert [True] == [each["notable"] for each in world.ends(leak)]
 
 
 def test_a_killed_worker_of_a_task_that_lives_is_told(world, group):
@@ -61,7 +61,7 @@ def test_a_killed_worker_of_a_task_that_lives_is_told(world, group):
 
     death = world.ended(pid)
 
-    assert "death" == death["kind"]
+    assert ("exit", True) == (death["kind"], death["notable"])
     assert "A worker" in death["text"]
     assert death["worker"] != pid
     assert world.state_letter(pid) in ("S", "R")

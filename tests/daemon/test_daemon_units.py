@@ -103,8 +103,8 @@ def test_a_kill_by_systemd_oomd_while_no_daemon_ran_is_named_by_the_next(world, 
     world.start()
 
     death = world.ended(pid)
-    assert ("death", "oom_daemon", "most_likely") == (
-        death["kind"], death["cause"], death["certainty"],
+    assert (True, "oom_daemon", "most_likely") == (
+        death["notable"], death["cause"], death["certainty"],
     )  # fmt: skip
     assert "most likely killed by systemd-oomd" in death["reason"]
     assert "while no watchdog ran" in death["reason"]

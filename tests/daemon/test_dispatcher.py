@@ -170,7 +170,7 @@ def test_a_command_that_hangs_stalls_nothing(world, death):
     world.config.write_text(f'{RULE}[notify]\ndesktop = false\ncommand = ["sleep", "600"]\n')
     client = world.start()
     death()
-    world.until(lambda: client.call("history", kinds=["death"])["entries"], "the death is told")
+    world.until(lambda: client.call("history", kinds=["exit"])["entries"], "the death is told")
 
     before = client.call("status")["daemon"]["samples"]
 
@@ -201,7 +201,7 @@ def test_no_notice_where_the_rules_forbid_it(world, death):
 
     death()
 
-    world.until(lambda: client.call("history", kinds=["death"])["entries"], "it is written down")
+    world.until(lambda: client.call("history", kinds=["exit"])["entries"], "it is written down")
     assert [] == client.call("history", kinds=["decision", "outcome"])["entries"]
 
 

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.cgroup]
 def explained(world, pid):
     """Return the output of `watchdog explain` for an ended program."""
     world.until(
-        lambda: any(each["pid"] == pid for each in world.history("death")), "the death is told", 20
+        lambda: any(each["pid"] == pid for each in world.history("exit")), "the death is told", 20
     )
     return world.client.call("explain", task=str(pid))["death_text"]
 

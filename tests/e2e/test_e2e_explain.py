@@ -57,7 +57,7 @@ def killed(world):
     world.until(lambda: not os.path.exists(f"/proc/{pid}/fd/0"), "it is killed")
     gone = time.monotonic()
     deaths = world.until(
-        lambda: [each for each in world.history("death") if each["pid"] == pid], "it is found"
+        lambda: [each for each in world.history("exit") if each["pid"] == pid], "it is found"
     )
     return pid, deaths[0], time.monotonic() - gone
 
@@ -117,7 +117,7 @@ def test_a_worker_that_the_kernel_killed_is_told_of_while_its_task_lives(world):
     go.touch()
 
     deaths = world.until(
-        lambda: [each for each in world.history("death") if each.get("worker")], "it is told"
+        lambda: [each for each in world.history("exit") if each.get("worker")], "it is told"
     )
 
     assert pid == deaths[0]["pid"] != deaths[0]["worker"]

@@ -36,7 +36,7 @@ def test_a_run_that_was_killed_can_be_played_again_from_the_journal(world, tmp_p
     group = world.group(700)
     pid = world.start("hog.py", "15", group=group)
     died = world.until(
-        lambda: [e["unix_s"] for e in world.history("death") if e["pid"] == pid],
+        lambda: [e["unix_s"] for e in world.history("exit") if e["pid"] == pid],
         "the kernel kills it",
     )[0]
     warned = [e for e in world.history("decision") if e["decision_kind"] == "notify"]

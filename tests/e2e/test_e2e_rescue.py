@@ -60,7 +60,7 @@ def test_a_leaking_training_is_saved_killed_and_goes_on(world, reference, progra
     kinds = [entry["decision_kind"] for entry in world.history("decision")]
     assert "checkpoint" in kinds
     assert "pause" not in kinds
-    world.until(lambda: world.history("death"), "the death is told", 10)
+    world.until(lambda: world.history("exit"), "the death is told", 10)
     group.close()
     assert_goes_on_identically(world, run, whole)
 

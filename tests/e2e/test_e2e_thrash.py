@@ -77,7 +77,7 @@ def test_in_a_group_that_thrashes_the_daemon_keeps_its_rate_and_saves(world, swa
 
     after, span = client.call("status")["daemon"], time.monotonic() - began
     world.until(
-        lambda: [e for e in world.history("death") if e["pid"] == training.pid], "the death", 20
+        lambda: [e for e in world.history("exit") if e["pid"] == training.pid], "the death", 20
     )
     assert before["pid"] == after["pid"]
     assert 1 <= (after["samples"] - before["samples"]) / span

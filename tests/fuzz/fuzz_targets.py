@@ -245,7 +245,7 @@ def journal_rows(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         journal = Journal(folder, 3600.0, 1 << 20)
         text = data.decode("utf-8", "replace")
-        journal.add([Entry(1.0, "death", {"text": text}, 1, text, text)])
+        journal.add([Entry(1.0, "exit", {"text": text, "notable": True}, 1, text, text)])
         # A number is a PID, never a name.
         wanted = [text] if parse_pid(text) in (None, 1) else []
         assert wanted == [each["text"] for each in journal.history(task=text or None)]

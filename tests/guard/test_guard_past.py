@@ -315,7 +315,7 @@ def test_without_a_daemon_a_hold_and_its_end_are_known_to_status_explain_and_his
     desk.until(lambda: not os.path.exists(f"/proc/{hog.pid}"), "it lives")
     desk.until(lambda: desk.record(hog) is None, "its guard is there")
     after = desk.run("explain", str(hog.pid))
-    deaths = offline_status.merge_guard_entries([], {"kinds": ["death"]})
+    deaths = offline_status.merge_guard_entries([], {"kinds": ["exit"]})
 
     assert 3 == status.returncode
     assert f"watchdog limit {hog.pid} 80M" in status.stderr

@@ -29,7 +29,9 @@ def plot_of(tmp_path, cause, *resources, **data):
     )  # fmt: skip
     entry = {"pid": 7, "name": "fit.py", "start_time": 70, "cause": cause, **data}
     with closing(Journal(str(tmp_path), 1e9, 10**8)) as journal:
-        journal.add([Entry(END, "death", entry, 7, "fit.py")], [ram, *resources, own])
+        journal.add(
+            [Entry(END, "exit", {**entry, "notable": True}, 7, "fit.py")], [ram, *resources, own]
+        )
         return past_exits.explain_death(journal, "7", 10.0, END + 5)["plot"]
 
 
@@ -92,7 +94,7 @@ def test_what_ran_beside_a_script_takes_not_its_place(tmp_path, began_s, args, t
     other = Task(key, "fit.py", TaskKind.SCRIPT, 1000, (), MIB, 0, 1.0, info)
     entry = {"pid": 7, "name": "fit.py", "start_time": 70, "cause": "killed", "path": path, **args}
     with closing(Journal(str(tmp_path), 1e9, 10**8)) as journal:
-        journal.add([Entry(END, "death", entry, 7, "fit.py")], [])
+        journal.add([Entry(END, "exit", {**entry, "notable": True}, 7, "fit.py")], [])
         found = past_exits.explain_death(journal, "7", 10.0, END + 60.0, tasks=[other])
 
     assert taken == ("fit.py runs again" in found["death_text"])

@@ -154,7 +154,9 @@ def test_the_request_that_was_never_answered_is_shown_beside_the_series(journal)
     "between",
     [
         pytest.param([asked(5.5, kind=PAUSE), answered(5.6, kind=PAUSE)], id="pause"),
-        pytest.param([Entry(BEGIN_S + 5.5, "death", {"pid": 7}, pid=7)], id="death"),
+        pytest.param(
+            [Entry(BEGIN_S + 5.5, "exit", {"pid": 7, "notable": True}, pid=7)], id="death"
+        ),
     ],
 )
 def test_a_pause_or_a_death_ends_a_series(journal, between):
@@ -264,7 +266,9 @@ def test_explain_knows_each_save_and_the_newest_rescue(journal):
         "rescue": {"step": 9, "path": "/r/rescue-9", "bytes": 1, "saved_unix_s": BEGIN_S + 9},
     }
     entries = [entry for n in range(10) for entry in save(n, n)]
-    journal.add([*entries, Entry(BEGIN_S + 10, "death", death, pid=7, name="train7.py")])
+    journal.add(
+        [*entries, Entry(BEGIN_S + 10, "exit", {**death, "notable": True}, pid=7, name="train7.py")]
+    )
 
     found = past_exits.explain_death(journal, "7", 10, BEGIN_S + 20)
 

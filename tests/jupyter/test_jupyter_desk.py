@@ -192,7 +192,7 @@ def test_training_of_a_killed_kernel_goes_on_in_the_next_one(desk: Desk):
     saved = desk.world.client.call("task.checkpoint", task="train.ipynb", wait=True)
 
     os.kill(pid, signal.SIGKILL)
-    desk.until(lambda: desk.entries("death", "train.ipynb"), "the death is seen")
+    desk.until(lambda: desk.entries("exit", "train.ipynb"), "the death is seen")
     now = desk.restarted(kernel, pid, "train.ipynb")
     slowly.unlink()
     resumed = kernel.run(TRAIN)
@@ -209,7 +209,7 @@ def test_training_of_a_killed_kernel_goes_on_in_the_next_one(desk: Desk):
     assert (pid, now["pid"]) == (restart["before"], restart["pid"])
     for wanted in (kernel.id, str(now["pid"])):
         kinds = {one["kind"] for one in desk.world.client.call("history", task=wanted)["entries"]}
-        assert {"death", "restart"} <= kinds
+        assert {"exit", "restart"} <= kinds
         series = desk.world.client.call("series", task=wanted)["series"]
         assert {pid, now["pid"]} <= {one["pid"] for one in series}
     explained = desk.watchdog("explain", "train.ipynb", "--color=never")
@@ -244,7 +244,7 @@ def test_kernel_that_the_kernel_kills_for_memory_is_told_with_its_successor(desk
         desk.until(lambda: desk.name(pid) == "hungry.ipynb", "the notebook is seen")
 
         kernel.begin(FILL)
-        death = desk.until(lambda: desk.entries("death", "hungry.ipynb"), "the death is seen")[0]
+        death = desk.until(lambda: desk.entries("exit", "hungry.ipynb"), "the death is seen")[0]
         now = desk.restarted(kernel, pid, "hungry.ipynb")
 
         assert ("group_limit", pid) == (death["cause"], death["pid"])

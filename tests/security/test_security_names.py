@@ -70,8 +70,8 @@ def test_a_name_with_a_line_end_makes_no_line(world):
 def test_signs_that_sql_knows_are_letters(tmp_path, wanted):
     """A search takes the name literally: no wildcard, no closing quote."""
     with closing(Journal(str(tmp_path), 1e9, 1 << 20)) as journal:
-        journal.add([Entry(1.0, "end", {"n": 1}, 7, "plain.py", "/x/plain.py")])
-        journal.add([Entry(2.0, "end", {"n": 2}, 8, f"b{wanted}.py", f"/x/b{wanted}.py")])
+        journal.add([Entry(1.0, "exit", {"n": 1}, 7, "plain.py", "/x/plain.py")])
+        journal.add([Entry(2.0, "exit", {"n": 2}, 8, f"b{wanted}.py", f"/x/b{wanted}.py")])
 
         found = [entry["n"] for entry in journal.history(task=f"b{wanted}")]
 
@@ -146,7 +146,7 @@ def test_a_token_is_neither_stored_nor_logged_nor_told(world, tmp_path):
             process.kill()
             process.wait()
         world.until(
-            lambda: any(e["kind"] == "death" for e in client.call("history")["entries"]),
+            lambda: any(e["kind"] == "exit" for e in client.call("history")["entries"]),
             "it is told",
         )
         told = json.dumps([client.call("status"), client.call("history"), client.call("explain")])

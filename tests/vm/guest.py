@@ -200,17 +200,18 @@ class Session:
         """The status entry of a task, None while the daemon does not show it."""
         return next((dict(t) for t in self.status()["tasks"] if t["pid"] == pid), None)
 
-    def history(self, *kinds: str) -> list[dict[str, Any]]:
+    def history(self, *kinds: str, all_exits: bool = False) -> list[dict[str, Any]]:
         """Journal entries of these kinds, oldest first."""
         assert self._client is not None
-        entries = self._client.call("history", kinds=list(kinds), limit=1000)["entries"]
+        wanted = {"kinds": list(kinds), "all_exits": all_exits, "limit": 1000}
+        entries = self._client.call("history", **wanted)["entries"]
         return sorted((dict(e) for e in entries), key=lambda e: e["unix_s"])
 
     def death(self, pid: int, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
         """Wait for the entry of a task's end, not of one of its workers'."""
 
         def read() -> list[dict[str, Any]]:
-            ends = self.history("death", "end")
+            ends = self.history("exit", all_exits=True)
             return [e for e in ends if e["pid"] == pid and "worker" not in e]
 
         return dict(until(read, f"the end of {pid}", timeout_s)[0])

@@ -90,7 +90,7 @@ def test_without_swap_the_daemon_looks_on_and_the_work_is_saved(me, record_prope
     assert training.wait() in (-signal.SIGKILL, 128 + signal.SIGKILL), training.log()
     assert training.rescues(), me.daemon_log()
     assert_alive(me, first, before, pulse)
-    (death,) = until(lambda: [e for e in me.history("death") if e["pid"] == pid], "the death")
+    (death,) = until(lambda: [e for e in me.history("exit") if e["pid"] == pid], "the death")
     assert death["memory"], death
 
 

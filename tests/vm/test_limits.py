@@ -42,7 +42,7 @@ def test_a_scope_with_memory_max_is_rescued_before_the_kernel_kills_in_it(me, re
     assert training.rescues(), me.daemon_log()
     assert saved is not None
     assert saved < died
-    deaths = until(lambda: [e for e in me.history("death") if e["pid"] == pid], "the death")
+    deaths = until(lambda: [e for e in me.history("exit") if e["pid"] == pid], "the death")
     assert deaths[0]["memory"]
     assert "limit" in deaths[0]["text"]
 

@@ -101,7 +101,7 @@ def run(args: Args, out: Output) -> int:
         entries = history.read_entries(
             task=str(result.get("pid") or args.task or "") or None,
             limit=_MAX_ENTRIES,
-            kinds=["decision", "outcome", "death"],
+            kinds=["decision", "outcome", "exit"],
         )
     result = result or {}
     urgent = args.task is None and any(
@@ -181,7 +181,9 @@ def _add_guards(task: str | None, found: Json | None, error: WatchdogError) -> J
 
 
 def _list_deaths(args: Args, out: Output) -> int:
-    found = history.read_entries(task=args.task, limit=4 * _MAX_DEATHS, kinds=["death", "end"])
+    found = history.read_entries(
+        task=args.task, limit=4 * _MAX_DEATHS, kinds=["exit"], all_exits=True
+    )
     if args.task is None:  # leave out normal ends
         found = [one for one in found if one.get("cause") not in _NORMAL_ENDS]
     deaths = found[:_MAX_DEATHS]
@@ -210,10 +212,10 @@ def render(
     narrow = columns is not None and columns < 80
     for entry in entries:
         name = f"{plain(entry['name'])}: " if entry.get("name") else ""
-        # The description of a death already begins with the name.
+        # The description of an exit already begins with the name.
         sentence = (
             history.describe(entry)
-            if entry.get("kind") == "death"
+            if entry.get("kind") == "exit"
             else f"{name}{history.describe(entry)}"
         )
         first = f"{_INDENT}{format_timestamp(entry.get('unix_s'))}  "
@@ -263,7 +265,7 @@ def deaths_table(entries: list[Json], columns: int | None, style: Style) -> list
     Return a line for each death or end, newest first: time, name, pid, reason and certainty.
 
     Args:
-        entries: entries of the journal of the kinds "death" and "end".
+        entries: entries of the journal of the kind "exit".
         columns: width of the terminal; None: no wrapping.
         style: colours and symbols.
     """
@@ -274,7 +276,7 @@ def deaths_table(entries: list[Json], columns: int | None, style: Style) -> list
         pid = f"{entry.get('worker') or entry.get('pid') or '?'}"
         sure = "" if entry.get("certainty") != "unknown" else " (not known for sure)"
         reason = plain(entry.get("reason") or entry.get("text") or "unknown") + sure
-        color = "bold" if entry.get("kind") == "death" else ""
+        color = "bold" if entry.get("notable") else ""
         rows.append((pad(pid, 7, right=True), color, reason))
     lines = history.entry_lines(entries, rows, columns, style)
     return [*lines, "More about one: watchdog explain PID"]

@@ -16,20 +16,20 @@ from watchdog_app.core.model.status import Incident
 Json = dict[str, Any]
 
 DESCRIPTION = """\
-List what happened, newest first: incidents, decisions with their outcomes, deaths with their
+List what happened, newest first: incidents, decisions with their outcomes, exits with their
 causes, starts and stops of the daemon. A series of saves of one training is one entry. Times
 are local. Works without a daemon, from the journal."""
 EPILOG = """\
 examples:
   watchdog history --since 2h
-  watchdog history --task train.ipynb --kind death
+  watchdog history --task train.ipynb --kind exit
   watchdog history --since 2026-11-21 --until '2026-11-21 18:00' --json
 
 exit codes: 0 answered, 1 failure, 2 usage, 3 daemon not running and no journal"""
 
-KINDS = ("incident", "decision", "outcome", "death", "restart", "daemon")
+KINDS = ("incident", "decision", "outcome", "exit", "restart", "daemon")
 _LIMIT = 50
-_STYLES = {"incident": "bold", "death": "bold"}
+_STYLES = {"incident": "bold", "exit": "bold"}
 _KIND_COLUMNS = 8  # length of the longest kind
 _NAME_COLUMNS = 24
 _MIN_TEXT_COLUMNS = 30  # with fewer columns for the text, the text goes below the other columns

@@ -124,7 +124,7 @@ def merge_guard_entries(journal_entries: list[Json], filters: Json) -> list[Json
     reported = [
         (each.get("pid"), float(each.get("unix_s") or 0.0))
         for each in journal_entries
-        if each.get("kind") == "death"
+        if each.get("kind") == "exit"
         or str(each.get("decision_kind") or "").startswith(_GUARD_DECISIONS)
     ]
     kinds, since, until = (
@@ -160,8 +160,9 @@ def _guard_entries(guard: GuardRecord) -> Iterator[Json]:
     account = messages.past_summary(guard) if guard.ended_unix_s is not None else ""
     if account and guard.state in ("stopped", "exiting", "ending", "refusing"):
         reason = messages.cause_of_end(guard) or account.partition(". ")[0]
-        yield {"kind": "death", "unix_s": guard.ended_unix_s, **about, "cause": "guard",
-               "certainty": "exact", "reason": reason, "text": account, "rescue": None}  # fmt: skip
+        yield {"kind": "exit", "notable": True, "unix_s": guard.ended_unix_s, **about,
+               "cause": "guard", "certainty": "exact", "reason": reason, "text": account,
+               "rescue": None}  # fmt: skip
 
 
 def _matches(guard: GuardRecord, task: str | None) -> bool:

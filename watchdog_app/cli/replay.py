@@ -187,7 +187,7 @@ def _had_agent(task: str) -> bool:
     Return whether the journal has a checkpoint request to the task's agent, or a rescue of it.
     """
     found = _query_history(
-        "history", task=task, limit=_MAX_ENTRIES, kinds=["decision", "outcome", "death"]
+        "history", task=task, limit=_MAX_ENTRIES, kinds=["decision", "outcome", "exit"]
     )
     return any(
         entry.get("decision_kind") == "checkpoint" or entry.get("rescue") is not None

@@ -94,5 +94,5 @@ def _read_history() -> list[dict[str, Any]]:
     source = HistorySource()
     for ask in (source.history, source.read_journal):
         with suppress(WatchdogError, OSError):
-            return ask(limit=_MAX_ENTRIES, kinds=["outcome", "death"]) or []
+            return ask(limit=_MAX_ENTRIES, kinds=["outcome", "exit"]) or []
     return []  # not an error: the user can name folders

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ROLES = ("cli", "tray", "agent")
 TOPICS = ("status", "notifications")
-KINDS = ("incident", "decision", "outcome", "death", "end", "restart", "daemon")
+KINDS = ("incident", "decision", "outcome", "exit", "restart", "daemon")
 
 _MAX_INT = 2**53  # the largest whole number that JSON readers keep exact
 _MOST_PID = 2**31 - 1
@@ -340,8 +340,9 @@ class History(Params, method="history"):
     until_unix_s: float | None = number(0, _MOST_UNIX_S)
     task: str | None = text(default=None)
     limit: int = integer(1, 1000, default=100)
-    # Any of incident, decision, outcome, death, end, restart, daemon; empty: all.
+    # Any of incident, decision, outcome, exit, restart, daemon; empty: all.
     kinds: tuple[str, ...] = list_of(word(KINDS), 10)
+    all_exits: bool = flag()  # exits that are not notable, too
 
 
 class Series(Params, method="series"):

@@ -194,7 +194,7 @@ def _group_kills(group: str | None) -> int | None:
 
 def _has_exit_entry(journal: Journal, key: ProcessKey) -> bool:
     """Whether the journal has an entry for the end of a process."""
-    entries = journal.history(task=str(key.pid), kinds=("death", "end"), limit=20)
+    entries = journal.history(task=str(key.pid), kinds=("exit",), limit=20, all_exits=True)
     return any(each.get("start_time") == key.start_time for each in entries)
 
 

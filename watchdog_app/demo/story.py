@@ -193,15 +193,15 @@ class Story:
         counted = f", the group counts {kills} kill for memory" if kills else ""
         self._print_line(f"KILLED at step {last} ({cause}{counted})")
         time.sleep(1.0)  # the daemon reports a death and its cause within a second
-        entries = client.call("history", limit=1000, kinds=["decision", "death"])["entries"]
+        entries = client.call("history", limit=1000, kinds=["decision", "exit"])["entries"]
         mine = [entry for entry in entries if entry.get("pid") == pid]
         if report.starts == 1:
             warnings_unix_s = [e["unix_s"] for e in mine if e.get("decision_kind") == "notify"]
             # The journal also has a rescue that was saved between our last status and the end.
-            left = [e["rescue"] for e in mine if e["kind"] == "death" and e.get("rescue")]
+            left = [e["rescue"] for e in mine if e["kind"] == "exit" and e.get("rescue")]
             rescue = left[0] if left else self._rescue
             self._fill_death_figures(last, died_unix_s, min(warnings_unix_s, default=None), rescue)
-        for death in (entry for entry in mine if entry["kind"] == "death"):
+        for death in (entry for entry in mine if entry["kind"] == "exit"):
             self._print_line(f"WATCHDOG {death['text']}")
 
     def _fill_death_figures(

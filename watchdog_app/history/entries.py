@@ -1,4 +1,4 @@
-"""Decisions, outcomes and ends of processes as entries of the journal. Pure."""
+"""Decisions, outcomes and exits of processes as entries of the journal. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, Task
 from watchdog_app.core.model.tasks import name_with_pid
 from watchdog_app.history.journal import Entry
 
-_MOST_TASKS = 5  # tasks named as memory holders in the entry of a death
+_MOST_TASKS = 5  # tasks named as memory holders in the entry of an exit
 
 
 class TaskRef(NamedTuple):
@@ -127,7 +127,7 @@ def exit_entry(
 
     Args:
         about: more fields to store, from `task_fields`.
-        notable: False: clients get the entry only on request; its kind is "end".
+        notable: False: clients get the entry only on request.
     """
     left = "It left no rescue." if had_agent else "It held no agent that could have saved it."
     if rescue is not None:
@@ -142,8 +142,9 @@ def exit_entry(
         "had_agent": had_agent,
         **(about or {}),
         "start_time": key.start_time,
+        "notable": notable,
     }
-    return _entry(unix_s, "death" if notable else "end", data, TaskRef(key, name, path))
+    return _entry(unix_s, "exit", data, TaskRef(key, name, path))
 
 
 def _cause_fields(
@@ -192,11 +193,12 @@ def worker_entry(
         **_cause_fields(cause, evidence, rescue),
         "start_time": task.key.start_time,
         "worker": worker_pid,
+        "notable": True,
         "text": f"A worker (process {worker_pid}) of {name_with_pid(task)} {how}. "
         "The task itself lives on; it may wait for that worker for ever."
         + ("" if rescue is None else f" {_rescue_text(rescue, unix_s)}"),
     }
-    return _entry(unix_s, "death", data, TaskRef.of(task))
+    return _entry(unix_s, "exit", data, TaskRef.of(task))
 
 
 def task_fields(

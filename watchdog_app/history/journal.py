@@ -1,5 +1,5 @@
 """
-The journal on disk: series, incidents, decisions, outcomes, deaths.
+The journal on disk: series, incidents, decisions, outcomes, exits.
 
 SQLite in WAL mode (`journal_file`), used by one thread at a time. Age and size are limited. Texts
 are JSON in ASCII, because file names need not be UTF-8 and SQLite's texts must be.
@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from watchdog_app.base.linux.process import since_boot_s
@@ -34,6 +35,8 @@ _SYNC_S = 60.0  # fsync at least this often, also without a decision
 _UNSTORABLE = (sqlite3.InterfaceError, ValueError, TypeError, OverflowError, RecursionError)
 # longest gap before the start that counts; a longer one may be a wrong clock
 _MOST_ABSENCE_S = 86400.0
+# Kinds of exits in journals of an earlier version, and whether those exits are notable.
+_EARLIER_EXITS = {"death": True, "end": False}
 _DELETE_AT_ONCE = 5000  # rows per transaction, so that trimming does not block the disk for long
 
 
@@ -149,6 +152,7 @@ class Journal:
         limit: int = 100,
         kinds: Sequence[str] = (),
         *,
+        all_exits: bool = False,
         fold_saves: bool = False,
     ) -> list[dict[str, Any]]:
         """
@@ -160,6 +164,7 @@ class Journal:
             task: pid, or part of a name or path; None: every task.
             limit: most entries.
             kinds: wanted kinds; empty: all.
+            all_exits: exits that are not notable, too.
             fold_saves: merge each series of saves into one entry, see `saves.fold_saves`.
         """
         where, values = time_condition(since_unix_s, until_unix_s)
@@ -168,20 +173,22 @@ class Journal:
             where.append(f"({condition})")
             values += wanted
         if kinds:
+            kinds = (*kinds, *(_EARLIER_EXITS if "exit" in kinds else ()))
             where.append(f"kind IN ({','.join('?' * len(kinds))})")
             values += kinds
         rows = self._db.execute(
             f"SELECT unix_ms, kind, data FROM entries WHERE {' AND '.join(where)}"  # noqa: S608
             " ORDER BY unix_ms DESC, id DESC LIMIT ?",
-            (*values, saves.MOST_ROWS if fold_saves else limit),
+            (*values, saves.MOST_ROWS),
         )
         with closing(rows):
             found = (
-                {"unix_s": ms / 1000, "kind": kind, **held}
-                for ms, kind, data in rows
-                if (held := _load(data)) is not None
+                entry
+                for row in rows
+                if (entry := _read_entry(*row)) is not None
+                and (all_exits or entry.get("notable", True))
             )
-            return saves.fold_saves(found, limit) if fold_saves else list(found)
+            return saves.fold_saves(found, limit) if fold_saves else list(islice(found, limit))
 
     def series(
         self,
@@ -276,6 +283,16 @@ class Journal:
                     ).rowcount
                 if gone < _DELETE_AT_ONCE:
                     break
+
+
+def _read_entry(unix_ms: int, kind: str, data: Any) -> dict[str, Any] | None:
+    """An entry as clients get it, also of an earlier version; None: it is damaged."""
+    held = _load(data)
+    if held is None:
+        return None
+    if kind in _EARLIER_EXITS:
+        kind, held["notable"] = "exit", _EARLIER_EXITS[kind]
+    return {"unix_s": unix_ms / 1000, "kind": kind, **held}
 
 
 def _load(data: Any) -> dict[str, Any] | None:

@@ -28,7 +28,6 @@ _MOST_POINTS = 10_000
 # A constant series has a point at this distance: the first sample after five minutes.
 _STILL_S = 310.0
 _GROUPS = ("cgroup", "guard")  # kinds of resources that are limits of memory groups
-_KINDS = ("death", "end")
 _MARKS = {"checkpoint": "saved", "pause": "paused", "resume": "resumed"}  # by kind of decision
 
 Entry = dict[str, Any]
@@ -46,7 +45,9 @@ def last_death(
         within_s: maximum age; None: any age.
     """
     since = None if within_s is None else now_unix_s - within_s
-    entries = journal.history(since_unix_s=since, kinds=_KINDS, limit=_MOST_ENTRIES)
+    entries = journal.history(
+        since_unix_s=since, kinds=("exit",), all_exits=True, limit=_MOST_ENTRIES
+    )
     return next((each for each in entries if _is_failure(each)), None)
 
 
@@ -60,12 +61,12 @@ def find_death(journal: Journal, wanted: str) -> Entry | None:
     wanted = wanted.strip()
     if not wanted:
         return None
-    entries = journal.history(kinds=_KINDS, limit=_MOST_ENTRIES)
+    entries = journal.history(kinds=("exit",), all_exits=True, limit=_MOST_ENTRIES)
     ranked = [(found, each) for each in entries if (found := _match_rank(wanted, each)) is not None]
     if ranked:
         return min(ranked, key=lambda each: each[0])[1]
     # Older than the newest thousand: search for a part of the name or path.
-    older = journal.history(task=wanted, kinds=_KINDS, limit=1)
+    older = journal.history(task=wanted, kinds=("exit",), all_exits=True, limit=1)
     return older[0] if older else _death_of_incident(journal, entries, wanted)
 
 
@@ -119,7 +120,7 @@ def previous_death(
     info, pid = task.info, task.key.pid
     path = info.notebook or info.script
     for each in journal.history(
-        since_unix_s=now_unix_s - LATELY_S, kinds=_KINDS, limit=_MOST_ENTRIES
+        since_unix_s=now_unix_s - LATELY_S, kinds=("exit",), all_exits=True, limit=_MOST_ENTRIES
     ):
         died = each.get("pid")
         if died == pid:
@@ -178,7 +179,7 @@ def explain_death(
 
 def _end_of_task(journal: Journal, task: Task) -> Entry | None:
     """The end of a task that was alive at the last sample; None: it has not ended."""
-    for each in journal.history(task=str(task.key.pid), kinds=_KINDS, limit=20):
+    for each in journal.history(task=str(task.key.pid), kinds=("exit",), all_exits=True, limit=20):
         key = (each.get("pid"), each.get("start_time"), each.get("worker"))
         if key == (task.key.pid, task.key.start_time, None):
             return each
@@ -204,7 +205,7 @@ def _successor(entry: Mapping[str, Any], tasks: Sequence[Task]) -> dict[str, Any
 
 
 def _is_failure(entry: Mapping[str, Any]) -> bool:
-    if entry["kind"] == "death":
+    if entry["notable"]:
         return True
     # The user knows of an end by a plain kill, a closed terminal or Ctrl-C.
     text = str(entry.get("reason"))

@@ -122,7 +122,7 @@ def _evidence(entry: Entry) -> Mapping[str, Any]:
 
 def _ends_series(entry: Entry) -> bool:
     """Whether the entry ends a series: the training was paused, resumed, or died."""
-    if entry["kind"] in ("death", "end"):
+    if entry["kind"] == "exit":
         return True
     return entry["kind"] in ("decision", "outcome") and entry.get("decision_kind") not in (
         _SAVE,

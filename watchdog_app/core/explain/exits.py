@@ -27,7 +27,7 @@ def advice_after_exit(entry: Mapping[str, Any]) -> Iterator[str]:
     Yield advice, most useful first. Empty unless an out-of-memory error or a lost worker ended it.
 
     Args:
-        entry: journal entry of kind "death" or "end".
+        entry: journal entry of kind "exit".
     """
     cause = entry.get("cause")
     evidence = objects(entry, "evidence")
@@ -92,7 +92,7 @@ def describe_death(
     Explain one exit: what happened, the evidence, the use of memory, the rescue, how to resume.
 
     Args:
-        entry: journal entry of kind "death" or "end".
+        entry: journal entry of kind "exit".
         at: time of the exit, as text for people.
         now_unix_s: current time, for the age of the exit.
         advice: advice of the last incident that named the task.
@@ -223,7 +223,7 @@ def resume_lines(
     Yield lines on how to run an ended task again; nothing if nothing is left to resume.
 
     Args:
-        entry: journal entry of kind "death" or "end".
+        entry: journal entry of kind "exit".
         successor: the task that replaced it: "pid" and "name".
     """
     death = _Death(entry)
