@@ -15,10 +15,11 @@ from watchdog_app.core.explain import phrases, status
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import DecisionKind
 from watchdog_app.core.model.exits import ExitFacts
+from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import ProcessKey, TaskKind
 from watchdog_app.core.model.resource import SPECS, ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, Settings
-from watchdog_app.core.model.status import Resource
+from watchdog_app.core.model.status import Resource, Status
 
 NO_PAUSE = Settings(actions=ActionSettings(pause=False))
 
@@ -314,6 +315,14 @@ def test_an_agent_of_an_older_version_is_said_to_need_a_restart():
 
     assert "restart its kernel" in explained(machine, machine.programs[0], outdated=True)
     assert "outdated" not in explained(machine, machine.programs[0])
+
+
+def test_before_the_first_sample_no_machine_is_called_quiet():
+    """The daemon was started a moment ago, or cannot read the machine."""
+    text = status.describe_machine(Status(level=Level.UNKNOWN), WALL_S)
+
+    assert "The daemon has not measured yet." in text
+    assert "No warning is open" not in text
 
 
 def test_a_quiet_task_and_a_quiet_machine_are_explained_too():

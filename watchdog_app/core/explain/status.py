@@ -61,6 +61,8 @@ def describe_machine(status: Status, now_unix_s: float) -> str:
         status: the status of the machine.
         now_unix_s: current time, for ages.
     """
+    if status.level is Level.UNKNOWN:
+        return "The daemon has not measured yet. Ask again in some seconds."
     watched = counted(len(status.tasks), "Python task")
     lines = [
         f"{status.level.word}: {clean(status.headline, 300)}. {watched} watched.",
