@@ -19,6 +19,7 @@ import pytest
 from crash.crash_disk import compiled
 
 from watchdog_app.base.errors import WatchdogError
+from watchdog_app.cli import offline_status
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import offline, pauses
 from watchdog_app.daemon.instance import boot_id
@@ -188,12 +189,29 @@ def test_without_both_copies_it_is_said_who_stands_still(world, in_process, stan
 
     with pytest.raises(WatchdogError, match=rf"held\.py \(pid {standing.pid}\).*kill -CONT"):
         offline.resume(None)
+    (line,) = offline_status.paused_task_lines()
+    assert f"held.py (pid {standing.pid})" in line
     standing.copies[1].unlink()
     gone = world.command("resume", "--all")
 
     assert 3 == gone.returncode
     assert "watchdog start" in gone.stderr
     assert re.search(rf"held\.py \(pid {standing.pid}\).*kill -CONT", gone.stderr)
+    assert "T" == world.state_letter(standing.pid)
+
+
+def test_a_daemon_that_cannot_read_either_copy_shows_it_as_a_problem(world, standing):
+    """What an earlier daemon paused is unknown; the status says so until it ends."""
+    for copy in standing.copies:
+        copy.write_text("{bad")
+
+    client = world.start()
+
+    (problem,) = [
+        each for each in client.call("status")["problems"] if each["source"] == "pauses.unread"
+    ]
+    assert "What is paused is not known" in problem["message"]
+    assert "kill -CONT PID" in problem["remedy"]
     assert "T" == world.state_letter(standing.pid)
 
 

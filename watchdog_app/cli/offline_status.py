@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 
 from watchdog_app.base import paths
+from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.text.quantities import guard_level, parse_pid
 from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli.output import format_timestamp
@@ -45,7 +46,10 @@ def paused_task_lines() -> list[str]:
         return []
     from watchdog_app.daemon import offline
 
-    paused = offline.paused()
+    try:
+        paused = offline.paused()
+    except WatchdogError as error:
+        return [str(error)]
     if not paused:
         return []
     names = ", ".join(f"{plain(each['name'])} (pid {each['task']})" for each in paused)

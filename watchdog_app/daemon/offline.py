@@ -64,13 +64,11 @@ def paused() -> list[dict[str, Any]]:
     """
     Pauses of an earlier daemon that still hold: `{task, name, reason, at_unix_s}` each.
 
-    `at_unix_s` is None if the daemon ended before it recorded the time. Never raises: a record that
-    cannot be read counts as empty.
+    `at_unix_s` is None if the daemon ended before it recorded the time.
+
+    Raises:
+        WatchdogError: the record cannot be read; the message names stopped tasks.
     """
-    try:
-        found = _read_pauses(thaw=False)
-    except (WatchdogError, OSError):
-        return []
     return [
         {
             "task": pause.task.pid,
@@ -78,7 +76,7 @@ def paused() -> list[dict[str, Any]]:
             "reason": pause.reason,
             "at_unix_s": pause.paused.at_unix_s or None,
         }
-        for pause in found or ()
+        for pause in _read_pauses(thaw=False) or ()
     ]
 
 

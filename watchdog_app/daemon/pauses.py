@@ -31,6 +31,7 @@ from watchdog_app.machine.process_control import Paused
 
 FILE = "paused.json"
 _SOURCE = "pauses"
+_UNREAD = "pauses.unread"
 _MAX_BYTES = 4 << 20
 _VERSION = 2
 _BY_A_PERSON = "asked for by "
@@ -207,7 +208,7 @@ class Pauses:
     Args:
         where: see `folders`.
         boot: id of this boot.
-        faults: gets a fault if a copy cannot be written.
+        faults: gets a fault if a copy cannot be written, or no copy can be read.
         state_of: one letter as in /proc; None: the process has ended.
         wake: ends the wait of the loop, as `collect` has something to do.
         log: the daemon's log.
@@ -305,7 +306,11 @@ class Pauses:
         try:
             stored = read(self._folders, self._boot)
         except WatchdogError as error:
-            self._log.error(str(error))
+            self._faults.put(
+                _UNREAD,
+                f"{error} An earlier daemon may have left tasks paused.",
+                "watchdog status shows stopped tasks. Resume one with: kill -CONT PID",
+            )
             return
         for found in stored or ():
             thaw_unfinished(found)
