@@ -11,7 +11,8 @@ exceeded quota does not count.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from watchdog_app.base.records import dataclass
 
 _OUT_OF_MEMORY = re.compile(
     r"(?i)^resource_exhausted|oom when allocating|out of memory|not enough memory|memoryerror"

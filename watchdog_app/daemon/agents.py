@@ -9,12 +9,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from watchdog_app.base import codec
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.linux.process import innermost_pid
+from watchdog_app.base.records import dataclass
 from watchdog_app.client import requests
 from watchdog_app.client.jsonrpc import PROTOCOL_VERSION, REFUSED, notification
 from watchdog_app.core.model.agent import (

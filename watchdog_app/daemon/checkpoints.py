@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.base.text.quantities import format_bytes, format_duration
 from watchdog_app.core.model import status as records
 from watchdog_app.core.model.agent import AgentState, RescueRecord

@@ -12,10 +12,11 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from watchdog_app.base.linux import process
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.diagnosis.causes import diagnose
 from watchdog_app.core.diagnosis.evidence import collect_evidence
 from watchdog_app.core.diagnosis.exits import crashed, journal_level, signal_of

@@ -10,12 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
 from watchdog_app.base import codec
 from watchdog_app.base.errors import RequestError
+from watchdog_app.base.records import dataclass
 from watchdog_app.base.threads import Worker
 from watchdog_app.client import requests
 from watchdog_app.client.jsonrpc import REFUSED

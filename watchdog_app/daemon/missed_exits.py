@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from watchdog_app.base import codec, paths
 from watchdog_app.base.linux import cgroups
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.diagnosis.causes import diagnose
 from watchdog_app.core.diagnosis.evidence import NO_KILL, collect_evidence
 from watchdog_app.core.model.agent import AgentState, RescueRecord

@@ -16,11 +16,12 @@ import threading
 import time
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from watchdog_app.base import codec, paths
 from watchdog_app.base.durable import make_folders, open_nonblocking, write_atomic
 from watchdog_app.base.errors import WatchdogError
+from watchdog_app.base.records import dataclass
 from watchdog_app.base.text.plain import clean
 from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.decisions import Topic

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.base.text.plain import shortened
 from watchdog_app.base.text.quantities import number_or_none
 from watchdog_app.client.jsonrpc import MAX_LINE_BYTES

@@ -16,10 +16,11 @@ import os
 import stat
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from watchdog_app.base import codec, paths
+from watchdog_app.base.records import dataclass
 from watchdog_app.guard.cgroup import PREFIX
 
 _FILE = "guard.json"

@@ -13,12 +13,12 @@ import sqlite3
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
 
 from watchdog_app.base.linux.process import since_boot_s
+from watchdog_app.base.records import dataclass
 from watchdog_app.history import journal_file, saves
 from watchdog_app.history.series import (
     SeriesPoints,

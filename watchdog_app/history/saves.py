@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.model.decisions import DecisionKind
 
 Entry = Mapping[str, Any]

@@ -13,10 +13,11 @@ import math
 import sqlite3
 from collections import deque
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.base.text.quantities import parse_pid
 
 _RECENT = 60  # samples of each series kept in memory

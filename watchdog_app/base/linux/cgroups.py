@@ -19,7 +19,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 
 from watchdog_app.base.errors import Gone, SensorError, Unsupported
 from watchdog_app.base.linux.files import (
@@ -31,6 +30,7 @@ from watchdog_app.base.linux.files import (
     write_bytes,
 )
 from watchdog_app.base.linux.process import status_bytes, status_words
+from watchdog_app.base.records import dataclass
 
 _USUAL_ROOT = "/sys/fs/cgroup"
 # v1 writes "no limit" as PAGE_COUNTER_MAX: the largest signed number, rounded down to a page

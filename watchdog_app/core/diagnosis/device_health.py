@@ -8,9 +8,10 @@ detector therefore remembers both from earlier readings.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.base.text.plain import clean
 from watchdog_app.core.diagnosis import gpu_faults
 from watchdog_app.core.diagnosis.gpu_faults import (

@@ -12,9 +12,9 @@ number, without a guess.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.model.decisions import Contributor, Stage
 from watchdog_app.core.model.hardware import Gpu, GpuState, gpu_label
 from watchdog_app.core.model.resource import ResourceKey, ResourceKind

@@ -9,8 +9,9 @@ reported once, and late. A training is not stalled if the delay has a known reas
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.base.text.plain import clean
 from watchdog_app.base.text.quantities import format_duration, format_step
 from watchdog_app.core.model.agent import AgentState, ThreadDump

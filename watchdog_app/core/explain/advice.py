@@ -6,10 +6,11 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain, islice
 from typing import NamedTuple
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.base.text.plain import capitalize_first, clean
 from watchdog_app.base.text.quantities import format_bytes, size_above
 from watchdog_app.base.text.terminal import counted

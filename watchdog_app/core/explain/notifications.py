@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.plain import capitalize_first, clean, shell_argument
 from watchdog_app.base.text.quantities import format_bytes, format_duration

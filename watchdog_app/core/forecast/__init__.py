@@ -7,8 +7,8 @@ Every forecaster is a `Forecaster` and returns an `Outlook`; `stages.forecaster_
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.model.decisions import Caution, Forecast, Regime
 
 # Factor on the required evidence by the setting `watch.caution`: the table in docs/forecast.md.

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.forecast.shape import TurningPoints
 from watchdog_app.core.forecast.trends import Trend, TrendKind
 from watchdog_app.core.model.decisions import Forecast

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.forecast.scales import BASE_S, LEVELS, Block, concordance, sen_slope
 
 _LEAST, _LEAST_PEAKS = 0.5, 0.6  # least concordance of a trend

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.status import Allocator, MemoryParts
 

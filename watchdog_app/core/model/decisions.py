@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum, StrEnum
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.model.agent import RescueRecord
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import StrEnum
 from typing import Any
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.base.text.plain import clean
 
 

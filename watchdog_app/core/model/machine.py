@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.model.hardware import Hardware
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, StrEnum
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.model.machine import ProcessKey
 
 

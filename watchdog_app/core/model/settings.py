@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import StrEnum
 from typing import Any
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.base.text.quantities import (
     MIB,
     TIB,
@@ -181,7 +182,7 @@ class WatchSettings:
         10,
         "shortest time between two readings when a limit is near; at most `interval_s`",
     )
-    caution: Caution = _setting(  # noqa: RUF009 - it returns a field
+    caution: Caution = _setting(
         Caution.NORMAL, _CAUTION, "which mistake to avoid: low warns seldom, high saves early"
     )
     trace: bool = _bool_setting(
@@ -268,7 +269,7 @@ class RuleSettings:
     notify: bool | None = _bool_setting(None, "show notifications; absent: as in [actions]")
     checkpoint: bool | None = _bool_setting(None, "ask for a checkpoint; absent: as in [actions]")
     pause: bool | None = _bool_setting(None, "pause as the last resort; absent: as in [actions]")
-    priority: Priority | None = _setting(  # noqa: RUF009 - it returns a field
+    priority: Priority | None = _setting(
         None, _PRIORITY, "high: saved before others, paused after them; low: the other way round"
     )
 

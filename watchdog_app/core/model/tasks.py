@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from watchdog_app.base import codec
 from watchdog_app.base.errors import NOT_FOUND, SEVERAL_FIT, TaskNotFound
+from watchdog_app.base.records import dataclass
 from watchdog_app.base.text.plain import clean, shortened
 from watchdog_app.base.text.quantities import parse_pid
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, ProcessSample, Task, TaskKind

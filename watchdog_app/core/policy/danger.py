@@ -8,8 +8,9 @@ one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.explain import advice
 from watchdog_app.core.explain.advice import Filling
 from watchdog_app.core.model.agent import AgentState, MemoryGrowth

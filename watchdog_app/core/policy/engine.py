@@ -8,11 +8,12 @@ disappear from the readings.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
 from watchdog_app.base import codec
+from watchdog_app.base.records import dataclass
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.diagnosis.device_health import DeviceProblems
 from watchdog_app.core.diagnosis.exits import should_notify

@@ -9,9 +9,10 @@ cool-downs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from watchdog_app.base.codec import NOT_KEPT
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.model.decisions import (
     NOBODY,
     Assessment,

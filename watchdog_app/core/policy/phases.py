@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.base.text.plain import clean
 from watchdog_app.core.explain.advice import FIRST_STEP_BYTES, FULL, Filling
 from watchdog_app.core.model.agent import AgentState

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.diagnosis.device_health import rescue_figures
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.explain.notifications import notification

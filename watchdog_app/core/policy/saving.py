@@ -8,8 +8,9 @@ programs cause the growth, trainings are saved but not paused.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import (
     Decision,

@@ -15,9 +15,10 @@ is lost.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from watchdog_app.base.codec import NOT_KEPT
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.forecast.stages import UNKNOWN_SAVE_S, UNKNOWN_STEP_S
 from watchdog_app.core.model.agent import AgentState
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.forecast.stages import ResourceMonitor, forecaster_for
 from watchdog_app.core.model import devices
 from watchdog_app.core.model.agent import AgentState

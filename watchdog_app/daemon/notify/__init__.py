@@ -7,10 +7,10 @@ To add one, write a module with a `Channel` and add a row of CHANNELS and its se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.model.settings import NotifySettings
 from watchdog_app.core.model.status import Notification
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from watchdog_app.base import codec
+from watchdog_app.base.records import dataclass
 from watchdog_app.base.threads import Worker
 from watchdog_app.core.model import status as records
 from watchdog_app.core.model.levels import Level

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Protocol
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.model.hardware import FIGURES, Gpu, GpuProcess, GpuState
 from watchdog_app.core.model.machine import Fault
 from watchdog_app.machine.gpu import nvml_driver

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from watchdog_app.base.linux.kernel_log import parse_record as parse_log_record
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.model.hardware import XidEvent
 
 _MAX_TEXT = 200

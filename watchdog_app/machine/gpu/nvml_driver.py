@@ -12,11 +12,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 from watchdog_app.base.linux.files import read_or_empty
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.model.machine import Fault
 
 

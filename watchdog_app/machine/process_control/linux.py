@@ -19,7 +19,6 @@ import os
 import signal
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from watchdog_app.base.errors import ActionError, SensorError, TargetDenied, TargetGone
@@ -34,6 +33,7 @@ from watchdog_app.base.linux.process import (
     read_stat,
     read_uids,
 )
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.readings import is_guard
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.base.text.plain import shortened
 from watchdog_app.core.model.machine import TaskKind
 

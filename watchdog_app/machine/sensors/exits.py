@@ -11,11 +11,12 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 from watchdog_app.base.durable import open_nonblocking
 from watchdog_app.base.linux import cgroups, process
+from watchdog_app.base.records import dataclass
 from watchdog_app.base.text.plain import redact
 from watchdog_app.core.diagnosis.evidence import kills_elsewhere, lines_about_exit
 from watchdog_app.core.diagnosis.exits import signal_of

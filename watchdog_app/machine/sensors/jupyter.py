@@ -21,14 +21,14 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 from watchdog_app.base.errors import Denied, SensorError, Unsupported
 from watchdog_app.base.jupyter import VSCODE_SUFFIX
 from watchdog_app.base.linux.files import read_regular
+from watchdog_app.base.records import dataclass
 from watchdog_app.base.threads import Worker
 from watchdog_app.machine.sensors.notebooks import (
     KernelFacts,
@@ -53,6 +53,11 @@ _MAX_KERNELS = 500
 _MAX_SESSIONS = 100  # of one kernel
 # JupyterLab writes a shared document as DRIVE:PATH.
 _DRIVE = re.compile(r"^[A-Za-z]{2,}:(?!/)")
+# urllib.parse would cost the daemon 0.3 MB.
+_URL = re.compile(
+    r"(?P<scheme>https?)://(?:[^/?#@]*@)?(?P<host>\[[^]/]+\]|[^]/?#@:\[]+)(?::(?P<port>[0-9]{1,5}))?"
+    r"(?P<path>/[^?#\s]*)?(?:[?#].*)?"
+)
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 _LISTENING = b"0A"  # state of a listening socket in /proc/net/tcp
 
@@ -261,7 +266,7 @@ def request_sessions(info_path: str, timeout_s: float) -> dict[str, tuple[Sessio
     try:
         # Root may read the token anyway. Another user who took the port of an ended server may not.
         answer = _request_sessions(info, timeout_s, frozenset((os.stat(info_path).st_uid, 0)))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, OverflowError) as error:  # a port above 65535 overflows
         raise Unsupported(f"the Jupyter server of {info_path} does not answer: {error}") from error
     head, _, body = answer.partition(b"\r\n\r\n")
     status = _STATUS.match(head)
@@ -277,17 +282,17 @@ def request_sessions(info_path: str, timeout_s: float) -> dict[str, tuple[Sessio
 def _request_sessions(info: ServerInfo, timeout_s: float, uids: frozenset[int]) -> bytes:
     """Read the whole answer to GET /api/sessions, only from a server that one of `uids` owns."""
     deadline = time.monotonic() + timeout_s
-    url = urlsplit(info.url)
-    if url.scheme not in ("http", "https"):
-        raise ValueError(f"it is reached by {url.scheme}")
-    path = url.path if url.path.endswith("/") else f"{url.path}/"
-    connection = _connect(
-        url.hostname or "", url.port or (443 if url.scheme == "https" else 80), timeout_s
-    )
+    url = _URL.fullmatch(info.url)
+    if url is None:
+        raise ValueError("its description has no HTTP address")
+    path = f"{(url['path'] or '').removesuffix('/')}/"
+    encrypted = url["scheme"] == "https"
+    port = int(url["port"] or (443 if encrypted else 80))
+    connection = _connect(url["host"].strip("[]"), port, timeout_s)
     try:
         if _is_owned_by(connection, uids) is False:
             raise OSError("another user has its port by now")
-        if url.scheme == "https":
+        if encrypted:
             connection = _wrap_tls(connection)
         connection.sendall(
             f"GET {path}api/sessions?no_track_activity=1 HTTP/1.0\r\n"

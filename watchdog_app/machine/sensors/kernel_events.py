@@ -15,9 +15,9 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 
 from watchdog_app.base.linux.kernel_log import PATH, KernelLog, parse_record
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.model.exits import KernelEvent, KernelLogLine
 from watchdog_app.machine.gpu.events import parse_line, plain_line
 

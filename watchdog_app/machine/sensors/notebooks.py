@@ -19,12 +19,13 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from watchdog_app.base.errors import SensorError
 from watchdog_app.base.jupyter import notebook_arguments
 from watchdog_app.base.linux.files import read_regular
+from watchdog_app.base.records import dataclass
 from watchdog_app.base.text.plain import shortened
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, TaskKind
 from watchdog_app.machine.sensors.command_line import (

@@ -18,10 +18,10 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.exits import UnitEnd
 

@@ -24,11 +24,12 @@ import select
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Protocol
 
 from watchdog_app.base.linux.files import sensor_error, write_bytes
+from watchdog_app.base.records import dataclass
 from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.machine import CgroupMemory, Fault
 from watchdog_app.machine.sensors.host import parse_pressure
