@@ -20,6 +20,7 @@ PACKAGE = ROOT / "watchdog_app"
 SCREENS = {
     *("core.model.levels", "core.model.status", "core.model.actions"),
     *("core.explain.selection", "core.explain.gpu_lines", "core.explain.agent_lines"),
+    "core.explain.saving",
 }
 MAY_IMPORT = {
     "base": set(),
@@ -57,6 +58,7 @@ EXCEPTIONS = {
     # Reads the records of supervisors and of a daemon; needs no daemon either.
     "watchdog_app.cli.offline_status": {"guard", "daemon.offline"},
     "watchdog_app.cli.run": {"daemon.app"},  # it becomes the daemon
+    "watchdog_app.cli.status": {"install.pythons"},  # whether a kernel can import watchdog
     "watchdog_app.cli.start": {"doctor.desktop"},  # whether a desktop shows notifications
     "watchdog_app.cli.stop": {"daemon.instance"},  # waits until the lock is free
     "watchdog_app.cli.history": {"history.past"},  # the journal when no daemon runs

@@ -19,8 +19,9 @@ from support.statuses import (
 
 from watchdog_app.base.text.terminal import Style, width
 from watchdog_app.cli.status import check
-from watchdog_app.cli.status_text import HEADS, guard_remarks, render
+from watchdog_app.cli.status_text import HEADS, guard_remarks, render, saved_text
 from watchdog_app.core.explain.agent_lines import agent_line
+from watchdog_app.core.explain.saving import saving_paragraph
 from watchdog_app.core.explain.selection import SORTS, sort_tasks
 from watchdog_app.core.model.status import Agent, Guard, Status
 
@@ -42,7 +43,7 @@ watchdog 0.1.0 · on lab7 · up 2 h 05 min · read now · 1 task, 0 with an agen
 RAM   ████░░░░░░░░  6.00 of 16.0 GiB  37 %  steady
 swap  ░░░░░░░░░░░░   0 B of 2.00 GiB   0 %  steady
 
- PID  NOTEBOOK/SCRIPT  STATE          RAM  SWAP  CPU%  TREND  ETA
+ PID  NOTEBOOK/SCRIPT  STATE          RAM  SWAP  CPU%  TREND  ETA  SAVED
 4711  train.ipynb      sleeping  3.00 GiB   0 B     0      0  -""" == text_of(status(), 80)
 
 
@@ -66,12 +67,12 @@ and 3 limits far away; --all shows them
    > Raise the limit of the group, or end train_resnet.ipynb.
    > Its work is saved: rescue at step 1200.
 
-    PID NOTEBOOK/SCRIPT             STATE    RAM SWAP CPU%  TREND ETA
-!! 4711 train_resnet_w…_final.ipynb run    5.00G 120M  187 +20M/s 43 s (31-70 s)
+    PID NOTEBOOK/SCRIPT       STATE    RAM SWAP CPU%  TREND ETA            SAVED
+!! 4711 train_resn…inal.ipynb run    5.00G 120M  187 +20M/s 43 s (31-70 s) 12 s
       keras, epoch 4, step 1210, loss 0.3125; rescue at step 1200, 12 s ago
-   5000 分析ノート.ipynb            paused 2.00G    0    0      0 -
+   5000 分析ノート.ipynb      paused 2.00G    0    0      0 -
       paused by watchdog; resume it: watchdog resume 5000
-   5100 eda.py                      sleep   600M  N/A  N/A    N/A -
+   5100 eda.py                sleep   600M  N/A  N/A    N/A -
 and 2 small idle Python processes, 45.0 MiB together; --all shows them
 
 ! Memory pressure is not watched: /proc/pressure/memory is missing. Boot with
@@ -132,7 +133,7 @@ def test_a_machine_without_a_gpu_has_no_columns_on_gpus():
 
     assert "GPU-MEM" not in without
     assert "DEV" not in without
-    assert "SWAP" in text_of(leaking(), 70)
+    assert "SWAP" in text_of(leaking(), 75)
     assert "GPU-MEM" in text_of(machine, 78)
 
 
@@ -417,3 +418,60 @@ def test_what_stands_at_the_limit_of_its_guard_is_shown_with_the_words_to_type(s
     assert first.startswith("guard 150 MiB of 100 MiB")
     assert bool(said) == bool(rest)
     assert said in " ".join(rest)
+
+
+def test_a_training_shows_when_it_was_saved():
+    """The column is empty for what does not train."""
+    rescue = agent()["rescue"]
+    tasks = [
+        process(1, "saved.ipynb", GIB, can_save=True, agent=agent()),
+        process(2, "hours.ipynb", GIB, can_save=True, agent=agent(
+            rescue={**rescue, "saved_unix_s": NOW_UNIX_S - 7300})),
+        process(3, "new.ipynb", GIB, can_save=True, agent=agent(rescue=None)),
+        process(4, "no.ipynb", GIB, can_save=False),
+        process(5, "old.ipynb", GIB, can_save=False, agent=agent(outdated=True, rescue=None)),
+        process(6, "idle.ipynb", GIB),
+    ]  # fmt: skip
+    found = {one.pid: saved_text(one, NOW_UNIX_S) for one in Status.read(status(tasks=tasks)).tasks}
+    assert found == {1: "12 s ago", 2: "2 h ago", 3: "not yet", 4: "cannot", 5: "cannot", 6: ""}
+
+
+def test_the_headline_counts_the_trainings_that_cannot_be_saved():
+    """A user who looks once knows that something is missing."""
+    tasks = [process(1, "train.ipynb", GIB, can_save=False), process(2, "other.ipynb", GIB)]
+    text = text_of(status(tasks=tasks), 80)
+    assert text.startswith("OK: nothing is about to run out. 1 training cannot be saved.\n")
+    assert "cannot be saved" not in text_of(status(), 80)
+
+
+_NOTEBOOK = process(1, "train.ipynb", GIB, can_save=False, framework="torch", python="/o/tf")
+_SECOND = {**_NOTEBOOK, "pid": 3, "name": "b.ipynb"}
+_SCRIPT = process(
+    2, "train.py", GIB, can_save=False, framework="torch", kind="script", python="/o/tf"
+)
+
+
+def test_the_way_to_save_is_a_line_for_each_environment():
+    """The lines can be pasted; one command for an environment is enough."""
+    tasks = Status.read(status(tasks=[_NOTEBOOK, _SECOND, _SCRIPT])).tasks
+    assert """\
+If memory runs out, these 3 can be paused but not saved. To change that:
+  train.ipynb, b.ipynb  before its next fit, in a cell:        %load_ext watchdog_app.agent
+                        or every kernel, from its next start:  watchdog agent enable --python /o/tf
+  train.py              at its next start:                     watchdog exec -- python train.py
+Do not show this again: watchdog config set hints.saving false""" == "\n".join(
+        saving_paragraph(tasks, 120, lambda _: True)
+    )
+
+
+def test_a_narrow_terminal_gets_each_command_on_a_line_of_its_own():
+    """With pipx the kernel cannot import watchdog, so no line for a cell is shown."""
+    tasks = Status.read(status(tasks=[_NOTEBOOK])).tasks
+    assert """\
+If memory runs out, it can be paused but not saved. To change that:
+  train.ipynb, every kernel, from its next start:
+    watchdog agent enable --python /o/tf
+Do not show this again: watchdog config set hints.saving false""" == "\n".join(
+        saving_paragraph(tasks, 70, lambda _: False)
+    )
+    assert [] == saving_paragraph(Status.read(status()).tasks, 80, lambda _: True)

@@ -16,10 +16,12 @@ from watchdog_app.base.errors import (
     DaemonNotRunning,
     WatchdogError,
 )
-from watchdog_app.base.text.terminal import counted
+from watchdog_app.base.text.terminal import counted, plain
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args
 from watchdog_app.client.client import Client
+from watchdog_app.core.explain.saving import next_start_command
+from watchdog_app.core.model.status import Task
 
 DESCRIPTION = """\
 Start the daemon in the background and wait until it answers. It keeps running after you log
@@ -36,6 +38,7 @@ exit codes: 0 it runs, 1 failure, 2 the configuration holds a mistake"""
 _READY_S = 20.0
 _OTHER_START_S = 2.0
 _POLL_S = 0.02
+_MOST_NAMED = 3
 
 
 def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the same signature
@@ -63,13 +66,24 @@ def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the
 
 
 def _watched_lines() -> list[str]:
-    """Return what the daemon watches now; empty if it does not say so."""
+    """Return what the daemon watches now, and what cannot be saved; empty if it does not say so."""
     try:
         with Client.connect() as daemon:
             tasks = daemon.call("status").get("tasks") or []
     except WatchdogError:
         return []
-    return [f"It watches {counted(len(tasks), 'Python task')}. See them: watchdog status"]
+    lines = [f"It watches {counted(len(tasks), 'Python task')}. See them: watchdog status"]
+    unsaved = [task for task in map(Task.read, tasks) if task.can_save is False]
+    if unsaved:
+        ways = [
+            f"{plain(task.name or '?')} ({next_start_command(task.kind, task.name, task.python)})"
+            for task in unsaved[:_MOST_NAMED]
+        ]
+        more = len(unsaved) - len(ways)
+        ways += [f"{more} more (watchdog status)"] if more else []
+        which = "1 trains" if len(unsaved) == 1 else f"{len(unsaved)} train"
+        lines.append(f"Of these, {which} and cannot be saved yet: {', '.join(ways)}.")
+    return lines
 
 
 def _shows_notifications(env: Mapping[str, str]) -> bool:

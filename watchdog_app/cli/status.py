@@ -15,6 +15,7 @@ from watchdog_app.core.model.status import Status
 
 TYPE_CHECKING = False  # importing argparse and typing takes longer than this command
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import SimpleNamespace
     from typing import Any
 
@@ -99,12 +100,32 @@ def run(args: Args | SimpleNamespace, out: Output) -> int:
         out.lines(line)
         return code
     else:
-        out.lines(*_render(Status.read(raw), args, out))
+        status = Status.read(raw)
+        out.lines(*_render(status, args, out, hints=_saving_hints(status, out.columns)))
     return EXIT_OK
 
 
+def _saving_hints(status: Status, columns: int | None) -> list[str]:
+    """Return the paragraph on trainings that cannot be saved, unless the user has turned it off."""
+    if all(task.can_save is not False for task in status.tasks):
+        return []  # imports below take longer than this command
+    from watchdog_app import config
+    from watchdog_app.core.explain.saving import saving_paragraph
+    from watchdog_app.install.pythons import has_watchdog
+
+    try:
+        wanted = config.load(warn=lambda _: None)[0].hints.saving
+    except WatchdogError:  # the daemon reports the mistake in the file
+        wanted = True
+    return saving_paragraph(status.tasks, columns, has_watchdog) if wanted else []
+
+
 def _render(
-    status: Status, args: Args | SimpleNamespace, out: Output, max_tasks: int | None = None
+    status: Status,
+    args: Args | SimpleNamespace,
+    out: Output,
+    max_tasks: int | None = None,
+    hints: Sequence[str] = (),
 ) -> list[str]:
     from watchdog_app.cli.status_text import render
 
@@ -116,6 +137,7 @@ def _render(
         everything=args.all,
         sort=args.sort,
         max_tasks=max_tasks,
+        hints=hints,
     )
 
 

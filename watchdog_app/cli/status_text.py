@@ -13,6 +13,7 @@ from watchdog_app.base.text.quantities import format_duration, size_above
 from watchdog_app.base.text.terminal import Style, Table, counted, plain, width, wrap
 from watchdog_app.core.explain.agent_lines import agent_line, contributor_line
 from watchdog_app.core.explain.gpu_lines import gpu_lines
+from watchdog_app.core.explain.saving import unsaved_sentence
 from watchdog_app.core.explain.selection import (
     gpu_numbers,
     listed_resources,
@@ -46,9 +47,10 @@ HEADS = (
     "CPU%",
     "TREND",
     "ETA",
+    "SAVED",
 )
 
-_LEFT = ("NOTEBOOK/SCRIPT", "STATE", "DEV", "ETA")
+_LEFT = ("NOTEBOOK/SCRIPT", "STATE", "DEV", "ETA", "SAVED")
 _SHORT_STATES = {"running": "run", "sleeping": "sleep"}
 
 # Layouts from wide to narrow: compact sizes, compact times, columns, minimum width of the name.
@@ -56,7 +58,8 @@ _LAYOUTS: tuple[tuple[bool, bool, tuple[str, ...], int], ...] = (
     (False, False, HEADS, 24),
     (True, False, HEADS, 18),
     (True, True, HEADS, 15),
-    (True, True, ("PID", "NOTEBOOK/SCRIPT", "STATE", "RAM", "ETA"), 8),
+    (True, True, tuple(head for head in HEADS if head != "SWAP"), 12),
+    (True, True, ("PID", "NOTEBOOK/SCRIPT", "STATE", "RAM", "ETA", "SAVED"), 8),
 )
 
 _BAR_COLUMNS = 12
@@ -73,6 +76,7 @@ def render(
     everything: bool = False,
     sort: str = "urgency",
     max_tasks: int | None = None,
+    hints: Sequence[str] = (),
 ) -> list[str]:
     """
     Return the lines of `watchdog status`.
@@ -85,6 +89,7 @@ def render(
         everything: also show idle interpreters and resources far from their limits.
         sort: one of `selection.SORTS`.
         max_tasks: maximum rows of the task table; a line counts the other tasks.
+        hints: paragraph after the task table.
     """
     style = style or Style()
     lines = [*_headline(status, now_unix_s, columns, style), ""]
@@ -101,6 +106,7 @@ def render(
     lines += _task_section(
         status, now_unix_s, columns, style, everything=everything, sort=sort, most=max_tasks
     )
+    lines += ["", *hints] if hints else []
     lines += _problem_lines(status, columns, style)
     return lines
 
@@ -109,7 +115,13 @@ def _headline(status: Status, now_unix_s: float, columns: int | None, style: Sty
     level, summary = status.summary(now_unix_s)
     calm = level <= Level.WATCH
     mark = "" if calm else f"{level.mark} "
-    first = wrap(f"{level.word}: {plain(summary)}.", columns, first=mark)
+    unsaved = "" if level is Level.UNKNOWN else unsaved_sentence(status.tasks)
+    text = (
+        f"{level.word}: {plain(summary)}. {unsaved}."
+        if unsaved
+        else f"{level.word}: {plain(summary)}."
+    )
+    first = wrap(text, columns, first=mark)
     painted = [paint_level(one, level, style) for one in first]
     agents = sum(1 for one in status.tasks if one.agent is not None)
     version = status.daemon.version if status.daemon else None
@@ -339,7 +351,7 @@ def task_lines(
         gpus: True: the processes of all GPUs are known, so a task on no GPU holds no GPU memory.
             None: the machine has no GPU, so the columns on GPUs are left out.
     """
-    table = _fit_table(tasks, columns, gpus)
+    table = _fit_table(tasks, now_unix_s, columns, gpus)
     head, *rows = table.lines(columns, style.ellipsis)
     lines = [style.paint(head, "bold")]
     for task, row in zip(tasks, rows, strict=True):
@@ -349,12 +361,16 @@ def task_lines(
     return lines
 
 
-def _fit_table(tasks: Sequence[Task], columns: int | None, gpus: bool | None) -> Table:
+def _fit_table(
+    tasks: Sequence[Task], now_unix_s: float, columns: int | None, gpus: bool | None
+) -> Table:
     on_gpus = gpus is not None or any(task.gpu_memory_bytes is not None for task in tasks)
     table = None
     for compact, short, columns_of_all, least in _LAYOUTS:
         heads = tuple(one for one in columns_of_all if on_gpus or one not in ("DEV", "GPU-MEM"))
-        table = _build_table(tasks, heads, compact=compact, short=short, gpus=bool(gpus))
+        table = _build_table(
+            tasks, now_unix_s, heads, compact=compact, short=short, gpus=bool(gpus)
+        )
         if table.fits(columns, least):
             break
     assert table is not None  # noqa: S101 - _LAYOUTS is not empty
@@ -362,20 +378,28 @@ def _fit_table(tasks: Sequence[Task], columns: int | None, gpus: bool | None) ->
 
 
 def _build_table(
-    tasks: Sequence[Task], heads: tuple[str, ...], *, compact: bool, short: bool, gpus: bool
+    tasks: Sequence[Task],
+    now_unix_s: float,
+    heads: tuple[str, ...],
+    *,
+    compact: bool,
+    short: bool,
+    gpus: bool,
 ) -> Table:
     rows = [["", *heads]]
     for task in tasks:
-        cells = _task_cells(task, compact=compact, short=short, gpus=gpus)
+        cells = _task_cells(task, now_unix_s, compact=compact, short=short, gpus=gpus)
         rows.append([task.level.mark, *(cells[head] for head in heads)])
     right = {place for place, head in enumerate(heads, 1) if head not in _LEFT}
     name = 1 + heads.index("NOTEBOOK/SCRIPT")  # the mark is in front
     return Table(rows, right, gives_way=name, gap=1 if compact else 2)
 
 
-def _task_cells(task: Task, *, compact: bool, short: bool, gpus: bool) -> dict[str, str]:
+def _task_cells(
+    task: Task, now_unix_s: float, *, compact: bool, short: bool, gpus: bool
+) -> dict[str, str]:
     nothing = quantities.NONE if gpus and not task.gpus else quantities.UNKNOWN
-    held = task.gpu_memory_bytes
+    held, saved = task.gpu_memory_bytes, saved_text(task, now_unix_s)
     return {
         "PID": quantities.whole(task.pid),
         "NOTEBOOK/SCRIPT": plain(task.name or "?"),
@@ -387,7 +411,27 @@ def _task_cells(task: Task, *, compact: bool, short: bool, gpus: bool) -> dict[s
         "CPU%": quantities.whole(task.cpu_percent),
         "TREND": quantities.format_rate(task.slope_bytes_per_s, compact=compact),
         "ETA": quantities.eta(task.eta_s, task.eta_low_s, task.eta_high_s, compact=short),
+        "SAVED": saved.removesuffix(" ago") if compact else saved,
     }
+
+
+def saved_text(task: Task, now_unix_s: float) -> str:
+    """
+    Return when a training was saved: `12 s ago`, `not yet`, `cannot`; empty: it does not train.
+
+    Args:
+        task: a task of the status.
+        now_unix_s: current time.
+    """
+    if task.can_save is False:
+        return "cannot"
+    rescue = task.agent.rescue if task.agent is not None else None
+    if rescue is None or rescue.saved_unix_s is None:
+        return "not yet" if task.can_save else ""
+    age_s = now_unix_s - rescue.saved_unix_s
+    if age_s < 59.5:
+        return quantities.age(age_s)
+    return f"{quantities.format_rough_duration(age_s)} ago"
 
 
 def _format_state(task: Task, *, compact: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
@@ -76,6 +77,17 @@ def query_environment(python: str) -> Environment:
             f"{program} is no Python, or it does not start: {_describe_failure(error)}. "
             "Name a Python, such as --python .venv/bin/python"
         ) from error
+
+
+def has_watchdog(prefix: str) -> bool:
+    """
+    Return whether the environment in this folder can import watchdog, without starting its Python.
+
+    With pipx watchdog has an environment of its own.
+    """
+    packages = os.path.join(glob.escape(prefix), "lib", "python3*", "site-packages")
+    names = ("watchdog_app", "watchdog_app-*.dist-info")  # the second: an editable installation
+    return any(glob.glob(os.path.join(packages, name)) for name in names)
 
 
 def _describe_failure(error: Exception) -> str:

@@ -291,6 +291,15 @@ class NotifySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class HintSettings:
+    """`[hints]`: advice that is shown without a question."""
+
+    saving: bool = _bool_setting(
+        True, "say how trainings can be saved that have no agent; once on the desktop"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class JournalSettings:
     """`[journal]`: how much history the journal keeps."""
 
@@ -317,6 +326,7 @@ class Settings:
     stalls: StallSettings = StallSettings()
     actions: ActionSettings = ActionSettings()
     notify: NotifySettings = NotifySettings()
+    hints: HintSettings = HintSettings()
     journal: JournalSettings = JournalSettings()
     rules: tuple[RuleSettings, ...] = ()
 
