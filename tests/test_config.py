@@ -58,7 +58,7 @@ def test_every_field_of_the_settings_can_be_set():
         if section.name != "rules"
         for field in fields(getattr(Settings(), section.name))
     }
-    assert set(SETTINGS) == found
+    assert {*SETTINGS, "notify.tables"} == found  # tables of channels
     assert {field.name for field in fields(RuleSettings)} == set(RULE_SETTINGS)
     assert set(RENAMED.values()) <= {*SETTINGS, *(f"rule.{name}" for name in RULE_SETTINGS)}
 
@@ -185,6 +185,17 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "latin.toml").write_bytes(b"# caf\xe9\n")
     with pytest.raises(ConfigError, match="not UTF-8"):
         load(str(tmp_path / "latin.toml"), {})
+
+
+def test_a_table_of_notify_is_a_channel_s_own(read):
+    """The daemon hands it to the channel. Any other unknown key is still a mistake."""
+    settings, sources = read('[notify]\ndesktop = false\n[notify.file]\npath = "/x"\n')
+
+    assert {"file": {"path": "/x"}} == settings.notify.tables
+    (shown,) = [each for each in describe(settings, sources) if each["key"] == "notify.file"]
+    assert ({"path": "/x"}, read.path) == (shown["value"], shown["source"])
+    with pytest.raises(ConfigError, match="is not known"):
+        read("[notify]\nfile = 1\n")
 
 
 def test_the_environment_goes_before_the_file(read):

@@ -1,7 +1,7 @@
 """
 A notification service for tests, which owns org.freedesktop.Notifications and logs its calls.
 
-Each call of Notify becomes one line of JSON in FILE.
+Each call of Notify becomes one line of JSON in FILE, each closed number a line in FILE.closed.
 
 Usage:
     python notification_service.py FILE [MODE]
@@ -34,6 +34,10 @@ def answer(message: Message, path: str, mode: str) -> Message | bool:
     if message.member == "GetCapabilities":
         known = ["body", "body-markup"] if mode == "markup" else ["body"]
         return Message.new_method_return(message, "as", [known])
+    if message.member == "CloseNotification":
+        with open(f"{path}.closed", "a") as file:
+            file.write(f"{message.body[0]}\n")
+        return Message.new_method_return(message)
     if message.member != "Notify" or mode == "hang":
         return True
     if mode == "refuse":
@@ -43,12 +47,12 @@ def answer(message: Message, path: str, mode: str) -> Message | bool:
         return Message.new_error(
             message, "org.freedesktop.Notifications.Error.ExcessNotificationGeneration", "too fast"
         )
-    app, replaces, _, title, body, actions, hints, _ = message.body
+    app, replaces, _, title, body, actions, hints, expires_ms = message.body
     with open(path, "a+") as file:
         file.seek(0)
         number = replaces or 41 + len(file.readlines())
         shown = {"app": app, "replaces": replaces, "title": title, "body": body}
-        shown["actions"] = actions
+        shown |= {"actions": actions, "expires_ms": expires_ms}
         file.write(json.dumps({**shown, "urgency": hints["urgency"].value}) + "\n")
     return Message.new_method_return(message, "u", [number])
 

@@ -16,10 +16,11 @@ from types import SimpleNamespace
 import pytest
 from support.waiting import until
 
+from watchdog_app.base.errors import ConfigError
 from watchdog_app.base.linux.process import read_stat
 from watchdog_app.core.model.settings import NotifySettings
-from watchdog_app.core.model.status import Button, Notification
-from watchdog_app.daemon.notify import Delivery
+from watchdog_app.core.model.status import Button, Incident, Notification, Status
+from watchdog_app.daemon.notify import CHANNELS, Channel, Delivery, open_channels
 from watchdog_app.daemon.notify.command import CommandChannel
 from watchdog_app.daemon.notify.desktop import DesktopChannel
 from watchdog_app.daemon.notify.dispatcher import Dispatcher
@@ -61,10 +62,8 @@ def notice(**changes) -> Notification:
     return Notification(**{**values, **changes})
 
 
-class Way:
+class Way(Channel):
     """A channel that gives a fixed answer and records its notices."""
-
-    also_with_tray = needed = True
 
     def __init__(self, delivered: bool, name: str = "way") -> None:
         self.name = name
@@ -79,10 +78,10 @@ class Way:
 class World:
     """A dispatcher with these channels and no daemon; `told` holds the outcomes."""
 
-    def __init__(self, *ways: Way) -> None:
+    def __init__(self, *ways: Channel, trays: int = 0) -> None:
         self.now = 0.0
         self.told: list[tuple[bool, str]] = []
-        nobody = SimpleNamespace(publish=lambda *_: 0)
+        nobody = SimpleNamespace(publish=lambda *_: trays)
         log = SimpleNamespace(warning=lambda *_, **__: None)
         self.dispatcher = Dispatcher(
             nobody,
@@ -129,6 +128,68 @@ def test_a_channel_that_hangs_delays_no_other():
 
     assert [] == waiting
     assert [(True, "shown by slow+quick")] * 2 == world.told
+
+
+def test_a_command_does_not_wait_for_a_tray():
+    """A stopped tray answers nothing for two seconds; the desktop alone waits for it."""
+    phone, screen = Way(True, "phone"), Way(True, "screen")
+    screen.also_with_tray = False
+    world = World(screen, phone, trays=1)
+
+    world.dispatcher.show(notice(), lambda *told: world.told.append(told))
+    until(lambda: world.dispatcher.poll(1.9) or phone.seen)
+    before = list(screen.seen), list(world.told)
+    until(lambda: world.dispatcher.poll(2.1) or world.told)
+
+    assert ([], []) == before
+    assert [(True, "shown by phone+screen")] == world.told
+    assert 1 == len(phone.seen)
+
+
+def test_a_tray_and_a_command_have_one_outcome():
+    """Whichever answers last."""
+    phone = Way(True, "phone")
+    world = World(phone, trays=1)
+
+    world.dispatcher.show(notice(), lambda *told: world.told.append(told))
+    world.dispatcher.acknowledge("n1", True, "seen")
+    until(lambda: world.dispatcher.poll(0.0) or world.told)
+
+    assert [(True, "seen; shown by phone")] == world.told
+    assert 1 == world.dispatcher.shown
+
+
+@pytest.mark.parametrize(
+    ("tables", "why"),
+    [
+        ({"phone": {}}, r"\[notify.phone\] names no channel"),
+        ({"file": {"pth": "/x"}}, "unexpected keyword argument 'pth'"),
+        ({"file": {"path": ""}}, r"\[notify.file\] is not accepted: path is empty"),
+    ],
+)
+def test_a_wrong_table_of_a_channel_is_refused(monkeypatch, tables, why):
+    """The keyword arguments of its class are the keys of its table."""
+    monkeypatch.setitem(CHANNELS, "file", "file:FileChannel")
+    monkeypatch.setitem(
+        sys.modules, "watchdog_app.daemon.notify.file", SimpleNamespace(FileChannel=FileChannel)
+    )
+
+    with pytest.raises(ConfigError, match=why):
+        open_channels(NotifySettings(desktop=False, tables=tables))
+    (channel,) = open_channels(NotifySettings(desktop=False, tables={"file": {"path": "/x"}}))
+
+    assert "/x" == channel.path
+
+
+class FileChannel(Channel):
+    """A channel with a table of its own."""
+
+    name = "file"
+
+    def __init__(self, *, path: str) -> None:
+        if not path:
+            raise ValueError("path is empty")
+        self.path = path
 
 
 def test_a_notice_without_any_way_is_not_delivered():
@@ -302,6 +363,17 @@ def bus(tmp_path):
         def shown() -> list[dict]:
             return [json.loads(line) for line in log.read_text().splitlines()]
 
+        @staticmethod
+        def closed() -> list[int]:
+            path = log.with_name("shown.closed")
+            return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+        @staticmethod
+        def restart() -> None:
+            started[-1].kill()
+            started[-1].wait()
+            Bus.serve("plain")
+
     yield Bus
     for process in reversed(started):
         process.kill()
@@ -384,6 +456,51 @@ def test_notices_of_one_incident_replace_each_other(bus):
         notifier.send(each)
 
     assert [0, 41, 0, 0] == [shown["replaces"] for shown in bus.shown()]
+
+
+@pytest.mark.desktop
+def test_a_warning_stays_on_the_screen_while_it_is_true(bus):
+    """It never expires, and is closed by its number. News expires as the service likes."""
+    bus.serve("plain")
+    channel = desktop(bus.environment)
+    channel.send(notice(task=None))
+    channel.send(notice(id="n2", topic="rescued", incident=""))
+
+    channel.close_over(Status(incidents=(Incident(id="i1"),)))
+    while_true = (channel.standing, bus.closed())
+    channel.close_over(Status(incidents=(Incident(id="i2"),)))
+
+    assert [0, -1] == [shown["expires_ms"] for shown in bus.shown()]
+    assert (True, []) == while_true
+    assert (False, [41]) == (channel.standing, bus.closed())
+
+
+@pytest.mark.desktop
+def test_numbers_of_a_restarted_service_are_not_used(bus):
+    """It counts from 1 again: the old number may be that of another program."""
+    bus.serve("plain")
+    channel = desktop(bus.environment)
+    channel.send(notice())
+    bus.restart()
+    channel.send(notice(id="n2"))
+    channel.send(notice(id="n3"))
+
+    channel.close_over(Status())
+
+    assert [0, 0, 42] == [shown["replaces"] for shown in bus.shown()]
+    assert [42] == bus.closed()
+
+
+@pytest.mark.desktop
+def test_warnings_do_not_outlive_the_daemon(bus):
+    """Nobody would close them later."""
+    bus.serve("plain")
+    world = World(desktop(bus.environment))
+    world.show()
+
+    world.dispatcher.close(60)
+
+    assert [41] == bus.closed()
 
 
 @pytest.mark.desktop

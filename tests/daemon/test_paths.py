@@ -31,7 +31,7 @@ from watchdog_app.core.model.machine import (
     TaskKind,
 )
 from watchdog_app.daemon.methods import Methods
-from watchdog_app.daemon.notify import Delivery
+from watchdog_app.daemon.notify import Channel, Delivery
 from watchdog_app.daemon.parts import Parts
 from watchdog_app.rescue.checkpoint.store import RescueStore
 
@@ -71,10 +71,10 @@ CHECKPOINT = {
 LEAVES = ("base.", "core.model.", "daemon.log")
 
 
-class Screen:
+class Screen(Channel):
     """A channel that records what it shows."""
 
-    name, also_with_tray, needed = "screen", True, False
+    name = "screen"
 
     def __init__(self) -> None:
         self.shown = threading.Event()

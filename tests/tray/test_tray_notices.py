@@ -282,6 +282,19 @@ def test_warnings_do_not_outlive_the_program(shown, ended):
     assert [number] == list(shown.screen_.closed)
 
 
+def test_warnings_do_not_outlive_a_stopped_daemon(shown):
+    """Nothing is watched then. A death stays."""
+    shown.daemon.tell(notice("n1", incident="i1"))
+    number = shown.screen_.wait("RAM full")["number"]
+    shown.daemon.tell(notice("n2", topic="exited", incident="", task=9))
+    shown.daemon.acknowledged("n2")
+
+    shown.daemon.stop()
+
+    until(lambda: shown.screen_.closed, "the warning is closed")
+    assert [number] == list(shown.screen_.closed)
+
+
 # Which shown notifications the program remembers
 
 

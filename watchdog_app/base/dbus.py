@@ -29,7 +29,8 @@ _CALL_S = 5.0
 _DESKTOP_ENTRY = "org.watchdog_app.watchdog"  # name of the installed .desktop file
 _URGENCY = {"low": 0, "normal": 1, "critical": 2}
 _ICONS = {"low": "dialog-information", "normal": "dialog-warning", "critical": "dialog-error"}
-_BY_ITSELF = -1  # the service decides when it expires; critical ones stay until closed
+# expire_timeout of Notify: until somebody closes it; as long as the service chooses
+_NEVER, _BY_ITSELF = 0, -1
 
 
 class CallFailed(Exception):
@@ -130,6 +131,8 @@ def notify_body(  # noqa: PLR0917 - the arguments of Notify
     replaces: int,
     buttons: Sequence[str],
     capabilities: Collection[str],
+    *,
+    stays: bool,
 ) -> list[Any]:
     """
     The arguments of Notify.
@@ -141,6 +144,7 @@ def notify_body(  # noqa: PLR0917 - the arguments of Notify
         replaces: id of an earlier notification to replace; 0: none.
         buttons: alternating keys and labels.
         capabilities: capabilities of the service.
+        stays: stay until closed; otherwise the service chooses how long.
     """
     from dbus_fast import Variant
 
@@ -152,7 +156,8 @@ def notify_body(  # noqa: PLR0917 - the arguments of Notify
     if "body-markup" in capabilities:
         body = html.escape(body, quote=False)
     icon = _ICONS.get(urgency, "dialog-warning")
-    return ["watchdog", replaces, icon, title, body, list(buttons), hints, _BY_ITSELF]
+    expires = _NEVER if stays else _BY_ITSELF
+    return ["watchdog", replaces, icon, title, body, list(buttons), hints, expires]
 
 
 def failure_text(error: CallFailed) -> str:

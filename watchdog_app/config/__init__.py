@@ -212,6 +212,16 @@ def describe(settings: Settings, sources: Sources) -> list[dict[str, Any]]:
                 "accepted": spec.values.accepted,
             }
         )
+    found += (
+        {
+            "key": f"notify.{name}",
+            "value": table,
+            "source": sources.get("notify.tables", DEFAULT),
+            "help": f"the settings of the channel {name}",
+            "accepted": f"a table [notify.{name}]",
+        }
+        for name, table in settings.notify.tables.items()
+    )
     for number, rule in enumerate(settings.rules, 1):
         shown = {name: getattr(rule, name) for name in RULE_SETTINGS}
         found.append(
@@ -311,7 +321,12 @@ def _read_section(section: str, content: Any, found: _ConfigErrors) -> dict[str,
     if not isinstance(content, dict):
         found.add((section,), f"{section} = {_format_value(content)} must be a table: [{section}].")
         return {}
-    return _read_table(content, known, (section,), (f"[{section}]", start), found)
+    tables = {}
+    if section == "notify":  # of further channels, which check their tables themselves
+        tables = {k: v for k, v in content.items() if isinstance(v, dict) and k not in known}
+    own = {name: value for name, value in content.items() if name not in tables}
+    values = _read_table(own, known, (section,), (f"[{section}]", start), found)
+    return {**values, "tables": tables} if tables else values
 
 
 def _read_rules(content: Any, found: _ConfigErrors) -> tuple[RuleSettings, ...]:

@@ -154,6 +154,7 @@ class Control:
         old_keys: list[str] = []
         try:
             settings, sources = config.load(self._config_path, warn=old_keys.append)
+            parts.dispatcher.apply(settings.notify)
         except ConfigError as error:
             parts.faults.put(
                 "config",
@@ -166,7 +167,6 @@ class Control:
         parts.settings, self._sources = settings, sources
         parts.observer.apply(settings)
         parts.pace.settings = settings.watch
-        parts.dispatcher.apply(settings.notify)
         parts.notification_filter.apply(settings)
         parts.agents.interval_s = settings.watch.interval_s
         parts.journal.configure(settings.journal.max_age_s, settings.journal.max_bytes)

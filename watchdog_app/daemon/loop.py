@@ -268,6 +268,7 @@ class Loop:
         if self._control.stopping:  # the socket belongs to the other daemon
             return
         run_step("quiet", self._control.expire_quiet)
+        run_step("screen", partial(parts.dispatcher.close_over, self._control.status))
         run_step("socket", parts.server.restore_socket)
         run_step("pause file", parts.pauses.rewrite_missing)
         if now_mono_s >= self._next_state_mono_s:

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 
-from watchdog_app.base import runtime_dir
+from watchdog_app.base import paths, runtime_dir
 from watchdog_app.base.errors import EXIT_OK, AlreadyRunning, WatchdogError
 from watchdog_app.base.text.terminal import plain_block
 from watchdog_app.client.feed import Feed, disconnect_reason
@@ -128,8 +128,12 @@ class Companion:
         state = self._view.update(status, disconnect_reason(error))
         fast = state.is_active or time.monotonic() < self._fast_until_mono_s
         self._feed.set_interval(_FAST_POLL_S if fast else _SLOW_POLL_S)
-        if status is not None and self._notifications is not None:
+        if self._notifications is None:
+            return
+        if status is not None:
             self._notifications.close_outdated(status)
+        elif not os.path.exists(paths.socket_path()):  # stopped; a killed daemon leaves the file
+            self._notifications.close_transient()
 
     def _on_notification(self, notification: Notification) -> None:
         """Show a notification, and report to the daemon whether it was shown."""

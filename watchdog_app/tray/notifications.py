@@ -49,14 +49,9 @@ _MAX_REMEMBERED = 64
 _MAX_BODY_CHARS = 2000
 # Topics of docs/protocol.md that replace any notification of their task.
 _SUPERSEDING_TOPICS = frozenset(("exited", "paused", "stopped", "resumed", "resolved"))
-# Notifications closed when their task or incident has ended; the others stay on screen.
-_TRANSIENT_TOPICS = frozenset(
-    ("warning", "paused", "stopped", "pause_failed", "stalled", "rescue_failed")
-)
 # Notifications of what is over: a later transient one closes them after this time.
 _PAST_TOPICS = frozenset(("exited", "restarted", "rescued", "resumed", "resolved"))
 _MAX_PAST_S = 60.0
-_NEVER = 0  # expire_timeout of Notify: the notification stays until it is closed
 
 
 @dataclass(slots=True)
@@ -107,15 +102,14 @@ class ShownNotifications:
         ended, and those whose task has ended. A notification of a death stays until a later
         danger needs the space on the screen.
         """
-        open_ = {one.id for one in status.incidents}
         found: list[int] = []
         last_danger_mono_s = 0.0
         for shown in self._shown.values():
             # The status may be older than a recent notification.
             young = now_mono_s - shown.at_mono_s < _MIN_SHOWN_S
-            if not shown.on_screen or shown.notification.topic not in _TRANSIENT_TOPICS:
+            if not shown.on_screen or not shown.notification.is_transient:
                 continue
-            if not young and _is_over(shown.notification, status, open_):
+            if not young and shown.notification.is_over(status):
                 found.append(shown.number)
             else:
                 last_danger_mono_s = max(last_danger_mono_s, shown.at_mono_s)
@@ -138,19 +132,6 @@ class ShownNotifications:
         """Return the notification with this number; None: not one of ours."""
         found = (one.notification for one in self._shown.values() if one.number == number)
         return next(found, None)
-
-
-def _is_over(notification: Notification, status: Status, open_incidents: set[str]) -> bool:
-    """Return whether a transient notification is no longer true."""
-    of_incident = notification.topic in ("warning", "stalled")
-    if of_incident and notification.incident not in open_incidents:
-        return True
-    if notification.task is None:
-        return False
-    task = status.task(notification.task)
-    if task is None or notification.start_time not in (None, task.start_time):
-        return True
-    return notification.topic == "paused" and not task.waits
 
 
 def _is_pid_reused(notification: Notification, later: Notification) -> bool:
@@ -228,7 +209,7 @@ class Notifications(Part):
             self.session.submit(self._close_outdated(status, time.monotonic()))
 
     def close_transient(self) -> None:
-        """Close all warnings: this process ends, and no later status would close them."""
+        """Close all warnings: the daemon or this process ends, and no status would close them."""
         if self.session is None or not self.session.connected:
             return
         nothing = Status.read({})  # no incident and no task
@@ -273,9 +254,8 @@ class Notifications(Part):
             self._shown.replaced_by(notification),
             buttons(notification) if has_buttons else (),
             self._capabilities,
+            stays=notification.is_transient,  # `outdated` closes it
         )
-        if notification.topic in _TRANSIENT_TOPICS:
-            values[-1] = _NEVER  # `outdated` closes it
         (number,) = await self.session.call(*_SERVICE, "Notify", NOTIFY_SIGNATURE, values)
         self._shown.mark_shown(notification, number, time.monotonic())
 

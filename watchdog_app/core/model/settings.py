@@ -288,6 +288,8 @@ class NotifySettings:
     quiet_hours: tuple[str, ...] = _setting(
         (), _QUIET, "hours, in local time, in which only critical notifications are shown"
     )
+    # Tables [notify.NAME] of further channels. Each channel checks its own.
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +338,7 @@ SETTINGS: Mapping[str, Setting] = {
     for section in fields(Settings)
     if section.name != "rules"
     for each in fields(getattr(Settings(), section.name))
+    if "setting" in each.metadata
 }
 RULE_SETTINGS: Mapping[str, Setting] = {
     each.name: each.metadata["setting"] for each in fields(RuleSettings)

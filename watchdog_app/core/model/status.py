@@ -563,6 +563,11 @@ class Button(Record):
     command: str  # equivalent command line
 
 
+_TRANSIENT_TOPICS = frozenset(
+    ("warning", "paused", "stopped", "pause_failed", "stalled", "rescue_failed")
+)
+
+
 class Notification(Record):
     """A message of the daemon to the user."""
 
@@ -582,6 +587,23 @@ class Notification(Record):
     name: str | None  # name of the task
     actions: tuple[Button, ...]  # at most four buttons, the most useful first
     unix_s: float | None  # when the daemon made it
+
+    @property
+    def is_transient(self) -> bool:
+        """Whether it stays on the screen while it is true, and no longer."""
+        return self.topic in _TRANSIENT_TOPICS
+
+    def is_over(self, status: Status) -> bool:
+        """Whether a transient notification is no longer true."""
+        of_incident = self.topic in ("warning", "stalled")
+        if of_incident and all(each.id != self.incident for each in status.incidents):
+            return True
+        if self.task is None:
+            return False
+        task = status.task(self.task)
+        if task is None or self.start_time not in (None, task.start_time):
+            return True
+        return self.topic == "paused" and not task.waits
 
 
 class Status(Record):

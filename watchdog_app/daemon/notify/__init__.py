@@ -1,18 +1,18 @@
 """
 Channels that show notifications to people: their interface, and the table of channels.
 
-To add one, write a module with a `Channel` and add a row of CHANNELS and its setting in `[notify]`.
+To add one, write a module with a `Channel` and add a row of CHANNELS.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Protocol
 
+from watchdog_app.base.errors import ConfigError
 from watchdog_app.base.records import dataclass
 from watchdog_app.core.model.settings import NotifySettings
-from watchdog_app.core.model.status import Notification
+from watchdog_app.core.model.status import Notification, Status
 
 _ACTION_KEYS = frozenset(("save", "pause", "resume"))
 
@@ -25,12 +25,18 @@ class Delivery:
     detail: str = ""  # if not delivered: the reason and advice
 
 
-class Channel(Protocol):
-    """One way to show a notification. Its class is called with its setting of `[notify]`."""
+class Channel:
+    """
+    One way to show a notification.
+
+    Its class is called with its setting of `[notify]`, or with the keys of its table
+    `[notify.NAME]` as keyword arguments. It raises ValueError or TypeError for bad values.
+    """
 
     name: str
-    also_with_tray: bool  # used even if a tray has shown the notification
-    needed: bool  # its failure is a fault; False: a machine may lack it
+    also_with_tray = True  # used even if a tray has shown the notification
+    needed = True  # its failure is a fault; False: a machine may lack it
+    standing = False  # whether notifications are on a screen that `close_over` may close
 
     def send(self, notification: Notification) -> Delivery:
         """
@@ -38,9 +44,13 @@ class Channel(Protocol):
 
         Runs in the channel's own thread, blocks some seconds at most, never raises.
         """
+        raise NotImplementedError
+
+    def close_over(self, status: Status) -> None:
+        """Remove what the status shows to be no longer true. Runs in the channel's own thread."""
 
 
-# Setting of `[notify]` that turns it on: module and class, imported when on.
+# Name in `[notify]`: module and class, imported when it is turned on.
 CHANNELS = {
     "desktop": "desktop:DesktopChannel",
     "terminal": "terminal:TerminalChannel",
@@ -49,14 +59,27 @@ CHANNELS = {
 
 
 def open_channels(settings: NotifySettings) -> Sequence[Channel]:
-    """The channels that are turned on."""
+    """
+    The channels that are turned on.
+
+    Raises:
+        ConfigError: a table `[notify.NAME]` names no channel, or its channel refuses its values.
+    """
+    unknown = settings.tables.keys() - CHANNELS.keys()
+    if unknown:
+        known = ", ".join(CHANNELS)
+        raise ConfigError(f"[notify.{min(unknown)}] names no channel. There are {known}.")
     found = []
     for name, place in CHANNELS.items():
-        setting = getattr(settings, name)
-        if setting:
-            module, _, class_name = place.partition(":")
-            channel = getattr(import_module(f"{__name__}.{module}"), class_name)
-            found.append(channel(setting))
+        setting, table = getattr(settings, name, None), settings.tables.get(name)
+        if not setting and table is None:
+            continue
+        module, _, class_name = place.partition(":")
+        channel = getattr(import_module(f"{__name__}.{module}"), class_name)
+        try:
+            found.append(channel(setting) if table is None else channel(**table))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"[notify.{name}] is not accepted: {error}.") from error
     return found
 
 

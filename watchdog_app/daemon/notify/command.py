@@ -19,13 +19,13 @@ from contextlib import suppress
 from watchdog_app.base import children
 from watchdog_app.base.text.plain import clean
 from watchdog_app.core.model.status import Notification
-from watchdog_app.daemon.notify import Delivery
+from watchdog_app.daemon.notify import Channel, Delivery
 
 TIMEOUT_S = 10.0
 _MOST_OUTPUT_CHARS = 300  # of the output of a failed command
 
 
-class CommandChannel:
+class CommandChannel(Channel):
     """
     Runs `argv` for each notification and waits for it.
 
@@ -35,7 +35,6 @@ class CommandChannel:
     """
 
     name = "command"
-    also_with_tray = needed = True
 
     def __init__(self, argv: Sequence[str], timeout_s: float = TIMEOUT_S) -> None:
         self._argv = [os.path.expanduser(argv[0]), *argv[1:]]

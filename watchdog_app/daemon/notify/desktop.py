@@ -17,20 +17,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from watchdog_app.base import children
-from watchdog_app.core.model.status import Notification
-from watchdog_app.daemon.notify import Delivery, action_commands
+from watchdog_app.core.model.status import Notification, Status
+from watchdog_app.daemon.notify import Channel, Delivery, action_commands
 
 DEADLINE_S = 8.0
 # GNOME refuses more than about one notification a second (ExcessNotificationGeneration).
 _LEAST_GAP_S = 1.0
 _MOST_REMEMBERED = 64
 
+_Place = tuple[str, int | None]  # incident and task
 
-class DesktopChannel:
+
+class DesktopChannel(Channel):
     """
     Shows notifications on the desktop of this user's session.
 
-    A notification replaces an earlier one of the same incident and task on the screen.
+    A notification replaces an earlier one of the same incident and task on the screen. A warning
+    stays there while it is true.
 
     Args:
         deadline_s: time limit of the helper, after which the notification counts as not shown.
@@ -57,7 +60,8 @@ class DesktopChannel:
         self._clock = clock
         self._sleep = sleep
         self._last_mono_s: float | None = None
-        self._shown: dict[tuple[str, int | None], int] = {}
+        self._service = ""  # bus name of the process that shows the notifications
+        self._shown: dict[_Place, tuple[Notification, int]] = {}  # with their numbers
 
     def send(self, notification: Notification) -> Delivery:
         """
@@ -65,18 +69,41 @@ class DesktopChannel:
         """
         if self._last_mono_s is not None:
             self._sleep(max(0.0, _LEAST_GAP_S - (self._clock() - self._last_mono_s)))
-        place = (notification.incident, notification.task)
-        body = "\n".join([notification.body, *action_commands(notification)])
-        request = {**notification.to_json(), "body": body, "replaces": self._shown.get(place, 0)}
-        answer = self._run_helper(request)
+        place = (notification.incident or f"\0{notification.id}", notification.task)
+        _, replaces = self._shown.get(place, (None, 0))
+        answer = self._run_helper(
+            {
+                **notification.to_json(),
+                "body": "\n".join([notification.body, *action_commands(notification)]),
+                "replaces": replaces,
+                "service": self._service,
+                "stays": notification.is_transient,
+            }
+        )
         self._last_mono_s = self._clock()
-        number = answer.get("number")
-        if notification.incident and isinstance(number, int) and number > 0:
+        number, service = answer.get("number"), str(answer.get("service"))
+        if isinstance(number, int) and number > 0:
+            if service != self._service:
+                self._shown.clear()
+                self._service = service
             self._shown.pop(place, None)
             while len(self._shown) >= _MOST_REMEMBERED:
                 del self._shown[next(iter(self._shown))]
-            self._shown[place] = number
+            self._shown[place] = (notification, number)
+            self.standing = True
         return Delivery(answer.get("delivered") is True, str(answer.get("detail", "")))
+
+    def close_over(self, status: Status) -> None:
+        """Close notifications on the screen that are no longer true."""
+        over = [
+            place
+            for place, (each, _) in self._shown.items()
+            if each.is_transient and each.is_over(status)
+        ]
+        if over:
+            numbers = [self._shown.pop(place)[1] for place in over]
+            self._run_helper({"close": numbers, "service": self._service})
+        self.standing = any(each.is_transient for each, _ in self._shown.values())
 
     def _run_helper(self, request: Mapping[str, object]) -> dict[str, object]:
         """The helper's answer, or a description of its failure."""

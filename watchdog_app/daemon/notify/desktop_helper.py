@@ -1,9 +1,10 @@
 """
-The helper that shows one notification on the desktop, run with `python -m`.
+The helper that shows one notification on the desktop, or closes some, run with `python -m`.
 
-Reads the notification as JSON on standard input. Writes {"delivered": bool, "detail": str,
-"number": int} as the last line of standard output. `number` is the server's id of the shown
-notification, 0 if there is none.
+Reads a request as JSON on standard input: the notification with `replaces`, `service` and `stays`,
+or {"close": [numbers], "service": str}. Writes {"delivered": bool, "detail": str, "number": int,
+"service": str} as the last line of standard output. `number` is the id of the shown notification,
+`service` the bus name of the process that shows it; both are left out if there is none.
 """
 
 from __future__ import annotations
@@ -12,9 +13,14 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from watchdog_app.base.text.terminal import plain, plain_block
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dbus_fast.aio import MessageBus
 
 _APP = "watchdog"
 _SHOW_S = 5.0
@@ -23,7 +29,7 @@ _HAS_DBUS: bool = sys.platform != "darwin"
 
 
 def main() -> int:
-    """Show the notification from standard input."""
+    """Carry out the request from standard input."""
     # Libraries write to standard output too; the answer must stay the last line of ours.
     answer_fd = os.dup(1)
     os.dup2(2, 1)
@@ -38,33 +44,31 @@ def main() -> int:
 
 
 def show(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Show a notification by D-Bus, or by plyer on macOS."""
-    return _show_by_dbus(request) if _HAS_DBUS else _show_by_plyer(request)
+    """Show or close notifications by D-Bus; show one by plyer on macOS."""
+    return _call_service(request) if _HAS_DBUS else _show_by_plyer(request)
 
 
-def _show_by_dbus(request: Mapping[str, Any]) -> dict[str, Any]:
+def _call_service(request: Mapping[str, Any]) -> dict[str, Any]:
     import asyncio
 
     from watchdog_app.base.dbus import CallFailed, failure_text
 
     try:
-        number = asyncio.run(asyncio.wait_for(_notify(request), _SHOW_S))
+        found = asyncio.run(asyncio.wait_for(_carry_out(request), _SHOW_S))
     except TimeoutError:
         return _not_delivered(f"the notification service did not answer within {_SHOW_S:g} s")
     except CallFailed as error:
         return _not_delivered(failure_text(error))
-    return {"delivered": True, "detail": "", "number": number}
+    return {"delivered": True, "detail": "", **found}
 
 
-async def _notify(request: Mapping[str, Any]) -> int:
+async def _carry_out(request: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Show a notification on this session's desktop, and return its id.
+    Carry out a request on this session's desktop; return `number` and `service` of the answer.
 
     Raises:
         CallFailed: no session bus, no notification service, or it refused.
     """
-    import asyncio
-
     from watchdog_app.base import dbus
 
     try:
@@ -73,28 +77,53 @@ async def _notify(request: Mapping[str, Any]) -> int:
         # Keep it short: without a desktop, every journalled notification contains this text.
         text = "no desktop session to show it on (no session bus)"
         raise dbus.CallFailed("", text) from error
-    service = (bus, dbus.NOTIFICATIONS, dbus.NOTIFICATIONS_PATH)
-    replaces = request.get("replaces")
     try:
-        (known,) = await dbus.call(*service, "GetCapabilities")
-        values = dbus.notify_body(
-            plain(str(request.get("title", ""))),
-            plain_block(str(request.get("body", ""))),
-            str(request.get("urgency", "normal")),
-            replaces if isinstance(replaces, int) and replaces > 0 else 0,
-            (),
-            known,
-        )
-        try:
-            (number,) = await dbus.call(*service, "Notify", dbus.NOTIFY_SIGNATURE, values)
-        except dbus.CallFailed as error:
-            if "Excess" not in error.name:
-                raise
-            await asyncio.sleep(_AGAIN_S)
-            (number,) = await dbus.call(*service, "Notify", dbus.NOTIFY_SIGNATURE, values)
-        return int(number)
+        if "close" not in request:
+            return await _notify(bus, request)
+        for number in request["close"]:
+            with suppress(dbus.CallFailed):  # the user closed it, or the service has ended
+                await dbus.call(
+                    bus,
+                    request["service"],
+                    dbus.NOTIFICATIONS_PATH,
+                    "CloseNotification",
+                    "u",
+                    [number],
+                    interface=dbus.NOTIFICATIONS,
+                )
+        return {}
     finally:
         bus.disconnect()
+
+
+async def _notify(bus: MessageBus, request: Mapping[str, Any]) -> dict[str, Any]:
+    import asyncio
+
+    from watchdog_app.base import dbus
+
+    service = (bus, dbus.NOTIFICATIONS, dbus.NOTIFICATIONS_PATH)
+    (known,) = await dbus.call(*service, "GetCapabilities")
+    owner = (bus, dbus.DBUS, dbus.DBUS_PATH, "GetNameOwner", "s", [dbus.NOTIFICATIONS])
+    (running,) = await dbus.call(*owner)
+    # A restarted service counts from 1 again: an old number may be another program's.
+    replaces = request["replaces"] if request["service"] == running else 0
+    values = dbus.notify_body(
+        plain(str(request.get("title", ""))),
+        plain_block(str(request.get("body", ""))),
+        str(request.get("urgency", "normal")),
+        replaces,
+        (),
+        known,
+        stays=request["stays"],
+    )
+    try:
+        (number,) = await dbus.call(*service, "Notify", dbus.NOTIFY_SIGNATURE, values)
+    except dbus.CallFailed as error:
+        if "Excess" not in error.name:
+            raise
+        await asyncio.sleep(_AGAIN_S)
+        (number,) = await dbus.call(*service, "Notify", dbus.NOTIFY_SIGNATURE, values)
+    return {"number": int(number), "service": running}
 
 
 def _show_by_plyer(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,7 +137,7 @@ def _show_by_plyer(request: Mapping[str, Any]) -> dict[str, Any]:
         )
     except Exception as error:
         return _not_delivered(f"plyer could not show it: {type(error).__name__}: {error}")
-    return {"delivered": True, "detail": "", "number": 0}
+    return {"delivered": True, "detail": ""}
 
 
 def _not_an_option(text: str) -> str:
@@ -117,7 +146,7 @@ def _not_an_option(text: str) -> str:
 
 
 def _not_delivered(detail: str) -> dict[str, Any]:
-    return {"delivered": False, "detail": detail, "number": 0}
+    return {"delivered": False, "detail": detail}
 
 
 if __name__ == "__main__":

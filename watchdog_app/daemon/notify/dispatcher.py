@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from watchdog_app.core.model import status as records
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import Fault, Task
 from watchdog_app.core.model.settings import NotifySettings, Settings, parse_span_of_day
-from watchdog_app.core.model.status import Notification
+from watchdog_app.core.model.status import Notification, Status
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notify import Channel, Delivery, open_channels
 from watchdog_app.daemon.rpc import RpcServer
@@ -332,14 +332,16 @@ def quiet_span_at(spans: Sequence[str], hour: int, minute: int) -> str | None:
 
 
 @dataclass(slots=True)
-class _Unacknowledged:
-    """A notification that trays have received and not yet acknowledged."""
+class _Delivery:
+    """A notification on its way to people."""
 
     notification: Notification
     on_outcome: OnOutcome
-    until_mono_s: float
+    until_mono_s: float  # then it no longer waits for trays
     trays: int  # trays that may still show it
-    written: str = ""  # detail of a follower in a terminal, which counts if nothing else works
+    shown: str = ""  # how a tray, or a follower in a terminal, has shown it; "": not at all
+    channels: list[Channel] = field(default_factory=list)  # those that it was handed to
+    answers: dict[str, Delivery] = field(default_factory=dict)  # by channel
 
 
 class Dispatcher:
@@ -375,11 +377,16 @@ class Dispatcher:
         self._open_channels = opened
         self._clock = clock
         self._workers: dict[str, Worker] = {}  # by channel
-        self._waiting: dict[str, _Unacknowledged] = {}
+        self._waiting: dict[str, _Delivery] = {}  # for trays, by id
         self.apply(settings)
 
     def apply(self, settings: NotifySettings) -> None:
-        """Open the channels of other settings."""
+        """
+        Open the channels of other settings.
+
+        Raises:
+            ConfigError: a channel refuses its table; the present channels stay in force.
+        """
         self._channels = self._open_channels(settings)
 
     def show(
@@ -394,12 +401,15 @@ class Dispatcher:
         notification.level = Level.from_stage(notification.stage)
         if task is not None:
             notification.start_time, notification.name = task.key.start_time, task.name
-        trays = self._server.publish("notifications", "notification", notification.to_json())
+        trays = 0
+        if notification.id is not None:
+            trays = self._server.publish("notifications", "notification", notification.to_json())
+        until_mono_s = self._clock() + _ACKNOWLEDGE_TIMEOUT_S
+        delivery = _Delivery(notification, on_outcome, until_mono_s, trays)
         if trays and notification.id is not None:
-            until = self._clock() + _ACKNOWLEDGE_TIMEOUT_S
-            self._waiting[notification.id] = _Unacknowledged(notification, on_outcome, until, trays)
-        else:
-            self._send(self._channels, notification, on_outcome)
+            self._waiting[notification.id] = delivery
+        # Some channels, such as a message to a phone, do not wait for a tray.
+        self._send(delivery, [each for each in self._channels if each.also_with_tray or not trays])
 
     def acknowledge(self, id_: str, delivered: bool, detail: str, follower: bool = False) -> None:
         """
@@ -412,24 +422,20 @@ class Dispatcher:
             follower: the client prints lines in a terminal, which its user may not see. So the
                 other channels are tried as well.
         """
-        waiting = self._waiting.get(id_)
-        if waiting is None:
+        delivery = self._waiting.get(id_)
+        if delivery is None:
             return
-        if delivered and follower:
-            waiting.written = detail or "written to a terminal"
-        if not delivered or follower:
-            waiting.trays -= 1
-            if waiting.trays <= 0:
-                self._send_unacknowledged(id_)
-            return
-        del self._waiting[id_]
-        detail = detail or "shown by the tray"
-        # Still send it by the other channels, such as to a phone, and record if that fails.
-        others = [channel for channel in self._channels if channel.also_with_tray]
-        if others:
-            self._send(others, waiting.notification, waiting.on_outcome, detail)
-        else:
-            self._report_outcome(waiting.on_outcome, True, detail)
+        if delivered:
+            delivery.shown = detail or (
+                "written to a terminal" if follower else "shown by the tray"
+            )
+        delivery.trays -= 1
+        if delivered and not follower:
+            del self._waiting[id_]
+            delivery.trays = 0
+            self._finish(delivery)
+        elif delivery.trays <= 0:
+            self._send_unacknowledged(id_)
 
     def poll(self, now_mono_s: float) -> None:
         """
@@ -437,74 +443,75 @@ class Dispatcher:
         """
         for worker in self._workers.values():
             worker.collect()
-        for id_, waiting in list(self._waiting.items()):
-            if now_mono_s >= waiting.until_mono_s:
+        for id_, delivery in list(self._waiting.items()):
+            if now_mono_s >= delivery.until_mono_s:
                 self._send_unacknowledged(id_)
+
+    def close_over(self, status: Callable[[], Status]) -> None:
+        """
+        Remove notifications from screens that are no longer true.
+
+        Args:
+            status: makes the status, which is needed only while a screen shows a warning.
+        """
+        standing = [channel for channel in self._channels if channel.standing]
+        if standing:
+            now = status()
+            for channel in standing:
+                self._worker(channel).submit(partial(channel.close_over, now))
 
     def next_deadline_mono_s(self) -> float | None:
         """The time at which `poll` must be called next; None: no notification waits."""
-        return min((waiting.until_mono_s for waiting in self._waiting.values()), default=None)
+        return min((each.until_mono_s for each in self._waiting.values()), default=None)
 
     def close(self, timeout_s: float) -> None:
-        """Send the waiting notifications, within `timeout_s`."""
+        """Send the waiting notifications and remove warnings from screens, within `timeout_s`."""
         end_mono_s = self._clock() + timeout_s
         for id_ in list(self._waiting):
             self._send_unacknowledged(id_)
+        self.close_over(Status)  # no incident and no task
         for worker in self._workers.values():
             worker.close(max(0.0, end_mono_s - self._clock()))
 
     def _send_unacknowledged(self, id_: str) -> None:
-        waiting = self._waiting.pop(id_)
-        self._send(self._channels, waiting.notification, waiting.on_outcome, waiting.written)
+        """Use the other channels, as no tray shows the notification."""
+        delivery = self._waiting.pop(id_)
+        delivery.trays = 0
+        used = {channel.name for channel in delivery.channels}
+        self._send(delivery, [each for each in self._channels if each.name not in used])
 
-    def _send(
-        self,
-        channels: Sequence[Channel],
-        notification: Notification,
-        on_outcome: OnOutcome,
-        written: str = "",
-    ) -> None:
-        """
-        Send a notification by these channels at once; it counts as shown when one has worked.
+    def _send(self, delivery: _Delivery, channels: Sequence[Channel]) -> None:
+        """Hand a notification to these channels; it counts as shown when one has worked."""
+        delivery.channels += channels
 
-        Args:
-            channels: the channels.
-            notification: the notification.
-            on_outcome: called once, when all have answered.
-            written: how it was already shown; "": not at all.
-        """
-        if not channels:
-            detail = "Notifications are switched off: see [notify] in the configuration."
-            self._report_outcome(
-                on_outcome, bool(written), "; ".join(filter(None, (written, detail)))
-            )
-            return
-        found: dict[str, Delivery] = {}
-
-        def done(name: str, delivery: Delivery | None, error: Exception | None) -> None:
-            found[name] = delivery or Delivery(False, f"It could not be shown: {error!r}")
-            if len(found) == len(channels):
-                self._finish_delivery(channels, found, on_outcome, written)
+        def done(name: str, answer: Delivery | None, error: Exception | None) -> None:
+            delivery.answers[name] = answer or Delivery(False, f"It could not be shown: {error!r}")
+            self._finish(delivery)
 
         for channel in channels:
-            worker = self._workers.setdefault(channel.name, Worker(self._wake, _LINGER_S))
-            worker.submit(partial(channel.send, notification), partial(done, channel.name))
+            job = partial(channel.send, delivery.notification)
+            self._worker(channel).submit(job, partial(done, channel.name))
+        if not channels:
+            self._finish(delivery)
 
-    def _finish_delivery(
-        self,
-        channels: Sequence[Channel],
-        found: dict[str, Delivery],
-        on_outcome: OnOutcome,
-        written: str,
-    ) -> None:
-        """Report the outcome after all channels have answered."""
-        worked = [channel.name for channel in channels if found[channel.name].delivered]
-        broken = [channel for channel in channels if not found[channel.name].delivered]
-        failures = "; ".join(f"{each.name}: {found[each.name].detail}" for each in broken)
+    def _worker(self, channel: Channel) -> Worker:
+        return self._workers.setdefault(channel.name, Worker(self._wake, _LINGER_S))
+
+    def _finish(self, delivery: _Delivery) -> None:
+        """Report the outcome if all trays and channels have answered."""
+        answers = delivery.answers
+        if delivery.trays > 0 or len(answers) < len(delivery.channels):
+            return
+        worked = [each.name for each in delivery.channels if answers[each.name].delivered]
+        broken = [each for each in delivery.channels if not answers[each.name].delivered]
+        failures = "; ".join(f"{each.name}: {answers[each.name].detail}" for each in broken)
+        if not delivery.channels and not delivery.shown:
+            failures = "Notifications are switched off: see [notify] in the configuration."
         by = f"shown by {'+'.join(worked)}" if worked else ""
-        shown = bool(worked or written)
+        shown = bool(worked or delivery.shown)
         self._note_failure(failures if shown and any(each.needed for each in broken) else "")
-        self._report_outcome(on_outcome, shown, "; ".join(filter(None, (written, by, failures))))
+        detail = "; ".join(filter(None, (delivery.shown, by, failures)))
+        self._report_outcome(delivery.on_outcome, shown, detail)
 
     def _note_failure(self, detail: str) -> None:
         """Set or clear the fault that a notification did not reach all channels."""

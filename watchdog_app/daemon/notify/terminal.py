@@ -8,16 +8,15 @@ from typing import TextIO
 
 from watchdog_app.base.text.plain import clean
 from watchdog_app.core.model.status import Notification
-from watchdog_app.daemon.notify import Delivery, action_commands
+from watchdog_app.daemon.notify import Channel, Delivery, action_commands
 
 _LINE = 500
 
 
-class TerminalChannel:
+class TerminalChannel(Channel):
     """Writes notifications to `stream`; names in them cannot move the cursor or change colours."""
 
     name = "terminal"
-    also_with_tray = needed = True
 
     def __init__(self, _: object = True, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
