@@ -79,6 +79,7 @@ EXCEPTIONS = {
     },
     "watchdog_app.cli.rescues_text": {"rescue"},
     "watchdog_app.cli.agent": {"install"},
+    "watchdog_app.cli.agent_choice": {"install.pythons"},
     "watchdog_app.cli.rescue_places": {"history.past"},
     "watchdog_app.cli.demo": {"demo"},
     "watchdog_app.cli.estimate": {

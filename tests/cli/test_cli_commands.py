@@ -236,8 +236,8 @@ def test_topics_have_a_help_of_their_own(watchdog, topic, said):
 @pytest.mark.parametrize(
     ("runs", "expected"),
     [
-        (True, "Daemon    running, 1 task watched   watchdog status"),
-        (False, "Daemon    not running: nothing is watched   watchdog start"),
+        (True, "Daemon running, 1 task watched watchdog status"),
+        (False, "Daemon not running: nothing is watched watchdog start"),
     ],
 )
 def test_without_a_command_it_says_what_is_set_up_and_what_to_type_next(
@@ -249,9 +249,9 @@ def test_without_a_command_it_says_what_is_set_up_and_what_to_type_next(
     done = watchdog()
 
     assert (0, "") == (done.returncode, done.stderr)
-    lines = [line.strip() for line in done.stdout.splitlines()]
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert expected in lines
-    assert any("off in new kernels" in line and "help saving" in line for line in lines)
+    assert any(line.startswith("Saving off") for line in lines)
     assert any("At login" in line for line in lines)
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import os
+import sys
 import time
 
 import pytest
 from support import statuses
 
-from watchdog_app.cli import start
+from watchdog_app.base.errors import UsageError
+from watchdog_app.cli import agent_choice, hello, start
+from watchdog_app.core.model.status import Task
 
 GIB = statuses.GIB
 NOTEBOOK = statuses.process(
@@ -60,3 +65,86 @@ def test_status_shows_the_paragraph_until_it_is_switched_off(unsaved, watchdog, 
 
     (own_folders / "config.toml").write_text("[hints]\nsaving = 'maybe'\n")
     assert "watchdog exec" in watchdog("status").stdout
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    """Three environments with IPython, and no kernelspec but that of the second."""
+    for name, framework in (("tf", "tensorflow"), ("lab", "numpy"), ("own", "rich")):
+        packages = tmp_path / name / "lib" / "python3.11" / "site-packages"
+        for package in ("IPython", framework):
+            (packages / package).mkdir(parents=True)
+        (tmp_path / name / "pyvenv.cfg").touch()
+    kernel = tmp_path / "jupyter" / "kernels" / "lab"
+    kernel.mkdir(parents=True)
+    python = tmp_path / "lab" / "bin" / "python"
+    (kernel / "kernel.json").write_text(f'{{"argv": ["{python}", "-m", "ipykernel_launcher"]}}')
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "own"))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "XDG_DATA_HOME", "JUPYTER_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(agent_choice, "_user", lambda: "ada")
+    return tmp_path
+
+
+def _tasks(folders, **more):
+    return [Task.read({**NOTEBOOK, "python": str(folders / "tf"), **more})]
+
+
+def test_environments_with_running_trainings_come_first_and_watchdogs_own_last(folders):
+    """With pipx the own environment is the wrong one."""
+    found = agent_choice.environments(_tasks(folders))
+    known = [each for each in found if each.prefix.startswith(str(folders))]
+    assert ["tf", "lab", "own"] == [os.path.basename(each.prefix) for each in known]
+    lines = agent_choice.list_lines(known, [str(folders / "lab")])
+    assert [
+        "  1  ~/tf   tensorflow    train.ipynb runs in it",
+        "  2  ~/lab  no framework  kernel lab (saving is on)",
+        "  3  ~/own  no framework  watchdog itself runs in it",
+    ] == lines
+
+
+def test_the_environment_of_another_user_is_not_offered(folders):
+    """The command runs the Python of the chosen environment."""
+    assert [] == agent_choice.own_tasks(_tasks(folders, user="eve"))
+    assert 1 == len(agent_choice.own_tasks(_tasks(folders)))
+
+
+class _Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("typed", "chosen"), [("1\n", "tf"), ("\n", None), ("9\n", None), ("x\n", None), ("", None)]
+)
+def test_a_person_chooses_by_number_and_nothing_is_changed_otherwise(
+    folders, monkeypatch, typed, chosen
+):
+    """Enter alone chooses nothing."""
+    monkeypatch.setattr(agent_choice, "running_tasks", lambda: _tasks(folders))
+    monkeypatch.setattr(sys, "stdin", _Terminal(typed))
+    monkeypatch.setattr(sys, "stderr", _Terminal())
+    if chosen is None:
+        with pytest.raises(UsageError, match="Nothing was changed"):
+            agent_choice.ask([])
+    else:
+        assert str(folders / chosen) == agent_choice.ask([])
+
+
+def test_enable_without_a_terminal_lists_the_environments_and_changes_nothing(watchdog, tmp_path):
+    """A script gets exit code 2 and the line to type."""
+    home = tmp_path / "home"
+    done = watchdog("agent", "enable", env={"HOME": str(home)}, input="1\n")
+    assert (2, "") == (done.returncode, done.stdout)
+    assert "--python" in done.stderr
+    assert not home.exists()
+
+
+def test_the_first_words_name_the_environments_in_which_saving_is_off(folders, unsaved):
+    """The row leads to the command that changes it."""
+    tasks = _tasks(folders)
+    state, command = hello._saving_row(tasks)
+    assert state.startswith("off in ~/tf, ~/lab")
+    assert "watchdog agent enable" == command

@@ -95,8 +95,8 @@ def test_the_user_profile_is_undone_as_well(watchdog, tmp_path):
     assert file.read_bytes() == startup_file.content()
     watchdog("disable", "--user")
 
-    assert "The agent is on" in first.stdout
-    assert "It is on already" in second.stdout
+    assert "Saving is on in every environment of yours" in first.stdout
+    assert "Saving is on already" in second.stdout
     assert not (tmp_path / "home").exists()
 
 

@@ -13,11 +13,14 @@ from typing import Any
 from watchdog_app.base import paths
 from watchdog_app.base.children import is_frozen
 from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
+from watchdog_app.base.jupyter import environment_startup_file, user_startup_file
 from watchdog_app.base.text.terminal import counted, plain
 from watchdog_app.cli.output import Output, shorten_path
 from watchdog_app.cli.parser import Args, Parser
 from watchdog_app.client.client import Client
 from watchdog_app.core.explain.agent_lines import agent_line
+from watchdog_app.core.explain.saving import typed_path
+from watchdog_app.core.explain.selection import RUN_CELLS
 from watchdog_app.core.model.status import Agent
 
 TYPE_CHECKING = False
@@ -30,8 +33,8 @@ DESCRIPTION = """\
 Turn the agent on or off for the future kernels of a Python environment. It saves trainings whose
 code names no Rescue when memory runs out: Keras fits, TensorFlow and PyTorch loops. After a
 kernel has died, watchdog.resume() continues the notebook. enable places one IPython startup
-file in the environment; disable removes it. Without --python and --kernel the environment is
-the one that watchdog runs in.
+file in the environment; disable removes it. enable without options lists the environments and
+asks; without a terminal, name one with --python or --kernel.
 
 status shows where the agent is on, which kernels will have it, and what it saves now.
 
@@ -40,7 +43,7 @@ EPILOG = """\
 examples:
   watchdog agent status
   watchdog agent enable
-  watchdog agent enable --python ~/venvs/tf/bin/python
+  watchdog agent enable --python ~/venvs/tf
   watchdog agent enable --kernel python3
   watchdog agent disable --kernel python3
   watchdog agent enable --user          every environment of yours, default profile
@@ -60,7 +63,9 @@ def add_arguments(parser: Parser) -> None:
         default="status", help="status (default), enable or disable",
     )  # fmt: skip
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--python", metavar="PATH", help="the environment of this Python")
+    where.add_argument(
+        "--python", metavar="PATH", help="the environment of this Python, or in this folder"
+    )
     where.add_argument("--kernel", metavar="NAME", help="the environment of this Jupyter kernel")
     where.add_argument(
         "--user", action="store_true", help="every environment, by your default IPython profile"
@@ -82,24 +87,47 @@ def _enable(args: Args, out: Output) -> int:
 
     trust.importable_package("__init__.py")
     trust.refuse_untrusted()
+    if not (args.python or args.kernel or args.user):
+        from watchdog_app.cli import agent_choice
+
+        # Never watchdog's own environment unasked: with pipx no kernel runs in it.
+        args.python = agent_choice.ask(enabled_environments())
     with out.progress("asking that Python"):
         target = _find_target(args, to_enable=True)
     report = _open_placed_files().place({target.path: startup_file.content()})
     whose = _describe_target(target)
     if not report.written:
-        out.lines(f"It is on already in {whose}.")
+        out.lines(f"Saving is on already in {whose}.")
         return EXIT_OK
     out.lines(
-        f"The agent is on in every new kernel of {whose}.",
+        f"Saving is on in {whose} for every kernel started from now on.",
+        *_without_agent_lines(target),
         f"Placed: {plain(target.path)}",
         f"Undo: watchdog agent disable{_target_options(args)}",
     )
     return EXIT_OK
 
 
+def _without_agent_lines(target: Target) -> list[str]:
+    """Return the kernels of the environment that run already: they have no agent."""
+    from watchdog_app.cli.agent_choice import running_tasks
+
+    names = [
+        f"{plain(task.name or '?')} ({task.pid})"
+        for task in running_tasks()
+        if task.kind in RUN_CELLS
+        and task.agent is None
+        and (target.python is None or target.path == environment_startup_file(task.python or ""))
+    ]
+    if not names:
+        return []
+    return [f"Running now without it: {', '.join(names)}. Restart the kernel to have it saved."]
+
+
 def _disable(args: Args, out: Output) -> int:
     from watchdog_app.install import startup_file
 
+    _choose_enabled(args)
     target = _find_target(args, to_enable=False)
     placed = _open_placed_files()
     report = placed.remove([target.path])
@@ -123,6 +151,22 @@ def _disable(args: Args, out: Output) -> int:
         else f"It was not on in {whose}. Nothing was changed."
     )
     return EXIT_OK
+
+
+def _choose_enabled(args: Args) -> None:
+    """Without options, choose the only environment that is on; the same file is removed."""
+    on = [] if args.python or args.kernel or args.user else enabled_environments()
+    if len(on) > 1:
+        commands = [
+            "  watchdog agent disable "
+            + ("--user" if each == user_startup_file() else f"--python {typed_path(each)}")
+            for each in on
+        ]
+        raise UsageError("\n".join(["Saving is on in several environments:", *commands]))
+    if on and on[0] == user_startup_file():
+        args.user = True
+    elif on:
+        args.python = on[0]
 
 
 def _status(args: Args, out: Output) -> int:
@@ -230,16 +274,16 @@ def _find_target(args: Args, *, to_enable: bool) -> Target:
 
     if args.user:
         return startup_file.target_for_user()
-    python = args.python or sys.executable
+    python = pythons.python_of(args.python) if args.python else sys.executable
     if args.kernel:
         python = pythons.find_kernel(args.kernel).python or ""
-    elif not args.python and getattr(sys, "frozen", False):
+    elif not args.python and is_frozen():
         raise UsageError("Name the environment: --python PATH or --kernel NAME")
     if not to_enable:
-        prefix = _environment_prefix(python)
+        prefix = pythons.environment_prefix(python)
         if prefix is not None:
             return startup_file.target_for_environment(prefix, python)
-    found = pythons.query_environment(os.path.expanduser(python))
+    found = pythons.query_environment(python)
     if to_enable:
         if found.version < (3, 11):
             raise WatchdogError(
@@ -260,27 +304,14 @@ def _find_target(args: Args, *, to_enable: bool) -> Target:
     return startup_file.target_for_environment(found.prefix, found.python)
 
 
-def _environment_prefix(python: str) -> str | None:
-    """
-    Return the prefix of a Python's environment by the rules of PEP 405, without starting Python.
-
-    Returns:
-        The prefix; None: the caller has to ask the Python.
-    """
-    if python == sys.executable:
-        return sys.prefix
-    folder = os.path.dirname(os.path.dirname(os.path.abspath(os.path.expanduser(python))))
-    known = any(os.path.exists(os.path.join(folder, mark)) for mark in ("pyvenv.cfg", "conda-meta"))
-    return folder if known else None
-
-
 def _kernel_prefix(kernel: Kernel) -> str | None:
     """Return the environment prefix of a kernelspec; None: no Python, or it does not answer."""
     from watchdog_app.install import pythons
 
     try:
         return kernel.python and (
-            _environment_prefix(kernel.python) or pythons.query_environment(kernel.python).prefix
+            pythons.environment_prefix(kernel.python)
+            or pythons.query_environment(kernel.python).prefix
         )
     except WatchdogError:
         return None
@@ -321,7 +352,9 @@ def _read_file(path: str) -> bytes | None:
 
 
 def _describe_target(target: Target) -> str:
-    return "yours, in every environment" if target.python is None else plain(target.python)
+    if target.python is None:
+        return "every environment of yours"
+    return typed_path(_startup_file_prefix(target.path))
 
 
 def _target_options(args: Args) -> str:
@@ -330,7 +363,8 @@ def _target_options(args: Args) -> str:
     name, value = ("--python", args.python) if args.python else ("--kernel", args.kernel)
     if not value:
         return ""
-    return f" {name} {shlex.quote(plain(value))}"
+    typed = typed_path(os.path.expanduser(value)) if args.python else shlex.quote(plain(value))
+    return f" {name} {typed}"
 
 
 def _read_running_agents() -> tuple[list[dict[str, Any]] | None, str | None]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from watchdog_app.base.errors import DaemonNotRunning, WatchdogError
 from watchdog_app.base.text.terminal import counted, plain_block
 from watchdog_app.client.client import Client
+from watchdog_app.core.explain.saving import typed_path
+from watchdog_app.core.model.status import Task
 
 _ANSWER_S = 3.0
 _STATE_COLUMNS = 32  # a longer state, an error, moves only its own command to the right
@@ -12,9 +14,10 @@ _STATE_COLUMNS = 32  # a longer state, an error, moves only its own command to t
 
 def lines() -> list[str]:
     """Return the lines to print."""
+    tasks, *daemon = _daemon_row()
     rows = (
-        ("Daemon", *_daemon_row()),
-        ("Saving", *_saving_row()),
+        ("Daemon", *daemon),
+        ("Saving", *_saving_row(tasks)),
         ("At login", *_login_row()),
     )
     columns = max((len(one) for _, one, _ in rows if len(one) <= _STATE_COLUMNS), default=0)
@@ -28,18 +31,19 @@ def lines() -> list[str]:
     ]
 
 
-def _daemon_row() -> tuple[str, str]:
+def _daemon_row() -> tuple[list[Task], str, str]:
     try:
         with Client.connect(timeout_s=_ANSWER_S) as daemon:
-            tasks = daemon.call("status").get("tasks") or []
+            tasks = [Task.read(each) for each in daemon.call("status").get("tasks") or []]
     except DaemonNotRunning:
-        return "not running: nothing is watched", "watchdog start"
+        return [], "not running: nothing is watched", "watchdog start"
     except WatchdogError as error:
-        return plain_block(error).partition("\n")[0], "watchdog doctor"
-    return f"running, {counted(len(tasks), 'task')} watched", "watchdog status"
+        return [], plain_block(error).partition("\n")[0], "watchdog doctor"
+    return tasks, f"running, {counted(len(tasks), 'task')} watched", "watchdog status"
 
 
-def _saving_row() -> tuple[str, str]:
+def _saving_row(tasks: list[Task]) -> tuple[str, str]:
+    from watchdog_app.cli import agent_choice
     from watchdog_app.cli.agent import enabled_environments
 
     try:
@@ -47,9 +51,23 @@ def _saving_row() -> tuple[str, str]:
     except WatchdogError as error:
         return plain_block(error).partition("\n")[0], "watchdog agent status"
     if not found:
-        return "off in new kernels", "watchdog help saving"
+        known = agent_choice.environments(agent_choice.own_tasks(tasks))
+        names = [typed_path(each.prefix) for each in known]
+        if not names:
+            return "off: no Jupyter found here", "watchdog help saving"
+        return f"off in {_list_environments(names)}", "watchdog agent enable"
     environments = counted(len(found), "environment")
     return f"on in {environments}", "watchdog agent status"
+
+
+def _list_environments(names: list[str]) -> str:
+    """Return as many names as the line can hold, or their number."""
+    for shown in (2, 1):
+        rest = len(names) - shown
+        text = ", ".join(names[:shown]) + (f" and {rest} more" if rest > 0 else "")
+        if len(text) <= _STATE_COLUMNS:
+            return text
+    return counted(len(names), "environment")
 
 
 def _login_row() -> tuple[str, str]:

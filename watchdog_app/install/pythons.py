@@ -85,9 +85,54 @@ def has_watchdog(prefix: str) -> bool:
 
     With pipx watchdog has an environment of its own.
     """
-    packages = os.path.join(glob.escape(prefix), "lib", "python3*", "site-packages")
-    names = ("watchdog_app", "watchdog_app-*.dist-info")  # the second: an editable installation
-    return any(glob.glob(os.path.join(packages, name)) for name in names)
+    # the second: an editable installation
+    return has_package(prefix, "watchdog_app") or has_package(prefix, "watchdog_app-*.dist-info")
+
+
+def has_package(prefix: str, name: str) -> bool:
+    """
+    Return whether a package is installed in the environment in this folder.
+
+    Args:
+        prefix: folder of the environment.
+        name: folder of the package, as a pattern.
+    """
+    packages = ("site-packages", "dist-packages")  # the second: Debian's Python
+    lib = os.path.join(glob.escape(prefix), "lib", "python3*")
+    return any(glob.glob(os.path.join(lib, each, name)) for each in packages)
+
+
+def installed_frameworks(prefix: str) -> list[str]:
+    """Return the frameworks that are installed in the environment in this folder."""
+    return [name for name in ("tensorflow", "torch", "jax") if has_package(prefix, name)]
+
+
+def environment_prefix(python: str) -> str | None:
+    """
+    Return the prefix of a Python's environment by the rules of PEP 405, without starting Python.
+
+    Returns:
+        The prefix; None: the caller has to ask the Python.
+    """
+    if python == sys.executable:
+        return sys.prefix
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(os.path.expanduser(python))))
+    known = any(os.path.exists(os.path.join(folder, mark)) for mark in ("pyvenv.cfg", "conda-meta"))
+    return folder if known else None
+
+
+def python_of(path: str) -> str:
+    """
+    Return the Python of an environment.
+
+    Args:
+        path: its Python, or its folder; `~` stands for the home folder.
+    """
+    path = os.path.expanduser(path)
+    if not os.path.isdir(path):
+        return path
+    found = [os.path.join(path, "bin", name) for name in ("python", "python3")]
+    return next(filter(os.path.exists, found), found[0])
 
 
 def _describe_failure(error: Exception) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.model.decisions import Observation
 from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
 from watchdog_app.core.model.tasks import is_stopped

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 
 from watchdog_app.base import jupyter
 from watchdog_app.base.linux import process
 from watchdog_app.base.linux.files import read_or_empty
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.model.machine import ProcessInfo, TaskKind
 
 _MAPS_BYTES = 8 << 20  # TensorFlow on a GPU has 1,500 lines of 150 bytes
