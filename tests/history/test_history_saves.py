@@ -223,11 +223,9 @@ class _Reply:
     def __init__(self) -> None:
         self.value = None
 
-    def result(self, value) -> None:
+    def finish(self, value, error) -> None:
+        assert error is None
         self.value = value
-
-    def error(self, *words) -> None:
-        raise AssertionError(words)
 
 
 class _Kernels:
@@ -247,7 +245,7 @@ def test_the_daemon_answers_with_folded_entries(tmp_path):
         **dict.fromkeys(("agents", "checkpoints")),
     )
 
-    Methods(parts, None).table["history"](None, requests.History.read({}), reply)
+    Methods(parts, None).table["history"](requests.History.read({}), reply)
     while reply.value is None:
         writer.collect()
     writer.close(10)

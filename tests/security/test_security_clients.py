@@ -263,9 +263,9 @@ class Desk:
     def connection_ended(self, connection) -> None:
         pass
 
-    def handle(self, connection, method, params, reply) -> None:
+    def handle(self, method, params, reply) -> None:
         time.sleep(self.pause_s)
-        self.came.append(connection)
+        self.came.append(reply.connection)
         if reply.wanted:
             self.replies.append(reply)
 
@@ -440,7 +440,7 @@ def test_a_kernel_that_cannot_be_told_from_others_names_no_notebook(peer):
     liar = SimpleNamespace(peer=transport.Peer(0, peer))
 
     with pytest.raises(RequestError, match="not 7"):
-        methods._agent_notebook(liar, said, None)
+        methods._agent_notebook(said, SimpleNamespace(connection=liar))
 
 
 class OneAgent:

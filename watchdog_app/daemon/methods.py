@@ -17,7 +17,7 @@ from watchdog_app.core.explain.advice import growth_advice
 from watchdog_app.core.model.agent import MemoryGrowth, ThreadDump
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.tasks import find_task, name_with_pid
-from watchdog_app.daemon.agents import peer_key
+from watchdog_app.daemon.agents import Agent, peer_key
 from watchdog_app.daemon.checkpoints import RescueRequest, no_agent_message
 from watchdog_app.daemon.control import Control
 from watchdog_app.daemon.parts import Parts
@@ -28,7 +28,7 @@ from watchdog_app.history.journal import Journal
 from watchdog_app.machine.process_control import Paused
 
 Answer = dict[str, Any] | None  # None: the reply is used later
-Method = Callable[[Connection, Any, Reply], Answer]
+Method = Callable[[Any, Reply], Answer]
 
 _MOST_LIMITS = 64  # most open requests to guards; each is kept until a supervisor answers
 
@@ -50,19 +50,17 @@ class Methods:
             name: getattr(self, f"_{name.replace('.', '_')}") for name in requests.METHODS
         }
 
-    def handle(
-        self, connection: Connection, method: str, params: dict[str, Any], reply: Reply
-    ) -> None:
+    def handle(self, method: str, params: dict[str, Any], reply: Reply) -> None:
         """Carry out one request or notification; every request is answered."""
         function, record = self.table.get(method), requests.METHODS.get(method)
         try:
             if function is None or record is None:
                 reply.error(jsonrpc.METHOD_NOT_FOUND, f"There is no method {method[:80]!r}.")
                 return
-            if not connection.greeted and method != "hello":
+            if not reply.connection.greeted and method != "hello":
                 reply.error(jsonrpc.REFUSED, "Say hello first.")
                 return
-            value = function(connection, record.read(params), reply)
+            value = function(record.read(params), reply)
         except TaskNotFound as error:
             reply.error(error.code, str(error), {"candidates": list(error.candidates)})
         except RequestError as error:
@@ -89,14 +87,14 @@ class Methods:
         """Handle the end of a connection; an agent's connection may end before its process."""
         self._parts.agents.connection_ended(connection)
 
-    def _hello(self, connection: Connection, params: requests.Hello, _: Reply) -> Answer:
-        wanted, role, version = params.protocol, params.role, params.version
+    def _hello(self, params: requests.Hello, reply: Reply) -> Answer:
+        wanted, role, connection = params.protocol, params.role, reply.connection
         newer = wanted > jsonrpc.PROTOCOL_VERSION
         if newer or (wanted < jsonrpc.PROTOCOL_VERSION and role != "agent"):
             restart = "daemon of the newer version: watchdog stop; watchdog start"
             raise RequestError(
-                f"This daemon (watchdog {__version__}) speaks protocol "
-                f"{jsonrpc.PROTOCOL_VERSION}, the {role} (watchdog {version}) protocol {wanted}. "
+                f"This daemon (watchdog {__version__}) speaks protocol {jsonrpc.PROTOCOL_VERSION}, "
+                f"the {role} (watchdog {params.version}) protocol {wanted}. "
                 f"Start the {restart if newer else f'{role} of the newer version.'}",
                 jsonrpc.VERSIONS_DIFFER,
             )
@@ -105,23 +103,21 @@ class Methods:
         connection.role = role
         return {"protocol": jsonrpc.PROTOCOL_VERSION, "version": __version__, "pid": os.getpid()}
 
-    def _status(self, _: Connection, __: requests.Params, reply: Reply) -> None:
+    def _status(self, _: requests.Status, reply: Reply) -> None:
         reply.result(self._control.status().to_json(), fit)
 
-    def _subscribe(self, connection: Connection, params: requests.Subscribe, _: Reply) -> Answer:
-        connection.topics = frozenset(params.topics)
+    def _subscribe(self, params: requests.Subscribe, reply: Reply) -> Answer:
+        reply.connection.topics = frozenset(params.topics)
         self._parts.pace.sample_soon()  # at rest the last sample may be minutes old
         return {}
 
-    def _notification_shown(
-        self, connection: Connection, params: requests.NotificationShown, __: Reply
-    ) -> Answer:
+    def _notification_shown(self, params: requests.NotificationShown, reply: Reply) -> Answer:
         self._parts.dispatcher.acknowledge(
-            params.id, params.delivered, params.detail, follower=connection.role == "cli"
+            params.id, params.delivered, params.detail, follower=reply.connection.role == "cli"
         )
         return {}
 
-    def _task_pause(self, connection: Connection, params: requests.PauseTask, reply: Reply) -> None:
+    def _task_pause(self, params: requests.PauseTask, reply: Reply) -> None:
         task = self._find_task(params.task)
         self._refuse_stopped_by_guard(task)
 
@@ -134,13 +130,11 @@ class Methods:
             reply.result({**_task_fields(task), "kind": kind, "pids": pids, "method": method})
             self._parts.pace.sample_soon()
 
-        self._parts.executor.request_pause(task, _client_name(connection), done)
+        self._parts.executor.request_pause(task, reply.client, done)
 
-    def _task_resume(
-        self, connection: Connection, params: requests.ResumeTask, reply: Reply
-    ) -> Answer:
-        wanted = params.task
-        chosen = self._parts.pauses.all() if wanted is None else [self._find_pause(wanted)]
+    def _task_resume(self, params: requests.ResumeTask, reply: Reply) -> Answer:
+        pauses = self._parts.pauses
+        chosen = pauses.all() if params.task is None else [self._find_pause(params.task)]
         if not chosen:
             return {"resumed": []}
         kinds = {task.key: task.kind.value for task in self._parts.observer.tasks()}
@@ -166,9 +160,7 @@ class Methods:
 
         for pause in chosen:
             try:
-                self._parts.executor.request_resume(
-                    pause, _client_name(connection), partial(end, pause)
-                )
+                self._parts.executor.request_resume(pause, reply.client, partial(end, pause))
             except RequestError as error:
                 end(pause, error)
         return None
@@ -179,19 +171,14 @@ class Methods:
 
     def _find_pause(self, wanted: str) -> Pause:
         """The pause of a task. Refuses a task that another program has stopped."""
-        for pause in self._parts.pauses.all():
+        pauses = self._parts.pauses.all()
+        for pause in pauses:
             # The last sample may lack it, and a stopped worker may be a task by now.
-            if wanted.strip() in {
-                str(pause.task.pid),
-                *(str(key.pid) for key in pause.paused.keys),
-            }:
+            if wanted.strip() in {str(key.pid) for key in (pause.task, *pause.paused.keys)}:
                 return pause
         task = self._find_task(wanted)
-        own = self._parts.pauses.get(task.key)
-        if own is not None:
-            return own
-        for pause in self._parts.pauses.all():
-            if task.key in pause.paused.keys:
+        for pause in sorted(pauses, key=lambda pause: pause.task != task.key):
+            if task.key in (pause.task, *pause.paused.keys):
                 return pause
         self._refuse_stopped_by_guard(task)
         if task.paused:
@@ -216,17 +203,14 @@ class Methods:
         states = {self._parts.observer.process_state(each.key) or "Z" for each in task.members}
         return bool(states & set("Tt")) and states <= set("TtZ")
 
-    def _task_checkpoint(
-        self, connection: Connection, params: requests.CheckpointTask, reply: Reply
-    ) -> Answer:
-        wanted, wait, timeout_s = params.task, params.wait, params.timeout_s
-        tasks = self._parts.observer.tasks()
-        chosen = list(tasks) if wanted is None else [find_task(wanted, tasks)]
+    def _task_checkpoint(self, params: requests.CheckpointTask, reply: Reply) -> Answer:
+        wanted, tasks = params.task, self._parts.observer.tasks()
+        chosen = tasks if wanted is None else [find_task(wanted, tasks)]
         found: list[RescueRequest] = []
         answers: list[dict[str, Any]] = []
 
         def done(_: RescueRequest) -> None:
-            if wait and found and all(rescue.status != "requested" for rescue in found):
+            if params.wait and found and all(rescue.status != "requested" for rescue in found):
                 reply.result({"requests": [*answers, *(rescue.to_json() for rescue in found)]})
 
         self._parts.guards.refresh()
@@ -239,17 +223,17 @@ class Methods:
                 answers.append(_refusal(task, "It is paused and cannot save. Resume it first."))
                 continue
             asked = self._parts.executor.request_checkpoint(
-                task, _client_name(connection), timeout_s, done
+                task, reply.client, params.timeout_s, done
             )
             found += asked
             if not asked and wanted is not None:
                 view = self._parts.agents.view_of(task)
                 answers.append(_refusal(task, no_agent_message(task, time.time(), view)))
-        if not found or not wait:
+        if not found or not params.wait:
             return {"requests": [*answers, *(rescue.to_json() for rescue in found)]}
         return None
 
-    def _task_stacks(self, _: Connection, params: requests.DumpStacks, reply: Reply) -> None:
+    def _task_stacks(self, params: requests.DumpStacks, reply: Reply) -> None:
         task, inspections = self._find_task(params.task), self._parts.inspections
 
         def done(dump: ThreadDump) -> None:
@@ -266,7 +250,7 @@ class Methods:
 
         inspections.dump(task, time.monotonic(), done)
 
-    def _task_leaks(self, _: Connection, params: requests.FindLeaks, reply: Reply) -> None:
+    def _task_leaks(self, params: requests.FindLeaks, reply: Reply) -> None:
         task = self._find_task(params.task)
 
         def done(growth: MemoryGrowth | None) -> None:
@@ -282,7 +266,7 @@ class Methods:
 
         self._parts.inspections.trace(task, params.seconds, time.monotonic(), done)
 
-    def _guard_limit(self, _: Connection, params: requests.LimitGuard, reply: Reply) -> None:
+    def _guard_limit(self, params: requests.LimitGuard, reply: Reply) -> None:
         """Ask the supervisor in a thread: it may be stopped, or short of memory itself."""
         guards = self._parts.guards
         if self._parts.supervisors.waiting >= _MOST_LIMITS:
@@ -301,21 +285,16 @@ class Methods:
 
         self._parts.supervisors.submit(ask, done)
 
-    def _protection_set(
-        self, connection: Connection, params: requests.SetProtection, _: Reply
-    ) -> Answer:
+    def _protection_set(self, params: requests.SetProtection, reply: Reply) -> Answer:
         if params.on and params.for_s is not None:
             raise RequestError("Parameter for_s goes with on = false.", jsonrpc.INVALID_PARAMS)
-        return self._control.protect(params.on, params.for_s, _client_name(connection))
+        return self._control.protect(params.on, params.for_s, reply.client)
 
-    def _snooze(
-        self, connection: Connection, params: requests.SnoozeNotifications, _: Reply
-    ) -> Answer:
-        incident, wanted = params.incident, params.task
-        if incident is not None and wanted is not None:
+    def _snooze(self, params: requests.SnoozeNotifications, reply: Reply) -> Answer:
+        if params.incident is not None and params.task is not None:
             raise RequestError("Give incident or task, not both.", jsonrpc.INVALID_PARAMS)
-        task = None if wanted is None else self._find_task(wanted)
-        return self._control.snooze(incident, task, params.for_s, _client_name(connection))
+        task = None if params.task is None else self._find_task(params.task)
+        return self._control.snooze(params.incident, task, params.for_s, reply.client)
 
     def _config(self, *_: object) -> Answer:
         return {"settings": self._control.settings()}
@@ -330,7 +309,7 @@ class Methods:
 
     # Queries of the journal: run in its own thread
 
-    def _explain(self, _: Connection, params: requests.Explain, reply: Reply) -> None:
+    def _explain(self, params: requests.Explain, reply: Reply) -> None:
         from watchdog_app.history import past_exits  # 0.3 MB that no emergency needs
 
         tasks = self._parts.observer.tasks()
@@ -365,11 +344,11 @@ class Methods:
         )
         self._parts.journal.query(job, done, lambda: reply.wanted)
 
-    def _history(self, _: Connection, params: requests.History, reply: Reply) -> None:
+    def _history(self, params: requests.History, reply: Reply) -> None:
         wanted = {**self._journal_query(params), "fold_saves": True}
         self._query_journal(lambda journal: {"entries": journal.history(**wanted)}, reply)
 
-    def _series(self, _: Connection, params: requests.Series, reply: Reply) -> None:
+    def _series(self, params: requests.Series, reply: Reply) -> None:
         wanted = self._journal_query(params)
         self._query_journal(lambda journal: {"series": journal.series(**wanted)}, reply)
 
@@ -379,20 +358,12 @@ class Methods:
         return {**params.values(), "task": task}
 
     def _query_journal(self, job: Callable[[Journal], dict[str, Any]], reply: Reply) -> None:
-        def done(found: dict[str, Any] | None, error: Exception | None) -> None:
-            if error is not None:
-                reply.error(jsonrpc.REFUSED, str(error))
-            else:
-                reply.result(found)
-
-        self._parts.journal.query(job, done, lambda: reply.wanted)
+        self._parts.journal.query(job, reply.finish, lambda: reply.wanted)
 
     # Messages from agents
 
-    def _agent_register(
-        self, connection: Connection, params: requests.RegisterAgent, _: Reply
-    ) -> Answer:
-        agent = self._parts.agents.register(connection, params)
+    def _agent_register(self, params: requests.RegisterAgent, reply: Reply) -> Answer:
+        agent = self._parts.agents.register(reply.connection, params)
         self._parts.exit_monitor.follow_agent(agent.key)
         if params.notebook is not None:
             self._parts.observer.kernels.set_notebook(agent.key, params.notebook)
@@ -409,8 +380,8 @@ class Methods:
             found["acknowledges"] = True
         return found
 
-    def _agent_report(self, connection: Connection, params: requests.Report, _: Reply) -> Answer:
-        agent = self._parts.agents.registered(connection)
+    def _agent_report(self, params: requests.Report, reply: Reply) -> Answer:
+        agent = self._agent(reply)
         before = agent.view.expected_number
         self._parts.agents.report(agent, params, time.monotonic())
         if agent.view.expected_number != before:
@@ -419,17 +390,18 @@ class Methods:
             self._parts.pace.sample_soon()
         return {}
 
-    def _agent_progress(
-        self, connection: Connection, params: requests.Progress, _: Reply
-    ) -> Answer:
-        agent = self._parts.agents.registered(connection)
+    def _agent(self, reply: Reply) -> Agent:
+        return self._parts.agents.registered(reply.connection)
+
+    def _agent_progress(self, params: requests.Progress, reply: Reply) -> Answer:
+        agent = self._agent(reply)
         self._parts.agents.set_saving(agent, params.state == "saving")
         if params.request is not None:
             self._parts.checkpoints.accepted(params.request, agent)
         return {}
 
-    def _agent_saved(self, connection: Connection, params: requests.Saved, _: Reply) -> Answer:
-        agent = self._parts.agents.registered(connection)
+    def _agent_saved(self, params: requests.Saved, reply: Reply) -> Answer:
+        agent = self._agent(reply)
         record = self._parts.agents.record_rescue(agent, params.rescue, time.monotonic())
         self._parts.log.info(
             "a rescue is complete",
@@ -442,32 +414,30 @@ class Methods:
         self._parts.checkpoints.saved(params.request, agent, record)
         return {}
 
-    def _agent_failed(self, connection: Connection, params: requests.Failed, _: Reply) -> Answer:
-        agent = self._parts.agents.registered(connection)
+    def _agent_failed(self, params: requests.Failed, reply: Reply) -> Answer:
+        agent = self._agent(reply)
         self._parts.agents.set_saving(agent, False)
         error, remedy = params.error, params.remedy
         self._parts.log.warning("a rescue failed", pid=agent.key.pid, error=error, remedy=remedy)
         self._parts.checkpoints.failed(params.request, agent, error, remedy)
         return {}
 
-    def _agent_bye(self, connection: Connection, params: requests.Bye, _: Reply) -> Answer:
-        agent = self._parts.agents.registered(connection)
+    def _agent_bye(self, params: requests.Bye, reply: Reply) -> Answer:
+        agent = self._agent(reply)
         self._parts.agents.end_training(agent, params)
         self._parts.checkpoints.agent_ended(agent.key, "The training has ended.")
         return {}
 
-    def _agent_stacked(self, connection: Connection, params: requests.Stacked, _: Reply) -> Answer:
-        self._parts.inspections.receive_stacks(self._parts.agents.registered(connection), params)
+    def _agent_stacked(self, params: requests.Stacked, reply: Reply) -> Answer:
+        self._parts.inspections.receive_stacks(self._agent(reply), params)
         return {}
 
-    def _agent_leaked(self, connection: Connection, params: requests.Leaked, _: Reply) -> Answer:
-        self._parts.inspections.receive_growth(self._parts.agents.registered(connection), params)
+    def _agent_leaked(self, params: requests.Leaked, reply: Reply) -> Answer:
+        self._parts.inspections.receive_growth(self._agent(reply), params)
         return {}
 
-    def _agent_notebook(
-        self, connection: Connection, params: requests.AgentNotebook, _: Reply
-    ) -> Answer:
-        key = peer_key(connection, params.pid, params.start_time)
+    def _agent_notebook(self, params: requests.AgentNotebook, reply: Reply) -> Answer:
+        key = peer_key(reply.connection, params.pid, params.start_time)
         self._parts.observer.kernels.set_notebook(key, params.notebook)
         self._parts.pace.sample_soon()
         return {}
@@ -475,11 +445,6 @@ class Methods:
 
 def _task_fields(task: Task) -> dict[str, Any]:
     return {"task": task.key.pid, "name": task.name}
-
-
-def _client_name(connection: Connection) -> str:
-    pid = f" (pid {connection.peer.pid})" if connection.peer.pid else ""
-    return f"the {connection.role}{pid}"
 
 
 def _refusal(task: Task, detail: str) -> dict[str, Any]:

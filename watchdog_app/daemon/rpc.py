@@ -139,23 +139,36 @@ class Connection:
 class Reply:
     """The answer to one request, given now or later. Only the first answer counts."""
 
-    __slots__ = ("_connection", "_id", "_server")
+    __slots__ = ("_id", "_server", "connection")
 
     def __init__(self, server: RpcServer, connection: Connection, id_: int | str | None) -> None:
         self._server = server
-        self._connection = connection
+        self.connection = connection
         self._id = id_
         connection.unanswered += id_ is not None
 
     def __del__(self) -> None:
         """Release the place of a reply that was never used."""
         if self._id is not None:
-            self._connection.unanswered -= 1
+            self.connection.unanswered -= 1
 
     @property
     def wanted(self) -> bool:
         """Whether the client still waits for it."""
-        return self._id is not None and not self._connection.closed
+        return self._id is not None and not self.connection.closed
+
+    @property
+    def client(self) -> str:
+        """Role and pid of the client, for people."""
+        pid = self.connection.peer.pid
+        return f"the {self.connection.role}{f' (pid {pid})' if pid else ''}"
+
+    def finish(self, value: Any, error: Exception | None) -> None:
+        """Answer with the result of a job, or with its error."""
+        if error is not None:
+            self.error(jsonrpc.REFUSED, str(error))
+        else:
+            self.result(value)
 
     def result(self, value: Any, fit: Fit | None = None) -> None:
         """
@@ -182,21 +195,18 @@ class Reply:
 
     def _send(self, message: dict[str, Any], fit: Fit | None = None) -> None:
         self._id = None
-        self._connection.unanswered -= 1
-        self._server.send(self._connection, message, fit)
+        self.connection.unanswered -= 1
+        self._server.send(self.connection, message, fit)
 
 
 class Handler(Protocol):
     """Implements the requests."""
 
-    def handle(
-        self, connection: Connection, method: str, params: dict[str, Any], reply: Reply
-    ) -> None:
+    def handle(self, method: str, params: dict[str, Any], reply: Reply) -> None:
         """
         Carry out a request or notification, now or later.
 
         Args:
-            connection: the client.
             method: a method of docs/protocol.md.
             params: the parameters, unchecked.
             reply: answers the request.
@@ -547,7 +557,7 @@ class RpcServer:
                 "Read one, then ask again.",
             )
             return
-        self._handler.handle(connection, message["method"], message.get("params") or {}, reply)
+        self._handler.handle(message["method"], message.get("params") or {}, reply)
 
     def _pause_reading(self, connection: Connection) -> None:
         """Read nothing from a client until its turn, or until its pause is over."""
