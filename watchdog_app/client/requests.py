@@ -230,6 +230,8 @@ def list_of(each: Field, most: int) -> Any:
     return Field(read, ())
 
 
+_AMOUNT: Any = integer(0, _MAX_INT, default=None)
+
 # What clients ask the daemon
 
 
@@ -431,14 +433,14 @@ class MemoryParts(Params):
     """The parts of a training's memory."""
 
     batch_size: int | None = integer(1, _MAX_INT, default=None)
-    weights_bytes: int | None = integer(0, _MAX_INT, default=None)
-    gradients_bytes: int | None = integer(0, _MAX_INT, default=None)
-    optimizer_bytes: int | None = integer(0, _MAX_INT, default=None)
-    activations_bytes: int | None = integer(0, _MAX_INT, default=None)
-    resident_bytes: int | None = integer(0, _MAX_INT, default=None)
-    base_bytes: int | None = integer(0, _MAX_INT, default=None)
+    weights_bytes: int | None = _AMOUNT
+    gradients_bytes: int | None = _AMOUNT
+    optimizer_bytes: int | None = _AMOUNT
+    activations_bytes: int | None = _AMOUNT
+    resident_bytes: int | None = _AMOUNT
+    base_bytes: int | None = _AMOUNT
     buffers: tuple[Buffer, ...] = list_of(nested(Buffer), 16)
-    python_blocks: int | None = integer(0, _MAX_INT, default=None)
+    python_blocks: int | None = _AMOUNT
     python_blocks_per_step: float | None = number(-1e12, 1e12)
 
 
@@ -449,9 +451,9 @@ class Allocator(Params):
     used_bytes: int = integer(0, _MAX_INT)
     limit_bytes: int = integer(1, _MAX_INT)
     gpu_uuid: str | None = text(100, default=None, ascii_only=True)
-    peak_bytes: int | None = integer(0, _MAX_INT, default=None)
-    retries: int | None = integer(0, _MAX_INT, default=None)
-    ooms: int | None = integer(0, _MAX_INT, default=None)
+    peak_bytes: int | None = _AMOUNT
+    retries: int | None = _AMOUNT
+    ooms: int | None = _AMOUNT
 
 
 class RegisterAgent(Params, method="agent.register"):
@@ -468,9 +470,8 @@ class RegisterAgent(Params, method="agent.register"):
     framework: str = text(100)  # keras, torch, tensorflow ...
     directory: str = text(most_bytes=_PATH_BYTES)  # folder of its rescues
     notebook: str | None = text(default=None)
-    resumes_itself: bool = flag(
-        default=True
-    )  # false: a user must run lines that its next run names
+    # false: a user must run lines that its next run names
+    resumes_itself: bool = flag(default=True)
     rank: int | None = integer(default=None)  # of this process, as its launcher set it
     world_size: int | None = integer(default=None)  # processes of the launcher
     rescue: Rescue | None = nested(Rescue)  # the last rescue before this connection
@@ -480,21 +481,17 @@ class Report(Params, method="agent.report"):
     """At most once a second; a new phase or announcement within 0.25 s."""
 
     training: bool = flag()
-    state_bytes: int | None = integer(0, _MAX_INT, default=None)
+    state_bytes: int | None = _AMOUNT
     step_s: float | None = number(0, 1e7)
     save_s: float | None = number(0, 1e7)
-    step: int | None = integer(0, _MAX_INT, default=None)
-    epoch: int | None = integer(0, _MAX_INT, default=None)
-    batch: int | None = integer(0, _MAX_INT, default=None)
+    step: int | None = _AMOUNT
+    epoch: int | None = _AMOUNT
+    batch: int | None = _AMOUNT
     loss: float | None = number(lenient=True)
     phase: str | None = text(40, default=None)  # train, validate, save, epoch_end, or another word
-    expected_bytes: int | None = integer(
-        0, _MAX_INT, default=None
-    )  # announced growth, after which the memory stays constant
+    expected_bytes: int | None = _AMOUNT  # announced growth, after which the memory stays constant
     expected_for: str | None = text(100, default=None)  # reason for the growth
-    expected_number: int | None = integer(
-        0, _MAX_INT, default=None
-    )  # a new number is a new announcement
+    expected_number: int | None = _AMOUNT  # a new number is a new announcement
     expected_at_most: bool = flag()  # an upper bound: it explains growth, but does not predict it
     allocators: tuple[Allocator, ...] = list_of(nested(Allocator), 64)  # as in the status
     not_restored: tuple[str, ...] = list_of(text(300), 16)  # parts that a resume will not restore

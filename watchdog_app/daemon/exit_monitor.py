@@ -21,7 +21,7 @@ from watchdog_app.core.diagnosis.causes import diagnose
 from watchdog_app.core.diagnosis.evidence import collect_evidence
 from watchdog_app.core.diagnosis.exits import crashed, journal_level, signal_of
 from watchdog_app.core.explain.advice import growth_advice
-from watchdog_app.core.model.agent import AgentState
+from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, Evidence, ExitFacts
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.agents import Agent, Agents, newer_rescue
@@ -72,6 +72,7 @@ class _PendingExit:
     facts: ExitFacts
     mono_s: float
     unix_s: float
+    ran_s: float  # 0: unknown
     known: dict[str, Any]  # further fields of its entry
     sample: AssessedSample | None  # last sample that contains the task, or the one before
     question: UnitQuery | None  # to systemd; None: systemd is not asked
@@ -275,8 +276,11 @@ class ExitMonitor:
         if cause.spec.by_kernel:
             self._counts.claim(facts.group, alive_mono_s)
         now_mono_s, unix_s = time.monotonic(), time.time()
+        started_unix_s = None if task is None else task.info.started_unix_s
+        ran_s = 0.0 if started_unix_s is None else unix_s - started_unix_s
+        cared_for = agent is not None or _is_kernel(task) or ran_s >= _LEAST_RUN_S
         question = None
-        if _should_ask_systemd(facts, cause, task, agent):
+        if _should_ask_systemd(facts, cause, cared_for=cared_for):
             alive_unix_s = unix_s - (now_mono_s - alive_mono_s)
             guards = facts.oom_daemons
             question = self._units.ask(facts.group, key.pid, alive_unix_s, guards=guards)
@@ -296,6 +300,7 @@ class ExitMonitor:
                 facts=facts,
                 mono_s=now_mono_s,
                 unix_s=unix_s,
+                ran_s=ran_s,
                 known={} if task is None else self._process_fields(key, task),
                 sample=self.last_seen.sample_of(task),
                 question=question,
@@ -339,22 +344,21 @@ class ExitMonitor:
         if end.gpu_read_mono_s is not None and task is not None:
             facts = replace(facts, card_fault=self.last_seen.card_faults.get(task.key))
         cause = diagnose(facts)
-        news = _exit_level(facts, cause, task, agent, end.unix_s)
+        news = _exit_level(end, facts, cause)
         if news is None:
             return None
-        about = {}
+        about: dict[str, Any] = {}
+        name = (agent.notebook if agent is not None else None) or f"process {end.key.pid}"
         if task is not None:
             about = task_fields(task.info, task.rss_bytes, end.view, end.mono_s)
-        name = task.name if task is not None else None
-        if name is None:
-            name = (agent.notebook if agent is not None else None) or f"process {end.key.pid}"
+            name = task.name
         entry = exit_entry(
             end.key,
             name,
             TaskRef.of(task).path,
             cause=cause,
             evidence=[*collect_evidence(facts), *end.worker],
-            rescue=newer_rescue(end.view, facts.guard.rescue if facts.guard else None),
+            rescue=_newest_rescue(end.view, facts),
             had_agent=end.view is not None,
             was_paused=facts.was_paused and cause.kind is CauseKind.KILLED,
             unix_s=end.unix_s,
@@ -451,10 +455,8 @@ class ExitMonitor:
         return found
 
     def _watched_task_of(self, key: ProcessKey) -> _Watched | None:
-        for watched in self._watched.values():
-            if _has_member(watched.task, key):
-                return watched
-        return None
+        found = (each for each in self._watched.values() if _has_member(each.task, key))
+        return next(found, None)
 
 
 def _has_member(task: Task, key: ProcessKey) -> bool:
@@ -467,27 +469,24 @@ def _killed_worker(worker: ProcessKey, cause: Cause) -> Evidence:
     return Evidence("worker", text, cause.certainty)
 
 
-def _should_ask_systemd(
-    facts: ExitFacts, cause: Cause, task: Task | None, agent: Agent | None
-) -> bool:
+def _is_kernel(task: Task | None) -> bool:
+    return task is not None and task.kind in KERNELS
+
+
+def _newest_rescue(view: AgentState | None, facts: ExitFacts) -> RescueRecord | None:
+    return newer_rescue(view, facts.guard.rescue if facts.guard else None)
+
+
+def _should_ask_systemd(facts: ExitFacts, cause: Cause, *, cared_for: bool) -> bool:
     """Whether to ask systemd about an exit: after a kill, or without a wait status."""
-    number = signal_of(facts.wait_status)
-    killed = number in (signal.SIGKILL, signal.SIGTERM)
-    if cause.certainty is Certainty.EXACT or not (killed or facts.wait_status is None):
-        return False
-    if facts.announced_end and not killed:
-        return False
-    started = None if task is None else task.info.started_unix_s
-    ran_s = 0.0 if started is None else time.time() - started
-    kernel = task is not None and task.kind in KERNELS
-    return agent is not None or kernel or killed or ran_s >= _LEAST_RUN_S
+    if signal_of(facts.wait_status) in (signal.SIGKILL, signal.SIGTERM):
+        return cause.certainty is not Certainty.EXACT
+    unknown = facts.wait_status is None and not facts.announced_end
+    return unknown and cared_for and cause.certainty is not Certainty.EXACT
 
 
-def _exit_level(
-    facts: ExitFacts, cause: Cause, task: Task | None, agent: Agent | None, unix_s: float
-) -> bool | None:
-    started = None if task is None else task.info.started_unix_s
-    cared_for = False
+def _exit_level(end: _PendingExit, facts: ExitFacts, cause: Cause) -> bool | None:
+    agent, cared_for = end.agent, False
     if agent is not None:
         # The agent's bye comes from Python's exit, also with a status other than 0, as after
         # sys.exit(1).
@@ -496,9 +495,9 @@ def _exit_level(
     return journal_level(
         facts,
         cause,
-        seen=task is not None,
-        kernel=task is not None and task.kind in KERNELS,
-        age_s=0.0 if started is None else unix_s - started,
+        seen=end.task is not None,
+        kernel=_is_kernel(end.task),
+        age_s=end.ran_s,
         cared_for=cared_for,
     )
 
@@ -520,7 +519,6 @@ def _worker_exit(
     known: Mapping[str, Any],
 ) -> Exit:
     """The exit of a worker whose task runs on; reported for that task."""
-    rescue = newer_rescue(view, facts.guard.rescue if facts.guard else None)
     now_mono_s = time.monotonic()
     about = {} if view is None else task_fields(task.info, task.rss_bytes, view, now_mono_s)
     entry = worker_entry(
@@ -529,7 +527,7 @@ def _worker_exit(
         time.time(),
         cause,
         collect_evidence(facts),
-        rescue=rescue,
+        rescue=_newest_rescue(view, facts),
         about={**about, **known},
     )
     text = str(entry.data["text"])
