@@ -203,7 +203,7 @@ def test_threads_are_read_beside_the_loop(monkeypatch):
     )
     reply = SimpleNamespace(result=answers.append)
 
-    Methods(parts, None).table["task.stacks"](None, requests.DumpStacks.read({"task": "10"}), reply)
+    Methods(parts, None).table["task.stacks"](requests.DumpStacks.read({"task": "10"}), reply)
 
     assert begun.wait(60)
     inspections.expire(100.0)

@@ -161,21 +161,6 @@ class Agents:
             reported_mono_s=now_mono_s,
         )
 
-    def record_copy(
-        self, agent: Agent, found: Mapping[str, Any], now_mono_s: float
-    ) -> RescueRecord:
-        """
-        Record a rescue that was copied from outside.
-
-        Args:
-            agent: the agent of the copied training.
-            found: from `OutOfProcessCopies.copy`.
-            now_mono_s: time at which the copy was complete.
-        """
-        rescue = RescueRecord(saved_unix_s=time.time(), by_lines=agent.by_lines, **found)
-        agent.view = replace(agent.view, saving=False, rescue=rescue, rescue_mono_s=now_mono_s)
-        return rescue
-
     def record_guard_copies(self, rescues: Mapping[int, RescueRecord]) -> None:
         """
         Record rescues that guards have copied, if they are newer than the agent's own.
@@ -202,19 +187,20 @@ class Agents:
         agent.view = replace(agent.view, saving=saving)
 
     def record_rescue(
-        self, agent: Agent, rescue: requests.Rescue, now_mono_s: float
+        self, agent: Agent, found: Mapping[str, Any], now_mono_s: float
     ) -> RescueRecord:
         """
-        Record a complete rescue.
+        Record a complete rescue, by the agent or copied from outside.
 
         Args:
-            agent: the agent that saved.
-            rescue: the reported rescue.
-            now_mono_s: time of the report.
+            agent: the agent of the training.
+            found: `path`, `step`, `bytes`, `seconds`, and what else is known of the rescue.
+            now_mono_s: time at which it was complete.
         """
-        record = replace(_rescue_record(rescue, agent.by_lines), saved_unix_s=time.time())
-        agent.view = replace(agent.view, saving=False, rescue=record, rescue_mono_s=now_mono_s)
-        return record
+        known = {**found, "saved_unix_s": time.time(), "by_lines": agent.by_lines}
+        rescue = RescueRecord(**known)
+        agent.view = replace(agent.view, saving=False, rescue=rescue, rescue_mono_s=now_mono_s)
+        return rescue
 
     def end_training(self, agent: Agent, params: requests.Bye) -> None:
         """

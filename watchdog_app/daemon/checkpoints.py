@@ -200,7 +200,7 @@ class Checkpoints:
         if error is not None:
             self._log.info("not copied from outside", pid=agent.key.pid, why=error)
             return
-        record = self.agents.record_copy(agent, found, time.monotonic())
+        record = self.agents.record_rescue(agent, found, time.monotonic())
         self._log.info("a rescue was copied from outside", pid=agent.key.pid, path=record.path)
         self.saved(None, agent, record)
 

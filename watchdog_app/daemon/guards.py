@@ -256,8 +256,7 @@ class Guards:
             guard.pid,
             guard.name,
         )
-        task = next((task for task in self._observer.tasks() if task.key == key), None)
-        self._events.append((notification, entry, task))
+        self._events.append((notification, entry, self._observer.task(key)))
 
 
 def _report(guard: GuardRecord) -> str:

@@ -107,13 +107,13 @@ class Inspections:
             if task.key in sample.result.stalled:
                 with suppress(RequestError):  # too many questions are open
                     self.dump(task, now_mono_s, partial(self._report_stall, task.key))
-        for task, incident in (
-            self._growing_tasks(sample.result.incidents, sample.tasks) if trace else ()
-        ):
-            self.log.info("looking for what grows", task=task.name, incident=incident.id)
-            seconds = trace_s(sample.result.assessments.get(incident.resource))
-            with suppress(RequestError):
-                self.trace(task, seconds, now_mono_s, lambda _: None)
+        for incident in sample.result.incidents if trace else ():
+            growing = self._growing_task(incident)
+            if growing is not None:
+                self.log.info("looking for what grows", task=growing.name, incident=incident.id)
+                seconds = trace_s(sample.result.assessments.get(incident.resource))
+                with suppress(RequestError):
+                    self.trace(growing, seconds, now_mono_s, lambda _: None)
 
     def dump(self, task: Task, now_mono_s: float, done: Callable[[ThreadDump], None]) -> None:
         """
@@ -312,32 +312,27 @@ class Inspections:
         return ThreadDump(tuple(processes), answered, view.place, last_seen_s)
 
     def _report_stall(self, key: ProcessKey, dump: ThreadDump) -> None:
-        task = next((each for each in self.observer.tasks() if each.key == key), None)
+        task = self.observer.task(key)
         if task is not None:
             self.observer.call_engine(lambda engine: engine.add_thread_dump(task, dump))
 
-    def _growing_tasks(
-        self, incidents: Iterable[Incident], tasks: Iterable[Task]
-    ) -> list[tuple[Task, Incident]]:
+    def _growing_task(self, incident: Incident) -> Task | None:
         """
-        Tasks that exhaust memory, with the incident; each pair is returned once.
+        The task that exhausts memory if its agent trains, once for each incident.
 
-        Starts at the stage `warn`, for tasks with an agent that trains.
+        Starts at the stage `warn`.
         """
-        tasks_by_key = {task.key: task for task in tasks}
-        found = []
-        for incident in incidents:
-            if incident.stage < Stage.WARN or not SPECS[incident.resource.kind].of_ram:
+        if incident.stage < Stage.WARN or not SPECS[incident.resource.kind].of_ram:
+            return None
+        for contributor in incident.contributors[:1]:
+            task, about = self.observer.task(contributor.task), (incident.id, contributor.task)
+            if task is None or about in self._traced or self._training_agent(task) is None:
                 continue
-            for contributor in incident.contributors[:1]:
-                task, about = tasks_by_key.get(contributor.task), (incident.id, contributor.task)
-                if task is None or about in self._traced or self._training_agent(task) is None:
-                    continue
-                self._traced[about] = None
-                while len(self._traced) > _MOST_REMEMBERED:
-                    del self._traced[next(iter(self._traced))]
-                found.append((task, incident))
-        return found
+            self._traced[about] = None
+            while len(self._traced) > _MOST_REMEMBERED:
+                del self._traced[next(iter(self._traced))]
+            return task
+        return None
 
     def _training_agent(self, task: Task) -> Agent | None:
         agents = self.agents.connected_in(task)

@@ -402,7 +402,7 @@ class Methods:
 
     def _agent_saved(self, params: requests.Saved, reply: Reply) -> Answer:
         agent = self._agent(reply)
-        record = self._parts.agents.record_rescue(agent, params.rescue, time.monotonic())
+        record = self._parts.agents.record_rescue(agent, params.rescue.values(), time.monotonic())
         self._parts.log.info(
             "a rescue is complete",
             pid=agent.key.pid,

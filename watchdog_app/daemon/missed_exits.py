@@ -16,7 +16,6 @@ from typing import Any
 
 from watchdog_app.base import codec, paths
 from watchdog_app.base.linux import cgroups
-from watchdog_app.base.records import dataclass
 from watchdog_app.core.diagnosis.causes import diagnose
 from watchdog_app.core.diagnosis.evidence import NO_KILL, collect_evidence
 from watchdog_app.core.model.agent import AgentState, RescueRecord
@@ -49,19 +48,8 @@ _HOT_MARGIN_CELSIUS = 5.0  # below the limit, at the last reading
 _EMPTY_RATIO = 0.95  # used share of the battery that counts as empty
 
 _Diagnosis = tuple[Cause, list[Evidence]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Missed:
-    """A task that was alive in the last daemon's list, and has ended."""
-
-    kept: Mapping[str, Any]  # the stored record
-    facts: ExitFacts  # with the counters of then and now
-    key: ProcessKey
-    seen_unix_s: float  # last time at which it was known to be alive
-    now_unix_s: float
-    machine: _Diagnosis | None  # why the machine went down; None: it did not
-    question: UnitQuery | None  # to systemd; None: systemd is not asked
+# the question to systemd (None: it is not asked), and the function that makes the entry
+_Pending = tuple[UnitQuery | None, Callable[[UnitEnd | None], Entry]]
 
 
 class MissedExits:
@@ -82,7 +70,7 @@ class MissedExits:
         self._units = units
         self._saved_keys: frozenset[ProcessKey] = frozenset()
         self._saved_mono_s = float("-inf")
-        self._pending: list[_Missed] = []
+        self._pending: list[_Pending] = []
 
     def find(self, journal: Journal | None) -> None:
         """Find tasks that ended since the last daemon ran, or with the machine."""
@@ -98,16 +86,17 @@ class MissedExits:
         """
         self._units.collect()
         entries = []
-        for missed in list(self._pending):
-            if missed.question is None or missed.question.over(now_mono_s):
-                self._pending.remove(missed)
-                entries.append(_missed_entry(missed))
+        for pending in list(self._pending):
+            question, make_entry = pending
+            if question is None or question.over(now_mono_s):
+                self._pending.remove(pending)
+                entries.append(make_entry(None if question is None else question.answer))
         return entries
 
     def next_deadline_mono_s(self) -> float | None:
         """The time by which `ended` must be called; None: no exit is pending."""
-        questions = [missed.question for missed in self._pending]
-        return min((each.until_mono_s if each else 0.0 for each in questions), default=None)
+        deadlines = (each.until_mono_s if each else 0.0 for each, _ in self._pending)
+        return min(deadlines, default=None)
 
     def save_alive(self, sample: AssessedSample | None, *, stopping: bool = False) -> None:
         """
@@ -160,8 +149,9 @@ class MissedExits:
             question = None
             if machine is None and _last_error_text(words) is None:
                 question = self._units.ask(group, key.pid, seen_unix_s)
-            missed = _Missed(kept, facts, key, seen_unix_s, now_unix_s, machine, question)
-            self._pending.append(missed)
+            span = (seen_unix_s, now_unix_s)
+            make_entry = partial(_missed_entry, kept, key, facts, machine=machine, span_unix_s=span)
+            self._pending.append((question, make_entry))
 
 
 def _tasks_to_save(sample: AssessedSample, unix_s: float) -> Sequence[Task]:
@@ -199,24 +189,42 @@ def _has_exit_entry(journal: Journal, key: ProcessKey) -> bool:
     return any(each.get("start_time") == key.start_time for each in entries)
 
 
-def _missed_entry(missed: _Missed) -> Entry:
-    """The journal entry of a missed exit, with the answer of systemd."""
-    unit = None if missed.question is None else missed.question.answer
-    if missed.machine is not None:
-        (cause, evidence), unix_s = missed.machine, missed.seen_unix_s
+def _missed_entry(
+    kept: Mapping[str, Any],
+    key: ProcessKey,
+    facts: ExitFacts,
+    unit: UnitEnd | None,
+    *,
+    machine: _Diagnosis | None,
+    span_unix_s: tuple[float, float],
+) -> Entry:
+    """
+    The journal entry of a missed exit.
+
+    Args:
+        kept: the stored record of the task.
+        key: its process.
+        facts: with the counters of then and now.
+        unit: the answer of systemd.
+        machine: why the machine went down; None: it did not.
+        span_unix_s: when the task was last known to be alive, and now.
+    """
+    if machine is not None:
+        (cause, evidence), unix_s = machine, span_unix_s[0]
     else:
-        (cause, evidence), unix_s = _diagnose_unseen(missed, unit), missed.now_unix_s
-    error_text = _last_error_text(missed.facts.words)
+        cause, evidence = _diagnose_unseen(replace(facts, unit=unit), span_unix_s)
+        unix_s = span_unix_s[1]
+    error_text = _last_error_text(facts.words)
     if error_text is not None:
         evidence = [*evidence, Evidence("python", f"Python wrote: {error_text}.")]
-    about = dict(missed.kept.get("about") or {})
+    about = dict(kept.get("about") or {})
     return exit_entry(
-        missed.key,
-        str(missed.kept.get("name")),
+        key,
+        str(kept.get("name")),
         about.get("path"),
         cause=cause,
         evidence=evidence,
-        rescue=codec.decode(RescueRecord | None, missed.kept.get("rescue")),
+        rescue=codec.decode(RescueRecord | None, kept.get("rescue")),
         had_agent="agent" in about,
         was_paused=False,
         unix_s=unix_s,
@@ -225,13 +233,12 @@ def _missed_entry(missed: _Missed) -> Entry:
     )
 
 
-def _diagnose_unseen(missed: _Missed, unit: UnitEnd | None) -> _Diagnosis:
+def _diagnose_unseen(facts: ExitFacts, span_unix_s: tuple[float, float]) -> _Diagnosis:
     """Diagnose an exit that happened while no daemon ran."""
-    facts = replace(missed.facts, unit=unit)
     cause = diagnose(facts)
     sources = ("systemd", "count", NO_KILL)
     evidence = [each for each in collect_evidence(facts) if each.source in sources]
-    between = f"{_between(missed.seen_unix_s, missed.now_unix_s)}, while no watchdog ran"
+    between = f"{_between(*span_unix_s)}, while no watchdog ran"
     words, error_text = facts.words, _last_error_text(facts.words)
     if words is not None and error_text is not None:
         kind = CauseKind.SIGNAL if words.fatal else CauseKind.FAILED
@@ -284,21 +291,20 @@ def _diagnose_machine_down(journal: Journal, seen_unix_s: float) -> _Diagnosis:
 def _shutdown_reading(journal: Journal, seen_unix_s: float) -> tuple[str, str] | None:
     """Heat or an empty battery that may have switched the machine off: reading and reason."""
     begin_unix_s, end_unix_s = seen_unix_s - _READINGS_S, seen_unix_s + _FRESH_S
-    heat, battery = [], []
+    found: dict[str, tuple[str, str]] = {}
     for series in journal.series(None, begin_unix_s, end_unix_s, 5000):
         unix_s, used, limit = series["points"][-1][:3]
         if used is None or not limit:
             continue
         if series["kind"] == "temperature" and used >= limit - _HOT_MARGIN_CELSIUS:
             level = f"{used:.0f} °C of {limit:.0f} °C"
-            heat.append(
-                (f"{series['name']} was at {level} at {_format_time(unix_s)}.", f"heat, {level}")
-            )
+            text = f"{series['name']} was at {level} at {_format_time(unix_s)}."
+            found.setdefault("heat", (text, f"heat, {level}"))
         elif series["kind"] == "battery" and used >= _EMPTY_RATIO * limit:
             left = f"{100 * (1 - used / limit):.0f} % left"
             text = f"{series['name']} had {left} at {_format_time(unix_s)}."
-            battery.append((text, f"an empty battery, {left}"))
-    return next(iter(heat + battery), None)
+            found.setdefault("battery", (text, f"an empty battery, {left}"))
+    return found.get("heat") or found.get("battery")
 
 
 def _between(begin_unix_s: float, end_unix_s: float) -> str:

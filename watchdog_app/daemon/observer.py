@@ -72,6 +72,10 @@ class Observer:
         """The tasks of the latest sample."""
         return () if self.latest is None else self.latest.tasks
 
+    def task(self, key: ProcessKey | None) -> Task | None:
+        """A task of the latest sample; None: there is none with this key."""
+        return next((task for task in self.tasks() if task.key == key), None)
+
     def readings(self) -> Sequence[Reading]:
         """The readings of the latest sample."""
         return () if self.latest is None else self.latest.readings
