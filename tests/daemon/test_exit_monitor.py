@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from watchdog_app.core.model.agent import AgentState, RescueRecord
-from watchdog_app.core.model.decisions import Contributor, Incident, Stage
+from watchdog_app.core.model.decisions import Attribution, Contributor, Incident, Stage
 from watchdog_app.core.model.hardware import Hardware
 from watchdog_app.core.model.machine import (
     HostMemory,
@@ -71,9 +71,16 @@ def test_an_open_stall_and_its_reason_are_evidence_of_the_end():
     task, monitor = launched(), new_monitor()
     why = "no step since step 100 for 8 s; one takes 0.02 s. Most likely it writes to a pipe"
     stall = Incident(
-        "i1", ResourceKey(ResourceKind.STALLED, f"{WORKER.pid}:1"), "run.py is stalled", Stage.WARN,
-        Stage.WARN, 7e8, None, (Contributor(ROOT, "run.py"),), why,
-    )  # fmt: skip
+        "i1",
+        ResourceKey(ResourceKind.STALLED, f"{WORKER.pid}:1"),
+        "run.py is stalled",
+        opened_unix_s=7e8,
+        opened_mono_s=0.0,
+        stage=Stage.WARN,
+        peak=Stage.WARN,
+        why=why,
+        attribution=Attribution((Contributor(ROOT, "run.py"),)),
+    )
     monitor.follow(sample(task, mono_s=1.0, incidents=(stall,)))
     monitor.follow(sample(mono_s=2.0))
 

@@ -15,12 +15,7 @@ from watchdog_app.core.explain.agent_lines import pause_advice
 from watchdog_app.core.explain.selection import KERNELS
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.agent import AgentState, RescueRecord
-from watchdog_app.core.model.decisions import (
-    Decision,
-    Incident,
-    Stage,
-    Topic,
-)
+from watchdog_app.core.model.decisions import Decision, Incident, Stage, Topic
 from watchdog_app.core.model.exits import cause_spec
 from watchdog_app.core.model.machine import Task
 from watchdog_app.core.model.resource import SPECS, ResourceKind, Save, Scope

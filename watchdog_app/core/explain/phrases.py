@@ -6,11 +6,7 @@ import math
 
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.plain import clean
-from watchdog_app.base.text.quantities import (
-    format_bytes,
-    format_duration,
-    format_rough_duration,
-)
+from watchdog_app.base.text.quantities import format_bytes, format_duration, format_rough_duration
 from watchdog_app.core.model.agent import RescueRecord
 from watchdog_app.core.model.resource import SPECS, ResourceKind, Scope
 

@@ -10,7 +10,7 @@ from watchdog_app.base.records import dataclass
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
-from watchdog_app.core.model.resource import Reading, ResourceKey
+from watchdog_app.core.model.resource import Reading, ResourceKey, is_condition
 from watchdog_app.core.model.status import Notification
 
 Evidence = Mapping[str, float | int | str | None]
@@ -210,23 +210,35 @@ class Outcome:
     at_mono_s: float | None = None  # None: unknown; the wall clock may have changed since
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Incident:
     """An incident: it opens when a resource reaches a stage, and closes with hysteresis."""
 
     id: str
     resource: ResourceKey
     label: str
-    stage: Stage  # current stage
-    peak: Stage
     opened_unix_s: float
-    closed_unix_s: float | None
-    contributors: tuple[Contributor, ...]
-    why: str
+    opened_mono_s: float
+    closed_unix_s: float | None = None
+    stage: Stage = Stage.OK  # current stage
+    peak: Stage = Stage.OK
+    why: str = ""
     advice: tuple[str, ...] = ()
+    attribution: Attribution = NOBODY
     device_works: bool = True  # False: the card or its driver does not work
     work_lost: bool = False  # the state in the card's memory is lost
-    level: Level = Level.OK  # urgency for the user
+    certain: bool = False  # the evidence sufficed to notify a person, not only for silent saves
+
+    @property
+    def contributors(self) -> tuple[Contributor, ...]:
+        """Tasks with the most growth first; for a fault the affected tasks."""
+        return self.attribution.contributors
+
+    @property
+    def level(self) -> Level:
+        """The urgency for the user."""
+        certain = self.certain or is_condition(self.resource)
+        return Level.from_stage(self.stage.name.lower(), certain=certain)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from watchdog_app.base.records import dataclass
-from watchdog_app.base.text.quantities import (
-    MIB,
-    TIB,
-    exact_duration,
-    parse_bytes,
-    parse_duration,
-)
+from watchdog_app.base.text.quantities import MIB, TIB, exact_duration, parse_bytes, parse_duration
 from watchdog_app.core.model.decisions import Caution
 from watchdog_app.core.model.resource import ResourceKind
 

@@ -1,20 +1,18 @@
 """
 One open incident of a resource, with all state that the policy keeps for it.
 
-The daemon and its clients see the frozen `model.decisions.Incident`, which is built from this
-state. `base.codec` saves and restores the state. A new daemon therefore keeps open incidents and
-cool-downs.
+The daemon and its clients see copies, as `model.decisions.Incident`. `base.codec` saves and
+restores the state. A new daemon therefore keeps open incidents and cool-downs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import field, replace
 
 from watchdog_app.base.codec import NOT_KEPT
 from watchdog_app.base.records import dataclass
 from watchdog_app.core.model.decisions import (
-    NOBODY,
     Assessment,
     Attribution,
     Expected,
@@ -23,9 +21,8 @@ from watchdog_app.core.model.decisions import (
     Regime,
     Stage,
 )
-from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import ProcessKey, Snapshot
-from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind, is_condition
+from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 
 _PACE_HALVES_S = 10.0
 
@@ -55,20 +52,14 @@ class LastReport:
 
 
 @dataclass(slots=True)
-class OpenIncident:
-    """An open incident. Times are monotonic seconds unless the name says otherwise."""
+class OpenIncident(Incident):
+    """
+    An open incident with the state of the policy.
 
-    id: str
-    resource: ResourceKey
-    label: str
-    opened_unix_s: float
-    opened_mono_s: float
-    stage: Stage = Stage.OK
-    peak: Stage = Stage.OK
-    why: str = ""
+    Times are monotonic seconds unless the name says otherwise.
+    """
+
     regime: Regime = Regime.UNKNOWN  # kind of the growth over its whole history
-    advice: tuple[str, ...] = ()
-    attribution: Attribution = NOBODY
     pace_per_s: float = 0.0  # fastest recent growth while no save delays the training
     calm_since_mono_s: float | None = None
     last_report: LastReport | None = None
@@ -82,9 +73,6 @@ class OpenIncident:
     unpausable: set[ProcessKey] = field(default_factory=set)  # tasks whose pause failed
     # main tasks that had an agent when they were blamed
     trained: set[ProcessKey] = field(default_factory=set)
-    device_works: bool = True
-    work_lost: bool = False
-    certain: bool = False  # the evidence sufficed to notify a person, not only for silent saves
 
     def update_stage(
         self, stage: Stage, now: float, why: str, rising: bool, regime: Regime = Regime.UNKNOWN
@@ -167,24 +155,9 @@ class OpenIncident:
         )
 
     def to_incident(self, closed_unix_s: float | None = None) -> Incident:
-        """Return the incident in the form that the daemon, its journal and its clients use."""
+        """Return a copy in the form that the daemon, its journal and its clients use."""
         stage = self.shown_stage if closed_unix_s is None else Stage.OK
-        certain = self.certain or is_condition(self.resource)
-        return Incident(
-            id=self.id,
-            resource=self.resource,
-            label=self.label,
-            stage=stage,
-            peak=self.peak,
-            opened_unix_s=self.opened_unix_s,
-            closed_unix_s=closed_unix_s,
-            contributors=self.attribution.contributors,
-            why=self.why,
-            advice=self.advice,
-            device_works=self.device_works,
-            work_lost=self.work_lost,
-            level=Level.from_stage(stage.name.lower(), certain=certain),
-        )
+        return replace(self, stage=stage, closed_unix_s=closed_unix_s)
 
     @property
     def shown_stage(self) -> Stage:
