@@ -118,7 +118,7 @@ def test_a_paused_task_and_the_limit_that_it_filled_have_no_forecast():
     machine.run(1)
 
     paused = machine.result.tasks[machine.programs[0].key]
-    assert paused.forecast is None
+    assert paused.assessment is None
     assert 0.0 == paused.trend_bytes_per_s
     assert all(each.forecast is None for each in machine.result.assessments.values())
 

@@ -300,10 +300,11 @@ def _task(
         found.cpu_percent = None if outlook.cpu_percent is None else round(outlook.cpu_percent, 1)
         found.slope_bytes_per_s = outlook.trend_bytes_per_s
         found.resource = kind_name(outlook.resource) if outlook.resource else None
-        found.stage = outlook.stage.name.lower()
-        found.level = outlook.level
-        found.reason = outlook.why
-        _set_eta(found, outlook.forecast)
+        nearest = outlook.assessment
+        if nearest is not None:
+            found.stage, found.level = nearest.stage.name.lower(), nearest.level
+            found.reason = nearest.why
+            _set_eta(found, nearest.forecast)
     return found
 
 

@@ -1,5 +1,5 @@
 """
-Detect faults of GPUs and their driver from consecutive readings. Pure.
+Detect faults and slowdowns of GPUs and their driver from consecutive readings. Pure.
 
 A lost GPU can no longer list its processes, and a program that a fault ended has disappeared. The
 detector therefore remembers both from earlier readings.
@@ -22,7 +22,8 @@ from watchdog_app.core.diagnosis.gpu_faults import (
     Finding,
     build_finding,
 )
-from watchdog_app.core.diagnosis.throttling import ThrottlingDetector
+from watchdog_app.core.diagnosis.throttling import Slowdowns
+from watchdog_app.core.model import devices
 from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import (
     Contributor,
@@ -92,6 +93,7 @@ class _Card:
     noted: frozenset[tuple[int, float]] = frozenset()  # known Xids, as code and time
     # Current Xids by code and pid, so that a repeated fault does not displace others.
     xids: dict[tuple[int, int | None], _Xid] = field(default_factory=dict)
+    slowdowns: Slowdowns = field(default_factory=Slowdowns)
 
 
 class DeviceHealth:
@@ -103,7 +105,7 @@ class DeviceHealth:
 
     def observe(self, snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[Finding]:
         """
-        Yield the current faults, in the order of the GPUs.
+        Yield the current faults, then the slowdowns, in the order of the GPUs.
 
         Args:
             snapshot: one sample with its hardware.
@@ -145,12 +147,15 @@ class DeviceHealth:
             if cause is None and card.affected:
                 row = FAULTS[FaultKind.LOST]
                 yield build_finding(row, card.gpu, card.affected, "it is no longer there")
+        for card in self._cards.values():
+            if not card.missing:
+                yield from _slowdown_findings(card, tasks)
 
     # Processing a reading
 
     def _update_cards(self, snapshot: Snapshot, tasks: Sequence[Task]) -> None:
         now, hardware = snapshot.mono_s, snapshot.hardware
-        owners = {member.key.pid: task for task in tasks for member in task.members}
+        owners = devices.tasks_by_pid(tasks)
         seen = {gpu.id for gpu in hardware.gpus}
         for gpu_id, card in list(self._cards.items()):
             if gpu_id not in seen:
@@ -169,12 +174,17 @@ class DeviceHealth:
             self._update_holders(card, listed, owners, now)
             self._count_errors(card, gpu, now)
             self._update_xids(card, gpu, now, snapshot.unix_s)
+            if (
+                gpu.parent_id is None and gpu.throttling is not None
+            ):  # parts share their GPU's clocks
+                card.slowdowns.add(now, gpu.throttling)
             card.affected = (card.affected or _recent_holders(card)) if gpu.state in _BROKEN else ()
             card.gpu = gpu
 
     def _mark_missing(self, gpu_id: str, card: _Card, now: float) -> None:
         if card.missing == 0:
             card.state_since_mono_s = now
+            card.slowdowns = Slowdowns()
             card.affected = card.affected or _recent_holders(card)
         card.missing += 1
         # Parts of a GPU disappear when it is partitioned again. A GPU without tasks may have been
@@ -263,6 +273,17 @@ def _card_findings(card: _Card, now: float, unread: bool) -> Iterator[Finding]:
         yield build_finding(row, gpu, holders, text)
 
 
+def _slowdown_findings(card: _Card, tasks: Sequence[Task]) -> Iterator[Finding]:
+    gpu = card.gpu
+    for kind in sorted(card.slowdowns.found):
+        users = devices.tasks_on_gpu(gpu.processes, devices.tasks_by_pid(tasks))
+        on_it = [Contributor(task.key, task.name) for task in users]
+        text = FAULTS[kind].text
+        if kind is FaultKind.HEAT and gpu.temperature_c is not None:
+            text += f" at {gpu.temperature_c:.0f} °C"
+        yield build_finding(FAULTS[kind], gpu, on_it, text)
+
+
 _BROKEN = frozenset((GpuState.LOST, GpuState.NEEDS_RESET))
 _WORKING = frozenset((GpuState.OK, GpuState.ASLEEP))
 _UNANSWERED = frozenset((GpuState.SILENT, GpuState.UNREADABLE))
@@ -344,7 +365,6 @@ class DeviceProblems:
 
     def __init__(self) -> None:
         self._health = DeviceHealth()
-        self._throttling = ThrottlingDetector()
         self._lasting: set[ResourceKey] = set()
         self._faults: dict[ProcessKey, tuple[float, str]] = {}
         # The last state of the agents on GPUs, including trainings that died with their GPU.
@@ -356,9 +376,7 @@ class DeviceProblems:
         return {key: text for key, (_, text) in self._faults.items()}
 
     def observe(
-        self,
-        observation: Observation,
-        incidents: Mapping[ResourceKey, Incident],
+        self, observation: Observation, incidents: Mapping[ResourceKey, Incident]
     ) -> Iterator[Problem]:
         """
         Yield the problems of this sample, then the problems that ended.
@@ -370,10 +388,7 @@ class DeviceProblems:
         self._lasting &= incidents.keys()
         tasks = tuple(observation.tasks.values())
         found: dict[ResourceKey, list[Finding]] = {}
-        for finding in (
-            *self._health.observe(observation.snapshot, tasks),
-            *self._throttling.observe(observation.snapshot, tasks),
-        ):
+        for finding in self._health.observe(observation.snapshot, tasks):
             found.setdefault(finding.key, []).append(finding)
         self._update_recent(observation, found)
         for key, findings in found.items():

@@ -285,11 +285,7 @@ class Topic(StrEnum):
 class TaskOutlook:
     """One task's line of the status."""
 
-    key: ProcessKey
     trend_bytes_per_s: float | None  # growth of RAM and swap
     cpu_percent: float | None  # percent of one core
-    resource: ResourceKey | None = None
-    forecast: Forecast | None = None
-    stage: Stage = Stage.OK
-    why: str | None = None
-    level: Level = Level.OK
+    resource: ResourceKey | None = None  # the resource that it exhausts first
+    assessment: Assessment | None = None  # assessment of that resource

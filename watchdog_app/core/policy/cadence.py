@@ -47,24 +47,10 @@ def interval_s(
     """
     if result.next_sample_s < usual_s:
         return result.next_sample_s
-    if _is_active(result, snapshot, readings, agents) or _has_moved(readings, before):
-        return usual_s
-    rooms = [each.limit - each.used for each in readings if SPECS[each.key.kind].of_ram]
-    room = min(rooms, default=float(snapshot.host.available_bytes))
-    return max(usual_s, min(LONGEST_S, _ROOM_SHARE * room / _FASTEST_BYTES_PER_S))
-
-
-def _is_active(
-    result: TickResult,
-    snapshot: Snapshot,
-    readings: Collection[Reading],
-    agents: Collection[AgentState],
-) -> bool:
-    """Whether a process started, a training or GPU works, or a resource is near its limit."""
     started = (info.started_unix_s for info in snapshot.infos.values())
     ages_s = (snapshot.unix_s - unix_s for unix_s in started if unix_s is not None)
     heat = (each for each in readings if SPECS[each.key.kind].scope is Scope.HEAT)
-    return (
+    is_active = (
         bool(result.incidents or result.decisions or result.stalled)
         or any(each.stage is not Stage.OK for each in result.assessments.values())
         or any(agent.training or agent.saving for agent in agents)
@@ -72,6 +58,11 @@ def _is_active(
         or any(gpu.processes or gpu.utilization_percent for gpu in snapshot.hardware.gpus)
         or any(each.used >= _WARM_SHARE * each.limit for each in heat)
     )
+    if is_active or _has_moved(readings, before):
+        return usual_s
+    rooms = [each.limit - each.used for each in readings if SPECS[each.key.kind].of_ram]
+    room = min(rooms, default=float(snapshot.host.available_bytes))
+    return max(usual_s, min(LONGEST_S, _ROOM_SHARE * room / _FASTEST_BYTES_PER_S))
 
 
 def _has_moved(readings: Collection[Reading], before: Collection[Reading]) -> bool:

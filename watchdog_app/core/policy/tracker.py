@@ -74,19 +74,12 @@ def build_outlooks(
                 nearest.setdefault(key, reading)
     found = {}
     for task in tasks:
-        own, at, stopped = usage[task.key], nearest.get(task.key), is_stopped(task)
-        trend_bytes_per_s = 0.0 if stopped else own.trend_bytes_per_s
-        outlook = TaskOutlook(task.key, trend_bytes_per_s, own.cpu_percent)
-        if at is not None and not stopped:
-            known = assessments[at.key]
-            outlook = replace(
-                outlook,
-                resource=at.key,
-                forecast=known.forecast,
-                stage=known.stage,
-                why=known.why,
-                level=known.level,
-            )
+        own, at = usage[task.key], nearest.get(task.key)
+        outlook = TaskOutlook(own.trend_bytes_per_s, own.cpu_percent)
+        if is_stopped(task):
+            outlook = TaskOutlook(0.0, own.cpu_percent)
+        elif at is not None:
+            outlook = replace(outlook, resource=at.key, assessment=assessments[at.key])
         found[task.key] = outlook
     return found
 
