@@ -125,12 +125,19 @@ def test_icon_menu_and_notice_on_xfce_with_dunst(desktop):
         return desktop.run("xdotool", "search", "--onlyvisible", "--class", "xterm").split()
 
     view = visible()
+    until(lambda: live_view_runs(desktop), "the live view has started in its terminal")
     desktop.run("xdotool", "search", "--class", "xterm", "windowminimize")
     until(lambda: not visible(), "the view is minimized")
     desktop.click(*resting_icon(desktop), 1)
     until(visible, "another click brings the same view forward")
     settle(2)
     assert view == visible()
+
+
+def live_view_runs(desktop: RealDesktop) -> bool:
+    """Whether the lock file of the live view names a running process."""
+    pids = [path.read_text().partition("\n")[0] for path in desktop.folder.rglob("top.lock")]
+    return any(pid and Path("/proc", pid).exists() for pid in pids)
 
 
 def test_buttons_of_a_notice_on_xfce(desktop):
