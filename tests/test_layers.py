@@ -278,6 +278,28 @@ def test_notifications_go_one_way():
     assert {"executor.py"} == found
 
 
+# Colours of levels and of lines in a plot. The cursor codes of the other modules are no colours.
+COLOR_TABLES = {"core.model.levels", "base.text.terminal", "top.charts", "cli.plot", "cli.topics"}
+COLOR = re.compile(r"\b(red|green|blue|yellow|cyan|magenta)\b|\x1b\[[\d;]*m")
+
+
+@pytest.mark.parametrize("folder", ["cli", "top", "core", "client", "base", "daemon", "doctor"])
+def test_colours_are_in_the_tables(folder):
+    """A screen asks the level for its colour, so no two screens can differ."""
+    found = [
+        f"{name}: {node.value!r}"
+        for name, path in MODULES.items()
+        if name.startswith(f"watchdog_app.{folder}.")
+        and name.removeprefix("watchdog_app.") not in COLOR_TABLES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and len(node.value) < 40
+        and COLOR.search(node.value)
+    ]
+    assert [] == found
+
+
 def python(code: str, **env: str) -> str:
     return subprocess.run(
         [sys.executable, "-c", code],

@@ -432,7 +432,7 @@ def test_a_death_comes_through_a_snooze_and_through_protection_that_is_off(world
 
     note = next(tray.notifications(20))["params"]
     assert ("exited", "critical", pid) == (note["topic"], note["urgency"], note["task"])
-    assert ["show"] == [each["key"] for each in note["actions"]]
+    assert ["explain"] == [each["key"] for each in note["actions"]]
 
 
 def test_a_snooze_of_a_task_names_it_and_outlives_the_daemon(world):

@@ -12,6 +12,7 @@ from support.statuses import GIB, HOSTILE_NAMES, MIB, NOW_UNIX_S, agent, leaking
 from textual.widgets import DataTable, Static
 
 from watchdog_app.base.errors import DaemonNotRunning, RequestError
+from watchdog_app.base.text import terminal
 from watchdog_app.core.model.status import Status
 from watchdog_app.top import charts, rows
 from watchdog_app.top.app import TopApp
@@ -509,6 +510,18 @@ def test_the_letters_of_a_badge_have_contrast(pair):
     """A badge brings both colours, so its contrast is the same on each background."""
     light, dark = sorted(map(luminance, pair.split(" on ")), reverse=True)
     assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
+@pytest.mark.parametrize("name", charts.BADGES)
+def test_a_mark_on_the_command_line_looks_as_in_the_live_view(name):
+    """The codes of a terminal name the same two colours."""
+    palette = ("black", "red", "green", "yellow", "blue", "magenta", "cyan")
+    names = {str(30 + number): color for number, color in enumerate(palette)} | {
+        "97": "bright_white"
+    }
+    letters, ground = terminal._CODES[name].split(";")
+
+    assert charts.BADGES[name] == f"{names[letters]} on {names[str(int(ground) - 10)]}"
 
 
 @pytest.mark.parametrize("level", ["watch", "warning", "critical", "unknown"])

@@ -179,7 +179,7 @@ def _settings_table(settings: list[Json], path: str, out: Output) -> list[str]:
         rows.append([str(setting["key"]), plain(shown), source])
     head, *lines = Table(rows, set(), gives_way=1, gap=2).lines(out.columns, appearance.ellipsis)
     colored = [
-        line if row[2] == "default" else appearance.paint(line, "cyan")
+        line if row[2] == "default" else appearance.paint(line, "bold")
         for line, row in zip(lines, rows[1:], strict=True)
     ]
     return [appearance.paint(head, "bold"), *colored]

@@ -13,6 +13,7 @@ from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from watchdog_app.base.text.terminal import Style, counted, pad, plain, wrap
 from watchdog_app.cli.output import Output, with_timestamp
 from watchdog_app.cli.parser import Args, Parser, positive_duration
+from watchdog_app.core.model.levels import Level
 from watchdog_app.doctor.finding import Finding, Report, Severity
 
 DESCRIPTION = """\
@@ -42,12 +43,12 @@ _TITLES = {
     "watchdog": "watchdog itself",
 }
 GROUPS = tuple(_TITLES)
-# Label and colour of each severity.
+# Level and word of each severity.
 _SEVERITY_LABELS = {
-    Severity.ERROR: ("!! error", "alarm"),
-    Severity.WARNING: (" ! warning", "yellow"),
-    Severity.INFO: (" - note", "cyan"),
-    Severity.OK: ("   ok", "green"),
+    Severity.ERROR: (Level.CRITICAL, "error"),
+    Severity.WARNING: (Level.WARNING, "warning"),
+    Severity.INFO: (Level.WATCH, "note"),
+    Severity.OK: (Level.OK, "ok"),
 }
 _INDENT = 12
 _MAX_COLUMNS = 100  # longer lines are hard to read
@@ -175,10 +176,11 @@ def _verdict(report: Report) -> str:
 
 
 def _render_finding(finding: Finding, room: int, style: Style, verbose: bool) -> list[str]:
-    word, color = _SEVERITY_LABELS[finding.severity]
+    level, word = _SEVERITY_LABELS[finding.severity]
     blank = " " * _INDENT
-    first, *rest = wrap(plain(finding.what), room, first=pad(word, _INDENT), rest=blank)
-    lines = [style.paint(word, color) + first[len(word) :], *rest]
+    label = pad(f"{level.mark:2} {word}", _INDENT)
+    first, *rest = wrap(plain(finding.what), room, first=label, rest=blank)
+    lines = [style.paint(first[:2], level.color) + first[2:], *rest]
     if finding.severity is Severity.OK and not verbose:
         return lines
     if finding.why:

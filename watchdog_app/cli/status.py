@@ -334,9 +334,7 @@ def _outage_lines(reader: _StatusReader, out: Output) -> list[str]:
     text = f"Nothing new since {since}: {plain(str(reader.error))}"
     lines = wrap(text, out.columns, first="! ")
     lines.append("  This view continues when the daemon is back.")
-    from watchdog_app.cli.status_text import paint_level
-
-    return [paint_level(one, Level.WARNING, out.style) for one in lines]
+    return [Level.WARNING.paint(one, out.style) for one in lines]
 
 
 class _Screen:

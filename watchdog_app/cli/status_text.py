@@ -116,13 +116,9 @@ def _headline(status: Status, now_unix_s: float, columns: int | None, style: Sty
     calm = level <= Level.WATCH
     mark = "" if calm else f"{level.mark} "
     unsaved = "" if level is Level.UNKNOWN else unsaved_sentence(status.tasks)
-    text = (
-        f"{level.word}: {plain(summary)}. {unsaved}."
-        if unsaved
-        else f"{level.word}: {plain(summary)}."
-    )
-    first = wrap(text, columns, first=mark)
-    painted = [paint_level(one, level, style) for one in first]
+    text = f"{level.word}: {plain(summary)}."
+    first = wrap(f"{text} {unsaved}." if unsaved else text, columns, first=mark)
+    painted = [level.paint(one, style) for one in first]
     agents = sum(1 for one in status.tasks if one.agent is not None)
     version = status.daemon.version if status.daemon else None
     parts = [f"watchdog {plain(version or '?')}"]
@@ -141,19 +137,6 @@ def _headline(status: Status, now_unix_s: float, columns: int | None, style: Sty
     return painted + [style.paint(one, "dim") for one in wrap(line, columns)]
 
 
-def paint_level(line: str, level: Level, style: Style) -> str:
-    """
-    Colour the mark at the start of a line, and make the rest bold from a warning on.
-
-    The letters keep the terminal's own colour: yellow ones are hard to read on white.
-    """
-    length = len(level.mark) if level.mark and line.startswith(level.mark) else 0
-    rest = line[length:]
-    if level >= Level.WARNING:
-        rest = style.paint(rest, "bold")
-    return style.paint(line[:length], level.color) + rest
-
-
 def incident_lines(
     incident: Incident, now_unix_s: float, columns: int | None, style: Style
 ) -> list[str]:
@@ -168,7 +151,7 @@ def incident_lines(
         head += f", opened {quantities.age(now_unix_s - incident.opened_unix_s)}"
     if calm and incident.peak and not incident.is_fault:
         head += f", reached {plain(incident.peak)}"
-    lines = [paint_level(one, level, style) for one in wrap(head, columns, rest="   ")]
+    lines = [level.paint(one, style) for one in wrap(head, columns, rest="   ")]
     if incident.reason:
         lines += wrap(plain(incident.reason), columns, first="   ")
     for one in incident.contributors[:3]:
@@ -220,7 +203,7 @@ def _problem_lines(status: Status, columns: int | None, style: Style) -> list[st
             remedy = f" {plain(problem.remedy)}" if problem.remedy else ""
             texts.append(plain(problem.message or "?") + remedy)
     lines = [
-        paint_level(line, Level.WARNING, style)
+        Level.WARNING.paint(line, style)
         for text in texts
         for line in wrap(text, columns, first="! ")
     ]
@@ -303,7 +286,7 @@ def resource_lines(
             row[column or 0] = ""
         table = Table(rows, _RESOURCES_RIGHT, gives_way=_LABEL, gap=1)
     lines = [
-        paint_level(line, resource.level, style)
+        resource.level.paint(line, style)
         for line, resource in zip(table.lines(columns, style.ellipsis), shown, strict=True)
     ]
     if left_out:
@@ -355,7 +338,7 @@ def task_lines(
     head, *rows = table.lines(columns, style.ellipsis)
     lines = [style.paint(head, "bold")]
     for task, row in zip(tasks, rows, strict=True):
-        lines.append(paint_level(row, task.level, style))
+        lines.append(task.level.paint(row, style))
         for remark in _task_remarks(task, now_unix_s):
             lines += [style.paint(line, "dim") for line in wrap(remark, columns, first="      ")]
     return lines

@@ -168,7 +168,7 @@ def title_line(status: Status, columns: int) -> Text:
     left = Text("watchdog", style="bold")
     left.append(f"  {plain(host.name or '')}  {clock}", style="")
     if daemon is not None and daemon.protection is not None and daemon.protection.on is False:
-        left.append("  ").append(" protection is OFF ", style=charts.BADGES["alarm"])
+        left.append("  ").append(" protection is OFF ", style=charts.BADGES[Level.CRITICAL.color])
     rest = "" if daemon is None else f"up {format_duration(daemon.uptime_s)}"
     pressure = host.pressure_some_avg10_percent
     if pressure is not None and pressure >= 1:

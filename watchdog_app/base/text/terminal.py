@@ -11,14 +11,15 @@ import re
 import sys
 from collections.abc import Sequence
 
+# No colour is readable as a letter on every background: yellow, cyan and alarm bring their own.
 _CODES = {
     "bold": "1",
     "dim": "2",
     "red": "31",
     "green": "32",
-    "yellow": "33",
-    "cyan": "36",
-    "alarm": "1;31",
+    "yellow": "30;43",
+    "cyan": "30;46",
+    "alarm": "97;41",
 }
 # A line may break at any space except between a number and its unit: `95 %`, `7.0 GiB`.
 _BREAKS = re.compile(r"(?<!\d) | (?!(?:%|[KMGT]iB(?:/s)?|B|s|min|h|d)(?!\w))")

@@ -7,6 +7,7 @@ from collections import Counter
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.terminal import Style, Table, counted, plain, wrap
 from watchdog_app.core.explain.selection import gpu_resources
+from watchdog_app.core.model.levels import Level
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,9 +49,9 @@ def gpu_lines(
     lines = _fit_table(rows, columns).lines(columns, style.ellipsis)
     groups = []
     for gpu, line in zip(gpus, lines, strict=True):
-        color = gpu.level.color
-        group = [style.paint(line, color)]
-        remarks = [("; ".join(_problems(gpu, status)), color)]
+        group = [gpu.level.paint(line, style)]
+        problems = "; ".join(_problems(gpu, status))
+        remarks = [(problems, "bold" if gpu.level >= Level.WARNING else "")]
         remarks += [(each, "dim") for each in _remarks(gpu, everything)]
         for text, name in remarks:
             parts = wrap(text, columns, first="      ") if text else []

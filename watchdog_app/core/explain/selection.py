@@ -152,14 +152,18 @@ def _descending_by(figure: str) -> Callable[[Task], tuple[float, ...]]:
     return order
 
 
+def _by_eta(task: Task) -> float:
+    return math.inf if task.eta_s is None else task.eta_s
+
+
 _SORT_KEYS: dict[str, Callable[[Task], Any]] = {
-    "urgency": lambda task: (-task.level, *_descending_by("ram_bytes")(task)),
+    "urgency": lambda task: (-task.level, _by_eta(task), *_descending_by("ram_bytes")(task)),
     "ram": _descending_by("ram_bytes"),
     "swap": _descending_by("swap_bytes"),
     "gpu": _descending_by("gpu_memory_bytes"),
     "cpu": _descending_by("cpu_percent"),
     "trend": _descending_by("slope_bytes_per_s"),
-    "eta": lambda task: (math.inf if task.eta_s is None else task.eta_s, task.pid or 0),
+    "eta": lambda task: (_by_eta(task), task.pid or 0),
     "name": lambda task: ((task.name or "").lower(), task.pid or 0),
     "pid": lambda task: task.pid or 0,
 }

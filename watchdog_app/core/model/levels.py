@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, Self
 
+    from watchdog_app.base.text.terminal import Style
+
 _STAGES = {"ok": 0, "watch": 1, "warn": 2, "rescue": 3, "save": 3, "hold": 3, "pause": 3}
 
 
@@ -46,6 +48,14 @@ class Level(IntEnum):
     CRITICAL = 3, "CRITICAL", "!!", 2, "CRITICAL", "alarm", (213, 40, 30)
     # The reading is missing or too old.
     UNKNOWN = 4, "UNKNOWN", "?", 3, "UNKNOWN", "yellow", (128, 128, 128)
+
+    def paint(self, line: str, style: Style) -> str:
+        """Colour the mark at the start of a line, and make the rest bold from a warning on."""
+        length = len(self.mark) if line.startswith(self.mark) else 0
+        rest = line[length:]
+        if self >= Level.WARNING:
+            rest = style.paint(rest, "bold")
+        return style.paint(line[:length], self.color) + rest
 
     @classmethod
     def from_stage(cls, stage: object, *, certain: bool = True) -> Level:
