@@ -344,9 +344,9 @@ def test_a_rescue_of_all_looks_at_the_guards_once(crowd):
         agents=nobody, checkpoints=None,
     )  # fmt: skip
     methods = Methods(parts, None)
-    connection = SimpleNamespace(role="cli", peer=SimpleNamespace(pid=1))
+    reply = SimpleNamespace(client="the cli (pid 1)")
 
-    found = methods.table["task.checkpoint"](connection, requests.CheckpointTask.read({}), None)
+    found = methods.table["task.checkpoint"](requests.CheckpointTask.read({}), reply)
 
     assert [crowd.tasks[-1].key.pid] == [each["task"] for each in found["requests"]]
     assert "was stopped there" in found["requests"][0]["detail"]
@@ -367,9 +367,9 @@ def test_a_save_is_refused_of_a_task_that_is_stopped_now_not_at_the_last_sample(
         executor=SimpleNamespace(request_checkpoint=lambda *_: [rescue]),
     )  # fmt: skip
     methods = Methods(parts, None)
-    connection = SimpleNamespace(role="cli", peer=SimpleNamespace(pid=1))
+    reply = SimpleNamespace(client="the cli (pid 1)")
 
-    found = methods.table["task.checkpoint"](connection, requests.CheckpointTask.read({}), None)
+    found = methods.table["task.checkpoint"](requests.CheckpointTask.read({}), reply)
 
     assert [asked] == [each["status"] == "requested" for each in found["requests"]]
 

@@ -13,4 +13,9 @@ def observer_of(
     readings: Callable[[], Sequence[Any]] = tuple,
 ) -> Any:
     """Return an observer whose last sample had these tasks and readings."""
-    return SimpleNamespace(tasks=lambda: tasks, cgroup_of=cgroup_of, readings=readings)
+    return SimpleNamespace(
+        tasks=lambda: tasks,
+        task=lambda key: next((each for each in tasks if each.key == key), None),
+        cgroup_of=cgroup_of,
+        readings=readings,
+    )
