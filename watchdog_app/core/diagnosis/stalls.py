@@ -207,27 +207,14 @@ def _detect(
 
 def _problem(key: ResourceKey, known: _Training, now: float, end: str | None) -> Problem:
     """Return a stall, or its end with the reason."""
-    agent, name, tasks = known.agent, known.task.name, (known.task,)
+    name, tasks = known.task.name, (known.task,)
     label = f"{name} is stalled"
     if end is not None:
         over: Evidence = {"topic": Topic.RESOLVED.value, "label": name, "name": name}
         return Problem(key, label, Stage.OK, known.began, end, over, tasks=tasks, at_once=True)
-    silent_s = now - known.since_mono_s
-    reason = f"{name} has made no step for {silent_s:.0f} s"
-    evidence: dict[str, float | str | None] = {
-        "topic": Topic.STALLED.value,
-        "name": name,
-        "silent_s": silent_s,
-        "at": known.place,
-        "cores": known.cores,
-        "step": None if agent is None else agent.step,
-        "step_s": None if agent is None else agent.step_s,
-    }
-    reasons = known.reasons or ()
-    for first in reasons[:1]:
-        reason += f"; most likely {first.text}"
-        evidence |= {"likely": first.text, "reasons": "; ".join(first.reasons)}
-        evidence |= {"cause": first.why.value, "cure": first.remedy}
+    reason = f"{name} has made no step for {now - known.since_mono_s:.0f} s"
+    if known.reasons:
+        reason += f"; most likely {known.reasons[0].text}"
     dumped, found_mono_s = known.reasons is not None, known.found_mono_s
     return Problem(
         key,
@@ -235,7 +222,7 @@ def _problem(key: ResourceKey, known: _Training, now: float, end: str | None) ->
         Stage.WARN,
         known.why,
         reason=reason,
-        evidence=evidence,
+        evidence={"topic": Topic.STALLED.value, "name": name},
         advice=known.advice,
         tasks=tasks,
         facts=frozenset((Topic.STALLED.value,)),

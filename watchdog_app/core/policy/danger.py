@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from watchdog_app.base.records import dataclass
+from watchdog_app.base.text.quantities import number_or_none
 from watchdog_app.core.explain import advice
 from watchdog_app.core.explain.advice import Filling
 from watchdog_app.core.model.agent import AgentState, MemoryGrowth
@@ -183,10 +184,10 @@ class Danger:
             "slope_per_s": assessment.slope_per_s,
             "eta_s": None if forecast is None else forecast.eta_s,
             # JSON has no infinity, so a time that may be infinite becomes unknown.
-            "low_s": None if forecast is None else _finite_or_none(forecast.low_s),
-            "high_s": None if forecast is None else _finite_or_none(forecast.high_s),
+            "low_s": None if forecast is None else number_or_none(forecast.low_s),
+            "high_s": None if forecast is None else number_or_none(forecast.high_s),
             "pace_per_s": self.incident.pace_per_s,
-            "left_s": _finite_or_none(left),
+            "left_s": number_or_none(left),
             "others_share": self.incident.attribution.others,
             "unaccounted_share": self.incident.attribution.unaccounted,
         }
@@ -206,10 +207,6 @@ class Danger:
             saved = self.tick.schedules[agent.key].saved_mono_s
             found["rescue_age_s"] = None if saved is None else self.tick.mono_s - saved
         return found
-
-
-def _finite_or_none(seconds: float) -> float | None:
-    return None if seconds == float("inf") else seconds
 
 
 def agents_by_task(

@@ -22,6 +22,7 @@ from io import BufferedReader, TextIOWrapper
 from typing import Any, BinaryIO, TextIO, cast
 
 from watchdog_app.base.errors import UsageError
+from watchdog_app.base.text.quantities import number_or_none
 from watchdog_app.core.model.resource import ResourceKind
 
 _FLUSH_S = 1.0
@@ -81,7 +82,7 @@ def read(path: str) -> Trace:
     if not samples:
         raise UsageError(f"The trace {path} holds no samples; there is nothing to play.")
     side = _side(path)
-    ended = _number(side.get("oom_time_s")) if side.get("outcome") == "oom" else None
+    ended = number_or_none(side.get("oom_time_s")) if side.get("outcome") == "oom" else None
     task = side.get("task")
     return Trace(
         "standard input" if path == "-" else os.path.basename(path),
@@ -192,11 +193,8 @@ def _side(path: str) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-def _number(value: object) -> float | None:
-    if not isinstance(value, str | int | float) or isinstance(value, bool):
-        return None
+def _number(text: str | None) -> float | None:
     try:
-        number = float(value)
-    except (ValueError, OverflowError):
+        return number_or_none(float(text or ""))
+    except ValueError:
         return None
-    return number if math.isfinite(number) else None
