@@ -8,10 +8,11 @@ import pytest
 from support.records import GIB, host, info, process
 
 from watchdog_app.core.model.agent import AgentState
-from watchdog_app.core.model.hardware import Gpu, GpuProcess, Hardware, Temperature
+from watchdog_app.core.model.hardware import Gpu, GpuProcess, Hardware
 from watchdog_app.core.model.machine import CgroupMemory, ProcessKey, Snapshot
 from watchdog_app.core.model.readings import readings
 from watchdog_app.core.model.settings import Settings
+from watchdog_app.core.model.status import Temperature
 from watchdog_app.core.model.tasks import group_processes
 from watchdog_app.core.policy.cadence import LONGEST_S, interval_s
 from watchdog_app.core.policy.engine import Engine
@@ -90,7 +91,18 @@ def test_the_interval_follows_the_room():
 
 
 def heat(celsius: float) -> Hardware:
-    return Hardware(temperatures=(Temperature("cpu", "CPU", celsius, 95.0, 100.0, True),))
+    return Hardware(
+        temperatures=(
+            Temperature(
+                key="cpu",
+                label="CPU",
+                celsius=celsius,
+                slowdown_c=95.0,
+                shutdown_c=100.0,
+                is_cpu=True,
+            ),
+        )
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ from support.records import GIB, host, info, process
 
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import DecisionKind, Outcome, OutcomeStatus
-from watchdog_app.core.model.hardware import Battery, Gpu, GpuProcess, Hardware, Temperature
+from watchdog_app.core.model.hardware import Gpu, GpuProcess, Hardware
 from watchdog_app.core.model.machine import Snapshot
 from watchdog_app.core.model.readings import readings
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import Settings
+from watchdog_app.core.model.status import Battery, Temperature
 from watchdog_app.core.model.tasks import group_processes
 from watchdog_app.core.policy.engine import Engine
 
@@ -73,8 +74,21 @@ def machine(celsius):
     shown = float(round(celsius))
     return Hardware(
         temperatures=(
-            Temperature("coretemp/Package id 0", "CPU", shown, 100.0, None, True),
-            Temperature("thermal_zone0", "mainboard", shown, None, 105.0),
+            Temperature(
+                key="coretemp/Package id 0",
+                label="CPU",
+                celsius=shown,
+                slowdown_c=100.0,
+                shutdown_c=None,
+                is_cpu=True,
+            ),
+            Temperature(
+                key="thermal_zone0",
+                label="mainboard",
+                celsius=shown,
+                slowdown_c=None,
+                shutdown_c=105.0,
+            ),
         )
     )
 
@@ -136,7 +150,16 @@ def test_a_battery_that_runs_empty_saves_the_training():
     def hardware(t):
         left = 60.0 - t / 60.0
         return Hardware(
-            batteries=(Battery("BAT0", left, True, left * 1800.0, 180_000.0),), on_mains=False
+            batteries=(
+                Battery(
+                    name="BAT0",
+                    percent=left,
+                    discharging=True,
+                    energy_j=left * 1800.0,
+                    full_j=180_000.0,
+                ),
+            ),
+            on_mains=False,
         )
 
     made = played(hardware, 3290.0)
@@ -153,7 +176,9 @@ def test_a_battery_told_in_whole_percents_is_no_faster_than_it_is():
 
     def hardware(t):
         left = round(50.0 - t / 36.0)
-        return Hardware(batteries=(Battery("BAT0", left, True),), on_mains=False)
+        return Hardware(
+            batteries=(Battery(name="BAT0", percent=left, discharging=True),), on_mains=False
+        )
 
     made = played(hardware, 1600.0)
     saves = of_kind(made, DecisionKind.CHECKPOINT, ResourceKind.BATTERY)
@@ -165,7 +190,10 @@ def test_a_battery_told_in_whole_percents_is_no_faster_than_it_is():
 def test_a_battery_that_is_charged_concerns_nobody():
     """It is plugged in."""
     made = played(
-        lambda t: Hardware(batteries=(Battery("BAT0", 30.0 + t / 60.0, False),), on_mains=True),
+        lambda t: Hardware(
+            batteries=(Battery(name="BAT0", percent=30.0 + t / 60.0, discharging=False),),
+            on_mains=True,
+        ),
         600.0,
     )
 

@@ -7,17 +7,15 @@ from support.records import GIB, host, info, process
 
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.hardware import (
-    Battery,
     Gpu,
     GpuProcess,
     GpuState,
     Hardware,
-    Temperature,
 )
 from watchdog_app.core.model.machine import ProcessKey, Snapshot
 from watchdog_app.core.model.readings import readings
 from watchdog_app.core.model.resource import ResourceKind
-from watchdog_app.core.model.status import Allocator
+from watchdog_app.core.model.status import Allocator, Battery, Temperature
 from watchdog_app.core.model.tasks import group_processes
 
 NAME = "NVIDIA GeForce RTX 4090"
@@ -89,7 +87,7 @@ NOTHING = {
     "a threshold of nothing": heat(temperature_c=60.0, shutdown_c=0.0),
     "an idle card: eight are no eight series": Hardware(gpus=(IDLE,)),
     "a battery that is charged or rests": Hardware(
-        batteries=(Battery("BAT0", 3.0, False),), on_mains=True
+        batteries=(Battery(name="BAT0", percent=3.0, discharging=False),), on_mains=True
     ),
 }
 
@@ -288,10 +286,29 @@ def test_heat_of_the_machine_concerns_everybody():
     found = measure(
         Hardware(
             temperatures=(
-                Temperature("coretemp/Package id 0", "CPU", 70.0, 100.0, 105.0, is_cpu=True),
-                Temperature("nvme/Composite", "NVMe disk", 50.0, 82.0, 85.0),
-                Temperature("thermal_zone0", "mainboard", 30.0, None, 119.0),
-                Temperature("jc42/temp1", "memory module", 40.0),
+                Temperature(
+                    key="coretemp/Package id 0",
+                    label="CPU",
+                    celsius=70.0,
+                    slowdown_c=100.0,
+                    shutdown_c=105.0,
+                    is_cpu=True,
+                ),
+                Temperature(
+                    key="nvme/Composite",
+                    label="NVMe disk",
+                    celsius=50.0,
+                    slowdown_c=82.0,
+                    shutdown_c=85.0,
+                ),
+                Temperature(
+                    key="thermal_zone0",
+                    label="mainboard",
+                    celsius=30.0,
+                    slowdown_c=None,
+                    shutdown_c=119.0,
+                ),
+                Temperature(key="jc42/temp1", label="memory module", celsius=40.0),
             )
         )
     )
@@ -308,7 +325,11 @@ def test_a_battery_that_is_drained_can_run_empty():
     """Used is the charge that was taken; the last twentieth cannot be used."""
     (battery,) = measure(
         Hardware(
-            batteries=(Battery("BAT0", 40.0, True, energy_j=80_000.0, full_j=200_000.0),),
+            batteries=(
+                Battery(
+                    name="BAT0", percent=40.0, discharging=True, energy_j=80_000.0, full_j=200_000.0
+                ),
+            ),
             on_mains=False,
         )
     )
@@ -326,10 +347,28 @@ def test_a_battery_that_is_drained_can_run_empty():
 @pytest.mark.parametrize(
     ("batteries", "expected"),
     [
-        ((Battery("a", 50.0, True), Battery("b", 100.0, False)), 0.25),
-        ((Battery("a", 50.0, True, 30.0, 60.0), Battery("b", 100.0, False, 20.0, 20.0)), 0.375),
-        ((Battery("a", 50.0, True, 30.0, 60.0), Battery("b", 100.0, False)), 0.25),
-        ((Battery("a", 100.0, True),), 0.0),
+        (
+            (
+                Battery(name="a", percent=50.0, discharging=True),
+                Battery(name="b", percent=100.0, discharging=False),
+            ),
+            0.25,
+        ),
+        (
+            (
+                Battery(name="a", percent=50.0, discharging=True, energy_j=30.0, full_j=60.0),
+                Battery(name="b", percent=100.0, discharging=False, energy_j=20.0, full_j=20.0),
+            ),
+            0.375,
+        ),
+        (
+            (
+                Battery(name="a", percent=50.0, discharging=True, energy_j=30.0, full_j=60.0),
+                Battery(name="b", percent=100.0, discharging=False),
+            ),
+            0.25,
+        ),
+        ((Battery(name="a", percent=100.0, discharging=True),), 0.0),
     ],
     ids=["percents", "energies", "one does not tell", "full"],
 )
@@ -342,7 +381,9 @@ def test_several_batteries_are_one_ceiling(batteries, expected):
 
 def test_a_supply_that_is_too_weak_lets_the_battery_run_empty():
     """It is plugged in and still drains."""
-    (found,) = measure(Hardware(batteries=(Battery("BAT0", 30.0, True),), on_mains=True))
+    (found,) = measure(
+        Hardware(batteries=(Battery(name="BAT0", percent=30.0, discharging=True),), on_mains=True)
+    )
 
     assert "too weak" in found.note
 
@@ -354,8 +395,12 @@ def test_no_two_ceilings_have_the_same_key():
             gpu(0, pids=[1], temperature_c=60.0, slowdown_c=90.0, shutdown_c=95.0),
             gpu(1, pids=[1, 2], temperature_c=60.0, slowdown_c=90.0, shutdown_c=95.0),
         ),
-        temperatures=(Temperature("a", "CPU", 60.0, 90.0, 100.0, is_cpu=True),),
-        batteries=(Battery("BAT0", 30.0, True),),
+        temperatures=(
+            Temperature(
+                key="a", label="CPU", celsius=60.0, slowdown_c=90.0, shutdown_c=100.0, is_cpu=True
+            ),
+        ),
+        batteries=(Battery(name="BAT0", percent=30.0, discharging=True),),
     )
 
     keys = [each.key for each in measure(hardware, agents=[(1, [allocator(1.0, 2.0)])])]

@@ -13,10 +13,10 @@ from watchdog_app.core.diagnosis.causes import device_full, diagnose
 from watchdog_app.core.model.decisions import DecisionKind
 from watchdog_app.core.model.devices import devices_by_task, total_memory_bytes
 from watchdog_app.core.model.exits import ExitFacts
-from watchdog_app.core.model.hardware import Battery, GpuProcess, Hardware
+from watchdog_app.core.model.hardware import GpuProcess, Hardware
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings
-from watchdog_app.core.model.status import Allocator
+from watchdog_app.core.model.status import Allocator, Battery
 from watchdog_app.core.policy.engine import Engine
 from watchdog_app.core.policy.rules import allowed_actions
 
@@ -244,7 +244,14 @@ def test_an_empty_battery_ahead_saves_every_training_and_pauses_none():
 
     def drain(second):
         left = max(0.0, 30.0 - second / 30)
-        battery = Battery("BAT0", left, True, left * 2000, 200_000.0, 66.0)
+        battery = Battery(
+            name="BAT0",
+            percent=left,
+            discharging=True,
+            energy_j=left * 2000,
+            full_j=200_000.0,
+            power_w=66.0,
+        )
         world.hardware = Hardware(batteries=(battery,), on_mains=False)
 
     world.run(780, drain)
@@ -268,7 +275,14 @@ def test_saves_on_an_emptying_battery_keep_their_distance():
 
     def drain(second):
         left = max(1.0, 9.0 - second / 60)  # beyond the reserve it lasts some minutes more
-        battery = Battery("BAT0", left, True, left * 2000, 200_000.0, 33.0)
+        battery = Battery(
+            name="BAT0",
+            percent=left,
+            discharging=True,
+            energy_j=left * 2000,
+            full_j=200_000.0,
+            power_w=33.0,
+        )
         world.hardware = Hardware(batteries=(battery,), on_mains=False)
 
     world.run(600, drain)

@@ -6,11 +6,12 @@ import pytest
 from simulation import Machine, Program, flat, leak
 from support.records import host
 
-from watchdog_app.core.model.hardware import Battery, Hardware
+from watchdog_app.core.model.hardware import Hardware
 from watchdog_app.core.model.machine import Snapshot
 from watchdog_app.core.model.readings import readings
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import Settings
+from watchdog_app.core.model.status import Battery
 from watchdog_app.core.policy.engine import Engine
 
 UNIX_S = 1_800_000_000.0
@@ -19,7 +20,9 @@ SLEPT_AT_S = 1200.0
 
 def battery(engine: Engine, t: float, percent: float):
     """The assessment of a battery at that charge, and the tick's result."""
-    hardware = Hardware(batteries=(Battery("BAT0", percent, True),), on_mains=False)
+    hardware = Hardware(
+        batteries=(Battery(name="BAT0", percent=percent, discharging=True),), on_mains=False
+    )
     snapshot = Snapshot(t, UNIX_S + t, host(), (), infos={}, hardware=hardware)
     result = engine.tick(snapshot, (), readings(snapshot, (), ()), {})
     return next(a for k, a in result.assessments.items() if k.kind is ResourceKind.BATTERY), result

@@ -412,8 +412,6 @@ def _hardware(snapshot: machine.Snapshot) -> records.Hardware:
     return records.Hardware.from_object(
         found,
         gpus_age_s=None if read_mono_s is None else max(0.0, snapshot.mono_s - read_mono_s),
-        temperatures=tuple(records.Temperature.from_object(each) for each in found.temperatures),
-        batteries=tuple(records.Battery.from_object(each) for each in found.batteries),
     )
 
 

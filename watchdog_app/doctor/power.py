@@ -40,7 +40,7 @@ def _battery(facts: Facts) -> Iterator[Finding]:
     if drained and on_mains:
         yield facts.finding("power.supply-too-weak")
     elif drained:
-        lowest = min(each.percent for each in drained)
+        lowest = min(each.percent or 0.0 for each in drained)
         yield facts.finding(
             "power.battery",
             severity=Severity.ERROR if lowest <= 10 else Severity.WARNING,

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from watchdog_app.core.model.agent import AgentState
-from watchdog_app.core.model.hardware import Gpu, GpuProcess, Hardware, Temperature, gpu_place
+from watchdog_app.core.model.hardware import Gpu, GpuProcess, Hardware, gpu_place
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
-from watchdog_app.core.model.status import Allocator, GpuUse
+from watchdog_app.core.model.status import Allocator, GpuUse, Temperature
 
 
 def total_memory_bytes(uses: Sequence[GpuUse]) -> int | None:
@@ -247,7 +247,7 @@ def _battery_reading(hardware: Hardware, everyone: tuple[ProcessKey, ...]) -> It
         full_j = sum(full or 0.0 for _, full in energies)
         left = sum(left or 0.0 for left, _ in energies) / full_j
     else:
-        left = sum(each.percent for each in batteries) / (100.0 * len(batteries))
+        left = sum(each.percent or 0.0 for each in batteries) / (100.0 * len(batteries))
     yield Reading(
         key=ResourceKey(ResourceKind.BATTERY),
         label="battery" if len(batteries) == 1 else "batteries",

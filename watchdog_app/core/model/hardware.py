@@ -1,4 +1,4 @@
-"""Cards, temperatures and batteries as the sensors measure them."""
+"""Cards, and all hardware figures of one sample, as the sensors measure them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from watchdog_app.base.records import dataclass
 from watchdog_app.base.text.plain import clean
+from watchdog_app.core.model.status import Battery, Temperature
 
 
 def gpu_label(gpu: Gpu) -> str:
@@ -143,30 +144,6 @@ class Gpu:
 FIGURES: dict[str, Figure] = {
     each.name: each.metadata["figure"] for each in fields(Gpu) if "figure" in each.metadata
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Temperature:
-    """One temperature sensor outside the graphics cards."""
-
-    key: str  # stable id: "coretemp/Package id 0", "thermal_zone0", ...
-    label: str  # name for the user: "CPU package", "NVMe disk"
-    celsius: float
-    slowdown_c: float | None = None  # hwmon "high", or the passive trip point
-    shutdown_c: float | None = None  # hwmon "critical", or the critical trip point
-    is_cpu: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Battery:
-    """One battery of the machine, not of a peripheral such as a mouse."""
-
-    name: str
-    percent: float
-    discharging: bool
-    energy_j: float | None = None  # remaining energy
-    full_j: float | None = None  # energy of the full battery
-    power_w: float | None = None  # discharge power
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import psutil
 
 from watchdog_app.base.errors import Denied, Gone, SensorError, Unsupported
-from watchdog_app.core.model.hardware import Battery, Hardware
+from watchdog_app.core.model.hardware import Hardware
 from watchdog_app.core.model.machine import (
     HostMemory,
     ProcessInfo,
@@ -24,6 +24,7 @@ from watchdog_app.core.model.machine import (
     ProcessSample,
     Snapshot,
 )
+from watchdog_app.core.model.status import Battery
 from watchdog_app.machine.sensors.command_line import is_interpreter, truncate_argv
 from watchdog_app.machine.sensors.devices import Disks
 from watchdog_app.machine.sensors.jupyter import JupyterServers
@@ -227,7 +228,7 @@ def hardware() -> Hardware:
     if found is None or found.percent is None or not 0 <= found.percent <= 100:
         return Hardware()
     plugged = found.power_plugged
-    battery = Battery("battery", float(found.percent), plugged is False)
+    battery = Battery(name="battery", percent=float(found.percent), discharging=plugged is False)
     return Hardware(batteries=(battery,), on_mains=plugged)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from watchdog_app.base.linux.files import sysfs_int, sysfs_names, sysfs_text
 from watchdog_app.base.text.plain import clean
-from watchdog_app.core.model.hardware import Battery
+from watchdog_app.core.model.status import Battery
 
 _JOULES_IN_UWH = 3.6e-3
 _MAX_BATTERY_W = 1000.0

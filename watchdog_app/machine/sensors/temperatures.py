@@ -15,10 +15,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from watchdog_app.base.linux.files import sysfs_int, sysfs_names, sysfs_text
-from watchdog_app.core.model.hardware import Temperature
+from watchdog_app.core.model.status import Temperature
 
 _SCAN_EVERY_S = 60.0
 _COUNTERS_EVERY_S = 10.0
@@ -118,7 +118,7 @@ class TemperatureReader:
             return
         degrees = _celsius(sysfs_int(path), _COLDEST_C, _HOTTEST_C)
         if degrees is not None:
-            sensor.last = replace(sensor.record, celsius=degrees)
+            sensor.last = Temperature.from_object(sensor.record, celsius=degrees)
             sensor.due_mono_s = now_mono_s + sensor.every_s
         elif not os.path.exists(path):  # EIO, EAGAIN: temporary; no file: device removed
             self._next_scan_mono_s = now_mono_s
@@ -189,7 +189,6 @@ def _chip_temperatures(
         found[f"{path}/temp{channel}_input"] = Temperature(
             key=f"{key}/{labels[channel] or f'temp{channel}'}",
             label=chip.label,
-            celsius=0.0,
             slowdown_c=slowdown,
             shutdown_c=shutdown,
             is_cpu=chip.is_cpu,
@@ -225,7 +224,6 @@ def _zone_temperatures(root: str, cpu_known: bool) -> dict[str, Temperature]:
         found[f"{path}/temp"] = Temperature(
             key=folder,
             label="CPU" if is_cpu else "mainboard" if kind == "acpitz" else kind,
-            celsius=0.0,
             slowdown_c=slowdown,
             shutdown_c=shutdown,
             is_cpu=is_cpu,
@@ -264,11 +262,12 @@ def _number_labels(found: dict[str, Temperature]) -> None:
     """Number equal labels: "CPU 0", "CPU 1"."""
     labels = [each.label for each in found.values()]
     counts: dict[str, int] = {}
-    for path, each in list(found.items()):
-        if labels.count(each.label) > 1:
-            index = counts.get(each.label, 0)
-            counts[each.label] = index + 1
-            found[path] = replace(each, label=f"{each.label} {index}")
+    for each in found.values():
+        label = each.label or ""
+        if labels.count(label) > 1:
+            index = counts.get(label, 0)
+            counts[label] = index + 1
+            each.label = f"{label} {index}"
 
 
 def _find_counters(root: str) -> list[str]:
