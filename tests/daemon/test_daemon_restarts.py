@@ -168,15 +168,40 @@ def test_restart_while_no_daemon_runs_is_seen_by_the_next(
     journal = Journal(str(tmp_path), 1e6, 1 << 20)
     desk = Desk(journal)
     before, after = Told(), Told()
-    memory = StateStore(SimpleNamespace(kernels=before.kernels), desk, "b1", Log(False))
+    memory = StateStore(
+        SimpleNamespace(kernels=before.kernels, offered=set()), desk, "b1", Log(False)
+    )
     before.take([first])
     for _ in range(3):
-        memory.save_kernels()
+        memory.save_known()
 
-    StateStore(SimpleNamespace(kernels=after.kernels), desk, boot, Log(False)).recover(journal)
+    StateStore(
+        SimpleNamespace(kernels=after.kernels, offered=set()), desk, boot, Log(False)
+    ).recover(journal)
     after.take([kernel(11)])
 
     journal.close()
     assert 1 == desk.written
     assert restarts == len(after.entries)
     assert [(10, 11)][:restarts] == after.moved
+
+
+@pytest.mark.parametrize("boot", ["b1", "b2"])
+def test_an_offer_that_was_shown_is_never_made_again(tmp_path: Path, boot: str):
+    """Also after a restart of the daemon or of the machine."""
+    journal = Journal(str(tmp_path), 1e6, 1 << 20)
+    desk = Desk(journal)
+    seen, next_seen = (
+        SimpleNamespace(kernels=Told().kernels, offered=set(), load=lambda *_: None) for _ in "12"
+    )
+    memory = StateStore(seen, desk, "b1", Log(False))
+    memory.save_known()
+    seen.offered.add("/venvs/tf")
+    for _ in range(3):
+        memory.save_known()
+
+    StateStore(next_seen, desk, boot, Log(False)).recover(journal)
+
+    journal.close()
+    assert 1 == desk.written
+    assert {"/venvs/tf"} == next_seen.offered

@@ -115,7 +115,7 @@ def test_settings_are_edited_and_checked_in_a_terminal(programs, words_of):
 @pytest.mark.parametrize("task", [None, "x", True, 4.5])
 def test_a_button_without_a_task_does_nothing_to_any(task):
     """A daemon of another version may send such a button, and guessing a task would be wrong."""
-    for key in ("save", "pause", "resume", "explode"):
+    for key in ("save", "pause", "resume", "explode", "enable_saving", "not_now"):
         assert button_command(Notification.read({"task": task}), key) is None
 
 

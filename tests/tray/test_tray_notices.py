@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -88,6 +89,52 @@ def test_show_and_a_click_on_a_death_explain_it(shown, words_of, key):
     assert ["explain", "4711"] == words_of(log)[-2:]
     assert -1 == seen["expire"], "news use the time of the service"
     until(lambda: any(path[0].startswith(title) for path in panel.lines()), "the menu has it")
+
+
+def _offer(environment):
+    command = f"watchdog agent enable --python {environment}"
+    actions = [
+        {"key": "enable_saving", "label": "Turn on", "command": command},
+        {"key": "not_now", "label": "Not now", "command": ""},
+    ]
+    title = "train.ipynb cannot be saved"
+    return notice(
+        topic="unsaved", incident="", stage="ok", urgency="low", title=title, actions=actions
+    )
+
+
+def test_turn_on_turns_saving_on_in_the_environment_of_the_training(shown, tmp_path):
+    """No terminal is needed; the answer names the way back."""
+    environment = tmp_path / "tf"
+    python = environment / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    (environment / "pyvenv.cfg").touch()
+    facts = {"prefix": str(environment), "version": [3, 12], "startup": True}
+    python.write_text(f"#!/bin/sh\necho '{json.dumps(facts)}'\n")
+    python.chmod(0o755)
+
+    shown.daemon.tell(_offer(environment))
+    seen = shown.screen_.wait("train.ipynb cannot be saved")
+    shown.daemon.wait_call("notification.shown")
+    assert ["default", "enable_saving", "not_now"] == list(seen["buttons"])
+    assert 0 == seen["urgency"]
+    shown.screen_.press(seen["number"], "enable_saving")
+
+    answer = shown.screen_.wait("Saving is on")
+    assert (environment / "etc" / "ipython" / "startup" / "90-watchdog.py").exists()
+    assert f"watchdog agent disable --python {environment}" in answer["body"]
+
+
+def test_turn_on_that_fails_says_why_and_not_now_does_nothing(shown, tmp_path):
+    """The environment may have been removed since."""
+    shown.daemon.tell(_offer(tmp_path / "gone"))
+    number = shown.screen_.wait("train.ipynb cannot be saved")["number"]
+    shown.daemon.wait_call("notification.shown")
+
+    shown.screen_.press(number, "not_now")
+    shown.screen_.press(number, "enable_saving")
+
+    assert "There is no program" in shown.screen_.wait("Saving is off as it was")["body"]
 
 
 def test_a_snooze_without_an_incident_is_of_the_task(shown):

@@ -208,6 +208,21 @@ def test_without_a_daemon_the_menu_offers_to_start_it():
     assert "The daemon is not running" == entries[0].label
 
 
+def test_the_second_line_says_which_trainings_cannot_be_saved():
+    """The tooltip and the icon stay as they are."""
+    notebooks = [task(pid, f"{pid}.ipynb", can_save=False) for pid in (1, 2)]
+    script = task(3, "train.py", kind="script", can_save=False)
+    assert not any(entry.key == "unsaved" for entry in menu_of(status(tasks=[task(1, "a.ipynb")])))
+
+    line = menu_of(status(tasks=[*notebooks, script]))[1]
+    assert "3 trainings cannot be saved: turn on\u2026" == line.label
+    assert Command(CommandKind.ENABLE_SAVING) == line.command
+    line = menu_of(status(tasks=[script]))[1]
+    assert "1 training cannot be saved: how to\u2026" == line.label
+    assert (CommandKind.EXPLAIN, 3) == (line.command.kind, line.command.task.pid)
+    assert "watchdog: Nothing is about to run out" == seen(status(tasks=notebooks)).title
+
+
 def test_a_daemon_that_hangs_is_not_offered_to_be_started():
     """It already runs, so starting it would change nothing."""
     hangs = TrayState(

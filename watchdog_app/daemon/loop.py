@@ -160,7 +160,7 @@ class Loop:
             parts.journal.add(restart.entry)
             if restart.notified is not None:
                 self._notify(*restart.notified)
-        parts.state_store.save_kernels()
+        parts.state_store.save_known()
 
     def _carry_out_decisions(self, sample: AssessedSample) -> None:
         parts = self._parts

@@ -62,6 +62,7 @@ class Observer:
         self._settings = settings
         self._protecting = True
         self._runtime_dir = runtime_dir
+        self.offered: set[str] = set()  # environments in which saving was offered
         self._engine = self._new_engine()
         self._failures = 0
         self.kernels = KernelRegistry()
@@ -197,7 +198,7 @@ class Observer:
     def _new_engine(self) -> Engine:
         # The folder may have several paths: compare the resolved one.
         folder = os.path.realpath(self._runtime_dir)
-        engine = Engine(self._settings, os.getuid(), runtime_dir=folder)
+        engine = Engine(self._settings, os.getuid(), folder, self.offered)
         engine.protecting = self._protecting
         return engine
 

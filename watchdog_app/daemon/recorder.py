@@ -17,7 +17,7 @@ from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.history.series import Downsampler, Pace, Point, SeriesPoints
 from watchdog_app.history.writer import JournalWriter
 
-_ENGINE, _KERNELS = "engine", "kernels"
+_ENGINE, _KERNELS, _OFFERED = "engine", "kernels", "offered"
 _REWRITE_AFTER_S = 1200.0  # the next daemon accepts a state for an hour
 _MIN_INTERVAL_S = 0.9  # at rest no series needs more than a sample a second
 
@@ -130,6 +130,7 @@ class StateStore:
         self._engine: dict[str, Any] | None = None  # the last saved state
         self._engine_mono_s = 0.0
         self._kernels = 0  # the last saved revision
+        self._offered = 0  # number of saved environments
 
     def put(self, key: str, **data: Any) -> None:
         """Save a state; it replaces an earlier one with this key."""
@@ -157,7 +158,7 @@ class StateStore:
             self._log.error("what was known before is lost", of=key, error=repr(error))
 
     def recover(self, journal: Journal | None) -> None:
-        """Restore the engine and the kernels of an earlier daemon."""
+        """Restore the engine, the kernels and the offers of an earlier daemon."""
 
         def engine(state: Mapping[str, Any], same_boot: bool) -> None:
             if same_boot:
@@ -168,7 +169,13 @@ class StateStore:
                 self._observer.kernels.load(state.get("kernels"))
 
         self.restore(journal, _ENGINE, engine)
+
+        def offered(state: Mapping[str, Any], _: bool) -> None:
+            self._observer.offered.update(map(str, state["environments"]))
+            self._offered = len(self._observer.offered)
+
         self.restore(journal, _KERNELS, kernels)
+        self.restore(journal, _OFFERED, offered)
 
     def save_engine(self, *, if_new: bool = False) -> None:
         """
@@ -187,8 +194,12 @@ class StateStore:
         self._engine, self._engine_mono_s = known, now
         self.put(_ENGINE, dump=dump)
 
-    def save_kernels(self) -> None:
-        """Save the kernels if they have changed since the last call."""
+    def save_known(self) -> None:
+        """Save the kernels and the offers if they have changed since the last call."""
+        offered = self._observer.offered
+        if len(offered) != self._offered:
+            self._offered = len(offered)
+            self.put(_OFFERED, environments=sorted(offered))
         kernels = self._observer.kernels
         if kernels.revision != self._kernels:
             self._kernels = kernels.revision

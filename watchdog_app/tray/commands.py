@@ -4,6 +4,7 @@ Run clicked commands, each in its own thread; show failures as notifications.
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 
@@ -44,6 +45,7 @@ _FAILURE_TITLES = {
     CommandKind.START_DAEMON: "The daemon did not start",
     CommandKind.START_AT_LOGIN: "Start at login is as it was",
     CommandKind.SETTINGS: "The settings could not be opened",
+    CommandKind.ENABLE_SAVING: "Saving is off as it was",
 }
 # Titles of the results of guard commands.
 _GUARD_TITLES = {
@@ -139,6 +141,8 @@ class Commands:
             return self._explain(task)
         elif command.kind is CommandKind.RESCUES and command.path is not None:
             launching.open_folder(command.path)
+        elif command.kind is CommandKind.ENABLE_SAVING:
+            return self._enable_saving(command.path)
         elif command.kind is CommandKind.SETTINGS:
             launching.open_settings()
         elif command.kind is CommandKind.START_DAEMON:
@@ -196,6 +200,14 @@ class Commands:
         request("snooze", **params)
         return None  # the user asked for silence
 
+    def _enable_saving(self, python: str | None) -> tuple[str, str, str] | None:
+        if python is None:
+            command = children.watchdog_argv(["agent", "enable"])
+            launching.run_in_terminal(command, launching.WAIT)
+            return None
+        text = shorten(plain_block(launching.enable_saving(python)), 600)
+        return "Saving is on", text, "low"
+
     def _explain(self, task: Target | None) -> tuple[str, str, str] | None:
         arguments = ["explain"] if task is None else ["explain", str(task.pid)]
         try:
@@ -237,9 +249,12 @@ def button_command(notification: Notification, key: str) -> Command | None:
     if pid is not None:
         name = short_name(notification.name) if notification.name else f"pid {pid}"
         task = Target(pid, notification.start_time, name)
-    if key not in ACTIONS:
+    if key not in ACTIONS or key == "not_now":  # the daemon never asks again in any case
         return None
     do = CommandKind(key)
+    if do is CommandKind.ENABLE_SAVING:
+        commands = [each.command for each in notification.actions if each.key == key]
+        return Command(do, path=shlex.split(commands[0])[-1]) if any(commands) else None
     if do is CommandKind.LIVE_VIEW and notification.topic in ("exited", "restarted"):
         do = CommandKind.EXPLAIN  # the live view does not show an ended task
     if do is CommandKind.SNOOZE:

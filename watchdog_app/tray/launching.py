@@ -139,11 +139,29 @@ def start_daemon() -> None:
     Raises:
         WatchdogError: the daemon did not start; with the command's output.
     """
-    done = subprocess.run(
-        children.watchdog_argv(["start"]), capture_output=True, text=True, timeout=60, check=False
-    )
+    _run(["start"])
+
+
+def enable_saving(python: str) -> str:
+    """
+    Run `watchdog agent enable` for an environment; return its output.
+
+    Args:
+        python: folder of the environment.
+
+    Raises:
+        WatchdogError: it failed; with the command's output.
+    """
+    return _run(["agent", "enable", "--python", python])
+
+
+def _run(arguments: Sequence[str]) -> str:
+    command = children.watchdog_argv(arguments)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
-        raise WatchdogError((done.stderr or done.stdout).strip() or "It did not start.")
+        text = (done.stderr or done.stdout).strip()
+        raise WatchdogError(text.removeprefix("watchdog: ") or "It did not say why.")
+    return done.stdout.strip()
 
 
 def _find_terminals(env: Mapping[str, str]) -> list[list[str]]:

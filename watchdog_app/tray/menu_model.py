@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.terminal import plain, shorten
+from watchdog_app.core.explain.saving import unsaved_sentence, unsaved_trainings
 from watchdog_app.core.explain.selection import RUN_CELLS, SMALL_BYTES
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.levels import Level
@@ -47,12 +48,16 @@ class CommandKind(enum.StrEnum):
     SNOOZE = "snooze"
     EXPLAIN = "explain"
     LIVE_VIEW = "show"
+    ENABLE_SAVING = "enable_saving"
     RESCUES = "rescues"
     PROTECT = "protect"
     START_DAEMON = "start_daemon"
     START_AT_LOGIN = "start_at_login"
     SETTINGS = "settings"
     QUIT = "quit"
+
+
+_NOT_OF_A_TASK = frozenset((CommandKind.SNOOZE, CommandKind.LIVE_VIEW, CommandKind.ENABLE_SAVING))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,8 @@ class Command:
 
     kind: CommandKind
     task: Target | None = None
-    path: str | None = None  # RESCUES: the folder
+    # RESCUES: the folder. ENABLE_SAVING: the environment; None: the user chooses one.
+    path: str | None = None
     on: bool | None = None  # PROTECT and START_AT_LOGIN: the new state
     for_s: float | None = None  # PROTECT: duration; None: until switched on again
     incident: str | None = None  # SNOOZE: the incident's id
@@ -171,6 +177,7 @@ def menu(
     login = Command(CommandKind.START_AT_LOGIN, on=not at_login)
     return (
         Entry("headline", state.headline, headline, enabled=danger),
+        _unsaved_entry(status),
         Entry("detail", state.detail or "-", enabled=False, visible=bool(state.detail)),
         _ended_entry(ended, now_unix_s),
         Entry(
@@ -197,6 +204,19 @@ def menu(
         Entry("settings", "Settings", Command(CommandKind.SETTINGS)),
         Entry("quit", "Quit", Command(CommandKind.QUIT)),
     )
+
+
+def _unsaved_entry(status: Status | None) -> Entry:
+    """Return the line on trainings that cannot be saved; a click changes that or says how."""
+    tasks = unsaved_trainings(() if status is None else status.tasks)
+    if not tasks:
+        return Entry("unsaved", "-", visible=False)
+    text = unsaved_sentence(tasks)
+    if any(task.kind in RUN_CELLS for task in tasks):
+        return Entry("unsaved", f"{text}: turn on\u2026", Command(CommandKind.ENABLE_SAVING))
+    first = tasks[0]
+    target = Target(first.pid or 0, first.start_time, short_name(first.name))
+    return Entry("unsaved", f"{text}: how to\u2026", Command(CommandKind.EXPLAIN, target))
 
 
 def _ended_entry(ended: Notification | None, now_unix_s: float) -> Entry:
@@ -365,7 +385,7 @@ def _action_entries(task: Task, target: Target) -> list[Entry]:
     found = []
     for kind in CommandKind:
         action = ACTIONS.get(kind.value)
-        if action is None or kind in (CommandKind.SNOOZE, CommandKind.LIVE_VIEW):
+        if action is None or kind in _NOT_OF_A_TASK:
             continue
         fits = action.shown(task)
         label = labels_now.get(kind) or action.menu or action.label

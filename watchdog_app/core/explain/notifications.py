@@ -12,7 +12,8 @@ from watchdog_app.base.text.quantities import format_bytes, format_duration
 from watchdog_app.core.diagnosis.gpu_faults import TITLES
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.explain.agent_lines import pause_advice
-from watchdog_app.core.explain.selection import KERNELS
+from watchdog_app.core.explain.saving import next_start_command, typed_path
+from watchdog_app.core.explain.selection import KERNELS, RUN_CELLS
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import Decision, Incident, Stage, Topic
@@ -94,6 +95,12 @@ class Facts:
         """A sentence about the newest rescue and its age."""
         age = phrases.format_age(self.number("rescue_age_s"))
         return f"{capitalize_first(self.rescue or 'a rescue')}, saved {age}."
+
+    @property
+    def python(self) -> str | None:
+        """Folder of the task's environment, as it is."""
+        value = self.decision.evidence.get("python")
+        return value if isinstance(value, str) else None
 
     @property
     def command(self) -> str:
@@ -346,6 +353,17 @@ def _affected_lines(facts: Facts) -> Iterator[str]:
         yield f"{facts.saved_text} Start it again elsewhere: it resumes from there."
 
 
+def _unsaved(facts: Facts) -> tuple[str, list[str]]:
+    kind = None if facts.task is None else facts.task.kind
+    lines = ["If memory runs out, it can be paused but not saved."]
+    command = next_start_command(kind, facts.name, facts.python)
+    if kind in RUN_CELLS:
+        lines.append(f"Saving can be turned on for new kernels: {command}")
+    else:
+        lines.append(f"It can be saved if you start it with: {command}")
+    return f"{facts.name} cannot be saved", lines
+
+
 class _TopicSpec(NamedTuple):
     """One row: the text of a topic's notification and its possible buttons."""
 
@@ -370,6 +388,7 @@ _TOPICS = {
     Topic.GPU_LOST: _TopicSpec(_fault, ("show",), "critical"),
     Topic.FAULT: _TopicSpec(_fault, ("snooze", "show")),
     Topic.SLOWED: _TopicSpec(_fault, ("snooze", "show")),
+    Topic.UNSAVED: _TopicSpec(_unsaved, ("enable_saving", "not_now"), "low"),
 }
 
 
@@ -383,11 +402,16 @@ def _urgency(stage: Stage, topic: Topic) -> str:
 def _buttons(keys: Sequence[str], facts: Facts) -> Iterator[Button]:
     """Yield the buttons that make sense for this task now."""
     has_task = facts.task is not None
+    in_kernel = facts.task is not None and facts.task.kind in RUN_CELLS
     fits = {
         "save": has_task and facts.agent is not None and facts.number("may_save") != 0,
         "pause": has_task and bool(facts.number("by_hand")),
         "resume": has_task,
+        "enable_saving": in_kernel,
+        "not_now": in_kernel,
     }
     for key in keys:
-        if fits.get(key, True):
+        if key == "enable_saving" and in_kernel:
+            yield ACTIONS[key].button(typed_path(facts.python or ""))
+        elif fits.get(key, True):
             yield ACTIONS[key].button(facts.command if has_task else "")

@@ -128,5 +128,13 @@ ACTIONS = {
         ),
         Action("explain", "Explain", command="watchdog explain {task}", hotkey="e"),
         Action("show", "Show", command="watchdog top"),
+        # In a button `{task}` stands for the folder of the environment.
+        Action(
+            "enable_saving",
+            "Turn on",
+            command="watchdog agent enable --python {task}",
+            shown=lambda task: task.can_save is False,
+        ),
+        Action("not_now", "Not now", shown=lambda task: task.can_save is False),
     )
 }

@@ -279,6 +279,7 @@ class Topic(StrEnum):
     GPU_LOST = "gpu_lost"  # a card was lost, with all state in its memory
     FAULT = "fault"  # a card or its driver does not work
     SLOWED = "slowed"  # heat or the power supply slows the machine
+    UNSAVED = "unsaved"  # a training without an agent; once per environment
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,9 +107,16 @@ class Engine:
         own_uid: user whose tasks watchdog may pause.
         runtime_dir: runtime folder of this daemon. Tasks that name another folder are left to that
             daemon. None: handle every task.
+        offered: environments in which saving was offered; see `UnsavedTrainings`.
     """
 
-    def __init__(self, settings: Settings, own_uid: int, runtime_dir: str | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        own_uid: int,
+        runtime_dir: str | None = None,
+        offered: set[str] | None = None,
+    ) -> None:
         self._runtime_dir = runtime_dir
         self._own_uid = own_uid
         self.settings = settings
@@ -122,7 +129,7 @@ class Engine:
         self._open: dict[str, Decision] = {}  # decisions that have no outcome yet, oldest first
         self._devices, self._stalls = DeviceProblems(), StallProblems()
         self._growth: dict[ProcessKey, MemoryGrowth] = {}  # growth that agents reported
-        self._unsaved = UnsavedTrainings()
+        self._unsaved = UnsavedTrainings(set() if offered is None else offered)
         self._clock = (0.0, 0.0)  # monotonic and Unix time of the last tick
         self._passed_s = 0.0  # seconds since the previous tick
         self._issued = 0
@@ -169,12 +176,13 @@ class Engine:
         decisions = self._decide(dangers)
         closed, over = self._close_incidents(dangers, observation)
         found, ended = self._update_problems(tick, observation)
+        offers = self._offer_saving(tick, observation)
         incidents = self._incidents.to_incidents()
         return TickResult(
             assessments=assessments,
             decisions=tuple(
                 with_notification(each, observation, incidents)
-                for each in (*decisions, *over, *found)
+                for each in (*decisions, *over, *found, *offers)
             ),
             incidents=tuple(incidents.values()),
             closed=(*closed, *ended),
@@ -208,6 +216,9 @@ class Engine:
         now = max(now, self._clock[0])
         decision = self._open.pop(outcome.decision, None)
         if decision is None:
+            return
+        if decision.evidence.get("topic") == Topic.UNSAVED.value:
+            self._unsaved.record(decision, outcome.status)
             return
         incident, topic = self._incidents.get(decision.resource), None
         if decision.kind is DecisionKind.CHECKPOINT:
@@ -483,6 +494,14 @@ class Engine:
                 kind, evidence = DecisionKind.NOTIFY, problem.evidence
                 decisions.append(tick.decide(kind, incident, task, problem.reason, evidence))
         return decisions, closed
+
+    def _offer_saving(self, tick: Tick, observation: Observation) -> list[Decision]:
+        """Return the offers to turn saving on that are due."""
+        if not self.settings.hints.saving:
+            return []
+        found = list(self._unsaved.due_offers(tick, observation.tasks))
+        self._open.update((each.id, each) for each in found)
+        return found
 
     def _next_sample_s(self, agents: Mapping[ProcessKey, AgentState]) -> float:
         fast, slow = self.settings.watch.fast_interval_s, self.settings.watch.interval_s

@@ -1,16 +1,28 @@
-"""Trainings that no agent can save. Pure."""
+"""Trainings that no agent can save, and when to offer to change that. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from watchdog_app.base.records import dataclass
-from watchdog_app.core.model.decisions import Observation
+from watchdog_app.core.model.decisions import (
+    Decision,
+    DecisionKind,
+    Evidence,
+    Observation,
+    OutcomeStatus,
+    Topic,
+)
 from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
+from watchdog_app.core.model.resource import ResourceKey, ResourceKind
 from watchdog_app.core.model.tasks import is_stopped
+from watchdog_app.core.policy.danger import Tick
+from watchdog_app.core.policy.incidents import OpenIncident
 
 # A training on a GPU keeps the CPU this busy as well: Python starts each operation.
 _BUSY_PERCENT = 25.0
+_OFFER_AFTER_S = 120.0
+_OFFER_AGAIN_S = 3600.0  # after an offer that could not be shown
 _TRAINS_AFTER_S = 60.0  # an import, a test and a short cell are over by then
 _CELL_GAP_S = 10.0  # a longer pause is a person between two cells
 _IDLE_S = 60.0  # a longer pause ends a training; loading data and validation are shorter
@@ -30,7 +42,11 @@ class _Work:
 
     @property
     def is_training(self) -> bool:
-        return self.last_mono_s - self.since_mono_s >= _TRAINS_AFTER_S
+        return self.busy_s >= _TRAINS_AFTER_S
+
+    @property
+    def busy_s(self) -> float:
+        return self.last_mono_s - self.since_mono_s
 
 
 class UnsavedTrainings:
@@ -39,9 +55,15 @@ class UnsavedTrainings:
 
     A task trains if it has loaded a framework and has been busy for a minute without a pause. An
     import alone is no training. A task that had an agent is never one: its agent knows best.
+
+    Args:
+        offered: folders of the environments in which an offer was shown. This object adds to it;
+            the caller keeps it for ever, so that no offer is repeated.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, offered: set[str]) -> None:
+        self._offered = offered
+        self._retry_mono_s: dict[str, float] = {}  # by environment: when an offer may be made
         self._work: dict[ProcessKey, _Work] = {}
         self._with_agent: set[ProcessKey] = set()
 
@@ -79,6 +101,40 @@ class UnsavedTrainings:
     def trainings(self) -> frozenset[ProcessKey]:
         """The tasks that train without an agent now."""
         return frozenset(key for key, work in self._work.items() if work.is_training)
+
+    def due_offers(self, tick: Tick, tasks: Mapping[ProcessKey, Task]) -> Iterator[Decision]:
+        """
+        Yield notifications about the first training in each environment that was never offered.
+
+        Args:
+            tick: time and settings.
+            tasks: tasks of this sample.
+        """
+        for key, work in self._work.items():
+            task, now = tasks[key], tick.mono_s
+            python = task.info.python
+            if python is None or python in self._offered or work.busy_s < _OFFER_AFTER_S:
+                continue
+            if task.uid != tick.own_uid or not tick.permits(task, ResourceKind.RAM).notify:
+                continue
+            if now >= self._retry_mono_s.get(python, now):
+                self._retry_mono_s[python] = now + _OFFER_AGAIN_S
+                nothing = OpenIncident("", ResourceKey(ResourceKind.RAM), "", tick.unix_s, now)
+                evidence: Evidence = {"topic": Topic.UNSAVED.value, "python": python}
+                reason = "it trains without an agent, so that it cannot be saved"
+                yield tick.decide(DecisionKind.NOTIFY, nothing, key, reason, evidence)
+
+    def record(self, decision: Decision, status: OutcomeStatus) -> None:
+        """
+        Record what became of an offer. One that was shown is never made again.
+
+        Args:
+            decision: from `due_offers`.
+            status: its outcome.
+        """
+        python = decision.evidence.get("python")
+        if status is OutcomeStatus.DONE and isinstance(python, str):
+            self._offered.add(python)
 
 
 def _could_train(task: Task) -> bool:
