@@ -397,18 +397,6 @@ def test_a_brake_that_comes_and_goes_is_told_once_an_hour():
     assert 4 == len(world.closed)
 
 
-def test_a_fault_whose_notification_was_not_delivered_is_reported_again():
-    """The hour of silence does not apply, because the user has not seen the first notice."""
-    world = two_trainings()
-    brake(world, {ClockEvent.HARDWARE_THERMAL}, 200)
-    (told,) = world.notices
-
-    world.engine.report_again({told.incident})
-    brake(world, {ClockEvent.HARDWARE_THERMAL}, 5)
-
-    assert [told.title, told.title] == [each.title for each in world.notices]
-
-
 def test_another_daemon_keeps_quiet_about_a_fault_that_comes_and_goes():
     """The next daemon restores what was reported, and when."""
     world = two_trainings()

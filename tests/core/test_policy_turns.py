@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from simulation import MB, Machine, Program, flat, leak
+from simulation import Machine, Program, flat, leak
 
 from watchdog_app.core.model.decisions import DecisionKind
 from watchdog_app.core.model.resource import ResourceKind
-from watchdog_app.core.model.settings import ActionSettings, Priority, RuleSettings, Settings
+from watchdog_app.core.model.settings import Priority, RuleSettings, Settings
 from watchdog_app.core.policy.rules import rule_priority
 
 CHECKPOINT, PAUSE = DecisionKind.CHECKPOINT, DecisionKind.PAUSE
@@ -104,25 +104,3 @@ def test_while_protection_is_off_nothing_is_decided_and_it_is_when_it_is_on_agai
 
     assert "notify:warning" in machine.kinds()
     assert machine.kinds(CHECKPOINT)
-
-
-def test_a_danger_that_was_held_back_is_told_anew():
-    """The second notice has new figures, comes once, and only if the danger still exists."""
-    program = Program(10, "train.ipynb", leak(4.0), save_s=0.1, group="g")
-    machine = Machine(
-        program,
-        groups={"g": 1200},
-        settings=Settings(actions=ActionSettings(pause=False)),
-    )
-    while "notify:warning" not in machine.kinds() and machine.now < 300:
-        machine.run(1)
-    (warned,) = [each for each in machine.log if each.evidence.get("topic") == "warning"]
-    machine.run(3)
-
-    machine.engine.report_again({warned.incident, "another"})
-    machine.run(3)
-
-    again = [each for each in machine.log if each.evidence.get("topic") == "warning"]
-    assert 2 == len(again)
-    assert again[1].evidence["used"] > warned.evidence["used"] + MB
-    assert "train.ipynb" in again[1].notification.title

@@ -25,7 +25,7 @@ from watchdog_app.daemon.loop import Loop
 from watchdog_app.daemon.methods import Methods
 from watchdog_app.daemon.parts import Parts
 from watchdog_app.daemon.pauses import recovered_notification
-from watchdog_app.history.journal import Entry, Journal
+from watchdog_app.history.journal import Journal
 
 _LOCK = "daemon.lock"
 _MOST_DAEMON_ENTRIES = 50  # entries searched for the end of the last daemon
@@ -129,17 +129,9 @@ class App:
         parts = self._parts
         paused = parts.observer.call_engine(lambda engine: engine.paused_tasks) or ()
         for pause in parts.pauses.take_unreported(paused):
-            pid, now_unix_s = pause.task.pid, time.time()
-            message = recovered_notification(pause, now_unix_s)
-            self._parts.log.warning(message.title, pid=pid, reason=pause.reason)
-            data = {
-                "id": message.id,
-                "decision_kind": "notify",
-                "pid": pid,
-                "reason": message.title,
-            }
-            entry = Entry(now_unix_s, "decision", data, pid, pause.name)
-            parts.executor.announce(message, entry, None)
+            message = recovered_notification(pause, time.time())
+            self._parts.log.warning(message.title, pid=pause.task.pid, reason=pause.reason)
+            parts.executor.tell(message)
 
     def close(self) -> None:
         """Finish started work within some seconds, and close all parts."""
@@ -154,6 +146,7 @@ class App:
             parts.server.close,
             lambda: parts.dispatcher.close(_SHUTDOWN_TIMEOUT_S),
             parts.state_store.save_engine,
+            self.control.save_quiet,
             lambda: parts.missed_exits.save_alive(parts.observer.latest, stopping=True),
             lambda: parts.journal.close(_SHUTDOWN_TIMEOUT_S),
             parts.exit_monitor.close,

@@ -12,6 +12,7 @@ from watchdog_app.base.errors import ConfigError, RequestError
 from watchdog_app.base.linux.process import read_statm
 from watchdog_app.core.model import status as records
 from watchdog_app.core.model.machine import ProcessKey, Task
+from watchdog_app.daemon.notify.dispatcher import summary
 from watchdog_app.daemon.parts import Parts
 from watchdog_app.daemon.status import fit, status
 from watchdog_app.history.journal import Entry, Journal
@@ -260,15 +261,15 @@ class Control:
             self._parts.log.warning("protection is still switched off: watchdog protect on")
 
     def expire_quiet(self) -> None:
-        """End protection pauses, snoozes and quiet hours whose time has passed."""
+        """End protection pauses and snoozes whose time has passed; tell what was suppressed."""
         parts = self._parts
-        back_on, incidents = parts.notification_filter.expire()
+        back_on, suppressed = parts.notification_filter.expire()
         if back_on:
             parts.observer.set_protecting(True)
             self.note("protection on again")
-        if incidents:
-            parts.observer.call_engine(lambda engine: engine.report_again(incidents))
-        if back_on or incidents:
+        if suppressed:
+            parts.executor.tell(summary(suppressed, self.status(), time.time()))
+        if back_on or suppressed or parts.notification_filter.changed:
             self._apply_quiet()
 
     def _is_known_incident(self, incident: str) -> bool:

@@ -120,6 +120,17 @@ class Executor:
         self.journal.add(decision_entry(decision, _task_ref(decision, task)))
         self._finish(_operation_for(decision, task), OutcomeStatus.SKIPPED, detail)
 
+    def tell(self, notification: Notification) -> None:
+        """Notify people of something that concerns no task of the last sample."""
+        data = {
+            "id": notification.id,
+            "decision_kind": DecisionKind.NOTIFY.value,
+            "pid": notification.task,
+            "reason": notification.title,
+        }
+        pid, name = notification.task, notification.name
+        self.announce(notification, Entry(time.time(), "decision", data, pid, name), None)
+
     def announce(self, notification: Notification, entry: Entry, task: Task | None) -> None:
         """
         Notify people of an event that has already happened.

@@ -112,6 +112,7 @@ def recovered_notification(pause: Pause, unix_s: float) -> Notification:
         f"({clean(pause.reason, 200)}). Its state stays in memory.\n"
         f"It stays paused. Once there is room: watchdog resume {pid}",
         task=pid,
+        name=pause.name,
         unix_s=unix_s,
         actions=(Button(key="resume", label="Resume", command=f"watchdog resume {pid}"),),
         topic=Topic.PAUSED.value,

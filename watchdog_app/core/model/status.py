@@ -574,7 +574,7 @@ class Notification(Record):
     id: str | None  # id in `notification.shown`
     incident: str  # id; notifications of one incident and task replace each other; may be empty
     # warning, rescued, rescue_failed, paused, stopped, pause_failed, resumed, resolved,
-    # stalled, exited, restarted, gpu_lost, fault, slowed or unsaved.
+    # stalled, exited, restarted, gpu_lost, fault, slowed, unsaved or summary.
     topic: str
     level: Level  # urgency of its subject for the user
     stage: str  # stage of the policy: ok, watch, warn, save or pause

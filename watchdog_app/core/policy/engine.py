@@ -7,7 +7,7 @@ disappear from the readings.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from typing import Any
@@ -274,15 +274,6 @@ class Engine:
             growth: the agent's report.
         """
         self._growth[task] = growth
-
-    def report_again(self, incidents: Collection[str]) -> None:
-        """
-        Report these incidents again if they are still a danger, because the notification was not
-        delivered.
-        """
-        for incident in self._incidents.values():
-            if incident.id in incidents:
-                self._reporting.forget(incident)
 
     def dump(self) -> dict[str, Any]:
         """Return the state for the next daemon as plain values: incidents, cool-downs, saves."""

@@ -183,14 +183,6 @@ class Reporting:
             more = {**evidence, "topic": topic.value}
             yield danger.decide(DecisionKind.NOTIFY, task, reason, more)
 
-    def forget(self, incident: OpenIncident) -> None:
-        """Forget that this incident and its tasks were reported."""
-        incident.last_report = None
-        scope = SPECS[incident.resource.kind].scope
-        tasks = {None, *(contributor.task for contributor in incident.attribution.contributors)}
-        for key in [key for key in self.reports if key[0] in tasks and key[1] is scope]:
-            del self.reports[key]
-
 
 def _report_cause(danger: Danger, task: Task | None) -> ReportCause:
     return None if task is None else task.key, danger.spec.scope, danger.reading.device

@@ -11,6 +11,7 @@ hanging bus would block it. Each channel has a thread of its own.
 
 from __future__ import annotations
 
+import json
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,8 +21,11 @@ from typing import Any
 
 from watchdog_app.base import codec
 from watchdog_app.base.records import dataclass
+from watchdog_app.base.text.quantities import moment
+from watchdog_app.base.text.terminal import counted
 from watchdog_app.base.threads import Worker
 from watchdog_app.core.model import status as records
+from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import Fault, Task
 from watchdog_app.core.model.settings import NotifySettings, Settings, parse_span_of_day
@@ -37,6 +41,7 @@ OnOutcome = Callable[[bool, str], None]  # delivered, detail
 
 _MOST_SNOOZES = 64
 _MOST_REMEMBERED = 256
+_MOST_LINES = 8  # suppressed notifications listed in their summary
 # Topics that are sent even while protection is off: they report events, not forecasts.
 _ALWAYS_SENT = frozenset(
     (
@@ -95,15 +100,14 @@ class _SavedState:
     protecting: bool
     until: Until | None
     snoozes: tuple[Snooze, ...]
-    pending: tuple[str, ...]
+    pending: tuple[str, ...]  # notifications as JSON
 
 
 class NotificationFilter:
     """
     Decides whether watchdog acts at all, and which notifications are sent.
 
-    `suppressed` counts the others. `pending` has their incidents, which are reported again when the
-    quiet time ends.
+    `suppressed` counts the others. `expire` returns them when the quiet time ends.
 
     Args:
         settings: the settings, which have the quiet hours.
@@ -121,12 +125,12 @@ class NotificationFilter:
         self._wall = wall
         self.protecting = True
         self.suppressed = 0
-        self.pending: set[str] = set()
+        self.changed = False  # whether a notification was suppressed since the last `dump`
+        # The suppressed ones that people do not know yet, by incident and topic.
+        self._pending: dict[tuple[str, str], Notification] = {}
         self._until: Until | None = None  # when protection turns on again
         self._snoozes: list[Snooze] = []
         self._notified: deque[str] = deque(maxlen=_MOST_REMEMBERED)  # incidents
-        self._was_quiet = False
-        self._ended = False  # a snooze may have ended: report pending incidents again
         self.apply(settings)
 
     def apply(self, settings: Settings) -> None:
@@ -161,7 +165,6 @@ class NotificationFilter:
             snooze for snooze in self._snoozes if (snooze.incident, snooze.task) != key
         ]
         if for_s <= 0:
-            self._ended = True
             return None
         found = Snooze(incident, task, name, self._until_after(for_s))
         self._snoozes = [*self._snoozes[-_MOST_SNOOZES + 1 :], found]
@@ -191,30 +194,33 @@ class NotificationFilter:
         why = self._suppression_reason(notification)
         if why is not None:
             self.suppressed += 1
+            about = (notification.incident or str(notification.id), notification.topic)
+            self._pending.pop(about, None)  # keep the last one, in its order
+            if notification.topic != "resolved" and len(self._pending) < _MOST_REMEMBERED:
+                self._pending[about] = notification
+                self.changed = True
         elif notification.incident:
-            self.pending.discard(notification.incident)
+            self._pending.pop((notification.incident, notification.topic), None)
             self._notified.append(notification.incident)
         return why
 
-    def expire(self) -> tuple[bool, frozenset[str]]:
+    def expire(self) -> tuple[bool, list[Notification]]:
         """
         End protection pauses and snoozes whose time has passed since the last call.
 
         Returns:
-            Whether protection has turned on again, and the incidents to report again.
+            Whether protection has turned on again, and the suppressed notifications of a time that
+            has ended, oldest first.
         """
         back_on = self._until is not None and self._until.has_passed(*self._clock_times())
         if back_on:
             self.protect(True)
-        over = [snooze for snooze in self._snoozes if snooze.until.has_passed(*self._clock_times())]
-        self._snoozes = [snooze for snooze in self._snoozes if snooze not in over]
-        quiet = self.quiet_hours() is not None
-        ended = bool(over) or self._ended or (self._was_quiet and not quiet)
-        self._was_quiet, self._ended = quiet, False
-        if not ended or quiet:
-            return back_on, frozenset()
-        due, self.pending = self.pending, set()
-        return back_on, frozenset(due)
+        now = self._clock_times()
+        self._snoozes = [snooze for snooze in self._snoozes if not snooze.until.has_passed(*now)]
+        due = [
+            about for about, each in self._pending.items() if self._suppression_reason(each) is None
+        ]
+        return back_on, [self._pending.pop(about) for about in due]
 
     def quiet_hours(self) -> str | None:
         """The quiet hours that apply now; None: no quiet hours."""
@@ -243,14 +249,17 @@ class NotificationFilter:
 
     def dump(self) -> Any:
         """The state as JSON values, for the next daemon."""
-        snoozes, pending = tuple(self._snoozes), tuple(sorted(self.pending))
+        self.changed = False
+        snoozes = tuple(self._snoozes)
+        pending = tuple(json.dumps(each.to_json()) for each in self._pending.values())
         return codec.encode(
             _SavedState(self._mono(), self.protecting, self._until, snoozes, pending)
         )
 
     def knows_incident(self, incident: str) -> bool:
         """Whether a notification of this incident was sent or suppressed recently."""
-        return incident in self.pending or incident in self._notified
+        pending = any(each.incident == incident for each in self._pending.values())
+        return pending or incident in self._notified
 
     def load(self, value: Any, same_boot: bool) -> None:
         """
@@ -264,6 +273,7 @@ class NotificationFilter:
             ValueError: the value is not from `dump`. Nothing was changed.
         """
         kept: _SavedState = codec.decode(_SavedState, value)
+        pending = [Notification.read(json.loads(each)) for each in kept.pending]
         # Continue on the running time: the wall clock may have been set since.
         shift_s = self._mono() - kept.mono_s
 
@@ -276,22 +286,18 @@ class NotificationFilter:
             for snooze in kept.snoozes
             if same_boot or (snooze.incident is None and snooze.task is None)
         ]
-        self.pending = set(kept.pending) if same_boot else set()
-        self._ended = True  # the quiet time may have ended while no daemon ran
+        self._pending = {(each.incident or str(each.id), each.topic): each for each in pending}
 
     def _suppression_reason(self, notification: Notification) -> str | None:
         if not self.protecting and notification.topic not in _ALWAYS_SENT:
-            self._add_pending(notification)
             return "Suppressed: protection is switched off."
         if notification.urgency == "critical":
             return None
         hours = self.quiet_hours()
         if hours is not None:
-            self._add_pending(notification)
             return f"Suppressed: it is quiet from {hours.replace('-', ' to ')}."
         for snooze in self._snoozes:
             if snooze.matches(notification) and not snooze.until.has_passed(*self._clock_times()):
-                self._add_pending(notification)
                 at = time.strftime("%H:%M", time.localtime(snooze.until.unix_s))
                 return f"Suppressed: snoozed until {at}."
         return None
@@ -303,13 +309,39 @@ class NotificationFilter:
         mono_s, unix_s = self._clock_times()
         return Until(mono_s + for_s, unix_s + for_s)
 
-    def _add_pending(self, notification: Notification) -> None:
-        if (
-            notification.incident
-            and notification.topic == "warning"
-            and len(self.pending) < _MOST_REMEMBERED
-        ):
-            self.pending.add(notification.incident)
+
+def summary(suppressed: Sequence[Notification], status: Status, unix_s: float) -> Notification:
+    """
+    One notification about those that were suppressed, with the time of each.
+
+    Args:
+        suppressed: at least one, oldest first.
+        status: which of them are still true.
+        unix_s: the current time.
+    """
+    lines, holds = [], False
+    for each in suppressed[-_MOST_LINES:]:
+        state = ""
+        if each.is_transient:
+            over = each.is_over(status)
+            state, holds = (" (over)", holds) if over else (" (still true)", True)
+        lines.append(f"{moment(each.unix_s)} {each.title}{state}")
+    if len(suppressed) > _MOST_LINES:
+        lines.append(f"{len(suppressed) - _MOST_LINES} earlier ones: watchdog history")
+    warnings = all(each.topic == "warning" for each in suppressed)
+    count = counted(len(suppressed), "warning" if warnings else "message")
+    return Notification(
+        id=f"suppressed-{unix_s:.0f}",
+        incident="",
+        topic="summary",
+        stage="warn" if holds else "ok",
+        urgency="normal" if holds else "low",
+        title=f"{count} while notifications were off",
+        body="\n".join(lines),
+        task=None,
+        unix_s=unix_s,
+        actions=(ACTIONS["show"].button(""),),
+    )
 
 
 def quiet_span_at(spans: Sequence[str], hour: int, minute: int) -> str | None:
