@@ -225,7 +225,7 @@ class Agents:
         for agent in list(self._agents.values()):
             if agent.connection is connection:
                 agent.connection = None
-                agent.view = replace(agent.view, saving=False)
+                self.set_saving(agent, False)
                 if agent.finished:  # the next training of the process gets a new page
                     self.forget(agent.key)
 

@@ -41,20 +41,14 @@ _REFUSED_AGAIN_S = 60.0  # a program that frees and allocates in turn is refused
 _REPORTED_WHEN_OVER = ("stopped", "unlimited")  # the other states end on their own
 
 
-# By state: title of the notification. States without an urgency cause no notification.
-_TITLES = {
-    "running": "Continues",
-    "stopped": "Stopped at its memory limit",
-    "refusing": "At its memory limit: more is refused",
-    "unlimited": "Beyond its memory limit",
-    "ending": "Ended at its memory limit",
+# By state at the limit: urgency, stage and title of the notification.
+_AT_LIMIT = {
+    "stopped": ("critical", "pause", "Stopped at its memory limit"),
+    "refusing": ("critical", "warn", "At its memory limit: more is refused"),
+    "unlimited": ("normal", "warn", "Beyond its memory limit"),
+    "ending": ("critical", "pause", "Ended at its memory limit"),
 }
-_URGENCIES = {
-    "stopped": "critical",
-    "refusing": "critical",
-    "unlimited": "normal",
-    "ending": "critical",
-}
+_CONTINUES = ("normal", "warn", "Continues")
 
 GuardEvent = tuple[Notification, Entry, Task | None]  # for people and for the journal
 
@@ -74,8 +68,7 @@ class Guards:
         self._events: list[GuardEvent] = []
         self._guards: dict[str, GuardRecord] = {}  # by name of their group
         self._by_task: dict[ProcessKey, str] = {}
-        # time of the last refusal, by name of the group
-        self._refused_mono_s: dict[str, float] = {}
+        self._refused_mono_s: dict[str, float] = {}  # the last refusal, by name of the group
         self._next_sweep_mono_s = 0.0
         # When memory runs out, starting a supervisor takes seconds: the loop must not wait for it.
         self._sweeper = Worker()
@@ -115,9 +108,8 @@ class Guards:
     def _update_usage(self) -> None:
         """Update the usage from the last sample: supervisors write records mostly at changes."""
         for reading, guard in self._guard_readings():
-            used = int(reading.used)
-            calm = guard.state == "running"
-            guard.used_bytes = used if calm else max(used, guard.used_bytes)
+            least = 0 if guard.state == "running" else guard.used_bytes
+            guard.used_bytes = max(int(reading.used), least)
 
     def limits(self) -> dict[str, int]:
         """Limits in the guards' records in bytes, without the reserve, by folder of the group."""
@@ -199,7 +191,7 @@ class Guards:
             return None
         self.refresh()
         guard = self._guards.get(_group_name(key.subject))
-        if guard is None or guard.state not in _URGENCIES:
+        if guard is None or guard.state not in _AT_LIMIT:
             return None
         return "Its guard has reached that limit and reported it."
 
@@ -228,15 +220,14 @@ class Guards:
         return task, partial(control.send_request, guard.socket_path, _supervisor_request(params))
 
     def _report_change(self, name: str, guard: GuardRecord, before: str) -> None:
-        if guard.state not in _URGENCIES and (
+        if guard.state not in _AT_LIMIT and (
             guard.state != "running" or before not in _REPORTED_WHEN_OVER
         ):
             return
         if guard.state == "refusing":
-            mono_s = time.monotonic()
-            last = self._refused_mono_s.get(name)
-            self._refused_mono_s[name] = mono_s
-            if last is not None and mono_s - last < _REFUSED_AGAIN_S:
+            last_mono_s = self._refused_mono_s.get(name, float("-inf"))
+            self._refused_mono_s[name] = time.monotonic()
+            if time.monotonic() - last_mono_s < _REFUSED_AGAIN_S:
                 return
         now = time.time()
         text = _report(guard)
@@ -318,14 +309,15 @@ def _notification(
             ),
             *(ACTIONS[key].button(guard.pid) for key in ("no_limit", "end")),
         ]
-    title, _, _ = text.partition("\n")
+    first_line, _, _ = text.partition("\n")
+    urgency, stage, title = _AT_LIMIT.get(guard.state, _CONTINUES)
     return Notification(
         id=f"guard-{guard.pid}-{guard.state}-{now:.3f}",
         incident="",
-        stage="pause" if guard.state in ("stopped", "ending") else "warn",
-        urgency=_URGENCIES.get(guard.state, "normal"),
-        title=f"{_TITLES[guard.state]}: {clean(guard.name)}",
-        body=title if actions else text,
+        stage=stage,
+        urgency=urgency,
+        title=f"{title}: {clean(guard.name)}",
+        body=first_line if actions else text,
         task=pid,
         unix_s=now,
         actions=tuple(actions),

@@ -136,7 +136,12 @@ class Observer:
         if parts is None:
             return list(decisions), [], None
         _, tasks, readings = parts
-        true = [decision for decision in decisions if self._still_holds(decision, readings)]
+
+        def holds(decision: Decision) -> bool:
+            valid = self.call_engine(lambda engine: engine.is_still_valid(decision, readings))
+            return valid is not False
+
+        true = list(filter(holds, decisions))
         false = [decision for decision in decisions if decision not in true]
         return true, false, {task.key: task for task in tasks}
 
@@ -245,11 +250,6 @@ class Observer:
         self._grouped = (snapshot, tasks)
         return tasks
 
-    def _still_holds(self, decision: Decision, readings: Sequence[Reading]) -> bool:
-        return (
-            self.call_engine(lambda engine: engine.is_still_valid(decision, readings)) is not False
-        )
-
     def _engine_failed(self, error: Exception) -> None:
         self._failures += 1
         self._faults.put(
@@ -275,14 +275,11 @@ def mark_stopping(
         paused: tasks that the engine has paused.
         stopping: whether a process has been sent SIGSTOP and has not stopped yet.
     """
-    return tuple(
-        _in_disk_sleep(task)
-        if task.key in paused and task.members[0].state in "RS" and stopping(task.key)
-        else task
-        for task in tasks
-    )
 
+    def mark(task: Task) -> Task:
+        root, *others = task.members
+        if task.key in paused and root.state in "RS" and stopping(task.key):
+            return replace(task, members=(replace(root, state="D"), *others))
+        return task
 
-def _in_disk_sleep(task: Task) -> Task:
-    root, *others = task.members
-    return replace(task, members=(replace(root, state="D"), *others))
+    return tuple(map(mark, tasks))

@@ -103,7 +103,15 @@ def _restart_notification(restart: Restart, seen_mono_s: float, end: _KernelEnd)
     after_s = max(0.0, seen_mono_s - end.mono_s)
     if end.notified is None or after_s > _RESTART_WITHIN_S:
         return None
-    decision = _restart_decision(restart, end.notified, after_s)
+    before, process = end.notified, f"process {restart.now.key.pid}"
+    decision = replace(
+        before,
+        id=f"{before.id}-restarted",
+        at_mono_s=before.at_mono_s + after_s,
+        at_unix_s=before.at_unix_s + after_s,
+        reason=f"restarted as {process} {format_duration(after_s)} after it died: {before.reason}",
+        evidence={**before.evidence, "topic": Topic.RESTARTED.value},
+    )
     return replace(decision, notification=notification(decision, end.task)), end.task
 
 
@@ -129,18 +137,3 @@ def _restart_entry(restart: Restart, end: _KernelEnd | None, unix_s: float) -> E
         "text": text,
     }
     return Entry(unix_s, "restart", data, task.key.pid, task.name, TaskRef.of(task).path)
-
-
-def _restart_decision(restart: Restart, notified: Decision, after_s: float) -> Decision:
-    return replace(
-        notified,
-        id=f"{notified.id}-restarted",
-        at_mono_s=notified.at_mono_s + after_s,
-        at_unix_s=notified.at_unix_s + after_s,
-        reason=f"restarted as process {restart.now.key.pid} {format_duration(after_s)} after it "
-        f"died: {notified.reason}",
-        evidence={
-            **notified.evidence,
-            "topic": Topic.RESTARTED.value,
-        },
-    )
