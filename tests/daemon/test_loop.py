@@ -110,9 +110,9 @@ def test_a_configuration_that_cannot_be_read_again_ends_nothing(
         raise error
 
     monkeypatch.setattr(loop._control, "reload", fails)
-    loop.reloading = True
+    loop._control.reloading = True
     parts.pace.sample_now()
     loop._run_once()
 
-    assert not loop.reloading
+    assert not loop._control.reloading
     assert ({source} if source else set()) == _sources(parts) & {"daemon.reload"}

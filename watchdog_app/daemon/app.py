@@ -9,7 +9,6 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -85,7 +84,7 @@ class App:
             OSError: the socket cannot be created.
         """
         parts = self._parts
-        _catch_signals(parts.waker.fd, self._stop, self._reload, parts.log)
+        _catch_signals(parts.waker.fd, self.control, parts.log)
         nice = process.raise_priority()
         process.shorten_switch_interval()
         process.limit_heap()
@@ -99,7 +98,7 @@ class App:
         score = own_process.lower_oom_score()
         own_process.freeze_garbage()
         self.control.memory_fault = own_process.lock_memory()
-        self._parts.log.info(
+        parts.log.info(
             f"watchdog {__version__} started",
             pid=os.getpid(),
             socket=parts.socket_path,
@@ -111,7 +110,7 @@ class App:
         self.control.note(started)
         for weakness in (self.control.memory_fault, process.oom_score_warning(score)):
             if weakness:
-                self._parts.log.info(weakness)
+                parts.log.info(weakness)
         self._service_manager.ready()
 
     def _recover(self) -> str:
@@ -130,7 +129,7 @@ class App:
         paused = parts.observer.call_engine(lambda engine: engine.paused_tasks) or ()
         for pause in parts.pauses.take_unreported(paused):
             message = recovered_notification(pause, time.time())
-            self._parts.log.warning(message.title, pid=pause.task.pid, reason=pause.reason)
+            parts.log.warning(message.title, pid=pause.task.pid, reason=pause.reason)
             parts.executor.tell(message)
 
     def close(self) -> None:
@@ -156,20 +155,12 @@ class App:
             parts.poller.close,
         ):
             parts.faults.run_step("end", step)
-        self._parts.log.info("watchdog stopped; nothing is watched now")
-
-    def _stop(self) -> None:
-        self.control.stopping = True
-
-    def _reload(self) -> None:
-        self.loop.reloading = True
+        parts.log.info("watchdog stopped; nothing is watched now")
 
 
-def _catch_signals(
-    wake_fd: int, stop: Callable[[], None], reload: Callable[[], None], log: Log
-) -> None:
+def _catch_signals(wake_fd: int, control: Control, log: Log) -> None:
     """
-    Let SIGTERM and SIGINT call `stop` and SIGHUP call `reload`, in the main thread.
+    Let SIGTERM and SIGINT stop the daemon and SIGHUP reload its configuration.
 
     Args:
         wake_fd: written to at each signal, which ends the wait of the loop.
@@ -177,13 +168,13 @@ def _catch_signals(
 
     def on_terminate(number: int, _: object) -> None:
         log.info("told to stop", signal=signal.Signals(number).name)
-        stop()
+        control.stopping = True
 
     def on_hangup(_: int, __: object) -> None:
         if _is_terminal_closed():
-            stop()  # the daemon ran in the foreground of a terminal that was closed
+            control.stopping = True  # the daemon ran in the foreground of this terminal
         else:
-            reload()
+            control.reloading = True
 
     signal.set_wakeup_fd(wake_fd, warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, on_terminate)

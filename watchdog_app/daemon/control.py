@@ -43,7 +43,8 @@ class Control:
     """
     Requests of clients about the daemon as a whole.
 
-    `stop` sets `stopping`. `memory_fault` says why our memory is not locked; None: it is locked.
+    `stopping` ends the loop; `reloading` lets it call `reload`. `memory_fault` says why our memory
+    is not locked; None: it is locked.
 
     Args:
         parts: the parts of the daemon.
@@ -53,6 +54,7 @@ class Control:
 
     def __init__(self, parts: Parts, sources: config.Sources, config_path: str) -> None:
         self.stopping = False
+        self.reloading = False
         self.memory_fault: str | None = None
         self.cost = OwnCost()
         self._parts = parts

@@ -31,12 +31,11 @@ _PRESSURE_PERCENT = 10.0  # share of the time in which some task waits for memor
 
 
 class Loop:
-    """Runs the parts until stopped. `reloading` requests a reload of the configuration."""
+    """Runs the parts until stopped."""
 
     def __init__(
         self, parts: Parts, control: Control, lock: InstanceLock, service_manager: ServiceManager
     ) -> None:
-        self.reloading = False
         self._parts = parts
         self._control = control
         self._lock = lock
@@ -69,8 +68,8 @@ class Loop:
         if now >= self._next_housekeeping_mono_s:
             self._next_housekeeping_mono_s = now + _HOUSEKEEPING_INTERVAL_S
             self._housekeeping(now)
-        if self.reloading:
-            self.reloading = False
+        if self._control.reloading:
+            self._control.reloading = False
             run_step("reload", self._reload)
         if self._service_manager.heartbeat_s is not None and now >= self._next_heartbeat_mono_s:
             self._next_heartbeat_mono_s = now + self._service_manager.heartbeat_s
