@@ -183,7 +183,7 @@ def test_the_list_of_deaths_has_a_line_each():
     assert "not known for sure" in lines[1]
     assert "\x1b" not in "\n".join(lines)
     assert "of an older version" in lines[2]
-    assert ["Nothing has died that the journal knows of."] == deaths_table([], 80, DOTS)
+    assert deaths_table([], 80, DOTS)[0].startswith("Nothing has died that the journal knows of. ")
 
 
 def test_a_dead_task_is_explained_as_the_daemon_tells_it(watchdog, daemon):

@@ -571,6 +571,28 @@ def test_the_command_to_go_on_can_be_pasted():
     )
 
 
+def test_a_program_started_by_its_path_starts_again_in_its_environment():
+    """The shell into which the line is pasted may have another environment, or none."""
+    text = told(
+        task_kind="script", argv=[".venv/bin/python", "fit.py"], cwd="/w", python="/w/.venv"
+    )
+    assert "cd /w && watchdog exec -- /w/.venv/bin/python fit.py" in text
+    text = told(task_kind="script", argv=["python", "fit.py"], cwd="/w", python="/w/.venv")
+    assert "cd /w && watchdog exec -- python fit.py" in text
+
+
+def test_the_end_of_an_unsaved_notebook_says_how_the_next_training_is_saved():
+    """With pipx the kernel cannot import watchdog, so the line is a command."""
+    text = told(task_kind="notebook", python="/venvs/tf", rescue=None)
+    assert text.endswith(
+        "To have the next training saved, type before you restart the kernel:\n"
+        "  watchdog agent enable --python /venvs/tf\n"
+        "Then restart the kernel and run its cells."
+    )
+    text = told(task_kind="notebook", rescue=None)
+    assert "  %load_ext watchdog_app.agent\n" in text
+
+
 @pytest.mark.parametrize(
     ("more", "promised"),
     [({}, True), ({"next_limit": ""}, False), ({"next_limit": "2G"}, False),

@@ -170,6 +170,7 @@ def _choose_enabled(args: Args) -> None:
 
 
 def _status(args: Args, out: Output) -> int:
+    from watchdog_app.cli import agent_choice
     from watchdog_app.install import pythons, startup_file
 
     named = args.python or args.kernel or args.user
@@ -186,10 +187,8 @@ def _status(args: Args, out: Output) -> int:
                 before = rows.get(path, ("", ""))[1]
                 names = f"{before}, {each.name}" if before else each.name
                 rows[path] = (each.python, names)
-        rows.setdefault(
-            startup_file.target_for_environment(sys.prefix, sys.executable).path,
-            (sys.executable, ""),
-        )
+        for known in agent_choice.environments(agent_choice.running_tasks()):
+            rows.setdefault(environment_startup_file(known.prefix), (known.prefix, ""))
         rows[startup_file.target_for_user().path] = (
             "every environment of yours, by profile_default",
             "",
@@ -394,7 +393,10 @@ def _running_lines(running: list[dict[str, Any]] | None, why: str | None) -> lis
     if running is None:
         return [f"Trainings now: not known. {plain(why or '')}".rstrip()]
     if not running:
-        return ["Trainings now: none has an agent. (One that has not begun to train is not seen.)"]
+        return [
+            "Trainings now: none has an agent. (One that has not begun to train is not seen.)",
+            "How to get one: watchdog help saving",
+        ]
     rows = [f"Trainings now: {counted(len(running), 'program')} with an agent"]
     for one in running:
         line = agent_line(Agent.read(one), time.time())

@@ -81,7 +81,9 @@ def environments(tasks: Iterable[Task], env: Mapping[str, str] = os.environ) -> 
     def add(prefix: str) -> Environment:
         return found.setdefault(prefix, Environment(prefix))
 
-    for task in sorted(tasks, key=lambda one: (one.can_save is not False, one.framework is None)):
+    for task in sorted(
+        tasks, key=lambda one: (one.can_save is not False, one.kind not in RUN_CELLS)
+    ):
         if task.python is not None and (task.kind in RUN_CELLS or task.framework is not None):
             add(task.python).tasks.append(plain(task.name or "?"))
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):

@@ -270,7 +270,7 @@ def deaths_table(entries: list[Json], columns: int | None, style: Style) -> list
         style: colours and symbols.
     """
     if not entries:
-        return ["Nothing has died that the journal knows of."]
+        return ["Nothing has died that the journal knows of. What runs now: watchdog status"]
     rows = []
     for entry in entries:
         pid = f"{entry.get('worker') or entry.get('pid') or '?'}"

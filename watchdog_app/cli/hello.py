@@ -55,19 +55,19 @@ def _saving_row(tasks: list[Task]) -> tuple[str, str]:
         names = [typed_path(each.prefix) for each in known]
         if not names:
             return "off: no Jupyter found here", "watchdog help saving"
-        return f"off in {_list_environments(names)}", "watchdog agent enable"
+        return _off_in(names), "watchdog agent enable"
     environments = counted(len(found), "environment")
     return f"on in {environments}", "watchdog agent status"
 
 
-def _list_environments(names: list[str]) -> str:
-    """Return as many names as the line can hold, or their number."""
+def _off_in(names: list[str]) -> str:
+    """Name as many environments as the line can hold, or say how many there are."""
     for shown in (2, 1):
         rest = len(names) - shown
-        text = ", ".join(names[:shown]) + (f" and {rest} more" if rest > 0 else "")
+        text = f"off in {', '.join(names[:shown])}" + (f" and {rest} more" if rest > 0 else "")
         if len(text) <= _STATE_COLUMNS:
             return text
-    return counted(len(names), "environment")
+    return f"off in {counted(len(names), 'environment')}"
 
 
 def _login_row() -> tuple[str, str]:

@@ -114,7 +114,7 @@ def render(
         (pad(kind, _KIND_COLUMNS), _STYLES.get(kind, ""), describe(entry))
         for kind, entry in zip(kinds, entries, strict=True)
     ]
-    nothing = ["Nothing has happened in that time."]
+    nothing = ["Nothing has happened in that time. All that is known: watchdog history"]
     return entry_lines(entries, rows, columns, style or Style()) or nothing
 
 

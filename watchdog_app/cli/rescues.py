@@ -361,8 +361,9 @@ def _describe_incomplete(rescue: Found) -> str:
 def _describe_none_found(roots: Sequence[str]) -> str:
     if not roots:
         return (
-            "No rescue is known: daemon and journal tell of none, and there is no folder "
-            "./rescues. Name one: watchdog rescues FOLDER"
+            "No rescue yet: daemon and journal know of none, and there is no folder ./rescues. A "
+            "training with an agent writes its first one when memory runs out, or on: watchdog "
+            "checkpoint TASK. How to get an agent: watchdog help saving"
         )
     return f"No rescue in {', '.join(plain(root) for root in roots[:5])}."
 

@@ -221,6 +221,7 @@ def task_fields(
         "kernel_id": info.kernel_id,
         "path": info.notebook or info.script,
         "cwd": info.cwd,
+        "python": info.python,
         "argv": redact_argv(info.argv),
         "started_unix_s": info.started_unix_s,
         "rss_bytes": rss_bytes,

@@ -18,6 +18,7 @@ from watchdog_app.base.text.quantities import (
 from watchdog_app.core.diagnosis.evidence import NO_KILL
 from watchdog_app.core.diagnosis.exits import lost_worker
 from watchdog_app.core.explain import phrases
+from watchdog_app.core.explain.saving import MAGIC, enable_command
 from watchdog_app.core.explain.selection import RUN_CELLS
 from watchdog_app.core.model.exits import CauseKind, Certainty, cause_spec
 
@@ -239,7 +240,9 @@ def resume_lines(
     if death.by_itself and not saved:
         return
     if death.entry.get("task_kind") in RUN_CELLS:
-        yield from _notebook_resume_lines(saved, by_lines, restarted=successor is not None)
+        python = death.entry.get("python")
+        way = enable_command(python) if isinstance(python, str) else MAGIC
+        yield from _notebook_resume_lines(saved, by_lines, way, restarted=successor is not None)
         return
     command = _command(death.entry)
     if command is None or successor is not None:
@@ -257,15 +260,20 @@ def resume_lines(
         yield f"  ({HIDDEN} stands for what looked like a secret: put it back)"
 
 
-def _notebook_resume_lines(saved: bool, by_lines: bool, restarted: bool) -> Iterator[str]:
-    """Yield what to type in a notebook to resume the training."""
+def _notebook_resume_lines(
+    saved: bool, by_lines: bool, way: str, *, restarted: bool
+) -> Iterator[str]:
+    """Yield what to type to resume the training of a notebook, or to have the next one saved."""
     if not saved:
-        begin = "run" if restarted else "restart the kernel and run"
-        yield f"To continue: {begin} its cells. This line in the first one saves the next training:"
-        yield "  %load_ext watchdog_app.agent"
+        # A command works for every way of installation, a line in a cell only for some.
+        where = "in a cell before the training" if way == MAGIC else "before you restart the kernel"
+        yield f"To have the next training saved, type {where}:"
+        yield f"  {way}"
+        begin = "run" if restarted and way == MAGIC else "restart the kernel and run"
+        yield f"Then {begin} its cells."
         return
     yield f"To continue, {'' if restarted else 'restart the kernel, and '}in its first cell:"
-    yield "  %load_ext watchdog_app.agent"
+    yield f"  {MAGIC}"
     yield "  watchdog.resume()"
     if by_lines:
         yield "It runs the cells before the training, and says which lines resume it."
@@ -287,7 +295,10 @@ def _command(entry: Mapping[str, Any]) -> str | None:
         return None
     words = [str(word) for word in argv]
     if os.path.basename(words[0]).startswith("python"):
-        words[0] = os.path.basename(words[0])
+        python, name = entry.get("python"), os.path.basename(words[0])
+        # Started by its path: the environment may not be active in the user's shell.
+        by_path = os.sep in words[0] and isinstance(python, str)
+        words[0] = os.path.join(str(python), "bin", name) if by_path else name
     if any(not word.isprintable() for word in words):
         return None
     cwd, limit = entry.get("cwd"), entry.get("next_limit")

@@ -15,12 +15,13 @@ from watchdog_app.core.model.decisions import (
 )
 from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
 from watchdog_app.core.model.resource import ResourceKey, ResourceKind
+from watchdog_app.core.model.settings import BUSY_CORES
 from watchdog_app.core.model.tasks import is_stopped
 from watchdog_app.core.policy.danger import Tick
 from watchdog_app.core.policy.incidents import OpenIncident
 
 # A training on a GPU keeps the CPU this busy as well: Python starts each operation.
-_BUSY_PERCENT = 25.0
+_BUSY_PERCENT = 100 * BUSY_CORES
 _OFFER_AFTER_S = 120.0
 _OFFER_AGAIN_S = 3600.0  # after an offer that could not be shown
 _TRAINS_AFTER_S = 60.0  # an import, a test and a short cell are over by then
