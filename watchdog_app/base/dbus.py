@@ -34,7 +34,13 @@ _NEVER, _BY_ITSELF = 0, -1
 
 
 class CallFailed(Exception):
-    """The called service returned an error, or did not answer."""
+    """
+    The called service returned an error, or did not answer.
+
+    Args:
+        name: D-Bus name of the error.
+        text: message of the service; untrusted.
+    """
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(text)

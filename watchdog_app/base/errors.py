@@ -51,7 +51,13 @@ class DaemonFull(ProtocolError):
 
 
 class RequestError(WatchdogError):
-    """The daemon understood a request and refused it."""
+    """
+    The daemon understood a request and refused it.
+
+    Args:
+        message: text for the user.
+        code: code of the error in the protocol.
+    """
 
     def __init__(self, message: str, code: int = -32000) -> None:
         super().__init__(message)
@@ -62,7 +68,14 @@ NOT_FOUND, SEVERAL_FIT = -32002, -32003  # codes of the protocol
 
 
 class TaskNotFound(RequestError):
-    """No watched task, or more than one, matches the named pid, notebook or script."""
+    """
+    No watched task, or more than one, matches the named pid, notebook or script.
+
+    Args:
+        message: text for the user.
+        code: `NOT_FOUND` or `SEVERAL_FIT`.
+        candidates: tasks that the user may have meant: pid and name.
+    """
 
     def __init__(
         self, message: str, code: int = NOT_FOUND, candidates: tuple[dict[str, object], ...] = ()

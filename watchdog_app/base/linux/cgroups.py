@@ -126,7 +126,12 @@ def group_folder(hierarchy: Hierarchy, path: str) -> str | None:
 
 
 class Layout:
-    """The mounted trees with the memory controller, v1 first."""
+    """
+    The mounted trees with the memory controller, v1 first.
+
+    Args:
+        hierarchies: the mounted trees.
+    """
 
     def __init__(self, hierarchies: tuple[Hierarchy, ...]) -> None:
         self.hierarchies = hierarchies

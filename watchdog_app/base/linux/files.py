@@ -118,7 +118,12 @@ def read_regular(path: str) -> bytes:
 
 
 class KeptFile:
-    """A small file that stays open after its first read, until `close`."""
+    """
+    A small file that stays open after its first read, until `close`.
+
+    Args:
+        path: path of the file.
+    """
 
     __slots__ = ("_fd", "path")
 
@@ -159,6 +164,10 @@ class Mount:
         point: mount point.
         kind: type of the file system.
         options: options of the file system.
+
+    Args:
+        mounted: fields of the line before the separator.
+        filesystem: fields after it.
     """
 
     __slots__ = ("device", "kind", "options", "point", "root")

@@ -45,6 +45,9 @@ class Stat:
         cpu_ticks: user and system time in clock ticks.
         start_ticks: start time in ticks since boot; together with the pid it identifies a process.
         start_stack: start of the stack; exec changes it, fork keeps it; 0: not readable.
+
+    Args:
+        data: content of the file.
     """
 
     __slots__ = (
@@ -137,6 +140,9 @@ class Statm:
         size_bytes: size of the address space.
         shared_bytes: file pages and shared memory; a part of `resident_bytes`.
         data_bytes: private writable mappings with the stack, including untouched pages.
+
+    Args:
+        data: content of the file.
     """
 
     __slots__ = ("data_bytes", "resident_bytes", "shared_bytes", "size_bytes")

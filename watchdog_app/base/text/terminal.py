@@ -158,6 +158,10 @@ class Style:
     Attributes:
         ellipsis: replacement for the cut part of a name.
         dot: separator between two remarks on one line.
+
+    Args:
+        color: whether to write colours.
+        unicode: whether the terminal shows more than ASCII.
     """
 
     __slots__ = ("color", "dot", "ellipsis", "unicode")

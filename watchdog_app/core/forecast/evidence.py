@@ -92,7 +92,16 @@ class View:
 
 
 def room_left(trend: Trend, view: View) -> float:
-    """Distance from the upper envelope, or from the value if it is higher, to the limit."""
+    """
+    Distance from the upper envelope, or from the value if it is higher, to the limit.
+
+    Args:
+        trend: growth that the series shows.
+        view: state of the series at this moment.
+
+    Returns:
+        The distance in the resource's unit, at least 0.
+    """
     level = trend.level
     if trend.kind is TrendKind.PEAKS and trend.amplitude >= SWINGS:
         # The line of the peaks rises between two peaks, at most until the next peak is due.
@@ -274,7 +283,13 @@ def forecast_interval(chosen: Trend, trends: Sequence[Trend], view: View) -> For
 
 
 def interval_widening(chosen: Trend, view: View) -> float:
-    """The logarithm of the factor that widens both ends of the interval, at least 0."""
+    """
+    The logarithm of the factor that widens both ends of the interval, at least 0.
+
+    Args:
+        chosen: trend that gives the median.
+        view: state of the series at this moment.
+    """
     bends = chosen.bend is not None or chosen.recent > _STEEPER
     begun = _BEGUN * math.exp(-(view.t - view.start_t) / _BEGUN_S)
     return begun + _BENDS if bends else begun

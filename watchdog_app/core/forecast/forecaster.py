@@ -231,7 +231,15 @@ class TrendForecaster(Forecaster):
 
     @staticmethod
     def soonest(trends: list[Trend], view: View, ask: Thresholds, convinced: bool) -> float | None:
-        """Time to exhaustion by the most urgent convincing trend; None: no trend convinces."""
+        """
+        Time to exhaustion by the most urgent convincing trend; None: no trend convinces.
+
+        Args:
+            trends: trends of the series.
+            view: state of the series at this moment.
+            ask: thresholds of the tier.
+            convinced: whether the previous sample convinced this tier.
+        """
         etas = (convincing_eta_s(trend, view, ask, convinced) for trend in trends)
         return min((eta for eta in etas if eta is not None), default=None)
 

@@ -98,7 +98,13 @@ class Scales:
 
 
 def join(a: Block, b: Block) -> Block:
-    """One block that covers two neighbours; `b` is the later one."""
+    """
+    One block that covers two neighbours; `b` is the later one.
+
+    Args:
+        a: the earlier block.
+        b: the later block.
+    """
     low = (b[0], b[1]) if b[1] < a[1] else (a[0], a[1])
     high = (b[2], b[3]) if b[3] >= a[3] else (a[2], a[3])
     return (*low, *high)

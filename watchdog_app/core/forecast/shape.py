@@ -51,7 +51,14 @@ class LineFit:
         self._yy += y * y
 
     def add(self, t: float, v: float, scale: float) -> None:
-        """Add a sample; `scale` is the largest value so far, the reference for noise."""
+        """
+        Add a sample; `scale` is the largest value so far, the reference for noise.
+
+        Args:
+            t: time in seconds.
+            v: level in the resource's unit.
+            scale: largest value so far, the reference for noise.
+        """
         floor = _NOISE_FLOOR * scale
         n = self._n
         if n >= 5:
@@ -129,7 +136,14 @@ class TurningPoints:
         self._cycle: Cycle | None = None
 
     def add(self, t: float, v: float, size: float) -> None:
-        """Add a sample; a turning point needs a return by more than `size`."""
+        """
+        Add a sample; a turning point needs a return by more than `size`.
+
+        Args:
+            t: time in seconds.
+            v: level in the resource's unit.
+            size: least return of a turning point, in the same unit.
+        """
         if self._extreme is None:
             self._extreme, self._extreme_t = v, t
         elif self._rising:
@@ -167,7 +181,13 @@ class TurningPoints:
         return sum(abs(peak - trough) for (_, peak), (_, trough) in pairs) / max(1, len(pairs))
 
     def visits(self, level: float, before_t: float) -> Visits:
-        """The peaks before time `before_t` that reached `level`."""
+        """
+        The peaks before time `before_t` that reached `level`.
+
+        Args:
+            level: in the resource's unit.
+            before_t: time in seconds.
+        """
         earlier = [(when, peak) for when, peak in self.peaks if when < before_t]
         reached = [when for when, peak in earlier if peak >= level]
         highest = max((peak for _, peak in earlier), default=None)
@@ -208,7 +228,13 @@ class RegimeFilter:
         self._since = 0.0
 
     def update(self, t: float, regime: Regime) -> Regime:
-        """The regime to report at time `t` for a series that was classified as `regime`."""
+        """
+        The regime to report at time `t` for a series that was classified as `regime`.
+
+        Args:
+            t: time in seconds.
+            regime: result of `classify_regime` at that time.
+        """
         if regime in (Regime.UNKNOWN, Regime.FLAT, Regime.FALLING):
             return regime
         if regime is self._growth:

@@ -67,6 +67,10 @@ class Bins:
         Slope per second of the least squares line through values[first:last], and its error.
 
         The error is the standard error; of two values it is 0. At least two values are needed.
+
+        Args:
+            first: index of the first bin.
+            last: index after the last bin.
         """
         part = self.values[first:last]
         count = len(part)

@@ -63,6 +63,12 @@ class ResourceMonitor:
 
     `step` never raises on finite input. It ignores samples that are not newer than the last.
     Amounts are in the resource's unit, times in seconds.
+
+    Args:
+        watch: settings of the samples.
+        stages: settings of the stages.
+        forecaster: forecaster of the series; None: one for memory.
+        unit: unit of the resource: "bytes", "celsius" or "ratio".
     """
 
     def __init__(
@@ -81,7 +87,13 @@ class ResourceMonitor:
         self.next_sample_s = watch.interval_s
 
     def configure(self, watch: WatchSettings, stages: StageSettings) -> None:
-        """Apply new settings: the forecaster keeps its series, the stages restart."""
+        """
+        Apply new settings: the forecaster keeps its series, the stages restart.
+
+        Args:
+            watch: settings of the samples.
+            stages: settings of the stages.
+        """
         self._watch, self._stages = watch, stages
         self._forecaster.set_caution(watch.caution)
         # Temperature and charge change slowly and are read rarely, so their evidence is not steady.

@@ -58,7 +58,13 @@ class Trend:
 
 
 def rises(blocks: Sequence[Block], index: int) -> bool:
-    """Cheap filter: False for most windows without growth."""
+    """
+    Cheap filter: False for most windows without growth.
+
+    Args:
+        blocks: at least two blocks, oldest first.
+        index: 1 for the floors, 3 for the upper envelope.
+    """
     return blocks[-1][index] > blocks[0][index] and blocks[-2][index] > blocks[1][index]
 
 

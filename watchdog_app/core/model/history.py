@@ -71,7 +71,13 @@ class History:
         self.first_mono_s: float | None = None  # time of the first value
 
     def add(self, mono_s: float, value: float) -> None:
-        """Add a reading; a reading that is not newer than the last is dropped."""
+        """
+        Add a reading; a reading that is not newer than the last is dropped.
+
+        Args:
+            mono_s: time of the reading.
+            value: the figure.
+        """
         if self._last is not None and mono_s <= self._last[0]:
             return
         if self._last is None:

@@ -50,7 +50,13 @@ class Level(IntEnum):
     UNKNOWN = 4, "UNKNOWN", "?", 3, "UNKNOWN", "yellow", (128, 128, 128)
 
     def paint(self, line: str, style: Style) -> str:
-        """Colour the mark at the start of a line, and make the rest bold from a warning on."""
+        """
+        Colour the mark at the start of a line, and make the rest bold from a warning on.
+
+        Args:
+            line: the line, beginning with the mark.
+            style: colours and symbols of the terminal.
+        """
         length = len(self.mark) if line.startswith(self.mark) else 0
         rest = line[length:]
         if self >= Level.WARNING:

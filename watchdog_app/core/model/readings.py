@@ -135,7 +135,13 @@ def _cgroup_readings(
 
 
 def cgroup_contains(path: str, leaf: str) -> bool:
-    """Whether the group `path` is `leaf` or one of its ancestors."""
+    """
+    Whether the group `path` is `leaf` or one of its ancestors.
+
+    Args:
+        path: folder of a group.
+        leaf: folder of the same or another group.
+    """
     return leaf == path or leaf.startswith(f"{path.rstrip('/')}/")
 
 

@@ -150,7 +150,13 @@ class Thrashing:
         self._roomy = False  # the machine has free RAM, so a group at its limit is thrashing
 
     def update(self, observation: Observation, tracker: Tracker) -> None:
-        """Process one sample that `tracker` already contains."""
+        """
+        Process one sample that `tracker` already contains.
+
+        Args:
+            observation: one sample of the machine.
+            tracker: swap traffic, including this sample.
+        """
         host, now, swap = observation.snapshot.host, observation.snapshot.mono_s, tracker.swap
         self._roomy = host.available_bytes > _ROOMY * host.total_bytes
         self._expected = None

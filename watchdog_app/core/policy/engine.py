@@ -288,6 +288,11 @@ class Engine:
 
         Call it before the first tick, with the current clocks. The state must be of the same boot.
 
+        Args:
+            value: result of `dump`, through JSON.
+            mono_s: monotonic clock now.
+            unix_s: wall clock now.
+
         Raises:
             ValueError: the values are damaged, of another version, or older than an hour. The
                 engine is unchanged and starts without the old state.

@@ -229,7 +229,13 @@ def updated_pace(
 
 
 def time_left_s(reading: Reading, pace_per_s: float) -> float:
-    """Return the seconds to exhaustion at this pace. Infinite if nothing grows."""
+    """
+    Return the seconds to exhaustion at this pace. Infinite if nothing grows.
+
+    Args:
+        reading: current reading of the resource.
+        pace_per_s: growth in the resource's unit per second.
+    """
     if pace_per_s <= 0:
         return float("inf")
     return max(0.0, reading.limit - reading.used) / pace_per_s

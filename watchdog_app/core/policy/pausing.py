@@ -95,7 +95,13 @@ def may_pause(danger: Danger, task: Task) -> bool:
 
 
 def can_pause_manually(danger: Danger, task: Task) -> bool:
-    """Whether the user could pause the task; the settings for automatic pauses do not matter."""
+    """
+    Whether the user could pause the task; the settings for automatic pauses do not matter.
+
+    Args:
+        danger: one resource.
+        task: a task under it.
+    """
     return (
         danger.reading.fatal
         and task.uid == danger.tick.own_uid
@@ -135,7 +141,13 @@ def unsaved_agent(danger: Danger, task: Task) -> AgentState | None:
 
 
 def pause(danger: Danger, task: Task) -> Decision:
-    """Return the decision to pause the task."""
+    """
+    Return the decision to pause the task.
+
+    Args:
+        danger: one resource.
+        task: the task to pause.
+    """
     incident = danger.incident
     incident.paused_mono_s = danger.tick.mono_s
     incident.paused_used = danger.reading.used
@@ -187,7 +199,14 @@ def update_paused(danger: Danger) -> list[Decision]:
 def has_stopped_task(
     incident: OpenIncident, tasks: Mapping[ProcessKey, Task], mono_s: float
 ) -> bool:
-    """Whether a task that this incident paused is still stopped."""
+    """
+    Whether a task that this incident paused is still stopped.
+
+    Args:
+        incident: incident of a resource.
+        tasks: tasks of the latest sample, by key.
+        mono_s: time of that sample.
+    """
     return any(
         key in tasks
         and (is_suspended(tasks[key], paused=True) or mono_s - paused.since_mono_s <= _UNSEEN_S)

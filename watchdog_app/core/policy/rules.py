@@ -34,6 +34,13 @@ def allowed_actions(
     must not control one training.
 
     For GPU memory, a task is paused only if a rule that names this resource allows it.
+
+    Args:
+        actions: switches of `[actions]`.
+        rules: the `[[rule]]` tables in their order.
+        task: the task; None: the machine.
+        kind: kind of the resource.
+        runtime_dir: runtime folder of this daemon; None: handle every task.
     """
     if task is not None and runtime_dir is not None:
         theirs = task.info.runtime_dir
@@ -51,7 +58,14 @@ def allowed_actions(
 
 
 def rule_priority(rules: Sequence[RuleSettings], task: Task, kind: ResourceKind) -> Priority:
-    """Return the task's priority under this kind of resource. Its rule gives it."""
+    """
+    Return the task's priority under this kind of resource. Its rule gives it.
+
+    Args:
+        rules: the `[[rule]]` tables in their order.
+        task: a task.
+        kind: kind of the resource.
+    """
     return _first_match(rules, task, kind).priority or Priority.NORMAL
 
 

@@ -78,7 +78,13 @@ class CheckpointSchedule:
         return float("-inf") if self.saved_mono_s is None else self.saved_mono_s
 
     def observe(self, agent: AgentState, now: float) -> None:
-        """Record saves that the agent made without a request, and let the budget recover."""
+        """
+        Record saves that the agent made without a request, and let the budget recover.
+
+        Args:
+            agent: current state of the agent.
+            now: monotonic seconds.
+        """
         self.spent_s = max(0.0, self.spent_s - _SHARE * max(0.0, now - self.paid_mono_s))
         self.paid_mono_s = now
         saved = agent.rescue_mono_s
@@ -146,6 +152,10 @@ class CheckpointSchedule:
 
         The second condition prevents an endless loop: a daemon that is late after the last save
         must not ask again.
+
+        Args:
+            agent: agent of the training.
+            now: monotonic seconds.
         """
         if self.final_mono_s is not None and now - self.final_mono_s <= _max_fresh_age_s(agent):
             return True

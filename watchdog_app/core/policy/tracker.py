@@ -56,6 +56,13 @@ def build_outlooks(
     A resource concerns the tasks that make it fill up. Other tasks under it see its stage only from
     SAVE on, if its exhaustion would kill them. An idle notebook has no time to exhaustion just
     because something else grows.
+
+    Args:
+        tasks: tasks of one sample.
+        usage: memory and CPU use, by task.
+        readings: readings of the same sample.
+        assessments: assessment of each reading.
+        blamed: tasks that cause the growth, by resource.
     """
 
     def urgency(reading: Reading) -> tuple[int, float]:
@@ -100,7 +107,13 @@ class TaskUsage:
         self._cpu_from: tuple[float, float] | None = None
 
     def add(self, mono_s: float, task: Task) -> None:
-        """Add one sample of the task."""
+        """
+        Add one sample of the task.
+
+        Args:
+            mono_s: time of the sample.
+            task: the task in this sample.
+        """
         self.memory.add(mono_s, unreclaimable_bytes(task))
         if self._cpu_from is None:
             self._cpu_from = (mono_s, task.cpu_s)

@@ -24,7 +24,13 @@ class Machine(Protocol):
     """The interface that reads the machine."""
 
     def sample(self, now_mono_s: float, now_unix_s: float) -> Snapshot:
-        """Take one sample of the machine."""
+        """
+        Take one sample of the machine.
+
+        Args:
+            now_mono_s: monotonic time.
+            now_unix_s: wall time.
+        """
 
 
 class KillCount:
