@@ -107,7 +107,8 @@ def _roff(text: str) -> str:
 
 def _row(name: str, spec: Setting, why: str) -> str:
     """One row: key, default, accepted, what it does, why that is the default."""
-    accepted = re.sub(r'(?<!`)("[^"]*")(?!`)', r"`\1`", spec.values.brief)
+    brief = re.sub(r"^an? \w+ from |[:;] .*$", "", spec.values.accepted)
+    accepted = re.sub(r'(\[?"[^]]*"\]|"[^"]*")', r"`\1`", brief)
     return f"| `{name}` | {_default(name, spec)} | {accepted} | {spec.help} | {why} |"
 
 

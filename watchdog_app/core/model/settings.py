@@ -29,8 +29,7 @@ class Values:
     """The accepted values of a setting."""
 
     read: Callable[[Any], Any]  # converts a value of the file or the environment; raises ValueError
-    accepted: str  # description in an error message
-    brief: str  # description in a table
+    accepted: str  # description of the values
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +47,14 @@ def _setting(default: Any, values: Values, help_: str) -> Any:
 
 
 def _bool_setting(default: bool | None, help_: str) -> Any:
-    return _setting(default, Values(_parse_bool, "true or false", "true, false"), help_)
+    return _setting(default, Values(_parse_bool, "true or false"), help_)
 
 
 def _duration_setting(default_s: float, low_s: float, high_s: float, help_: str) -> Any:
     read = _range_parser(low_s, high_s, parse_duration, float)
-    brief = f"{exact_duration(low_s)} to {exact_duration(high_s)}"
-    accepted = f'a duration from {brief}: seconds, or a text such as "500ms", "90s" or "15m"'
-    return _setting(default_s, Values(read, accepted, brief), help_)
+    span = f"{exact_duration(low_s)} to {exact_duration(high_s)}"
+    accepted = f'a duration from {span}: seconds, or a text such as "500ms", "90s" or "15m"'
+    return _setting(default_s, Values(read, accepted), help_)
 
 
 def _range_parser(
@@ -72,8 +71,7 @@ def _range_parser(
 
 
 def _choice_of(choice: type[StrEnum]) -> Values:
-    words = [f'"{each}"' for each in choice]
-    return Values(choice, " or ".join(words), ", ".join(words))
+    return Values(choice, " or ".join(f'"{each}"' for each in choice))
 
 
 def _parse_bool(value: Any) -> bool:
@@ -141,26 +139,10 @@ class Priority(StrEnum):
 
 
 _CAUTION, _PRIORITY = _choice_of(Caution), _choice_of(Priority)
-_COMMAND = Values(
-    _parse_strings,
-    'a list of texts such as ["notify-me", "--quiet"]; [] for none',
-    "a list of texts",
-)
-_QUIET = Values(
-    _parse_hours,
-    'hours such as "22:00-07:00", or a list of such texts; [] for none',
-    'hours such as `"22:00-07:00"`, or a list of them',
-)
-_TASKS = Values(
-    _parse_text,
-    'a pattern such as "train*.ipynb" or "/home/me/project/*"',
-    "a pattern with `*`, `?` and `[abc]`",
-)
-_RESOURCES = Values(
-    _parse_resource_pattern,
-    f"a pattern over {', '.join(ResourceKind)}",
-    f"a pattern over {', '.join(f'`{kind}`' for kind in ResourceKind)}",
-)
+_COMMAND = Values(_parse_strings, 'a list of texts such as ["notify-me", "--quiet"]; [] for none')
+_QUIET = Values(_parse_hours, 'hours such as "22:00-07:00", or a list of such texts; [] for none')
+_TASKS = Values(_parse_text, 'a pattern such as "train*.ipynb" or "/home/me/project/*"')
+_RESOURCES = Values(_parse_resource_pattern, f"a pattern over {', '.join(ResourceKind)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +183,7 @@ class StageSettings:
     )
     save_safety_factor: float = _setting(
         3.0,
-        Values(_range_parser(1, 100, float, float), "a number from 1 to 100", "1 to 100"),
+        Values(_range_parser(1, 100, float, float), "a number from 1 to 100"),
         "ask for a checkpoint this many times (save time + one step) before the end",
     )
     save_floor_s: float = _duration_setting(
@@ -307,7 +289,6 @@ class JournalSettings:
         Values(
             _range_parser(MIB, TIB, parse_bytes, int),
             'a size from 1 MiB to 1 TiB: bytes, or a text such as "64 MiB"',
-            "1 MiB to 1 TiB",
         ),
         "how large the journal may grow",
     )
