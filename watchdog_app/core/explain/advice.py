@@ -154,13 +154,14 @@ def _memory_advice(shortage: Shortage) -> Iterator[str]:
             f"The machine is thrashing ({format_bytes(swap.in_per_s)}/s read back from swap): "
             "everything is slow until a program ends. Close what you can spare."
         )
-    if shortage.attribution.mostly_unwatched and shortage.attribution.mostly_unaccounted:
+    attribution = shortage.attribution
+    if attribution.mostly_unwatched and attribution.unaccounted > attribution.others:
         yield (
             "What grows belongs to no process, so ps and top do not show it. Files in RAM: see "
             "`df -h -t tmpfs`. Ending what wrote them does not free them: delete them."
         )
         return
-    if shortage.attribution.mostly_unwatched:
+    if attribution.mostly_unwatched:
         yield (
             "Most of the growth comes from programs that are not Python: see them with "
             "`ps aux --sort=-rss | head`. Pausing a training would not help."

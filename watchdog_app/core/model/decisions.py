@@ -133,11 +133,6 @@ class Attribution:
         """Most of the growth is outside the watched tasks, so a pause of them would not help."""
         return self.others + self.unaccounted > 0.5
 
-    @property
-    def mostly_unaccounted(self) -> bool:
-        """More of that growth is outside all processes than in unwatched programs."""
-        return self.unaccounted > self.others
-
 
 NOBODY = Attribution()
 
