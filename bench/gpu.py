@@ -1,18 +1,26 @@
 """
-Measure the cost of one reading of the GPUs, compared with the libraries of gpustat and nvitop.
+Measure the cost of watching GPUs.
 
-    python bench/gpu.py [--rounds 60] [--driver-us 0] [--json FILE]
+    python bench/gpu.py [--rounds 60] [--driver-us 0] [--real] [--json FILE]
+    python bench/gpu.py --daemon [--seconds 30] [--real] [--json FILE]
 
-Uses the stub driver of the tests, with 1 and 8 GPUs and 20 processes each; the tools take turns in
-one run. All three read the same values: memory, utilisation, temperature, power with its limit,
-fan, and the processes with their memory. Watchdog's figure is the sum of its reader process and the
-daemon's part. `--driver-us` adds this time to each driver call, because real calls take time. The
-benchmark asserts nothing.
+Without `--daemon`: one reading of the GPUs, compared with the libraries of gpustat and nvitop; the
+tools take turns in one run. All three read the same values: memory, utilisation, temperature, power
+with its limit, fan, and the processes with their memory. Watchdog's figure is the sum of its reader
+process and the daemon's part.
+
+With `--daemon`: the processor time and the memory of a whole daemon and its reader, while it reads
+the GPUs once a second. A daemon on a machine without GPUs runs at the same time, for comparison.
+
+Both use the stub driver of the tests, with 1 and 8 GPUs (`--daemon`: 8) and 20 processes each.
+`--driver-us` adds this time to each driver call, because real calls take time. With `--real` they
+read the cards of this machine instead. The benchmark asserts nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -20,14 +28,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from cost_read import cpu, rss  # noqa: E402
 from gpu_stub.driver_stub import FUNCTIONS, GIB, DriverStub  # noqa: E402
 
 PROCESSES = 20
+SETTLE_S = 20.0  # a new daemon reads its surroundings more often
 # gpustat sleeps 0.1 s per GPU to measure the CPU use of its processes. This is not a cost, so
 # leave it out.
 GPUSTAT = """
@@ -59,11 +70,11 @@ for line in sys.stdin:
 class Rival:
     """Another tool's library in its own process, asked for one reading at a time."""
 
-    def __init__(self, name: str, code: str, stub: DriverStub) -> None:
+    def __init__(self, name: str, code: str, stub: DriverStub | None) -> None:
         self.name = name
         self._process = subprocess.Popen(
             [sys.executable, "-c", code + SERVE],
-            env=stub.env(),
+            env=None if stub is None else stub.env(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -88,10 +99,10 @@ class Watchdog:
 
     name = "watchdog"
 
-    def __init__(self, stub: DriverStub) -> None:
+    def __init__(self, stub: DriverStub | None) -> None:
         from watchdog_app.machine.gpu.monitor import GpuMonitor
 
-        self._watch = GpuMonitor(env=stub.env(), kernel_log=None)
+        self._watch = GpuMonitor(env=None if stub is None else stub.env(), kernel_log=None)
         self._now = 1000.0
         for _ in range(2):
             self.read()
@@ -128,49 +139,68 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--driver-us", type=int, default=0)
+    parser.add_argument("--real", action="store_true", help="the cards of this machine")
+    parser.add_argument("--daemon", action="store_true", help="a whole daemon and its reader")
+    parser.add_argument("--seconds", type=float, default=30.0, help="with --daemon")
     parser.add_argument("--json", metavar="FILE", help="write the figures there too")
     args = parser.parse_args()
     figures = []
-    crowd = [subprocess.Popen(["sleep", "1000"]) for _ in range(PROCESSES)]
-    try:
-        for cards in (1, 8):
-            with tempfile.TemporaryDirectory(prefix="watchdog-gpu-") as folder:
-                stub = DriverStub(Path(folder), cards=cards)
-                for card in range(cards):
-                    stub.set(card, used=PROCESSES * GIB, utilization=80)
-                    stub.processes(card, [(each.pid, GIB) for each in crowd])
-                for function in FUNCTIONS:
-                    stub.delay(function, args.driver_us)
+    for cards in (8,) if args.daemon else (1, 8):
+        with contextlib.ExitStack() as stack:
+            stub = None if args.real else stack.enter_context(stubbed(cards, args.driver_us))
+            if args.daemon:
+                figures += measure_daemon(stub, args.seconds)
+            else:
                 figures += measure(stub, cards, args.rounds)
-    finally:
-        for each in crowd:
-            each.kill()
-            each.wait()
-    show(figures)
+        if args.real:
+            break
+    (show_daemon if args.daemon else show)(figures)
     if args.json:
         Path(args.json).write_text(json.dumps(figures, indent=2) + "\n")
 
 
-def measure(stub: DriverStub, cards: int, rounds: int) -> list[dict[str, object]]:
+@contextlib.contextmanager
+def stubbed(cards: int, driver_us: int) -> Iterator[DriverStub]:
+    """A stub driver whose busy cards hold PROCESSES processes each."""
+    crowd = [subprocess.Popen(["sleep", "1000"]) for _ in range(PROCESSES * cards)]
+    try:
+        with tempfile.TemporaryDirectory(prefix="watchdog-gpu-") as folder:
+            stub = DriverStub(Path(folder), cards=cards)
+            for card in range(cards):
+                own = crowd[card * PROCESSES : (card + 1) * PROCESSES]
+                stub.set(card, used=PROCESSES * GIB, utilization=80)
+                stub.processes(card, [(each.pid, GIB) for each in own])
+            for function in FUNCTIONS:
+                stub.delay(function, driver_us)
+            yield stub
+    finally:
+        for each in crowd:
+            each.kill()
+            each.wait()
+
+
+def measure(stub: DriverStub | None, cards: int, rounds: int) -> list[dict[str, object]]:
     watchdog = Watchdog(stub)
     tools = [watchdog, Rival("gpustat", GPUSTAT, stub), Rival("nvitop", NVITOP, stub)]
-    cpu: dict[str, list[float]] = {tool.name: [] for tool in tools}
+    cpu_s_of: dict[str, list[float]] = {tool.name: [] for tool in tools}
     wall: dict[str, list[float]] = {tool.name: [] for tool in tools}
     calls: dict[str, int] = {tool.name: 0 for tool in tools}
     try:
         for _ in range(rounds):
             for tool in tools:
-                stub.reset_calls()
+                if stub is not None:
+                    stub.reset_calls()
                 cpu_s, wall_s = tool.read()
-                cpu[tool.name].append(cpu_s)
+                cpu_s_of[tool.name].append(cpu_s)
                 wall[tool.name].append(wall_s)
-                calls[tool.name] += sum(stub.calls().values())
+                if stub is not None:
+                    calls[tool.name] += sum(stub.calls().values())
         memory = watchdog.memory_bytes()
     finally:
         for tool in tools:
             tool.close()
     found: list[dict[str, object]] = []
-    for name, spent in cpu.items():
+    for name, spent in cpu_s_of.items():
         row: dict[str, object] = {
             "cards": cards,
             "tool": name,
@@ -184,6 +214,83 @@ def measure(stub: DriverStub, cards: int, rounds: int) -> list[dict[str, object]
             row["reader_rss_bytes"] = memory
         found.append(row)
     return found
+
+
+@contextlib.contextmanager
+def running_daemon(env: dict[str, str]) -> Iterator[int]:
+    """A daemon with folders of its own; its pid."""
+    with tempfile.TemporaryDirectory(prefix="watchdog-gpu-") as folder:
+        Path(folder, "config.toml").write_text("[notify]\ndesktop = false\n")
+        own = {
+            **env,
+            "WATCHDOG_RUNTIME_DIR": f"{folder}/run",
+            "WATCHDOG_STATE_DIR": f"{folder}/state",
+            "WATCHDOG_CONFIG": f"{folder}/config.toml",
+        }
+        command = [sys.executable, "-m", "watchdog_app", "run"]
+        with Path(folder, "log").open("ab") as log:
+            daemon = subprocess.Popen(command, cwd=ROOT, env=own, stdout=log, stderr=log)
+        try:
+            yield daemon.pid
+        finally:
+            daemon.terminate()
+            daemon.wait()
+
+
+def reader_of(daemon: int) -> int | None:
+    """The pid of a daemon's GPU reader."""
+    for pid in Path(f"/proc/{daemon}/task/{daemon}/children").read_text().split():
+        if b"gpu.reader" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return int(pid)
+    return None
+
+
+def measure_daemon(stub: DriverStub | None, seconds: float) -> list[dict[str, object]]:
+    """The figures of a daemon with GPUs, its reader, and a daemon without GPUs."""
+    reading = "nvmlDeviceGetMemoryInfo_v2"
+    without = {**os.environ, "LD_LIBRARY_PATH": ""}
+    with_cards = dict(os.environ) if stub is None else stub.env()
+    with contextlib.ExitStack() as stack:
+        pids = {"daemon": stack.enter_context(running_daemon(with_cards))}
+        if stub is not None:
+            pids["daemon, no GPU"] = stack.enter_context(running_daemon(without))
+        time.sleep(SETTLE_S)
+        reader = reader_of(pids["daemon"])
+        if reader is None:
+            raise SystemExit("the daemon has started no reader: it found no driver")
+        pids["reader"] = reader
+        before = {name: cpu(pid) for name, pid in pids.items()}
+        if stub is not None:
+            stub.reset_calls()
+        began = time.monotonic()
+        time.sleep(seconds)
+        passed_s = time.monotonic() - began
+        spent = {name: cpu(pid) - before[name] for name, pid in pids.items()}
+        readings = None if stub is None else stub.calls()[reading] / 8
+        if readings is not None and reader_of(pids["daemon"]) != reader:
+            raise SystemExit("the reader was restarted")
+        return [
+            {
+                "process": name,
+                "cpu_s": spent[name],
+                "seconds": passed_s,
+                "rss_bytes": rss(pid),
+                "readings": readings,
+            }
+            for name, pid in pids.items()
+        ]
+
+
+def show_daemon(figures: list[dict[str, object]]) -> None:
+    print("process         cpu s   of a core     RSS")
+    for row in figures:
+        share = row["cpu_s"] / row["seconds"]
+        memory = row["rss_bytes"] / 1e6
+        print(f"{row['process']:14}  {row['cpu_s']:5.2f}  {share:10.2%}  {memory:4.1f} MB")
+    both = sum(row["cpu_s"] for row in figures if row["process"] in ("daemon", "reader"))
+    seconds, readings = figures[0]["seconds"], figures[0]["readings"]
+    counted = "" if readings is None else f", {readings:.0f} readings of each GPU"
+    print(f"daemon and reader: {both:.2f} s of processor time in {seconds:.0f} s{counted}")
 
 
 def show(figures: list[dict[str, object]]) -> None:
