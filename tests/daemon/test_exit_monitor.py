@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+from watchdog_app.core.diagnosis.causes import diagnose
 from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import Attribution, Contributor, Incident, Stage
+from watchdog_app.core.model.exits import ExitFacts, LastError
 from watchdog_app.core.model.hardware import Hardware
 from watchdog_app.core.model.machine import (
     HostMemory,
@@ -17,7 +19,7 @@ from watchdog_app.core.model.machine import (
     TaskKind,
 )
 from watchdog_app.core.model.resource import ResourceKey, ResourceKind
-from watchdog_app.daemon.exit_monitor import ExitMonitor
+from watchdog_app.daemon.exit_monitor import ExitMonitor, may_be_card_fault
 
 ROOT, WORKER = ProcessKey(2**22 - 2, 1), ProcessKey(2**22 - 1, 1)  # unused pids
 HOST = HostMemory(8, 4, 0, 0, None, None, None, None, None)
@@ -111,3 +113,19 @@ def test_a_launcher_whose_end_is_seen_before_its_worker_s_has_the_worker_s_rescu
     assert {ROOT.pid, WORKER.pid} == found.keys()
     assert [] == monitor.ended(float("inf"))
     monitor.close()
+
+
+def test_only_an_end_that_a_fault_of_its_card_can_explain_waits_for_the_next_reading():
+    """An error that names the full GPU memory is certain: it is told at once."""
+    full = LastError(error="torch.OutOfMemoryError", message="CUDA out of memory.")
+    ends = {
+        "full": ExitFacts(wait_status=1 << 8, words=full),
+        "failed": ExitFacts(wait_status=1 << 8),
+        "crashed": ExitFacts(wait_status=6),
+        "fine": ExitFacts(wait_status=0),
+        "read": ExitFacts(wait_status=1 << 8, card_fault="GPU 0: Xid 79"),
+    }
+
+    waits = {name for name, facts in ends.items() if may_be_card_fault(facts, diagnose(facts))}
+
+    assert {"failed", "crashed"} == waits

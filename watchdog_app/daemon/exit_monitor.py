@@ -284,8 +284,8 @@ class ExitMonitor:
             alive_unix_s = unix_s - (now_mono_s - alive_mono_s)
             guards = facts.oom_daemons
             question = self._units.ask(facts.group, key.pid, alive_unix_s, guards=guards)
-        by_gpu = cause.spec.card_may_explain and facts.card_fault is None
-        on_gpu = by_gpu and task is not None and self.last_seen.used_gpu(task.key)
+        on_gpu = task is not None and self.last_seen.used_gpu(task.key)
+        on_gpu = on_gpu and may_be_card_fault(facts, cause)
         lost = self._recent_worker(key)
         until = [now_mono_s]
         until += [] if question is None else [question.until_mono_s]
@@ -475,6 +475,12 @@ def _is_kernel(task: Task | None) -> bool:
 
 def _newest_rescue(view: AgentState | None, facts: ExitFacts) -> RescueRecord | None:
     return newer_rescue(view, facts.guard.rescue if facts.guard else None)
+
+
+def may_be_card_fault(facts: ExitFacts, cause: Cause) -> bool:
+    """Whether a fault of its GPU that is not read yet would be the cause instead."""
+    unread = replace(facts, card_fault="a fault that is not read yet")
+    return facts.card_fault is None and diagnose(unread).kind is not cause.kind
 
 
 def _should_ask_systemd(facts: ExitFacts, cause: Cause, *, cared_for: bool) -> bool:

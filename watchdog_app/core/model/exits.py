@@ -40,7 +40,6 @@ class CauseSpec:
     of_card: bool = False  # a GPU or its memory is the cause
     of_group: bool = False  # the limit of its memory cgroup is the cause
     own: bool = False  # the program itself failed; out of memory: with an error of its own
-    card_may_explain: bool = False  # a GPU fault that is not read yet may be the real cause
     # True: always. False: never, because the guard already notified the user. None: only if a
     # training ran. If not None, the journal records a death, however short the task ran.
     notify: bool | None = None
@@ -57,11 +56,7 @@ CAUSES = {
     CauseKind.OOM_DAEMON: CauseSpec("Out of memory", out_of_memory=True, notify=True),
     CauseKind.GPU_LOST: CauseSpec("Ended by a GPU fault", of_card=True, own=True, notify=True),
     CauseKind.GPU_MEMORY: CauseSpec(
-        "Out of GPU memory",
-        out_of_memory=True,
-        of_card=True,
-        own=True,
-        card_may_explain=True,
+        "Out of GPU memory", out_of_memory=True, of_card=True, own=True
     ),
     CauseKind.ADDRESS_SPACE: CauseSpec("Out of memory", out_of_memory=True, own=True, notify=True),
     CauseKind.PROGRAM_MEMORY: CauseSpec("Out of memory", out_of_memory=True, own=True, notify=True),
@@ -70,10 +65,10 @@ CAUSES = {
     CauseKind.HARDWARE: CauseSpec(notify=True),
     CauseKind.MACHINE_DOWN: CauseSpec("The machine went down", notify=True),
     CauseKind.CLOSED: CauseSpec(by_itself=True),
-    CauseKind.SIGNAL: CauseSpec(card_may_explain=True),
-    CauseKind.FAILED: CauseSpec(own=True, card_may_explain=True),
+    CauseKind.SIGNAL: CauseSpec(),
+    CauseKind.FAILED: CauseSpec(own=True),
     CauseKind.ENDED: CauseSpec(by_itself=True),
-    CauseKind.UNKNOWN: CauseSpec(card_may_explain=True),
+    CauseKind.UNKNOWN: CauseSpec(),
 }
 _OTHER = CauseSpec()
 
