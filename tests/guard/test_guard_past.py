@@ -170,6 +170,7 @@ def test_a_living_training_has_the_newer_of_its_own_rescue_and_the_copied_one(
         (CauseKind.SIGNAL, False, "800M"),
         (CauseKind.SIGNAL, True, ""),
         (CauseKind.PROGRAM_MEMORY, False, "1.25G"),
+        (CauseKind.GPU_MEMORY, True, ""),  # no guard limits the memory of a card
     ],
 )
 def test_a_higher_limit_is_proposed_only_after_a_lack_of_memory(

@@ -25,11 +25,16 @@ def small():
     def fail(x):
         raise error
     list(map(fail, [1]))
+class OutOfMemoryError(RuntimeError):
+    pass
+def on_card():
+    error = OutOfMemoryError("CUDA out of memory. Tried to allocate 24.00 MiB. GPU 0 has ...")
+    list(map(lambda _: (_ for _ in ()).throw(error), [1]))
 try:
     jump()
 except MemoryError:
     print("caught", file=sys.stderr)
-for each in (by_hand, small, jump):
+for each in (by_hand, small, on_card, jump):
     thread = threading.Thread(target=each, name=each.__name__)
     thread.start()
     thread.join()
@@ -50,7 +55,8 @@ print("alive", shell.user_ns["kept"], file=sys.stderr)
 
 def test_an_uncaught_refusal_is_told_below_its_traceback_and_nothing_else_is(desk, tmp_path):
     """
-    The line has a remedy, also in threads; caught errors and the program's own errors get none.
+    The line has a remedy, also in threads. Caught errors, the program's own errors and errors of a
+    GPU's memory get none.
     """
     path = tmp_path / "jump.py"
     path.write_text(SCRIPT)
@@ -58,7 +64,7 @@ def test_an_uncaught_refusal_is_told_below_its_traceback_and_nothing_else_is(des
 
     assert 1 == desk.end(program)
     said = program.output()
-    first, _, rest = said.partition("after small")
+    first, _, rest = said.partition("after on_card")
     thread, _, last = rest.partition("after jump")
 
     assert "caught" in first

@@ -266,7 +266,8 @@ def exit_context(
         found["group"] = {"label": facts.group_label, "limit_bytes": facts.group_limit_bytes}
     guard = facts.guard
     if guard is not None:
-        short = cause.spec.out_of_memory or guard.ended or guard.refused or guard.stopped
+        no_room = cause.spec.out_of_memory and not cause.spec.of_card
+        short = no_room or guard.ended or guard.refused or guard.stopped
         found["next_limit"] = guard.next_limit if short else guard.limit
     return found
 

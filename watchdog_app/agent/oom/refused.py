@@ -121,7 +121,7 @@ def explanation(error: Exception, *, continues: bool) -> str | None:
     """
     from watchdog_app.agent.oom import watch
 
-    if not watch.is_out_of_memory(error) or _raised_in_python(error):
+    if not watch.is_out_of_memory(error) or _raised_in_python(error) or _is_of_gpu(error):
         return None
     wanted = wanted_bytes(error)
     room = _room_bytes()
@@ -209,6 +209,15 @@ def _raised_in_python(error: BaseException) -> bool:
 
     places = traceback.extract_tb(error.__traceback__)
     return not places or re.search(r"\braise\b", places[-1].line or "") is not None
+
+
+def _is_of_gpu(error: BaseException) -> bool:
+    """Whether the memory of a GPU ran out, which no guard limits."""
+    from watchdog_app.base.oom_text import out_of_memory
+
+    text = str(error)[:4000].partition("\n")[0]
+    found = out_of_memory(type(error).__name__, text)
+    return found is not None and found.gpu
 
 
 def _room_bytes() -> int | None:
