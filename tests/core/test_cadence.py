@@ -55,6 +55,14 @@ def due_s(seen: Snapshot, before: Snapshot | None = None, *agents: AgentState) -
     return interval_s(result, seen, found, before=earlier, agents=agents, usual_s=1.0)
 
 
+def test_the_first_figures_of_the_gpus_are_fetched_soon():
+    """`watchdog start && watchdog status` shows the GPUs."""
+    awaited = snapshot(hardware=Hardware(gpus_awaited=True))
+
+    assert 0.25 == due_s(awaited, awaited)
+    assert due_s(snapshot(), snapshot()) >= 1.0
+
+
 @pytest.mark.parametrize(
     ("before", "now", "moved"),
     [

@@ -9,6 +9,7 @@ import time
 import pytest
 from gpu_stub.driver_stub import (
     GIB,
+    HANG,
     MISSING,
     NO_PERMISSION,
     NOT_AVAILABLE,
@@ -71,6 +72,19 @@ def test_any_number_of_cards_is_read(tmp_path, ticker, cards):
 
     assert list(range(cards)) == [gpu.index for gpu in sample.gpus]
     assert () == sample.faults
+
+
+def test_the_first_figures_are_awaited_until_they_come_and_not_for_ever(stub, ticker):
+    """The daemon samples faster meanwhile, which must not last where a driver is slow."""
+    watch = ticker(stub)
+    assert watch.tick().awaited
+    assert not watch.reading().awaited
+
+    stub.fail("nvmlDeviceGetMemoryInfo_v2", HANG, card=0)
+    slow = ticker(stub)
+    assert slow.tick().awaited
+    assert not slow.tick(4.0).awaited
+    stub.heal()
 
 
 def test_figures_follow_the_driver(stub, ticker):

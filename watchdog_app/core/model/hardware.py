@@ -152,6 +152,7 @@ class Hardware:
 
     gpus: tuple[Gpu, ...] = ()
     gpus_mono_s: float | None = None  # time of the cards' figures, which are read less often
+    gpus_awaited: bool = False  # their first figures come in a moment
     driver_version: str | None = None
     temperatures: tuple[Temperature, ...] = ()
     batteries: tuple[Battery, ...] = ()

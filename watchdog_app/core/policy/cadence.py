@@ -19,6 +19,7 @@ _MOVE_SHARE = 1 / 200  # share of the free room
 _LEAST_MOVE_BYTES = 256 << 10
 _YOUNG_S = 10.0  # a young Python process sets limits, changes its title, or calls exec
 _WARM_SHARE = 0.75  # share of the limit
+_GPUS_AWAITED_S = 0.25
 
 
 def interval_s(
@@ -42,9 +43,11 @@ def interval_s(
         usual_s: configured interval.
 
     Returns:
-        Less than `usual_s` near exhaustion. `usual_s` while a training runs or memory changes.
-        Otherwise up to `LONGEST_S`.
+        Less than `usual_s` near exhaustion, and until the first figures of the GPUs. `usual_s`
+        while a training runs or memory changes. Otherwise up to `LONGEST_S`.
     """
+    if snapshot.hardware.gpus_awaited:
+        return min(_GPUS_AWAITED_S, usual_s, result.next_sample_s)
     if result.next_sample_s < usual_s:
         return result.next_sample_s
     started = (info.started_unix_s for info in snapshot.infos.values())

@@ -152,6 +152,7 @@ class GpuSample:
     read_mono_s: float | None = None  # when the figures were read; None: there are not any
     driver_version: str | None = None
     faults: tuple[Fault, ...] = ()
+    awaited: bool = False  # the first figures since the start come in a moment
 
 
 def validate_row(row: Mapping[str, Any]) -> dict[str, Any]:

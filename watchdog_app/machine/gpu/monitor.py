@@ -41,6 +41,7 @@ _DRIVER_SCAN_EVERY_S = 60.0
 # A sample may come a little early. Without this slack the request would wait for the sample after
 # it.
 _TICK_SLACK_S = 0.2
+_FIRST_WAIT_S = 3.0  # how long the first figures are expected in a moment
 _LOST_SHOWN_S = 3600.0  # how long a GPU that the driver no longer lists is shown as lost
 _CHANGED_BYTES = 32 * 1024**2  # windows of a desktop change less memory
 _BUSY_AFTER_CHANGE_S = 60.0
@@ -119,6 +120,7 @@ class GpuMonitor:
         self._devices: dict[str, _Device] = {}
         self._incoming: dict[str, _Device] = {}  # from the unfinished reading
         self._read_mono_s: float | None = None
+        self._first_start_mono_s: float | None = None  # of a reader
         self._memory_changed_mono_s: float | None = None
         # GPUs were read before, and the driver's library has since been removed
         self._library_removed = False
@@ -206,6 +208,8 @@ class GpuMonitor:
         if not reader.running:
             if self._library is not None:
                 reader.start(now_mono_s, self._library.folder)
+                if self._first_start_mono_s is None:
+                    self._first_start_mono_s = now_mono_s
             return
         every_s = BUSY_EVERY_S if busy or self._is_busy(now_mono_s) else IDLE_EVERY_S
         awake = None
@@ -349,7 +353,14 @@ class GpuMonitor:
             read_mono_s=read if current and not asleep else None,
             driver_version=self._reader.driver_version,
             faults=tuple({fault.source: fault for fault in faults}.values()),
+            awaited=self._is_awaited(now_mono_s),
         )
+
+    def _is_awaited(self, now_mono_s: float) -> bool:
+        """Whether the first reader has just been started and its figures come in a moment."""
+        began = self._first_start_mono_s
+        expected = began is not None and now_mono_s - began <= _FIRST_WAIT_S
+        return expected and self._reader.running and self._read_mono_s is None
 
     def _visible_gpus(
         self, now_mono_s: float, current: bool, skipped: frozenset[int]

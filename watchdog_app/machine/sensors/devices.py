@@ -251,6 +251,7 @@ class HardwareWatch:
             found,
             gpus=sample.gpus,
             gpus_mono_s=sample.read_mono_s,
+            gpus_awaited=sample.awaited,
             driver_version=sample.driver_version,
         )
 
