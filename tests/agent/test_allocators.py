@@ -69,7 +69,7 @@ def clock() -> Clock:
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Remove both frameworks from sys.modules, whatever other tests loaded."""
-    for name in ("torch", "tensorflow", "tensorflow.python.eager.context"):
+    for name in ("torch", "tensorflow", "tensorflow.python.eager.context", "jax"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return monkeypatch
 
@@ -159,6 +159,47 @@ def test_more_devices_than_the_daemon_takes_are_left_out(alone, clock):
     alone.setitem(sys.modules, "torch", Torch(reserved=(GIB,) * 100))
 
     assert allocators.MOST_DEVICES == len(Allocators(clock).read())
+
+
+class Jax:
+    """The parts of JAX that the agent uses; `asked` says whether a call would have taken a card."""
+
+    def __init__(self, *stats: dict[str, int] | None, initialized: bool = True) -> None:
+        self.stats, self.initialized, self.asked = stats, initialized, False
+
+    def backends_are_initialized(self) -> bool:
+        return self.initialized
+
+    def local_devices(self) -> list[SimpleNamespace]:
+        self.asked = True
+        return [
+            SimpleNamespace(
+                platform="gpu" if each is not None else "cpu",
+                local_hardware_id=number,
+                memory_stats=lambda each=each: each,
+            )
+            for number, each in enumerate(self.stats)
+        ]
+
+
+@pytest.mark.parametrize("initialized", [True, False])
+def test_jax_tells_live_memory_against_the_share_that_it_took(alone, clock, initialized):
+    """JAX takes 75 % of a card at its start: to the driver the card looks as full all the time."""
+    figures = {"bytes_in_use": GIB, "bytes_limit": 6 * GIB, "peak_bytes_in_use": 2 * GIB}
+    jax = Jax(figures, None, {}, initialized=initialized)
+    alone.setitem(sys.modules, "jax", jax)
+    alone.setitem(sys.modules, "jax._src.xla_bridge", jax)
+    alone.setattr(allocators, "_loaded_library", lambda path: path)
+    alone.setattr(allocators, "uuid_of", lambda cuda, ordinal: CARD)
+
+    told = Allocators(clock).read()
+
+    row = {
+        "device": "gpu:0", "used_bytes": GIB, "limit_bytes": 6 * GIB, "gpu_uuid": CARD,
+        "peak_bytes": 2 * GIB,
+    }  # fmt: skip
+    assert ([row] if initialized else []) == told
+    assert jax.asked is initialized
 
 
 class TensorFlow:

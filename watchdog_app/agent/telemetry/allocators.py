@@ -1,9 +1,10 @@
 """
 Memory figures of the framework's own GPU allocators, which no driver knows.
 
-TensorFlow takes nearly all of a card at its start and never gives it back. PyTorch keeps freed
-memory. So the driver's figure does not show when the next tensor will not fit. This module only
-reads existing figures: it imports nothing and initialises no device. Without a GPU it does nothing.
+TensorFlow takes nearly all of a card at its start and never gives it back, JAX three quarters.
+PyTorch keeps freed memory. So the driver's figure does not show when the next tensor will not fit.
+This module only reads existing figures: it imports nothing and initialises no device. Without a GPU
+it does nothing.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Allocators:
         self._last: list[Figures] = []
         self._tensorflow = _TensorFlow()
         self._torch = _Torch()
+        self._jax = _Jax()
 
     def read(self) -> list[Figures]:
         """
@@ -45,7 +47,7 @@ class Allocators:
         if now < self._next_s:
             return self._last
         self._next_s = now + _EVERY_S
-        found = [*self._tensorflow.read(), *self._torch.read()]
+        found = [*self._tensorflow.read(), *self._torch.read(), *self._jax.read()]
         self._last = found[:MOST_DEVICES]
         return self._last
 
@@ -129,6 +131,40 @@ class _Torch:
             uuid = getattr(cuda.get_device_properties(index), "uuid", None)
             self._uuids[index] = None if uuid is None else _with_gpu_prefix(str(uuid))
         return self._uuids[index]
+
+
+class _Jax:
+    def __init__(self) -> None:
+        self._uuids: dict[int, str | None] = {}
+
+    def read(self) -> list[Figures]:
+        jax, bridge = sys.modules.get("jax"), sys.modules.get("jax._src.xla_bridge")
+        try:
+            # Any other call before that would make JAX take its share of every card.
+            if jax is None or bridge is None or not bridge.backends_are_initialized():
+                return []
+            return list(self._devices(jax))
+        except Exception:  # half imported, or other names in this version: no figures
+            return []
+
+    def _devices(self, jax: Any) -> Iterator[Figures]:
+        for device in jax.local_devices()[:MOST_DEVICES]:
+            stats = device.memory_stats() if device.platform == "gpu" else None
+            if not stats or not stats.get("bytes_limit"):  # another allocator keeps no figures
+                continue
+            yield {
+                "device": f"gpu:{int(device.local_hardware_id)}",
+                "used_bytes": int(stats["bytes_in_use"]),
+                "limit_bytes": int(stats["bytes_limit"]),
+                "gpu_uuid": self._uuid(int(device.local_hardware_id)),
+                "peak_bytes": _optional_int(stats.get("peak_bytes_in_use")),
+            }
+
+    def _uuid(self, ordinal: int) -> str | None:
+        if ordinal not in self._uuids:
+            cuda = _loaded_library("libcuda.so.1")
+            self._uuids[ordinal] = None if cuda is None else uuid_of(cuda, ordinal)
+        return self._uuids[ordinal]
 
 
 def _tensorflow_context() -> Any:
