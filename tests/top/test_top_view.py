@@ -426,8 +426,10 @@ async def test_graphics_memory_has_a_column_where_there_is_a_card(app, pilot, da
     await show(app, pilot, status())
     assert "GPU-MEM" not in app.query_one("#tasks").titles
     one = process(1, "gpu.py", GIB, gpu_memory_bytes=512 * MIB)
-    await show(app, pilot, status(tasks=[one], gpus=[{"index": 0}]))
-    assert ["512 MiB"] == column(app, "GPU-MEM")
+    none = process(2, "ram.py", GIB)
+    unknown = process(3, "other.py", GIB, gpus=[{"index": 0}])
+    await show(app, pilot, status(tasks=[one, none, unknown], gpus=[{"index": 0}]))
+    assert {"512 MiB", "-", "N/A"} == set(column(app, "GPU-MEM"))
 
 
 def cards_status(**more):

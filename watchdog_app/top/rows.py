@@ -118,13 +118,19 @@ def task_cells(
         "RAM": _right_aligned(quantities.format_bytes(task.ram_bytes, compact=not wide)),
         "SWAP": _right_aligned(quantities.format_bytes(task.swap_bytes, compact=not wide)),
         "DEV": Text(gpu_numbers(task) or quantities.NONE),
-        "GPU-MEM": _right_aligned(quantities.format_bytes(task.gpu_memory_bytes, compact=not wide)),
+        "GPU-MEM": _right_aligned(_gpu_memory(task, compact=not wide)),
         "CPU%": _right_aligned(quantities.whole(task.cpu_percent)),
         "LAST 15 MIN": Text(charts.sparkline(points, _SPARK_COLUMNS[wide])),
         "TREND": _right_aligned(quantities.format_rate(task.slope_bytes_per_s, compact=True)),
         "ETA": Text(eta, style=style),
     }
     return [made[title] for title in titles]
+
+
+def _gpu_memory(task: Task, *, compact: bool) -> str:
+    if task.gpu_memory_bytes is None and not task.gpus:
+        return quantities.NONE
+    return quantities.format_bytes(task.gpu_memory_bytes, compact=compact)
 
 
 def _name_columns(titles: Sequence[str], columns: int) -> int:
