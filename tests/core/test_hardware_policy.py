@@ -353,6 +353,20 @@ def test_a_card_was_full_when_what_was_left_is_less_than_a_large_tensor(kind, us
     reading = Reading(ResourceKey(kind, "GPU-0"), "GPU 0 memory", used * GIB, 24 * GIB, True, hit)
 
     assert full is (device_full(about, (reading,)) is not None)
+
+
+def test_the_level_of_an_end_is_that_of_the_fullest_memory_it_had():
+    """A program may allow itself a part of a card, which then fills before the card does."""
+    about = task(100, "a.ipynb")
+    card = Reading(
+        ResourceKey(ResourceKind.GPU_MEMORY, "0"), "card", 93.0, 100.0, True, (about.key,)
+    )
+    own = replace(
+        card, key=ResourceKey(ResourceKind.GPU_ALLOCATOR, "1:cuda:0"), label="torch", used=99.0
+    )
+
+    for readings in ((card, own), (own, card)):
+        assert (device_full(about, readings) or "").startswith("torch")
     assert UID == about.uid
 
 

@@ -59,20 +59,21 @@ def diagnose(facts: ExitFacts) -> Cause:
 
 def device_full(task: Task, readings: Iterable[Reading]) -> str | None:
     """
-    Return the last level of a full GPU or allocator of this task. None: none was full.
+    Return the last level of the fullest GPU or allocator of this task. None: none was full.
 
     Args:
         task: the task that ended.
         readings: readings of its last sample.
     """
-    for reading in readings:
-        if (
-            SPECS[reading.key.kind].scope is Scope.CARD
-            and task.key in reading.tasks
-            and _ratio(reading.used, reading.limit) >= _DEVICE_FULL
-        ):
-            return f"{reading.label}: {format_level(reading)}"
-    return None
+    of_task = (
+        reading
+        for reading in readings
+        if SPECS[reading.key.kind].scope is Scope.CARD and task.key in reading.tasks
+    )
+    fullest = max(of_task, key=lambda each: _ratio(each.used, each.limit), default=None)
+    if fullest is None or _ratio(fullest.used, fullest.limit) < _DEVICE_FULL:
+        return None
+    return f"{fullest.label}: {format_level(fullest)}"
 
 
 def address_space_full(reading: Reading) -> str | None:
