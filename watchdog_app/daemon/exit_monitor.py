@@ -388,12 +388,10 @@ class ExitMonitor:
             root=task is not None and task.key == key,
             announced_end=agent is not None and agent.announced_end and not failed,
             failed=failed,
-            device_ooms=_count_ooms(agent),
+            device_ooms=sum(each.ooms or 0 for each in agent.view.allocators) if agent else 0,
             was_paused=self._was_paused(key),
             guard=guard_end(key, group),
-            stall=None if task is None else self.last_seen.stall(task.key),
-            **self.last_seen.memory_facts(task),
-            **({} if task is None else self.last_seen.device_facts(task)),
+            **self.last_seen.facts(task),
         )
 
     def _find_killed_workers(self, before: Task, now: Task, alive_mono_s: float) -> None:
@@ -539,10 +537,3 @@ def _worker_exit(
     text = str(entry.data["text"])
     news = replace(cause, text=text.rstrip("."), news=True, worker=pid)
     return Exit(task, news, view, entry, now_mono_s)
-
-
-def _count_ooms(agent: Agent | None) -> int:
-    """Out-of-memory errors that the training's framework has counted on all GPUs."""
-    if agent is None:
-        return 0
-    return sum(memory.ooms or 0 for memory in agent.view.allocators)

@@ -87,8 +87,8 @@ class LastSeen:
         """Whether a task has used a GPU."""
         return task in self._on_gpu
 
-    def memory_facts(self, task: Task | None) -> dict[str, Any]:
-        """Fields of `ExitFacts`: the memory of a task's group and of the machine."""
+    def facts(self, task: Task | None) -> dict[str, Any]:
+        """Fields of `ExitFacts`: the machine's memory, and the limits, GPUs and stall of a task."""
         sample = self.sample_of(task)
         if sample is None:
             return {}
@@ -100,8 +100,10 @@ class LastSeen:
             "swap_total_bytes": memory.swap_total_bytes,
             "swap_free_bytes": memory.swap_free_bytes,
         }
+        if task is None:
+            return found
         groups = [kind for kind, spec in SPECS.items() if spec.of_group]
-        limit = None if task is None else _find_reading(sample, task.key, *groups)
+        limit = _find_reading(sample, task.key, *groups)
         if limit is not None:
             found |= {
                 "group_high": _is_throttled(sample, limit.key.subject),
@@ -109,30 +111,27 @@ class LastSeen:
                 "group_limit_bytes": limit.limit,
                 "group_used_bytes": limit.used,
             }
-        return found
-
-    def stall(self, task: ProcessKey) -> str | None:
-        """Why the training of a task made no steps when last seen; None: it made steps."""
-        sample = self._samples.get(task)
-        for incident in () if sample is None else sample.result.incidents:
-            affected = any(each.task == task for each in incident.contributors)
-            if affected and incident.resource.kind is ResourceKind.STALLED:
-                return incident.why
-        return None
-
-    def device_facts(self, task: Task) -> dict[str, Any]:
-        """Fields of `ExitFacts`: the GPUs and the address space of a task."""
-        sample = self._samples.get(task.key)
         space, seen_mono_s = self._full_space.get(task.key, (None, float("-inf")))
         # A paused task allocates nothing, so a full address space did not end it.
         full = not task.paused and time.monotonic() - seen_mono_s <= _UNWINDING_S
-        limit = None if sample is None else _find_reading(sample, task.key, ResourceKind.RLIMIT_AS)
+        limit = _find_reading(sample, task.key, ResourceKind.RLIMIT_AS)
         return {
+            **found,
             "card_fault": self.card_faults.get(task.key),
-            "device_full": None if sample is None else device_full(task, sample.readings),
+            "device_full": device_full(task, sample.readings),
             "address_space_full": space if full else None,
             "address_space": None if limit is None else format_level(limit),
+            "stall": _stall(sample, task.key),
         }
+
+
+def _stall(sample: AssessedSample, task: ProcessKey) -> str | None:
+    """Why the training of a task made no steps when last seen; None: it made steps."""
+    for incident in sample.result.incidents:
+        affected = any(each.task == task for each in incident.contributors)
+        if affected and incident.resource.kind is ResourceKind.STALLED:
+            return incident.why
+    return None
 
 
 def _find_reading(sample: AssessedSample, task: ProcessKey, *kinds: ResourceKind) -> Reading | None:
