@@ -18,11 +18,7 @@ from watchdog_app.base.linux.process import innermost_pid
 from watchdog_app.base.records import dataclass
 from watchdog_app.client import requests
 from watchdog_app.client.jsonrpc import PROTOCOL_VERSION, REFUSED, notification
-from watchdog_app.core.model.agent import (
-    AgentState,
-    Frame,
-    RescueRecord,
-)
+from watchdog_app.core.model.agent import AgentState, Frame, RescueRecord
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.status import Allocator, MemoryParts
 from watchdog_app.daemon.out_of_process import OutOfProcessCopies

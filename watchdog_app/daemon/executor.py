@@ -17,12 +17,7 @@ from watchdog_app.base.errors import RequestError
 from watchdog_app.base.records import dataclass
 from watchdog_app.base.text.plain import clean
 from watchdog_app.base.threads import Worker
-from watchdog_app.core.model.decisions import (
-    Decision,
-    DecisionKind,
-    Outcome,
-    OutcomeStatus,
-)
+from watchdog_app.core.model.decisions import Decision, DecisionKind, Outcome, OutcomeStatus
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.status import Notification
 from watchdog_app.core.model.tasks import name_with_pid
