@@ -99,9 +99,9 @@ def test_environments_with_running_trainings_come_first_and_watchdogs_own_last(f
     assert ["tf", "lab", "own"] == [os.path.basename(each.prefix) for each in known]
     lines = agent_choice.list_lines(known, [str(folders / "lab")])
     assert [
-        "  1  ~/tf   tensorflow    train.ipynb runs in it",
-        "  2  ~/lab  no framework  kernel lab (saving is on)",
-        "  3  ~/own  no framework  watchdog itself runs in it",
+        "  1  ~/tf   tensorflow, torch  train.ipynb runs in it",
+        "  2  ~/lab  no framework       kernel lab (saving is on)",
+        "  3  ~/own  no framework       watchdog itself runs in it",
     ] == lines
 
 

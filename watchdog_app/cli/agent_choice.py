@@ -30,6 +30,7 @@ class Environment:
     prefix: str
     tasks: list[str] = field(default_factory=list)  # programs that run in it
     kernels: list[str] = field(default_factory=list)  # kernelspecs that start it
+    loaded: set[str] = field(default_factory=set)  # frameworks of those programs
     is_active: bool = False  # in the shell of this command
 
     @property
@@ -85,7 +86,9 @@ def environments(tasks: Iterable[Task], env: Mapping[str, str] = os.environ) -> 
         tasks, key=lambda one: (one.can_save is not False, one.kind not in RUN_CELLS)
     ):
         if task.python is not None and (task.kind in RUN_CELLS or task.framework is not None):
-            add(task.python).tasks.append(plain(task.name or "?"))
+            each = add(task.python)
+            each.tasks.append(plain(task.name or "?"))
+            each.loaded.update(filter(None, [task.framework]))
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if env.get(name):
             add(os.path.normpath(env[name])).is_active = True
@@ -98,7 +101,9 @@ def environments(tasks: Iterable[Task], env: Mapping[str, str] = os.environ) -> 
     if not is_frozen():
         add(sys.prefix)
     return [
-        each for each in found.values() if each.tasks or pythons.has_package(each.prefix, "IPython")
+        each
+        for each in found.values()
+        if each.tasks or each.kernels or pythons.has_package(each.prefix, "IPython")
     ]
 
 
@@ -117,7 +122,8 @@ def list_lines(found: Iterable[Environment], enabled: Iterable[str]) -> list[str
         [
             str(number),
             typed_path(each.prefix),
-            ", ".join(pythons.installed_frameworks(each.prefix)) or "no framework",
+            ", ".join(sorted(each.loaded | pythons.installed_frameworks(each.prefix)))
+            or "no framework",
             each.use + (" (saving is on)" if each.prefix in on else ""),
         ]
         for number, each in enumerate(found, 1)

@@ -102,9 +102,9 @@ def has_package(prefix: str, name: str) -> bool:
     return any(glob.glob(os.path.join(lib, each, name)) for each in packages)
 
 
-def installed_frameworks(prefix: str) -> list[str]:
+def installed_frameworks(prefix: str) -> set[str]:
     """Return the frameworks that are installed in the environment in this folder."""
-    return [name for name in ("tensorflow", "torch", "jax") if has_package(prefix, name)]
+    return {name for name in ("tensorflow", "torch", "jax") if has_package(prefix, name)}
 
 
 def environment_prefix(python: str) -> str | None:

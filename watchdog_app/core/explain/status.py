@@ -11,8 +11,9 @@ from watchdog_app.base.text.terminal import counted
 from watchdog_app.core.diagnosis import gpu_faults
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.explain.agent_lines import agent_line, contributor_line
+from watchdog_app.core.explain.saving import next_start_command
 from watchdog_app.core.model.levels import Level
-from watchdog_app.core.model.status import Agent, Incident, MemoryParts, Resource, Status, Task
+from watchdog_app.core.model.status import Incident, MemoryParts, Resource, Status, Task
 
 _STATES = {"disk": "waiting for the disk", "zombie": "ended, not yet collected by its parent"}
 
@@ -31,7 +32,7 @@ def describe_task(status: Status, task: Task, now_unix_s: float) -> str:
     lines += _outlook_lines(status, task, above)
     if above:
         lines += ["", "Limits above it:", *_resource_lines(above)]
-    lines += ["", *_agent_lines(task.agent, now_unix_s)]
+    lines += ["", *_agent_lines(task, now_unix_s)]
     for incident in task_incidents(status, task):
         lines += ["", describe_incident(incident, now_unix_s)]
     return "\n".join(lines)
@@ -168,13 +169,14 @@ def _resource_lines(resources: Iterable[Resource]) -> Iterator[str]:
         yield f"  {clean(each.label or each.kind, 120)}{note}: {level}, {ahead}"
 
 
-def _agent_lines(agent: Agent | None, now_unix_s: float) -> Iterator[str]:
+def _agent_lines(task: Task, now_unix_s: float) -> Iterator[str]:
+    agent = task.agent
     if agent is None:
         yield (
             "No training with an agent runs in it now: it can be warned about and paused, but not "
-            "saved. Trainings are saved in a notebook after %load_ext watchdog_app.agent, in a "
-            "script that is started by watchdog exec -- python train.py."
+            "saved. It can be saved from its next start on after this command:"
         )
+        yield f"  {next_start_command(task.kind, task.name, task.python)}"
         return
     yield f"Its agent: {agent_line(agent, now_unix_s)}."
     if agent.outdated:

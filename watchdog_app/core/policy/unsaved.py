@@ -23,14 +23,14 @@ from watchdog_app.core.policy.incidents import OpenIncident
 # A training on a GPU keeps the CPU this busy as well: Python starts each operation.
 _BUSY_PERCENT = 100 * BUSY_CORES
 _OFFER_AFTER_S = 120.0
-_OFFER_AGAIN_S = 3600.0  # after an offer that could not be shown
+_OFFER_AGAIN_S = 6 * 3600.0  # after an offer that could not be shown
 _TRAINS_AFTER_S = 60.0  # an import, a test and a short cell are over by then
 _CELL_GAP_S = 10.0  # a longer pause is a person between two cells
 _IDLE_S = 60.0  # a longer pause ends a training; loading data and validation are shorter
-# Programs that compute with a framework for hours and do not train.
-_SERVERS = frozenset(
-    ("gradio", "gunicorn", "hypercorn", "litserve", "ray", "streamlit", "tensorboard", "torchserve",
-     "uvicorn", "vllm")
+# Programs that compute with a framework for long and do not train: servers and test runners.
+_OTHER_PROGRAMS = frozenset(
+    ("gradio", "gunicorn", "hypercorn", "litserve", "pytest", "ray", "streamlit", "tensorboard",
+     "torchserve", "unittest", "uvicorn", "vllm")
 )  # fmt: skip
 
 
@@ -140,8 +140,8 @@ class UnsavedTrainings:
 
 def _could_train(task: Task) -> bool:
     # Where the agent's hook waits, it finds trainings: what it has not found is another program.
-    serves = task.kind is TaskKind.SERVER or task.name in _SERVERS
-    return task.framework is not None and not task.agent_waits and not serves
+    other = task.kind is TaskKind.SERVER or task.name in _OTHER_PROGRAMS
+    return task.framework is not None and not task.agent_waits and not other
 
 
 def _busy_since_start_s(task: Task, now_unix_s: float) -> float:

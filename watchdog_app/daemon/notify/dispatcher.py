@@ -543,7 +543,7 @@ class Dispatcher:
         shown = bool(worked or delivery.shown)
         self._note_failure(failures if shown and any(each.needed for each in broken) else "")
         detail = "; ".join(filter(None, (delivery.shown, by, failures)))
-        self._report_outcome(delivery.on_outcome, shown, detail)
+        self._report_outcome(delivery, shown, detail)
 
     def _note_failure(self, detail: str) -> None:
         """Set or clear the fault that a notification did not reach all channels."""
@@ -557,12 +557,12 @@ class Dispatcher:
             "Fix it, or remove it from [notify]: watchdog config edit",
         )
 
-    def _report_outcome(self, on_outcome: OnOutcome, delivered: bool, detail: str) -> None:
+    def _report_outcome(self, delivery: _Delivery, delivered: bool, detail: str) -> None:
         if delivered:
             self.shown += 1
             self.last_failure = None
-        else:
+        elif delivery.notification.topic != "unsaved":  # the status says the same
             self.undelivered += 1
             self.last_failure = detail
             self._log.warning("a notification could not be shown", detail=detail)
-        on_outcome(delivered, detail)
+        delivery.on_outcome(delivered, detail)
