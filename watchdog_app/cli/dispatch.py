@@ -266,7 +266,7 @@ def _report_unknown_command(name: str) -> int:
         near = get_close_matches(name.lower(), COMMANDS, n=1, cutoff=0.5)
         hint = f" Did you mean: watchdog {near[0]}" if near else ""
         remark(f"There is no command {name!r}.{hint}")
-    remark("All commands: watchdog --help")
+    remark("All commands and topics: watchdog --help")
     return EXIT_USAGE
 
 

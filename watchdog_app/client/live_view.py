@@ -89,6 +89,7 @@ def activate_window() -> None:
         )
         mask = X.SubstructureRedirectMask | X.SubstructureNotifyMask
         server.screen().root.send_event(event, event_mask=mask)
+        server.sync()  # the X server drops requests that it has not read when a client closes
         server.close()
 
 
