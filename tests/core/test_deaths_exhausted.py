@@ -93,9 +93,10 @@ def test_a_good_end_is_none_whatever_was_said_before():
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS])
 def test_a_crash_with_the_address_space_used_up_is_told_as_that_signal(number):
     """The signal and the library are facts; the failed allocation is only likely."""
+    other = KernelLogLine(KernelEvent.CRASH, 0.9, "python[7]: segfault", 7, library="libbar.so")
     word = KernelLogLine(KernelEvent.CRASH, 1.0, "python[42]: segfault", 42, library="libfoo.so")
     cause = diagnose(
-        ExitFacts(number, pid=42, kernel=(word,), address_space_full="1.39 of 1.43 GiB")
+        ExitFacts(number, pid=42, kernel=(other, word), address_space_full="1.39 of 1.43 GiB")
     )
 
     assert (CauseKind.ADDRESS_SPACE, Certainty.LIKELY) == (cause.kind, cause.certainty)
