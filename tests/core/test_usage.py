@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support import records
 
+from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import (
     Assessment,
     Attribution,
@@ -16,10 +17,11 @@ from watchdog_app.core.model.decisions import (
 )
 from watchdog_app.core.model.hardware import Hardware
 from watchdog_app.core.model.history import History
-from watchdog_app.core.model.machine import CgroupMemory, Snapshot
+from watchdog_app.core.model.machine import CgroupMemory, ProcessKey, Snapshot
 from watchdog_app.core.model.readings import readings
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import Settings
+from watchdog_app.core.model.status import Allocator
 from watchdog_app.core.model.tasks import group_processes
 from watchdog_app.core.policy.attribution import attribute
 from watchdog_app.core.policy.tracker import (
@@ -133,6 +135,24 @@ def test_what_a_card_said_once_is_one_sample_however_often_it_is_shown(kind, dev
     assert per_s == tracker.pace_per_s(key)
 
 
+def test_a_report_without_an_allocator_is_no_new_sample_of_one():
+    """Two processes of a task report; only one of them holds memory on the card."""
+    tracker, task = Tracker(Settings()), records.task(records.process(1))
+    key = ResourceKey(ResourceKind.GPU_ALLOCATOR, "1:GPU:0")
+    memory = (Allocator(device="GPU:0", used_bytes=1, limit_bytes=2),)
+    for second in range(4):
+        shown_s = min(1.0, second)
+        agents = (
+            AgentState(task.key, "torch", "/r", reported_mono_s=shown_s, allocators=memory),
+            AgentState(ProcessKey(2, 2), "torch", "/r", reported_mono_s=float(second)),
+        )
+        reading = Reading(key, "x", 100.0 * shown_s, 1000.0, True, (task.key,))
+        snapshot = Snapshot(float(second), 0.0, HOST, ())
+        tracker.update(Observation(snapshot, {task.key: task}, (reading,), {task.key: agents}))
+
+    assert 100.0 == tracker.pace_per_s(key)
+
+
 AHEAD = Forecast(100.0, 50.0, 200.0)
 
 
@@ -162,7 +182,7 @@ def test_a_task_is_shown_the_end_that_it_brings_on_or_dies_with(
     found = build_outlooks((one,), {one.key: TaskUsage()}, (reading,), {key: known}, {key: blamed})
 
     assert (key if shown else None) == found[one.key].resource
-    assert (forecast if shown else None) == found[one.key].forecast
+    assert (known if shown else None) == found[one.key].assessment
 
 
 @pytest.mark.parametrize(("share", "shown"), [(0.2, True), (0.9, False)])
