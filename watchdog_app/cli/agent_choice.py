@@ -31,6 +31,7 @@ class Environment:
     tasks: list[str] = field(default_factory=list)  # programs that run in it
     kernels: list[str] = field(default_factory=list)  # kernelspecs that start it
     loaded: set[str] = field(default_factory=set)  # frameworks of those programs
+    has_kernel: bool = False  # one runs in it, or a kernelspec starts one
     is_active: bool = False  # in the shell of this command
 
     @property
@@ -89,6 +90,7 @@ def environments(tasks: Iterable[Task], env: Mapping[str, str] = os.environ) -> 
             each = add(task.python)
             each.tasks.append(plain(task.name or "?"))
             each.loaded.update(filter(None, [task.framework]))
+            each.has_kernel |= task.kind in RUN_CELLS
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if env.get(name):
             add(os.path.normpath(env[name])).is_active = True
@@ -97,13 +99,15 @@ def environments(tasks: Iterable[Task], env: Mapping[str, str] = os.environ) -> 
             # A Python outside environments, such as /usr/bin/python3: its folder is close enough.
             folder = os.path.dirname(os.path.dirname(kernel.python))
             prefix = pythons.environment_prefix(kernel.python) or folder
-            add(prefix).kernels.append(plain(kernel.name))
+            each = add(prefix)
+            each.kernels.append(plain(kernel.name))
+            each.has_kernel = True
     if not is_frozen():
         add(sys.prefix)
     return [
         each
         for each in found.values()
-        if each.tasks or each.kernels or pythons.has_package(each.prefix, "IPython")
+        if each.has_kernel or pythons.has_package(each.prefix, "IPython")
     ]
 
 

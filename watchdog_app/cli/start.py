@@ -16,7 +16,7 @@ from watchdog_app.base.errors import (
     DaemonNotRunning,
     WatchdogError,
 )
-from watchdog_app.base.text.terminal import counted, plain
+from watchdog_app.base.text.terminal import counted, plain, wrap
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args
 from watchdog_app.client.client import Client
@@ -56,12 +56,15 @@ def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the
     with out.progress("waiting for the daemon"):
         pid = _wait_until_ready(process, path, begin)
     process.returncode = 0  # the daemon outlives this process: prevent Popen's warning
-    out.lines(f"Started (PID {pid}). Log: {path}", *_watched_lines())
+    out.lines(f"Started (PID {pid}). Log: {path}")
+    for line in _watched_lines():
+        out.lines(*wrap(line, out.columns))
     if not _shows_notifications(os.environ):
-        out.lines(
+        text = (
             "No desktop here: read warnings with watchdog watch, or name a program that sends "
             "them: watchdog config set notify.command -- PROGRAM"
         )
+        out.lines(*wrap(text, out.columns))
     return EXIT_OK
 
 
