@@ -23,7 +23,6 @@ from watchdog_app.core.model.agent import (
 from watchdog_app.core.model.decisions import Forecast
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.status import Buffer, MemoryParts
-from watchdog_app.daemon.agents import to_record
 from watchdog_app.daemon.inspections import Inspections, trace_s
 from watchdog_app.daemon.methods import Methods
 
@@ -305,7 +304,8 @@ GROWTH = {"seconds": 4.0, "steps": 60, "complete": True,
 
 def test_what_grows_is_read():
     """The report has lines and tensors."""
-    found = to_record(MemoryGrowth, requests.Leaked.read({"request": "1", **GROWTH}))
+    answer = requests.Leaked.read({"request": "1", **GROWTH})
+    found = codec.decode(MemoryGrowth, answer.values())
 
     assert ("a.py", 1, False) == (found.lines[0].file, found.lines[0].line, found.lines[0].own)
     assert ((3, 4), 9) == (found.tensors[0].shape, found.tensors[0].more)

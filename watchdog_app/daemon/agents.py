@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from watchdog_app.base import codec
 from watchdog_app.base.errors import RequestError
@@ -23,8 +23,6 @@ from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.status import Allocator, MemoryParts
 from watchdog_app.daemon.out_of_process import OutOfProcessCopies
 from watchdog_app.daemon.rpc import Connection, RpcServer
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -90,8 +88,7 @@ class Agents:
         rescue, rescue_mono_s = None, None
         if params.rescue is not None:
             rescue = _rescue_record(params.rescue, by_lines)
-            age_s = max(0.0, time.time() - rescue.saved_unix_s)
-            rescue_mono_s = time.monotonic() - age_s
+            rescue_mono_s = _saved_mono_s(rescue)
         if old is not None and old.view.rescue is not None:
             rescue, rescue_mono_s = old.view.rescue, old.view.rescue_mono_s
         agent = Agent(
@@ -152,7 +149,7 @@ class Agents:
                 **params.values(),
                 "allocators": tuple(Allocator.read(each.values()) for each in params.allocators),
                 "memory": params.memory and MemoryParts.read(params.memory.values()),
-                "place": params.place and to_record(Frame, params.place),
+                "place": params.place and codec.decode(Frame, params.place.values()),
             },
             reported_mono_s=now_mono_s,
         )
@@ -167,10 +164,8 @@ class Agents:
         for agent in self._agents.values():
             newest = newer_rescue(agent.view, rescues.get(agent.key.pid))
             if newest is not None and newest is not agent.view.rescue:
-                age_s = max(0.0, time.time() - newest.saved_unix_s)
-                agent.view = replace(
-                    agent.view, rescue=newest, rescue_mono_s=time.monotonic() - age_s
-                )
+                saved_mono_s = _saved_mono_s(newest)
+                agent.view = replace(agent.view, rescue=newest, rescue_mono_s=saved_mono_s)
 
     def set_saving(self, agent: Agent, saving: bool) -> None:
         """
@@ -309,18 +304,10 @@ def newer_rescue(view: AgentState | None, copied: RescueRecord | None) -> Rescue
     return copied if own is None else replace(copied, by_lines=own.by_lines)
 
 
-def to_record(kind: type[T], params: requests.Params) -> T:
-    """
-    Convert parameters to a record of the model with the same field names.
-
-    Args:
-        kind: the class of the record.
-        params: parameters with the same field names.
-    """
-    found: T = codec.decode(kind, params.values())
-    return found
-
-
 def _rescue_record(params: requests.Rescue, by_lines: bool) -> RescueRecord:
     saved_unix_s = time.time() if params.saved_unix_s is None else params.saved_unix_s
     return RescueRecord(**{**params.values(), "saved_unix_s": saved_unix_s}, by_lines=by_lines)
+
+
+def _saved_mono_s(rescue: RescueRecord) -> float:
+    return time.monotonic() - max(0.0, time.time() - rescue.saved_unix_s)

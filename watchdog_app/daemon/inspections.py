@@ -31,7 +31,7 @@ from watchdog_app.core.model.decisions import Assessment, Incident, Stage
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import SPECS
 from watchdog_app.core.model.tasks import name_with_pid
-from watchdog_app.daemon.agents import Agent, Agents, to_record
+from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pauses import Pauses
@@ -198,7 +198,7 @@ class Inspections:
         question = self._waiting_question(params.request, agent)
         if question is None:
             return
-        found, key = to_record(MemoryGrowth, params), question.task.key
+        found, key = codec.decode(MemoryGrowth, params.values()), question.task.key
         if found.lines or found.tensors:
             self.observer.call_engine(lambda engine: engine.add_memory_growth(key, found))
             self.on_growth(key, found)  # people may ask for it after the task has ended, too

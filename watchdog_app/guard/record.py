@@ -168,13 +168,12 @@ def folder_of(pid: int, start_time: int) -> str:
 
 def folders() -> list[str]:
     """The folders of this user's guards, with any contents."""
+    where = guards_folder()
     try:
-        return [
-            os.path.join(guards_folder(), name)
-            for name in sorted(os.listdir(guards_folder()))[:_MOST_GUARDS]
-        ]
+        names = sorted(os.listdir(where))[:_MOST_GUARDS]
     except OSError:
         return []
+    return [os.path.join(where, name) for name in names]
 
 
 def read_all() -> list[GuardRecord]:
