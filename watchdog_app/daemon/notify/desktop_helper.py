@@ -80,17 +80,10 @@ async def _carry_out(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         if "close" not in request:
             return await _notify(bus, request)
+        closing = (bus, request["service"], dbus.NOTIFICATIONS_PATH, "CloseNotification", "u")
         for number in request["close"]:
             with suppress(dbus.CallFailed):  # the user closed it, or the service has ended
-                await dbus.call(
-                    bus,
-                    request["service"],
-                    dbus.NOTIFICATIONS_PATH,
-                    "CloseNotification",
-                    "u",
-                    [number],
-                    interface=dbus.NOTIFICATIONS,
-                )
+                await dbus.call(*closing, [number], interface=dbus.NOTIFICATIONS)
         return {}
     finally:
         bus.disconnect()

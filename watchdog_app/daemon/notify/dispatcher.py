@@ -42,20 +42,9 @@ OnOutcome = Callable[[bool, str], None]  # delivered, detail
 _MOST_SNOOZES = 64
 _MOST_REMEMBERED = 256
 _MOST_LINES = 8  # suppressed notifications listed in their summary
-# Topics that are sent even while protection is off: they report events, not forecasts.
-_ALWAYS_SENT = frozenset(
-    (
-        "exited",
-        "stopped",
-        "restarted",
-        "paused",
-        "pause_failed",
-        "resumed",
-        "rescued",
-        "rescue_failed",
-        "gpu_lost",
-    )
-)
+# Topics that are not sent while protection is off: they report forecasts and faults. Others report
+# what has happened.
+_PROTECTION_TOPICS = frozenset(("warning", "resolved", "stalled", "fault", "slowed", "unsaved"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +177,8 @@ class NotificationFilter:
         """
         Why this notification is suppressed now; None: it is sent.
 
-        Protection that is off suppresses critical ones, too, unless their topic is in
-        `_ALWAYS_SENT`. Snoozes and quiet hours never suppress critical ones.
+        Protection that is off suppresses critical ones, too, if their topic is in
+        `_PROTECTION_TOPICS`. Snoozes and quiet hours never suppress critical ones.
         """
         why = self._suppression_reason(notification)
         if why is not None:
@@ -215,8 +204,7 @@ class NotificationFilter:
         back_on = self._until is not None and self._until.has_passed(*self._clock_times())
         if back_on:
             self.protect(True)
-        now = self._clock_times()
-        self._snoozes = [snooze for snooze in self._snoozes if not snooze.until.has_passed(*now)]
+        self._snoozes = self._standing_snoozes()
         due = [
             about for about, each in self._pending.items() if self._suppression_reason(each) is None
         ]
@@ -239,12 +227,9 @@ class NotificationFilter:
     @property
     def snoozed(self) -> tuple[records.Snooze, ...]:
         """The snoozes as records of the status."""
-        standing = (
-            snooze for snooze in self._snoozes if not snooze.until.has_passed(*self._clock_times())
-        )
         return tuple(
             records.Snooze.from_object(snooze, until_unix_s=snooze.until.unix_s)
-            for snooze in standing
+            for snooze in self._standing_snoozes()
         )
 
     def dump(self) -> Any:
@@ -289,18 +274,22 @@ class NotificationFilter:
         self._pending = {(each.incident or str(each.id), each.topic): each for each in pending}
 
     def _suppression_reason(self, notification: Notification) -> str | None:
-        if not self.protecting and notification.topic not in _ALWAYS_SENT:
+        if not self.protecting and notification.topic in _PROTECTION_TOPICS:
             return "Suppressed: protection is switched off."
         if notification.urgency == "critical":
             return None
         hours = self.quiet_hours()
         if hours is not None:
             return f"Suppressed: it is quiet from {hours.replace('-', ' to ')}."
-        for snooze in self._snoozes:
-            if snooze.matches(notification) and not snooze.until.has_passed(*self._clock_times()):
+        for snooze in self._standing_snoozes():
+            if snooze.matches(notification):
                 at = time.strftime("%H:%M", time.localtime(snooze.until.unix_s))
                 return f"Suppressed: snoozed until {at}."
         return None
+
+    def _standing_snoozes(self) -> list[Snooze]:
+        now = self._clock_times()
+        return [snooze for snooze in self._snoozes if not snooze.until.has_passed(*now)]
 
     def _clock_times(self) -> tuple[float, float]:
         return self._mono(), self._wall()
@@ -543,7 +532,14 @@ class Dispatcher:
         shown = bool(worked or delivery.shown)
         self._note_failure(failures if shown and any(each.needed for each in broken) else "")
         detail = "; ".join(filter(None, (delivery.shown, by, failures)))
-        self._report_outcome(delivery, shown, detail)
+        if shown:
+            self.shown += 1
+            self.last_failure = None
+        elif delivery.notification.topic != "unsaved":  # the status says the same
+            self.undelivered += 1
+            self.last_failure = detail
+            self._log.warning("a notification could not be shown", detail=detail)
+        delivery.on_outcome(shown, detail)
 
     def _note_failure(self, detail: str) -> None:
         """Set or clear the fault that a notification did not reach all channels."""
@@ -556,13 +552,3 @@ class Dispatcher:
             f"A notification did not reach all channels: {detail}",
             "Fix it, or remove it from [notify]: watchdog config edit",
         )
-
-    def _report_outcome(self, delivery: _Delivery, delivered: bool, detail: str) -> None:
-        if delivered:
-            self.shown += 1
-            self.last_failure = None
-        elif delivery.notification.topic != "unsaved":  # the status says the same
-            self.undelivered += 1
-            self.last_failure = detail
-            self._log.warning("a notification could not be shown", detail=detail)
-        delivery.on_outcome(delivered, detail)
