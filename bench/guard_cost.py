@@ -3,7 +3,7 @@ Measure what a training pays for publishing its state, so that it can be saved f
 
     python bench/guard_cost.py [torch|keras] [--asked] [--small] [--stretches 40]
 
-Stretches of steps with a page and without alternate in one process. The CPU time of each stretch
+Stretches of steps with a segment and without alternate in one process. The CPU time of each stretch
 (all threads) is compared with its neighbour, so other load affects both alike. `--asked`: a table
 after every batch, as near a limit; without it only as often as costs nothing. `--small`: Keras,
 with a few variables and steps of some milliseconds.
@@ -17,6 +17,8 @@ import statistics
 import tempfile
 import time
 from functools import partial
+
+from watchdog_app.rescue.segment.exchange import SOCKET, Registry
 
 _STEPS = 25  # steps of a stretch
 
@@ -74,7 +76,7 @@ class Turns:
         )
 
 
-def with_torch(folder: str, turns: Turns, *, asked: bool) -> str:
+def with_torch(folder: str, turns: Turns, registry: Registry, *, asked: bool) -> str:
     """Train a perceptron of 10 layers with batch norm, dropout and AdamW."""
     import torch
 
@@ -94,7 +96,7 @@ def with_torch(folder: str, turns: Turns, *, asked: bool) -> str:
     rescue = Rescue(folder, model=model, optimizer=optimizer, resume=False)
     features = torch.randn(192, 384)
     session = rescue._session
-    session.publisher._page.ask_every_batch(asked)
+    ask(registry, asked)
     while True:
         optimizer.zero_grad()
         (model(features) - features).square().mean().backward()
@@ -104,7 +106,9 @@ def with_torch(folder: str, turns: Turns, *, asked: bool) -> str:
             return turns.summary(len(session._capture().entries))
 
 
-def with_keras(folder: str, turns: Turns, *, asked: bool, small: bool = False) -> str:
+def with_keras(
+    folder: str, turns: Turns, registry: Registry, *, asked: bool, small: bool = False
+) -> str:
     """Train the same in Keras on TensorFlow; or a small model without batch norm."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -129,7 +133,7 @@ def with_keras(folder: str, turns: Turns, *, asked: bool, small: bool = False) -
         def on_train_batch_begin(self, batch, logs=None):
             session = rescue._session
             if batch == 1 and turns.fresh:
-                session.publisher._page.ask_every_batch(asked)
+                ask(registry, asked)
             if batch > 1 and not turns.step(session):
                 found.append(turns.summary(len(session._capture().entries)))
                 self.model.stop_training = True
@@ -140,6 +144,12 @@ def with_keras(folder: str, turns: Turns, *, asked: bool, small: bool = False) -
     return found[0]
 
 
+def ask(registry: Registry, on: bool) -> None:
+    """Ask this process for a table after every batch, or no longer, as a guard does."""
+    registry.receive()
+    registry.offers[os.getpid()].segment.ask_every_batch(on)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("framework", nargs="?", choices=("torch", "keras"), default="torch")
@@ -148,13 +158,13 @@ def main() -> None:
     parser.add_argument("--stretches", type=int, default=40)
     options = parser.parse_args()
     run = {"torch": with_torch, "keras": partial(with_keras, small=options.small)}
-    with (
-        tempfile.TemporaryDirectory(dir="/dev/shm") as pages,
-        tempfile.TemporaryDirectory() as folder,
-    ):
-        os.environ["WATCHDOG_GUARD"] = pages
+    registry = Registry(1)
+    with tempfile.TemporaryDirectory() as guard, tempfile.TemporaryDirectory() as folder:
+        registry.listen(os.path.join(guard, SOCKET))
+        os.environ["WATCHDOG_GUARD"] = guard
         print(options.framework, "asked" if options.asked else "at rest", end=": ", flush=True)
-        print(run[options.framework](folder, Turns(options.stretches), asked=options.asked))
+        turns = Turns(options.stretches)
+        print(run[options.framework](folder, turns, registry, asked=options.asked))
 
 
 if __name__ == "__main__":

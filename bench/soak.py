@@ -31,7 +31,6 @@ from soak_churn import Churn, write_config
 
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.client.client import Client
-from watchdog_app.rescue.segment import segment_folder
 
 ROOT = Path(__file__).parent.parent
 APART = "WATCHDOG_SOAK_APART"
@@ -160,10 +159,7 @@ def row(daemon: subprocess.Popen[bytes], client: Client, began: float, folder: P
     status = client.call("status")
     answer_s = time.monotonic() - asked
     journal = folder / "state" / "journal.db"
-    pages = Path(segment_folder.folder({"WATCHDOG_RUNTIME_DIR": str(folder / "run")}))
-    return soak_figures.read(
-        daemon.pid, asked - began, status, answer_s, journal=journal, pages=pages
-    )
+    return soak_figures.read(daemon.pid, asked - began, status, answer_s, journal=journal)
 
 
 def settled(
@@ -173,8 +169,7 @@ def settled(
     end = time.monotonic() + GONE_S
     while True:
         after = row(daemon, client, began, folder)
-        gone = after.descriptors <= before.descriptors and after.pages_bytes <= before.pages_bytes
-        if gone or time.monotonic() > end:
+        if after.descriptors <= before.descriptors or time.monotonic() > end:
             return after
         time.sleep(1.0)
 
@@ -227,8 +222,6 @@ def show(found: dict[str, Any], load: str) -> None:
     )
     print(f"| most tasks, agents | {found['tasks_most']}, {found['agents_most']} |")
     print(f"| journal, largest | {found['journal_most_bytes'] / 1e6:.1f} MB |")
-    most, left = found["pages_bytes"]
-    print(f"| pages of trainings, most, after | {most / 1e6:.1f}, {left / 1e6:.1f} MB |")
     print("\n" + ("Wrong: " + "; ".join(found["wrong"]) if found["wrong"] else "Nothing is wrong."))
 
 

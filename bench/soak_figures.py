@@ -11,7 +11,6 @@ import os
 import statistics
 import textwrap
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -50,13 +49,10 @@ class Row:
     interval_s: float
     answer_s: float  # time to answer `status`
     journal_bytes: int
-    pages_bytes: int  # shared pages of trainings: memory that the daemon made
     errors: int
 
 
-def read(
-    pid: int, t_s: float, status: dict[str, Any], answer_s: float, *, journal: Path, pages: Path
-) -> Row:
+def read(pid: int, t_s: float, status: dict[str, Any], answer_s: float, *, journal: Path) -> Row:
     """Return a row of the daemon's state now, from /proc and from its status."""
     folder = Path(f"/proc/{pid}")
     fields = (folder / "stat").read_text().rpartition(")")[2].split()
@@ -78,18 +74,8 @@ def read(
         interval_s=daemon["interval_s"],
         answer_s=answer_s,
         journal_bytes=sum(p.stat().st_size for p in journal.parent.glob(journal.name + "*")),
-        pages_bytes=_held_bytes(pages),
         errors=len(status["problems"]),
     )
-
-
-def _held_bytes(folder: Path) -> int:
-    found = 0
-    with suppress(FileNotFoundError):
-        for path in folder.iterdir():
-            with suppress(FileNotFoundError):  # its training has just ended
-                found += 512 * path.stat().st_blocks
-    return found
 
 
 def _first_line(path: str) -> str:
@@ -154,7 +140,6 @@ def verdict(rows: Sequence[Row], before: Row, after: Row) -> dict[str, Any]:
         "tasks_most": max(row.tasks for row in rows),
         "agents_most": max(row.agents for row in rows),
         "journal_most_bytes": max(row.journal_bytes for row in rows),
-        "pages_bytes": [max(row.pages_bytes for row in rows), after.pages_bytes],
     }
     wrong = []
     if seconds >= LONG_S and slope > SLOPE_BYTES_PER_H:
@@ -163,8 +148,6 @@ def verdict(rows: Sequence[Row], before: Row, after: Row) -> dict[str, Any]:
         wrong.append(f"RSS grew by {growth / 1e6:.1f} MB")
     if after.descriptors > before.descriptors + LEFT_DESCRIPTORS:
         wrong.append(f"{after.descriptors - before.descriptors} descriptors were left open")
-    if after.pages_bytes > before.pages_bytes:
-        wrong.append(f"{after.pages_bytes / 1e6:.0f} MB of trainings' pages were left in memory")
     if after.threads > early + SPARE_THREADS:
         wrong.append(f"{after.threads - early} threads were left")
     found["wrong"] = wrong

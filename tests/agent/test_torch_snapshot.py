@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
-import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -23,9 +21,9 @@ from watchdog_app.agent.oom import watch  # noqa: E402
 from watchdog_app.agent.state import randomness  # noqa: E402
 from watchdog_app.agent.torch import Rescue  # noqa: E402
 from watchdog_app.guard import copier  # noqa: E402
-from watchdog_app.rescue.checkpoint.owner import this_process  # noqa: E402
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue  # noqa: E402
-from watchdog_app.rescue.segment import segment, segment_folder  # noqa: E402
+from watchdog_app.rescue.checkpoint.store import SavedRescue  # noqa: E402
+from watchdog_app.rescue.segment import exchange, segment  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 REASON = "a test"
@@ -34,16 +32,40 @@ MOST_STEPS = 300
 WANTED = 3  # number of copied steps
 
 
+class Guard:
+    """The watcher of this process."""
+
+    def __init__(self, path: str) -> None:
+        self.registry = exchange.Registry(1)
+        self.registry.listen(path)
+
+    @property
+    def offer(self) -> exchange.Offer | None:
+        """What the agent has handed over."""
+        self.registry.receive()
+        return self.registry.offers.get(os.getpid())
+
+    def check(self) -> copier.CopyCheck:
+        """See `copier.check`."""
+        assert self.offer is not None
+        return copier.check(self.offer)
+
+    def copy(self, reason: str = REASON) -> SavedRescue:
+        """See `copier.copy`."""
+        assert self.offer is not None
+        return copier.copy(self.offer, reason=reason)
+
+
 @pytest.fixture
-def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The status page of this process, as `watchdog exec` would create it."""
-    where = tempfile.mkdtemp(prefix="watchdog-test-", dir="/dev/shm")
-    monkeypatch.setenv(segment.ENVIRONMENT, where)
-    me, threads = this_process(), torch.get_num_threads()
+def guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Guard]:
+    """A guard around this process, as `watchdog exec` would make it."""
+    monkeypatch.setenv(segment.ENVIRONMENT, str(tmp_path))
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield segment_folder.segment_path(where, me.pid, me.start_time)
+    found = Guard(str(tmp_path / exchange.SOCKET))
+    yield found
+    found.registry.close()
     torch.set_num_threads(threads)
-    shutil.rmtree(where)
 
 
 def network() -> nn.Module:
@@ -58,25 +80,24 @@ def network() -> nn.Module:
 class Watched:
     """Copies a loop at its steps and compares."""
 
-    def __init__(self, page: str) -> None:
-        self.page = page
+    def __init__(self, guard: Guard) -> None:
+        self.guard = guard
         self.compared: list[int] = []
         self.forward = 0  # copies made in a forward pass
 
     def told(self) -> bool:
         """Check that this boundary is published; near a limit every boundary is."""
-        if not os.path.exists(self.page):
+        offer = self.guard.offer
+        if offer is None:
             return False
-        segment_folder.ask(self.page, True)
-        me = this_process()
-        return copier.check(me.pid, me.start_time, self.page).state == "ready"
+        offer.segment.ask_every_batch(True)
+        return self.guard.check().state == "ready"
 
     def at(self, session: Any, step: int, drawn: int = 0) -> None:
         """Copy between two steps; `drawn` batches came since the boundary."""
         if step < 20 or not self.told():
             return
-        me = this_process()
-        saved = copier.copy(me.pid, me.start_time, self.page, reason=REASON)
+        saved = self.guard.copy()
         assert step == saved.step
         whole = session._capture_with_meta(REASON, step)
         if drawn:
@@ -100,8 +121,7 @@ class Watched:
     def in_forward(self) -> None:
         """Statistics and random numbers have changed; the copy has the values before that."""
         if self.compared and not self.forward and self.told():
-            me = this_process()
-            seen = copier.check(me.pid, me.start_time, self.page)
+            seen = self.guard.check()
             self.forward += seen.state == "ready"
 
     @property
@@ -116,9 +136,9 @@ def step(model: nn.Module, optimizer: Any, features: Any, targets: Any) -> None:
     time.sleep(STEP_S)
 
 
-def test_each_step_of_a_found_loop_is_published(program_folder: Path, page: str) -> None:
+def test_each_step_of_a_found_loop_is_published(program_folder: Path, guard: Guard) -> None:
     """A schedule changes with each step, across ends of epochs."""
-    watched, model = Watched(page), network()
+    watched, model = Watched(guard), network()
     model[4].register_forward_pre_hook(lambda *_: watched.in_forward())
     optimizer = torch.optim.AdamW(model.parameters())
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.99)
@@ -135,9 +155,9 @@ def test_each_step_of_a_found_loop_is_published(program_folder: Path, page: str)
     assert watched.enough, (watched.compared, watched.forward)
 
 
-def test_each_step_of_a_loop_with_a_rescue_is_published(tmp_path: Path, page: str) -> None:
+def test_each_step_of_a_loop_with_a_rescue_is_published(tmp_path: Path, guard: Guard) -> None:
     """The program passes its objects by name, and the audit has found a variable of the loop."""
-    watched, model = Watched(page), network()
+    watched, model = Watched(guard), network()
     model[4].register_forward_pre_hook(lambda *_: watched.in_forward())
     optimizer = torch.optim.AdamW(model.parameters())
     seen: dict[str, Any] = {"steps": 0}
@@ -159,13 +179,13 @@ def test_each_step_of_a_loop_with_a_rescue_is_published(tmp_path: Path, page: st
 
 @pytest.mark.parametrize("change", ["write", "other data", "other weight"])
 def test_what_the_program_does_to_its_weights_between_two_steps_is_seen(
-    tmp_path: Path, page: str, change: str
+    tmp_path: Path, guard: Guard, change: str
 ) -> None:
     """In-place writes need no copy. After a replacement the next boundary has a new table."""
-    watched, model = Watched(page), nn.Linear(64, 64)
+    watched, model = Watched(guard), nn.Linear(64, 64)
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
     rescue = Rescue(str(tmp_path / "rescues"), model=model, optimizer=optimizer)
-    features, found, me = torch.randn(4, 64), [], this_process()
+    features, found = torch.randn(4, 64), []
     for _ in range(MOST_STEPS):
         step(model, optimizer, features, features)
         rescue.step()
@@ -175,16 +195,16 @@ def test_what_the_program_does_to_its_weights_between_two_steps_is_seen(
             with torch.no_grad():
                 if change == "write":
                     model.weight.zero_()
-                    assert "in_step" == copier.check(me.pid, me.start_time, page).state
+                    assert "in_step" == guard.check().state
                 elif change == "other data":
                     model.weight.data = torch.zeros(64, 64)
                 else:
                     model.bias = nn.Parameter(torch.zeros(64))
             found.append(change)
             rescue.step()
-            seen = copier.check(me.pid, me.start_time, page)
+            seen = guard.check()
             if seen.state == "ready":  # with the new values
-                saved = copier.copy(me.pid, me.start_time, page)
+                saved = guard.copy()
                 with LoadedRescue(saved.path) as loaded:
                     name = "model/bias" if change == "other weight" else "model/weight"
                     (name,) = (each for each in loaded.tensors if each.endswith(name[6:]))
@@ -196,7 +216,7 @@ def test_what_the_program_does_to_its_weights_between_two_steps_is_seen(
 
 
 def test_what_is_published_keeps_nothing_of_the_program_alive(
-    program_folder: Path, page: str
+    program_folder: Path, guard: Guard
 ) -> None:
     """The snapshot keeps neither a model nor its optimizer nor a schedule's objects alive."""
     import weakref
@@ -215,7 +235,7 @@ def test_what_is_published_keeps_nothing_of_the_program_alive(
         assert told >= WANTED
         return weakref.ref(model)
 
-    model = train(Watched(page))
+    model = train(Watched(guard))
     gc.collect()
 
     assert model() is None
@@ -223,7 +243,7 @@ def test_what_is_published_keeps_nothing_of_the_program_alive(
 
 @pytest.mark.parametrize(("at", "there"), [("middle", True), ("first of an epoch", False)])
 def test_near_a_limit_a_step_that_fails_gives_its_random_numbers_back(
-    program_folder: Path, page: str, at: str, there: bool
+    program_folder: Path, guard: Guard, at: str, there: bool
 ) -> None:
     """A dropout drew before memory ran out: the rescue has the numbers from before that batch."""
     model = nn.Sequential(nn.Linear(3, 64), nn.Dropout(0.2), nn.Linear(64, 1))
@@ -240,7 +260,7 @@ def test_near_a_limit_a_step_that_fails_gives_its_random_numbers_back(
         while count < MOST_STEPS:
             for features, targets in batches:
                 if count == 30:
-                    segment_folder.ask(page, True)
+                    guard.offer.segment.ask_every_batch(True)
                 step(model, optimizer, features, targets)
                 count += 1
                 before = randomness.capture()["torch"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 
 import pytest
 from speaking_agent import SPEAKS
@@ -15,6 +16,7 @@ from watchdog_app.client import jsonrpc
 AGENT = (
     """
 import os, sys, time
+from watchdog_app.rescue.segment import exchange, segment
 def again(*_):
     time.sleep(0.3)
     os.execv(sys.executable, [sys.executable, *sys.argv])
@@ -26,7 +28,8 @@ if mode == "return":
     + """
 answer = say("agent.register", 2, pid=os.getpid(), start_time=start, framework="keras",
     directory=os.getcwd(), notebook=None)
-open("page", "w").write(answer["result"]["page"] or "")
+published = segment.Segment()
+exchange.offer(answer["result"]["segments"], os.getcwd(), published.fd)
 say("agent.report", training=True, step=41, step_s=0.05, save_s=0.2, state_bytes=1000,
     loss=0.5, epoch=None, batch=3)
 saved = dict(path=os.getcwd() + "/rescue-42", step=42, bytes=1000, seconds=0.25, plain="yes",
@@ -163,18 +166,69 @@ def test_rank_and_world_size_are_those_of_the_launcher(world, launcher, expected
     assert expected == (found["rank"], found["world_size"])
 
 
-def test_a_training_that_has_ended_well_keeps_no_page(world, agent):
-    """A page takes four megabytes; a night of short jobs or cells would fill the memory."""
-    page = world.folder / "page"
-    _, _ = agent("quiet")
-    kept = world.until(lambda: page.exists() and page.read_text(), "the first one's page")
-    page.unlink()
+def test_a_training_that_has_ended_well_keeps_no_segment(world, agent):
+    """A segment takes four megabytes; a night of short jobs or cells would fill the memory."""
+    _, kept = agent("quiet")
+    world.until(lambda: handed_over(world) == [kept], "the first one's segment")
 
-    begin(world, "finished")
+    pid = begin(world, "finished")
 
-    path = world.until(lambda: page.exists() and page.read_text(), "the second one's page")
-    world.until(lambda: not os.path.exists(path), "it is given back while its program goes on")
-    assert os.path.exists(kept)
+    world.until(lambda: handed_over(world) == [kept], "it is given back")
+    assert "Z" != world.state_letter(pid)
+
+
+def test_what_a_killed_training_has_handed_over_is_closed(world, agent):
+    """Two descriptors, beside its connection."""
+    _, first = agent("quiet")
+    pid = begin(world, "quiet")
+    world.until(lambda: set(handed_over(world)) == {first, pid}, "both segments")
+
+    os.kill(pid, signal.SIGKILL)
+
+    world.until(lambda: handed_over(world) == [first], "it is given back")
+
+
+PUBLISHES = """
+import os, time
+from watchdog_app.agent.runtime.link import Link
+from watchdog_app.agent.runtime.session import Capture, Session
+from watchdog_app.agent.snapshot.change_marker import ChangeMarker
+from watchdog_app.rescue.checkpoint.store import RescueStore
+folder = os.path.join(os.getcwd(), "rescues")
+session = Session(RescueStore(folder, 2), Link("numpy", folder), lambda: Capture([], {}),
+    marker=ChangeMarker)
+session.prepare()
+step = 0
+while True:
+    step += 1
+    session.boundary(step)
+    time.sleep(0.05)
+"""
+
+
+def test_each_daemon_gets_the_segment_of_a_training_that_began_before_it(world):
+    """Also after a daemon was killed, which leaves its socket behind."""
+    pid = world.script(PUBLISHES)
+    for end in (world.kill, world.end):
+        world.start()
+        world.until(lambda: handed_over(world) == [pid], "it has the segment")
+        end()
+
+
+def descriptors(world):
+    """What the daemon has open."""
+    folder, found = f"/proc/{world.process.pid}/fd", []
+    for each in os.listdir(folder):
+        with suppress(OSError):
+            found.append(os.readlink(f"{folder}/{each}"))
+    return found
+
+
+def handed_over(world):
+    """The pids whose memory the daemon has; each has handed over a segment as well."""
+    found = descriptors(world)
+    memories = [int(each.split("/")[2]) for each in found if each.endswith("/mem")]
+    return memories if len(memories) == sum("watchdog-segment" in each for each in found) else []
 
 
 def test_a_checkpoint_is_asked_for_saved_and_told(world, agent):
@@ -475,10 +529,7 @@ def test_an_agent_of_an_older_protocol_is_outdated_and_harmed_in_nothing(world, 
     asked = client.call("task.checkpoint", task=str(task["pid"]), wait=True)
     agent.socket.settimeout(1.0)
 
-    assert ({"interval_s", "page"}, None) == (
-        set(registered["result"]),
-        registered["result"]["page"],
-    )
+    assert {"interval_s"} == set(registered["result"])
     assert (True, 7) == (shown["outdated"], shown["step"])
     assert task["can_save"] is False
     assert "restart its kernel" in asked["requests"][0]["detail"]

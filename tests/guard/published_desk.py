@@ -11,9 +11,7 @@ import time
 from pathlib import Path
 
 from watchdog_app.guard import copier
-from watchdog_app.rescue.checkpoint.owner import start_time
-from watchdog_app.rescue.segment.segment import Segment
-from watchdog_app.rescue.segment.segment_folder import segment_path
+from watchdog_app.rescue.segment.exchange import SOCKET, Registry
 
 PROGRAMS = Path(__file__).parent / "programs"
 DEADLINE_S = 120.0
@@ -22,21 +20,20 @@ DEADLINE_S = 120.0
 class Training:
     """One run of a program of `programs/`; a context manager that ends it."""
 
-    def __init__(self, program, rescues, pages, *words, guard=True):
+    def __init__(self, program, rescues, watcher, *words, guard=True):
         self.rescues = str(rescues)
-        self.pages = str(pages)
-        env = {**os.environ, "PYTHONPATH": str(PROGRAMS), "WATCHDOG_RUNTIME_DIR": self.pages}
+        self.registry = Registry(1)
+        env = {**os.environ, "PYTHONPATH": str(PROGRAMS), "WATCHDOG_RUNTIME_DIR": str(watcher)}
         env["PYTHONUNBUFFERED"] = "1"
         if guard:
-            env["WATCHDOG_GUARD"] = self.pages
+            env["WATCHDOG_GUARD"] = str(watcher)
+            self.registry.listen(os.path.join(watcher, SOCKET))
         self.process = subprocess.Popen(
             [sys.executable, str(PROGRAMS / program), self.rescues, *map(str, words)],
             stdout=subprocess.PIPE,
             env=env,
         )
         self.pid = self.process.pid
-        self.start_time = start_time(self.pid)
-        self.page = segment_path(self.pages, self.pid, self.start_time)
         self._waiting = b""
 
     def __enter__(self):
@@ -46,17 +43,22 @@ class Training:
         self.process.kill()
         self.process.wait(30)
         self.process.stdout.close()
+        self.registry.close()
+
+    @property
+    def offer(self):
+        """What it has handed over."""
+        self.registry.receive()
+        return self.registry.offers.get(self.pid)
 
     def asked(self):
         """Make it publish after every batch, as it does near a limit."""
         end = time.monotonic() + DEADLINE_S
-        while not os.path.exists(self.page):
-            assert self.process.poll() is None, "it ended before it opened a page"
-            assert time.monotonic() < end, "no page was opened"
+        while self.offer is None:
+            assert self.process.poll() is None, "it ended before it offered its segment"
+            assert time.monotonic() < end, "no segment was offered"
             time.sleep(0.005)
-        with Segment(self.page) as page:
-            page.ask_every_batch(True)
-            page.permit(os.getpid())
+        self.offer.segment.ask_every_batch(True)
         return self
 
     def line(self, begin="", deadline_s=DEADLINE_S):
@@ -115,8 +117,8 @@ class Training:
 
     def check(self):
         """See `copier.check`."""
-        return copier.check(self.pid, self.start_time, self.page)
+        return copier.check(self.offer)
 
     def copy(self, **words):
         """See `copier.copy`."""
-        return copier.copy(self.pid, self.start_time, self.page, **words)
+        return copier.copy(self.offer, **words)

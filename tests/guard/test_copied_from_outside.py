@@ -25,11 +25,10 @@ TORCH = pytest.param("published_torch.py", marks=pytest.mark.torch, id="torch")
 
 
 @pytest.fixture
-def pages():
-    """A folder on tmpfs."""
-    where = tempfile.mkdtemp(prefix="watchdog-test-", dir="/dev/shm")
-    yield Path(where)
-    shutil.rmtree(where)
+def watcher(tmp_path):
+    """The folder of the watcher's socket."""
+    (tmp_path / "watcher").mkdir()
+    return tmp_path / "watcher"
 
 
 def described(folder):
@@ -59,7 +58,7 @@ class Uninterrupted(dict):
     """
 
     def __missing__(self, program):
-        folders = [tempfile.mkdtemp(prefix="watchdog-test-", dir=at) for at in (None, "/dev/shm")]
+        folders = [tempfile.mkdtemp(prefix="watchdog-test-") for _ in range(2)]
         try:
             with Training(program, *folders, STEPS, guard=False) as training:
                 self[program] = training.line("end")
@@ -77,7 +76,7 @@ def uninterrupted():
 
 @pytest.mark.parametrize("program", [KERAS, TORCH])
 def test_frozen_at_any_moment_it_is_a_state_of_some_step_or_refused(
-    program, tmp_path, pages, uninterrupted
+    program, tmp_path, watcher, uninterrupted
 ):
     """At random moments, each copy equals the training's state at the step that it names."""
     moments = random.Random(7)
@@ -89,7 +88,7 @@ def test_frozen_at_any_moment_it_is_a_state_of_some_step_or_refused(
             known.setdefault(int(words[1]), set()).add(int(words[2]))
         return line
 
-    with Training(program, tmp_path / "rescues", pages, STEPS, "log") as training:
+    with Training(program, tmp_path / "rescues", watcher, STEPS, "log") as training:
         training.asked()
         for line in training.lines_to("step 3 "):
             note(line)
@@ -113,7 +112,7 @@ def test_frozen_at_any_moment_it_is_a_state_of_some_step_or_refused(
 
 @pytest.mark.parametrize("program", [KERAS, TORCH])
 def test_a_copy_is_what_the_training_would_have_written_and_it_goes_on_from_there(
-    program, tmp_path, pages, uninterrupted
+    program, tmp_path, watcher, uninterrupted
 ):
     """
     A copy and its description equal the training's own rescue, except for the time.
@@ -124,13 +123,13 @@ def test_a_copy_is_what_the_training_would_have_written_and_it_goes_on_from_ther
     rescues = tmp_path / "rescues"
     last = "forward=57" if "torch" in program else "data=57"
     with Training(
-        program, rescues, pages, STEPS, "boundary=33", "gil=43", "optimizer=47", last
+        program, rescues, watcher, STEPS, "boundary=33", "gil=43", "optimizer=47", last
     ) as training:
         training.asked()
 
         training.line("there boundary 33")
         training.stop()
-        copied = training.copy(reason=REASON, directory=str(rescues))
+        copied = training.copy(reason=REASON)
         own, ours = names.complete_rescues(str(rescues))
         assert 33 == copied.step
         assert os.path.basename(copied.path) == str(ours)
@@ -157,6 +156,6 @@ def test_a_copy_is_what_the_training_would_have_written_and_it_goes_on_from_ther
         training.line("there " + last.partition("=")[0])
         training.stop_between()
         training.copy()
-    with Training(program, rescues, pages, STEPS) as again:
+    with Training(program, rescues, watcher, STEPS) as again:
         end = again.line("end")
     assert uninterrupted[program] == end

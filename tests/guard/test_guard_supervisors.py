@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 from guard_desk import MIB, state
 
-from watchdog_app.rescue.segment import segment, segment_folder
-
 
 def test_the_supervisor_is_started_anew_when_it_is_killed_and_still_lets_go(desk):
     """After two kill -9 the program is still stopped, and its limit can be raised."""
@@ -181,7 +179,7 @@ def own_name():
 
 
 def test_everything_is_gone_when_the_program_has_ended(desk):
-    """This covers group, freezer, folder, socket, pages, supervisor and standby."""
+    """This covers group, freezer, folder, sockets, supervisor and standby."""
     program = desk.start("sleep", "0.5", options=("--limit", "100M"))
     record = desk.until(lambda: desk.record(program), "no guard")
     record = desk.until(
@@ -199,19 +197,44 @@ def test_everything_is_gone_when_the_program_has_ended(desk):
     assert desk.record(program) is None
 
 
-def test_each_supervisor_asks_to_be_allowed_to_read_the_trainings(desk, monkeypatch):
-    """Yama lets one process read; the training permits the next one at its next boundary."""
-    monkeypatch.setenv("WATCHDOG_RUNTIME_DIR", desk.env["WATCHDOG_RUNTIME_DIR"])
-    program = desk.start("sleep", "60", options=("--limit", "100M"))
-    first = desk.until(lambda: desk.record(program), "no guard")
-    where = f"{segment_folder.folder()}/{first['pid']}.{first['start_time']}"
-    with segment.Segment(segment_folder.claim(where, first["pid"], first["start_time"])) as own:
-        desk.until(lambda: own.reader == first["supervisor_pid"], "it does not ask")
+OFFERS = """
+import os, sys, time
+from watchdog_app.rescue.segment import exchange
+from watchdog_app.rescue.segment.segment import Segment
+segment = Segment()
+exchange.offer(os.path.join(os.environ["WATCHDOG_GUARD"], exchange.SOCKET), "/", segment.fd)
+print("offered", flush=True)
+time.sleep(60)
+"""
 
-        os.kill(first["supervisor_pid"], signal.SIGKILL)
 
-        desk.until(lambda: own.reader not in (0, first["supervisor_pid"]), "nobody asks")
-        assert own.reader == desk.record(program)["supervisor_pid"]
+def test_another_supervisor_has_what_the_trainings_handed_to_the_first(desk):
+    """Also of a training that is stopped, which can hand over nothing anew."""
+    program = desk.start(sys.executable, "-c", OFFERS, options=("--limit", "100M"))
+    assert "offered" in desk.line(program)
+    first = desk.until(lambda: (found := desk.record(program)) and found["agents"] and found, "no")
+    os.kill(program.pid, signal.SIGSTOP)
+    killed = set()
+    for _ in range(2):
+        pid = desk.record(program)["supervisor_pid"]
+        desk.until(lambda: desk.record(program)["standby_pid"], "no standby")
+        killed.add(pid)
+        os.kill(pid, signal.SIGKILL)
+        desk.until(lambda: desk.record(program)["supervisor_pid"] not in killed, "not again")
+    taken = desk.record(program)["supervisor_pid"]
+
+    held = desk.until(lambda: handed_over(taken), "it has nothing")
+
+    assert 1 == first["agents"]
+    assert {"/memfd:watchdog-segment (deleted)", f"/proc/{program.pid}/mem"} == held
+    program.kill()
+    program.wait()
+
+
+def handed_over(pid):
+    """The segments and memories of which a process has a descriptor."""
+    links = [os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()]
+    return {each for each in links if "watchdog-segment" in each or each.endswith("/mem")}
 
 
 def test_a_supervisor_and_its_standby_are_small(desk):

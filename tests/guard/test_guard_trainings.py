@@ -12,7 +12,7 @@ import pytest
 
 from watchdog_app.guard import trainings
 from watchdog_app.rescue.checkpoint.owner import this_process
-from watchdog_app.rescue.segment import segment_folder
+from watchdog_app.rescue.segment import exchange
 from watchdog_app.rescue.segment.segment import Segment
 
 PROGRAMS = Path(__file__).parents[1] / "e2e" / "programs"
@@ -65,11 +65,6 @@ def test_one_array_that_cannot_fit_is_an_error_after_which_the_work_is_saved(des
 def test_a_save_that_ended_just_before_the_stop_counts(tmp_path, monkeypatch):
     """The answer of a requested save arrives after the limit was met once more."""
     me = this_process()
-    path = tmp_path / f"{me.pid}.{me.start_time}"
-    segment_folder.make_segment(str(path), 65536)
-    with Segment(str(path)) as segment:
-        segment.begin(me.pid, me.start_time)
-        segment.set_reason("it cannot be copied from outside")
     saved = {"ok": True, "path": "rescue-12", "step": 12, "bytes": 9}
 
     def answer_late(_: int):
@@ -78,7 +73,12 @@ def test_a_save_that_ended_just_before_the_stop_counts(tmp_path, monkeypatch):
 
     monkeypatch.setattr(trainings, "_request_save", answer_late)
     poll = select.poll()
-    asked = trainings.Trainings(str(tmp_path), lambda fd, _: poll.register(fd), poll.unregister)
+    path = str(tmp_path / "segments.sock")
+    asked = trainings.Trainings(path, lambda fd, _: poll.register(fd), poll.unregister)
+    asked.open()
+    with Segment(65536) as segment:
+        segment.set_reason("it cannot be copied from outside")
+        exchange.offer(path, str(tmp_path), segment.fd)
 
     def copied():
         asked.copy([me.pid])

@@ -1,4 +1,4 @@
-"""Another process writes the page, so nothing in it is trusted."""
+"""Another process writes the segment, so nothing in it is trusted."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from watchdog_app.guard import copier
 from watchdog_app.guard.copier import CopyError
 from watchdog_app.rescue.checkpoint.owner import this_process
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
-from watchdog_app.rescue.segment import segment, segment_folder
 from watchdog_app.rescue.segment import snapshot as tables
+from watchdog_app.rescue.segment.exchange import Offer
 from watchdog_app.rescue.segment.memory import Gathering
 from watchdog_app.rescue.segment.segment import Segment
 from watchdog_app.rescue.segment.snapshot import Marker
@@ -29,13 +29,16 @@ class Published:
     def __init__(self, folder):
         self.rescues = folder / "rescues"
         self.rescues.mkdir()
-        self.path = str(folder / "page")
-        segment_folder.make_segment(self.path, 512 * 1024)
         self.memory = ctypes.create_string_buffer(bytes(range(256)) * 32)
         self.counter = ctypes.c_uint64(5)
         self.address = ctypes.addressof(self.memory)
-        self.page = Segment(self.path)
-        self.page.begin(ME.pid, ME.start_time)
+        self.page = Segment(512 * 1024)
+        self.offer = self.offered()
+
+    def offered(self, start_time=ME.start_time, directory=None):
+        """What a watcher gets of this process."""
+        fds = [os.dup(self.page.fd), os.open("/proc/self/mem", os.O_RDONLY)]
+        return Offer(ME.pid, start_time, directory or str(self.rescues), fds)
 
     def publish(self, static=None, changing=None, addresses=None, samples=None):
         """Publish as the agent does, with the fields that a test changes."""
@@ -67,15 +70,15 @@ class Published:
         )
 
     def check(self):
-        return copier.check(ME.pid, ME.start_time, self.path)
+        return copier.check(self.offer)
 
     def copy(self, **words):
-        return copier.copy(ME.pid, ME.start_time, self.path, **words)
+        return copier.copy(self.offer, **words)
 
 
 @pytest.fixture
 def published(tmp_path):
-    """A page that is published once, with valid content."""
+    """A segment that is published once, with valid content."""
     found = Published(tmp_path)
     found.publish()
     yield found
@@ -85,7 +88,7 @@ def published(tmp_path):
 def test_what_is_published_is_copied(published):
     """Both tensors, and the meta with its changed fields."""
     seen = published.check()
-    saved = published.copy(reason="a test", directory=str(published.rescues))
+    saved = published.copy(reason="a test")
     with LoadedRescue(saved.path) as loaded:
         loaded.verify()
         assert bytes(published.memory)[:8192] == bytes(loaded.read("large"))
@@ -97,7 +100,7 @@ def test_what_is_published_is_copied(published):
 
 
 def test_a_step_that_has_begun_is_seen(published):
-    """The page's step, the counter in memory and the sampled elements show it."""
+    """The segment's step, the counter in memory and the sampled elements show it."""
     published.counter.value += 1
     counted = published.check()
     published.counter.value -= 1
@@ -207,13 +210,11 @@ def test_a_table_that_lies_is_never_copied(tmp_path, tampered):
 
 @pytest.mark.parametrize(
     ("slot", "value"),
-    [(0, 1), (1, 99), (3, 1), (4, 1), (6, 2), (6, 2**63), (24, 2**63 - 1), (25, 2**60), (26, 1)],
+    [(1, 2**63), (2, 2), (2, 2**63), (16, 2**63 - 1), (17, 2**60), (18, 1), (17, 0), (16, 0)],
 )
 def test_a_header_that_lies_is_never_copied(published, slot, value):
-    """The cases are magic, version, owner, area, stamp, length and checksum."""
-    with open(published.path, "r+b") as file:
-        file.seek(8 * slot)
-        file.write(value.to_bytes(8, "little"))
+    """The cases are sequence, area, stamp, length and checksum."""
+    os.pwrite(published.page.fd, value.to_bytes(8, "little"), 8 * slot)
     assert "ready" != published.check().state
     with pytest.raises(CopyError):
         published.copy()
@@ -230,39 +231,67 @@ def test_a_table_that_is_no_json_is_never_copied(published, text):
     assert "damaged" == published.check().state
 
 
-def test_a_page_that_is_no_file_of_ours_is_not_opened(published, tmp_path):
-    """A link, a folder, a pipe, an empty file and a missing file are not pages."""
-    link, pipe, empty = tmp_path / "link", tmp_path / "pipe", tmp_path / "empty"
-    link.symlink_to(published.path)
-    os.mkfifo(pipe)
-    empty.touch()
-    for path in (link, pipe, empty, tmp_path):
-        assert "damaged" == copier.check(ME.pid, ME.start_time, str(path)).state, path
-    assert "none" == copier.check(ME.pid, ME.start_time, str(tmp_path / "no")).state
-    assert "damaged" == copier.check(ME.pid, ME.start_time + 1, published.path).state
+@pytest.mark.parametrize("at", [0, 4096, 256 * 1024], ids=["header", "area 0", "area 1"])
+def test_a_punched_hole_is_zeros_that_are_never_copied(published, at):
+    """The size is sealed, but its owner can give the pages back."""
+    punch_hole(published.page.fd, at, 4096 if at == 0 else 200 * 1024)
+
+    assert ("ready" == published.check().state) is (at == 4096)  # area 1 was published
+    if at != 4096:
+        with pytest.raises(CopyError):
+            published.copy()
+        assert [] == os.listdir(published.rescues)
 
 
-def test_nothing_is_written_outside_of_what_was_registered(tmp_path):
+def punch_hole(fd, at, length):
+    """See fallocate(2)."""
+    library = ctypes.CDLL(None, use_errno=True)
+    keep_size, punch = 1, 2
+    places = (ctypes.c_long(at), ctypes.c_long(length))
+    assert 0 == library.fallocate(fd, keep_size | punch, *places), os.strerror(ctypes.get_errno())
+
+
+def test_the_offer_of_another_process_with_this_pid_is_not_copied(published):
+    """The start time differs."""
+    other = published.offered(ME.start_time + 1)
+
+    assert "none" == copier.check(other).state
+    with pytest.raises(CopyError, match="it has ended"):
+        copier.copy(other)
+
+
+def test_memory_that_is_another_programs_by_now_is_not_copied(published):
+    """After exec or its end a process's memory reads as empty: here a file stands for it."""
+    fds = [os.dup(published.page.fd), os.memfd_create("ended")]
+    ended = Offer(ME.pid, ME.start_time, str(published.rescues), fds)
+
+    assert "damaged" == copier.check(ended).state
+    with pytest.raises(CopyError, match="the memory ends there"):
+        copier.copy(ended)
+
+
+def test_nothing_is_written_outside_of_what_was_offered(tmp_path):
     """The copier refuses another folder, a link to one, and a missing one."""
     published = Published(tmp_path)
     other = tmp_path / "other"
     other.mkdir()
     link = tmp_path / "link"
     link.symlink_to(other)
+    (tmp_path / "file").touch()
     published.publish(static=put(directory=str(other)))
-    with pytest.raises(CopyError, match="had registered"):
-        published.copy(directory=str(published.rescues))
-    for directory in (str(link), str(tmp_path / "absent"), str(published.path)):
+    with pytest.raises(CopyError, match="had offered"):
+        published.copy()
+    for directory in (str(link), str(tmp_path / "absent"), str(tmp_path / "file")):
         published.publish(static=put(directory=directory))
         with pytest.raises(CopyError):
-            published.copy()
+            copier.copy(published.offered(directory=directory))
     assert [] == os.listdir(other)
     published.page.close()
 
 
 def test_a_kill_between_any_two_writes_leaves_a_whole_table(published):
     """The old table or the new one; a partly written table does not count."""
-    before = published.page.newest()
+    before = published.offer.segment.newest()
 
     def killed(view):
         view[:16] = bytes(16)
@@ -270,40 +299,12 @@ def test_a_kill_between_any_two_writes_leaves_a_whole_table(published):
 
     with pytest.raises(KeyboardInterrupt):
         published.page.publish(STEP + 1, 1, 1000, killed)
-    after = published.page.newest()
+    after = published.offer.segment.newest()
     assert (before.sequence, before.step, before.body) == (after.sequence, after.step, after.body)
     assert 1 == published.page.sequence % 2
 
 
-def test_a_table_too_long_for_its_page_is_not_published(published):
+def test_a_table_too_long_for_its_segment_is_not_published(published):
     """The table that was published before is stale."""
     assert not published.page.publish(STEP, 1, 300_000, lambda _: 0)
     assert "stale" == published.check().state
-
-
-def test_a_process_finds_its_own_page_the_spare_one_or_makes_it(tmp_path):
-    """The watching process makes the page, if there is one, so that its memory counts there."""
-    where = str(tmp_path / "pages" / "of")
-    segment_folder.make_folder(where)
-    assert segment_folder.make_spare(where, 262144)
-    assert not segment_folder.make_spare(where, 262144)
-    first_path = segment_folder.claim(where, 11, 22)
-    second_path = segment_folder.claim(where, 11, 23)
-    assert 262144 == os.path.getsize(first_path)
-    assert segment.SEGMENT_BYTES == os.path.getsize(second_path)
-    assert first_path == segment_folder.claim(where, 11, 22)
-    assert {"11.22", "11.23"} == set(os.listdir(where))
-
-
-def test_pages_of_ended_processes_are_cleared_away(tmp_path):
-    """Nothing else is removed."""
-    where = str(tmp_path)
-    mine = segment_folder.segment_path(where, ME.pid, ME.start_time)
-    for path in (
-        mine,
-        segment_folder.segment_path(where, 2**22 + 1, 5),
-        os.path.join(where, "spare"),
-    ):
-        segment_folder.make_segment(path, 262144)
-    segment_folder.remove_ended(where)
-    assert {os.path.basename(mine), "spare"} == set(os.listdir(where))

@@ -1,22 +1,23 @@
-"""Other users of a training's page: children, wrappers, writers of the page."""
+"""Other users of a training's segment: forked children, wrappers, watchers that start later."""
 
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
 from watchdog_app.agent.snapshot import publisher as publishing
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker
 from watchdog_app.agent.snapshot.publisher import Publisher
-from watchdog_app.rescue.segment import segment_folder
+from watchdog_app.guard import copier
+from watchdog_app.rescue.segment.exchange import Registry
 from watchdog_app.rescue.segment.segment import Segment
 
 PROGRAM = """
-import os, sys
+import os
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker
 from watchdog_app.agent.snapshot.publisher import Publisher
 from watchdog_app.rescue.segment.segment import Segment
@@ -26,12 +27,13 @@ class Told(ChangeMarker):
         self.step_begins = step_begins
 
 guards = Told()
-page = Segment(sys.argv[1])
+page = Segment(65536)
 publisher = Publisher(page, None, {}, guards, dict)
 page.boundary(3)
 child = os.fork()
 if child == 0:
     guards.step_begins()
+    publisher.boundary(4)
     os._exit(0)
 os.waitpid(child, 0)
 after_child = page.sequence % 2
@@ -43,12 +45,10 @@ print(after_child, own)
 """
 
 
-def test_only_the_training_itself_says_that_its_step_begins(tmp_path):
+def test_only_the_training_itself_says_that_its_step_begins():
     """A forked worker's optimizer does not, and the end of the training causes no error."""
-    path = str(tmp_path / "page")
-    segment_folder.make_segment(path, 512 * 1024)
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, path],
+        [sys.executable, "-c", PROGRAM],
         check=False,
         capture_output=True,
         text=True,
@@ -59,33 +59,103 @@ def test_only_the_training_itself_says_that_its_step_begins(tmp_path):
     assert ("0 1\n", "", 0) == (done.stdout, done.stderr, done.returncode)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Yama is Linux's")
-def test_only_one_process_of_this_user_is_let_read_a_training_whatever_its_page_says(
-    tmp_path, monkeypatch
-):
-    """The user may write to the page; -1 in it would permit every process and bypass Yama."""
-    path = str(tmp_path / "page")
-    segment_folder.make_segment(path, 512 * 1024)
-    asked = []
-    library = SimpleNamespace(prctl=lambda _, pid, *rest: asked.append(pid.value))
-    monkeypatch.setattr(publishing.ctypes, "CDLL", lambda _: library)
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    page = Segment(path)
-    publisher = Publisher(page, None, {}, ChangeMarker(), dict)
+@pytest.fixture
+def publisher():
+    made = Publisher(Segment(65536), None, {"directory": "/rescues"}, ChangeMarker(), dict)
+    yield made
+    made.end()
 
-    for pid in (2**64 - 1, 2**32 - 1, 2**63, 2**22 + 1, 0, ended.pid):
-        segment_folder.permit(path, pid)
-        publisher._allow_reader()
-    refused = list(asked)
-    monkeypatch.setattr(publishing.os, "stat", lambda _: SimpleNamespace(st_uid=os.geteuid() + 7))
-    segment_folder.permit(path, os.getppid())
-    publisher._allow_reader()
-    of_another = list(asked)
+
+def listening(path):
+    found = Registry(4)
+    found.listen(path)
+    return found
+
+
+def test_each_watcher_gets_the_segment_once_also_one_that_starts_later(publisher, tmp_path):
+    """A daemon that was restarted, or another supervisor of the guard."""
+    path = str(tmp_path / "segments.sock")
+    publisher.offer(path)  # nobody listens
+    first = listening(path)
+    publisher.offer(path)
+    publisher.offer(path)
+    offers = first.receive()
+    first.close()
+    publisher.offer(path)  # the file is left over
+    later = listening(path)
+    publisher.offer(path)
+
+    assert [os.getpid()] == [each.pid for each in offers]
+    assert [os.getpid()] == [each.pid for each in later.receive()]
+    later.close()
+
+
+def test_a_forked_child_offers_only_a_training_of_its_own(publisher, tmp_path):
+    """A worker that a preloaded parent forked: its segment is another one."""
+    path = str(tmp_path / "segments.sock")
+    watcher = listening(path)
+    parent = publishing.open_publisher(path, None, {"directory": "/parent"}, ChangeMarker())
+    began, end = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        publisher.offer(path)
+        parent.offer(path)
+        own = publishing.open_publisher(path, None, {"directory": "/child"}, ChangeMarker())
+        os.write(began[1], b"yes" if own is not None else b"no")
+        os.read(end[0], 1)
+        os._exit(0)
+    assert b"yes" == os.read(began[0], 3)
+
+    found = [(each.pid, each.directory) for each in watcher.receive()]
+
+    os.write(end[1], b"x")
+    os.waitpid(child, 0)
+    for fd in (*began, *end):
+        os.close(fd)
+    watcher.close()
+    parent.end()
+    assert [(os.getpid(), "/parent"), (child, "/child")] == found
+
+
+def test_a_process_without_free_descriptors_offers_its_segment_later(publisher, tmp_path):
+    """It trains on; nothing is printed or raised."""
+    path = str(tmp_path / "segments.sock")
+    watcher = listening(path)
+    free = os.dup(0)
+    os.close(free)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+    try:
+        publisher.offer(path)
+        none = publishing.open_publisher(path, None, {}, ChangeMarker())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    before = watcher.receive()
+    publisher.offer(path)
+
+    (offer,) = watcher.receive()
+    watcher.close()
+    assert (None, []) == (none, before)
+    assert offer.memory_fd is not None
+
+
+def test_a_process_that_may_not_read_itself_says_so(publisher, tmp_path, monkeypatch):
+    """It has changed its user or forbidden dumps: it is saved on request only."""
+    watcher = listening(str(tmp_path / "segments.sock"))
+    real_open = os.open
+
+    def refused(path, *words, **more):
+        if path == "/proc/self/mem":
+            raise PermissionError(path)
+        return real_open(path, *words, **more)
+
+    monkeypatch.setattr(os, "open", refused)
+    publisher.offer(str(tmp_path / "segments.sock"))
     monkeypatch.undo()
-    monkeypatch.setattr(publishing.ctypes, "CDLL", lambda _: library)
-    publisher._allow_reader()
+    publisher.boundary(3)
 
-    assert ([], [], [os.getppid()]) == (refused, of_another, asked)
-    assert page.permitted == os.getppid()
-    publisher.end()
+    (offer,) = watcher.receive()
+    watcher.close()
+    assert offer.memory_fd is None
+    assert ("none", False) == (copier.check(offer).state, publisher.due)
+    assert "forbidden dumps" in copier.check(offer).why

@@ -6,15 +6,18 @@ import zlib
 
 import pytest
 
-from watchdog_app.rescue.segment.segment import Segment
-from watchdog_app.rescue.segment.segment_folder import claim
+from watchdog_app.rescue.segment.segment import PublishedSegment, Segment
 
 
 @pytest.fixture
-def page(tmp_path):
-    with Segment(claim(str(tmp_path), 5, 6)) as found:
-        found.begin(5, 6)
+def page():
+    with Segment(65536) as found:
         yield found
+
+
+@pytest.fixture
+def seen(page):
+    return PublishedSegment(page.fd)
 
 
 def publish(page, step, state_bytes=7):
@@ -25,22 +28,22 @@ def publish(page, step, state_bytes=7):
     assert page.publish(step, state_bytes, 5, write)
 
 
-def test_a_page_is_fresh_at_the_boundary_that_was_published_and_never_within_a_step(page):
+def test_a_segment_is_fresh_at_the_boundary_that_was_published_and_never_in_a_step(page, seen):
     """A copier would find the same."""
-    seen = [page.fresh]
+    fresh = [seen.fresh]
     publish(page, 1)
-    seen.append(page.fresh)
+    fresh.append(seen.fresh)
     page.step_begins()
-    seen.append(page.fresh)
+    fresh.append(seen.fresh)
     page.boundary(2)
-    seen.append(page.fresh)
+    fresh.append(seen.fresh)
 
-    assert [False, True, False, False] == seen
+    assert [False, True, False, False] == fresh
 
 
-def test_the_size_of_what_would_be_saved_is_known_without_reading_the_table(page):
+def test_the_size_of_what_would_be_saved_is_known_without_reading_the_table(page, seen):
     """It is 0 before the first table."""
-    before = page.state_bytes
+    before = seen.state_bytes
     publish(page, 1, state_bytes=400_000_000)
 
-    assert (0, 400_000_000) == (before, page.state_bytes)
+    assert (0, 400_000_000) == (before, seen.state_bytes)

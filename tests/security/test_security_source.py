@@ -44,7 +44,6 @@ REASONS = {
     ("agent/telemetry/allocators.py", "ctypes.CDLL"): "TensorFlow's library, only if loaded already",
     ("rescue/identity/program_key.py", "marshal"): "only written: the code of a program read from a pipe",
     ("rescue/checkpoint/sink.py", "ctypes.CDLL"): "the C library of this very process",
-    ("agent/snapshot/publisher.py", "ctypes.CDLL"): "the C library of this very process",
     ("rescue/segment/memory.py", "ctypes.CDLL"): "the C library of this very process",
     ("guard/messages.py", "ctypes.CDLL"): "the C library of this very process",
     ("base/own_process.py", "ctypes.CDLL"): "the C library of this very process",

@@ -458,11 +458,11 @@ class Allocator(Params):
 
 class RegisterAgent(Params, method="agent.register"):
     """
-    `interval_s`, `page`, `acknowledges`.
+    `interval_s`, `segments`, `acknowledges`.
 
-    If `acknowledges` is true, the daemon answers announcements with `agent.acknowledged`. `page` is
-    the path of a file in memory in which the agent publishes its state
-    ([guard](exec.md#what-is-copied-from-outside)), or null.
+    If `acknowledges` is true, the daemon answers announcements with `agent.acknowledged`.
+    `segments` is the path of a socket, or null. There the agent hands over the memory in which it
+    publishes its state ([guard](exec.md#what-is-copied-from-outside)).
     """
 
     pid: int = integer(1, _MOST_PID)  # of this process; the daemon checks it with the kernel

@@ -217,7 +217,7 @@ class Agents:
             if agent.connection is connection:
                 agent.connection = None
                 self.set_saving(agent, False)
-                if agent.finished:  # the next training of the process gets a new page
+                if agent.finished:  # the next training of the process has a new segment
                     self.forget(agent.key)
 
     def ended(self) -> list[Agent]:

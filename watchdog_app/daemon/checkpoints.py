@@ -191,9 +191,7 @@ class Checkpoints:
         has published nothing newer and keeps its rescue.
         """
         for agent in self.agents.connected_in(task):
-            self.agents.out_of_process.copy(
-                agent.key, agent.view.directory, partial(self._copy_ended, agent)
-            )
+            self.agents.out_of_process.copy(agent.key, partial(self._copy_ended, agent))
 
     def _copy_ended(self, agent: Agent, found: dict[str, Any]) -> None:
         error = found.get("error")

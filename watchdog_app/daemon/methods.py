@@ -374,9 +374,9 @@ class Methods:
             directory=agent.view.directory,
         )
         self._parts.pace.sample_soon()
-        found: dict[str, Any] = {"interval_s": self._parts.agents.interval_s, "page": None}
+        found: dict[str, Any] = {"interval_s": self._parts.agents.interval_s}
         if not agent.view.outdated:  # an outdated agent does not know these fields
-            found["page"] = self._parts.agents.out_of_process.page(agent.key)
+            found["segments"] = self._parts.agents.out_of_process.socket_path()
             found["acknowledges"] = True
         return found
 

@@ -74,7 +74,7 @@ class Parts:
         """Create the parts that observe: samples, agents, guards, the state of the engine."""
         machine = open_machine(patience_s=PATIENCE_S)
         interval_s = self.settings.watch.interval_s
-        self.copies = OutOfProcessCopies(self.waker.wake)
+        self.copies = OutOfProcessCopies(self.poller, folder, self.waker.wake)
         self.agents = Agents(self.server, self.copies, machine.alive, interval_s=interval_s)
         self.observer = Observer(
             self.settings,

@@ -1,10 +1,11 @@
 """
 Copy a rescue from outside, of a training that is stopped and cannot save itself.
 
-    python -m watchdog_app.guard.copier PID START_TIME SEGMENT DIRECTORY DEADLINE_S REASON
+    python -m watchdog_app.guard.copier PID START_TIME DIRECTORY DEADLINE_S REASON FD [FD]
 
-The command prints one line of JSON: `path`, `step`, `bytes` and `seconds` of the rescue, or
-`error`.
+The last arguments are inherited descriptors: of the segment, and of the training's memory, see
+`rescue.segment.exchange`. The command prints one line of JSON: `path`, `step`, `bytes` and
+`seconds` of the rescue, or `error`.
 
 `check` says whether a copy is possible now, `copy` makes it. The process should be stopped or
 frozen meanwhile. In any case the copier checks that the state did not change, before the rescue
@@ -21,7 +22,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 from watchdog_app.base.errors import RescueError, WatchdogError
@@ -29,13 +29,13 @@ from watchdog_app.base.linux.process import read_statm
 from watchdog_app.rescue.checkpoint import run_lock, runs
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.checkpoint.owner import Owner, acting_for
-from watchdog_app.rescue.checkpoint.owner import start_time as start_time_of
 from watchdog_app.rescue.checkpoint.runs import Run
 from watchdog_app.rescue.checkpoint.store import RescueStore, SavedRescue
 from watchdog_app.rescue.segment import snapshot as snapshots
+from watchdog_app.rescue.segment.exchange import Offer
 from watchdog_app.rescue.segment.memory import ProcessMemory
-from watchdog_app.rescue.segment.segment import RawSnapshot, Segment, SegmentDamaged
-from watchdog_app.rescue.segment.snapshot import Snapshot, SnapshotDamaged, Tensor
+from watchdog_app.rescue.segment.segment import RawSnapshot
+from watchdog_app.rescue.segment.snapshot import Snapshot, Tensor
 
 REASON = "copied from outside"
 
@@ -52,48 +52,32 @@ class CopyCheck:
     Whether a training can be copied in its current state.
 
     `state`: "ready": yes. "in_step": large tensors are being changed. "stale": the snapshot is of
-    an earlier boundary. "none": nothing is published. "damaged": the published data is wrong, or
-    this process may not read the training's memory.
+    an earlier boundary. "none": nothing is published. "damaged": the published data is wrong.
     """
 
     state: State
     sequence: int = 0
     why: str | None = None  # message, if not ready
-    directory: str | None = None  # folder for the rescue
 
 
-def check(pid: int, start_time: int, segment: str) -> CopyCheck:
+def check(training: Offer) -> CopyCheck:
     """
-    Whether process `pid` can be copied now, according to its segment.
+    Whether a training can be copied now, according to its segment.
 
     Takes a millisecond. Never raises because of the segment's contents.
     """
     try:
-        with Segment(segment) as found:
-            return _check_segment(pid, start_time, found)
-    except FileNotFoundError:
-        return CopyCheck("none", why="there is no segment")
-    except (OSError, SegmentDamaged) as error:
+        return _check(training)[0]
+    except (OSError, WatchdogError) as error:
         return CopyCheck("damaged", why=str(error))
 
 
-def copy(  # noqa: PLR0917 - same order as the command line
-    pid: int,
-    start_time: int,
-    segment: str,
-    directory: str | None = None,
-    deadline_s: float = 60.0,
-    reason: str = REASON,
-) -> SavedRescue:
+def copy(training: Offer, deadline_s: float = 60.0, reason: str = REASON) -> SavedRescue:
     """
-    Copy the state of process `pid` into a rescue among its own.
+    Copy the state of a training into a rescue among its own.
 
     Args:
-        pid: should be frozen or stopped; if it runs meanwhile, nothing is saved.
-        start_time: of the process, to exclude another process with that pid.
-        segment: path of its segment.
-        directory: the folder that its agent has registered; a segment with another folder is
-            refused.
+        training: should be frozen or stopped; if it runs meanwhile, nothing is saved.
         deadline_s: from now.
         reason: recorded in the rescue.
 
@@ -102,64 +86,53 @@ def copy(  # noqa: PLR0917 - same order as the command line
     """
     end_mono_s = time.monotonic() + deadline_s
     try:
-        with Segment(segment) as found, ProcessMemory(pid) as memory:
-            checked = _check_segment(pid, start_time, found, memory)
-            published = found.newest()
-            if checked.state != "ready" or published is None:
-                raise CopyError(f"process {pid} cannot be copied: {checked.why}")
-            snapshot = _read_snapshot(pid, published)
-            _check_directory(pid, snapshot.directory, directory)
-            detect_change = partial(_detect_change, snapshot, memory)
-            check_unchanged = partial(
-                _check_unchanged, pid, start_time, found, checked.sequence, detect_change
-            )
+        checked, snapshot = _check(training)
+        if snapshot is None or training.memory_fd is None:
+            raise CopyError(f"process {training.pid} cannot be copied: {checked.why}")
+        _check_directory(training, snapshot.directory)
+        memory = ProcessMemory(training.memory_fd)
 
-            def progress(done: int, total: int) -> None:
-                if time.monotonic() > end_mono_s:
-                    raise CopyError(f"the time was up with {done} of {total} bytes written")
-                if done >= total:  # everything is read, and the rescue is not valid yet
-                    check_unchanged()
+        def progress(done: int, total: int) -> None:
+            if time.monotonic() > end_mono_s:
+                raise CopyError(f"the time was up with {done} of {total} bytes written")
+            if done >= total:  # everything is read, and the rescue is not valid yet
+                _check_unchanged(training, checked.sequence, _detect_change(snapshot, memory))
 
-            return _write_rescue(snapshot, memory, progress, reason)
+        return _write_rescue(snapshot, memory, progress, reason)
     except (OSError, WatchdogError) as error:
         if isinstance(error, CopyError):
             raise
-        raise CopyError(f"process {pid} was not copied: {error}") from error
+        raise CopyError(f"process {training.pid} was not copied: {error}") from error
 
 
-def _check_segment(
-    pid: int, start_time: int, segment: Segment, memory: ProcessMemory | None = None
-) -> CopyCheck:
+def _check(training: Offer) -> tuple[CopyCheck, Snapshot | None]:
+    """
+    Whether a training can be copied, and its snapshot if so.
+
+    Raises:
+        OSError, SegmentDamaged, SnapshotDamaged: the published data is wrong.
+    """
+    segment = training.segment
     sequence = segment.sequence
-    if segment.owner is None:
-        return CopyCheck("none", sequence, "its agent has not come to its segment yet")
-    if segment.owner != (pid, start_time) or start_time_of(pid) != start_time:
-        return CopyCheck("damaged", sequence, "the segment is another process's")
-    if segment.reason is not None:
-        return CopyCheck("none", sequence, segment.reason)
+    why = "it has ended" if training.has_ended else segment.reason
+    if why is not None:
+        return CopyCheck("none", sequence, why), None
     if sequence % 2:
-        return CopyCheck("in_step", sequence, "it is in the middle of a step")
+        return CopyCheck("in_step", sequence, "it is in the middle of a step"), None
     published = segment.newest()
-    if published is None:
-        return CopyCheck("none", sequence, "it has published nothing yet")
+    if published is None or training.memory_fd is None:
+        return CopyCheck("none", sequence, "it has published nothing yet"), None
     if published.sequence != sequence:
         late = (
             f"what it laid ready to be saved is of step {published.step}, "
             f"and it stands at {segment.step}"
         )
-        return CopyCheck("stale", sequence, late)
-    try:
-        snapshot = _read_snapshot(pid, published)
-        if memory is None:
-            with ProcessMemory(pid) as opened:
-                why = _detect_change(snapshot, opened)
-        else:
-            why = _detect_change(snapshot, memory)
-    except (OSError, SnapshotDamaged) as error:
-        return CopyCheck("damaged", sequence, _error_message(error))
+        return CopyCheck("stale", sequence, late), None
+    snapshot = _read_snapshot(training.pid, published)
+    why = _detect_change(snapshot, ProcessMemory(training.memory_fd))
     if why is not None:
-        return CopyCheck("in_step", sequence, why, snapshot.directory)
-    return CopyCheck("ready", sequence, None, snapshot.directory)
+        return CopyCheck("in_step", sequence, why), None
+    return CopyCheck("ready", sequence), snapshot
 
 
 def _read_snapshot(pid: int, raw: RawSnapshot) -> Snapshot:
@@ -192,52 +165,44 @@ def _sample_ranges(snapshot: Snapshot) -> Sequence[tuple[int, int]]:
     ]
 
 
-def _check_unchanged(
-    pid: int,
-    start_time: int,
-    segment: Segment,
-    sequence: int,
-    detect_change: Callable[[], str | None],
-) -> None:
+def _check_unchanged(training: Offer, sequence: int, why: str | None) -> None:
     """
     Check that the training has not moved, before the rescue becomes valid.
+
+    Args:
+        training: the training.
+        sequence: of its segment when the copy began.
+        why: why its memory is not that of the snapshot; None if it is.
 
     Raises:
         CopyError: the training has moved meanwhile.
     """
-    if segment.sequence != sequence:
-        raise CopyError(f"process {pid} went on while it was copied")
-    why = detect_change()
-    if why is not None or start_time_of(pid) != start_time:
-        raise CopyError(f"process {pid} went on while it was copied: {why or 'it has ended'}")
+    if training.segment.sequence != sequence:
+        raise CopyError(f"process {training.pid} went on while it was copied")
+    if why is not None or training.has_ended:
+        raise CopyError(
+            f"process {training.pid} went on while it was copied: {why or 'it has ended'}"
+        )
 
 
-def _check_directory(pid: int, named: str, registered: str | None) -> None:
+def _check_directory(training: Offer, named: str) -> None:
     """
     Check that the rescue goes to the folder that the training itself writes to.
 
     Raises:
-        CopyError: the folder is not the one that was registered, or not this user's.
+        CopyError: the folder is not the one that was offered, or not this user's.
     """
-    if registered is not None and os.path.realpath(named) != os.path.realpath(registered):
+    if os.path.realpath(named) != os.path.realpath(training.directory):
         raise CopyError(
-            f"its segment names the folder {named!r}, and its agent had registered {registered!r}"
+            f"its segment names the folder {named!r}, and its agent had offered "
+            f"{training.directory!r}"
         )
     found = os.lstat(named)
-    owner = os.stat(f"/proc/{pid}").st_uid
+    owner = os.stat(f"/proc/{training.pid}").st_uid
     if not stat.S_ISDIR(found.st_mode) or owner != os.geteuid() or found.st_uid != owner:
         raise CopyError(
-            f"the folder {named!r} is not one of the user that process {pid} belongs to"
+            f"the folder {named!r} is not one of the user that process {training.pid} belongs to"
         )
-
-
-def _error_message(error: Exception) -> str:
-    if isinstance(error, PermissionError):
-        return (
-            "its memory may not be read by this process: the kernel's Yama restricts it "
-            "(/proc/sys/kernel/yama/ptrace_scope), and the training has not permitted it"
-        )
-    return str(error)
 
 
 def _write_rescue(
@@ -289,10 +254,11 @@ def _no_local_data() -> memoryview:
 
 def main(arguments: Sequence[str]) -> int:
     """Copy the process in `arguments`; return 0 if a rescue was saved."""
-    pid, start_time, segment, directory, deadline_s, reason = arguments
+    pid, start_time, directory, deadline_s, reason, *fds = arguments
     try:
-        saved = copy(int(pid), int(start_time), segment, directory, float(deadline_s), reason)
-    except CopyError as error:
+        training = Offer(int(pid), int(start_time), directory, [int(each) for each in fds])
+        saved = copy(training, float(deadline_s), reason)
+    except (OSError, WatchdogError) as error:
         print(json.dumps({"error": str(error)}))
         return 1
     found = {"path": saved.path, "step": saved.step, "bytes": saved.bytes}

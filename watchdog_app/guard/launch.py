@@ -127,7 +127,7 @@ def _enter_group(group: Cgroup, record: GuardRecord) -> Entered:
         free = limits.room_around(group.path).free_bytes
         warning = limits.warning(record.limit_bytes, record.reserve_bytes, free)
         line += f"\nwatchdog: {warning}" if warning else ""
-    return Entered(line, {ENVIRONMENT: record.segments})
+    return Entered(line, {ENVIRONMENT: record.folder})
 
 
 @contextmanager

@@ -3,10 +3,11 @@ The supervisor and its standby: one kind of process, `python -I -S process.py RO
 
     begin FOLDER RECORD ANSWER   for a program that `watchdog exec` is about to become
     adopt FOLDER ANSWER          for a guard whose supervisor and standby were both killed
-    standby FOLDER               started by each supervisor
+    standby FOLDER SEGMENTS      started by each supervisor
 
 The process that holds the lock in the guard's folder supervises. The standby waits for that lock,
 and has imported next to nothing. When it gets the lock, it takes over and starts the next standby.
+SEGMENTS is a socket to which the supervisor sends the segments of the trainings.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     os.setsid()
     os.umask(0o077)
     _detach(*fds)
-    code, answer = 1, fds[-1] if fds else None
+    code, answer = 1, fds[-1] if role != "standby" else None
     try:
         _name_process("watchdog-standby")
         _acquire_lock(folder, wait=role == "standby")
@@ -222,6 +223,8 @@ def _create_supervisor(folder: str, role: str, fds: list[int]) -> Supervisor | N
             group.lift_limit()
             group.resume(everyone=found.stopped)
             return None
+        if role == "standby":
+            created.trainings.registry.inherit(fds[0])
         created.take_over(policy.State(found.state))
     _start_standby(created)  # first: `open` writes its pid
     created.open()
@@ -252,7 +255,8 @@ def _supervise(supervisor: Supervisor) -> None:
 def _start_standby(supervisor: Supervisor, restarts: int = 0) -> None:
     """Start the standby, and another one whenever it ends."""
     with suppress(OSError):
-        pid = _spawn("standby", supervisor.record.folder)
+        segments = supervisor.trainings.registry.successor_fd()
+        pid = _spawn("standby", supervisor.record.folder, segments)
         supervisor.record.standby_pid = pid
         handle = os.pidfd_open(pid)
 

@@ -6,6 +6,7 @@ that starts later knows every guard at once. The folder belongs to the user.
 
     RUNTIME/guard/PID.START/guard.json        what this module reads and writes
     RUNTIME/guard/PID.START/supervisor.sock   where the supervisor takes requests
+    RUNTIME/guard/PID.START/segments.sock     where trainings hand over their segments
     STATE/guards/PID.START.json               the last fifty guards that have ended
 """
 
@@ -104,11 +105,11 @@ class GuardRecord:
         return os.path.join(self.folder, _SOCKET)
 
     @property
-    def segments(self) -> str:
-        """Folder with the segments of its trainings."""
-        from watchdog_app.rescue.segment import segment_folder
+    def segments_socket(self) -> str:
+        """Where its trainings hand over their segments."""
+        from watchdog_app.rescue.segment import exchange
 
-        return os.path.join(segment_folder.folder(), os.path.basename(self.folder))
+        return os.path.join(self.folder, exchange.SOCKET)
 
     def note(self, kind: str, text: str) -> None:
         """Add an event."""

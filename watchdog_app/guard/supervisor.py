@@ -62,11 +62,13 @@ class Supervisor:
         self.group = group
         self.record = record
         self.policy = Policy(AtLimit(record.at_limit), record.notebook, record.hold_s)
-        self._trainings = Trainings(record.segments, self.watch, self.forget, not record.refuse)
+        self.trainings = Trainings(
+            record.segments_socket, self.watch, self.forget, not record.refuse
+        )
         self._reservations = ReservationLimit() if record.refuse else None
         self._schedule = CopySchedule()
         self._poll = select.poll()
-        self._handlers: dict[int, Callable[[], None]] = {}
+        self._handlers: dict[int, Callable[[], object]] = {}
         self._listener: Listener | None = None
         self._held_bytes = 0
         self._next_machine = 0.0
@@ -125,10 +127,10 @@ class Supervisor:
         with suppress(OSError):
             handle = os.pidfd_open(self.record.pid)
             self.watch(handle, lambda: self.forget(handle))  # wakes the loop once
-        self._trainings.open()
+        self.trainings.open()
         self._write(always=True)
 
-    def watch(self, fd: int, then: Callable[[], None]) -> None:
+    def watch(self, fd: int, then: Callable[[], object]) -> None:
         """Call `then` whenever `fd` is readable."""
         self._handlers[fd] = then
         self._poll.register(fd, select.POLLIN)
@@ -164,7 +166,7 @@ class Supervisor:
             self._execute(policy.limit_met(now))
         else:
             self._execute(policy.tick(now, self._held_bytes, self.record.limit_bytes))
-            if self._copy_is_due(now) and self._trainings.all_fresh():
+            if self._copy_is_due(now) and self.trainings.all_fresh():
                 if policy.state is State.RUNNING:
                     self._schedule.tried(now)
                 self._execute(policy.copy_early(now))
@@ -180,7 +182,7 @@ class Supervisor:
 
     def close(self) -> None:
         """Lift the limit, resume every process and remove the group if it is empty."""
-        self._trainings.close()
+        self.trainings.close()
         if self._reservations is not None:
             self._reservations.restore()
         if self._listener is not None:
@@ -208,11 +210,11 @@ class Supervisor:
         elif not policy.is_renewing:  # there may be hundreds of renewing copies
             self.record.note("copy", "Its limit is near.")
         self._write(always=True)
-        self._trainings.copy(self.group.pids())
+        self.trainings.copy(self.group.pids())
 
     def _request_save(self) -> None:
         self._write()  # the daemon asks no program whose record says that its guard has stopped it
-        self._trainings.request_save()
+        self.trainings.request_save()
 
     def _set_limit_with_reserve(self, share: float) -> None:
         """Set the limit plus this share of the reserve."""
@@ -273,7 +275,7 @@ class Supervisor:
         messages.write_to_terminal(record.pid, text)
 
     def _record_results(self) -> None:
-        trainings, record = self._trainings, self.record
+        trainings, record = self.trainings, self.record
         copies = trainings.copies
         record.agents = max(copies.agents, trainings.agents)
         record.saved = copies.saved
@@ -285,7 +287,7 @@ class Supervisor:
     # Events
 
     def _collect_copies(self, now: float) -> None:
-        copies = self._trainings.finished(now)
+        copies = self.trainings.finished(now)
         if copies is None:
             return
         if copies.complete or not self.policy.is_early_copy:
@@ -294,7 +296,7 @@ class Supervisor:
         self._execute(self.policy.copied(now, copies))
 
     def _wait_for_boundary(self, now: float) -> None:
-        trainings = self._trainings
+        trainings = self.trainings
         if trainings.at_boundary(now):
             self._execute(self.policy.boundary(now))
         elif trainings.all_answered(now):
@@ -315,7 +317,7 @@ class Supervisor:
 
     def _copy_is_due(self, now: float) -> bool:
         share = self._held_bytes / max(1, self.record.limit_bytes)
-        return self._schedule.due(now, share, self.policy.state, self._trainings.agents)
+        return self._schedule.due(now, share, self.policy.state, self.trainings.agents)
 
     def _handle_request(self, request: dict[str, Any]) -> str:
         """Carry out a request; return what was done. Raises ActionError with the reason."""
@@ -372,13 +374,13 @@ class Supervisor:
     def _update_limits(self, now: float, pids: list[int]) -> None:
         record = self.record
         near = self._held_bytes > record.limit_bytes * _NEAR_SHARE
-        self._trainings.update(pids, near or self.policy.state is not State.RUNNING)
+        self.trainings.update(pids, near or self.policy.state is not State.RUNNING)
         self._follow_reservations(pids)
         if now < self._next_machine:
             return
         self._next_machine = now + (_FASTEST_S if near else _SLOWEST_S)
         if not near:
-            self.raise_reserve(self._trainings.state_bytes())
+            self.raise_reserve(self.trainings.state_bytes())
         if record.follows_machine:
             self._follow_machine(now)
 
@@ -401,7 +403,7 @@ class Supervisor:
         if state not in (State.RUNNING, State.STOPPED):
             return
         record.used_bytes, record.state = self._held_bytes, state.value
-        record.agents = max(record.agents, self._trainings.agents)
+        record.agents = max(record.agents, self.trainings.agents)
         others = [each for each in records.read_all() if each.follows_machine]
         others = [each for each in others if each.folder != record.folder]
         limit = limits.share_of(record, others, limits.room_around(self.group.path))
@@ -426,7 +428,7 @@ class Supervisor:
         record.state = self.policy.state.value
         record.used_bytes = self._held_bytes
         record.because = self.policy.because
-        record.agents = max(self._trainings.agents, record.agents)
+        record.agents = max(self.trainings.agents, record.agents)
         changed = (
             record.state,
             record.limit_bytes,

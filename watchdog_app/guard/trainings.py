@@ -19,16 +19,15 @@ from typing import Any
 
 from watchdog_app.guard.policy import CopyResults
 from watchdog_app.guard.record import CopiedRescue
-from watchdog_app.rescue.segment import segment_folder
-from watchdog_app.rescue.segment.segment import Segment, SegmentDamaged
+from watchdog_app.rescue.segment.exchange import Offer, Registry
 
 Result = dict[str, Any]
-Watch = Callable[[int, Callable[[], None]], None]
+Watch = Callable[[int, Callable[[], object]], None]
 
 _IN_STEP = frozenset(("in_step", "stale"))
 _ASKABLE = frozenset(("none", "damaged", "failed"))
 _SAVED = ("path", "step", "bytes")  # fields of a rescue to report
-_MOST_SEGMENTS = 64
+_MOST_TRAININGS = 64
 _RATE_WINDOW_S = 2.0
 _SLOW_STEP_S = 0.2  # a snapshot takes a millisecond at most
 _MOST_BYTES = 16384  # of a result
@@ -45,67 +44,61 @@ class Trainings:
     """
 
     def __init__(
-        self, folder: str, watch: Watch, forget: Callable[[int], None], eager: bool = False
+        self, socket_path: str, watch: Watch, forget: Callable[[int], None], eager: bool = False
     ) -> None:
         """
         Args:
-            folder: of their segments.
+            socket_path: where they hand over their segments.
             watch, forget: of the polling loop.
             eager: nothing refuses memory that cannot fit, so any step may be the last.
         """
         self.copies = CopyResults(0, 0, 0)
         self.rescues: list[CopiedRescue] = []
         self.saved_unix_s: float | None = None
-        self._folder = folder
+        self.registry = Registry(_MOST_TRAININGS)
+        self._socket_path = socket_path
         self._watch = watch
         self._forget = forget
         self._eager = eager
-        self._segments: dict[str, Segment] = {}  # by name
+        self._trainings: dict[int, Offer] = {}  # of processes in the guard, by pid
         self._children: list[_Child] = []
         self._results: dict[int, Result] = {}
         self._asked: list[int] = []  # pids asked since the last copy
-        self._step_rates: dict[str, tuple[int, float, bool]] = {}  # name -> sequence, time, slow
+        # pid -> sequence, time, slow
+        self._step_rates: dict[int, tuple[int, float, bool]] = {}
 
     @property
     def agents(self) -> int:
         """The number of processes that publish their state."""
-        return len(self._owned_segments())
+        return len(self._trainings)
 
     def state_bytes(self) -> int:
         """
         Bytes that a save of all trainings would write, as published; 0: nothing published yet.
         """
-        return sum(each.state_bytes for each in self._segments.values())
+        return sum(each.segment.state_bytes for each in self._trainings.values())
 
     def open(self) -> None:
-        """Make a segment ready for the first agent."""
+        """Wait for the trainings to offer their segments."""
         with suppress(OSError):
-            segment_folder.make_folder(self._folder)
-            segment_folder.make_spare(self._folder)
+            fd = self.registry.listen(self._socket_path)
+            self._watch(fd, self.registry.receive)
 
     def update(self, pids: list[int], every_batch: bool) -> None:
-        """Open new segments, remove ended ones, set how often agents publish and who may read."""
-        try:
-            names = [name for name in os.listdir(self._folder) if name.count(".") == 1]
-        except OSError:
-            return
-        alive = {str(pid) for pid in pids}
-        names = [name for name in names if name.replace(".", "").isdigit()]
-        for name in names[:_MOST_SEGMENTS]:
-            if name.split(".")[0] not in alive:
-                self._close_segment(name)
-                with suppress(OSError):
-                    os.unlink(os.path.join(self._folder, name))
-            elif name not in self._segments:
-                with suppress(OSError, SegmentDamaged):
-                    self._segments[name] = Segment(os.path.join(self._folder, name))
-        now, reader = time.monotonic(), os.getpid()
-        for name, found in self._segments.items():
-            found.permit(reader)
-            found.ask_eagerly(self._eager)
-            found.ask_every_batch(every_batch or self._is_slow(name, found.sequence, now))
-        with suppress(OSError):
-            segment_folder.make_spare(self._folder)
+        """Find the trainings among these processes, and set how often agents publish."""
+        self.registry.receive()
+        alive = set(pids)
+        for pid in [pid for pid in self.registry.offers if pid not in alive]:
+            if self.registry.offers[pid].has_ended:
+                self.registry.remove(pid)
+                self._step_rates.pop(pid, None)
+        offers = self.registry.offers
+        self._trainings = {pid: offers[pid] for pid in offers if pid in alive}
+        now = time.monotonic()
+        for pid, each in self._trainings.items():
+            segment = each.segment
+            segment.ask_eagerly(self._eager)
+            segment.ask_every_batch(every_batch or self._is_slow(pid, segment.sequence, now))
 
     def copy(self, pids: list[int]) -> None:
         """
@@ -123,9 +116,9 @@ class Trainings:
         self._asked = []
         self.update(pids, True)
         known = {*self._results, *(child.pid for child in self._children)}
-        for pid, start_time, path in self._owned_segments():
+        for pid, training in self._trainings.items():
             if pid not in known:
-                self._start_child(pid, partial(_copy, pid, start_time, path), _COPY_DEADLINE_S)
+                self._start_child(pid, partial(_copy, training), _COPY_DEADLINE_S)
 
     def request_save(self) -> None:
         """Have the daemon ask the trainings that cannot be copied at any boundary."""
@@ -143,18 +136,17 @@ class Trainings:
 
     def all_fresh(self) -> bool:
         """Whether every training has published its current boundary."""
-        return bool(self._segments) and all(each.fresh for each in self._segments.values())
+        found = self._trainings.values()
+        return bool(found) and all(each.segment.fresh for each in found)
 
     def at_boundary(self, now: float) -> bool:
         """Whether all copyable trainings are at a boundary, and those asked have answered."""
         if not self._all_ended(now):
             return False
         waiting = [
-            self._segments.get(f"{pid}.{start_time}")
-            for pid, start_time, _ in self._owned_segments()
-            if self._copy_state(pid) in _IN_STEP
+            each for pid, each in self._trainings.items() if self._copy_state(pid) in _IN_STEP
         ]
-        return bool(waiting) and all(each is not None and each.fresh for each in waiting)
+        return bool(waiting) and all(each.segment.fresh for each in waiting)
 
     def all_answered(self, now: float) -> bool:
         """Whether every training that was asked has answered, and none is in a step."""
@@ -164,37 +156,25 @@ class Trainings:
         return not any(self._copy_state(pid) in _IN_STEP for pid in self._results)
 
     def close(self) -> None:
-        """End the children, close the segments and remove their folder."""
+        """End the children, and give the segments back."""
         self._drop_children()
-        for name in list(self._segments):
-            self._close_segment(name)
-        with suppress(OSError):
-            for name in os.listdir(self._folder):
-                os.unlink(os.path.join(self._folder, name))
-            os.rmdir(self._folder)
+        self._trainings = {}
+        self.registry.close()
 
-    def _is_slow(self, name: str, sequence: int, now: float) -> bool:
+    def _is_slow(self, pid: int, sequence: int, now: float) -> bool:
         """
         Whether steps are so long that a snapshot after each has no measurable cost.
 
         A sudden jump of memory, which no forecast predicts, then finds a current snapshot.
         """
-        before, at, slow = self._step_rates.get(name, (sequence, now, False))
+        before, at, slow = self._step_rates.get(pid, (sequence, now, False))
         if now - at >= _RATE_WINDOW_S:
             steps = max(0, sequence - before) / 2
             slow = 0 < steps and (now - at) / steps >= _SLOW_STEP_S
-        elif name in self._step_rates:
+        elif pid in self._step_rates:
             return slow
-        self._step_rates[name] = (sequence, now, slow)
+        self._step_rates[pid] = (sequence, now, slow)
         return slow
-
-    def _owned_segments(self) -> list[tuple[int, int, str]]:
-        found = []
-        for name, each in self._segments.items():
-            owner = each.owner
-            if owner is not None and name == f"{owner[0]}.{owner[1]}":
-                found.append((*owner, each.path))
-        return found
 
     def _copy_state(self, pid: int) -> str:
         return str(self._results.get(pid, {}).get("state", ""))
@@ -229,12 +209,6 @@ class Trainings:
         for child in self._children:
             child.has_ended(float("inf"))
         self._children = []
-
-    def _close_segment(self, name: str) -> None:
-        self._step_rates.pop(name, None)
-        found = self._segments.pop(name, None)
-        if found is not None:
-            found.close()
 
 
 class _Child:
@@ -327,7 +301,7 @@ def _run_child(read: int, write: int, work: Callable[[], Result]) -> None:
         os._exit(code)
 
 
-def _copy(pid: int, start_time: int, path: str) -> Result:
+def _copy(training: Offer) -> Result:
     """
     Copy one training that is frozen or stopped.
 
@@ -336,11 +310,11 @@ def _copy(pid: int, start_time: int, path: str) -> Result:
     """
     from watchdog_app.guard import copier
 
-    found = copier.check(pid, start_time, path)
+    found = copier.check(training)
     if found.state != "ready":
         return {"ok": False, "state": found.state, "why": found.why or found.state}
     try:
-        saved = copier.copy(pid, start_time, path, found.directory, _COPY_DEADLINE_S * 0.9)
+        saved = copier.copy(training, _COPY_DEADLINE_S * 0.9)
     except copier.CopyError as error:
         return {"ok": False, "state": "failed", "why": str(error)}
     return {"ok": True, "path": saved.path, "step": saved.step, "bytes": saved.bytes}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from watchdog_app.guard.record import GuardRecord
 
-FOLDER = "WATCHDOG_GUARD"  # see `rescue.segment.segment`; the last part of its path names the guard
+FOLDER = "WATCHDOG_GUARD"  # see `rescue.segment.segment`: the folder of the guard
 LIMIT = "WATCHDOG_GUARD_LIMIT"  # bytes; set if no cgroup exists and only reservations are limited
 
 # Other modules that show errors to the user, each with an attribute that exists once the module is

@@ -64,7 +64,7 @@ class Link:
         self.step: int | None = None  # completed steps; sent with the next report
         # Whether the program has left its loop; for loops that do not report their own end.
         self.loop_has_ended: Callable[[], bool] | None = None
-        self.segment_path: str | None = None  # segment file that the agent publishes to; None: none
+        self.segments_socket: str | None = None  # where the daemon takes segments; None: nowhere
         self.acknowledges = False  # whether this daemon acknowledges announcements
         self.acknowledged_number: int | None = None  # the last announcement that it acknowledged
         # The background thread reads these. `fields` is replaced as a whole, never changed in
@@ -195,7 +195,7 @@ class Link:
 
     def _detach_thread(self) -> LinkThread | None:
         line, self._thread = self._thread, None
-        self.pending_request = self.segment_path = None
+        self.pending_request = self.segments_socket = None
         return line
 
 
@@ -384,7 +384,7 @@ class LinkThread:
                     rescue=link.last_saved,
                     **link.registration,
                 )
-                link.segment_path = answer.get("page")
+                link.segments_socket = answer.get("segments")
                 link.acknowledges = answer.get("acknowledges") is True
             except BaseException:
                 client.close()

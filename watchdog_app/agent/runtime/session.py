@@ -48,6 +48,7 @@ _LONGEST_RATIO = 4.0  # a gap longer than this many steps is a validation or a p
 _CALLBACK_PHASE = "epoch_end"
 
 _GUARD = "WATCHDOG_GUARD"  # same name as in `rescue.segment.segment`
+_SEGMENTS_SOCKET = "segments.sock"  # same name as in `rescue.segment.exchange`
 _REMEDY = "The training continues; the watchdog will ask again."
 
 
@@ -95,8 +96,8 @@ class Session:
         self._allocators = Allocators(clock)
         self.breakdown = Breakdown(clock)
         self._announcements = Announcements(link, self.breakdown, self.guard, clock)
-        # Publishes to a segment outside the process. The guard or the daemon saves the segment when
-        # the process itself can no longer save.
+        # Publishes to a segment that the guard or the daemon has as well. They save its contents
+        # when the process itself can no longer save.
         self.publisher: Publisher | None = None
         self._make_marker = marker
         self._marker: ChangeMarker | None = None  # shows when a step begins
@@ -403,26 +404,31 @@ class Session:
 
     def _open_segment(self) -> None:
         """
-        Start publishing to the segment that `watchdog exec` or the daemon has made.
+        Publish to a segment that the guard or the daemon gets; either may start later.
 
-        Without a segment this imports nothing and holds no memory. The daemon may start later.
+        Without a watcher this imports nothing and holds no memory.
         """
-        if self.publisher is not None or self._make_marker is None:
+        if self._make_marker is None:
             return
-        path, guarded = self.link.segment_path, _GUARD in os.environ
+        guard = os.environ.get(_GUARD)  # it owns our memory, so it gets the segment
+        path = os.path.join(guard, _SEGMENTS_SOCKET) if guard else self.link.segments_socket
+        if self.publisher is not None:
+            if path is not None:
+                self.publisher.offer(path)
+            return
         if self._marker is None:
             # If a daemon seems to run, prepare the marker now: it can only mark functions that
             # TensorFlow traces from now on.
-            if path is None and not guarded and not os.path.exists(paths.socket_path()):
+            if path is None and not os.path.exists(paths.socket_path()):
                 return
             self._marker = self._make_marker()
             self._marker.prepare()
-        if path is None and not guarded:
+        if path is None:
             return
         from watchdog_app.agent.snapshot.publisher import open_publisher
 
         self.publisher = open_publisher(
-            None if guarded else path,  # the guard that owns our memory expects the segment there
+            path,
             partial(self._capture_with_meta, ""),
             {"directory": self.store.directory, "keep": self.store.keep},
             self._marker,

@@ -9,13 +9,13 @@ number, so that the watcher recognises a stale snapshot.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,11 +28,10 @@ from watchdog_app.agent.snapshot.change_marker import (
     Refreshed,
 )
 from watchdog_app.agent.snapshot.contents import CannotPublish, Sorter
-from watchdog_app.base.errors import WatchdogError
 from watchdog_app.rescue.checkpoint.owner import this_process
-from watchdog_app.rescue.segment import segment_folder
+from watchdog_app.rescue.segment import exchange
 from watchdog_app.rescue.segment import snapshot as tables
-from watchdog_app.rescue.segment.segment import ENVIRONMENT, Segment
+from watchdog_app.rescue.segment.segment import Segment
 from watchdog_app.rescue.segment.snapshot import Marker, News
 
 _SHARE = 0.004  # share of the time for snapshots
@@ -40,8 +39,9 @@ _SHARE_EAGER = 0.02  # the same under `--no-refuse`
 _CREDIT_S = 1.0  # unused time expires after this many seconds
 _SHARE_WHOLE = 0.001  # additional share for full captures, which are rarely needed
 _WHOLE_EVERY_S = 2.0
-_SET_PTRACER = 0x59616D61  # prctl(2)
-_MOST_PID = 2**22  # the kernel's PID_MAX_LIMIT
+_UNREADABLE = (
+    "its memory may not be read: it has changed its user or forbidden dumps (prctl PR_SET_DUMPABLE)"
+)
 
 Parts = tuple[bytes, bytes, bytes, Bytes, Bytes]  # see `tables.write`
 
@@ -55,7 +55,7 @@ class Publisher:
 
     def __init__(
         self,
-        page: Segment,
+        segment: Segment,
         take: Callable[[int], FullState],
         about: Mapping[str, Any],
         marker: ChangeMarker,
@@ -63,13 +63,13 @@ class Publisher:
     ) -> None:
         """
         Args:
-            page: segment of this process; another training of the process must not use it.
+            segment: segment of this training; it is closed at the end.
             take: captures the state that a rescue of a step would hold, without its bytes.
             about: `directory` and `keep` of its rescues.
             marker: marker of the framework.
             also: gives the values of the meta that are not the framework's and change each step.
         """
-        self._page = page
+        self._segment = segment
         self._capture = take
         self._about = about
         self._changing_meta = also
@@ -85,22 +85,44 @@ class Publisher:
         self._publishing = threading.Lock()
         self._last_boundary = (-1, -1)  # number and step of the last boundary
         self.ended = False
-        me = this_process()
-        page.begin(me.pid, me.start_time)
+        self._watcher: tuple[int, int] | None = None  # has our segment
+        self._can_publish = marker.is_supported
         if not marker.is_supported:
-            page.set_reason("it cannot be copied from outside")
+            segment.set_reason("it cannot be copied from outside")
         self._marker.begin(self.step_begins)
+
+    def offer(self, path: str) -> None:
+        """
+        Hand the segment to the watcher that listens at `path`, unless it has it; never waits.
+
+        Call this repeatedly: another watcher may have started.
+        """
+        if not self.is_publishing:
+            return
+        with self._guard, suppress(OSError):  # none listens, or it is busy: offer again later
+            watcher = exchange.find_watcher(path)
+            if watcher in (None, self._watcher):
+                return
+            if not exchange.offer(path, self._about["directory"], self._segment.fd):
+                self._can_publish = False
+                self._segment.set_reason(_UNREADABLE)
+            self._watcher = watcher
+
+    @property
+    def is_publishing(self) -> bool:
+        """Whether this process's training still publishes; a forked child's does not."""
+        return not self.ended and os.getpid() == self._pid
 
     @property
     def asked(self) -> bool:
         """Whether a limit is near and the watcher asks for a snapshot after every step."""
-        return self._page.asked
+        return self._segment.asked
 
     @property
     def due(self) -> bool:
         """Whether to publish at the next boundary, not only to count it."""
-        asked = self._page.asked or time.perf_counter() >= self._next_s
-        return asked and self._marker.is_supported
+        asked = self._segment.asked or time.perf_counter() >= self._next_s
+        return asked and self._can_publish
 
     def boundary(self, step: int) -> None:
         """Publish between two steps if it is due, unless another thread is publishing."""
@@ -111,61 +133,60 @@ class Publisher:
                 self._publishing.release()
 
     def _boundary(self, step: int) -> None:
-        page = self._page
-        if not self._marker.is_supported:
-            page.boundary(step)
-            page.step_begins()
-            return
-        # The snapshot of this same step is still valid.
-        if (page.sequence, step) == self._last_boundary:
-            return
+        segment = self._segment
         if os.getpid() != self._pid:  # a forked child: the segment belongs to its parent
             return
+        if not self._can_publish:
+            segment.boundary(step)
+            segment.step_begins()
+            return
+        # The snapshot of this same step is still valid.
+        if (segment.sequence, step) == self._last_boundary:
+            return
         if not self.due:
-            page.boundary(step)
+            segment.boundary(step)
             return
         began = time.thread_time()
-        page.step_begins()
+        segment.step_begins()
         self._refresh_prepared = False
         with self._guard:
-            self._allow_reader()
             self._publish(step)
             if not self._marker.trusted:
-                page.step_begins()
-            self._last_boundary = page.sequence, step
+                segment.step_begins()
+            self._last_boundary = segment.sequence, step
         # A step that prepared a refresh costs more than later ones: do not count its cost.
         cost_s = 0.0 if self._refresh_prepared else time.thread_time() - began
-        share = _SHARE_EAGER if page.eager else _SHARE
+        share = _SHARE_EAGER if segment.eager else _SHARE
         self._next_s = max(self._next_s, time.perf_counter() - _CREDIT_S) + cost_s / share
 
     def step_begins(self) -> None:
         """Mark the published state as changing, because a step changes it in an unknown order."""
         # A forked child must not write into its parent's segment. And if other code has wrapped
         # an optimizer after us, our wrapper stays and calls this after the end of the training.
-        if not self.ended and os.getpid() == self._pid:
-            self._page.step_begins()
+        if self.is_publishing:
+            self._segment.step_begins()
 
     def end(self) -> None:
         """Mark the published state as outdated, and close the segment."""
         self.ended = True
         with self._guard:
             if os.getpid() == self._pid:
-                self._page.step_begins()
-                self._page.set_reason("its training is over")
-        self._page.close()
+                self._segment.step_begins()
+                self._segment.set_reason("its training is over")
+        self._segment.close()
 
     def _publish(self, step: int) -> None:
         try:
             parts, state_bytes = self._parts(step)
         except CannotPublish as error:
-            self._page.boundary(step)
-            self._page.set_reason(str(error))
+            self._segment.boundary(step)
+            self._segment.set_reason(str(error))
             return
         length = tables.snapshot_bytes(parts)
-        if self._page.publish(step, state_bytes, length, lambda view: tables.write(view, parts)):
-            self._page.set_reason(None)
+        if self._segment.publish(step, state_bytes, length, lambda view: tables.write(view, parts)):
+            self._segment.set_reason(None)
         else:
-            self._page.set_reason(f"its table of {length} bytes is too long for its page")
+            self._segment.set_reason(f"its snapshot of {length} bytes is too long for its segment")
 
     def _parts(self, step: int) -> tuple[Parts, int]:
         known = self._last_written
@@ -202,31 +223,6 @@ class Publisher:
             contents.state_bytes,
         )
 
-    def _allow_reader(self) -> None:
-        """Let the watcher read our memory if the kernel's Yama module restricts it."""
-        reader = self._page.reader
-        if reader is None or not sys.platform.startswith("linux") or not _is_allowed_reader(reader):
-            return
-        # Without Yama the call fails, and then the watcher needs no permission.
-        ctypes.CDLL(None).prctl(_SET_PTRACER, ctypes.c_ulong(reader), 0, 0, 0)
-        self._page.set_permitted(reader)
-
-
-def _is_allowed_reader(pid: int) -> bool:
-    """
-    Whether `pid` can be our watcher; any program of the user can write a number into the segment.
-
-    The process must belong to this user or to root: a process that has made itself undumpable
-    appears as root's. -1 is never allowed: the kernel takes it as any process
-    (PR_SET_PTRACER_ANY).
-    """
-    if not 0 < pid <= _MOST_PID:
-        return False
-    try:
-        return os.stat(f"/proc/{pid}").st_uid in (os.geteuid(), 0)
-    except OSError:
-        return False
-
 
 @dataclass(frozen=True, slots=True)
 class _WrittenState:
@@ -246,46 +242,34 @@ class _WrittenState:
         return self.static, text, addresses, now.samples, now.values
 
 
-_open: dict[str, weakref.ref[Publisher]] = {}  # by path, because a process has one segment
+_open: weakref.ref[Publisher] | None = None  # a process has one segment at a time
 
 
 def open_publisher(
-    path: str | None,
+    path: str,
     take: Callable[[int], FullState],
     about: Mapping[str, Any],
     marker: ChangeMarker,
     also: Callable[[], Mapping[str, Any]] = dict,
 ) -> Publisher | None:
     """
-    Make the publisher of a training that begins; None if it has no segment.
+    Make the publisher of a training that begins; None if no watcher listens.
 
     Args:
-        path: path of the segment, from the daemon; None: use the one that `watchdog exec` set.
+        path: of the socket of a guard or the daemon.
         take, about, marker, also: see `Publisher`.
     """
-    if path is None:
-        path = _claimed_segment_path()
-    if path is None:
-        return None
-    other = _open.get(path)
-    known = None if other is None else other()
-    if known is not None and not known.ended:
+    global _open
+    known = None if _open is None else _open()
+    if known is not None and known.is_publishing:
         return None  # another training of this process uses the segment
-    try:
-        page = Segment(path)
-    except (OSError, WatchdogError):
+    if not sys.platform.startswith("linux") or exchange.find_watcher(path) is None:
         return None
-    made = Publisher(page, take, about, marker, also)
-    _open[path] = weakref.ref(made)
-    return made
-
-
-def _claimed_segment_path() -> str | None:
-    where = os.environ.get(ENVIRONMENT)
-    if not where:
-        return None
-    me = this_process()
     try:
-        return segment_folder.claim(where, me.pid, me.start_time)
+        segment = Segment()
     except OSError:
         return None
+    made = Publisher(segment, take, about, marker, also)
+    _open = weakref.ref(made)
+    made.offer(path)
+    return made

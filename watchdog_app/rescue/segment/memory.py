@@ -1,9 +1,9 @@
 """
 Read the memory of another process, which may be frozen or short of memory.
 
-Source: proc(5) on /proc/PID/mem. The kernel checks the same permission as for process_vm_readv(2),
-and the speed was the same. It requires the same user. With Yama's ptrace_scope 1 the process must
-also permit the reader, see prctl(2) on PR_SET_PTRACER.
+The process has opened its memory itself and handed the descriptor over, see `exchange`. Source:
+proc(5) on /proc/PID/mem. The kernel checks the permission when the file is opened, not when it is
+read. After the process has ended or become another program, a read gets no bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Self
 
 _MOST_PIECES = 1024  # IOV_MAX
 
@@ -25,29 +24,15 @@ class _IoVec(ctypes.Structure):
 
 
 class ProcessMemory:
-    """The memory of one process."""
+    """
+    The memory of one process.
 
-    def __init__(self, pid: int) -> None:
-        """
-        Open the memory; nothing is read yet.
+    Args:
+        fd: of its /proc/PID/mem; it stays the caller's.
+    """
 
-        Raises:
-            OSError: the process does not exist, or this one may not read it.
-        """
-        # Open now: the kernel checks the permission here, and may reuse the pid later.
-        self._fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-
-    def close(self) -> None:
-        """Close the memory; may be called twice."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
 
     def read_into(self, place: memoryview, address: int) -> None:
         """

@@ -1,41 +1,39 @@
 """
 The segment in which a training publishes itself, for a reader while the training is stopped.
 
-It is a file in memory. The watcher (daemon or guard) makes it, sets its size and touches its pages,
-so that they are not charged to the training's group. The agent and the watcher both map it. The
-agent writes a new snapshot into one of two areas. Only after that it sets the number of the valid
-area, and then the sequence number. A kill or a freeze between any two instructions leaves the old
-snapshot or the new one.
+It is a file in memory without a name (memfd). The agent makes it, allocates all of it, and seals
+its size, so that no process can shorten it. It sends the descriptor to a watcher (daemon or guard),
+see `exchange`. The agent maps the file. A watcher reads it with pread, because a mapping of another
+process's file could end this one.
+
+The agent writes a new snapshot into one of two areas. Only after that it sets the number of the
+valid area, and then the sequence number. A kill or a freeze between any two instructions leaves the
+old snapshot or the new one.
 
     slot (of 8 bytes, little-endian)     written by
-    0  magic                             the watcher
-    1  version of this layout            the watcher
-    2  bytes of the file                 the watcher
-    3  pid, 4  start time                the agent
-    5  sequence: odd inside a step       the agent
-    6  which area is valid               the agent
-    7  step at this sequence             the agent
-    8  publish after every batch         the watcher
-    9  pid that will read                the watcher
-    10 pid that was permitted to read    the agent
-    11 (not used)
-    12 bytes of the reason               the agent, if there is no snapshot
-    13 spend more time on publishing     the watcher, if nothing refuses a jump
-    16 area 0: stamp, length, CRC-32, step, bytes of the state
-    24 area 1: the same
+    0  version of this layout            the agent
+    1  sequence: odd inside a step       the agent
+    2  which area is valid               the agent
+    3  step at this sequence             the agent
+    4  bytes of the reason               the agent, if there is no snapshot
+    5  publish after every batch         the watcher
+    6  spend more time on publishing     the watcher, if nothing refuses a jump
+    8  area 0: stamp, length, CRC-32, step, bytes of the state
+    16 area 1: the same
 
 The reason, as text, begins at byte 256. The areas share the bytes from 4096 on.
 """
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import stat
+import struct
+import weakref
 import zlib
+from contextlib import suppress
 
-from watchdog_app.base import paths
 from watchdog_app.base.errors import WatchdogError
 
 TYPE_CHECKING = False
@@ -45,19 +43,16 @@ if TYPE_CHECKING:
 
 SEGMENT_BYTES = 4 * 1024 * 1024
 MOST_BYTES = 256 * 1024 * 1024
-ENVIRONMENT = "WATCHDOG_GUARD"  # a folder with the segments of tasks that `watchdog exec` started
+ENVIRONMENT = "WATCHDOG_GUARD"  # the folder of the guard that `watchdog exec` made
 
-MAGIC = int.from_bytes(b"WDSEGMNT", "little")
-VERSION = 4
+VERSION = 5
 BASE = 4096
 REASON_AT, REASON_BYTES = 256, 1024
-STRIDE = 64 * 4096  # bytes per write of a new segment
-SPARE = "spare"
 
-(MAGIC_AT, VERSION_AT, BYTES_AT, PID, START, SEQUENCE, WHICH, STEP) = range(8)
-(ASK, READER, PERMITTED, _, REASON, EAGER) = range(8, 14)
-AREAS = (16, 24)
+(VERSION_AT, SEQUENCE, WHICH, STEP, REASON, ASK, EAGER) = range(7)
+AREAS = (8, 16)
 STAMP, LENGTH, CRC, AT_STEP, STATE = range(5)
+_SLOTS = struct.Struct("<32Q")
 
 
 class SegmentDamaged(WatchdogError):
@@ -76,108 +71,73 @@ class RawSnapshot:
         self.body = body
 
 
-class Segment:
-    """A mapped segment. The watcher uses the first half of the methods, the agent the rest."""
+class PublishedSegment:
+    """A segment that another process publishes to. Nothing in it is trusted."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, fd: int) -> None:
         """
-        Map the segment at `path`.
+        Args:
+            fd: of the segment; it stays the caller's.
 
         Raises:
-            OSError: it does not exist, or belongs to another user.
-            SegmentDamaged: it is not a segment of this layout.
+            OSError: it is no file in memory.
+            SegmentDamaged: its size is not sealed, or it is not a segment of this layout.
         """
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode) or paths.is_foreign(found):
-                raise PermissionError(errno.EACCES, "it is no file of this user's", path)
-            if not BASE < found.st_size <= MOST_BYTES or found.st_size % 4096:
-                raise SegmentDamaged(f"{path} is {found.st_size} bytes long, which no segment is")
-            self._memory = mmap.mmap(fd, found.st_size)
-        finally:
-            os.close(fd)
-        self.path = path
-        self._bytes = memoryview(self._memory)
-        self._slots = self._bytes[:BASE].cast("Q")
-        self._area = (found.st_size - BASE) // 2 // 64 * 64
-        slots = self._slots
-        if slots[MAGIC_AT] != MAGIC or slots[VERSION_AT] != VERSION:
-            self.close()
-            raise SegmentDamaged(f"{path} is no segment, or one of another version of watchdog")
-
-    def close(self) -> None:
-        """Unmap the segment; may be called twice."""
-        self._slots.release()
-        self._bytes.release()
-        self._memory.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    # For the watcher. -----------------------------------------------------------------
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or not _is_sealed(fd):
+            raise SegmentDamaged("it is no file in memory of a fixed size")
+        if not BASE < found.st_size <= MOST_BYTES or found.st_size % 4096:
+            raise SegmentDamaged(f"it is {found.st_size} bytes long, which no segment is")
+        self.fd = fd
+        self._area = _area_bytes(found.st_size)
+        if self._slot(VERSION_AT) != VERSION:
+            raise SegmentDamaged("it is a segment of another version of watchdog")
 
     def ask_every_batch(self, on: bool) -> None:
         """Ask the agent to publish after every batch, because a limit is near."""
-        self._slots[ASK] = int(on)
+        self._set_slot(ASK, int(on))
 
     def ask_eagerly(self, on: bool) -> None:
         """Ask the agent to spend more time on publishing, because memory can jump at any time."""
-        self._slots[EAGER] = int(on)
-
-    def permit(self, pid: int) -> None:
-        """Ask the agent to allow process `pid`, and its children, to read the training's memory."""
-        self._slots[READER] = pid
-
-    @property
-    def permitted(self) -> int | None:
-        """The process that the agent has permitted; None before that."""
-        return self._slots[PERMITTED] or None
-
-    @property
-    def owner(self) -> tuple[int, int] | None:
-        """pid and start time of the agent that has mapped the segment; None before that."""
-        return (self._slots[PID], self._slots[START]) if self._slots[PID] else None
+        self._set_slot(EAGER, int(on))
 
     @property
     def sequence(self) -> int:
         """How often the training has come to a boundary or left one: odd inside a step."""
-        return int(self._slots[SEQUENCE])
+        return self._slot(SEQUENCE)
 
     @property
     def step(self) -> int:
         """Steps that were complete at the last boundary."""
-        return int(self._slots[STEP])
+        return self._slot(STEP)
 
     @property
     def reason(self) -> str | None:
         """Why there is no snapshot, in the agent's words: untrusted."""
-        length = self._slots[REASON]
+        length = self._slot(REASON)
         if not 0 < length <= REASON_BYTES:
             return None
-        return bytes(self._bytes[REASON_AT : REASON_AT + length]).decode("utf-8", "replace")
+        return os.pread(self.fd, length, REASON_AT).decode("utf-8", "replace")
 
     def newest(self) -> RawSnapshot | None:
         """
         The newest complete snapshot, which may be stale: compare its sequence with `sequence`.
 
         Raises:
+            OSError: memory is short.
             SegmentDamaged: lengths or checksum are wrong.
         """
-        which = self._slots[WHICH]
+        slots = self._slots()
+        which = slots[WHICH]
         if which > 1:
             raise SegmentDamaged(f"there is no area {which}")
         at = AREAS[which]
-        stamp, length, crc, step, state = self._slots[at : at + 5].tolist()
+        stamp, length, crc, step, state = slots[at : at + 5]
         if stamp == 0:
             return None
         if not 0 < length <= self._area or stamp % 2:
             raise SegmentDamaged(f"a snapshot of {length} bytes, stamped {stamp}")
-        begin = BASE + which * self._area
-        body = bytes(self._bytes[begin : begin + length])
+        body = os.pread(self.fd, length, BASE + which * self._area)
         if zlib.crc32(body) != crc:
             raise SegmentDamaged("the snapshot does not match its checksum")
         return RawSnapshot(stamp, step, state, body)
@@ -185,19 +145,75 @@ class Segment:
     @property
     def fresh(self) -> bool:
         """Whether the snapshot belongs to this boundary; does not check the snapshot itself."""
-        sequence, which = self.sequence, self._slots[WHICH]
+        slots = self._slots()
+        sequence, which = slots[SEQUENCE], slots[WHICH]
         if sequence % 2 or which > 1:
             return False
-        return bool(self._slots[AREAS[which] + STAMP] == sequence)
+        return slots[AREAS[which] + STAMP] == sequence
 
     @property
     def state_bytes(self) -> int:
         """Bytes that a save would write, from the newest snapshot; 0: there is none."""
-        which = self._slots[WHICH]
-        at = AREAS[which & 1]
-        return int(self._slots[at + STATE]) if self._slots[at + STAMP] else 0
+        slots = self._slots()
+        at = AREAS[slots[WHICH] & 1]
+        return slots[at + STATE] if slots[at + STAMP] else 0
 
-    # For the agent. --------------------------------------------------------------------
+    def _slots(self) -> tuple[int, ...]:
+        return _SLOTS.unpack(os.pread(self.fd, _SLOTS.size, 0))
+
+    def _slot(self, number: int) -> int:
+        return self._slots()[number]
+
+    def _set_slot(self, number: int, value: int) -> None:
+        with suppress(OSError):  # memory is short, or the agent has sealed it against writing
+            os.pwrite(self.fd, value.to_bytes(8, "little"), 8 * number)
+
+
+class Segment:
+    """The segment of a training in this process, mapped for writing."""
+
+    def __init__(self, size_bytes: int = SEGMENT_BYTES) -> None:
+        """
+        Make a segment with all its pages allocated, so that publishing never waits for memory.
+
+        Raises:
+            OSError: memory is short, or no more files can be opened.
+        """
+        import fcntl  # missing on Windows, where there are no segments
+
+        self.fd = os.memfd_create("watchdog-segment", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.posix_fallocate(self.fd, 0, size_bytes)
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _seals())
+            self._memory = mmap.mmap(self.fd, size_bytes)
+        except BaseException:
+            os.close(self.fd)
+            raise
+        self._close = weakref.finalize(self, os.close, self.fd)
+        self._close.atexit = False
+        self._bytes = memoryview(self._memory)
+        self._slots = self._bytes[:BASE].cast("Q")
+        self._area = _area_bytes(size_bytes)
+        self._slots[VERSION_AT] = VERSION
+        self._slots[SEQUENCE] = 1  # odd, and no snapshot has it
+
+    def close(self) -> None:
+        """Unmap and close the segment; may be called twice. A watcher keeps it."""
+        self._slots.release()
+        self._bytes.release()
+        self._memory.close()
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def sequence(self) -> int:
+        """How often the training has come to a boundary or left one: odd inside a step."""
+        return int(self._slots[SEQUENCE])
 
     @property
     def asked(self) -> bool:
@@ -208,23 +224,6 @@ class Segment:
     def eager(self) -> bool:
         """Whether the agent must spend more time on publishing, see `ask_eagerly`."""
         return bool(self._slots[EAGER])
-
-    @property
-    def reader(self) -> int | None:
-        """The process that will read, if the agent has not permitted it yet."""
-        pid = self._slots[READER]
-        return None if pid in (0, self._slots[PERMITTED]) else int(pid)
-
-    def set_permitted(self, pid: int) -> None:
-        """Record that the process `pid` may read now."""
-        self._slots[PERMITTED] = pid
-
-    def begin(self, pid: int, start_time: int) -> None:
-        """Start publishing for this process; nothing is published yet."""
-        slots = self._slots
-        slots[SEQUENCE] = slots[SEQUENCE] // 2 * 2 + 3  # odd, and no snapshot has it
-        slots[PID], slots[START] = pid, start_time
-        self.set_reason(None)
 
     def step_begins(self) -> None:
         """Mark the start of a large change: until the next boundary no snapshot is valid."""
@@ -278,3 +277,22 @@ class Segment:
         text = b"" if why is None else why.encode("utf-8", "replace")[:REASON_BYTES]
         self._bytes[REASON_AT : REASON_AT + len(text)] = text
         self._slots[REASON] = len(text)
+
+
+def _area_bytes(size_bytes: int) -> int:
+    """Size of each of the two areas for snapshots."""
+    return (size_bytes - BASE) // 2 // 64 * 64
+
+
+def _seals() -> int:
+    """The seals of a segment: no process can change its size or add a seal."""
+    import fcntl
+
+    return fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+def _is_sealed(fd: int) -> bool:
+    """Whether the kernel guarantees the size of a file. Raises OSError if it is not in memory."""
+    import fcntl
+
+    return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _seals() == _seals()
