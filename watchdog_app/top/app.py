@@ -238,6 +238,8 @@ class TopApp(App[None]):
             what += f"   only: {plain(self._name_filter)}"
         if left:
             what += f"   {left} more not shown" + ("" if self._name_filter else " (a)")
+        if not status.tasks:
+            what = "no Python process is running yet; a new one appears in 2 s"
         self.query_one("#incidents").border_title = what
 
     def _choose_wanted(self, task: Task | None) -> None:

@@ -14,6 +14,7 @@ from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.base.text.terminal import Style, counted, plain, shorten, width
 from watchdog_app.core.explain.agent_lines import agent_line, save_line
 from watchdog_app.core.explain.gpu_lines import gpu_lines
+from watchdog_app.core.explain.saving import unsaved_sentence
 from watchdog_app.core.explain.selection import (
     SORTS,
     gpu_numbers,
@@ -269,6 +270,9 @@ def incident_rows(status: Status, columns: int, most: int) -> list[Text]:
     if not lines:
         level, said = status.summary(now_unix_s=0.0)  # another line shows the age
         lines.append(Text(f"{level.word}: {plain(said)}.", style=charts.text_style(level)))
+    unsaved = unsaved_sentence(status.tasks)
+    if unsaved:
+        lines.append(_dim_line(f"{unsaved}: watchdog status says how to change that", columns))
     return lines[:most]
 
 
