@@ -277,6 +277,14 @@ def test_counters_that_could_not_be_read_exclude_nothing_and_that_is_said(full):
     assert "could not be read" in told["count"].text
 
 
+@pytest.mark.parametrize("known", ["group_used_bytes", "group_limit_bytes"])
+def test_half_a_level_is_no_evidence(known):
+    """A group without a limit is not full, and a limit says nothing about its use."""
+    given = ExitFacts(9, **{known: 150 << 20})
+
+    assert "level" not in [each.source for each in collect_evidence(given)]
+
+
 def test_memory_high_kills_nobody():
     """A throttled group is full for minutes: a kill then does not come from the kernel."""
     given = ExitFacts(9, pid=42, kernel_log_readable=False, group_high=True, **FULL_GROUP)

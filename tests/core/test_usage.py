@@ -135,6 +135,16 @@ def test_what_a_card_said_once_is_one_sample_however_often_it_is_shown(kind, dev
     assert per_s == tracker.pace_per_s(key)
 
 
+def test_the_cpu_use_is_that_of_the_last_second_or_more():
+    """The kernel counts CPU time coarsely, and the time of a worker that ended is gone."""
+    usage, shown = TaskUsage(), []
+    for mono_s, cpu_s in ((10.0, 5.0), (10.5, 5.5), (12.0, 8.0), (12.5, 8.0), (13.0, 2.0)):
+        usage.add(mono_s, records.task(records.process(1, cpu_s=cpu_s)))
+        shown.append(usage.cpu_percent)
+
+    assert [None, None, 150.0, 150.0, 0.0] == shown
+
+
 def test_a_report_without_an_allocator_is_no_new_sample_of_one():
     """Two processes of a task report; only one of them holds memory on the card."""
     tracker, task = Tracker(Settings()), records.task(records.process(1))
