@@ -273,13 +273,29 @@ def test_when_a_snooze_ends_people_get_one_summary(parts, control, loop, screen)
     assert 3 == told.body.count("(over)")
 
 
+def test_a_screen_learns_within_seconds_what_is_over(parts, loop, screen):
+    """Only while it shows a warning: a status takes time to make."""
+    loop.sample()
+    loop._housekeeping(time.monotonic())
+    screen.standing = True
+
+    loop._housekeeping(time.monotonic())
+    until(lambda: parts.dispatcher.poll(0.0) or screen.seen)
+
+    assert [parts.observer.latest.snapshot.unix_s] == [each.time_unix_s for each in screen.seen]
+
+
 class Screen(Channel):
-    """A channel that records what it shows."""
+    """A channel that records what it shows, and what it is to compare that with."""
 
     name = "screen"
 
     def __init__(self) -> None:
         self.shown: list[Notification] = []
+        self.seen: list[Status] = []
+
+    def close_over(self, status: Status) -> None:
+        self.seen.append(status)
 
     def send(self, notification: Notification) -> Delivery:
         self.shown.append(notification)
