@@ -10,7 +10,8 @@ with its limit, fan, and the processes with their memory. Watchdog's figure is t
 process and the daemon's part.
 
 With `--daemon`: the processor time and the memory of a whole daemon and its reader, while it reads
-the GPUs once a second. A daemon on a machine without GPUs runs at the same time, for comparison.
+the GPUs once a second. A daemon on a machine without GPUs runs at the same time, for comparison. If
+permitted, this runs in its own PID namespace, where no other processes start and end.
 
 Both use the stub driver of the tests, with 1 and 8 GPUs (`--daemon`: 8) and 20 processes each.
 `--driver-us` adds this time to each driver call, because real calls take time. With `--real` they
@@ -34,6 +35,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from cost import apart  # noqa: E402
 from cost_read import cpu, rss  # noqa: E402
 from gpu_stub.driver_stub import FUNCTIONS, GIB, DriverStub  # noqa: E402
 
@@ -144,6 +146,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="with --daemon")
     parser.add_argument("--json", metavar="FILE", help="write the figures there too")
     args = parser.parse_args()
+    if args.daemon and not args.real:  # a driver names the processes by their pids outside
+        apart(still=False)
     figures = []
     for cards in (8,) if args.daemon else (1, 8):
         with contextlib.ExitStack() as stack:
