@@ -75,8 +75,8 @@ class CardReading:
     gpus: tuple[Gpu, ...] = ()
     read_mono_s: float | None = None
     driver_version: str | None = None
-    awaited: bool = False
     faults: tuple[Fault, ...] = ()
+    awaited: bool = False
 
 
 class Cards:
