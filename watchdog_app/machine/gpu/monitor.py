@@ -120,7 +120,6 @@ class GpuMonitor:
         self._devices: dict[str, _Device] = {}
         self._incoming: dict[str, _Device] = {}  # from the unfinished reading
         self._read_mono_s: float | None = None
-        self._first_start_mono_s: float | None = None  # of a reader
         self._memory_changed_mono_s: float | None = None
         # GPUs were read before, and the driver's library has since been removed
         self._library_removed = False
@@ -208,8 +207,6 @@ class GpuMonitor:
         if not reader.running:
             if self._library is not None:
                 reader.start(now_mono_s, self._library.folder)
-                if self._first_start_mono_s is None:
-                    self._first_start_mono_s = now_mono_s
             return
         every_s = BUSY_EVERY_S if busy or self._is_busy(now_mono_s) else IDLE_EVERY_S
         awake = None
@@ -357,10 +354,10 @@ class GpuMonitor:
         )
 
     def _is_awaited(self, now_mono_s: float) -> bool:
-        """Whether the first reader has just been started and its figures come in a moment."""
-        began = self._first_start_mono_s
-        expected = began is not None and now_mono_s - began <= _FIRST_WAIT_S
-        return expected and self._reader.running and self._read_mono_s is None
+        """Whether the first figures come in a moment: a reader has just been started."""
+        reader = self._reader
+        waiting = reader.running and self._read_mono_s is None
+        return waiting and now_mono_s - (reader.started_mono_s or 0.0) <= _FIRST_WAIT_S
 
     def _visible_gpus(
         self, now_mono_s: float, current: bool, skipped: frozenset[int]

@@ -200,13 +200,13 @@ class ReaderProcess:
         self._progress_mono_s = 0.0
         self._silent_polls = 0  # polls without an answer since the reader last wrote
         self._current_index: int | None = None  # the GPU that the reader is reading
-        self._started_mono_s: float | None = None
         self._retry = _Backoff()
         self._healthy_since_mono_s: float | None = None
         self._skips: dict[int, _Backoff] = {}  # by index of GPUs where the driver hung or crashed
         self._skipped_indices: frozenset[int] = frozenset()  # of the last request
         self._awake: frozenset[int] | None = None  # of the last request; None: all
         self._failed = False  # this reader has reported why it cannot continue
+        self.started_mono_s: float | None = None  # of the last reader
         self.asked_mono_s: float | None = None
         self.fault: Fault | None = None  # since the last complete reading
         self.absent = False  # the fault does not count on a machine without a GPU
@@ -269,7 +269,7 @@ class ReaderProcess:
             return
         self._ready = self._failed = False
         self._start_waiting(now_mono_s)
-        self._started_mono_s = now_mono_s
+        self.started_mono_s = now_mono_s
         self._healthy_since_mono_s = None
 
     def ask(
@@ -346,7 +346,7 @@ class ReaderProcess:
             seconds: until the next reader may start.
             after_s: only a reader at least this old is stopped.
         """
-        started = self._started_mono_s
+        started = self.started_mono_s
         old = started is not None and now_mono_s - started >= after_s
         if self._child is not None and self._ready and not self._waiting and old:
             self.stop()

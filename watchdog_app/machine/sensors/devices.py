@@ -8,9 +8,9 @@ is not a thread either.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from watchdog_app.base.threads import Background, Question
 from watchdog_app.core.model.hardware import Hardware
@@ -84,6 +84,17 @@ class _Device(Generic[T]):
         return first
 
 
+def _poll_all(
+    devices: Collection[_Device[Any]], background: Background, now_mono_s: float, wait_s: float
+) -> None:
+    """Poll devices; wait a moment for the first answer of new ones."""
+    new = [device for device in devices if device.poll(background, now_mono_s)]
+    if new:
+        background.wait(wait_s)
+        for device in new:
+            device.poll(background, now_mono_s)
+
+
 class Disks:
     """
     Free space on the file systems that hold folders of rescues.
@@ -126,11 +137,7 @@ class Disks:
         A folder that cannot be read or does not answer becomes a fault instead.
         """
         devices = self._disks.values()
-        new = [device for device in devices if device.poll(self._background, now_mono_s)]
-        if new:
-            self._background.wait(_FIRST_WAIT_S)
-            for device in new:
-                device.poll(self._background, now_mono_s)
+        _poll_all(devices, self._background, now_mono_s, _FIRST_WAIT_S)
         return tuple(device.value for device in devices if device.value is not None)
 
     def close(self) -> None:
@@ -270,9 +277,7 @@ class HardwareWatch:
             if not self._reader.has_sensors():
                 return None
             device = self._device = _Device("heat", self._reader.read, _HEAT_EVERY_S)
-        if device.poll(self._background, now_mono_s):
-            self._background.wait(self._first_wait_s)
-            device.poll(self._background, now_mono_s)
+        _poll_all((device,), self._background, now_mono_s, self._first_wait_s)
         if device.problem is not None:
             self.faults[_SOURCE] = Fault(
                 _SOURCE,

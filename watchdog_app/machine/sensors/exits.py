@@ -337,11 +337,8 @@ def parse_crash_report(text: str) -> LastError | None:
 
 
 def _frames(text: str) -> tuple[str, ...]:
-    found = []
-    for path, line, name in _FRAME.findall(text)[:_MAX_FRAMES]:
-        place = f"{_frame_file(path)}:{line} in {name.strip()}"
-        found.append(place)
-    return tuple(found)
+    frames = _FRAME.findall(text)[:_MAX_FRAMES]
+    return tuple(f"{_frame_file(path)}:{line} in {name.strip()}" for path, line, name in frames)
 
 
 def _frame_file(path: str) -> str:
