@@ -15,31 +15,17 @@ else:
 
     def dataclass(cls: type | None = None, /, **options: bool) -> Any:
         """
-        `dataclasses.dataclass`, but its classes share `__repr__` and the frozen ones' setters.
+        `dataclasses.dataclass`, but all frozen classes share the methods that refuse a change.
 
-        A frozen dataclass with slots takes 10 KB; this saves 4 KB each, for the daemon 0.8 MB.
+        A frozen dataclass with slots takes 18 KB, 6 KB of them for these methods.
         """
         if cls is None:
             return partial(dataclass, **options)
-        made = dataclasses.dataclass(cls, repr=False, **options)
-        if "__repr__" not in vars(made):
-            made.__repr__ = _Shared.__repr__
+        made = dataclasses.dataclass(cls, **options)
         if options.get("frozen"):
-            made.__setattr__ = _Shared.__setattr__
-            made.__delattr__ = _Shared.__delattr__
+            made.__setattr__ = made.__delattr__ = _refuse_change
         return made
 
 
-class _Shared:
-    """Methods that `dataclasses` would generate for each class."""
-
-    def __repr__(self: Any) -> str:
-        shown = (each.name for each in dataclasses.fields(self) if each.repr)
-        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in shown)
-        return f"{type(self).__qualname__}({values})"
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
-
-    def __delattr__(self, name: str) -> NoReturn:
-        raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+def _refuse_change(self: object, name: str, *_: object) -> NoReturn:  # noqa: ARG001
+    raise dataclasses.FrozenInstanceError(f"cannot change field {name!r}")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 
 from watchdog_app.base.linux.cgroups import (
@@ -24,7 +24,7 @@ from watchdog_app.base.linux.cgroups import (
     read_usage,
 )
 from watchdog_app.base.linux.files import read_or_empty, write_bytes
-from watchdog_app.base.linux.process import all_halted, read_stat
+from watchdog_app.base.linux.process import read_stat
 
 PREFIX = "watchdog-guard-"
 LEAST_LIMIT_BYTES = 32 << 20  # below this a Python does not even start
@@ -33,6 +33,12 @@ _STOP_TIMEOUT_S = 3.0  # a throttled task (cgroup v2) sleeps up to 2 s before it
 _SIGNAL_ROOM_BYTES = 4 << 20
 _POLL_S = 0.002
 _CLOSE_TIMEOUT_S = 2.0
+# Kernel functions in which a thread waits and cannot continue on its own. A thread at the limit of
+# its cgroup (v1) waits in a page fault and cannot be frozen.
+_HALTED = (
+    *(b"__refrigerator", b"mem_cgroup_oom_synchronize", b"do_freezer_trap", b"do_exit"),
+    b"do_signal_stop",  # a thread that is stopped and frozen looks asleep
+)
 _EXITING_WAITS = (b"do_exit",)  # kernel function in which an exiting thread waits
 # The launcher enters the group and then becomes the command: same pid, nothing charged before.
 _ENTER_SCRIPT = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
@@ -290,3 +296,27 @@ def path_outside(path: str) -> str:
         if part.startswith(PREFIX):
             return "/".join(parts[:at]) or "/"
     return path
+
+
+def all_halted(pids: Iterable[int], waits: Collection[bytes] = _HALTED) -> bool:
+    """
+    Whether all threads of these processes are stopped until another process continues them.
+
+    Args:
+        pids: pids of the processes.
+        waits: kernel functions in which a waiting thread counts as stopped.
+
+    Source: proc(5), wchan; kernel, mm/memcontrol-v1.c and kernel/cgroup/legacy_freezer.c.
+    """
+    for pid in pids:
+        folder = f"/proc/{pid}/task"
+        with suppress(OSError):  # the process ended
+            for thread in os.listdir(folder):
+                stat = read_stat(thread, folder)
+                if stat is None or stat.state in "XZTt":
+                    continue
+                # Read wchan before the check for existence: a thread that ended meanwhile is fine.
+                wchan = read_or_empty(f"{folder}/{thread}/wchan", 64)
+                if wchan not in waits and os.path.exists(f"{folder}/{thread}"):
+                    return False
+    return True

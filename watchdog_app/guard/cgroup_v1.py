@@ -16,8 +16,7 @@ from contextlib import suppress
 
 from watchdog_app.base.linux.cgroups import Group
 from watchdog_app.base.linux.files import write_bytes
-from watchdog_app.base.linux.process import all_halted
-from watchdog_app.guard.cgroup import Cgroup, enclosing_path
+from watchdog_app.guard.cgroup import Cgroup, all_halted, enclosing_path
 
 _FREEZE_DEADLINE_S = 2.0
 _POLL_S = 0.002

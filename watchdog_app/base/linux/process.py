@@ -24,12 +24,6 @@ _PF_KTHREAD = 0x00200000
 _STAT_BYTES = 2048
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _SHELLS = frozenset(("ash", "bash", "csh", "dash", "fish", "ksh", "mksh", "sh", "tcsh", "zsh"))
-# Kernel functions in which a thread waits and cannot continue on its own. A thread at the limit of
-# its cgroup (v1) waits in a page fault and cannot be frozen.
-_HALTED = (
-    *(b"__refrigerator", b"mem_cgroup_oom_synchronize", b"do_freezer_trap", b"do_exit"),
-    b"do_signal_stop",  # a thread that is stopped and frozen looks asleep
-)
 
 
 class Stat:
@@ -309,16 +303,6 @@ def read_uids(pid: int) -> frozenset[int]:
     return frozenset(int(word) for word in words[:3])
 
 
-def innermost_pid(pid: int) -> int | None:
-    """
-    The pid that a process sees as its own; it differs in a container; None: unknown.
-
-    Source: proc(5), NSpid in status: one pid per namespace, the innermost last.
-    """
-    words = status_words(read_or_empty(f"/proc/{pid}/status"), b"NSpid")
-    return parse_number(words[-1]) if words else None
-
-
 def pending_signals(pid: int) -> int:
     """
     Mask of the signals that are pending for a process or its main thread; 0: no such process.
@@ -332,30 +316,6 @@ def pending_signals(pid: int) -> int:
 def _signal_mask(status: bytes, name: bytes) -> int:
     words = status_words(status, name)
     return int(words[0], 16) if words else 0
-
-
-def all_halted(pids: Iterable[int], waits: Collection[bytes] = _HALTED) -> bool:
-    """
-    Whether all threads of these processes are stopped until another process continues them.
-
-    Args:
-        pids: pids of the processes.
-        waits: kernel functions in which a waiting thread counts as stopped.
-
-    Source: proc(5), wchan; kernel, mm/memcontrol-v1.c and kernel/cgroup/legacy_freezer.c.
-    """
-    for pid in pids:
-        folder = f"/proc/{pid}/task"
-        with suppress(OSError):  # the process ended
-            for thread in os.listdir(folder):
-                stat = read_stat(thread, folder)
-                if stat is None or stat.state in "XZTt":
-                    continue
-                # Read wchan before the check for existence: a thread that ended meanwhile is fine.
-                wchan = read_or_empty(f"{folder}/{thread}/wchan", 64)
-                if wchan not in waits and os.path.exists(f"{folder}/{thread}"):
-                    return False
-    return True
 
 
 def is_interactive_shell(stat: Stat, proc: str = "/proc") -> bool:
