@@ -62,6 +62,28 @@ def test_one_array_that_cannot_fit_is_an_error_after_which_the_work_is_saved(des
     assert "stands still" not in said
 
 
+@pytest.mark.parametrize("why", ["over", "reused"])
+def test_a_training_that_is_no_more_is_not_counted(tmp_path, why):
+    """Its process does something else, or another process in the guard has its pid."""
+    me = this_process()
+    path = str(tmp_path / "segments.sock")
+    found = trainings.Trainings(path, lambda *_: None, lambda _: None)
+    found.open()
+    with Segment(65536) as segment:
+        exchange.offer(path, str(tmp_path), segment.fd)
+        found.update([me.pid], False)
+        before = found.agents
+        if why == "over":
+            segment.end()
+        else:
+            found.registry.offers[me.pid].start_time -= 1
+
+        found.update([me.pid], False)
+
+        assert (1, 0) == (before, found.agents)
+    found.close()
+
+
 def test_a_save_that_ended_just_before_the_stop_counts(tmp_path, monkeypatch):
     """The answer of a requested save arrives after the limit was met once more."""
     me = this_process()

@@ -90,6 +90,43 @@ def test_each_watcher_gets_the_segment_once_also_one_that_starts_later(publisher
     later.close()
 
 
+def test_a_watcher_without_room_gets_the_segment_later(publisher, tmp_path, monkeypatch):
+    """It had too many trainings or no free descriptors; some seconds later it has."""
+    path = str(tmp_path / "segments.sock")
+    watcher = listening(path)
+    watcher._most = 0
+    publisher.offer(path)
+    refused = watcher.receive()
+    watcher._most = 1
+    publisher.offer(path)
+    too_early = watcher.receive()
+    publisher._next_offer_s = 0.0
+
+    publisher.offer(path)
+
+    assert ([], []) == (refused, too_early)
+    assert [os.getpid()] == [each.pid for each in watcher.receive()]
+    watcher.close()
+
+
+def test_twenty_trainings_of_a_process_leave_no_descriptors(tmp_path):
+    """Neither in the training nor in its watcher."""
+    path = str(tmp_path / "segments.sock")
+    watcher = listening(path)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        each = publishing.open_publisher(path, None, {"directory": "/x"}, ChangeMarker())
+        each.offer(path)
+        watcher.receive()
+        assert list(watcher.offers) == [os.getpid()]
+        each.end()
+
+    watcher.remove_ended()
+
+    assert before == len(os.listdir("/proc/self/fd"))
+    watcher.close()
+
+
 def test_a_forked_child_offers_only_a_training_of_its_own(publisher, tmp_path):
     """A worker that a preloaded parent forked: its segment is another one."""
     path = str(tmp_path / "segments.sock")

@@ -10,13 +10,16 @@ import resource
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import traceback
 from array import array
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
+from support.waiting import until
 
 from watchdog_app.base.linux.process import start_time
 from watchdog_app.rescue.segment import exchange
@@ -212,6 +215,89 @@ def test_memory_that_is_none_is_refused(registry, path, segment, make):
     os.close(fd)
 
 
+def test_the_memory_of_another_process_is_refused(registry, path, segment):
+    """A rescue holds the state of the process that was stopped, and of no other."""
+    other = os.fork()
+    if other == 0:
+        signal.pause()
+    fd = os.open(f"/proc/{other}/mem", os.O_RDONLY)
+    before = opened()
+    send(path, b"/", [segment.fd, fd])
+
+    found = registry.receive()
+
+    after = opened()
+    end(other)
+    os.close(fd)
+    assert ([], before) == (found, after)
+
+
+def test_the_offer_of_a_process_that_has_ended_is_refused(registry, path):
+    """It ended before the watcher came to read the message."""
+    before = opened()
+    end(offering_child(path))
+
+    assert ([], before) == (registry.receive(), opened())
+
+
+def test_a_program_that_replaced_the_training_is_not_read(registry, path):
+    """The same pid and start time after exec: the memory is still that of the training."""
+    with Segment(SIZE) as own:
+        child = os.fork()
+        if child == 0:
+            exchange.offer(path, "/", own.fd)
+            os.execv(sys.executable, [sys.executable, "-c", "import time; print(); time.sleep(99)"])
+        until(registry.receive, "the offer arrives")
+    memory = ProcessMemory(registry.offers[child].memory_fd)
+    cmdline = Path(f"/proc/{child}/cmdline")
+    until(lambda: b"time.sleep" in cmdline.read_bytes(), "the exec is over")
+    with open(f"/proc/{child}/maps") as maps:
+        address = int(maps.readline().split("-")[0], 16)
+
+    with pytest.raises(OSError, match="the memory ends there"):
+        memory.read([(address, 4)])
+    end(child)
+
+
+UNSHARE = ["unshare", "--pid", "--fork", "--mount-proc"]
+IN_CONTAINER = """
+import sys
+from watchdog_app.rescue.segment import exchange, segment
+own = segment.Segment()
+exchange.offer(sys.argv[1], "/in", own.fd)
+sys.stdin.read()
+"""
+
+
+def can_unshare():
+    return os.geteuid() == 0 and 0 == subprocess.run([*UNSHARE, "true"], check=False).returncode
+
+
+def test_a_training_in_a_container_is_known_by_the_pid_outside(registry, path):
+    """Its own /proc names its memory by the pid inside."""
+    if not can_unshare():
+        pytest.skip("needs root and namespaces")
+    words = [*UNSHARE, sys.executable, "-c", IN_CONTAINER, path]
+    training = subprocess.Popen(words, stdin=subprocess.PIPE)
+    until(registry.receive, "the offer arrives")
+
+    (found,) = registry.offers.values()
+
+    name = os.readlink(f"/proc/self/fd/{found.memory_fd}")
+    training.communicate()
+    assert ("/in", "/proc/1/mem") == (found.directory, name)
+    assert found.pid not in (1, ME, training.pid)
+
+
+def test_a_socket_in_a_folder_of_others_gets_no_memory(path, registry, tmp_path):
+    """Another user could put an own socket there between the check and the offer."""
+    ours = exchange.find_watcher(path)
+    tmp_path.chmod(0o777)
+
+    assert ours is not None
+    assert exchange.find_watcher(path) is None
+
+
 def test_another_user_is_refused(registry, path, segment, monkeypatch):
     """The kernel names the user; root is trusted."""
     exchange.offer(path, "/rescues", segment.fd)
@@ -239,6 +325,37 @@ def test_a_process_has_one_offer_and_the_latest_counts(registry, path, segment):
     assert ["/second"] == [each.directory for each in registry.offers.values()]
     registry.remove(ME)
     assert before == opened()
+
+
+def test_a_training_that_is_over_is_dropped_while_its_process_lives(registry, path, segment):
+    """A segment takes four megabytes; the process may do something else for hours."""
+    before = opened()
+    exchange.offer(path, "/rescues", segment.fd)
+    registry.receive()
+    registry.remove_ended()
+    kept = ME in registry.offers
+    segment.end()
+
+    registry.remove_ended()
+
+    assert (True, {}, before) == (kept, registry.offers, opened())
+
+
+def test_an_agent_sees_whether_its_offer_was_taken(registry, path, segment):
+    """Not one for which there is no room, and not one that the watcher has dropped."""
+    exchange.offer(path, "/rescues", segment.fd)
+    before = segment.is_taken
+    registry.receive()
+    taken = segment.is_taken
+    registry.remove(ME)
+    dropped = segment.is_taken
+    full = Registry(0)
+    full.listen(path)
+    exchange.offer(path, "/rescues", segment.fd)
+    full.receive()
+    full.close()
+
+    assert (False, True, False, False) == (before, taken, dropped, segment.is_taken)
 
 
 def offering_child(path):

@@ -87,13 +87,10 @@ class Trainings:
     def update(self, pids: list[int], every_batch: bool) -> None:
         """Find the trainings among these processes, and set how often agents publish."""
         self.registry.receive()
-        alive = set(pids)
-        for pid in [pid for pid in self.registry.offers if pid not in alive]:
-            if self.registry.offers[pid].has_ended:
-                self.registry.remove(pid)
-                self._step_rates.pop(pid, None)
-        offers = self.registry.offers
+        self.registry.remove_ended()  # also one whose pid another process in the guard has now
+        alive, offers = set(pids), self.registry.offers
         self._trainings = {pid: offers[pid] for pid in offers if pid in alive}
+        self._step_rates = {pid: self._step_rates[pid] for pid in self._step_rates if pid in offers}
         now = time.monotonic()
         for pid, each in self._trainings.items():
             segment = each.segment

@@ -39,6 +39,7 @@ _SHARE_EAGER = 0.02  # the same under `--no-refuse`
 _CREDIT_S = 1.0  # unused time expires after this many seconds
 _SHARE_WHOLE = 0.001  # additional share for full captures, which are rarely needed
 _WHOLE_EVERY_S = 2.0
+_OFFER_EVERY_S = 10.0  # to a watcher that has not taken the segment
 _UNREADABLE = (
     "its memory may not be read: it has changed its user or forbidden dumps (prctl PR_SET_DUMPABLE)"
 )
@@ -85,7 +86,8 @@ class Publisher:
         self._publishing = threading.Lock()
         self._last_boundary = (-1, -1)  # number and step of the last boundary
         self.ended = False
-        self._watcher: tuple[int, int] | None = None  # has our segment
+        self._watcher: tuple[int, int] | None = None  # got the last offer
+        self._next_offer_s = 0.0  # to the same watcher
         self._can_publish = marker.is_supported
         if not marker.is_supported:
             segment.set_reason("it cannot be copied from outside")
@@ -95,18 +97,23 @@ class Publisher:
         """
         Hand the segment to the watcher that listens at `path`, unless it has it; never waits.
 
-        Call this repeatedly: another watcher may have started.
+        Call this repeatedly: another watcher may have started, or one may have had no room.
         """
         if not self.is_publishing:
             return
         with self._guard, suppress(OSError):  # none listens, or it is busy: offer again later
             watcher = exchange.find_watcher(path)
-            if watcher in (None, self._watcher):
+            now = time.perf_counter()
+            if watcher is None:
                 return
+            if watcher == self._watcher and (self._segment.is_taken or now < self._next_offer_s):
+                return
+            self._segment.begin_offer()
             if not exchange.offer(path, self._about["directory"], self._segment.fd):
                 self._can_publish = False
                 self._segment.set_reason(_UNREADABLE)
             self._watcher = watcher
+            self._next_offer_s = now + _OFFER_EVERY_S
 
     @property
     def is_publishing(self) -> bool:
@@ -171,8 +178,7 @@ class Publisher:
         self.ended = True
         with self._guard:
             if os.getpid() == self._pid:
-                self._segment.step_begins()
-                self._segment.set_reason("its training is over")
+                self._segment.end()
         self._segment.close()
 
     def _publish(self, step: int) -> None:

@@ -23,7 +23,7 @@ from contextlib import suppress
 
 from watchdog_app.base import paths
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.base.linux.process import start_time
+from watchdog_app.base.linux.process import innermost_pid, start_time
 from watchdog_app.rescue.segment.segment import PublishedSegment
 
 TYPE_CHECKING = False
@@ -45,11 +45,13 @@ def find_watcher(path: str) -> tuple[int, int] | None:
     """
     What distinguishes the watcher that listens at `path` from a later one at the same path.
 
-    None: there is none, or it is another user's.
+    None: there is none, or another user may have put it there, who must not get our memory.
     """
     try:
-        found = os.lstat(path)
+        folder, found = os.stat(os.path.dirname(path)), os.lstat(path)
     except OSError:
+        return None
+    if paths.is_foreign(folder) or paths.is_writable_by_others(folder):
         return None
     if not stat.S_ISSOCK(found.st_mode) or paths.is_foreign(found):
         return None
@@ -128,8 +130,8 @@ class Offer:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its process has ended."""
-        return start_time(self.pid) != self.start_time
+        """Whether the training or its process has ended."""
+        return self.segment.is_over or start_time(self.pid) != self.start_time
 
 
 class Registry:
@@ -143,7 +145,8 @@ class Registry:
     def __init__(self, most: int) -> None:
         """
         Args:
-            most: offers at a time. Each takes two descriptors; later ones are not taken.
+            most: offers at a time. Each takes two descriptors; later ones are not taken, and their
+                agents offer them again.
         """
         self._most = most
         self.offers: dict[int, Offer] = {}
@@ -187,18 +190,21 @@ class Registry:
                 self.remove_ended()
             if new.pid in self.offers or len(self.offers) < self._most:
                 self.offers[new.pid] = new
+                new.segment.set_taken(True)
                 found.append(new)
         if found:
             self._send_to_successor()
         return found
 
     def remove(self, pid: int) -> None:
-        """Forget the offer of a process."""
-        if self.offers.pop(pid, None) is not None:
+        """Forget the offer of a process; if it is a running training, it offers itself again."""
+        known = self.offers.pop(pid, None)
+        if known is not None:
+            known.segment.set_taken(False)
             self._send_to_successor()
 
     def remove_ended(self) -> None:
-        """Forget the offers of processes that have ended."""
+        """Forget the offers of trainings that have ended."""
         for pid in [each.pid for each in self.offers.values() if each.has_ended]:
             self.remove(pid)
 
@@ -254,7 +260,7 @@ def _read_offer(message: bytes, fds: list[int], sender: tuple[int, int] | None) 
     pid, uid = sender or (0, -1)
     began = start_time(pid) if pid > 0 and uid in (os.geteuid(), 0) else None
     good = 0 < len(fds) <= 2 and began is not None and message.startswith(b"/")
-    if not good or b"\0" in message or not all(map(_is_memory, fds[1:])):
+    if not good or b"\0" in message or not all(_is_memory_of(pid, each) for each in fds[1:]):
         _close(fds)
         return None
     try:
@@ -263,13 +269,17 @@ def _read_offer(message: bytes, fds: list[int], sender: tuple[int, int] | None) 
         return None
 
 
-def _is_memory(fd: int) -> bool:
-    """Whether a descriptor is of a process's memory, and not of a file whose reads may hang."""
+def _is_memory_of(pid: int, fd: int) -> bool:
+    """
+    Whether a descriptor is of the memory of this process.
+
+    It may be of another process, or of a file whose reads hang. A container has its own /proc.
+    """
     try:
         name = os.readlink(f"/proc/self/fd/{fd}")
     except OSError:
         return False
-    return name.startswith("/proc/") and name.endswith("/mem")
+    return name in (f"/proc/{pid}/mem", f"/proc/{innermost_pid(pid)}/mem")
 
 
 def _send(line: socket.socket, message: bytes, fds: list[int]) -> None:

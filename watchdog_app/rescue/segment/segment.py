@@ -18,7 +18,9 @@ old snapshot or the new one.
     4  bytes of the reason               the agent, if there is no snapshot
     5  publish after every batch         the watcher
     6  spend more time on publishing     the watcher, if nothing refuses a jump
+    7  a watcher has the segment         the watcher; the agent clears it before an offer
     8  area 0: stamp, length, CRC-32, step, bytes of the state
+    13 the training is over              the agent
     16 area 1: the same
 
 The reason, as text, begins at byte 256. The areas share the bytes from 4096 on.
@@ -49,8 +51,9 @@ VERSION = 5
 BASE = 4096
 REASON_AT, REASON_BYTES = 256, 1024
 
-(VERSION_AT, SEQUENCE, WHICH, STEP, REASON, ASK, EAGER) = range(7)
+(VERSION_AT, SEQUENCE, WHICH, STEP, REASON, ASK, EAGER, TAKEN) = range(8)
 AREAS = (8, 16)
+OVER = 13
 STAMP, LENGTH, CRC, AT_STEP, STATE = range(5)
 _SLOTS = struct.Struct("<32Q")
 
@@ -100,6 +103,15 @@ class PublishedSegment:
     def ask_eagerly(self, on: bool) -> None:
         """Ask the agent to spend more time on publishing, because memory can jump at any time."""
         self._set_slot(EAGER, int(on))
+
+    def set_taken(self, on: bool) -> None:
+        """Tell the agent whether a watcher has the segment; if not, the agent offers it again."""
+        self._set_slot(TAKEN, int(on))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the training has ended; its process may begin another one."""
+        return bool(self._slot(OVER))
 
     @property
     def sequence(self) -> int:
@@ -224,6 +236,21 @@ class Segment:
     def eager(self) -> bool:
         """Whether the agent must spend more time on publishing, see `ask_eagerly`."""
         return bool(self._slots[EAGER])
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether a watcher has taken the last offer."""
+        return bool(self._slots[TAKEN])
+
+    def begin_offer(self) -> None:
+        """Call this before an offer, so that `is_taken` is about that one."""
+        self._slots[TAKEN] = 0
+
+    def end(self) -> None:
+        """Mark that the training is over, so that a watcher drops the segment."""
+        self.step_begins()
+        self.set_reason("its training is over")
+        self._slots[OVER] = 1
 
     def step_begins(self) -> None:
         """Mark the start of a large change: until the next boundary no snapshot is valid."""
