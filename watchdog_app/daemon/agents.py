@@ -14,8 +14,7 @@ from typing import Any
 
 from watchdog_app.base import codec
 from watchdog_app.base.errors import RequestError
-from watchdog_app.base.linux.files import parse_number, read_or_empty
-from watchdog_app.base.linux.process import status_words
+from watchdog_app.base.linux.process import innermost_pid
 from watchdog_app.base.records import dataclass
 from watchdog_app.client import requests
 from watchdog_app.client.jsonrpc import PROTOCOL_VERSION, REFUSED, notification
@@ -281,7 +280,7 @@ def peer_key(connection: Connection, pid: int, start_time: int) -> ProcessKey:
     peer = connection.peer.pid
     if peer is None and sys.platform != "linux":
         return ProcessKey(pid, start_time)
-    if peer is not None and pid in (peer, _innermost_pid(peer)):
+    if peer is not None and pid in (peer, innermost_pid(peer)):
         return ProcessKey(peer, start_time)
     you, remedy = f"{peer}", "After a fork, connect again."
     if peer is None:  # unix(7): the peer is not in our namespace, so it is not in our /proc either
@@ -312,13 +311,3 @@ def _rescue_record(params: requests.Rescue, by_lines: bool) -> RescueRecord:
 
 def _saved_mono_s(rescue: RescueRecord) -> float:
     return time.monotonic() - max(0.0, time.time() - rescue.saved_unix_s)
-
-
-def _innermost_pid(pid: int) -> int | None:
-    """
-    The pid that a process sees as its own; it differs in a container; None: unknown.
-
-    Source: proc(5), NSpid in status: one pid per namespace, the innermost last.
-    """
-    words = status_words(read_or_empty(f"/proc/{pid}/status"), b"NSpid")
-    return parse_number(words[-1]) if words else None

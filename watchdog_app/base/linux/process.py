@@ -303,6 +303,16 @@ def read_uids(pid: int) -> frozenset[int]:
     return frozenset(int(word) for word in words[:3])
 
 
+def innermost_pid(pid: int) -> int | None:
+    """
+    The pid that a process sees as its own; it differs in a container; None: unknown.
+
+    Source: proc(5), NSpid in status: one pid per namespace, the innermost last.
+    """
+    words = status_words(read_or_empty(f"/proc/{pid}/status"), b"NSpid")
+    return parse_number(words[-1]) if words else None
+
+
 def pending_signals(pid: int) -> int:
     """
     Mask of the signals that are pending for a process or its main thread; 0: no such process.
