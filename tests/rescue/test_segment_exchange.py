@@ -443,6 +443,21 @@ def test_an_heir_finds_the_present_offers_and_no_others(registry, path):
     assert {pid: (f"/of-{pid}", 1) for pid in children[1:]} == found
 
 
+def test_the_heir_is_told_once_about_many_that_ended(registry, path, monkeypatch):
+    """All workers of a training end at the same time."""
+    children = [offering_child(path) for _ in range(3)]
+    registry.receive()
+    for child in children:
+        end(child)
+    told = []
+    monkeypatch.setattr(registry, "_send_to_successor", lambda: told.append(registry.offers))
+
+    registry.remove_ended()
+    registry.remove_ended()
+
+    assert [{}] == told
+
+
 def test_an_heir_takes_no_offer_of_a_process_that_has_ended(registry, path):
     """It ended while no supervisor ran."""
     registry.successor_fd()

@@ -205,8 +205,10 @@ class Registry:
 
     def remove_ended(self) -> None:
         """Forget the offers of trainings that have ended."""
-        for pid in [each.pid for each in self.offers.values() if each.has_ended]:
-            self.remove(pid)
+        running = {pid: each for pid, each in self.offers.items() if not each.has_ended}
+        if len(running) < len(self.offers):
+            self.offers = running
+            self._send_to_successor()
 
     def successor_fd(self) -> int:
         """
