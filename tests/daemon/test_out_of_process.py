@@ -13,6 +13,7 @@ import pytest
 from support.waiting import until
 
 from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.daemon import out_of_process
 from watchdog_app.daemon.out_of_process import OutOfProcessCopies
 from watchdog_app.daemon.poller import Poller
 from watchdog_app.rescue.checkpoint.owner import start_time, this_process
@@ -130,6 +131,23 @@ def test_a_training_is_copied_by_a_process_of_its_own(outside, poller, page, tmp
     else:
         assert "it stands at 4" in told[0]["error"]
         assert [] == os.listdir(rescues)
+
+
+def test_a_copy_that_hangs_is_ended(outside, poller, page, tmp_path, monkeypatch):
+    """A read of the memory or a write to the disk never returns; the next copy is not kept."""
+    hangs = (sys.executable, "-c", "import time; time.sleep(999)")
+    monkeypatch.setattr(out_of_process.children, "module_argv", lambda _: hangs)
+    monkeypatch.setattr(out_of_process, "_COPY_DEADLINE_S", 0.1)
+    monkeypatch.setattr(out_of_process, "_HANG_TIMEOUT_S", 0.1)
+    offer(outside.socket_path(), str(tmp_path), page.fd)
+    poller.wait(1.0)
+    told = []
+    for _ in range(2):
+        assert outside.copy(KEY, told.append)
+
+    until(lambda: outside.collect() or len(told) == 2, "both copies end")
+
+    assert [{"error": "the copy took too long"}] * 2 == told
 
 
 def test_a_training_without_a_segment_is_not_copied(outside):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 REASON = "copied from outside after it was stopped"
 _COPY_DEADLINE_S = 600.0
+_HANG_TIMEOUT_S = 60.0  # after the deadline, which a copy checks between two reads
 _LINGER_S = 1.0
 _CLOSE_TIMEOUT_S = 1.0  # for a copy to end after SIGTERM
 _MODULE = "watchdog_app.guard.copier"
@@ -159,7 +160,10 @@ class OutOfProcessCopies:
         ) as child:
             self._child = child
             try:
-                return child.communicate()[0]
+                return child.communicate(timeout=_COPY_DEADLINE_S + _HANG_TIMEOUT_S)[0]
+            except subprocess.TimeoutExpired:
+                child.kill()
+                raise OSError("the copy took too long") from None
             finally:
                 self._child = None
 
