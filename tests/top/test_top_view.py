@@ -562,6 +562,24 @@ def test_no_letter_has_a_colour_on_an_unknown_background(level):
         assert badges.strip() in ("", "~", "!", "!!", "?", "protection is OFF"), text.plain
 
 
+@pytest.mark.parametrize("columns", range(60, 200))
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_a_row_of_the_table_fits_its_terminal(columns, has_gpu):
+    """No column is cut off, and a name of usual length is whole in all wide tables."""
+    titles = rows.column_titles(columns, has_gpu)
+    task = Status.read(leaking()).tasks[0]
+    task.name = "torch_loop.py"
+    cells = rows.task_cells(task, titles, columns, None)
+    name = cells[titles.index("TASK")].plain
+
+    others = {"PID": 6, "STATE": 9, "RAM": 9, "SWAP": 9, "GPU-MEM": 9, "TREND": 9, "ETA": 14}
+    if columns >= rows.WIDE:
+        widths = (max(others.get(title, 5), cell.cell_len)
+                  for title, cell in zip(titles, cells, strict=True))  # fmt: skip
+        assert sum(each + 2 for each in widths) <= columns
+        assert "torch_loop.py" in name or columns < 115
+
+
 @live((120, 40))
 async def test_a_machine_without_cards_has_no_line_of_them(app, pilot, daemon):
     """A machine without GPUs gets no empty line and no GPU columns."""

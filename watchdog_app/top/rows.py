@@ -38,7 +38,9 @@ _GPU_COLUMNS = ("DEV", "GPU-MEM")
 _NARROW = ("PID", "TASK", "STATE", "RAM", "LAST 15 MIN", "ETA")
 _NARROW_WITH_GPUS = ("PID", "TASK", "STATE", "RAM", "DEV", "GPU-MEM", "ETA")
 _TINY_TITLES = ("TASK", "RAM", "ETA")
-_SPARK_COLUMNS = {True: 16, False: 11}
+_SPARK_COLUMNS, _SPARK_COLUMNS_WIDE = 11, 16
+_LEAST_FOR_NAMES = 12
+_ROOM_FOR_NAMES = 18  # with less, the trend is narrow, or absent next to the GPU columns
 _FIGURES, _FIGURES_WIDE = 48, 64  # columns for use, limit and time to exhaustion
 _TINY, _FIGURES_TINY = 60, 24  # on narrower terminals only ratio and time fit
 
@@ -49,7 +51,11 @@ def column_titles(columns: int, has_gpu: bool) -> tuple[str, ...]:
         return _TINY_TITLES
     if columns < WIDE:
         return _NARROW_WITH_GPUS if has_gpu else _NARROW
-    return tuple(head for head in _HEADS if has_gpu or head not in _GPU_COLUMNS)
+    if not has_gpu:
+        return tuple(head for head in _HEADS if head not in _GPU_COLUMNS)
+    if _room_for_name(_HEADS, columns, _SPARK_COLUMNS) >= _ROOM_FOR_NAMES:
+        return _HEADS
+    return tuple(head for head in _HEADS if head != "LAST 15 MIN")
 
 
 def visible_tasks(
@@ -121,7 +127,7 @@ def task_cells(
         "DEV": Text(gpu_numbers(task) or quantities.NONE),
         "GPU-MEM": _right_aligned(_gpu_memory(task, compact=not wide)),
         "CPU%": _right_aligned(quantities.whole(task.cpu_percent)),
-        "LAST 15 MIN": Text(charts.sparkline(points, _SPARK_COLUMNS[wide])),
+        "LAST 15 MIN": Text(charts.sparkline(points, _spark_columns(titles, columns))),
         "TREND": _right_aligned(quantities.format_rate(task.slope_bytes_per_s, compact=True)),
         "ETA": Text(eta, style=style),
     }
@@ -134,16 +140,26 @@ def _gpu_memory(task: Task, *, compact: bool) -> str:
     return quantities.format_bytes(task.gpu_memory_bytes, compact=compact)
 
 
+def _spark_columns(titles: Sequence[str], columns: int) -> int:
+    """Return the width of the trend: narrow, where a wide one leaves names too little room."""
+    wide = _room_for_name(titles, columns, _SPARK_COLUMNS_WIDE) >= _ROOM_FOR_NAMES
+    return _SPARK_COLUMNS_WIDE if wide and columns >= WIDE else _SPARK_COLUMNS
+
+
 def _name_columns(titles: Sequence[str], columns: int) -> int:
     """Return the columns that remain for the name."""
+    return max(_LEAST_FOR_NAMES, _room_for_name(titles, columns, _spark_columns(titles, columns)))
+
+
+def _room_for_name(titles: Sequence[str], columns: int, spark_columns: int) -> int:
     wide = columns >= WIDE
     fixed = {
         "PID": 6, "STATE": 9, "RAM": 9 if wide else 6, "SWAP": 9, "DEV": 5, "CPU%": 5,
         "GPU-MEM": 9 if wide else 7,
-        "LAST 15 MIN": _SPARK_COLUMNS[wide], "TREND": 9, "ETA": 14 if wide else 12,
+        "LAST 15 MIN": spark_columns, "TREND": 9, "ETA": 14 if wide else 12,
     }  # fmt: skip
     taken = sum(fixed.get(title, 0) + 2 for title in titles)
-    return max(12, columns - taken - 3)
+    return columns - taken - 3
 
 
 def _name_cell(task: Task, room: int, style: str) -> Text:
