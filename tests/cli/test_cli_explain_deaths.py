@@ -56,6 +56,15 @@ def test_marks_of_one_moment_stand_side_by_side():
     assert any(line.endswith("WSX") for line in lines)
 
 
+def test_a_mark_before_the_picture_begins_is_not_in_its_legend():
+    """The rescue of an earlier run has no letter in the plot."""
+    marks = [{"unix_s": -60.0, "kind": "saved"}, {"unix_s": 600.0, "kind": "death"}]
+    text = "\n".join(plot({**PAST, "marks": marks}, 80, PLAIN))
+
+    assert "X the end" in text
+    assert "S saved" not in text
+
+
 def test_without_dots_the_picture_is_ascii():
     """The kernel's console and log files lack Braille dots."""
     text = "\n".join(plot(PAST, 80, PLAIN))

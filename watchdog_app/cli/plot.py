@@ -63,6 +63,7 @@ def plot(past: Json, columns: int | None, style: Style) -> list[str]:
     if own[0][0] - begin > 0.25 * (end - begin):
         begin = own[0][0]
     begin = min(begin, end - 1.0)
+    past = {**past, "marks": _marks_within(past, begin, end)}
     # A limit far above the values would flatten the lines. The legend names it instead.
     most = max(value for _, value in (*own, *above))
     drawn = limit is not None and limit <= 3 * most
@@ -179,6 +180,12 @@ def _render_legend(
             line = ""
         line += f"   {word}" if line else word
     return [f"  {each}" for each in [*lines, line]]
+
+
+def _marks_within(past: Json, begin_unix_s: float, end_unix_s: float) -> list[Json]:
+    """Return the events within the plotted time; the legend explains no others."""
+    timed = [(number_or_none(mark.get("unix_s")), mark) for mark in _known_marks(past)]
+    return [mark for at, mark in timed if at is not None and begin_unix_s <= at <= end_unix_s + 1]
 
 
 def _known_marks(past: Json) -> list[Json]:
