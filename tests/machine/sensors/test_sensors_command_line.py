@@ -163,6 +163,7 @@ def test_kernel_without_a_connection_file_is_a_kernel(command: str):
         "python /venv/bin/watchdog --json",
         "python /src/watchdog_app/__main__.py run",
         "python -I -B -S /src/watchdog_app/guard/process.py begin /run/guard/1.2 3 6",
+        "/venvs/tf/bin/python -I /src/watchdog_app/doctor/probe.py torch use",
         "python /src/watchdog_app run",
     ],
 )

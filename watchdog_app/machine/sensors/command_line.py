@@ -22,8 +22,10 @@ _INTERPRETER = re.compile(r"\.?(python|pypy|graalpy)", re.IGNORECASE)
 
 _OWN_PACKAGE = "watchdog_app"
 # Watchdog's files that are started by path. A guard's supervisor starts this way because a search
-# for packages would take time.
-_OWN_SCRIPTS = tuple(f"{_OWN_PACKAGE}/{each}" for each in ("__main__.py", "guard/process.py"))
+# for packages would take time; the doctor's probe because other interpreters run it.
+_OWN_SCRIPTS = tuple(
+    f"{_OWN_PACKAGE}/{each}" for each in ("__main__.py", "guard/process.py", "doctor/probe.py")
+)
 _CONNECTION = re.compile(r"--?f|--(?:[A-Za-z]+\.)?connection[-_]file")
 _KERNEL_FILE = re.compile(r"kernel-.+\.json")
 _LONGEST_FILE_NAME = 255
