@@ -12,12 +12,13 @@ from watchdog_app.base.text.plain import clean, shell_argument
 from watchdog_app.core.diagnosis.causes import diagnose
 from watchdog_app.core.diagnosis.exits import should_notify
 from watchdog_app.core.explain import phrases, status
+from watchdog_app.core.explain.notifications import notification
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import DecisionKind
 from watchdog_app.core.model.exits import ExitFacts
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import ProcessKey, TaskKind
-from watchdog_app.core.model.resource import SPECS, ResourceKind
+from watchdog_app.core.model.resource import SPECS, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, Settings
 from watchdog_app.core.model.status import Resource, Status
 
@@ -266,6 +267,50 @@ def test_one_task_is_explained_with_its_end_its_ceilings_and_its_agent():
         "To do: ",
     ):
         assert words in text
+
+
+def test_a_limit_without_enough_readings_has_no_outlook():
+    """Right after the daemon's start nothing is known of the future."""
+    found = as_status(story(seconds=28, settings=NO_PAUSE)[0])
+    for one in found.resources:
+        one.growth, one.eta_s = "unknown", None
+
+    text = status.describe_machine(found, WALL_S)
+
+    assert "too few readings for a trend" in text
+    assert "no end in sight" not in text
+
+
+@pytest.mark.parametrize(("slope", "words"), [(0.0, ", steady"), (None, " of swap")])
+def test_memory_that_stays_as_it_is_has_no_figure_of_change(slope, words):
+    """No 'changing by 0', and nothing of a trend that is not known."""
+    found = as_status(story(seconds=28, settings=NO_PAUSE)[0])
+    task = found.tasks[0]
+    task.slope_bytes_per_s = slope
+
+    text = status.describe_task(found, task, WALL_S)
+
+    assert words in text
+    assert "changing by" not in text
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_the_end_of_a_guard_promises_a_save_only_where_one_is_possible(saved):
+    """A program without an agent is stopped at its guard's limit, but not saved."""
+    machine, _ = story(seconds=60)
+    decision = next(
+        each
+        for each in machine.log
+        if each.kind is DecisionKind.NOTIFY and each.evidence["topic"] == "warning"
+    )
+    guarded = replace(decision, resource=ResourceKey(ResourceKind.GUARD, "10"))
+
+    agent = AgentState(ProcessKey(10, 1), "keras", "/rescues") if saved else None
+
+    body = notification(guarded, None, agent).body
+
+    assert "stopped or refused more memory, and not killed." in body
+    assert saved == ("There it is saved, then stopped" in body)
 
 
 def test_what_is_not_known_is_left_out_and_a_kind_is_in_words():

@@ -192,7 +192,8 @@ def _consequence_lines(facts: Facts) -> Iterator[str]:
     """Yield what happens at the limit."""
     kind = facts.decision.resource.kind
     if kind is ResourceKind.GUARD:
-        yield "There it is saved, then stopped or refused more memory, and not killed."
+        saved = "saved, then " if facts.agent is not None and facts.number("may_save") else ""
+        yield f"There it is {saved}stopped or refused more memory, and not killed."
     elif facts.number("throttles") and not facts.number("may_pause"):
         yield "There its programs stall (memory.high): raise it before systemd-oomd ends them."
     elif not facts.number("fatal"):

@@ -117,10 +117,11 @@ def _usage(task: Task) -> Iterator[str]:
     kind = phrases.kind_text(task.kind)
     yield f"{clean(task.name or '?')} ({kind}, pid {task.pid}): {state}{more}."
     cpu = task.cpu_percent
+    slope = task.slope_bytes_per_s
+    trend = "" if slope is None else f", changing by {format_rate(slope)}" if slope else ", steady"
     yield (
         f"It holds {format_bytes(task.ram_bytes)} of RAM and {format_bytes(task.swap_bytes)} of "
-        f"swap, changing by {format_rate(task.slope_bytes_per_s)}"
-        + ("." if cpu is None else f", and uses {cpu:.0f} % of a core.")
+        f"swap{trend}" + ("." if cpu is None else f", and uses {cpu:.0f} % of a core.")
     )
     for use in task.gpus:
         amount = "an unknown amount" if use.memory_bytes is None else format_bytes(use.memory_bytes)
@@ -166,6 +167,8 @@ def _resource_lines(resources: Iterable[Resource]) -> Iterator[str]:
         note = "" if each.note is None else f" ({clean(each.note, 120)})"
         level = quantities.of_limit(each.used, each.limit, each.unit)
         ahead = f"{each.growth}, {each.end() or 'no end in sight'}"
+        if each.growth == "unknown" and not each.end():
+            ahead = "too few readings for a trend"
         yield f"  {clean(each.label or each.kind, 120)}{note}: {level}, {ahead}"
 
 
