@@ -287,6 +287,7 @@ def test_a_program_that_has_just_begun_is_not_said_to_have_no_agent(world):
     assert "refused" == answer["status"]
     assert answer["detail"].startswith("No agent has reported from it yet; it started")
     assert "ask again" in answer["detail"]
+    assert "watchdog help saving" in answer["detail"]
 
 
 def test_a_training_that_was_interrupted_in_a_living_kernel_has_ended(world, agent):

@@ -20,10 +20,7 @@ LEAST_DEADLINE_S = 5.0
 MOST_DEADLINE_S = 600.0
 _DEFAULT_DEADLINE_S = 60.0  # for an agent that has not measured a save
 _STARTING_S = 120.0  # the framework and the data may need this long to start
-_ADD_AGENT = (
-    "Add one to the training: from watchdog_app.agent.torch import Rescue "
-    "(Keras: watchdog_app.agent.keras)"
-)
+_ADD_AGENT = "How to add one: watchdog help saving"
 MOST_FOLLOWERS = 1000  # limit of people's requests for one save; each is kept until it ends
 _FORGET_NEAR_S = 120.0  # a task that needed no save for this long is no longer in danger
 _DEADLINE_FACTOR = 10.0  # under memory pressure a save may take this much longer than measured
@@ -272,8 +269,8 @@ def no_agent_message(task: Task, now_unix_s: float, agent: AgentState | None = N
     if age_s is not None and 0 <= age_s < _STARTING_S:
         return (
             f"No agent has reported from it yet; it started {format_duration(age_s)} ago. An agent "
-            "reports when the training begins, after its framework has started: ask again then. If "
-            f"it has none: {_ADD_AGENT}"
+            "reports when the training begins, after its framework has started: ask again then. "
+            f"{_ADD_AGENT}"
         )
     return f"No agent has reported from it, so it has none or does not train now. {_ADD_AGENT}"
 

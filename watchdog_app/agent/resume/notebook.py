@@ -174,8 +174,8 @@ def _steps(
     if running not in texts:
         _print(
             f"the text of the cell that trained, [{running}], is not known any more: IPython's "
-            "history is off or was cleared, and the notebook was changed. Run your cells again up "
-            "to the training: it resumes from there automatically."
+            "history is off or was cleared, and the notebook's file does not hold it under this "
+            "number. Run your cells again up to the training: it resumes from there automatically."
         )
         return None
     return plan.plan(
