@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from watchdog_app.rescue.segment.segment import PublishedSegment, Segment
+from watchdog_app.rescue.segment.segment import Segment, SegmentReader
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def page():
 
 @pytest.fixture
 def seen(page):
-    return PublishedSegment(page.fd)
+    return SegmentReader(page.fd)
 
 
 def publish(page, step, state_bytes=7):

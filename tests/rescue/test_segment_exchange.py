@@ -25,7 +25,7 @@ from watchdog_app.base.linux.process import start_time
 from watchdog_app.rescue.segment import exchange
 from watchdog_app.rescue.segment.exchange import Registry
 from watchdog_app.rescue.segment.memory import ProcessMemory
-from watchdog_app.rescue.segment.segment import PublishedSegment, Segment, SegmentDamaged
+from watchdog_app.rescue.segment.segment import Segment, SegmentDamaged, SegmentReader
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memfd is Linux's")
 ME = os.getpid()
@@ -187,7 +187,7 @@ def test_what_is_no_segment_is_refused_and_closed(registry, path, make):
 
     assert before == opened()
     with pytest.raises((OSError, SegmentDamaged)):
-        PublishedSegment(fd)
+        SegmentReader(fd)
     os.close(fd)
 
 

@@ -24,7 +24,7 @@ from contextlib import suppress
 from watchdog_app.base import paths
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.linux.process import innermost_pid, start_time
-from watchdog_app.rescue.segment.segment import PublishedSegment
+from watchdog_app.rescue.segment.segment import SegmentReader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Offer:
         self.pid = pid
         self.start_time = start_time
         self.directory = directory
-        self.segment = PublishedSegment(fds[0])
+        self.segment = SegmentReader(fds[0])
         self.memory_fd = fds[1] if len(fds) > 1 else None
 
     @property

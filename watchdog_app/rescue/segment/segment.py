@@ -74,7 +74,7 @@ class RawSnapshot:
         self.body = body
 
 
-class PublishedSegment:
+class SegmentReader:
     """A segment that another process publishes to. Nothing in it is trusted."""
 
     def __init__(self, fd: int) -> None:
