@@ -45,6 +45,7 @@ from watchdog_app.machine.sensors.systemd_units import UnitQueries, UnitQuery
 _ENDING_S = 60.0
 _COUNT_INTERVAL_S = 4.0
 _LAUNCHER_S = 120.0  # a launcher may wait this long for its other workers before it ends
+_PF_EXITING = 0x4  # source: include/linux/sched.h
 _LEAST_RUN_S = 60.0  # after a shorter run without a clue, do not ask systemd
 # A GPU fault ends a training at once. The first reading that begins this much later shows it.
 _GPU_LATE_S = 1.0
@@ -222,9 +223,7 @@ class ExitMonitor:
         key = watched.task.key
         if watched.ending_mono_s is None:
             watched.ending_mono_s = now_mono_s
-        return now_mono_s - watched.ending_mono_s < _ENDING_S and process.is_ending(
-            key.pid, key.start_time
-        )
+        return now_mono_s - watched.ending_mono_s < _ENDING_S and is_ending(key.pid, key.start_time)
 
     def _process_ended(self, key: ProcessKey) -> None:
         agent = self._agents.get(key)
@@ -537,3 +536,23 @@ def _worker_exit(
     text = str(entry.data["text"])
     news = replace(cause, text=text.rstrip("."), news=True, worker=pid)
     return Exit(task, news, view, entry, now_mono_s)
+
+
+def is_ending(pid: int, start_time: int, proc: str = "/proc") -> bool:
+    """
+    Whether a process is exiting, so that its exit status is not available yet.
+
+    The kernel frees the memory first; the process then has neither a size nor a command line. This
+    takes about 0.2 s per GB, and seconds on a busy machine.
+
+    Args:
+        pid: pid of the process.
+        start_time: field 22 of its stat, because another process may have the pid by now.
+        proc: mount point of the proc file system.
+
+    Source: proc(5), field 9 of stat; kernel, include/linux/sched.h (PF_EXITING).
+    """
+    stat = process.read_stat(pid, proc)
+    if stat is None or stat.start_ticks != start_time or stat.has_ended:
+        return False
+    return bool(stat.flags & _PF_EXITING)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from watchdog_app.base.linux import process
+from watchdog_app.daemon.exit_monitor import is_ending
 from watchdog_app.machine.sensors.exits import exit_status
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pidfds are Linux's")
@@ -68,5 +69,5 @@ def test_a_process_on_its_way_out_is_known(
     stat = f"7 (a) Z (b) {letter} 1 7 7 0 -1 {flags} 0 0 0 0 1 1 0 0 20 0 1 0 42" + " 0" * 7
     (tmp_path / "7" / "stat").write_text(stat)
 
-    assert ending == process.is_ending(7, ticks, str(tmp_path))
-    assert not process.is_ending(8, ticks, str(tmp_path))
+    assert ending == is_ending(7, ticks, str(tmp_path))
+    assert not is_ending(8, ticks, str(tmp_path))

@@ -19,7 +19,6 @@ from watchdog_app.base.linux.files import parse_number, read_or_empty
 # The guard and every Python with an agent import this module; `typing` would take 5 ms.
 Key = tuple[int, int]  # pid and start time in ticks since boot
 
-_PF_EXITING = 0x4  # source: include/linux/sched.h
 _PF_KTHREAD = 0x00200000
 _STAT_BYTES = 2048
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
@@ -423,23 +422,3 @@ def open_pidfd(pid: int) -> int | None:
     with suppress(AttributeError, OSError):  # Linux only
         return os.pidfd_open(pid)
     return None
-
-
-def is_ending(pid: int, start_time: int, proc: str = "/proc") -> bool:
-    """
-    Whether a process is exiting, so that its exit status is not available yet.
-
-    The kernel frees the memory first; the process then has neither a size nor a command line. This
-    takes about 0.2 s per GB, and seconds on a busy machine.
-
-    Args:
-        pid: pid of the process.
-        start_time: field 22 of its stat, because another process may have the pid by now.
-        proc: mount point of the proc file system.
-
-    Source: proc(5), field 9 of stat; kernel, include/linux/sched.h (PF_EXITING).
-    """
-    stat = read_stat(pid, proc)
-    if stat is None or stat.start_ticks != start_time or stat.has_ended:
-        return False
-    return bool(stat.flags & _PF_EXITING)
