@@ -24,7 +24,7 @@ def test_a_pause_stops_the_growth_and_a_resume_finishes(world, reference):
     """
     whole = reference("fit.py")
     world.start_daemon(PAUSE)
-    group = world.group(BASE_MB + 300)
+    group = world.group(BASE_MB + 200)
     run = world.train("fit.py", "--leak-mb-s", "12", "--step-s", "0.05", group=group)
 
     task = world.until(

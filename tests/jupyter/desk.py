@@ -12,12 +12,14 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 from harness import NO_PAUSE, World
 from real_server import JupyterServer, Kernel
 
+from watchdog_app.base.jupyter import user_startup_file
 from watchdog_app.install import startup_file
 
 GROW = """
@@ -81,7 +83,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     """
     folder = tmp_path_factory.mktemp("desk")
     world = World(folder)
-    own = folder / "ipython" / "profile_default" / "startup" / startup_file.FILE
+    own = Path(user_startup_file({"IPYTHONDIR": str(folder / "ipython")}))
     own.parent.mkdir(parents=True)
     own.write_bytes(startup_file.content())
     server = JupyterServer(folder, env=world.env)
