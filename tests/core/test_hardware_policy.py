@@ -235,6 +235,19 @@ def test_a_shutdown_ahead_saves_and_then_pauses_so_that_the_card_cools():
 # Battery
 
 
+def on_battery(percent: float, power_w: float) -> Hardware:
+    """A machine without mains whose battery holds 200 kJ when full."""
+    battery = Battery(
+        name="BAT0",
+        percent=percent,
+        discharging=True,
+        energy_j=percent * 2000,
+        full_j=200_000.0,
+        power_w=power_w,
+    )
+    return Hardware(batteries=(battery,), on_mains=False)
+
+
 def test_an_empty_battery_ahead_saves_every_training_and_pauses_none():
     """A pause saves little energy; a save keeps the work."""
     world = CardWorld(cards=0)
@@ -244,15 +257,7 @@ def test_an_empty_battery_ahead_saves_every_training_and_pauses_none():
 
     def drain(second):
         left = max(0.0, 30.0 - second / 30)
-        battery = Battery(
-            name="BAT0",
-            percent=left,
-            discharging=True,
-            energy_j=left * 2000,
-            full_j=200_000.0,
-            power_w=66.0,
-        )
-        world.hardware = Hardware(batteries=(battery,), on_mains=False)
+        world.hardware = on_battery(left, power_w=66.0)
 
     world.run(780, drain)
 
@@ -275,15 +280,7 @@ def test_saves_on_an_emptying_battery_keep_their_distance():
 
     def drain(second):
         left = max(1.0, 9.0 - second / 60)  # beyond the reserve it lasts some minutes more
-        battery = Battery(
-            name="BAT0",
-            percent=left,
-            discharging=True,
-            energy_j=left * 2000,
-            full_j=200_000.0,
-            power_w=33.0,
-        )
-        world.hardware = Hardware(batteries=(battery,), on_mains=False)
+        world.hardware = on_battery(left, power_w=33.0)
 
     world.run(600, drain)
 

@@ -182,9 +182,7 @@ def _task_section(
         if most is not None and len(shown) > most:
             lines.append(style.paint(f"and {counted(len(shown) - most, 'more task')}", "dim"))
     elif not hidden:
-        lines.append(
-            "No Python process is running here that you may see. A new one appears in 2 s."
-        )
+        lines.append("No Python process is running here that you may see; new ones appear here.")
     if hidden:
         together = quantities.format_bytes(sum(one.ram_bytes or 0 for one in hidden))
         text = f"and {len(hidden)} small idle Python process{'es' if len(hidden) > 1 else ''}, "
