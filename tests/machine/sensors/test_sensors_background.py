@@ -123,16 +123,15 @@ def test_answers_about_those_who_have_ended_are_not_kept(gate):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts the threads in /proc")
-def test_no_thread_stays_when_nothing_is_left_to_read(gate):
+def test_no_thread_stays_when_nothing_is_left_to_read(gate, started_threads):
     """The threads end on their own."""
-    before = len(os.listdir("/proc/self/task"))
     background = Background(PATIENCE_S)
     for pid in range(3):
         background.ask(Question(pid, "all"), held(gate))
 
     gate.set()
 
-    until(lambda: len(os.listdir("/proc/self/task")) <= before)
+    until(lambda: started_threads.count and started_threads.all_ended)
 
 
 class Held(Describer):
@@ -220,11 +219,11 @@ def test_who_ends_before_it_could_be_read_is_forgotten(sampler, gate, tree):
     assert 431 not in sampler.at(12.0)
 
 
-# Copies the page tables of 100 MB repeatedly, under the lock of its memory map (dup_mmap), with
+# Copies the page tables of 400 MB repeatedly, under the lock of its memory map (dup_mmap), with
 # hardly any processor time. Private memory, because page tables of shared memory are not copied.
 FORKS = """
 import mmap, os, sys
-held = mmap.mmap(-1, 100 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+held = mmap.mmap(-1, 400 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 held.madvise(mmap.MADV_NOHUGEPAGE)
 for at in range(0, len(held), 4096):
     held[at] = 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 import time
@@ -130,10 +129,6 @@ def test_many_new_folders_on_a_slow_disk_hold_up_one_look_once():
     assert heard_meanwhile < 20
 
 
-def test_no_disks_no_thread():
-    before = len(os.listdir("/proc/self/task"))
-
+def test_no_disks_no_thread(started_threads):
     assert () == Disks().read(0.0)
-
-    # A thread of an earlier test may end meanwhile.
-    assert len(os.listdir("/proc/self/task")) <= before
+    assert 0 == started_threads.count

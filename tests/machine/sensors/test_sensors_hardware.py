@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import namedtuple
@@ -41,11 +40,6 @@ def watch_of():
     yield make
     for each in made:
         each.close()
-
-
-def threads():
-    """The number of this process's threads."""
-    return len(os.listdir("/proc/self/task"))
 
 
 class Device:
@@ -111,15 +105,14 @@ def test_all_that_a_laptop_shows_is_in_one_look(tree, watch_of):
     assert {} == watch.faults
 
 
-def test_a_machine_without_any_of_it_has_no_thread_and_no_fault(tree, watch_of):
+def test_a_machine_without_any_of_it_has_no_thread_and_no_fault(tree, watch_of, started_threads):
     """A virtual machine. Cooling devices are not sensors."""
     tree.write("class/thermal/cooling_device0", type="Processor")
     watch = watch_of(str(tree.root))
-    before = threads()
 
     assert Hardware() == watch.read(0.0)
     assert {} == watch.faults
-    assert before == threads()
+    assert 0 == started_threads.count
 
 
 def test_sensors_that_appear_are_found(tree, watch_of):
@@ -193,16 +186,16 @@ def test_a_reader_that_fails_is_a_fault_until_it_works(watch_of):
     assert {} == watch.faults
 
 
-def test_closing_ends_the_thread_and_closes_the_cards():
+def test_closing_ends_the_thread_and_closes_the_cards(started_threads):
     """A device that hangs does not delay the close."""
-    before = threads()
     device, cards = Device(), Cards(CardReading())
     watch = HardwareWatch(reader=device, gpu=cards, first_wait_s=20.0)
     watch.read(0.0)
 
     watch.close()
 
-    until(lambda: threads() <= before)
+    until(lambda: started_threads.all_ended)
+    assert 1 == started_threads.count
     assert cards.closed
 
 

@@ -95,32 +95,30 @@ def test_a_move_to_another_group_is_seen_by_the_look_a_second_later(
     assert f"{tree.groups}/memory/batch" == by_pid(later)[431].cgroup
 
 
-def test_all_reads_that_block_take_no_more_than_four_threads(tmp_path: Path):
+def test_all_reads_that_block_take_no_more_than_four_threads(tmp_path: Path, started_threads):
     pids = range(100, 110)
     for pid in pids:
         (tmp_path / str(pid)).mkdir()
         os.mkfifo(tmp_path / str(pid) / "cgroup")
-    before = len(os.listdir("/proc/self/task"))
     reader = Memberships(str(tmp_path), PATIENCE_S)
 
     found = [reader.read(pids, 2.0 * turn) for turn in range(30)]
 
     assert not any(found)
     assert reader.fault is not None
-    assert before + 4 >= len(os.listdir("/proc/self/task"))
+    assert started_threads.count <= 4
 
 
-def test_one_thread_serves_all_looks(tmp_path: Path):
+def test_one_thread_serves_all_looks(tmp_path: Path, started_threads):
     for pid in (1, 2):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "cgroup").write_text("4:memory:/a\n")
-    before = len(os.listdir("/proc/self/task"))
     reader = Memberships(str(tmp_path))
 
     found = [reader.read((1, 2), float(turn)) for turn in range(50)]
 
     assert [{1: b"4:memory:/a\n", 2: b"4:memory:/a\n"}] * 50 == found
-    assert before + 1 >= len(os.listdir("/proc/self/task"))
+    assert 1 == started_threads.count
 
 
 # A read of these can block: on the kernel's cgroup_mutex, or on a lock of the process.
