@@ -121,6 +121,17 @@ def test_json_is_strictly_valid(watchdog, daemon):
     assert "caf?.py" == json.loads(done.stdout)["tasks"][0]["name"]
 
 
+@pytest.mark.parametrize("command", ["status", "protect", "limit", "config", "history"])
+def test_every_json_object_names_the_version_of_its_schema(watchdog, daemon, command):
+    """`Output.json` adds it, so no command can forget it."""
+    daemon.answers["status"] = fresh()
+    daemon.answers["history"] = {"entries": []}
+
+    found = json.loads(watchdog(command, "--json").stdout)
+
+    assert (2 if command == "status" else 1) == found["schema_version"]
+
+
 def test_json_names_its_time(watchdog, daemon):
     """The object has the time of the sample as seconds and as text."""
     daemon.answers["status"] = status(time_unix_s=NOW_UNIX_S + 0.25)

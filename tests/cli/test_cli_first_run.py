@@ -12,6 +12,8 @@ from support import statuses
 
 from watchdog_app.base.errors import UsageError
 from watchdog_app.cli import agent_choice, hello, start
+from watchdog_app.cli.output import type_program
+from watchdog_app.core.explain.saving import next_start_command
 from watchdog_app.core.model.status import Task
 
 GIB = statuses.GIB
@@ -38,11 +40,30 @@ def test_start_names_the_trainings_that_cannot_be_saved(unsaved):
     assert [
         "It watches 2 Python tasks. See them: watchdog status",
         (
-            "Of these, 2 train and cannot be saved yet: "
+            "Of these, 2 seem to train and cannot be saved yet: "
             "train.ipynb (watchdog agent enable --python /opt/venvs/tf), "
-            "train.py (watchdog exec -- python train.py)."
+            "train.py (watchdog exec -- /opt/venvs/tf/bin/python3 train.py)."
         ),
     ] == start._watched_lines()
+
+
+def test_the_command_names_the_interpreter_that_ran_the_program(tmp_path, monkeypatch):
+    """Its environment need not be active in this shell, nor need watchdog be on PATH."""
+    for name in ("bin/python3", "bin/python", "other/python", "own/watchdog"):
+        program = tmp_path / name
+        program.parent.mkdir(exist_ok=True)
+        program.touch(mode=0o755)
+    monkeypatch.setattr(sys, "argv", [f"{tmp_path}/own/watchdog", "status"])
+
+    def command(*folders):
+        monkeypatch.setenv("PATH", ":".join(f"{tmp_path}/{each}" for each in folders))
+        return next_start_command("script", "train.py", str(tmp_path), type_program)
+
+    assert command("bin", "own") == "watchdog exec -- python train.py"
+    assert command("other", "own") == f"watchdog exec -- {tmp_path}/bin/python3 train.py"
+    assert command("bin") == f"{tmp_path}/own/watchdog exec -- python train.py"
+    (tmp_path / "bin" / "python").unlink()  # as on Debian
+    assert command("bin", "own") == "watchdog exec -- python3 train.py"
 
 
 def test_start_says_nothing_where_nothing_trains(daemon):
@@ -54,13 +75,13 @@ def test_start_says_nothing_where_nothing_trains(daemon):
 def test_status_shows_the_paragraph_until_it_is_switched_off(unsaved, watchdog, own_folders):
     """The column and the headline stay; a mistake in the configuration does not hide the status."""
     shown = watchdog("status", env={"COLUMNS": "100"}).stdout
-    assert "2 trainings cannot be saved." in shown
-    assert "watchdog exec -- python train.py" in shown
+    assert "2 possible trainings cannot be saved." in shown
+    assert "watchdog exec -- /opt/venvs/tf/bin/python3 train.py" in shown
     assert "cannot" in next(line for line in shown.splitlines() if "4711" in line)
 
     (own_folders / "config.toml").write_text("[hints]\nsaving = false\n")
     shown = watchdog("status", env={"COLUMNS": "100"}).stdout
-    assert "2 trainings cannot be saved." in shown
+    assert "2 possible trainings cannot be saved." in shown
     assert "watchdog exec" not in shown
 
     (own_folders / "config.toml").write_text("[hints]\nsaving = 'maybe'\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 
 import pytest
 from support.statuses import (
@@ -440,7 +441,9 @@ def test_the_headline_counts_the_trainings_that_cannot_be_saved():
     """A user who looks once knows that something is missing."""
     tasks = [process(1, "train.ipynb", GIB, can_save=False), process(2, "other.ipynb", GIB)]
     text = text_of(status(tasks=tasks), 80)
-    assert text.startswith("OK: nothing is about to run out. 1 training cannot be saved.\n")
+    assert text.startswith(
+        "OK: nothing is about to run out. 1 possible training cannot be saved.\n"
+    )
     assert "cannot be saved" not in text_of(status(), 80)
 
 
@@ -455,11 +458,19 @@ def test_the_way_to_save_is_a_line_for_each_environment():
     """The lines can be pasted; one command for an environment is enough."""
     tasks = Status.read(status(tasks=[_NOTEBOOK, _SECOND, _SCRIPT])).tasks
     assert """\
-If memory runs out, these 3 can be paused but not saved. To change that:
+If memory runs out, these 3 can be paused but not saved. If they train, change that:
   train.ipynb, b.ipynb  before its next fit, in a cell:        %load_ext watchdog_app.agent
                         or every kernel, from its next start:  watchdog agent enable --python /o/tf
   train.py              at its next start:                     watchdog exec -- python train.py
 Do not show this again: watchdog config set hints.saving false""" == "\n".join(
+        saving_paragraph(tasks, 120, lambda _: True, os.path.basename)
+    )
+
+
+def test_a_loop_in_plain_jax_is_told_that_nothing_saves_it():
+    """The command saves Keras fits on JAX; without an agent the two look alike."""
+    tasks = Status.read(status(tasks=[{**_SCRIPT, "framework": "jax"}])).tasks
+    assert "On JAX this saves Keras fits only: nothing saves a loop in plain JAX yet." in (
         saving_paragraph(tasks, 120, lambda _: True)
     )
 
@@ -468,7 +479,8 @@ def test_a_narrow_terminal_gets_each_command_on_a_line_of_its_own():
     """With pipx the kernel cannot import watchdog, so no line for a cell is shown."""
     tasks = Status.read(status(tasks=[_NOTEBOOK])).tasks
     assert """\
-If memory runs out, it can be paused but not saved. To change that:
+If memory runs out, it can be paused but not saved. If it trains,
+change that:
   train.ipynb, every kernel, from its next start:
     watchdog agent enable --python /o/tf
 Do not show this again: watchdog config set hints.saving false""" == "\n".join(

@@ -152,7 +152,7 @@ def test_a_script_is_told_the_line_for_its_next_start() -> None:
     info = {"kind": TaskKind.SCRIPT, "name": "train.py", "python": "/venvs/tf"}
     (offer,) = _World(info=info).run(130)
     assert offer.notification is not None
-    assert "watchdog exec -- python train.py" in offer.notification.body
+    assert "watchdog exec -- /venvs/tf/bin/python3 train.py" in offer.notification.body
     assert offer.notification.actions == ()
 
 

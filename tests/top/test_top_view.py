@@ -385,7 +385,9 @@ async def test_the_last_line_does_not_call_growth_nothing(app, pilot, daemon):
 async def test_the_view_says_what_cannot_be_saved_and_that_nothing_runs_yet(app, pilot, daemon):
     """The words are those of the status; an empty table says what comes next."""
     await show(app, pilot, status(tasks=[process(1, "train.ipynb", GIB, can_save=False)]))
-    assert "1 training cannot be saved: watchdog status says how" in text_of(app, "#incidents")
+    assert "1 possible training cannot be saved: watchdog status says how" in text_of(
+        app, "#incidents"
+    )
     await show(app, pilot, status(tasks=[]))
     assert "no Python process is running yet" in app.query_one("#incidents").border_title
 

@@ -215,10 +215,10 @@ def test_the_second_line_says_which_trainings_cannot_be_saved():
     assert not any(entry.key == "unsaved" for entry in menu_of(status(tasks=[task(1, "a.ipynb")])))
 
     line = menu_of(status(tasks=[*notebooks, script]))[1]
-    assert "3 trainings cannot be saved: turn on\u2026" == line.label
+    assert "3 possible trainings cannot be saved: turn on\u2026" == line.label
     assert Command(CommandKind.ENABLE_SAVING) == line.command
     line = menu_of(status(tasks=[script]))[1]
-    assert "1 training cannot be saved: how to\u2026" == line.label
+    assert "1 possible training cannot be saved: how to\u2026" == line.label
     assert (CommandKind.EXPLAIN, 3) == (line.command.kind, line.command.task.pid)
     assert "watchdog: Nothing is about to run out" == seen(status(tasks=notebooks)).title
 

@@ -207,7 +207,6 @@ def _status(args: Args, out: Output) -> int:
     running, why = _read_running_agents()
     out.result(
         {
-            "schema_version": 1,
             "environments": found,
             "kernels": specs,
             "running": running,

@@ -144,7 +144,6 @@ def _status(out: Output) -> int:
     lines += [f"Left, because it was changed since: {plain(path)}" for path in placed.kept_files]
     out.result(
         {
-            "schema_version": 1,
             "placed": list(placed.files),
             "left": list(placed.kept_files),
             "login": {name: method and method.value for name, method in methods.items()},

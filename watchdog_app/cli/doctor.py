@@ -114,7 +114,6 @@ def _exit_on_signal(number: int, _: object) -> None:
 def as_json(report: Report, now_unix_s: float) -> dict[str, Any]:
     """Return the report in the format of docs/doctor.schema.json."""
     body = {
-        "schema_version": 1,
         "time_unix_s": now_unix_s,
         "host": {"name": os.uname().nodename},
         "seconds": round(report.seconds, 3),

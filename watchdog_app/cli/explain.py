@@ -188,7 +188,7 @@ def _list_deaths(args: Args, out: Output) -> int:
         found = [one for one in found if one.get("cause") not in _NORMAL_ENDS]
     deaths = found[:_MAX_DEATHS]
     out.result(
-        {"schema_version": 1, "deaths": deaths},
+        {"deaths": deaths},
         lambda: deaths_table(deaths, out.columns, out.style),
     )
     return EXIT_OK

@@ -68,7 +68,7 @@ def run(args: Args, out: Output) -> int:
         kinds=args.kind or list(KINDS),
     )
     if args.json:
-        out.json({"schema_version": 1, "entries": found})
+        out.json({"entries": found})
         return EXIT_OK
     out.lines(*render(found, out.columns, out.style))
     if len(found) == args.limit:

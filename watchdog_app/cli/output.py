@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     When = Literal["auto", "always", "never"]
 
+_JSON_VERSION = 1  # of every command; the status has its own
 _TICK_S = 0.25
 _FALLBACK_COLUMNS = 80
 
@@ -53,7 +54,9 @@ class Output:
             print("\n".join(lines), flush=True)
 
     def json(self, value: Any, *, indent: int | None = 2) -> None:
-        """Print a value as JSON and flush."""
+        """Print a value as JSON and flush; an object says the version of its schema."""
+        if isinstance(value, dict):
+            value = {"schema_version": _JSON_VERSION, **value}
         print(dumps(value, indent=indent), flush=True)
 
     def result(self, value: Any, lines: Callable[[], Iterable[str]]) -> None:
@@ -243,6 +246,31 @@ def format_timestamp(unix_s: object) -> str:
 def shorten_path(path: str) -> str:
     """Return the path relative to the current folder if it is inside, else unchanged."""
     return path.removeprefix(os.path.join(os.getcwd(), ""))
+
+
+def type_program(path: str) -> str:
+    """
+    Return how a program is typed in this shell: its name if PATH leads to it, else its path.
+
+    Args:
+        path: of the program; `watchdog`: of the one that runs.
+    """
+    import shutil
+
+    from watchdog_app.core.explain.saving import typed_path
+
+    name = os.path.basename(path)
+    found = shutil.which(name)
+    if path == "watchdog":
+        path = os.path.abspath(sys.argv[0])
+        if os.path.basename(path) != name or (found and os.path.samefile(found, path)):
+            return name
+    # An environment's python is a link: the folder says which environment it is.
+    elif found and os.path.realpath(os.path.dirname(found)) == os.path.realpath(
+        os.path.dirname(path)
+    ):
+        return name
+    return typed_path(path)
 
 
 def wrap_lines(text: str, columns: int | None) -> list[str]:

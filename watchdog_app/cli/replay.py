@@ -97,7 +97,7 @@ def run(args: Args, out: Output) -> int:
     with out.progress("playing"):
         every = [play(trace, settings, costs) for trace in traces]
     if args.json:
-        out.json({"schema_version": 1, "traces": [as_dict(each) for each in every]})
+        out.json({"traces": [as_dict(each) for each in every]})
         return EXIT_OK
     for played in every:
         _print_replay(played, out)

@@ -100,14 +100,15 @@ def _list_rescues(targets: Sequence[str], args: Args, out: Output) -> int:
         key=lambda rescue: (rescue.created_unix_s or 0.0, rescue.name.sequence), reverse=True
     )
     if args.json:
-        _print_json(
-            out,
-            rescues=[rescues_text.as_json(rescue) for rescue in found],
-            being_written=search.writing,
-            left_half_written=search.partial,
-            unreadable=search.unreadable,
-            cut_short=search.cut_short,
-            searched=roots,
+        out.json(
+            {
+                "rescues": [rescues_text.as_json(rescue) for rescue in found],
+                "being_written": search.writing,
+                "left_half_written": search.partial,
+                "unreadable": search.unreadable,
+                "cut_short": search.cut_short,
+                "searched": roots,
+            }
         )
         return EXIT_OK
     lines = rescues_text.table(found, time.time(), out.columns, out.style)
@@ -135,7 +136,7 @@ def _show_rescue(targets: Sequence[str], args: Args, out: Output) -> int:
     except RescueError as error:
         raise WatchdogError(f"{rescue.path}: {error}.") from error
     if args.json:
-        _print_json(out, rescue=rescues_text.details_json(rescue, meta, tensors))
+        out.json({"rescue": rescues_text.details_json(rescue, meta, tensors)})
         return EXIT_OK
     out.lines(
         *rescues_text.details(rescue, meta, tensors, now_unix_s=time.time(), columns=out.columns)
@@ -164,7 +165,7 @@ def _verify_rescues(targets: Sequence[str], args: Args, out: Output) -> int:
             outcome = "whole" if problem is None else f"{word}: {problem}"
             out.lines(f"{plain(rescue.path)}: {plain(outcome)}")
     if args.json:
-        _print_json(out, rescues=results, unreadable=search.unreadable)
+        out.json({"rescues": results, "unreadable": search.unreadable})
     elif code == EXIT_OK:
         size = inventory.total_bytes(found)
         out.lines(
@@ -217,14 +218,15 @@ def _prune_folder(targets: Sequence[str], args: Args, out: Output) -> int:
             except OSError as error:
                 problems.append(f"{path} could not be removed: {error.strerror or error}")
     if args.json:
-        _print_json(
-            out,
-            dry_run=args.dry_run,
-            chosen=paths,
-            bytes=size,
-            removed=removed,
-            stay=[{"path": rescue.path, "reason": why} for rescue, why in remaining],
-            problems=problems,
+        out.json(
+            {
+                "dry_run": args.dry_run,
+                "chosen": paths,
+                "bytes": size,
+                "removed": removed,
+                "stay": [{"path": rescue.path, "reason": why} for rescue, why in remaining],
+                "problems": problems,
+            }
         )
     elif args.dry_run and paths:
         out.lines(f"{counted(len(paths), 'rescue')}, {format_bytes(size)}. Nothing was removed.")
@@ -374,7 +376,3 @@ def _confirm_removal(number: int, size: str) -> bool:
     except EOFError:
         return False
     return answer.strip().lower() in ("y", "yes")
-
-
-def _print_json(out: Output, **values: object) -> None:
-    out.json({"schema_version": 1, **values})

@@ -48,9 +48,7 @@ def show(script: str, tokens: Sequence[str], out: Output) -> int:
             f"No unfinished rescue of {script} is known here. Rescues in another folder: "
             "watchdog rescues FOLDER"
         )
-    out.result(
-        {"schema_version": 1, "program": path, "rescues": found}, lambda: _report_lines(found, out)
-    )
+    out.result({"program": path, "rescues": found}, lambda: _report_lines(found, out))
     return EXIT_OK
 
 

@@ -17,10 +17,10 @@ from watchdog_app.base.errors import (
     WatchdogError,
 )
 from watchdog_app.base.text.terminal import counted, plain, wrap
-from watchdog_app.cli.output import Output
+from watchdog_app.cli.output import Output, type_program
 from watchdog_app.cli.parser import Args
 from watchdog_app.client.client import Client
-from watchdog_app.core.explain.saving import next_start_command
+from watchdog_app.core.explain.saving import next_start_command, saving_note
 from watchdog_app.core.model.status import Task
 
 DESCRIPTION = """\
@@ -79,13 +79,15 @@ def _watched_lines() -> list[str]:
     unsaved = [task for task in map(Task.read, tasks) if task.can_save is False]
     if unsaved:
         ways = [
-            f"{plain(task.name or '?')} ({next_start_command(task.kind, task.name, task.python)})"
+            f"{plain(task.name or '?')} "
+            f"({next_start_command(task.kind, task.name, task.python, type_program)})"
             for task in unsaved[:_MOST_NAMED]
         ]
         more = len(unsaved) - len(ways)
         ways += [f"{more} more (watchdog status)"] if more else []
-        which = "1 trains" if len(unsaved) == 1 else f"{len(unsaved)} train"
+        which = "1 seems to train" if len(unsaved) == 1 else f"{len(unsaved)} seem to train"
         lines.append(f"Of these, {which} and cannot be saved yet: {', '.join(ways)}.")
+        lines += sorted({saving_note(task.framework) for task in unsaved} - {""})
     return lines
 
 

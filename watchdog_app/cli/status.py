@@ -8,7 +8,7 @@ import time
 
 from watchdog_app.base.errors import EXIT_OK, DaemonNotRunning, UsageError, WatchdogError
 from watchdog_app.base.text.terminal import plain, wrap
-from watchdog_app.cli.output import format_timestamp, terminal_rows, with_timestamp
+from watchdog_app.cli.output import format_timestamp, terminal_rows, type_program, with_timestamp
 from watchdog_app.client.client import Client
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Status
@@ -117,7 +117,9 @@ def _saving_hints(status: Status, columns: int | None) -> list[str]:
         wanted = config.load(warn=lambda _: None)[0].hints.saving
     except WatchdogError:  # the daemon reports the mistake in the file
         wanted = True
-    return saving_paragraph(status.tasks, columns, has_watchdog) if wanted else []
+    if not wanted:
+        return []
+    return saving_paragraph(status.tasks, columns, has_watchdog, type_program)
 
 
 def _render(

@@ -12,7 +12,7 @@ from watchdog_app.base.text.quantities import format_bytes, format_duration
 from watchdog_app.core.diagnosis.gpu_faults import TITLES
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.explain.agent_lines import pause_advice
-from watchdog_app.core.explain.saving import next_start_command, typed_path
+from watchdog_app.core.explain.saving import next_start_command, saving_note, typed_path
 from watchdog_app.core.explain.selection import KERNELS, RUN_CELLS
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.agent import AgentState, RescueRecord
@@ -359,9 +359,11 @@ def _unsaved(facts: Facts) -> tuple[str, list[str]]:
     lines = ["If memory runs out, it can be paused but not saved."]
     command = next_start_command(kind, facts.name, facts.python)
     if kind in RUN_CELLS:
-        lines.append(f"Saving can be turned on for new kernels: {command}")
+        lines.append(f"If it trains, turn saving on for new kernels: {command}")
     else:
-        lines.append(f"It can be saved if you start it with: {command}")
+        lines.append(f"If it trains, start it next time with: {command}")
+    note = saving_note(None if facts.task is None else facts.task.framework)
+    lines += [note] if note else []
     return f"{facts.name} cannot be saved", lines
 
 

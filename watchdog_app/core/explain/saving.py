@@ -14,24 +14,25 @@ if TYPE_CHECKING:
     from watchdog_app.core.model.status import Task
 
 MAGIC = "%load_ext watchdog_app.agent"
+_JAX_NOTE = "On JAX this saves Keras fits only: nothing saves a loop in plain JAX yet."
 _MOST_TASKS = 4
 _NAME_COLUMNS = 30
 
 
 def unsaved_trainings(tasks: Sequence[Task]) -> list[Task]:
-    """Return the tasks that train and cannot be saved."""
+    """Return the tasks that seem to train and cannot be saved."""
     return [task for task in tasks if task.can_save is False]
 
 
 def unsaved_sentence(tasks: Sequence[Task]) -> str:
     """
-    Return `2 trainings cannot be saved`; empty if all can.
+    Return `2 possible trainings cannot be saved`; empty if all can.
 
     Args:
         tasks: tasks of a status.
     """
     number = len(unsaved_trainings(tasks))
-    return f"{counted(number, 'training')} cannot be saved" if number else ""
+    return f"{counted(number, 'possible training')} cannot be saved" if number else ""
 
 
 def enable_command(python: str | None) -> str:
@@ -44,7 +45,12 @@ def enable_command(python: str | None) -> str:
     return "watchdog agent enable" + (f" --python {typed_path(python)}" if python else "")
 
 
-def next_start_command(kind: str | None, name: str | None, python: str | None) -> str:
+def next_start_command(
+    kind: str | None,
+    name: str | None,
+    python: str | None,
+    type_program: Callable[[str], str] | None = None,
+) -> str:
     """
     Return the command after which a training can be saved from its next start on.
 
@@ -52,17 +58,32 @@ def next_start_command(kind: str | None, name: str | None, python: str | None) -
         kind: kind of the task.
         name: name of the task; untrusted.
         python: folder of its environment; None: unknown.
+        type_program: how a program is typed in the reader's shell: by its name or its path. None:
+            the shell is not known, so the interpreter is named by its path.
     """
     import shlex  # `watchdog status` needs it for unsaved trainings only
 
+    type_program = type_program or typed_path
     if kind in RUN_CELLS:
-        return enable_command(python)
+        return enable_command(python).replace("watchdog", type_program("watchdog"), 1)
+    interpreter = "python"
+    if python is not None and type_program(os.path.join(python, "bin", "python")) != "python":
+        interpreter = type_program(os.path.join(python, "bin", "python3"))
     module = "-m " if kind == "module" else ""
-    return f"watchdog exec -- python {module}{shlex.quote(plain(name or 'train.py'))}"
+    script = shlex.quote(plain(name or "train.py"))
+    return f"{type_program('watchdog')} exec -- {interpreter} {module}{script}"
+
+
+def saving_note(framework: str | None) -> str:
+    """Return what the command of `next_start_command` cannot save; empty: nothing is known."""
+    return _JAX_NOTE if framework == "jax" else ""
 
 
 def saving_paragraph(
-    tasks: Sequence[Task], columns: int | None, has_agent: Callable[[str], bool]
+    tasks: Sequence[Task],
+    columns: int | None,
+    has_agent: Callable[[str], bool],
+    type_program: Callable[[str], str] | None = None,
 ) -> list[str]:
     """
     Return the lines of `watchdog status` on trainings that cannot be saved; empty if all can.
@@ -71,32 +92,39 @@ def saving_paragraph(
         tasks: the tasks to name.
         columns: width of the terminal; None: unlimited.
         has_agent: whether watchdog can be imported in the environment in this folder.
+        type_program: how a program is typed in the reader's shell.
     """
     found = [task for task in unsaved_trainings(tasks) if task.agent is None]
     if not found:
         return []
-    these = "it" if len(found) == 1 else f"these {len(found)}"
+    these, they = ("it", "it trains") if len(found) == 1 else (f"these {len(found)}", "they train")
     names: dict[tuple[tuple[str, str], ...], list[str]] = {}  # by what to do: when and command
     for task in found[:_MOST_TASKS]:
-        names.setdefault(tuple(_ways(task, has_agent)), []).append(plain(task.name or "?"))
+        names.setdefault(tuple(_ways(task, has_agent, type_program)), []).append(
+            plain(task.name or "?")
+        )
     rows = [
         ["" if number else shorten(", ".join(those), _NAME_COLUMNS), *way]
         for ways, those in names.items()
         for number, way in enumerate(ways)
     ]
-    text = f"If memory runs out, {these} can be paused but not saved. To change that:"
+    text = f"If memory runs out, {these} can be paused but not saved. If {they}, change that:"
     more = len(found) - _MOST_TASKS
+    note = next(filter(None, (saving_note(task.framework) for task in found)), "")
     return [
         *wrap(text, columns),
         *_fit_rows(rows, columns),
-        *([f"  and {counted(more, 'more training')}"] if more > 0 else []),
+        *([f"  and {more} more"] if more > 0 else []),
+        *(wrap(note, columns) if note else []),
         *wrap("Do not show this again: watchdog config set hints.saving false", columns),
     ]
 
 
-def _ways(task: Task, has_agent: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
+def _ways(
+    task: Task, has_agent: Callable[[str], bool], type_program: Callable[[str], str] | None
+) -> Iterator[tuple[str, str]]:
     """Yield when to do what."""
-    command = next_start_command(task.kind, task.name, task.python)
+    command = next_start_command(task.kind, task.name, task.python, type_program)
     if task.kind not in RUN_CELLS:
         yield "at its next start:", command
     elif task.python is not None and has_agent(task.python):

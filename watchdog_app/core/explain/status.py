@@ -11,7 +11,7 @@ from watchdog_app.base.text.terminal import counted
 from watchdog_app.core.diagnosis import gpu_faults
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.explain.agent_lines import agent_line, contributor_line
-from watchdog_app.core.explain.saving import next_start_command
+from watchdog_app.core.explain.saving import next_start_command, saving_note
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Incident, MemoryParts, Resource, Status, Task
 
@@ -177,9 +177,12 @@ def _agent_lines(task: Task, now_unix_s: float) -> Iterator[str]:
     if agent is None:
         yield (
             "No training with an agent runs in it now: it can be warned about and paused, but not "
-            "saved. It can be saved from its next start on after this command:"
+            "saved. If it trains, it can be saved from its next start on after this command:"
         )
         yield f"  {next_start_command(task.kind, task.name, task.python)}"
+        note = saving_note(task.framework)
+        if note:
+            yield note
         return
     yield f"Its agent: {agent_line(agent, now_unix_s)}."
     if agent.outdated:

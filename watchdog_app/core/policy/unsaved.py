@@ -52,10 +52,11 @@ class _Work:
 
 class UnsavedTrainings:
     """
-    Finds tasks that train without an agent.
+    Finds tasks that seem to train without an agent.
 
-    A task trains if it has loaded a framework and has been busy for a minute without a pause. An
-    import alone is no training. A task that had an agent is never one: its agent knows best.
+    Only an agent knows whether a task trains. Without one it seems to train if it has loaded a
+    framework and has been busy for a minute without a pause; an import alone is no training. A
+    task that had an agent is never one: its agent knows best.
 
     Args:
         offered: folders of the environments in which an offer was shown. This object adds to it;
@@ -122,7 +123,7 @@ class UnsavedTrainings:
                 self._retry_mono_s[python] = now + _OFFER_AGAIN_S
                 nothing = OpenIncident("", ResourceKey(ResourceKind.RAM), "", tick.unix_s, now)
                 evidence: Evidence = {"topic": Topic.UNSAVED.value, "python": python}
-                reason = "it trains without an agent, so that it cannot be saved"
+                reason = "it has no agent: if it trains, it cannot be saved"
                 yield tick.decide(DecisionKind.NOTIFY, nothing, key, reason, evidence)
 
     def record(self, decision: Decision, status: OutcomeStatus) -> None:
