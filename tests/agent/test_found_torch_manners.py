@@ -36,14 +36,6 @@ from watchdog_app.rescue.checkpoint.reader import LoadedRescue  # noqa: E402
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
 
-def test_a_training_is_saved_when_it_is_asked(program_folder: Path):
-    """The one rescue is of the iteration in which the request came."""
-    train(12, lambda count: ask(only()) if count == 8 else None)
-
-    (path,) = rescues(program_folder)
-    assert path.name.startswith("rescue-0000000009-")
-
-
 def test_what_the_program_lets_go_of_is_gone(program_folder: Path):
     """The agent keeps neither model nor optimizer alive, and the training counts as finished."""
     model = train(12, lambda count: ask(only()) if count == 8 else None)

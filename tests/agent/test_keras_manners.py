@@ -124,21 +124,6 @@ def test_a_wider_layer_is_named_and_nothing_is_trained(after, runs):
     assert 1 == len(list((runs[2] / "wider").glob("rescue-*")))
 
 
-def test_another_batch_size_goes_on_at_the_same_sample(after):
-    """Two of ten batches of its second epoch were trained, with eight rows each."""
-    assert (
-        "batches are of 10 rows now (were 8): continues after 16 rows" in after["batches"]["said"]
-    )
-    assert 12 + 7 + 8 == after["batches"]["iterations"]
-
-
-def test_more_epochs_than_before_are_trained(after):
-    """The same program with more `epochs` trains the additional ones."""
-    assert 5 == len(after["longer"]["losses"])
-    assert after["reference"]["losses"] == after["longer"]["losses"][:3]
-    assert 50 == after["longer"]["iterations"]
-
-
 def test_fewer_epochs_than_were_trained_train_nothing_and_keep_the_rescue(after, runs):
     """The agent prints the reason and does not mark the rescue as finished."""
     assert "nothing was trained" in after["over"]["said"]

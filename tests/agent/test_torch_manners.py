@@ -346,21 +346,6 @@ def test_a_scheduler_that_was_not_given_is_said_at_the_save(tmp_path: Path, caps
     assert "scheduler" not in whole
 
 
-def test_a_learning_rate_that_was_changed_on_purpose_takes_effect_and_is_said(
-    tmp_path: Path, capsys
-):
-    """The training itself had not changed it."""
-    a_rescue(tmp_path / "r", a_model())
-    model = a_model()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.7)
-
-    Rescue(tmp_path / "r", resume="newest", model=model, optimizer=optimizer)
-
-    said = capsys.readouterr().err
-    assert 0.7 == optimizer.param_groups[0]["lr"]
-    assert "optimizer's lr: 0.7 of the program is used from here on (was 0.1)." in said
-
-
 def test_data_that_draws_global_random_numbers_as_it_is_read_is_said_at_the_save(
     tmp_path: Path, capsys
 ):

@@ -113,19 +113,6 @@ def test_a_pause_can_be_undone_without_the_daemon(quiet, watchdog, script):
     assert 0 == watchdog("resume", "--all").returncode
 
 
-def test_resume_through_the_daemon(quiet, watchdog, script):
-    """Resume also works with a daemon that restarted since the pause."""
-    watchdog("start")
-    watchdog("pause", str(script))
-    watchdog("stop")
-    watchdog("start")
-
-    resumed = watchdog("resume", "--all")
-
-    assert f"(pid {script}) resumed." in resumed.stdout
-    until(lambda: state(script) != "T")
-
-
 def test_a_daemon_that_hangs_is_ended_by_stop(quiet, watchdog):
     """Each command advises `watchdog stop; watchdog start` if the daemon does not answer."""
     watchdog("start")

@@ -539,16 +539,6 @@ def test_an_agent_of_an_older_protocol_is_outdated_and_harmed_in_nothing(world, 
     agent.tell("agent.bye")
 
 
-def test_an_undefined_loss_is_unknown_and_the_rest_is_taken(world, raw):
-    """JSON has no infinity, and a text is not a loss; both count as unknown."""
-    world.start()
-    agent = raw(role="agent")
-    register(agent)
-
-    assert {} == agent.ask("agent.report", training=True, loss="inf", step=3)["result"]
-    agent.tell("agent.bye")
-
-
 def test_words_of_an_agent_before_it_registered_are_refused(world, raw):
     """This holds for each message."""
     world.start()

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from watchdog_app.base.errors import (
-    NOT_FOUND,
     SEVERAL_FIT,
     RequestError,
     TaskNotFound,
@@ -256,17 +255,6 @@ def job(world):
     return client, pid
 
 
-def test_a_name_that_nobody_has_lists_who_there_is(job):
-    """The candidates are the tasks that the user may have meant."""
-    client, pid = job
-
-    with pytest.raises(TaskNotFound) as caught:
-        client.call("task.pause", task="no-such-thing")
-
-    assert NOT_FOUND == caught.value.code
-    assert pid in [each["pid"] for each in caught.value.candidates]
-
-
 def test_a_name_that_several_have_is_acted_on_for_none(world, job):
     """Two scripts with one name: both are listed, neither is paused."""
     client, first = job
@@ -279,16 +267,6 @@ def test_a_name_that_several_have_is_acted_on_for_none(world, job):
     assert SEVERAL_FIT == caught.value.code
     assert {first, second} <= {each["pid"] for each in caught.value.candidates}
     assert "T" not in state(first) + state(second)
-
-
-def test_a_pid_that_is_gone_is_no_part_of_a_name(world):
-    """A number is always a pid: `12` must not pause job12.py."""
-    client = world.start()
-    pid = world.sleeper("job999999.py")
-
-    with pytest.raises(TaskNotFound):
-        client.call("task.pause", task="999999")
-    assert state(pid) != "T"
 
 
 def test_a_pause_is_shown_written_down_and_undone(world, job):
@@ -450,41 +428,6 @@ def test_a_task_without_an_agent_cannot_be_saved(job):
     detail = answer["requests"][0]["detail"]  # for a program with an unknown framework
     assert "TensorFlow" not in detail
     assert "watchdog help saving" in detail
-
-
-def test_the_history_can_be_narrowed(world, job):
-    """A client can filter by kind, time and number; the newest entry comes first."""
-    client, pid = job
-    client.call("task.pause", task=str(pid))
-    client.call("task.resume", task=str(pid))
-
-    def kinds(**wanted):
-        return [e["kind"] for e in client.call("history", **wanted)["entries"]]
-
-    assert {"daemon"} == set(kinds(kinds=["daemon"]))
-    assert ["outcome"] == kinds(limit=1)
-    assert [] == kinds(until_unix_s=time.time() - 3600)
-    assert [] == kinds(task="nobody")
-    with pytest.raises(RequestError, match="kinds"):
-        client.call("history", kinds=["nothing"])
-
-
-def test_the_series_of_a_task_can_be_read_back(world, job):
-    """A replay needs the points of the task and of its resources."""
-    client, pid = job
-
-    def series():
-        return client.call("series", task=str(pid))["series"]
-
-    found = world.until(series, "points are written", 30)
-
-    assert ["task", "job-of-this-test.py", pid] == [found[0][k] for k in ("kind", "name", "pid")]
-    unix_s, used, limit, _ = found[0]["points"][0]
-    assert abs(time.time() - unix_s) < 60
-    assert used > 1_000_000
-    assert limit is None
-    ram = next(each for each in found if each["kind"] == "ram")
-    assert ram["points"][0][2] > ram["points"][0][1]
 
 
 def state(pid: int) -> str:

@@ -152,16 +152,6 @@ def test_the_daemon_itself_never_loads_the_driver(world, stub, client):
     assert client.call("status")["daemon"]["rss_bytes"] < RSS_MOST_BYTES
 
 
-def test_no_card_is_no_error(world):
-    client = world.start()
-    world.until(lambda: client.call("status")["tasks"] is not None, "a look")
-
-    status = client.call("status")
-
-    assert [] == status["gpus"]
-    assert not [error for error in status["problems"] if error["source"].startswith("gpu")]
-
-
 def test_a_death_before_its_gpu_is_read_waits_for_that_and_is_told_with_its_cause(
     world, stub, client
 ):

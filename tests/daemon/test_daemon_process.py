@@ -48,15 +48,6 @@ def test_it_ends_cleanly_when_told_to(world):
     assert world.start().call("status")
 
 
-def test_a_client_can_end_it(world):
-    """`stop` is answered, and then the daemon exits with code 0."""
-    client = world.start()
-
-    assert {} == client.call("stop")
-
-    assert 0 == world.process.wait(20)
-
-
 def test_a_second_daemon_is_refused(world):
     """The message names the running daemon, which continues."""
     client = world.start()
@@ -170,17 +161,6 @@ def test_the_history_says_that_a_daemon_was_cut_short(world):
     assert "started" == said()
 
 
-def test_a_mistake_in_the_configuration_stops_the_start(world):
-    """Exit code 2, and the message names file, key, value and the accepted values."""
-    world.config.write_text("[stages]\nwarn_s = -5\n")
-
-    found = world.command("run")
-
-    assert 2 == found.returncode
-    for part in (str(world.config), "stages.warn_s", "-5", "It must be a duration from"):
-        assert part in found.stderr
-
-
 def test_a_reload_takes_over_the_new_settings(world):
     """A request and SIGHUP both work; `config` shows the value and its source."""
     client = world.start()
@@ -230,17 +210,6 @@ def test_a_bad_reload_keeps_what_was(world):
     world.config.write_text("[stages]\nwarn_s = 60\n")
     client.call("reload")
     assert "config" not in world.problems()
-
-
-def test_a_hang_up_without_a_terminal_ends_nothing(world):
-    """A daemon without a terminal treats SIGHUP as a reload, also with a broken file."""
-    world.start()
-    world.config.write_text("nonsense")
-
-    world.process.send_signal(signal.SIGHUP)
-
-    world.until(lambda: "config" in world.problems(), "it is said")
-    assert world.process.poll() is None
 
 
 def test_systemd_hears_that_it_is_ready_alive_and_ending(world, tmp_path):

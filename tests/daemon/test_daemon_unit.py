@@ -3,37 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import socket
-import subprocess
 from pathlib import Path
 
-import pytest
-
 from watchdog_app.daemon.instance import ServiceManager
-
-UNIT = Path(__file__).parents[2] / "packaging/linux/share/systemd/user/watchdog.service"
-
-
-@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
-def test_systemd_finds_no_fault_with_the_unit(tmp_path):
-    """Every directive is known and has an accepted value."""
-    found = subprocess.run(
-        ["systemd-analyze", "verify", "--user", str(UNIT)],
-        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    about_us = [line for line in found.stderr.splitlines() if "watchdog.service" in line]
-    assert [] == about_us
-
-
-def test_no_directive_makes_a_namespace():
-    """In a separate namespace the daemon could not read the user's processes."""
-    forbidden = r"^(Private|Protect|ReadOnly|ReadWrite|Inaccessible|RootDirectory|TemporaryFile)"
-    assert [] == re.findall(forbidden, UNIT.read_text(), re.MULTILINE)
 
 
 def test_the_watchdog_interval_is_lengthened_under_pressure_and_set_back(

@@ -104,25 +104,3 @@ def test_the_kernels_own_words_are_the_evidence_where_they_can_be_read(killed):
 
     assert f"Killed process {pid}" in words
     assert pid in [each["pid"] for each in death["takers"]["kernel_table"]]
-
-
-def test_a_worker_that_the_kernel_killed_is_told_of_while_its_task_lives(world):
-    """The task may wait for its worker, such as a DataLoader's, without end."""
-    world.start_daemon(NO_PAUSE)
-    go = world.folder / "go"
-    group = world.group(120)
-    pid = world.start("last_moments.py", "--go", str(go), "--worker", group=group)
-    world.until(lambda: world.task(pid), "it is seen")
-    time.sleep(1.2)
-    go.touch()
-
-    deaths = world.until(
-        lambda: [each for each in world.history("exit") if each.get("worker")], "it is told"
-    )
-
-    assert pid == deaths[0]["pid"] != deaths[0]["worker"]
-    assert deaths[0]["memory"]
-    assert world.task(pid) is not None
-    (told,) = [each for each in world.history("decision") if each["evidence"].get("worker")]
-    assert "A worker (process" in told["reason"]
-    assert "lived on" in world.client.call("explain", task=str(pid))["death_text"]

@@ -66,34 +66,6 @@ def test_only_the_guilty_of_two_tasks_is_acted_on(world):
     assert healthy.wait() == 0, healthy.tail()
 
 
-def test_a_task_without_an_agent_is_paused_rather_than_lost(world):
-    """The pause comes before a kill by the kernel, so the process still lives."""
-    world.start_daemon(PAUSE)
-    group = world.group(600)
-    pid = world.start("hog.py", "30", group=group)
-
-    world.until(lambda: state_letter(pid) == "T", "the pause")
-
-    assert group.oom_kills() == 0
-
-
-def test_a_pause_outlives_the_daemon_and_can_be_undone(world):
-    """A kill -9 of the daemon leaves the task paused. The next daemon knows it and resumes it."""
-    world.start_daemon(PAUSE)
-    pid = world.start("hog.py", "1", "5")
-    world.until(lambda: world.task(pid), "the task is seen")
-    world.client.call("task.pause", task=str(pid))
-    assert state_letter(pid) == "T"
-
-    world.kill_daemon()
-    client = world.start_daemon(PAUSE)
-
-    task = world.until(lambda: world.task(pid), "the next daemon shows it")
-    assert task["paused_by_watchdog"]
-    client.call("task.resume", task=None)
-    world.until(lambda: state_letter(pid) != "T", "it runs again", 10)
-
-
 def test_a_process_gone_between_decision_and_action_is_a_clean_outcome(world):
     """The growing task is killed near the limit: the daemon continues and acts on no other task."""
     world.start_daemon(NO_PAUSE)

@@ -61,15 +61,3 @@ def test_a_run_that_was_killed_can_be_played_again_from_the_journal(world, tmp_p
     assert "  notification  " in text
     assert "  checkpoint  " not in text
     assert not in_group(json.loads(watchdog(world, *replay, *never))["traces"])["decisions"]
-
-
-def test_a_recording_of_a_running_task_plays_like_any_trace(world, tmp_path):
-    """`watchdog record` ends with its task, and `replay` reads the file."""
-    group = world.group(500)
-    pid = world.start("hog.py", "20", group=group)
-    trace = tmp_path / "hog.csv.gz"
-
-    watchdog(world, "record", str(pid), "--output", str(trace))
-    played = json.loads(watchdog(world, "replay", str(trace), "--json"))
-
-    assert [e for e in played["traces"][0]["decisions"] if e["kind"] == "notify"]

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,44 +125,3 @@ def test_explain_says_where_one_waits_and_the_command_shows_its_threads(stalled)
     assert (int(pid), True, "S") == (main["tid"], main["trains"], main["state"])
     assert {"file", "line", "function"} == set(main["frames"][0])
     assert "data" == answer["reasons"][0]["kind"]
-
-
-def test_one_that_goes_on_closes_its_incident_and_says_so(stalled):
-    """The history has the stall with its end."""
-    world, pids = stalled
-
-    def closed():
-        return [
-            entry
-            for entry in world.history("incident")
-            if entry["resource"] == "stalled"
-            and entry["closed_unix_s"] is not None
-            and entry["contributors"][0]["pid"] == pids["resumes"]
-        ]
-
-    world.until(closed, "the incident is closed", 40)
-
-    assert incident_of(world, pids["resumes"]) is None
-    said = world.until(
-        lambda: [e for e in world.history("decision") if "makes steps again" in e["reason"]],
-        "the end is told",
-        10,
-    )
-    assert pids["resumes"] == said[0]["pid"]
-
-
-def test_a_stall_outlives_the_daemon_and_is_not_told_twice(stalled):
-    """The next daemon finds the incident open and waits for the training to report its step."""
-    world, pids = stalled
-    pid = pids["lock"]
-    before = world.until(lambda: incident_of(world, pid), "a stall", 30)
-    time.sleep(1)  # the notification makes the daemon write its state
-
-    world.kill_daemon()
-    world.start_daemon(CONFIG)
-
-    world.until(lambda: (world.task(pid) or {}).get("agent"), "the agent comes again", 30)
-    time.sleep(2)
-    after = incident_of(world, pid)
-    assert after is not None
-    assert before["id"] == after["id"]

@@ -257,14 +257,6 @@ def test_refusing_makes_a_memory_error_of_what_does_not_fit(desk):
     assert code in (-signal.SIGTERM, -signal.SIGKILL)
 
 
-def test_a_refusal_at_the_limit_is_a_memory_error(desk):
-    """Reservations are limited, which is the default."""
-    hog = desk.hog(400, 0, options=("--at-limit", "refuse"))
-
-    assert 1 == desk.end(hog)
-    assert "MemoryError" in hog.output()
-
-
 def test_nobody_waits_for_ever_where_a_time_was_set(desk):
     """After `--hold-for` the guard ends the program."""
     hog = desk.hog(300, 0, options=("--no-refuse", "--hold-for", "300ms"))
