@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.failures import REPEATING
+from support.finished import finished
 from support.workers import APART
 
 TESTS = Path(__file__).parent
@@ -49,10 +50,11 @@ class Project:
         (self.folder / "tests" / "flaky.toml").write_text(text)
 
     def run(self, *words: str, **env: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *words], cwd=self.folder, check=False,
-            env={**OUTSIDE, "PYTHONPATH": str(TESTS), **env}, capture_output=True, text=True,
-        )  # fmt: skip
+        done = finished(
+            [sys.executable, "-m", "pytest", *words],
+            cwd=self.folder,
+            env={**OUTSIDE, "PYTHONPATH": str(TESTS), **env},
+        )
         return done.returncode, done.stdout + done.stderr
 
 

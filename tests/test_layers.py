@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import os
 import re
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
+from support.finished import finished
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "watchdog_app"
@@ -301,13 +301,7 @@ def test_colours_are_in_the_tables(folder):
 
 
 def python(code: str, **env: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    return finished([sys.executable, "-c", code], check=True, env={**os.environ, **env}).stdout
 
 
 # Modules that need a package which the machine may lack.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.finished import finished
 
 from watchdog_app.agent.telemetry import allocators
 from watchdog_app.agent.telemetry.allocators import Allocators
@@ -352,7 +352,7 @@ print(
     allocators.Allocators(time.monotonic).read(),
 )
 """
-    done = subprocess.run(
+    done = finished(
         [
             sys.executable,
             "-c",
@@ -362,10 +362,7 @@ print(
                 1,
             ),
         ],
-        capture_output=True,
-        text=True,
         check=True,
-        timeout=200,
     )
 
     assert "[] False {'CPU:0': 268435456} {} []" == done.stdout.strip()
@@ -390,9 +387,7 @@ held = tf.zeros((64, 2**20))
 after = Allocators(time.monotonic).read()
 print(json.dumps([before, after]))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=200
-    )
+    done = finished([sys.executable, "-c", program], check=True)
     told = json.loads(done.stdout.strip().splitlines()[-1])
     if told is None:
         pytest.skip("TensorFlow sees no GPU here: needs a card, its driver and CUDA's libraries")

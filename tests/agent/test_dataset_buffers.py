@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from daemon_stand_in import StandIn
+from support.finished import finished
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
@@ -268,9 +269,7 @@ def test_a_real_buffer_grows_by_what_was_foretold():
     """
     shares = []
     while not any(0.9 < share < 1.15 for share in shares) and len(shares) < 5:
-        done = subprocess.run(
-            [sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True, timeout=200
-        )
+        done = finished([sys.executable, "-c", MEASURE], check=True)
         shares.append(float(done.stdout))
 
     assert 0.9 < shares[-1] < 1.15, shares

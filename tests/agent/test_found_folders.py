@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.finished import finished
 
 import watchdog_app
 from watchdog_app.agent.contain import Guard
@@ -31,10 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 def folder_of(folder: Path, words: str) -> str:
     """Return the folder relative to `folder`."""
-    done = subprocess.run(
-        [sys.executable, *words.format(folder=folder).split()],
-        cwd=folder, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    done = finished([sys.executable, *words.format(folder=folder).split()], check=True, cwd=folder)
     directory, known = done.stdout.split()
     assert "True" == known
     return str(Path(directory).relative_to(folder))

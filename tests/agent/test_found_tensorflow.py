@@ -6,11 +6,11 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.finished import finished
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
@@ -20,11 +20,7 @@ CASES = ("eager", "function", "two_optimizers")
 
 def run(folder, *words, **env):
     own = {"WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon"), "WATCHDOG_AGENT_STRICT": "1"}
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=folder, capture_output=True, text=True, check=False, timeout=200,
-        env={**os.environ, **own, **env},
-    )  # fmt: skip
+    return finished([sys.executable, *words], cwd=folder, env={**os.environ, **own, **env})
 
 
 def parts(text):

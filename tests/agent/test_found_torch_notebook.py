@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.finished import finished
 
 from watchdog_app.rescue.checkpoint import names
 
@@ -21,15 +21,7 @@ def test_a_training_is_over_with_its_cell_and_unfinished_where_that_failed(tmp_p
     env = {**os.environ, "WATCHDOG_RUNTIME_DIR": str(tmp_path / "no-daemon")}
     env["IPYTHONDIR"] = str(tmp_path / "ipython")
 
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM)],
-        cwd=tmp_path,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    done = finished([sys.executable, str(PROGRAM)], cwd=tmp_path, env=env)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "True 0" in done.stdout

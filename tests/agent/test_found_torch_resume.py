@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.finished import finished
 
 from watchdog_app.agent.found import folders, resume_lines, training
 from watchdog_app.agent.runtime import run_choice
@@ -54,14 +54,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     env = {**os.environ, "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon")}
     env["OPENBLAS_NUM_THREADS"] = "1"  # the program forks, so it must have no threads
     watchdog = [sys.executable, "-m", "watchdog_app", "exec", "--"]
-    done = subprocess.run(
+    done = finished(
         [*watchdog, sys.executable, str(program), str(folder), *DONE],
         cwd=folder,
         env=env,
-        capture_output=True,
-        text=True,
         timeout=850,
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (folder / "said.txt").write_text(done.stderr)

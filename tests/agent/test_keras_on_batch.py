@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
+from support.finished import finished
 
 PROGRAM = """
 from watchdog_app.agent import hook
@@ -37,14 +37,7 @@ def test_a_loop_over_train_on_batch_is_told_once_and_the_wrong_rescue_refused(tm
     """
     environment = {**os.environ, "KERAS_BACKEND": "torch", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = finished([sys.executable, "-c", PROGRAM], cwd=tmp_path, env=environment)
 
     assert 0 == done.returncode, done.stderr
     assert 1 == done.stderr.count("trains Sequential with train_on_batch")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
+from support.finished import finished
 
 from watchdog_app.agent.telemetry.parts import parts_of_keras, parts_of_torch
 
@@ -51,9 +51,6 @@ def test_a_shared_weight_counts_once_and_two_modules_count_both():
 def test_counting_imports_no_framework():
     """The agent uses it inside trainings of either framework."""
     program = "import sys, watchdog_app.agent.telemetry.parts; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True, text=True, check=True,
-    ).stdout.split()  # fmt: skip
+    loaded = finished([sys.executable, "-c", program], check=True).stdout.split()
 
     assert not {"numpy", "torch", "keras", "tensorflow"} & set(loaded)

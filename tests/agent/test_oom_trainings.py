@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.finished import finished
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -19,13 +19,10 @@ TOLERANCE = 1e-5  # of a loss, over 54 steps in float32; measured: 3e-7 to 4e-7
 
 
 def run(program: str, folder: Path, *cases: str, code: int = 0) -> dict[str, Any]:
-    done = subprocess.run(
+    done = finished(
         [sys.executable, str(PROGRAMS / program), str(folder), *cases],
         env={**os.environ, "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon")},
-        capture_output=True,
-        text=True,
         timeout=850,
-        check=False,
     )
     assert done.returncode == code, done.stderr
     found: dict[str, Any] = {"stderr": done.stderr}
@@ -123,13 +120,7 @@ def test_parts_of_a_batch_train_as_the_whole_for_every_loss_and_optimizer():
 
     An indivisible loss is refused with a reason.
     """
-    done = subprocess.run(
-        [sys.executable, str(PROGRAMS / "keras_parts.py")],
-        capture_output=True,
-        text=True,
-        timeout=850,
-        check=True,
-    )
+    done = finished([sys.executable, str(PROGRAMS / "keras_parts.py")], check=True, timeout=850)
     found = json.loads(done.stdout.splitlines()[-1])
 
     far = found["apart"]
@@ -252,14 +243,10 @@ def test_an_error_that_nobody_catches_is_saved_on_its_way_out(tmp_path):
 def test_a_loop_that_was_found_by_itself_is_saved_as_the_error_leaves_it(tmp_path):
     """The rescue lists as not restored what the failed step may have changed."""
     program = shutil.copy(PROGRAMS / "torch_found_exhausted.py", tmp_path)
-    done = subprocess.run(
+    done = finished(
         [sys.executable, str(program)],
         env={**os.environ, "WATCHDOG_RUNTIME_DIR": str(tmp_path / "no-daemon")},
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
     )
 
     assert done.returncode == 1

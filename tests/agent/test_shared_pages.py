@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
+from support.finished import finished
 
 from watchdog_app.agent.telemetry import diagnose
 
@@ -35,13 +35,7 @@ if child:
 @pytest.mark.parametrize("how", ["forked", "alone"])
 def test_a_look_for_what_grows_does_not_copy_what_workers_share(how):
     """The search runs when memory is short, and copies would exhaust it."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, how],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    done = finished([sys.executable, "-c", PROGRAM, how], check=True)
 
     skipped, copied_mib = json.loads(done.stdout)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import threading
 import time
 from functools import partial
 
 from daemon_stand_in import StandIn
+from support.finished import finished
 
 from watchdog_app.agent.runtime.link import Link
 from watchdog_app.agent.telemetry import stacks
@@ -179,9 +179,7 @@ print(count)
 
 def test_a_look_never_hangs_a_program_that_collects_garbage_and_ends_threads():
     """Up to Python 3.11, `sys._current_frames` alone hangs forever."""
-    done = subprocess.run(
-        [sys.executable, "-c", COLLECTED], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = finished([sys.executable, "-c", COLLECTED])
 
     assert 0 == done.returncode, done.stderr
     assert int(done.stdout) > 0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.finished import finished
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
@@ -34,13 +34,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("torch")
     env = {**os.environ, "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon")}
     env["OPENBLAS_NUM_THREADS"] = "1"  # the program forks, so it must have no threads
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-W", "error::UserWarning", str(PROGRAM), str(folder), *CASES],
         env=env,
-        capture_output=True,
-        text=True,
         timeout=850,
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return folder

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.finished import finished
 
 from watchdog_app.rescue.checkpoint import format
 
@@ -73,13 +74,10 @@ class Place:
         cwd: Path | None = None,
         **told: object,
     ) -> Ran:
-        done = subprocess.run(
+        done = finished(
             [*before, *self.command(*words, program=program)],
             cwd=cwd or self.folder,
             env=self.environment(**told),
-            capture_output=True,
-            text=True,
-            check=False,
             timeout=850,
         )
         assert done.returncode in (0, -signal.SIGKILL, 137), done.stdout + done.stderr

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pickle
-import subprocess
 import sys
 from dataclasses import FrozenInstanceError, field
 
 import pytest
+from support.finished import finished
 
 from watchdog_app.base.records import dataclass
 
@@ -54,10 +54,10 @@ def test_a_frozen_record_stays_as_it_is():
 
 def test_every_module_that_the_daemon_loads_uses_it():
     """`dataclasses.dataclass` in one of them takes 4 KB more a class."""
-    loaded = subprocess.run(
+    loaded = finished(
         [sys.executable, "-c", "import sys, watchdog_app.daemon.app; print(*sys.modules)"],
-        capture_output=True, text=True, timeout=60, check=True,
-    ).stdout.split()  # fmt: skip
+        check=True,
+    ).stdout.split()
     own = [importlib.import_module(name) for name in loaded if name.startswith("watchdog_app.")]
 
     other = [each.__name__ for each in own if vars(each).get("dataclass") is dataclasses.dataclass]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import stat
-import subprocess
 import sys
 import threading
 import time
 
 import pytest
+from support.finished import finished
 
 from watchdog_app.base.errors import (
     NOT_FOUND,
@@ -267,11 +267,8 @@ def test_nonsense_from_the_daemon_is_a_protocol_error(play):
 def test_importing_the_client_costs_no_more_than_it_must():
     """`watchdog status` must not load asyncio, logging, dataclasses or typing."""
     code = "import watchdog_app.client.client, sys; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"],
-        capture_output=True,
-        text=True,
-        check=True,
+    loaded = finished(
+        [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"], check=True
     ).stdout.split()
     heavy = {"asyncio", "logging", "dataclasses", "typing", "tempfile", "subprocess", "inspect"}
     assert set() == heavy & set(loaded)

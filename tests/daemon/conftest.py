@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.finished import finished
 from support.waiting import until
 
 from watchdog_app.base.errors import DaemonNotRunning
@@ -80,14 +81,10 @@ class World:
 
     def command(self, *words: str, columns: int = 80) -> subprocess.CompletedProcess[str]:
         """Run a watchdog command, with or without the daemon, in a terminal of this width."""
-        return subprocess.run(
+        return finished(
             [sys.executable, "-m", "watchdog_app", *words],
             env={**self.env, "COLUMNS": str(columns), "PYTHONUTF8": "1"},
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
         )
 
     def problems(self) -> dict[str, str]:
@@ -116,10 +113,12 @@ class World:
         path.write_text(code)
         argv = [sys.executable, str(path)]
         argv = argv if group is None else group.command(argv)
-        started = subprocess.run(
+        started = finished(
             ["sh", "-c", 'setsid "$@" >/dev/null 2>&1 </dev/null & echo $!', "sh", *argv],
-            env=self.env, cwd=self.folder, capture_output=True, text=True, check=True,
-        )  # fmt: skip
+            check=True,
+            env=self.env,
+            cwd=self.folder,
+        )
         pid = int(started.stdout)
         self._children.append(pid)
         return pid

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from support.finished import finished
 
 from watchdog_app.daemon import process
 
@@ -37,10 +38,7 @@ print(kept, apart)
 
 def figures(*words: str) -> tuple[int, ...]:
     """The numbers that a program prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", *words],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
+    done = finished([sys.executable, "-c", *words], check=True, stdin=subprocess.DEVNULL)
     return tuple(map(int, done.stdout.split()))
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from support.finished import finished
 
 from watchdog_app.daemon.pace import LoopLag
 
@@ -47,10 +48,7 @@ def test_in_a_session_of_its_own_the_whole_session_goes_first(alone):
     argv = [sys.executable, "-c", AUTOGROUP]
     if not alone:
         argv = ["/bin/sh", "-c", '"$@"; exit $?', "sh", *argv]
-    done = subprocess.run(
-        argv, start_new_session=True, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=60, check=True,
-    )  # fmt: skip
+    done = finished(argv, check=True, start_new_session=True, stdin=subprocess.DEVNULL)
     nice, session = map(int, done.stdout.split())
 
     assert (min(0, nice) if alone else 0) == session
@@ -62,9 +60,6 @@ def test_a_thread_that_computes_holds_up_no_look_by_much():
         "import sys; from watchdog_app.daemon.process import shorten_switch_interval as shorten\n"
         "before = sys.getswitchinterval(); shorten(); print(sys.getswitchinterval() / before)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
+    done = finished([sys.executable, "-c", code], check=True, stdin=subprocess.DEVNULL)
 
     assert float(done.stdout) <= 0.11

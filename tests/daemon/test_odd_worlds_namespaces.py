@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from support.finished import finished
 
 APART = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child"]
 TRAINING = """
@@ -97,10 +98,9 @@ def test_an_agent_outside_is_told_why_a_daemon_in_a_container_does_not_take_it(w
     apart(argv, env=world.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     world.until(lambda: os.path.exists(world.socket), "the daemon listens")
 
-    done = subprocess.run(
-        [sys.executable, "-c", TRAINING.replace("range(600)", "range(10)")],
-        env=world.env, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = finished(
+        [sys.executable, "-c", TRAINING.replace("range(600)", "range(10)")], env=world.env
+    )
 
     assert 0 == done.returncode, "the training goes on without"
     assert "another container or process namespace" in done.stderr

@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+from support.finished import finished
 from support.waiting import until
 
 from watchdog_app.core.model.machine import ProcessKey
@@ -159,14 +160,7 @@ def test_what_the_copy_says_is_one_line_of_json(tmp_path):
     """Also if there is nothing to copy."""
     fd = os.memfd_create("no segment")
     words = [str(ME.pid), str(ME.start_time), str(tmp_path), "5", "a test", str(fd)]
-    done = subprocess.run(
-        [sys.executable, "-m", "watchdog_app.guard.copier", *words],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        pass_fds=[fd],
-    )
+    done = finished([sys.executable, "-m", "watchdog_app.guard.copier", *words], pass_fds=[fd])
     os.close(fd)
     assert 1 == done.returncode
     assert "error" in json.loads(done.stdout)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 
@@ -12,6 +11,7 @@ from doctor_tree import GIB, Tree, answers, card, found, troubles
 from gpu_stub import driver_stub
 from gpu_stub.driver_stub import DriverStub
 from support.fake_daemon import FakeDaemon
+from support.finished import finished
 
 from watchdog_app.doctor import cards, driver, gpu, power
 from watchdog_app.machine.gpu.pci import short_address
@@ -358,14 +358,7 @@ def test_the_command_tells_of_an_initialisation_that_hangs(tmp_path):
     stub.fail("nvmlInitWithFlags", driver_stub.HANG)
     env = stub.env() | {"WATCHDOG_RUNTIME_DIR": str(tmp_path / "run")}
 
-    done = subprocess.run(
-        [sys.executable, "-m", "watchdog_app", "doctor", "--json"],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = finished([sys.executable, "-m", "watchdog_app", "doctor", "--json"], env=env)
     stub.heal()
 
     told = {one["id"]: one for one in json.loads(done.stdout)["findings"]}["driver.hung"]

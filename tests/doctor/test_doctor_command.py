@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from doctor_tree import Tree, fake_python, found
 from jsonschema import Draft202012Validator
+from support.finished import finished
 
 from watchdog_app.base.errors import UsageError
 from watchdog_app.base.text.terminal import Style, width
@@ -43,12 +44,8 @@ def watchdog(tmp_path):
             "WATCHDOG_CONFIG": str(tmp_path / "config.toml"),
         }
         inherited = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
-        return subprocess.run(
+        return finished(
             [sys.executable, "-m", "watchdog_app", "doctor", *words],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
             env={**inherited, **folders, **env},
         )
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 
 import pytest
 from harness import PROGRAMS
+from support.finished import finished
 
 from watchdog_app.base import children
 
@@ -75,11 +75,17 @@ def test_a_buffer_that_fills_and_leaves_too_little_is_named_by_the_second_death_
 def test_the_largest_batch_of_an_estimate_fits(world):
     """`watchdog estimate` uses the limit that the training then has."""
     limit_mb = 1200
-    done = subprocess.run(
-        [*children.watchdog_argv(["estimate", f"{PROGRAMS / 'batch.py'}:build", "--batch", "32"]),
-         "--limit", f"{limit_mb}M", "--json"],
-        env=world.env, capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+    done = finished(
+        [
+            *children.watchdog_argv(
+                ["estimate", f"{PROGRAMS / 'batch.py'}:build", "--batch", "32"]
+            ),
+            "--limit",
+            f"{limit_mb}M",
+            "--json",
+        ],
+        env=world.env,
+    )
     assert done.stdout, done.stderr
     largest = json.loads(done.stdout)["largest_batch"]
     assert largest > 32
@@ -98,10 +104,10 @@ def test_the_limit_that_is_advised_is_enough(world, tmp_path):
     program.write_text("import numpy\nkept = numpy.ones(90_000_000)\nprint('trained', kept.size)\n")
 
     def run(limit):
-        return subprocess.run(
+        return finished(
             children.watchdog_argv(["exec", "--limit", limit, "--", sys.executable, str(program)]),
-            env=world.env, capture_output=True, text=True, check=False, timeout=120,
-        )  # fmt: skip
+            env=world.env,
+        )
 
     refused = run("300M")
     assert refused.returncode == 1, refused.stderr

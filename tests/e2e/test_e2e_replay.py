@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
+from support.finished import finished
 
 pytestmark = pytest.mark.cgroup
 
 
 def watchdog(world, *arguments):
     """Return a command's output; it must have succeeded."""
-    done = subprocess.run(
-        [sys.executable, "-m", "watchdog_app", *arguments],
-        env=world.env,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = finished([sys.executable, "-m", "watchdog_app", *arguments], env=world.env)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from support.finished import finished
 
 SOAK = Path(__file__).parents[2] / "bench" / "soak.py"
 
@@ -19,10 +20,10 @@ SOAK = Path(__file__).parents[2] / "bench" / "soak.py"
 def soaked(tmp_path_factory):
     """The measurements of six seconds of load."""
     found = tmp_path_factory.mktemp("soak") / "soak.json"
-    done = subprocess.run(
+    done = finished(
         [sys.executable, str(SOAK), "--minutes", "0.1", "--pace", "3", "--json", str(found)],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
+        stdin=subprocess.DEVNULL,
+    )
     assert found.exists(), done.stdout + done.stderr
     return json.loads(found.read_text())
 

@@ -6,13 +6,13 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from harness import NO_PAUSE, World
+from support.finished import finished
 
 IDLE_S = 4
 CONFIG = f"{NO_PAUSE}[stalls]\nidle_s = {IDLE_S}\nbusy_s = 5\n"
@@ -107,14 +107,8 @@ def test_explain_says_where_one_waits_and_the_command_shows_its_threads(stalled)
         return text if "Most likely" in text else None
 
     text = world.until(explained, "a reason in explain", 20)
-    shown = subprocess.run(
-        [sys.executable, "-m", "watchdog_app", "stacks", pid],
-        env=world.env, capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
-    told = subprocess.run(
-        [sys.executable, "-m", "watchdog_app", "stacks", pid, "--json"],
-        env=world.env, capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
+    shown = finished([sys.executable, "-m", "watchdog_app", "stacks", pid], env=world.env)
+    told = finished([sys.executable, "-m", "watchdog_app", "stacks", pid, "--json"], env=world.env)
 
     assert "in wait_for_a_queue" in text
     assert 0 == shown.returncode, shown.stderr

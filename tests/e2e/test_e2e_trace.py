@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from harness import NO_PAUSE, PROGRAMS, World
+from support.finished import finished
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a memory group")
 LINE = 1 + next(
@@ -36,10 +36,10 @@ def test_the_line_that_holds_what_grows_is_in_the_advice_and_by_the_command(tmp_
 
         world.until(trains, "the agent comes", 30)
 
-        told = subprocess.run(
+        told = finished(
             [sys.executable, "-m", "watchdog_app", "leaks", str(pid), "--for", "2", "--json"],
-            env=world.env, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+            env=world.env,
+        )
         assert 0 == told.returncode, told.stderr
         found = json.loads(told.stdout)
         first = found["lines"][0]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.finished import finished
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -45,11 +45,11 @@ def test_a_situation_ends_with_a_rescue_advice_and_the_finished_training(name):
     """
     told, advice = SITUATIONS[name]
 
-    done = subprocess.run(
+    done = finished(
         [sys.executable, str(EXAMPLES / f"{name}.py")],
-        capture_output=True, text=True, check=False, timeout=850,
+        timeout=850,
         env={**os.environ, "WATCHDOG_AGENT_STRICT": ""},
-    )  # fmt: skip
+    )
 
     story = " ".join(done.stdout.split())
     assert 0 == done.returncode, done.stdout + done.stderr
@@ -68,13 +68,9 @@ def test_an_example_whose_framework_does_not_start_says_what_to_install(tmp_path
     """The error shows the last line of the framework's own message, not a traceback."""
     (tmp_path / "torch.py").write_text("raise ImportError('libtorch_cpu.so: no such file')")
 
-    done = subprocess.run(
+    done = finished(
         [sys.executable, str(EXAMPLES / "multiprocess_training.py")],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
     )
 
     assert (1, "") == (done.returncode, done.stdout)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from support.finished import finished
 from support.waiting import until
 
 WATCHDOG = [sys.executable, "-m", "watchdog_app"]
@@ -104,14 +105,7 @@ class Desk:
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run another watchdog command."""
-        return subprocess.run(
-            [*WATCHDOG, *words],
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return finished([*WATCHDOG, *words], env=self.env)
 
     def record(self, process: subprocess.Popen[str]) -> dict[str, Any] | None:
         """The supervisor's record of a program's guard."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.finished import finished
 
 pytest.importorskip("ipykernel")
 client_of = pytest.importorskip("jupyter_client.manager")
@@ -19,12 +19,15 @@ READY_S = 120.0
 
 
 def watchdog(desk, *words):
-    return subprocess.run(
+    return finished(
         [sys.executable, "-m", "watchdog_app", *words],
-        env={**desk.env, "HOME": str(desk.folder / "home"), "XDG_DATA_HOME": "",
-             "JUPYTER_DATA_DIR": str(desk.folder / "jupyter")},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        env={
+            **desk.env,
+            "HOME": str(desk.folder / "home"),
+            "XDG_DATA_HOME": "",
+            "JUPYTER_DATA_DIR": str(desk.folder / "jupyter"),
+        },
+    )
 
 
 @contextmanager

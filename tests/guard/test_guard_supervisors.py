@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from guard_desk import MIB, state
+from support.finished import finished
 
 
 def test_the_supervisor_is_started_anew_when_it_is_killed_and_still_lets_go(desk):
@@ -246,11 +246,7 @@ def test_a_supervisor_and_its_standby_are_small(desk):
 
     supervisor, standby = (resident_mib(record[name]) for name in ("supervisor_pid", "standby_pid"))
 
-    bare = float(
-        subprocess.run(
-            [sys.executable, "-I", "-S", "-c", BARE], capture_output=True, text=True, check=True
-        ).stdout
-    )
+    bare = float(finished([sys.executable, "-I", "-S", "-c", BARE], check=True).stdout)
     assert 0 < supervisor < bare + 5
     assert 0 < standby < bare + 2
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
 import sys
 
 import pytest
+from support.finished import finished
 
 from watchdog_app.agent.snapshot import publisher as publishing
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker
@@ -47,14 +47,7 @@ print(after_child, own)
 
 def test_only_the_training_itself_says_that_its_step_begins():
     """A forked worker's optimizer does not, and the end of the training causes no error."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "PYTHONWARNINGS": "ignore"},
-    )
+    done = finished([sys.executable, "-c", PROGRAM], env={**os.environ, "PYTHONWARNINGS": "ignore"})
 
     assert ("0 1\n", "", 0) == (done.stdout, done.stderr, done.returncode)
 

@@ -6,7 +6,6 @@ One kernel stays paused for a whole minute while the other tests run: one desk p
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 from harness import NO_PAUSE, World
 from real_server import JupyterServer, Kernel
+from support.finished import finished
 
 from watchdog_app.base.jupyter import user_startup_file
 from watchdog_app.install import startup_file
@@ -65,14 +65,7 @@ class Desk:
 
     def watchdog(self, *words: str) -> str:
         """Return a command's output, errors included."""
-        done = subprocess.run(
-            [sys.executable, "-m", "watchdog_app", *words],
-            env=self.world.env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = finished([sys.executable, "-m", "watchdog_app", *words], env=self.world.env)
         return done.stdout + done.stderr
 
 

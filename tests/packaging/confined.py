@@ -14,9 +14,10 @@ import ctypes
 import os
 import re
 import socket
-import subprocess
 import sys
 from pathlib import Path
+
+from support.finished import finished
 
 ALLOW = 0x7FFF0000
 EPERM = 0x00050000 | 1
@@ -45,10 +46,7 @@ def calls_of(name: str) -> set[str]:
     """Return every call of a set, including nested sets."""
     if not name.startswith("@"):
         return {name}
-    said = subprocess.run(
-        ["systemd-analyze", "--no-pager", "syscall-filter", name],
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+    said = finished(["systemd-analyze", "--no-pager", "syscall-filter", name], check=True).stdout
     found: set[str] = set()
     for line in said.splitlines()[1:]:
         word = line.strip()

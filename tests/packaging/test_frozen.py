@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from gpu_stub.driver_stub import DriverStub
+from support.finished import finished
 
 from watchdog_app.base.children import CHILD, MODULES
 from watchdog_app.cli.dispatch import COMMANDS
@@ -134,9 +135,7 @@ def test_the_live_view_draws(watchdog, folder, tmp_path):
     )
     try:
         for _ in range(200):
-            shown = subprocess.run(
-                [*tmux, "capture-pane", "-p"], capture_output=True, text=True, check=True
-            ).stdout
+            shown = finished([*tmux, "capture-pane", "-p"], check=True).stdout
             if "watchdog start" in shown or "ended" in shown:
                 break
             time.sleep(0.2)

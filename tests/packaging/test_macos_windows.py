@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.finished import finished
 
 from watchdog_app import __version__
 from watchdog_app.cli.dispatch import COMMANDS
@@ -59,16 +60,13 @@ def mac(tmp_path):
         tool.chmod(0o755)
 
     def login(*words, status=0):
-        done = subprocess.run(
+        done = finished(
             [str(MACOS / "login.sh"), *words],
             env={
                 "HOME": str(home),
                 "PATH": f"{tools}:/usr/bin:/bin",
                 "WATCHDOG_LOGIN_AS_ROOT": "1",
             },
-            capture_output=True,
-            text=True,
-            check=False,
         )
         assert status == done.returncode, done.stderr
         asked = (tmp_path / "asked").read_text() if (tmp_path / "asked").exists() else ""
@@ -178,12 +176,7 @@ def test_the_winget_manifest_has_what_winget_requires(tmp_path):
 
 def test_winget_wants_an_address_that_can_be_fetched(tmp_path):
     """A local path and an unreplaced placeholder are errors."""
-    done = subprocess.run(
-        [sys.executable, str(WINDOWS / "winget.py"), str(tmp_path / "setup.exe")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = finished([sys.executable, str(WINDOWS / "winget.py"), str(tmp_path / "setup.exe")])
 
     assert 2 == done.returncode
     assert "INSTALLER URL" in done.stderr
@@ -192,11 +185,6 @@ def test_winget_wants_an_address_that_can_be_fetched(tmp_path):
 @pytest.mark.parametrize("path", ["macos/login.sh", "pyinstaller/build.sh", "linux/build-deb.sh"])
 def test_shell_scripts_are_whole(path):
     """The strictest available shell parses them."""
-    done = subprocess.run(
-        [shutil.which("dash") or "sh", "-n", str(ROOT / "packaging" / path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = finished([shutil.which("dash") or "sh", "-n", str(ROOT / "packaging" / path)])
 
     assert (0, "") == (done.returncode, done.stderr)

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.finished import finished
 from support.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -61,12 +62,9 @@ def test_memory_and_program_of_others_can_be_read_and_the_rest_is_refused(task, 
     """
     It can read smaps_rollup, exe and open files and use ctypes, but not raw sockets or chroot.
     """
-    done = subprocess.run(
+    done = finished(
         [sys.executable, CONFINED, str(UNIT), sys.executable, "-c", PROGRAM, str(task.pid)],
         env={**os.environ, "CONFINED_MDWE": mdwe},
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
     assert 0 == done.returncode, done.stderr

@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import zlib
 from collections import Counter
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.finished import finished
 
 from watchdog_app.rescue.checkpoint import format
 from watchdog_app.rescue.checkpoint.names import RescueName
@@ -209,13 +209,7 @@ def program(folder: Path, **told: str) -> None:
         "WATCHDOG_STATE_DIR": str(folder / "state"),
         "RESULTS": str(folder / "results"),
     }
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM)],
-        env={**os.environ, **own, **told},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = finished([sys.executable, str(PROGRAM)], env={**os.environ, **own, **told})
     expected = -signal.SIGKILL if told["MODE"] == "save" else 0
     assert expected == done.returncode, done.stdout + done.stderr
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from types import ModuleType
 from typing import Any
 
 import pytest
+from support.finished import finished
 
 from watchdog_app.rescue.identity import program_key
 from watchdog_app.rescue.identity.arguments import Arguments
@@ -57,8 +57,6 @@ def test_arguments_behind_a_program_from_a_pipe_count():
         "from watchdog_app.rescue.identity import program_key\n"
         "print(program_key.program().arguments.others.get('fold'))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-", "--fold", "1"], input=code, capture_output=True, text=True, check=True
-    )
+    done = finished([sys.executable, "-", "--fold", "1"], check=True, input=code)
 
     assert "1\n" == done.stdout

@@ -13,6 +13,7 @@ import zlib
 
 import pytest
 import safetensors
+from support.finished import finished
 
 from watchdog_app.base.errors import RescueDamaged, RescueError
 from watchdog_app.base.linux.files import is_in_memory
@@ -553,11 +554,6 @@ def test_a_save_takes_no_second_copy(tmp_path):
         "s.save(e, {'step': 1})\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "r")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = finished([sys.executable, "-c", program, str(tmp_path / "r")], check=True)
 
     assert int(done.stdout) < 8 * 1024  # KiB

@@ -6,13 +6,13 @@ import gc
 import os
 import resource
 import signal
-import subprocess
 import sys
 import threading
 import warnings
 import zlib
 
 import pytest
+from support.finished import finished
 
 from watchdog_app.base.errors import RescueError
 from watchdog_app.rescue.checkpoint.disk_errors import SaveFailed
@@ -301,13 +301,7 @@ sys.exit(os.waitpid(pid, 0)[1])
 
 def test_after_a_fork_parent_and_child_write_without_each_other(tmp_path):
     """They share no buffers, and neither waits for a thread that was not copied."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error::ResourceWarning", "-c", FORKED, str(tmp_path)],
-        timeout=60,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = finished([sys.executable, "-W", "error::ResourceWarning", "-c", FORKED, str(tmp_path)])
 
     assert (0, "") == (done.returncode, done.stderr)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.finished import finished
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes are of POSIX")
 
@@ -73,11 +73,6 @@ def test_a_folder_that_the_user_made_keeps_its_mode(tmp_path: Path):
 
 
 def _modes(folder: Path, umask: str) -> dict[str, int]:
-    done = subprocess.run(
-        [sys.executable, "-c", _SAVES, umask, str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = finished([sys.executable, "-c", _SAVES, umask, str(folder)])
     assert (0, "") == (done.returncode, done.stderr)
     return {str(name): int(mode) for name, mode in json.loads(done.stdout).items()}

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support.finished import finished
 
 from watchdog_app.base import paths, runtime_dir
 
@@ -124,10 +125,7 @@ def test_a_daemon_and_a_command_meet_there(env, tmp_path):
     own |= {**env, "HOME": str(tmp_path), "WATCHDOG_CONFIG": os.devnull}
 
     def watchdog(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "watchdog_app", *words],
-            env=own, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        return finished([sys.executable, "-m", "watchdog_app", *words], env=own)
 
     before = watchdog("status")
     started = watchdog("start")

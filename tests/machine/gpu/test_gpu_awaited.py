@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
+
+from support.finished import finished
 
 from watchdog_app.machine.gpu import Gpus
 from watchdog_app.machine.gpu.backend import GpuSample
@@ -42,13 +43,7 @@ def test_without_a_driver_nothing_that_reads_cards_is_loaded(tmp_path: Path):
         "print(*(name for name in sys.modules if name.startswith('watchdog_app.')))\n"
     )
 
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={"LD_LIBRARY_PATH": ""},
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    done = finished([sys.executable, "-c", program], check=True, env={"LD_LIBRARY_PATH": ""})
 
     loaded = {name.rpartition(".")[2] for name in done.stdout.split()}
     assert "nvml_driver" in loaded

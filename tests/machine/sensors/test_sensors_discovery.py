@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from support.finished import finished
 
 from watchdog_app.base.linux.process import Stat
 from watchdog_app.core.policy.cadence import LONGEST_S
@@ -193,9 +194,7 @@ def test_a_pid_file_of_another_kernel_is_not_believed(tmp_path: Path):
         "print(has_last_pid('/proc'))\n"
     )
     (tmp_path / "own").write_text("0.00 0.01 0.05 1/300 12345\n")
-    done = subprocess.run(
-        [sys.executable, "-c", program], check=False, capture_output=True, text=True
-    )
+    done = finished([sys.executable, "-c", program])
     if done.returncode and os.getuid():
         pytest.skip("only root lays a file over another here")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 
 import pytest
 from sensor_trees import FIXTURES
+from support.finished import finished
 
 from watchdog_app.base.errors import SensorError
 from watchdog_app.machine.sensors.host import (
@@ -153,9 +153,7 @@ def test_zfs_cache_counts_as_available(tree):
 @pytest.mark.skipif(shutil.which("free") is None, reason="needs free: apt-get install procps")
 def test_real_readings_agree_with_free():
     """procps reads this machine too; the values may differ by what changes in between."""
-    words = subprocess.run(
-        ["free", "-b"], capture_output=True, text=True, check=True, env={"LC_ALL": "C"}
-    ).stdout.split()
+    words = finished(["free", "-b"], check=True, env={"LC_ALL": "C"}).stdout.split()
     at = words.index("Mem:")
 
     host = HostReader("/proc", "/dev/shm").read()

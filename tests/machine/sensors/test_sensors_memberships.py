@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from sensor_trees import NOW_UNIX_S, Tree, by_pid
+from support.finished import finished
 
 from watchdog_app.core.model.machine import Snapshot
 from watchdog_app.machine.sensors import groups
@@ -157,11 +157,6 @@ def test_no_sample_reads_in_its_own_thread_what_can_block(tree: Tree):
     fields[2] = "431"  # its parent, of which it is a fork
     tree.write("500/stat", f"{head}){' '.join(fields)}")
 
-    done = subprocess.run(
-        [sys.executable, "-c", READS, str(tree.proc), *BLOCKING],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = finished([sys.executable, "-c", READS, str(tree.proc), *BLOCKING])
 
     assert f"[] {sorted(BLOCKING)}\n" == done.stdout, done.stderr
