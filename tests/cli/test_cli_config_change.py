@@ -97,14 +97,6 @@ def test_a_file_of_the_template_can_be_set(watchdog):
     assert text.replace("[stages]\n", '[stages]\npause_s = "1s"\n') == after
 
 
-def test_a_setting_takes_the_place_of_its_old_name():
-    """`config set` updates a file of an earlier version; `config unset` removes both names."""
-    old = "[stages]\nhold_s = 5\nwarn_s = 60\n"
-
-    assert "[stages]\npause_s = 3\nwarn_s = 60\n" == editing.set_value(old, "stages.pause_s", 3)
-    assert "[stages]\nwarn_s = 60\n" == editing.remove_value(old, "stages.pause_s")
-
-
 def test_unset_takes_the_line_out_and_nothing_else():
     """Removing an unset key changes nothing."""
     assert MINE.replace('warn_s = "5m"   # earlier\n', "") == editing.remove_value(
@@ -481,17 +473,6 @@ def current(file) -> dict:
     from watchdog_app.config import describe
 
     return {one["key"]: one["value"] for one in describe(*load(str(file)))}
-
-
-def test_a_file_with_windows_line_ends_keeps_them():
-    """Added lines get the same line ends, so editors show one format."""
-    text = "# mine\r\n[stages]\r\nwarn_s = 60\r\n"
-
-    text = editing.set_value(text, "notify.quiet_hours", "22:00-07:00")
-    text = editing.add_rule(text, {"task": "a.ipynb", "pause": False})
-    text = editing.add_rule(text, {"task": "b.ipynb", "pause": False})
-
-    assert text.count("\n") == text.count("\r\n") > 8
 
 
 def test_a_read_only_file_is_not_overruled(file):

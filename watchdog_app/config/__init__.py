@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from watchdog_app.base import paths
 from watchdog_app.base.errors import ConfigError
@@ -82,14 +82,14 @@ def loads(
     Raises:
         ConfigError: names every mistake, one a line, with file, line, key and accepted values.
     """
-    found = _ConfigErrors(text, where)
-    document = _rename_old_keys(_parse_toml(text, where), found, warn)
+    problems: list[_Problem] = []
+    document = _parse_toml(text, where)
     sources = dict.fromkeys(SETTINGS, DEFAULT) | dict.fromkeys(document.keys() & {"rule"}, where)
-    rules = _read_rules(document.pop("rule", []), found)
-    values = {name: _read_section(name, content, found) for name, content in document.items()}
-    found.raise_if_any()
+    rules = _read_rules(document.pop("rule", []), problems)
+    values = {name: _read_section(name, content, problems) for name, content in document.items()}
+    _report(problems, text, where, warn)
     sources |= {f"{section}.{name}": where for section, given in values.items() for name in given}
-    for key, value in _read_environment(env, warn).items():
+    for key, value in _read_environment(env).items():
         section, _, name = key.partition(".")
         values.setdefault(section, {})[name] = value
         sources[key] = ENVIRONMENT
@@ -101,58 +101,38 @@ def loads(
     return settings, sources
 
 
-class _ConfigErrors:
-    """All errors of a file, so that the user can correct them at once."""
+class _Problem(NamedTuple):
+    """A mistake in a file, or a key of an earlier version."""
 
-    def __init__(self, text: str, where: str) -> None:
-        self._text = text
-        self._where = where
-        self._found: list[tuple[int, str]] = []
-
-    def add(self, place: Place, message: str) -> None:
-        """
-        Add an error at the line of a key.
-
-        Args:
-            place: the key.
-            message: the error and the accepted values.
-        """
-        line, at = self.location(place)
-        self._found.append((line, f"{at}: {message}"))
-
-    def location(self, place: Place) -> tuple[int, str]:
-        """The line number of a key, or 0; and "file:line" for messages."""
-        from watchdog_app.config.lines import line_of
-
-        line = line_of(self._text, place)
-        return line or 0, self._where if line is None else f"{self._where}:{line}"
-
-    def raise_if_any(self) -> None:
-        """Raise all errors as one ConfigError, if any were added."""
-        if self._found:
-            raise ConfigError("\n".join(message for _, message in sorted(self._found)))
+    place: Place
+    message: str
+    renamed: bool = False
 
 
-def _rename_old_keys(document: dict[str, Any], found: _ConfigErrors, warn: Warn) -> dict[str, Any]:
-    """The tables of a file, with the keys of earlier versions renamed to their current names."""
-    for old, new in RENAMED.items():
-        (section, _, name), new_name = old.partition("."), new.partition(".")[2]
-        content = document.get(section)
-        for number, table in enumerate(content if isinstance(content, list) else [content], 1):
-            if not isinstance(table, dict) or name not in table:
-                continue
-            before = table.pop(name)
-            names = RENAMED_VALUES.get(old, {})
-            now = table.setdefault(new_name, names.get(str(before), before))
-            place: Place = (section, number, name) if section == "rule" else (section, name)
-            table_name = f"[[rule]] number {number}: " if section == "rule" else f"[{section}] "
-            was, is_now = _format_value(before), _format_value(now)
-            message = f"{table_name}{name} = {was} is now {new_name} = {is_now}"
-            if warn is None:
-                found.add(place, f"{message}.")
-            else:
-                warn(f"{message} ({found.location(place)[1]})")
-    return document
+def _report(problems: list[_Problem], text: str, where: str, warn: Warn) -> None:
+    """
+    Raise all mistakes as one ConfigError, so that the user can correct them at once.
+
+    Args:
+        problems: found in the file.
+        text: the content of the file.
+        where: its path.
+        warn: see `load`.
+    """
+    if not problems:
+        return
+    from watchdog_app.config.lines import line_of
+
+    mistakes: list[str] = []
+    located = [(line_of(text, problem.place) or 0, problem) for problem in problems]
+    for line, problem in sorted(located, key=lambda each: each[0]):
+        at = f"{where}:{line}" if line else where
+        if problem.renamed and warn is not None:
+            warn(f"{problem.message} ({at})")
+        else:
+            mistakes.append(f"{at}: {problem.message}")
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
 
 
 def env_name(key: str) -> str:
@@ -160,34 +140,24 @@ def env_name(key: str) -> str:
     return f"WATCHDOG_{key.replace('.', '_').upper()}"
 
 
-def _read_environment(env: Mapping[str, str], warn: Warn) -> dict[str, Any]:
+def _read_environment(env: Mapping[str, str]) -> dict[str, Any]:
     """The settings in environment variables. A misspelled name is an error."""
     known = {env_name(key): key for key in SETTINGS}
-    old = {env_name(key): new for key, new in RENAMED.items() if new in SETTINGS}
     sections = tuple({env_name(key.partition(".")[0]) + "_" for key in SETTINGS})
     values: dict[str, Any] = {}
     for name, text in env.items():
-        key = known.get(name) or old.get(name)
-        if name in old:
-            message = f"the environment variable {name} is now {env_name(old[name])}"
-            if warn is None:
-                raise ConfigError(f"{message}.")
-            warn(message)
-        if key is None:
-            if name.startswith(sections):
-                hint = suggestion(name, [*known])
-                raise ConfigError(
-                    f"The environment variable {name} names no setting.{hint} "
-                    "All settings: watchdog config"
-                )
-            continue
-        if name in old and env_name(key) in env:
-            continue
-        try:
-            values[key] = SETTINGS[key].values.read(text)
-        except UNREADABLE as error:
-            refused = rejection(key, text, SETTINGS[key])
-            raise ConfigError(f"environment variable {name}: {refused}") from error
+        key = known.get(name)
+        if key is not None:
+            try:
+                values[key] = SETTINGS[key].values.read(text)
+            except UNREADABLE as error:
+                refused = rejection(key, text, SETTINGS[key])
+                raise ConfigError(f"environment variable {name}: {refused}") from error
+        elif name.startswith(sections):
+            raise ConfigError(
+                f"The environment variable {name} names no setting."
+                f"{suggestion(name, [*known])} All settings: watchdog config"
+            )
     return values
 
 
@@ -200,39 +170,31 @@ def describe(settings: Settings, sources: Sources) -> list[dict[str, Any]]:
         sources: from the same call.
     """
     found: list[dict[str, Any]] = []
-    for key, spec in SETTINGS.items():
-        section, _, name = key.partition(".")
-        value = getattr(getattr(settings, section), name)
+
+    def add(key: str, value: Any, source: str, explained: str, accepted: str) -> None:
         found.append(
             {
                 "key": key,
                 "value": list(value) if isinstance(value, tuple) else value,
-                "source": sources.get(key, DEFAULT),
-                "help": spec.help,
-                "accepted": spec.values.accepted,
+                "source": sources.get(source, DEFAULT),
+                "help": explained,
+                "accepted": accepted,
             }
         )
-    found += (
-        {
-            "key": f"notify.{name}",
-            "value": table,
-            "source": sources.get("notify.tables", DEFAULT),
-            "help": f"the settings of the channel {name}",
-            "accepted": f"a table [notify.{name}]",
-        }
-        for name, table in settings.notify.tables.items()
-    )
+
+    for key, spec in SETTINGS.items():
+        section, _, name = key.partition(".")
+        value = getattr(getattr(settings, section), name)
+        add(key, value, key, spec.help, spec.values.accepted)
+    for name, table in settings.notify.tables.items():
+        explained = f"the settings of the channel {name}"
+        add(f"notify.{name}", table, "notify.tables", explained, f"a table [notify.{name}]")
     for number, rule in enumerate(settings.rules, 1):
-        shown = {name: getattr(rule, name) for name in RULE_SETTINGS}
-        found.append(
-            {
-                "key": f"rule {number}",
-                "value": {name: value for name, value in shown.items() if value is not None},
-                "source": sources.get("rule", DEFAULT),
-                "help": "other actions for the tasks and resources that match",
-                "accepted": f"a table [[rule]] with {', '.join(RULE_SETTINGS)}",
-            }
-        )
+        given = {name: getattr(rule, name) for name in RULE_SETTINGS}
+        value = {name: value for name, value in given.items() if value is not None}
+        explained = "other actions for the tasks and resources that match"
+        add(f"rule {number}", value, "rule", explained,
+            f"a table [[rule]] with {', '.join(RULE_SETTINGS)}")  # fmt: skip
     return found
 
 
@@ -276,18 +238,19 @@ def _check_trust(path: str, handle: int) -> None:
     found = os.fstat(handle)
     if not stat.S_ISREG(found.st_mode) and os.path.realpath(path) != os.devnull:
         raise ConfigError(f"{path} is no regular file.")
+    shown = shlex.quote(path)
     if paths.is_foreign(found):
-        raise ConfigError(
-            f"{path} belongs to user {found.st_uid}, who could have commands run in your name "
-            "(notify.command); it is not read. If it is meant to be yours: "
-            f"sudo chown $(id -u) {shlex.quote(path)}"
-        )
-    if stat.S_ISREG(found.st_mode) and paths.is_writable_by_others(found):
-        raise ConfigError(
-            f"{path} may be written by others (mode {stat.S_IMODE(found.st_mode):04o}), who could "
-            "have commands run in your name (notify.command); it is not read. "
-            f"Run: chmod go-w {shlex.quote(path)}"
-        )
+        why = f"belongs to user {found.st_uid}"
+        remedy = f"If it is meant to be yours: sudo chown $(id -u) {shown}"
+    elif stat.S_ISREG(found.st_mode) and paths.is_writable_by_others(found):
+        why = f"may be written by others (mode {stat.S_IMODE(found.st_mode):04o})"
+        remedy = f"Run: chmod go-w {shown}"
+    else:
+        return
+    raise ConfigError(
+        f"{path} {why}, who could have commands run in your name (notify.command); it is not "
+        f"read. {remedy}"
+    )
 
 
 def _parse_toml(text: str, path: str) -> dict[str, Any]:
@@ -301,7 +264,7 @@ def _parse_toml(text: str, path: str) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid TOML: {error}.") from error
 
 
-def _read_section(section: str, content: Any, found: _ConfigErrors) -> dict[str, Any]:
+def _read_section(section: str, content: Any, problems: list[_Problem]) -> dict[str, Any]:
     """The settings of one table; unknown keys become errors."""
     start = f"{section}."
     known = {
@@ -311,38 +274,34 @@ def _read_section(section: str, content: Any, found: _ConfigErrors) -> dict[str,
         sections = sorted({key.partition(".")[0] for key in SETTINGS} | {"rule"})
         inside = [key.partition(".")[0] for key in SETTINGS if key.partition(".")[2] == section]
         hint = f" It belongs in [{inside[0]}]." if inside else suggestion(section, sections)
-        if section == "rules":
-            hint = " Write [[rule]], once for each rule."
-        found.add(
-            (section,),
-            f"{_format_value(section)} is no table of ours. There are {', '.join(sections)}.{hint}",
-        )
+        message = f"{_format_value(section)} is no table of ours. There are {', '.join(sections)}."
+        problems.append(_Problem((section,), f"{message}{hint}"))
         return {}
     if not isinstance(content, dict):
-        found.add((section,), f"{section} = {_format_value(content)} must be a table: [{section}].")
+        message = f"{section} = {_format_value(content)} must be a table: [{section}]."
+        problems.append(_Problem((section,), message))
         return {}
     tables = {}
     if section == "notify":  # of further channels, which check their tables themselves
         tables = {k: v for k, v in content.items() if isinstance(v, dict) and k not in known}
     own = {name: value for name, value in content.items() if name not in tables}
-    values = _read_table(own, known, (section,), (f"[{section}]", start), found)
+    values = _read_table(own, known, (section,), (f"[{section}]", start), problems)
     return {**values, "tables": tables} if tables else values
 
 
-def _read_rules(content: Any, found: _ConfigErrors) -> tuple[RuleSettings, ...]:
+def _read_rules(content: Any, problems: list[_Problem]) -> tuple[RuleSettings, ...]:
     if not isinstance(content, list) or not all(isinstance(item, dict) for item in content):
-        found.add(("rule",), "write [[rule]] with two brackets, once for each rule.")
+        message = "write [[rule]] with two brackets, once for each rule."
+        problems.append(_Problem(("rule",), message))
         return ()
     rules: list[RuleSettings] = []
     for number, item in enumerate(content, 1):
         name, place = f"[[rule]] number {number}", ("rule", number)
-        rules.append(
-            RuleSettings(**_read_table(item, RULE_SETTINGS, place, (name, f"{name}: "), found))
-        )
-        if not item.keys() & (RULE_SETTINGS.keys() - {"task", "resource"}):
-            found.add(
-                place, f"{name} changes nothing. Give it notify, checkpoint, pause or priority."
-            )
+        values = _read_table(item, RULE_SETTINGS, place, (name, f"{name}: "), problems)
+        rules.append(RuleSettings(**values))
+        if item.keys() <= {"task", "resource", "ceiling"}:
+            message = f"{name} changes nothing. Give it notify, checkpoint, pause or priority."
+            problems.append(_Problem(place, message))
     return tuple(rules)
 
 
@@ -351,7 +310,7 @@ def _read_table(
     known: Mapping[str, Setting],
     place: Place,
     names: tuple[str, str],
-    found: _ConfigErrors,
+    problems: list[_Problem],
 ) -> dict[str, Any]:
     """
     The values of one table.
@@ -361,21 +320,28 @@ def _read_table(
         known: the valid keys.
         place: the table's place in the file.
         names: the table's name and the prefix of its keys, for messages.
-        found: collects the errors.
+        problems: gets the mistakes and old keys.
     """
     values: dict[str, Any] = {}
-    for name, value in content.items():
+    for written, given in content.items():
+        name, value = written, given
+        old = f"{place[0]}.{written}"
+        if old in RENAMED:
+            name = RENAMED[old].partition(".")[2]
+            value = content.get(name, RENAMED_VALUES.get(old, {}).get(str(given), given))
+            now = f"{name} = {_format_value(value)}"
+            message = f"{names[0]} {written} = {_format_value(given)} is now {now}"
+            problems.append(_Problem((*place, written), message, renamed=True))
         if name not in known:
-            found.add(
-                (*place, name),
-                f"{_format_value(name)} is not known in {names[0]}. "
-                f"There are {', '.join(known)}.{suggestion(name, [*known])}",
-            )
+            message = f"{_format_value(name)} is not known in {names[0]}."
+            listed = f"There are {', '.join(known)}.{suggestion(name, [*known])}"
+            problems.append(_Problem((*place, name), f"{message} {listed}"))
             continue
         try:
             values[name] = known[name].values.read(value)
         except UNREADABLE:
-            found.add((*place, name), rejection(f"{names[1]}{name}", value, known[name]))
+            message = rejection(f"{names[1]}{name}", value, known[name])
+            problems.append(_Problem((*place, written), message))
     return values
 
 

@@ -80,7 +80,6 @@ def set_value(text: str, key: str, value: Any) -> str:
     """
     import tomlkit
 
-    text = _remove_old_names(text, key)
     document = _parse_document(text)
     section, _, name = key.partition(".")
     line = f"{name} = {_to_toml(value)}\n"
@@ -95,7 +94,7 @@ def set_value(text: str, key: str, value: Any) -> str:
     else:
         document[section][name] = value
         after = _with_line_end(tomlkit.dumps(document))
-    return _keep_line_ends(text, after)
+    return after
 
 
 def remove_value(text: str, key: str) -> str:
@@ -106,17 +105,6 @@ def remove_value(text: str, key: str) -> str:
         text: the content of the file.
         key: such as "stages.warn_s".
     """
-    return _remove_key(_remove_old_names(text, key), key)
-
-
-def _remove_old_names(text: str, key: str) -> str:
-    for old, new in RENAMED.items():
-        if new == key:
-            text = _remove_key(text, old)
-    return text
-
-
-def _remove_key(text: str, key: str) -> str:
     import tomlkit
 
     document = _parse_document(text)
@@ -144,10 +132,10 @@ def add_rule(text: str, rule: Mapping[str, Any]) -> str:
         ["[[rule]]\n", *(f"{name} = {_to_toml(value)}\n" for name, value in rule.items())]
     )
     if "rule" not in _parse_document(text):
-        return _keep_line_ends(text, f"{_with_line_end(text)}\n{block}") if text.strip() else block
+        return f"{_with_line_end(text)}\n{block}" if text.strip() else block
     line, lines = _rule_line(text, 1), text.splitlines(keepends=True)
     lines.insert(_comment_start(lines, line - 1), f"{block}\n")
-    return _keep_line_ends(text, "".join(lines))
+    return "".join(lines)
 
 
 def remove_rule(text: str, number: int) -> str:
@@ -237,12 +225,6 @@ def _comment_start(lines: Sequence[str], at: int) -> int:
     while 0 < at < len(lines) and lines[at - 1].lstrip().startswith("#"):
         at -= 1
     return at
-
-
-def _keep_line_ends(before: str, after: str) -> str:
-    """Keep the file's line endings: CRLF stays CRLF."""
-    windows = before.count("\r\n") == before.count("\n") > 0
-    return after.replace("\r\n", "\n").replace("\n", "\r\n") if windows else after
 
 
 def _to_toml(value: Any) -> str:
