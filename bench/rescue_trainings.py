@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "e2e")
 from harness import PROGRAMS, World
 from rescue_rows import Kind, Row
 
-from watchdog_app.demo.losses import Loss, compare, read
+from watchdog_app.demo.losses import Loss, different_steps, read
 
 MB = 1_000_000
 STEPS = 25  # steps of an epoch; a resumed run passes two ends of an epoch
@@ -174,7 +174,7 @@ def resumed(place: Place, rescue: Path, reference: Reference) -> str:
         return f"the run that went on from it ended with {code}: {place.output()}"
     if min(made) not in (step, step + 1):
         return f"it went on at step {min(made)} instead of {step + 1}"
-    found = compare({**expected, min(made): reference.losses[min(made)]}, made)
-    if not found.identical or len(expected) != FOLLOWED:
-        return f"losses differ at {found.different[:5]}, missing {found.missing[:5]}"
+    wrong = different_steps({**expected, min(made): reference.losses[min(made)]}, made)
+    if wrong or len(expected) != FOLLOWED:
+        return f"losses differ or are missing at {wrong[:5]}"
     return ""

@@ -30,25 +30,10 @@ def read(path: str) -> dict[int, Loss]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Comparison of a rescued run with an uninterrupted run."""
-
-    compared: int
-    different: tuple[int, ...]  # steps, ascending
-    missing: tuple[int, ...]  # steps of the reference that the rescued run lacks
-
-    @property
-    def identical(self) -> bool:
-        """True: every step of the reference exists, with the same loss to the bit."""
-        return self.compared > 0 and not self.different and not self.missing
-
-
-def compare(reference: dict[int, Loss], rescued: dict[int, Loss]) -> Comparison:
-    """Compare the losses of every step of the reference."""
-    common = [step for step in sorted(reference) if step in rescued]
-    return Comparison(
-        compared=len(common),
-        different=tuple(s for s in common if reference[s].exact != rescued[s].exact),
-        missing=tuple(step for step in sorted(reference) if step not in rescued),
-    )
+def different_steps(reference: dict[int, Loss], rescued: dict[int, Loss]) -> list[int]:
+    """Return the steps of an uninterrupted run that a rescued run lacks or computed otherwise."""
+    return [
+        step
+        for step, loss in sorted(reference.items())
+        if step not in rescued or rescued[step].exact != loss.exact
+    ]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -35,6 +34,8 @@ desktop = false
 
 
 _DEMO = os.path.join(os.path.dirname(os.path.abspath(__file__)), "train.py")
+_START_TIMEOUT_S = 30.0
+_TAIL_LINES = 12
 _NAMES = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
 
 
@@ -42,9 +43,6 @@ class AddressSpace(Cgroup):
     """A limit on the address space, if no memory group can be made; allocations fail at it."""
 
     kind = "address space limit"
-
-    def __init__(self, limit_bytes: int) -> None:
-        super().__init__("", limit_bytes)
 
     def command(self, argv: Sequence[str]) -> list[str]:
         """Return the command line below `ulimit -v`."""
@@ -73,8 +71,6 @@ class Sandbox:
         self._source = source
         self._children: list[subprocess.Popen[bytes]] = []
         self._groups: list[Cgroup] = []
-        self._daemon: subprocess.Popen[bytes] | None = None
-        self._logs: list[int] = []
         self.env = dict(
             os.environ,
             WATCHDOG_RUNTIME_DIR=os.path.join(folder, "run"),
@@ -114,21 +110,21 @@ class Sandbox:
         with open(self.env["WATCHDOG_CONFIG"], "w") as file:
             file.write(_CONFIG)
 
-    def start_daemon(self, timeout_s: float = 30.0) -> Client:
+    def start_daemon(self) -> Client:
         """
         Start a daemon for this demo only, and return a connection to it.
 
         Raises:
             WatchdogError: the daemon did not start; the message has the end of its log.
         """
-        self._daemon = self._spawn(children.watchdog_argv(["run"]), "daemon.log")
+        daemon = self._spawn(children.watchdog_argv(["run"]), "daemon.log")
         socket_path = os.path.join(self.env["WATCHDOG_RUNTIME_DIR"], "daemon.sock")
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + _START_TIMEOUT_S
         while True:
             try:
                 return Client.connect(socket_path)
             except DaemonNotRunning:
-                if self._daemon.poll() is not None or time.monotonic() > deadline:
+                if daemon.poll() is not None or time.monotonic() > deadline:
                     raise WatchdogError(
                         "The demo's daemon did not start. Its log ends:\n" + self.tail("daemon.log")
                     ) from None
@@ -151,14 +147,14 @@ class Sandbox:
         try:
             group: Cgroup = create(name, limit_bytes, swap_bytes)
         except ActionError:
-            group = AddressSpace(limit_bytes)
+            group = AddressSpace("", limit_bytes)
         self._groups.append(group)
         return group
 
-    def tail(self, log: str, lines: int = 12) -> str:
+    def tail(self, log: str) -> str:
         """Return the last lines of a log."""
         with suppress(OSError), open(os.path.join(self.folder, log), errors="replace") as file:
-            return "".join(file.readlines()[-lines:]).rstrip()
+            return "".join(file.readlines()[-_TAIL_LINES:]).rstrip()
         return ""
 
     def close(self) -> None:
@@ -167,31 +163,19 @@ class Sandbox:
             if child.poll() is None:
                 child.kill()
                 child.wait()
-        if self._daemon is not None and self._daemon.poll() is None:
-            self._daemon.send_signal(signal.SIGTERM)
-            try:
-                self._daemon.wait(5)
-            except subprocess.TimeoutExpired:
-                self._daemon.kill()
-                self._daemon.wait()
         for group in self._groups:
             group.close()
-        for fd in self._logs:
-            os.close(fd)
-        self._logs.clear()
 
     def _spawn(self, argv: list[str], log: str) -> subprocess.Popen[bytes]:
-        path = os.path.join(self.folder, log)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._logs.append(fd)
-        child = subprocess.Popen(
-            argv,
-            cwd=self.folder,
-            env=self.env,
-            stdin=subprocess.DEVNULL,
-            stdout=fd,
-            stderr=fd,
-            start_new_session=True,  # Ctrl-C in the terminal must reach only this process
-        )
+        with open(os.path.join(self.folder, log), "ab") as output:
+            child = subprocess.Popen(
+                argv,
+                cwd=self.folder,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C in the terminal must reach only this process
+            )
         self._children.append(child)
         return child

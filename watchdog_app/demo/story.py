@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.base.text.quantities import MIB, format_bytes, format_duration, format_rate
+from watchdog_app.base.text.quantities import MIB, eta, format_bytes, format_rate
 from watchdog_app.client.client import Client
 from watchdog_app.demo import losses
 from watchdog_app.demo.sandbox import Sandbox
@@ -24,6 +24,7 @@ from watchdog_app.guard.cgroup import Cgroup
 # Added to the RSS of the same training without the bug. RSS includes libraries that the kernel
 # does not charge to the group. So the leak has about twice as much: some 650 of a thousand steps.
 HEADROOM_BYTES = 300 * MIB
+_REPORT_TIMEOUT_S = 20.0  # for the daemon's report of a death, which takes about a second
 _TIMEOUT_S = 300.0  # for one phase; a training that hangs ends the demo with its log
 
 
@@ -56,7 +57,6 @@ class Story:
         self._began = time.monotonic()
         self.report = Report()
         self._seen: set[str] = set()
-        self._rescue: dict[str, Any] | None = None  # newest rescue of the first run
 
     def run(self) -> Report:
         """
@@ -79,7 +79,12 @@ class Story:
             report.starts += 1
             group = self._sandbox.limit(limit_bytes)
             report.how = group.kind
-            self._announce(group)
+            self._print_line(
+                f"train.py starts inside a real {group.kind} of {format_bytes(limit_bytes)}; "
+                "it keeps 1 MiB of every batch"
+                if report.starts == 1
+                else "the same command is typed again: python train.py"
+            )
             child = self._sandbox.train("train.log", group=group)
             status = self._follow(client, child)
             if status == 0:
@@ -93,16 +98,6 @@ class Story:
         client.close()
         report.seconds = time.monotonic() - self._began
         return report
-
-    def _announce(self, group: Cgroup) -> None:
-        limit = format_bytes(group.limit_bytes)
-        if self.report.starts == 1:
-            self._print_line(
-                f"train.py starts inside a real {group.kind} of {limit}; "
-                "it keeps 1 MiB of every batch"
-            )
-        else:
-            self._print_line("the same command is typed again: python train.py")
 
     def _baseline(self, reference: subprocess.Popen[bytes], client: Client) -> int:
         """Return the RAM of the same training without the bug, after its first steps."""
@@ -147,8 +142,7 @@ class Story:
             text += f", {format_bytes(group['used'])} of {format_bytes(group['limit'])}"
         text += f", {trend}"
         if task["eta_s"] is not None:
-            interval = f"{task['eta_low_s']:.0f}-{_format_upper(task['eta_high_s'])} s"
-            text += f", full in about {format_duration(task['eta_s'])} ({interval})"
+            text += f", full in about {eta(task['eta_s'], task['eta_low_s'], task['eta_high_s'])}"
         return text
 
     def _report_events(self, task: dict[str, Any], status: dict[str, Any]) -> None:
@@ -171,8 +165,6 @@ class Story:
             self._seen.add(rescue["path"])  # saved between our last status and the kill
         if rescue and rescue["path"] not in self._seen:
             self._seen.add(rescue["path"])
-            if run == 1:
-                self._rescue = rescue
             self._print_line(
                 f"WATCHDOG saved step {rescue['step']}: {format_bytes(rescue['bytes'])} "
                 f"in {rescue['seconds']:.2f} s"
@@ -184,28 +176,26 @@ class Story:
         if status > 0 and group.kind != "address space limit":
             raise self._failure("The training failed before any memory ran out", "train.log")
         written = losses.read(self._path("losses.csv"))
-        if not written or self._rescue is None:
-            raise self._failure("The training died before a rescue was made", "daemon.log")
-        last = max(written)
-        died_unix_s = written[last].unix_s
+        last = max(written, default=0)
         cause = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
         kills = group.oom_kills()
         counted = f", the group counts {kills} kill for memory" if kills else ""
         self._print_line(f"KILLED at step {last} ({cause}{counted})")
-        time.sleep(1.0)  # the daemon reports a death and its cause within a second
-        entries = client.call("history", limit=1000, kinds=["decision", "exit"])["entries"]
-        mine = [entry for entry in entries if entry.get("pid") == pid]
+        deadline = time.monotonic() + _REPORT_TIMEOUT_S
+        mine: list[dict[str, Any]] = []
+        while time.monotonic() < deadline and not any(each["kind"] == "exit" for each in mine):
+            time.sleep(0.2)
+            entries = client.call("history", limit=1000, kinds=["decision", "exit"])["entries"]
+            mine = [entry for entry in entries if entry.get("pid") == pid]
+        death = next((entry for entry in mine if entry["kind"] == "exit"), None)
+        if not written or death is None or not death["rescue"]:
+            raise self._failure("The training died before a rescue was made", "daemon.log")
         if report.starts == 1:
-            warnings_unix_s = [e["unix_s"] for e in mine if e.get("decision_kind") == "notify"]
-            # The journal also has a rescue that was saved between our last status and the end.
-            left = [e["rescue"] for e in mine if e["kind"] == "exit" and e.get("rescue")]
-            rescue = left[0] if left else self._rescue
-            self._fill_death_figures(last, died_unix_s, min(warnings_unix_s, default=None), rescue)
-        for death in (entry for entry in mine if entry["kind"] == "exit"):
-            self._print_line(f"WATCHDOG {death['text']}")
+            self._fill_death_figures(last, written[last].unix_s, mine, death["rescue"])
+        self._print_line(f"WATCHDOG {death['text']}")
 
     def _fill_death_figures(
-        self, last: int, died_unix_s: float, warned_unix_s: float | None, rescue: dict[str, Any]
+        self, last: int, died_unix_s: float, entries: list[Any], rescue: dict[str, Any]
     ) -> None:
         """Fill in the figures from the first run, which started without a rescue."""
         report = self.report
@@ -216,27 +206,24 @@ class Story:
         # The rescue can be of the same step as the last written loss.
         report.steps_lost = max(0, last - rescue["step"])
         report.saved_before_death_s = max(0.0, died_unix_s - rescue["saved_unix_s"])
-        if warned_unix_s is not None:
-            report.warned_before_death_s = max(0.0, died_unix_s - warned_unix_s)
+        warned = [each["unix_s"] for each in entries if each.get("decision_kind") == "notify"]
+        if warned:
+            report.warned_before_death_s = max(0.0, died_unix_s - min(warned))
 
     def _compare_losses(self) -> None:
         reference = losses.read(self._path("reference.csv"))
         rescued = losses.read(self._path("losses.csv"))
-        found = losses.compare(reference, rescued)
+        different = losses.different_steps(reference, rescued)
         self.report.steps = len(reference)
-        self.report.compared = found.compared
-        self.report.identical = found.identical
-        if found.identical:
+        self.report.compared = len(reference.keys() & rescued.keys())
+        self.report.identical = bool(reference) and not different
+        if self.report.identical:
             self._print_line(
-                f"finished: {found.compared} of {len(reference)} losses are identical, bit "
+                f"finished: {len(reference)} of {len(reference)} losses are identical, bit "
                 "for bit, to the uninterrupted run"
             )
         else:
-            steps = found.different or found.missing
-            self._print_line(
-                f"DIFFERENT from the reference, first at step {steps[0] if steps else 0}: "
-                f"{len(found.different)} differ, {len(found.missing)} missing"
-            )
+            self._print_line(f"DIFFERENT from the reference at steps {different[:5]}")
 
     def _wait_for(self, child: subprocess.Popen[bytes], what: str) -> None:
         if child.poll() is None:
@@ -254,7 +241,3 @@ class Story:
 
     def _print_line(self, text: str) -> None:
         self._print(f"{time.monotonic() - self._began:6.1f} s  {text}")
-
-
-def _format_upper(value: float | None) -> str:
-    return f"{value:.0f}" if value is not None else "?"
