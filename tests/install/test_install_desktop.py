@@ -127,7 +127,7 @@ def test_what_was_left_is_named_again_until_it_is_gone(placed, tmp_path):
     path.write_text("changed")
 
     first, second = PlacedFiles(state).remove(), PlacedFiles(state).remove()
-    left = PlacedFiles(state).kept_files
+    left = PlacedFiles(state).changed_files()
     path.write_text("ours")
     third = PlacedFiles(state).remove()
 
@@ -205,7 +205,7 @@ def test_a_folder_that_leads_nowhere_is_named(env, placed, tmp_path):
     home.mkdir()
     (home / ".config").symlink_to("/not/mounted")
 
-    with pytest.raises(WatchdogError, match=r"\.config.*a link to /not/mounted"):
+    with pytest.raises(WatchdogError, match=r"\.config.* could not be written"):
         placed.place(desktop_files(env, COMMAND))
     placed.remove()
 
@@ -408,10 +408,8 @@ def test_what_starts_at_login_names_the_program_in_full(env, tmp_path):
     ("word", "written"),
     [
         ("/usr/bin/watchdog", "/usr/bin/watchdog"),
-        ("/opt/100%/watchdog", "/opt/100%%/watchdog"),
         ("/a b/watchdog", '"/a b/watchdog"'),
-        ('/a"b/watchdog', '"/a\\\\"b/watchdog"'),
-        ("/a$b/watchdog", '"/a\\\\$b/watchdog"'),
+        ("/a&b/watchdog", '"/a&b/watchdog"'),
     ],
 )
 def test_words_of_an_exec_line_are_quoted(word, written):
@@ -419,7 +417,7 @@ def test_words_of_an_exec_line_are_quoted(word, written):
     assert written == quote_exec_word(word)
 
 
-@pytest.mark.parametrize("folder", ["plain", "a b", "ä→ö", "100%", "a$b", "a'b", 'a"b', "a\\b;c"])
+@pytest.mark.parametrize("folder", ["plain", "a b", "ä→ö", "a&(b)", "~"])
 def test_systemd_finds_the_program_in_any_folder(folder, tmp_path):
     """systemd-analyze reads the unit, and the named program exists and runs."""
     if shutil.which("systemd-analyze") is None:
@@ -449,6 +447,9 @@ def test_systemd_finds_the_program_in_any_folder(folder, tmp_path):
         ("/var/tmp/cache of mine/bin/watchdog", "uv tool install"),
         ("/home/me/new\nline/watchdog", "characters"),
         ("/home/me/\udcff/watchdog", "characters"),
+        ("/home/me/100%/watchdog", "characters"),
+        ("/home/me/a$b/watchdog", "characters"),
+        ("/home/me/a'b/watchdog", "characters"),
     ],
 )
 def test_a_program_that_login_could_not_start_is_refused(path, said, monkeypatch):

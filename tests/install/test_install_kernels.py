@@ -140,7 +140,7 @@ def test_what_another_watchdog_has_placed_is_not_said_to_be_off(watchdog, tmp_pa
         (["enable", "--kernel", "nosuch"], 2, "There is no kernel nosuch"),
         (["enable", "--python", "/nosuch/python"], 2, "There is no program"),
         (["enable", "--python", "/bin/true"], 1, "is no Python, or it does not start"),
-        (["enable", "--python", "/bin/ls"], 1, "it ended with status 2"),
+        (["enable", "--python", "/bin/ls"], 1, "is no Python, or it does not start"),
         (["enable", "--json"], 2, "--json belongs to"),
         (["enable", "--user", "--kernel", "x"], 2, "not allowed with"),
         (["switch"], 2, "invalid choice"),

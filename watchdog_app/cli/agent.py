@@ -171,7 +171,7 @@ def _choose_enabled(args: Args) -> None:
 
 def _status(args: Args, out: Output) -> int:
     from watchdog_app.cli import agent_choice
-    from watchdog_app.install import pythons, startup_file
+    from watchdog_app.install import pythons
 
     named = args.python or args.kernel or args.user
     with out.progress("asking the kernels' Pythons"):
@@ -183,13 +183,13 @@ def _status(args: Args, out: Output) -> int:
     else:
         for each, prefix in kernels:
             if each.python is not None and prefix is not None:
-                path = startup_file.target_for_environment(prefix, each.python).path
+                path = environment_startup_file(prefix)
                 before = rows.get(path, ("", ""))[1]
                 names = f"{before}, {each.name}" if before else each.name
                 rows[path] = (each.python, names)
         for known in agent_choice.environments(agent_choice.running_tasks()):
             rows.setdefault(environment_startup_file(known.prefix), (known.prefix, ""))
-        rows[startup_file.target_for_user().path] = (
+        rows[user_startup_file()] = (
             "every environment of yours, by profile_default",
             "",
         )
@@ -251,7 +251,6 @@ def _describe_kernel(kernel: Kernel, prefix: str | None, on: set[str]) -> dict[s
         prefix: the prefix of its environment; None: unknown.
         on: paths of the startup files that load the agent.
     """
-    from watchdog_app.install import startup_file
 
     why = None
     if kernel.python is None:
@@ -259,8 +258,8 @@ def _describe_kernel(kernel: Kernel, prefix: str | None, on: set[str]) -> dict[s
     elif prefix is None:
         why = f"its Python, {kernel.python}, does not answer"
     elif not on & {
-        startup_file.target_for_user().path,
-        startup_file.target_for_environment(prefix, kernel.python).path,
+        user_startup_file(),
+        environment_startup_file(prefix),
     }:
         why = f"watchdog agent enable --kernel {shlex.quote(plain(kernel.name))}"
     row = {"name": kernel.name, "folder": kernel.folder, "python": kernel.python}
@@ -271,7 +270,7 @@ def _find_target(args: Args, *, to_enable: bool) -> Target:
     from watchdog_app.install import pythons, startup_file
 
     if args.user:
-        return startup_file.target_for_user()
+        return startup_file.Target(user_startup_file(), None)
     python = pythons.python_of(args.python) if args.python else sys.executable
     if args.kernel:
         python = pythons.find_kernel(args.kernel).python or ""
@@ -280,7 +279,7 @@ def _find_target(args: Args, *, to_enable: bool) -> Target:
     if not to_enable:
         prefix = pythons.environment_prefix(python)
         if prefix is not None:
-            return startup_file.target_for_environment(prefix, python)
+            return startup_file.Target(environment_startup_file(prefix), python)
     found = pythons.query_environment(python)
     if to_enable:
         if found.version < (3, 11):
@@ -299,7 +298,7 @@ def _find_target(args: Args, *, to_enable: bool) -> Target:
                 f"The IPython of {python} is too old for startup files of an environment. Update "
                 "it, or use --user. Nothing was changed."
             )
-    return startup_file.target_for_environment(found.prefix, found.python)
+    return startup_file.Target(environment_startup_file(found.prefix), found.python)
 
 
 def _kernel_prefix(kernel: Kernel) -> str | None:

@@ -112,11 +112,11 @@ def _remove(out: Output) -> int:
     from watchdog_app.install.login import LoginStart, open_placed_files
 
     placed = open_placed_files()
-    if not (placed.files or placed.enabled or placed.kept_files):
+    if not (placed.files or placed.enabled):
         placed.remove()
         out.lines("Nothing was placed for this user.")
         return EXIT_OK
-    before = len({*placed.files, *placed.kept_files})
+    before = len(placed.files)
     login = LoginStart(os.environ, "watchdog", placed)
     login.undo()
     report = placed.remove()
@@ -141,11 +141,12 @@ def _status(out: Output) -> int:
     for name, method in methods.items():
         starts = f"starts at login, by {method.value}" if method else "does not start at login"
         lines.append(f"{name} {starts}.")
-    lines += [f"Left, because it was changed since: {plain(path)}" for path in placed.kept_files]
+    changed = placed.changed_files()
+    lines += [f"Changed since, so remove leaves it: {plain(path)}" for path in changed]
     out.result(
         {
             "placed": list(placed.files),
-            "left": list(placed.kept_files),
+            "left": changed,
             "login": {name: method and method.value for name, method in methods.items()},
         },
         lambda: lines,
@@ -173,12 +174,12 @@ def find_program() -> str:
 
 def check_program_path(path: str) -> str:
     """
-    Return the path if a menu entry can contain it and it is not in a cache folder.
+    Return the path if a menu entry and a unit can name it and it is not in a cache folder.
 
     Raises:
-        UsageError: the path is not printable, or is in a cache folder.
+        UsageError: it holds characters that these would have to escape, or is in a cache folder.
     """
-    if not path.isprintable():
+    if not path.isprintable() or set(path) & set("\"'\\;$`%"):
         raise UsageError(
             f"The path of this program, {path!r}, holds characters that no menu entry can hold. "
             "Install watchdog somewhere else."

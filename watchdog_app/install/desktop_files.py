@@ -8,6 +8,7 @@ pip installs them in PREFIX/share.
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import site
 import sys
@@ -123,31 +124,20 @@ def config_home(env: Mapping[str, str]) -> str:
 
 def quote_exec_word(word: str) -> str:
     """
-    Quote a word for an Exec line.
+    Quote a path for an Exec line of a menu entry or an ExecStart line of a unit.
 
-    Source: Desktop Entry Specification 1.5, the Exec key.
+    Source: Desktop Entry Specification 1.5, the Exec key. The caller refuses paths with characters
+    that one of them would have to escape (`check_program_path`).
     """
-    # Desktops expand field codes after unquoting, so a percent sign must be doubled.
-    word = word.replace("%", "%%")
-    if word and not re.search(r"[\s\"'\\><~|&;$*?#()`]", word):
-        return word
-    inner = re.sub(r'(["`$\\])', r"\\\1", word)
-    # Desktops unescape the string value once more before unquoting.
-    return '"' + inner.replace("\\", "\\\\") + '"'
+    return f'"{word}"' if re.search(r"[\s><~|&*?#()]", word) else word
 
 
 def _xdg_folder(env: Mapping[str, str], name: str, default: str) -> str:
     base = env.get(name, "")
     if os.path.isabs(base):
         return base
-    return os.path.abspath(os.path.join(env.get("HOME") or _account_home(), default))
-
-
-def _account_home() -> str:
-    """Return the home folder from the user database, if HOME is unset or empty."""
-    import pwd
-
-    return pwd.getpwuid(os.getuid()).pw_dir
+    home = env.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir
+    return os.path.abspath(os.path.join(home, default))
 
 
 def _system_data_folders(env: Mapping[str, str]) -> list[str]:
@@ -173,25 +163,7 @@ def _read_files(folder: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _insert_command(relative: str, content: bytes, command: str) -> bytes:
-    if relative.endswith(".desktop"):
-        word = quote_exec_word(command)
-    elif relative.endswith(".service"):
-        word = _quote_unit_word(command)
-    else:
+    if not relative.endswith((".desktop", ".service")):
         return content
+    word = quote_exec_word(command)
     return _EXEC.sub(lambda found: f"{found[1]}={word}", content.decode()).encode()
-
-
-def _quote_unit_word(word: str) -> str:
-    """
-    Quote a word for an ExecStart line.
-
-    Source: systemd.service(5), command lines.
-    """
-    word = word.replace("%", "%%")
-    if not re.search(r"[\"'\\;$]", word):
-        return f'"{word}"' if re.search(r"\s", word) else word
-    # systemd allows no quotes and no backslash in a program's path, and expands dollar signs
-    # there differently. As an argument of env the path follows the rules of arguments.
-    inner = word.replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
-    return f'/usr/bin/env "{inner}"'

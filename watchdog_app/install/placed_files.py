@@ -54,12 +54,11 @@ class PlacedFiles:
         self._files: dict[str, str] = {}
         self._folders: list[str] = []
         self._enabled: list[str] = []
-        self._kept_files: dict[str, str] = {}
         self._load()
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Paths that we placed and have not removed."""
+        """Paths that we placed and have not removed, those that the user has changed included."""
         return tuple(self._files)
 
     @property
@@ -67,10 +66,9 @@ class PlacedFiles:
         """Units that were not enabled before we enabled them."""
         return tuple(self._enabled)
 
-    @property
-    def kept_files(self) -> tuple[str, ...]:
-        """Paths that the last removal kept, because the user had changed them."""
-        return tuple(self._kept_files)
+    def changed_files(self) -> list[str]:
+        """Return the paths that the user has changed since; removing keeps these files."""
+        return [path for path in self._files if self._is_changed(path)]
 
     def set_enabled(self, unit: str, on: bool) -> None:
         """
@@ -107,7 +105,11 @@ class PlacedFiles:
                 self._place(path, content, report)
             self._save()
         except OSError as error:
-            self._save_after_failure()
+            with suppress(OSError):  # the list saved before each file remains valid
+                self._files = {
+                    path: each for path, each in self._files.items() if os.path.lexists(path)
+                }
+                self._store()
             raise self._write_error(error) from error
         return report
 
@@ -126,10 +128,8 @@ class PlacedFiles:
             WatchdogError: a file could not be removed; the list still has the remaining files.
         """
         report = Report()
-        if paths is None:
-            self._files, self._kept_files = {**self._kept_files, **self._files}, {}
         to_remove = [
-            path for path in (self._files if paths is None else paths) if path in self._files
+            path for path in (self.files if paths is None else paths) if path in self._files
         ]
         if paths is not None and not to_remove:
             return report
@@ -138,14 +138,7 @@ class PlacedFiles:
                 self._remove(path, report, even_changed)
             if paths is None:
                 self._enabled.clear()
-            self._remove_folders()
-            if self._files or self._kept_files or self._enabled:
-                self._save()
-            else:
-                remove_temporary_files(self._path)
-                with suppress(FileNotFoundError):
-                    os.unlink(self._path)
-                self._remove_folders()
+            self._store()
         except OSError as error:
             with suppress(OSError):
                 self._save()
@@ -162,7 +155,6 @@ class PlacedFiles:
             return
         # Save the list first, so that files left by a crash can be removed, too.
         self._files[path] = _digest(content)
-        self._kept_files.pop(path, None)
         self._record_missing_folders(os.path.dirname(path))
         self._save()
         make_folders(os.path.dirname(path))
@@ -170,21 +162,25 @@ class PlacedFiles:
         report.written.append(path)
 
     def _remove(self, path: str, report: Report, even_changed: bool) -> None:
-        expected = self._files[path]
-        # The user has replaced the file by a link, so keep it, whatever its target.
-        linked = os.path.islink(path)
         remove_temporary_files(path)
-        content = None if linked else read_regular_file(path)
-        if linked or (content is not None and _digest(content) != expected and not even_changed):
+        linked = os.path.islink(path)
+        if self._is_changed(path) and (linked or not even_changed):
             report.kept.append(path)
-            self._kept_files[path] = expected
-        elif content is not None:
+            return
+        with suppress(FileNotFoundError, NotADirectoryError):
             os.unlink(path)
             report.removed.append(path)
         # Make the removal durable before the list forgets the file.
         with suppress(FileNotFoundError, NotADirectoryError):
             sync_folder(os.path.dirname(path))
         del self._files[path]
+
+    def _is_changed(self, path: str) -> bool:
+        """Whether the user has edited the file, or replaced it by a link, whatever its target."""
+        if os.path.islink(path):
+            return True
+        content = read_regular_file(path)
+        return content is not None and _digest(content) != self._files[path]
 
     def _refuse_foreign(self, path: str, content: bytes, even_changed: bool) -> None:
         if not os.path.lexists(path):
@@ -215,12 +211,11 @@ class PlacedFiles:
             return
         try:
             value = loads(content)
-            self._files = {str(path): str(sum_) for path, sum_ in value["files"].items()}
+            # "left": files that an earlier version kept because the user had changed them.
+            listed = {**value.get("left", {}), **value["files"]}
+            self._files = {str(path): str(sum_) for path, sum_ in listed.items()}
             self._folders = [str(folder) for folder in value["folders"]]
             self._enabled = [str(unit) for unit in value.get("enabled", [])]
-            self._kept_files = {
-                str(path): str(sum_) for path, sum_ in value.get("left", {}).items()
-            }
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise WatchdogError(
                 f"{self._path} is damaged: what was placed is not known. Remove that file, and "
@@ -238,17 +233,17 @@ class PlacedFiles:
             "files": self._files,
             "folders": self._folders,
             "enabled": self._enabled,
-            "left": self._kept_files,
         }
         write_atomic(self._path, (dumps(value, indent=1) + "\n").encode())
 
-    def _save_after_failure(self) -> None:
-        """Save the list after a failure, or remove it if nothing was placed."""
-        with suppress(OSError):
-            if any(os.path.lexists(path) for path in self._files):
-                # If saving fails, the list saved before each file remains valid.
-                self._save()
-                return
+    def _store(self) -> None:
+        """Save the list, or remove it if it is empty; remove the empty folders that we made."""
+        self._remove_folders()
+        if self._files or self._enabled:
+            self._save()
+            return
+        remove_temporary_files(self._path)
+        with suppress(FileNotFoundError):
             os.unlink(self._path)
         self._remove_folders()
 
@@ -261,13 +256,9 @@ class PlacedFiles:
                 sync_folder(os.path.dirname(folder))
 
     def _write_error(self, error: OSError) -> WatchdogError:
-        path, why = str(error.filename or "A file"), str(error.strerror)
-        with suppress(OSError):
-            if os.path.islink(path) and not os.path.exists(path):
-                why = f"it is a link to {os.readlink(path)}, which is not there"
         return WatchdogError(
-            f"{path} could not be written: {why}. If anything was placed before, it is removed "
-            f"by: {self._removed_by}"
+            f"{error.filename or 'A file'} could not be written: {error.strerror}. If anything was "
+            f"placed before, it is removed by: {self._removed_by}"
         )
 
 

@@ -74,7 +74,7 @@ def query_environment(python: str) -> Environment:
         return Environment(program, str(found["prefix"]), version, found["startup"])
     except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
         raise WatchdogError(
-            f"{program} is no Python, or it does not start: {_describe_failure(error)}. "
+            f"{program} is no Python, or it does not start. "
             "Name a Python, such as --python .venv/bin/python"
         ) from error
 
@@ -135,20 +135,6 @@ def python_of(path: str) -> str:
     return next(filter(os.path.exists, found), found[0])
 
 
-def _describe_failure(error: Exception) -> str:
-    """Describe why a Python gave no answer."""
-    if isinstance(error, subprocess.TimeoutExpired):
-        return f"it did not answer within {_QUERY_TIMEOUT_S:.0f} s"
-    if isinstance(error, subprocess.CalledProcessError):
-        words = (error.stderr or error.stdout or "").strip().splitlines()
-        shown = "".join(each for each in words[-1][:200] if each.isprintable()) if words else ""
-        last = f" ({shown})" if shown else ""
-        return f"asked for its version it ended with status {error.returncode}{last}"
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
-    return "asked for its version it said something else"
-
-
 def kernels(env: Mapping[str, str] = os.environ, root: str = "") -> Iterator[Kernel]:
     """
     Yield every kernelspec that Jupyter would find here, the first of each name.
@@ -207,10 +193,10 @@ def _kernel_folders(env: Mapping[str, str]) -> list[str]:
     named = [part for part in env.get("JUPYTER_PATH", "").split(os.pathsep) if part]
     system = (os.path.join(sys.prefix, "share", "jupyter"), "/usr/local/share/jupyter",
               "/usr/share/jupyter")  # fmt: skip
-    found = [os.path.join(folder, "kernels") for folder in named]
-    found.append(user_kernels_folder(env))
-    found += [os.path.join(folder, "kernels") for folder in system]
-    return list(dict.fromkeys(found))
+    first, last = (
+        [os.path.join(folder, "kernels") for folder in folders] for folders in (named, system)
+    )
+    return list(dict.fromkeys([*first, user_kernels_folder(env), *last]))
 
 
 def _kernel_python(folder: str) -> str | None:

@@ -10,12 +10,9 @@ overwrites it.
 from __future__ import annotations
 
 import inspect
-import os
 import textwrap
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from watchdog_app.base.jupyter import environment_startup_file, user_startup_file
 from watchdog_app.install import trust
 
 _TEXT = """\
@@ -85,13 +82,3 @@ def content() -> bytes:
         weak_spot=textwrap.indent(inspect.getsource(trust.weak_spot), " " * 4),
     )
     return text.encode("utf-8", "surrogateescape")
-
-
-def target_for_environment(prefix: str, python: str) -> Target:
-    """Return the startup file for all kernels of one environment."""
-    return Target(environment_startup_file(prefix), python)
-
-
-def target_for_user(env: Mapping[str, str] = os.environ) -> Target:
-    """Return the startup file for every kernel of this user with the default profile."""
-    return Target(user_startup_file(env), None)
