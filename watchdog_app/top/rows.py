@@ -31,16 +31,28 @@ from watchdog_app.top.past import Key, SeriesHistory, resource_key, task_key
 T = TypeVar("T")
 
 WIDE = 108  # minimum width in columns at which the table has all columns
-_HEADS = (
-    "PID", "TASK", "STATE", "RAM", "SWAP", "DEV", "GPU-MEM", "CPU%", "LAST 15 MIN", "TREND", "ETA",
-)  # fmt: skip
+_SPARK_COLUMNS, _SPARK_COLUMNS_WIDE = 11, 16
+# The columns and their widths on narrow and on wide terminals; the name takes the rest.
+_WIDTHS = {
+    "PID": (6, 6),
+    "TASK": (0, 0),
+    "STATE": (9, 9),
+    "RAM": (6, 9),
+    "SWAP": (9, 9),
+    "DEV": (5, 5),
+    "GPU-MEM": (7, 9),
+    "CPU%": (5, 5),
+    "LAST 15 MIN": (_SPARK_COLUMNS, _SPARK_COLUMNS),
+    "TREND": (9, 9),
+    "ETA": (12, 14),
+}
+_OPTIONAL = ("LAST 15 MIN",)  # left out, the first one first, where names have too little room
 _GPU_COLUMNS = ("DEV", "GPU-MEM")
 _NARROW = ("PID", "TASK", "STATE", "RAM", "LAST 15 MIN", "ETA")
 _NARROW_WITH_GPUS = ("PID", "TASK", "STATE", "RAM", "DEV", "GPU-MEM", "ETA")
 _TINY_TITLES = ("TASK", "RAM", "ETA")
-_SPARK_COLUMNS, _SPARK_COLUMNS_WIDE = 11, 16
 _LEAST_FOR_NAMES = 12
-_ROOM_FOR_NAMES = 18  # with less, the trend is narrow, or absent next to the GPU columns
+_ROOM_FOR_NAMES = 15
 _FIGURES, _FIGURES_WIDE = 48, 64  # columns for use, limit and time to exhaustion
 _TINY, _FIGURES_TINY = 60, 24  # on narrower terminals only ratio and time fit
 
@@ -51,11 +63,11 @@ def column_titles(columns: int, has_gpu: bool) -> tuple[str, ...]:
         return _TINY_TITLES
     if columns < WIDE:
         return _NARROW_WITH_GPUS if has_gpu else _NARROW
-    if not has_gpu:
-        return tuple(head for head in _HEADS if head not in _GPU_COLUMNS)
-    if _room_for_name(_HEADS, columns, _SPARK_COLUMNS) >= _ROOM_FOR_NAMES:
-        return _HEADS
-    return tuple(head for head in _HEADS if head != "LAST 15 MIN")
+    titles = [head for head in _WIDTHS if has_gpu or head not in _GPU_COLUMNS]
+    for head in _OPTIONAL:
+        if _room_for_name(titles, columns) < _ROOM_FOR_NAMES:
+            titles.remove(head)
+    return tuple(titles)
 
 
 def visible_tasks(
@@ -142,24 +154,20 @@ def _gpu_memory(task: Task, *, compact: bool) -> str:
 
 def _spark_columns(titles: Sequence[str], columns: int) -> int:
     """Return the width of the trend: narrow, where a wide one leaves names too little room."""
-    wide = _room_for_name(titles, columns, _SPARK_COLUMNS_WIDE) >= _ROOM_FOR_NAMES
-    return _SPARK_COLUMNS_WIDE if wide and columns >= WIDE else _SPARK_COLUMNS
+    more = _SPARK_COLUMNS_WIDE - _SPARK_COLUMNS
+    wide = columns >= WIDE and _room_for_name(titles, columns) - more >= _ROOM_FOR_NAMES
+    return _SPARK_COLUMNS_WIDE if wide else _SPARK_COLUMNS
 
 
 def _name_columns(titles: Sequence[str], columns: int) -> int:
     """Return the columns that remain for the name."""
-    return max(_LEAST_FOR_NAMES, _room_for_name(titles, columns, _spark_columns(titles, columns)))
+    more = _spark_columns(titles, columns) - _SPARK_COLUMNS if "LAST 15 MIN" in titles else 0
+    return max(_LEAST_FOR_NAMES, _room_for_name(titles, columns) - more)
 
 
-def _room_for_name(titles: Sequence[str], columns: int, spark_columns: int) -> int:
-    wide = columns >= WIDE
-    fixed = {
-        "PID": 6, "STATE": 9, "RAM": 9 if wide else 6, "SWAP": 9, "DEV": 5, "CPU%": 5,
-        "GPU-MEM": 9 if wide else 7,
-        "LAST 15 MIN": spark_columns, "TREND": 9, "ETA": 14 if wide else 12,
-    }  # fmt: skip
-    taken = sum(fixed.get(title, 0) + 2 for title in titles)
-    return columns - taken - 3
+def _room_for_name(titles: Sequence[str], columns: int) -> int:
+    """Return the columns that remain for the name next to a narrow trend."""
+    return columns - 3 - sum(_WIDTHS[title][columns >= WIDE] + 2 for title in titles)
 
 
 def _name_cell(task: Task, room: int, style: str) -> Text:
