@@ -258,6 +258,8 @@ def test_start_says_where_warnings_are_if_nothing_can_show_them(own_folders, mor
     env = {"XDG_RUNTIME_DIR": str(own_folders), "WATCHDOG_CONFIG": str(own_folders / "none.toml")}
 
     assert shows is start._shows_notifications({**env, **more})
+    (own_folders / "none.toml").write_text("[notify.mine]\n")
+    assert start._shows_notifications({**env, **more}), "a channel is turned on by its table"
 
 
 def test_two_starts_at_once_give_one_daemon(quiet, watchdog):

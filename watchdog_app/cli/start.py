@@ -99,7 +99,7 @@ def _shows_notifications(env: Mapping[str, str]) -> bool:
     from watchdog_app.doctor.desktop import has_notification_service
 
     settings, _ = config.load(env=env, warn=lambda _: None)
-    if settings.notify.command or not settings.actions.notify:
+    if settings.notify.command or settings.notify.tables or not settings.actions.notify:
         return True
     return settings.notify.desktop and has_notification_service(env)
 

@@ -51,12 +51,16 @@ def _venv(folder: Path, base: Path) -> Path:
 
 
 def test_the_environment_is_that_of_the_interpreter_and_not_of_the_server(tmp_path: Path) -> None:
-    """A kernel inherits VIRTUAL_ENV from a Jupyter server of another environment."""
+    """
+    A kernel inherits VIRTUAL_ENV from a Jupyter server of another environment. A bare name was
+    found on PATH, in an environment that nobody need have activated.
+    """
     base = tmp_path / "usr" / "bin" / "python3"
     base.parent.mkdir(parents=True)
     base.touch()
+    (base.parent / "python").symlink_to(base)
     own, server = _venv(tmp_path / "tf", base), _venv(tmp_path / "lab", base)
-    variables = {"VIRTUAL_ENV": str(server)}
+    variables = {"PATH": f"{tmp_path}/none:{server}/bin:{own}/bin", "VIRTUAL_ENV": str(own)}
     kernel = info(process(1), exe=str(base), argv=(f"{own}/bin/python", "-m", "ipykernel"))
     assert find_environment(kernel, variables) == str(own)
     relative = info(process(1), exe=str(base), argv=("tf/bin/python", "x.py"), cwd=str(tmp_path))
@@ -64,6 +68,7 @@ def test_the_environment_is_that_of_the_interpreter_and_not_of_the_server(tmp_pa
     by_name = info(process(1), exe=str(base), argv=("python", "train.py"))
     assert find_environment(by_name, variables) == str(server)
     assert find_environment(by_name, {}) == str(tmp_path / "usr")
+    assert find_environment(by_name, {"PATH": f"{base.parent}:{own}/bin"}) == str(tmp_path / "usr")
 
 
 def test_a_process_is_read_at_ten_seconds_and_after_more_files_were_mapped() -> None:

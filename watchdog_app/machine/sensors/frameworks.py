@@ -25,7 +25,7 @@ _LIBRARIES = (
     ("tensorflow", re.compile(rb"/(?:libtensorflow_|_pywrap_tensorflow_internal)")),
     ("jax", re.compile(rb"/(?:libjax_common|xla_extension)")),
 )
-_VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH")
+_VARIABLES = ("PATH", "PYTHONPATH")
 _MARKS = ("pyvenv.cfg", "conda-meta")
 _HOOK_FOLDER = os.path.join("watchdog_app", "agent", "shim")  # set by `watchdog exec`
 _KERNELS = frozenset((TaskKind.NOTEBOOK, TaskKind.KERNEL, TaskKind.CONSOLE))
@@ -110,8 +110,8 @@ def find_environment(info: ProcessInfo, variables: dict[str, str]) -> str | None
     """
     Find the folder of a process's Python environment; None: unknown.
 
-    A kernel inherits VIRTUAL_ENV from its Jupyter server, whose environment may be another one. So
-    the variables count only for a program that was started by its bare name.
+    A program that was started by its bare name was found on its PATH, whether or not an environment
+    was activated. VIRTUAL_ENV would not say so: a kernel inherits it from its Jupyter server.
 
     Args:
         info: of the process.
@@ -120,16 +120,16 @@ def find_environment(info: ProcessInfo, variables: dict[str, str]) -> str | None
     if info.exe is None or not info.argv:
         return None
     named = info.argv[0]
-    if os.sep in named:
-        path = os.path.normpath(os.path.join(info.cwd or os.sep, named))
-        folder = os.path.dirname(os.path.dirname(path))
+    path: str | None = os.path.join(info.cwd or os.sep, named)
+    if os.sep not in named:
+        exe = os.path.realpath(info.exe)
+        folders = filter(os.path.isabs, variables.get("PATH", "").split(os.pathsep))
+        paths = (os.path.join(folder, named) for folder in folders)
+        path = next((path for path in paths if os.path.realpath(path) == exe), None)
+    if path is not None:
+        folder = os.path.dirname(os.path.dirname(os.path.normpath(path)))
         if any(os.path.exists(os.path.join(folder, mark)) for mark in _MARKS):
             return folder
-    else:
-        for folder in filter(None, map(variables.get, ("VIRTUAL_ENV", "CONDA_PREFIX"))):
-            python = os.path.join(folder, "bin", os.path.basename(named))
-            if os.path.isabs(folder) and os.path.realpath(python) == os.path.realpath(info.exe):
-                return os.path.normpath(folder)
     return os.path.dirname(os.path.dirname(info.exe))
 
 
