@@ -12,6 +12,7 @@ from watchdog_app.base.errors import ConfigError
 from watchdog_app.config import describe, load
 from watchdog_app.core.model.decisions import Caution
 from watchdog_app.core.model.settings import (
+    CHANNELS,
     RENAMED,
     RULE_SETTINGS,
     SETTINGS,
@@ -187,8 +188,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         load(str(tmp_path / "latin.toml"), {})
 
 
-def test_a_table_of_notify_is_a_channel_s_own(read):
-    """The daemon hands it to the channel. Any other unknown key is still a mistake."""
+def test_a_table_of_notify_is_a_channel_s_own(read, monkeypatch):
+    """The daemon hands it to the channel. Any other unknown key or table is a mistake."""
+    monkeypatch.setitem(CHANNELS, "file", "file:FileChannel")
     settings, sources = read('[notify]\ndesktop = false\n[notify.file]\npath = "/x"\n')
 
     assert {"file": {"path": "/x"}} == settings.notify.tables
@@ -196,6 +198,10 @@ def test_a_table_of_notify_is_a_channel_s_own(read):
     assert ({"path": "/x"}, read.path) == (shown["value"], shown["source"])
     with pytest.raises(ConfigError, match="is not known"):
         read("[notify]\nfile = 1\n")
+    with pytest.raises(
+        ConfigError, match=r":2: \[notify.comand\] names no channel.* mean command\?"
+    ):
+        read('[notify]\n[notify.comand]\npath = "/x"\n')
 
 
 def test_the_environment_goes_before_the_file(read):

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from simulation import MB, UID, WALL_S, Machine, Program, leak
+from simulation import MB, UID, WALL_S, Machine, Program, flat, leak
 
 from watchdog_app.core.model.decisions import DecisionKind, Outcome, OutcomeStatus
 from watchdog_app.core.model.settings import ActionSettings, Settings
@@ -53,6 +53,20 @@ def test_a_warning_is_not_repeated_after_a_restart():
 
     assert 1 == after.kinds().count("notify:warning")
     assert identity == after.result.incidents[0].id
+
+
+@pytest.mark.parametrize(("stopped", "warnings"), [(False, 1), (True, 2)])
+def test_a_warning_is_repeated_once_after_a_stop_that_removed_it(stopped, warnings):
+    """A stopped daemon closes its warnings on the screen; a killed one leaves them there."""
+    program = Program(10, "train.ipynb", flat(1190), group="g")
+    before = Machine(program, groups={"g": 1200}, settings=NO_PAUSE).run(27)
+    assert ["notify:warning"] == before.kinds()
+    if stopped:
+        before.engine.repeat_warnings()
+
+    after = restarted(before).run(60)
+
+    assert warnings * ["notify:warning"] == after.kinds()
 
 
 @pytest.mark.parametrize("step_s", [-5.0, -7200.0, 7200.0])

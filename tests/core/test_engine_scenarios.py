@@ -13,7 +13,7 @@ from support.records import host
 from watchdog_app.core.model.decisions import DecisionKind, Stage
 from watchdog_app.core.model.machine import Snapshot, TaskKind
 from watchdog_app.core.model.readings import readings
-from watchdog_app.core.model.resource import ResourceKey, ResourceKind
+from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings, StageSettings
 from watchdog_app.core.policy.engine import Engine
 
@@ -618,3 +618,34 @@ def test_a_machine_without_memory_is_in_danger_though_nothing_grows(swap, stage)
 
     assert stage <= result.assessments[ResourceKey(ResourceKind.RAM)].stage
     assert result.incidents
+
+
+@pytest.mark.parametrize(
+    ("share", "told"),
+    [
+        (lambda t: 0.98, []),
+        (lambda t: 0.986, ["notify:warning"]),
+        (lambda t: 0.97 if t == 0.0 else 0.986, ["notify:warning"]),
+        (lambda t: 0.3 if t == 0.0 else 0.99, ["notify:warning"]),
+        (
+            lambda t: min(0.99, 0.1 + 0.04 * t),
+            ["notify:warning", "pause:train.ipynb", "notify:paused"],
+        ),
+    ],
+    ids=["near from the start", "full from the start", "a step", "a large step", "a leak"],
+)
+def test_an_address_space_that_stands_still_at_its_limit_pauses_nobody(share, told):
+    """Programs reserve it in large steps: two readings are no growth."""
+    machine = Machine(Program(10, "train.ipynb", flat(500)))
+    key = ResourceKey(ResourceKind.RLIMIT_AS, "10")
+    label, tasks = "address space of train.ipynb", (machine.programs[0].key,)
+    machine.readings = lambda: [
+        Reading(key, label, share(machine.now) * 10_000 * MB, 10_000 * MB, True, tasks)
+    ]
+
+    machine.run(5)
+    early = machine.kinds()
+    machine.run(85)
+
+    assert [] == early
+    assert told == machine.kinds()

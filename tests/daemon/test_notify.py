@@ -18,9 +18,9 @@ from support.waiting import until
 
 from watchdog_app.base.errors import ConfigError
 from watchdog_app.base.linux.process import read_stat
-from watchdog_app.core.model.settings import NotifySettings
+from watchdog_app.core.model.settings import CHANNELS, NotifySettings
 from watchdog_app.core.model.status import Button, Incident, Notification, Status
-from watchdog_app.daemon.notify import CHANNELS, Channel, Delivery, open_channels
+from watchdog_app.daemon.notify import Channel, Delivery, open_channels
 from watchdog_app.daemon.notify.command import CommandChannel
 from watchdog_app.daemon.notify.desktop import DesktopChannel
 from watchdog_app.daemon.notify.dispatcher import Dispatcher
@@ -162,7 +162,6 @@ def test_a_tray_and_a_command_have_one_outcome():
 @pytest.mark.parametrize(
     ("tables", "why"),
     [
-        ({"phone": {}}, r"\[notify.phone\] names no channel"),
         ({"file": {"pth": "/x"}}, "unexpected keyword argument 'pth'"),
         ({"file": {"path": ""}}, r"\[notify.file\] is not accepted: path is empty"),
     ],
@@ -338,7 +337,11 @@ def bus(tmp_path):
         stdout=subprocess.PIPE,
     )
     started.append(daemon)
-    env = {**os.environ, "DBUS_SESSION_BUS_ADDRESS": daemon.stdout.readline().decode().strip()}
+    env = {
+        **os.environ,
+        "DBUS_SESSION_BUS_ADDRESS": daemon.stdout.readline().decode().strip(),
+        "WATCHDOG_RUNTIME_DIR": str(tmp_path),
+    }
     log = tmp_path / "shown"
     log.touch()
 
@@ -501,6 +504,32 @@ def test_warnings_do_not_outlive_the_daemon(bus):
     world.dispatcher.close(60)
 
     assert [41] == bus.closed()
+
+
+@pytest.mark.desktop
+def test_the_next_daemon_closes_the_warnings_of_a_killed_one(bus):
+    """Else they stay until somebody closes them by hand."""
+    bus.serve("plain")
+    desktop(bus.environment).send(notice(task=None))
+
+    channel = desktop(bus.environment)
+    standing = channel.standing
+    channel.close_over(Status(incidents=(Incident(id="i1"),)))
+    while_true = bus.closed()
+    channel.close_over(Status())
+
+    assert standing
+    assert [] == while_true
+    assert [41] == bus.closed()
+    assert not desktop(bus.environment).standing
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1, 2]", '["", [[7, "x"]]]', '["", 3]'])
+def test_a_damaged_list_of_warnings_is_ignored(tmp_path, content):
+    """The file is only a help."""
+    (tmp_path / "desktop.json").write_text(content)
+
+    assert not desktop({"WATCHDOG_RUNTIME_DIR": str(tmp_path)}).standing
 
 
 @pytest.mark.desktop

@@ -17,6 +17,7 @@ from watchdog_app.base import paths
 from watchdog_app.base.errors import ConfigError
 from watchdog_app.base.text.quantities import MIB, format_bytes
 from watchdog_app.core.model.settings import (
+    CHANNELS,
     RENAMED,
     RENAMED_VALUES,
     RULE_SETTINGS,
@@ -284,6 +285,10 @@ def _read_section(section: str, content: Any, problems: list[_Problem]) -> dict[
     tables = {}
     if section == "notify":  # of further channels, which check their tables themselves
         tables = {k: v for k, v in content.items() if isinstance(v, dict) and k not in known}
+    for name in tables.keys() - CHANNELS.keys():
+        message = f"[notify.{name}] names no channel. There are {', '.join(CHANNELS)}."
+        hint = suggestion(name, [*CHANNELS])
+        problems.append(_Problem((section, name), f"{message}{hint}"))
     own = {name: value for name, value in content.items() if name not in tables}
     values = _read_table(own, known, (section,), (f"[{section}]", start), problems)
     return {**values, "tables": tables} if tables else values

@@ -144,6 +144,7 @@ class App:
             parts.supervisors.collect,  # later answers are lost
             parts.server.close,
             lambda: parts.dispatcher.close(_SHUTDOWN_TIMEOUT_S),
+            lambda: parts.observer.call_engine(lambda engine: engine.repeat_warnings()),
             parts.state_store.save_engine,
             self.control.save_quiet,
             lambda: parts.missed_exits.save_alive(parts.observer.latest, stopping=True),

@@ -143,7 +143,8 @@ SPECS: dict[ResourceKind, ResourceSpec] = {
     ResourceKind.RAM_SWAP: replace(_RAM, title="RAM and swap full", display="counted"),
     ResourceKind.CGROUP: _GROUP,
     ResourceKind.GUARD: _GROUP,
-    ResourceKind.RLIMIT_AS: ResourceSpec("Address space used up", blame=Blame.OWNER),
+    # Programs reserve address space in large pieces and then use it.
+    ResourceKind.RLIMIT_AS: ResourceSpec("Address space used up", blame=Blame.OWNER, in_steps=True),
     ResourceKind.SHM: ResourceSpec("Shared memory full"),
     ResourceKind.DISK: ResourceSpec(
         "Disk for rescues full",

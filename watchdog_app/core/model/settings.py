@@ -250,6 +250,14 @@ class RuleSettings:
     )
 
 
+# Name of a channel in `[notify]`: module below `daemon.notify` and class.
+CHANNELS = {
+    "desktop": "desktop:DesktopChannel",
+    "terminal": "terminal:TerminalChannel",
+    "command": "command:CommandChannel",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class NotifySettings:
     """`[notify]`: where notifications go."""

@@ -21,6 +21,7 @@ from watchdog_app.core.model.decisions import (
     DecisionKind,
     Evidence,
     Expected,
+    Regime,
     SaveCost,
     Stage,
     Topic,
@@ -337,6 +338,11 @@ def with_final_stage(
         pace_per_s: how fast the resource fills while no save delays the training.
     """
     spec, ends = SPECS[reading.key.kind], reading.fatal or reading.throttles
+    # A program reserves address space in large steps, and may then stay at the limit without harm.
+    standing = reading.key.kind is ResourceKind.RLIMIT_AS and assessment.forecast is None
+    if standing and assessment.regime is Regime.UNKNOWN and expected is None:
+        stage = min(assessment.stage, Stage.WATCH)
+        return replace(assessment, stage=stage, notify=False, rescue=False)
     stage, why = assessment.stage, assessment.why
     notify, rescue = assessment.notify, assessment.rescue
     if not rescue and ends and _cheap_save_is_due(assessment, agents, stages):
@@ -353,8 +359,8 @@ def with_final_stage(
     if expected is not None:
         stage, why = max(stage, expected.stage), f"{expected.why}; {why}"
         notify, rescue = True, rescue or expected.stage >= Stage.SAVE
-    if not reading.fatal:
-        # Pauses are only for resources whose exhaustion kills. Here the worst case is a slow
+    if standing or not reading.fatal:
+        # Pauses are only for growth that kills. Without fatal exhaustion, the worst case is a slow
         # machine.
         stage = min(stage, Stage.SAVE)
     elif certain and _is_at_the_end(reading, pace_per_s, max(stages.pause_s, spec.pause_s)):

@@ -63,6 +63,8 @@ GAP_S = 30.0  # after a longer gap the old samples say nothing about the trend
 _MOST_OPEN = 512  # most decisions without an outcome
 _VERSION = 4  # version of the state that the next daemon restores
 _RETURN_S = 30.0  # agents reconnect within some seconds; their saves are remembered until then
+# Their reports stay on the screen when the daemon stops.
+_DEVICE_FAULTS = (ResourceKind.GPU_HEALTH, ResourceKind.THROTTLING)
 _STALE_S = 3600.0  # after an hour the saved state says nothing about the machine
 
 
@@ -311,6 +313,19 @@ class Engine:
         self._saving = Saving(kept.saves, agents_due_mono_s=mono_s + _RETURN_S)
         self._open = {}
         self._clock = (mono_s, unix_s)
+
+    def repeat_warnings(self) -> None:
+        """
+        Report the warnings that are still true once more.
+
+        Call it before the last `dump` of a daemon that removes its warnings from the screen.
+        """
+        for incident in self._incidents.values():
+            last, is_fault = incident.last_report, incident.resource.kind in _DEVICE_FAULTS
+            if last is not None and not is_fault:
+                incident.last_report = replace(last, stage=Stage.OK)
+        reports = self._reporting.reports
+        reports |= {cause: replace(last, stage=Stage.OK) for cause, last in reports.items()}
 
     @property
     def paused_tasks(self) -> frozenset[ProcessKey]:

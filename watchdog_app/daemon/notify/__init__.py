@@ -1,7 +1,7 @@
 """
-Channels that show notifications to people: their interface, and the table of channels.
+Channels that show notifications to people: their interface.
 
-To add one, write a module with a `Channel` and add a row of CHANNELS.
+To add one, write a module with a `Channel` and add a row of `CHANNELS` in `core.model.settings`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from importlib import import_module
 
 from watchdog_app.base.errors import ConfigError
 from watchdog_app.base.records import dataclass
-from watchdog_app.core.model.settings import NotifySettings
+from watchdog_app.core.model.settings import CHANNELS, NotifySettings
 from watchdog_app.core.model.status import Notification, Status
 
 _ACTION_KEYS = frozenset(("save", "pause", "resume"))
@@ -50,25 +50,13 @@ class Channel:
         """Remove what the status shows to be no longer true. Runs in the channel's own thread."""
 
 
-# Name in `[notify]`: module and class, imported when it is turned on.
-CHANNELS = {
-    "desktop": "desktop:DesktopChannel",
-    "terminal": "terminal:TerminalChannel",
-    "command": "command:CommandChannel",
-}
-
-
 def open_channels(settings: NotifySettings) -> Sequence[Channel]:
     """
     The channels that are turned on.
 
     Raises:
-        ConfigError: a table `[notify.NAME]` names no channel, or its channel refuses its values.
+        ConfigError: a channel refuses the values of its table `[notify.NAME]`.
     """
-    unknown = settings.tables.keys() - CHANNELS.keys()
-    if unknown:
-        known = ", ".join(CHANNELS)
-        raise ConfigError(f"[notify.{min(unknown)}] names no channel. There are {known}.")
     found = []
     for name, place in CHANNELS.items():
         setting, table = getattr(settings, name, None), settings.tables.get(name)
