@@ -182,7 +182,7 @@ def test_watch_prints_blocks_into_a_pipe(watchdog, daemon):
         ["history", "--since", "yesterday"],
         ["history", "--limit", "0"],
         ["history", "--since", "1h", "--until", "2h"],
-        ["config", "--json", "--path"],
+        ["config", "--json", "--default"],
         ["completion", "powershell"],
         ["statsu"],
         ["--jsno"],

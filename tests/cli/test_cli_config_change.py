@@ -255,7 +255,7 @@ def test_set_get_unset(file, watchdog):
         (["rule", "remove", "3"], "There is no rule 3"),
         (["set", "stages.warn_s"], "VALUE"),
         (["frobnicate"], "invalid choice"),
-        (["--path", "set", "stages.warn_s", "5"], "not both"),
+        (["--default", "set", "stages.warn_s", "5"], "not both"),
     ],
 )
 def test_what_would_be_a_mistake_is_not_written(file, watchdog, words, named):

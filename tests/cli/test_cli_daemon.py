@@ -191,7 +191,7 @@ def test_a_mistake_in_the_configuration_stops_the_start(quiet, watchdog):
     """The message names file, key and valid values instead of a log."""
     (quiet / "config.toml").write_text("[stages]\nwarn_s = -1\n")
 
-    for words in (["start"], ["run"], ["config"], ["config", "--check"]):
+    for words in (["start"], ["run"], ["config"], ["config", "check"]):
         done = watchdog(*words)
         assert 2 == done.returncode, words
         assert "config.toml" in done.stderr
@@ -225,7 +225,7 @@ def test_the_defaults_are_a_configuration(quiet, watchdog):
     full.write_text("\n".join(taken))
 
     for path in (bare, full):
-        done = watchdog("config", "--check", str(path))
+        done = watchdog("config", "check", str(path))
         assert (0, "") == (done.returncode, done.stderr)
     assert 20 < full.read_text().count("=") + 4
 

@@ -7,21 +7,17 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-import time
 from typing import Any
 
 from watchdog_app.base import paths
 from watchdog_app.base.children import is_frozen
 from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
 from watchdog_app.base.jupyter import environment_startup_file, user_startup_file
-from watchdog_app.base.text.terminal import counted, plain
-from watchdog_app.cli.output import Output, shorten_path
+from watchdog_app.base.text.terminal import plain
+from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser
-from watchdog_app.client.client import Client
-from watchdog_app.core.explain.agent_lines import agent_line
 from watchdog_app.core.explain.saving import typed_path
 from watchdog_app.core.explain.selection import RUN_CELLS
-from watchdog_app.core.model.status import Agent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +32,8 @@ kernel has died, watchdog.resume() continues the notebook. enable places one IPy
 file in the environment; disable removes it. enable without options lists the environments and
 asks; without a terminal, name one with --python or --kernel.
 
-status shows where the agent is on, which kernels will have it, and what it saves now.
+status shows where the agent is on, and which kernels will have it. What it saves now is in
+`watchdog status`.
 
 For one notebook: %load_ext watchdog_app.agent. For one script: watchdog exec."""
 EPILOG = """\
@@ -51,9 +48,6 @@ examples:
 Kernels that run already are left as they are.
 
 exit codes: 0 done, 1 failure or a file of yours is in the way, 2 usage"""
-
-_ANSWER_S = 3.0
-_AGENT_FIELDS = ("framework", "directory", "training", "step", "epoch", "loss", "rescue")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -204,20 +198,14 @@ def _status(args: Args, out: Output) -> int:
     ]  # fmt: skip
     on = {str(row["startup_file"]) for row in found if row["on"]}
     specs = [_describe_kernel(each, prefix, on) for each, prefix in kernels]
-    running, why = _read_running_agents()
     out.result(
-        {
-            "environments": found,
-            "kernels": specs,
-            "running": running,
-            "errors": [] if why is None else [why],
-        },
+        {"environments": found, "kernels": specs},
         lambda: [
             *_environment_lines(found),
             *(["", "New kernels:"] if specs else []),
             *map(_kernel_line, specs),
             "",
-            *_running_lines(running, why),
+            "What is saved now: watchdog status. How to get saved: watchdog help saving",
         ],
     )
     return EXIT_OK
@@ -362,43 +350,3 @@ def _target_options(args: Args) -> str:
         return ""
     typed = typed_path(os.path.expanduser(value)) if args.python else shlex.quote(plain(value))
     return f" {name} {typed}"
-
-
-def _read_running_agents() -> tuple[list[dict[str, Any]] | None, str | None]:
-    """
-    Ask the daemon which processes have an agent with a training.
-
-    Returns:
-        The processes (None: no daemon answers), and the reason in words (None: a daemon answers).
-    """
-    try:
-        with Client.connect(timeout_s=_ANSWER_S) as client:
-            status = client.call("status")
-    except WatchdogError as error:
-        return None, str(error)
-    found = []
-    for one in status.get("tasks") or []:
-        agent = one.get("agent")
-        if isinstance(agent, dict):
-            whose = {key: one.get(key) for key in ("name", "notebook", "script")}
-            facts = {key: agent.get(key) for key in _AGENT_FIELDS}
-            found.append({"pid": agent.get("pid") or one.get("pid"), **whose, **facts})
-    return found, None
-
-
-def _running_lines(running: list[dict[str, Any]] | None, why: str | None) -> list[str]:
-    """Describe the result of `_read_running_agents` in lines for the user."""
-    if running is None:
-        return [f"Trainings now: not known. {plain(why or '')}".rstrip()]
-    if not running:
-        return [
-            "Trainings now: none has an agent. (One that has not begun to train is not seen.)",
-            "How to get one: watchdog help saving",
-        ]
-    rows = [f"Trainings now: {counted(len(running), 'program')} with an agent"]
-    for one in running:
-        line = agent_line(Agent.read(one), time.time())
-        rows.append(f"  {plain(one['name'])} (pid {one['pid']}): {line}")
-        if one["directory"]:
-            rows.append(f"     rescues: {plain(shorten_path(str(one['directory'])))}")
-    return rows

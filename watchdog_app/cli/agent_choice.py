@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from watchdog_app.base.children import is_frozen
-from watchdog_app.base.errors import UsageError, WatchdogError
+from watchdog_app.base.errors import UsageError
 from watchdog_app.base.text.terminal import Table, plain
-from watchdog_app.client.client import Client
+from watchdog_app.client.client import find_status
 from watchdog_app.core.explain.saving import typed_path
 from watchdog_app.core.explain.selection import RUN_CELLS
 from watchdog_app.core.model.status import Task
@@ -48,12 +48,8 @@ class Environment:
 
 def running_tasks() -> list[Task]:
     """Return the tasks of this user that the daemon watches; empty without a daemon."""
-    try:
-        with Client.connect(timeout_s=_ANSWER_S) as client:
-            tasks = client.call("status").get("tasks") or []
-    except WatchdogError:
-        return []
-    return own_tasks(map(Task.read, tasks))
+    status = find_status(_ANSWER_S)
+    return [] if status is None else own_tasks(status.tasks)
 
 
 def own_tasks(tasks: Iterable[Task]) -> list[Task]:

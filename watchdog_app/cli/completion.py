@@ -11,8 +11,7 @@ from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli.dispatch import COMMANDS, load_command
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser
-from watchdog_app.client.client import Client
-from watchdog_app.core.model.status import Status
+from watchdog_app.client.client import find_status
 
 DESCRIPTION = """\
 Print the completion script of a shell. It completes commands, options, their values, and
@@ -176,11 +175,8 @@ def _help_text(action: argparse.Action) -> str:
 
 def _running_tasks() -> list[tuple[str, str]]:
     """Return the names of the running tasks, then their pids; empty without a daemon."""
-    try:
-        with Client.connect(timeout_s=1.0) as daemon:
-            tasks = Status.read(daemon.call("status")).tasks
-    except WatchdogError:
-        return []
+    status = find_status(timeout_s=1.0)
+    tasks = () if status is None else status.tasks
     # Skip names that a shell would split or interpret. The user can type the pid instead.
     names = dict.fromkeys(one.name or "" for one in tasks)
     safe = [

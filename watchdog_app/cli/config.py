@@ -64,13 +64,6 @@ _REJECTED = ".rejected"
 def add_arguments(parser: Parser) -> None:
     """Add the options of the command and its verbs."""
     parser.json("print the settings as JSON")
-    parser.flag("--path", "print where the file is, or would be")
-    parser.option(
-        "--check FILE",
-        "only say whether a file is good; without FILE the one in use",
-        nargs="?",
-        const="",
-    )
     parser.flag("--default", "print a file with every default, explained")
     parser.color_option()
     verb = parser.subcommands(dest="verb", help="what to do with the settings; absent: show them")
@@ -112,18 +105,17 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Args, out: Output) -> int:
     """Show, check, print or change settings."""
-    chosen = sum((args.json, args.path, args.check is not None, args.default))
-    if args.verb not in (None, "show", "get") and chosen > 0:
+    if args.verb not in (None, "show", "get") and (args.json or args.default):
         raise UsageError("Give an option or a verb, not both.")
-    if chosen > 1:
-        raise UsageError("Choose one of --json, --path, --check and --default.")
+    if args.json and args.default:
+        raise UsageError("Choose one of --json and --default.")
     path = paths.config_file()
-    if args.path or args.verb == "path":
+    if args.verb == "path":
         out.lines(path)
     elif args.default:
         out.lines(*template())
-    elif args.check is not None or args.verb == "check":
-        out.lines(_check_file((args.file if args.verb == "check" else args.check) or "", path))
+    elif args.verb == "check":
+        out.lines(_check_file(args.file or "", path))
     elif args.verb in (None, "show"):
         _print_settings(path, out)
     elif args.verb == "get":

@@ -21,9 +21,8 @@ from watchdog_app.base.text.terminal import Style, pad, plain, plain_block, wrap
 from watchdog_app.cli import history, offline_status
 from watchdog_app.cli.output import Output, format_timestamp, wrap_lines
 from watchdog_app.cli.parser import Args, Parser, positive_integer
-from watchdog_app.client.client import Client
+from watchdog_app.client.client import find_status
 from watchdog_app.core.model.levels import Level
-from watchdog_app.core.model.status import Status
 
 if TYPE_CHECKING:
     from watchdog_app.rescue.checkpoint.inventory import Found
@@ -118,11 +117,8 @@ def _unknown_task(task: str, error: TaskNotFound) -> TaskNotFound:
     message = str(error)
     if parse_pid(task) is None:
         message = f"No task called {task!r} runs, and the history knows no end of one."
-    try:
-        with Client.connect() as daemon:
-            measured = Status.read(daemon.call("status")).daemon
-    except WatchdogError:
-        measured = None
+    status = find_status()
+    measured = None if status is None else status.daemon
     if measured is not None and measured.uptime_s is not None:
         since = moment(time.time() - measured.uptime_s)
         message += f" Watched since {since}; an earlier end is known only if a daemon ran then."

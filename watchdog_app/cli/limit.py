@@ -13,8 +13,7 @@ from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli import offline_status
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser, size
-from watchdog_app.client.client import Client
-from watchdog_app.core.model.status import Status
+from watchdog_app.client.client import find_status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -159,11 +158,8 @@ def _format_names(guards: list[GuardRecord]) -> str:
 def _find_pid(target: str) -> int | None:
     if parse_pid(target) is not None:
         return parse_pid(target)
-    try:  # only the daemon knows the names of notebooks
-        with Client.connect() as daemon:
-            tasks = Status.read(daemon.call("status")).tasks
-    except WatchdogError:
-        return None
+    status = find_status()  # only the daemon knows the names of notebooks
+    tasks = () if status is None else status.tasks
     found = [task.pid for task in tasks if target in (task.name, task.notebook, task.script)]
     return found[0] if len(found) == 1 else None
 

@@ -12,7 +12,7 @@ Make the daemon read its configuration again. If the file has a mistake, this co
 and the current settings stay in force."""
 EPILOG = """\
 examples:
-  watchdog config --check && watchdog reload
+  watchdog config check && watchdog reload
 
 exit codes: 0 the new settings are in force, 1 the file holds a mistake,
   2 usage, 3 daemon not running"""

@@ -7,12 +7,12 @@ from contextlib import suppress
 
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.text.quantities import parse_pid
+from watchdog_app.client.client import find_status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from watchdog_app.core.model.status import Status
 
 _MAX_ENTRIES = 1000
 
@@ -63,7 +63,7 @@ def known_rescue_folders() -> RescueFolders:
     """Return the folders that the daemon and its journal know; works without either."""
     places = RescueFolders()
     places.add(os.path.abspath("rescues"))
-    status = _read_status()
+    status = find_status()
     entries = _read_history()
     for task in status.tasks if status is not None else ():
         if task.agent is not None and task.agent.directory is not None:
@@ -75,17 +75,6 @@ def known_rescue_folders() -> RescueFolders:
             folder = found.get("directory") or os.path.dirname(str(found.get("path") or ""))
             places.add(str(folder), entry.get("name"), entry.get("path"))
     return places
-
-
-def _read_status() -> Status | None:
-    from watchdog_app.client.client import Client
-    from watchdog_app.core.model.status import Status
-
-    try:
-        with Client.connect() as daemon:
-            return Status.read(daemon.call("status"))
-    except (WatchdogError, OSError):
-        return None
 
 
 def _read_history() -> list[dict[str, Any]]:

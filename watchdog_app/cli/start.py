@@ -19,9 +19,8 @@ from watchdog_app.base.errors import (
 from watchdog_app.base.text.terminal import counted, plain, wrap
 from watchdog_app.cli.output import Output, type_program
 from watchdog_app.cli.parser import Args
-from watchdog_app.client.client import Client
-from watchdog_app.core.explain.saving import next_start_command, saving_note
-from watchdog_app.core.model.status import Task
+from watchdog_app.client.client import Client, find_status
+from watchdog_app.core.explain.saving import next_start_command, saving_note, unsaved_trainings
 
 DESCRIPTION = """\
 Start the daemon in the background and wait until it answers. It keeps running after you log
@@ -70,13 +69,11 @@ def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the
 
 def _watched_lines() -> list[str]:
     """Return what the daemon watches now, and what cannot be saved; empty if it does not say so."""
-    try:
-        with Client.connect() as daemon:
-            tasks = daemon.call("status").get("tasks") or []
-    except WatchdogError:
+    status = find_status()
+    if status is None:
         return []
-    lines = [f"It watches {counted(len(tasks), 'Python task')}. See them: watchdog status"]
-    unsaved = [task for task in map(Task.read, tasks) if task.can_save is False]
+    lines = [f"It watches {counted(len(status.tasks), 'Python task')}. See them: watchdog status"]
+    unsaved = unsaved_trainings(status.tasks)
     if unsaved:
         ways = [
             f"{plain(task.name or '?')} "

@@ -23,6 +23,7 @@ from watchdog_app.base.errors import (
     ProtocolError,
     RequestError,
     TaskNotFound,
+    WatchdogError,
 )
 from watchdog_app.client import jsonrpc, transport
 from watchdog_app.client.jsonrpc import LineDecoder, encode
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
     from typing import Any, Self
+
+    from watchdog_app.core.model.status import Status
 
 _CHUNK_BYTES = 65536
 _MOST_NOTIFICATIONS = 1000  # kept while a call waits for its answer; the oldest is dropped
@@ -229,6 +232,22 @@ class Client:
                 raise _connection_ended()
             self._ready.extend(self._decoder.feed(data))
         return self._ready.popleft()
+
+
+def find_status(timeout_s: float = 5.0) -> Status | None:
+    """
+    Return the daemon's status; None if no daemon answers.
+
+    Args:
+        timeout_s: time limit for the connection and for the answer.
+    """
+    from watchdog_app.core.model.status import Status
+
+    try:
+        with Client.connect(timeout_s=timeout_s) as daemon:
+            return Status.read(daemon.call("status"))
+    except (WatchdogError, OSError):
+        return None
 
 
 def _check_owner(connection: socket.socket, where: str) -> None:
