@@ -45,10 +45,12 @@ def last_death(
         within_s: maximum age; None: any age.
     """
     since = None if within_s is None else now_unix_s - within_s
-    entries = journal.history(
-        since_unix_s=since, kinds=("exit",), all_exits=True, limit=_MOST_ENTRIES
-    )
-    return next((each for each in entries if _is_failure(each)), None)
+    return next(filter(_is_failure, _exits(journal, since_unix_s=since)), None)
+
+
+def _exits(journal: Journal, limit: int = _MOST_ENTRIES, **wanted: Any) -> list[Entry]:
+    """Exits, newest first, those that are not notable included; see `Journal.history`."""
+    return journal.history(kinds=("exit",), all_exits=True, limit=limit, **wanted)
 
 
 def find_death(journal: Journal, wanted: str) -> Entry | None:
@@ -61,12 +63,12 @@ def find_death(journal: Journal, wanted: str) -> Entry | None:
     wanted = wanted.strip()
     if not wanted:
         return None
-    entries = journal.history(kinds=("exit",), all_exits=True, limit=_MOST_ENTRIES)
+    entries = _exits(journal)
     ranked = [(found, each) for each in entries if (found := _match_rank(wanted, each)) is not None]
     if ranked:
         return min(ranked, key=lambda each: each[0])[1]
     # Older than the newest thousand: search for a part of the name or path.
-    older = journal.history(task=wanted, kinds=("exit",), all_exits=True, limit=1)
+    older = _exits(journal, limit=1, task=wanted)
     return older[0] if older else _death_of_incident(journal, entries, wanted)
 
 
@@ -119,9 +121,7 @@ def previous_death(
     """
     info, pid = task.info, task.key.pid
     path = info.notebook or info.script
-    for each in journal.history(
-        since_unix_s=now_unix_s - LATELY_S, kinds=("exit",), all_exits=True, limit=_MOST_ENTRIES
-    ):
+    for each in _exits(journal, since_unix_s=now_unix_s - LATELY_S):
         died = each.get("pid")
         if died == pid:
             matches = each.get("worker") is not None
@@ -179,7 +179,7 @@ def explain_death(
 
 def _end_of_task(journal: Journal, task: Task) -> Entry | None:
     """The end of a task that was alive at the last sample; None: it has not ended."""
-    for each in journal.history(task=str(task.key.pid), kinds=("exit",), all_exits=True, limit=20):
+    for each in _exits(journal, limit=20, task=str(task.key.pid)):
         key = (each.get("pid"), each.get("start_time"), each.get("worker"))
         if key == (task.key.pid, task.key.start_time, None):
             return each
@@ -279,8 +279,6 @@ def _plot(
     own = next((s for s in found if s["kind"] == "task" and s["ident"].endswith(tail)), None)
     if own is None:
         return None
-    # Search by ident: another process may have had the pid, or a name may contain it.
-    found = journal.series(own["ident"], begin - _STILL_S, end + 1, _MOST_POINTS)
     resource = _plot_resource(entry, found, begin, end)
     points = _clip_points(own["points"], begin)
     rss = entry.get("rss_bytes")

@@ -187,9 +187,9 @@ def read_series(
         chosen = [
             row[0]
             for row in db.execute(
-                f"SELECT id FROM series WHERE kind = 'task' AND ({condition} OR ident = ?)"  # noqa: S608
+                f"SELECT id FROM series WHERE kind = 'task' AND ({condition})"  # noqa: S608
                 " ORDER BY last_unix_ms DESC LIMIT 200",
-                (*wanted, sqlite_text(task)),
+                wanted,
             )
         ]
         marks = ",".join("?" * len(chosen))
