@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from watchdog_app.base.text.quantities import MIB, format_bytes
 from watchdog_app.estimate import saving
 from watchdog_app.estimate.record import SPARE_SHARE, Estimate
-from watchdog_app.estimate.step import EstimateError, Ready, Subject, Traced
+from watchdog_app.estimate.step import EstimateError, Ready, Subject, Traced, framework_of
 
 DEFAULT_BATCH = 32
 PRECISIONS = ("float32", "float16", "bfloat16")
@@ -178,7 +178,12 @@ def _make_subject(  # noqa: PLR0917
     model: Any, batch: int | None, shape: Any, inputs: Any, optimizer: Any, loss: Any,
     dataset: Any, precision: str | None, gpu: bool, jit: bool | None, base: int | None,
 ) -> tuple[Subject, int]:  # fmt: skip
-    kind = _framework_of(model)
+    kind = framework_of(model)
+    if kind is None:
+        raise EstimateError(
+            f"{type(model).__name__} is neither a Keras model nor a PyTorch module. "
+            "Hand in the model itself, not its class or its weights."
+        )
     if kind == "torch":
         from watchdog_app.estimate import torch_step
 
@@ -194,18 +199,6 @@ def _make_subject(  # noqa: PLR0917
         model, shape, inputs, specs, optimizer, loss, gpu, jit, base, precision
     )
     return subject, batch
-
-
-def _framework_of(model: Any) -> str:
-    bases = {f"{each.__module__.partition('.')[0]}.{each.__name__}" for each in type(model).__mro__}
-    if bases & {"keras.Model", "tf_keras.Model", "keras.Functional", "keras.Sequential"}:
-        return "keras"
-    if "torch.Module" in bases:
-        return "torch"
-    raise EstimateError(
-        f"{type(model).__name__} is neither a Keras model nor a PyTorch module. "
-        "Hand in the model itself, not its class or its weights."
-    )
 
 
 def _prefetched(dataset: Any, data_bytes: int, notes: list[str]) -> Ready:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from watchdog_app.estimate.step import EstimateError
+from watchdog_app.estimate.step import EstimateError, framework_of
 
 
 class TrainingStarted(BaseException):
@@ -67,7 +67,7 @@ def load_model(name: str, thing: str, arguments: dict[str, Any], *, hollow: bool
                 raise EstimateError(_missing_text(name, thing, module, where))
         notes = (f"{where} when it is imported: it was stopped there.",) if started else ()
         batch = None if started is None else started.batch
-        if _is_model(found):
+        if framework_of(found):
             return LoadedModel(found, batch, notes)
         if not callable(found):
             raise EstimateError(
@@ -85,9 +85,9 @@ def load_model(name: str, thing: str, arguments: dict[str, Any], *, hollow: bool
                 ) from None
             note = f"{thing}() begins to train: it was stopped there, and that model taken."
             return LoadedModel(stopped.model, stopped.batch, (*notes, note))
-    if isinstance(built, tuple) and built and _is_model(built[0]):
+    if isinstance(built, tuple) and built and framework_of(built[0]):
         built = built[0]
-    if not _is_model(built):
+    if not framework_of(built):
         raise EstimateError(
             f"{thing}() in {name} should return the model, and returns "
             f"{'nothing' if built is None else f'a value of type {type(built).__name__}'}."
@@ -227,7 +227,7 @@ def _list_candidates(module: Any) -> str:
         name
         for name, each in vars(module).items()
         if not name.startswith("_")
-        and (_is_model(each) or inspect.isfunction(each) or inspect.isclass(each))
+        and (framework_of(each) or inspect.isfunction(each) or inspect.isclass(each))
         and getattr(each, "__module__", module.__name__) == module.__name__
     ]
     return f" It has: {', '.join(sorted(own)[:12])}." if own else ""
@@ -242,10 +242,3 @@ def _check_arguments(found: Any, thing: str, arguments: dict[str, Any]) -> None:
         ) from None
     except ValueError:
         pass  # the signature is unknown
-
-
-def _is_model(thing: Any) -> bool:
-    if isinstance(thing, type):
-        return False
-    names = {f"{each.__module__.partition('.')[0]}.{each.__name__}" for each in type(thing).__mro__}
-    return bool(names & {"keras.Model", "tf_keras.Model", "torch.Module"})

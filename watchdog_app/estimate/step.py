@@ -26,6 +26,14 @@ class TraceError(EstimateError):
     """The operations of a step cannot be traced; a rougher estimate is used instead."""
 
 
+def framework_of(model: object) -> str | None:
+    """Return "keras" or "torch"; None: it is not a model, or a class of models."""
+    bases = {f"{each.__module__.partition('.')[0]}.{each.__name__}" for each in type(model).__mro__}
+    if bases & {"keras.Model", "tf_keras.Model"}:
+        return "keras"
+    return "torch" if "torch.Module" in bases else None
+
+
 class InputSpec(NamedTuple):
     """One input of a model, for one example."""
 
