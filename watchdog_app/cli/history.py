@@ -67,12 +67,8 @@ def run(args: Args, out: Output) -> int:
         limit=args.limit,
         kinds=args.kind or list(KINDS),
     )
-    if args.json:
-        out.json({"entries": found})
-        return EXIT_OK
-    out.lines(*render(found, out.columns, out.style))
-    if len(found) == args.limit:
-        out.lines(f"Only the newest {args.limit}; more with --limit.")
+    more = [f"Only the newest {args.limit}; more with --limit."] * (len(found) == args.limit)
+    out.result({"entries": found}, lambda: [*render(found, out.columns, out.style), *more])
     return EXIT_OK
 
 

@@ -89,36 +89,36 @@ def run(args: Args, out: Output) -> int:
     verb = targets.pop(0) if targets and targets[0] in VERBS else "list"
     if verb != "prune" and (args.keep or args.older_than is not None or args.dry_run or args.yes):
         raise UsageError("--keep, --older-than, --dry-run and --yes belong to: rescues prune")
-    carry_out = {"show": _show_rescue, "verify": _verify_rescues, "prune": _prune_folder}
-    return carry_out.get(verb, _list_rescues)(targets, args, out)
+    if verb == "prune":
+        return _prune_folder(targets, args, out)
+    carry_out = {"show": _show_rescue, "verify": _verify_rescues}
+    return carry_out.get(verb, _list_rescues)(targets, out)
 
 
-def _list_rescues(targets: Sequence[str], args: Args, out: Output) -> int:
+def _list_rescues(targets: Sequence[str], out: Output) -> int:
     with out.progress("searching for rescues"):
         found, search, roots = _find_rescues(targets)
     found.sort(
         key=lambda rescue: (rescue.created_unix_s or 0.0, rescue.name.sequence), reverse=True
     )
-    if args.json:
-        out.json(
-            {
-                "rescues": [rescues_text.as_json(rescue) for rescue in found],
-                "being_written": search.writing,
-                "left_half_written": search.partial,
-                "unreadable": search.unreadable,
-                "cut_short": search.cut_short,
-                "searched": roots,
-            }
-        )
-        return EXIT_OK
     lines = rescues_text.table(found, time.time(), out.columns, out.style)
     if not found:
         lines = [_describe_none_found(roots)]
-    out.lines(*lines, *rescues_text.remarks(search))
+    out.result(
+        {
+            "rescues": [rescues_text.as_json(rescue) for rescue in found],
+            "being_written": search.writing,
+            "left_half_written": search.partial,
+            "unreadable": search.unreadable,
+            "cut_short": search.cut_short,
+            "searched": roots,
+        },
+        lambda: [*lines, *rescues_text.remarks(search)],
+    )
     return EXIT_OK
 
 
-def _show_rescue(targets: Sequence[str], args: Args, out: Output) -> int:
+def _show_rescue(targets: Sequence[str], out: Output) -> int:
     from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
     if targets and targets[0].endswith(".py") and os.path.isfile(targets[0]):
@@ -135,16 +135,16 @@ def _show_rescue(targets: Sequence[str], args: Args, out: Output) -> int:
             meta, tensors = loaded.meta, loaded.tensors
     except RescueError as error:
         raise WatchdogError(f"{rescue.path}: {error}.") from error
-    if args.json:
-        out.json({"rescue": rescues_text.details_json(rescue, meta, tensors)})
-        return EXIT_OK
-    out.lines(
-        *rescues_text.details(rescue, meta, tensors, now_unix_s=time.time(), columns=out.columns)
+    out.result(
+        {"rescue": rescues_text.details_json(rescue, meta, tensors)},
+        lambda: rescues_text.details(
+            rescue, meta, tensors, now_unix_s=time.time(), columns=out.columns
+        ),
     )
     return EXIT_OK
 
 
-def _verify_rescues(targets: Sequence[str], args: Args, out: Output) -> int:
+def _verify_rescues(targets: Sequence[str], out: Output) -> int:
     from watchdog_app.rescue.checkpoint import inventory
 
     with out.progress("searching for rescues"):
@@ -161,10 +161,10 @@ def _verify_rescues(targets: Sequence[str], args: Args, out: Output) -> int:
         word = "DAMAGED" if isinstance(error, RescueDamaged) else "NOT READ"
         code = EXIT_OK if code == EXIT_OK and error is None else EXIT_FAILURE
         results.append({"path": rescue.path, "whole": problem is None, "problem": problem})
-        if not args.json:
+        if not out.is_json:
             outcome = "whole" if problem is None else f"{word}: {problem}"
             out.lines(f"{plain(rescue.path)}: {plain(outcome)}")
-    if args.json:
+    if out.is_json:
         out.json({"rescues": results, "unreadable": search.unreadable})
     elif code == EXIT_OK:
         size = inventory.total_bytes(found)

@@ -18,10 +18,7 @@ from watchdog_app.core.explain.selection import RUN_CELLS, SMALL_BYTES
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Task
-from watchdog_app.tray.state import (
-    TrayState,
-    protection_state,
-)
+from watchdog_app.tray.state import TrayState, protection_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -120,14 +117,14 @@ class Slots:
         if status is None:
             self._slots = [None] * MAX_TASKS
             return tuple(self._slots)
-        running = {_task_key(task): task for task in status.tasks}
+        running = {task.key: task for task in status.tasks}
         for number, slot in enumerate(self._slots):
             if slot is not None:
-                task = running.get(_task_key(slot.task))
+                task = running.get(slot.task.key)
                 self._slots[number] = Slot(task or slot.task, ended=task is None)
-        shown = {_task_key(slot.task) for slot in self._slots if slot is not None}
+        shown = {slot.task.key for slot in self._slots if slot is not None}
         for task in listed_tasks(status, self._pids()):
-            if _task_key(task) not in shown and None in self._slots:
+            if task.key not in shown and None in self._slots:
                 self._slots[self._slots.index(None)] = Slot(task)
         return tuple(self._slots)
 
@@ -139,10 +136,6 @@ class Slots:
 
     def _pids(self) -> list[int]:
         return [slot.task.pid or 0 for slot in self._slots if slot is not None]
-
-
-def _task_key(task: Task) -> tuple[int | None, int | None]:
-    return task.pid, task.start_time
 
 
 def menu(
@@ -214,9 +207,8 @@ def _unsaved_entry(status: Status | None) -> Entry:
     text = unsaved_sentence(tasks)
     if any(task.kind in RUN_CELLS for task in tasks):
         return Entry("unsaved", f"{text}: turn on\u2026", Command(CommandKind.ENABLE_SAVING))
-    first = tasks[0]
-    target = Target(first.pid or 0, first.start_time, short_name(first.name))
-    return Entry("unsaved", f"{text}: how to\u2026", Command(CommandKind.EXPLAIN, target))
+    how_to = Command(CommandKind.EXPLAIN, _target(tasks[0]))
+    return Entry("unsaved", f"{text}: how to\u2026", how_to)
 
 
 def _ended_entry(ended: Notification | None, now_unix_s: float) -> Entry:
@@ -289,7 +281,7 @@ def _is_listed(task: Task) -> bool:
 
 def _task_entry(number: int, slot: Slot | None, now_unix_s: float) -> Entry:
     task = Task() if slot is None else slot.task
-    target = Target(task.pid or 0, task.start_time, short_name(task.name))
+    target = _target(task)
     entry = Entry(
         f"task-{number}",
         f"{target.name}: {_task_summary(task)}",
@@ -359,6 +351,10 @@ def _rescue_label(agent: Agent | None, now_unix_s: float) -> str:
     text = "Saved" if rescue.step is None else f"Saved at step {rescue.step}"
     at = rescue.saved_unix_s
     return text if at is None else f"{text}, {_short_age(now_unix_s - at)}"
+
+
+def _target(task: Task) -> Target:
+    return Target(task.pid or 0, task.start_time, short_name(task.name))
 
 
 def short_name(name: str | None) -> str:
