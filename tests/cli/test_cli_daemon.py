@@ -17,6 +17,7 @@ from support.finished import finished
 from support.waiting import until
 
 from watchdog_app.cli import start
+from watchdog_app.core.model.settings import CHANNELS
 
 SCHEMA = Path(__file__).parents[2] / "docs/status.schema.json"
 
@@ -253,11 +254,14 @@ def test_start_from_a_folder_with_a_trap(quiet, watchdog, tmp_path):
         ({"DBUS_SESSION_BUS_ADDRESS": "unix:path=/nowhere/bus"}, False),
     ],
 )
-def test_start_says_where_warnings_are_if_nothing_can_show_them(own_folders, more, shows):
+def test_start_says_where_warnings_are_if_nothing_can_show_them(
+    own_folders, monkeypatch, more, shows
+):
     """A server has no desktop; a command of the user shows them too."""
     env = {"XDG_RUNTIME_DIR": str(own_folders), "WATCHDOG_CONFIG": str(own_folders / "none.toml")}
 
     assert shows is start._shows_notifications({**env, **more})
+    monkeypatch.setitem(CHANNELS, "mine", "mine:MyChannel")
     (own_folders / "none.toml").write_text("[notify.mine]\n")
     assert start._shows_notifications({**env, **more}), "a channel is turned on by its table"
 

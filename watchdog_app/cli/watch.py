@@ -17,7 +17,7 @@ from watchdog_app.base.text.terminal import Style, plain, wrap
 from watchdog_app.cli.output import Output, format_timestamp, remark
 from watchdog_app.cli.parser import Args, Parser, positive_integer
 from watchdog_app.client.client import Client
-from watchdog_app.core.model.actions import ACTIONS
+from watchdog_app.core.model.actions import button_commands
 from watchdog_app.core.model.status import Notification
 
 DESCRIPTION = """\
@@ -138,17 +138,6 @@ def render(notification: Notification, columns: int | None, appearance: Style) -
         found += wrap(plain(line), columns, first=indent, rest=indent)
     for command in button_commands(notification):
         found += wrap(plain(command), columns, first=f"{indent}> ", rest=f"{indent}  ")
-    return found
-
-
-def button_commands(notification: Notification) -> list[str]:
-    """Return the buttons' commands that act and that the body does not already contain."""
-    found = []
-    for button in notification.actions:
-        action = ACTIONS.get(button.key)
-        only_shows = action is not None and not action.method
-        if button.command and button.command not in notification.body and not only_shows:
-            found.append(button.command)
     return found
 
 

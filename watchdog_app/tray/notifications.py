@@ -28,7 +28,7 @@ from watchdog_app.base.dbus import (
     notify_body,
 )
 from watchdog_app.base.text.terminal import plain, plain_block, shorten
-from watchdog_app.core.model.actions import ACTIONS
+from watchdog_app.core.model.actions import ACTIONS, button_commands
 from watchdog_app.core.model.status import Status
 from watchdog_app.tray.bus import Part, SessionBus, add_match
 
@@ -36,7 +36,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from watchdog_app.core.model.status import Button, Notification
+    from watchdog_app.core.model.status import Notification
 
     ResultCallback = Callable[[bool, str], None]  # arguments: delivered, detail
     SlotKey = tuple[str, int | None]
@@ -246,7 +246,8 @@ class Notifications(Part):
             self._capabilities = frozenset(known)
         urgency = notification.urgency or "normal"
         has_buttons = "actions" in self._capabilities
-        body = notification.body if has_buttons else body_with_commands(notification)
+        commands = () if has_buttons else button_commands(notification)
+        body = "\n".join((notification.body, *commands))
         values = notify_body(
             shorten(plain(notification.title), 200),
             shorten(plain_block(body), _MAX_BODY_CHARS),
@@ -277,18 +278,3 @@ def buttons(notification: Notification) -> list[str]:
         if action.key in ACTIONS:
             found += [action.key, shorten(plain(action.label or action.key), 40)]
     return found
-
-
-def body_with_commands(notification: Notification) -> str:
-    """Return the body and, for a service without buttons, the commands that do the same."""
-    lines = [notification.body]
-    for action in notification.actions:
-        if action.command and is_task_request(action):
-            lines += [action.command] if action.command not in lines[0] else []
-    return "\n".join(lines)
-
-
-def is_task_request(button: Button) -> bool:
-    """Return whether the button requests something about its task from the daemon."""
-    action = ACTIONS.get(button.key)
-    return action is not None and bool(action.method) and action.key != "snooze"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 
-from watchdog_app.core.model.status import Button, Task
+from watchdog_app.core.model.status import Button, Notification, Task
 
 
 class Action(
@@ -138,3 +138,17 @@ ACTIONS = {
         Action("not_now", "Not now", shown=lambda task: task.can_save is False),
     )
 }
+
+
+def button_commands(notification: Notification) -> list[str]:
+    """
+    Return the commands of a notification's buttons, for a place that shows no buttons.
+
+    Leaves out commands that the text names, that only show more, and that only suppress it.
+    """
+    return [
+        each.command
+        for each in notification.actions
+        if each.key in ACTIONS and ACTIONS[each.key].method and each.key != "snooze"
+        if each.command and each.command not in notification.body
+    ]

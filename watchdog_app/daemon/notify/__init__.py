@@ -14,8 +14,6 @@ from watchdog_app.base.records import dataclass
 from watchdog_app.core.model.settings import CHANNELS, NotifySettings
 from watchdog_app.core.model.status import Notification, Status
 
-_ACTION_KEYS = frozenset(("save", "pause", "resume"))
-
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
@@ -69,16 +67,3 @@ def open_channels(settings: NotifySettings) -> Sequence[Channel]:
         except (TypeError, ValueError) as error:
             raise ConfigError(f"[notify.{name}] is not accepted: {error}.") from error
     return found
-
-
-def action_commands(notification: Notification) -> list[str]:
-    """
-    The commands of a notification's buttons, for channels that show no buttons.
-
-    Leaves out commands that the text already names, and commands that only show more.
-    """
-    return [
-        each.command
-        for each in notification.actions
-        if each.key in _ACTION_KEYS and each.command and each.command not in notification.body
-    ]

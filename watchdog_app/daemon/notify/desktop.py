@@ -20,8 +20,9 @@ from contextlib import suppress
 
 from watchdog_app.base import children, paths
 from watchdog_app.base.durable import write_atomic
+from watchdog_app.core.model.actions import button_commands
 from watchdog_app.core.model.status import Notification, Status
-from watchdog_app.daemon.notify import Channel, Delivery, action_commands
+from watchdog_app.daemon.notify import Channel, Delivery
 
 DEADLINE_S = 8.0
 # GNOME refuses more than about one notification a second (ExcessNotificationGeneration).
@@ -82,7 +83,7 @@ class DesktopChannel(Channel):
         answer = self._run_helper(
             {
                 **notification.to_json(),
-                "body": "\n".join([notification.body, *action_commands(notification)]),
+                "body": "\n".join([notification.body, *button_commands(notification)]),
                 "replaces": replaces,
                 "service": self._service,
                 "stays": notification.is_transient,

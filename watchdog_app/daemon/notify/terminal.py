@@ -7,8 +7,9 @@ import time
 from typing import TextIO
 
 from watchdog_app.base.text.plain import clean
+from watchdog_app.core.model.actions import button_commands
 from watchdog_app.core.model.status import Notification
-from watchdog_app.daemon.notify import Channel, Delivery, action_commands
+from watchdog_app.daemon.notify import Channel, Delivery
 
 _LINE = 500
 
@@ -26,7 +27,7 @@ class TerminalChannel(Channel):
         at = time.strftime("%H:%M:%S", time.localtime(notification.unix_s))
         lines = [f"[{at}] watchdog: {clean(notification.title, _LINE)}"]
         lines += [f"           {clean(line, _LINE)}" for line in notification.body.splitlines()]
-        lines += [f"           > {clean(line, _LINE)}" for line in action_commands(notification)]
+        lines += [f"           > {clean(line, _LINE)}" for line in button_commands(notification)]
         text = "\n".join(lines) + "\n"
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         try:
