@@ -9,6 +9,7 @@ second run may do harm.
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ _OUTSIDE_LINES = frozenset(
 )
 _LOADS = "%load_ext watchdog_app.agent"
 _OURS = ("watchdog", "watchdog_app")
+# `!` or the name of a magic; `!=` is no command.
+_COMMAND = re.compile(r"(?:^|[\s=])(?:!(?!=)|%%?(\w+))", re.MULTILINE)
 _SHELL = 'left out: shell commands (run="all" runs them)'
 
 
@@ -100,33 +103,14 @@ class _Reader:
             return None, "left out: it was a resume itself"
         if everything:
             return text, None
-        if not _has_cell_magic(tree):
-            return self._drop_commands(text, tree)
-        first, _, body = text.lstrip().partition("\n")  # `%%time`, and the code that it times
-        if self._is_command_line(first.removeprefix("%%").partition(" ")[2]):
-            return None, _SHELL
-        kept, why = self.read(body, everything=False)
-        if kept is None:
-            return None, why
-        return (text if kept == body else f"{first}\n{kept}"), why
-
-    def _tree(self, text: str) -> ast.Module | None:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # IPython shows them when the cell runs
-                return ast.parse(self._transform(text))
-        except (SyntaxError, ValueError, RecursionError):
-            return None
-
-    def _drop_commands(self, text: str, tree: ast.Module) -> tuple[str | None, str | None]:
         commands = sum(map(self._starts_command, ast.walk(tree)))
         if not commands:
             asks = any(_called_name(node) in ("input", "getpass") for node in ast.walk(tree))
             return text, "it asks for an answer" if asks else None
-        if text.lstrip().startswith("%%"):  # `%%bash`
+        if text.lstrip().startswith("%%"):
             return None, _SHELL
         lines = text.splitlines()
-        taken = [line for line in lines if self._is_command_line(line)]
+        taken = [line for line in lines if self._is_command(line)]
         lines = [
             f"{line[: len(line) - len(line.lstrip())]}pass" if line in taken else line
             for line in lines
@@ -140,47 +124,38 @@ class _Reader:
             return None, _SHELL
         return "\n".join(lines), 'without its shell commands (run="all" runs them)'
 
-    def _starts_command(self, node: ast.AST) -> bool:
-        """`get_ipython().system(...)`, `getoutput`, or a magic with the same effect."""
-        call = _magic_call(node)
-        if call is None:
-            return False
-        how, magic, rest = call
-        if how in ("system", "getoutput"):
-            return True
-        if how == "run_cell_magic":
-            return magic in _OUTSIDE_CELLS
-        return magic in self._outside or self._is_command_line(rest)
+    def _tree(self, text: str) -> ast.Module | None:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # IPython shows them when the cell runs
+                return ast.parse(self._transform(text))
+        except (SyntaxError, ValueError, RecursionError):
+            return None
 
-    def _is_command_line(self, rest: str) -> bool:
-        """Whether the text after a magic is `!rm x` or `%rm x`, as in `%time !rm x`."""
-        text = rest.strip()
-        while text.startswith("-"):  # options of the magic
-            text = text.partition(" ")[2].strip()
+    def _is_command(self, line: str) -> bool:
+        text = line.strip()
         tree = self._tree(text) if text[:1] in ("!", "%") else None
-        return tree is not None and any(self._starts_command(node) for node in ast.walk(tree))
+        return tree is not None and any(map(self._starts_command, ast.walk(tree)))
 
-
-def _magic_call(node: ast.AST) -> tuple[str, str, str] | None:
-    """The `get_ipython()` method, the magic and the line after it; None: not such a call."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-        return None
-    if _called_name(node.func.value) != "get_ipython":
-        return None
-    words = [
-        each.value if isinstance(each, ast.Constant) and isinstance(each.value, str) else ""
-        for each in node.args
-    ]
-    magic, rest = (*words, "", "")[:2]
-    return node.func.attr, magic, rest
-
-
-def _has_cell_magic(tree: ast.Module) -> bool:
-    """Whether a cell magic applies to Python code: `%%time`, `%%capture`."""
-    if len(tree.body) != 1 or not isinstance(tree.body[0], ast.Expr):
-        return False
-    call = _magic_call(tree.body[0].value)
-    return call is not None and call[0] == "run_cell_magic" and call[1] not in _OUTSIDE_CELLS
+    def _starts_command(self, node: ast.AST) -> bool:
+        """`get_ipython().system(...)`, `getoutput`, or a magic that starts a command."""
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            return False
+        if _called_name(node.func.value) != "get_ipython":
+            return False
+        if node.func.attr in ("system", "getoutput"):
+            return True
+        magic, *code = [
+            each.value if isinstance(each, ast.Constant) and isinstance(each.value, str) else ""
+            for each in (*node.args, ast.Constant(""))
+        ]
+        outside = _OUTSIDE_CELLS if node.func.attr == "run_cell_magic" else self._outside
+        # The code of a magic may start a command: `%time !rm x`, or a line below `%%time`.
+        return magic in outside or any(
+            name is None or name in self._outside or name in _OUTSIDE_CELLS
+            for each in code
+            for name in (found[1] for found in _COMMAND.finditer(each))
+        )
 
 
 def _is_resume_call(node: ast.AST) -> bool:

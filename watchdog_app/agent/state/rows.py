@@ -6,9 +6,12 @@ This module imports no framework.
 
 from __future__ import annotations
 
+import math
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -25,32 +28,30 @@ RESCUE_ONLY = "is in the rescue only"
 Row = format.Row  # its element type is NumPy's name
 
 
-class NamedVariable(Protocol):
-    """One tensor of a training's state, in any framework."""
+@dataclass(frozen=True, slots=True)
+class NamedVariable(ABC):
+    """One tensor of a training's state; each framework has its own subclass."""
 
-    @property
-    def name(self) -> str:
-        """Unique within a list, e.g. "model/dense/kernel"."""
-
-    @property
-    def group(self) -> str:
-        """MODEL, METRIC, OPTIMIZER or OTHER."""
-
-    @property
-    def holder(self) -> Any:
-        """The variable of the framework or of Keras."""
+    name: str  # unique within a list, e.g. "model/dense/kernel"
+    group: str  # MODEL, METRIC, OPTIMIZER or OTHER
+    holder: Any  # the variable of the framework or of Keras
 
     @property
     def row(self) -> Row:
-        """The row of the variable, which a resume compares."""
+        """The row of the variable in a rescue, which a resume compares."""
+        return self.name, str(self.holder.dtype), tuple(self.holder.shape)
 
     @property
     def nbytes(self) -> int:
         """Size of the raw elements."""
+        _name, dtype, shape = self.row
+        return math.prod(shape) * int(numpy_type(dtype).itemsize)
 
+    @abstractmethod
     def array(self) -> np.ndarray[Any, Any]:
         """The current elements; no copy if they are in this machine's memory."""
 
+    @abstractmethod
     def assign(self, value: np.ndarray[Any, Any]) -> None:
         """Set the elements."""
 

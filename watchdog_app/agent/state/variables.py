@@ -17,39 +17,22 @@ import numpy as np
 import tensorflow as tf
 
 from watchdog_app.agent.adapters.keras.model import is_keras_instance, optimizers_of
-from watchdog_app.agent.state.rows import METRIC, MODEL, OPTIMIZER, OTHER, Row
+from watchdog_app.agent.state.rows import METRIC, MODEL, OPTIMIZER, OTHER, NamedVariable, Row
 from watchdog_app.base.errors import RescueError
 
 _OF_KERAS = ("Layer", "Metric", "Optimizer", "SeedGenerator")
 
 
 @dataclass(frozen=True, slots=True)
-class StateVariable:
-    """One tensor of the training's state: a variable, or one replica's part of it."""
-
-    name: str  # unique within a list, e.g. "model/dense/kernel"
-    group: str  # MODEL, METRIC, OPTIMIZER or OTHER
-    holder: Any  # the tf.Variable
+class StateVariable(NamedVariable):
+    """One tensor of the training's state: a tf.Variable, or one replica's part of it."""
 
     @property
-    def dtype(self) -> str:
-        """NumPy's name of the element type, e.g. "float32" or "bfloat16"."""
-        return str(self.holder.dtype.name)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Current dimensions."""
-        if self.holder.shape.is_fully_defined():
-            return tuple(self.holder.shape)
-        return tuple(int(size) for size in tf.shape(self.holder))
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the raw elements."""
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count * int(self.holder.dtype.size)
+    def row(self) -> Row:
+        """See `NamedVariable`."""
+        shape = self.holder.shape
+        known = shape if shape.is_fully_defined() else tf.shape(self.holder)
+        return self.name, str(self.holder.dtype.name), tuple(int(size) for size in known)
 
     def array(self) -> np.ndarray[Any, Any]:
         """
@@ -59,11 +42,6 @@ class StateVariable:
         it no longer than needed.
         """
         return np.asarray(self.holder.read_value())
-
-    @property
-    def row(self) -> Row:
-        """The row of this variable in a rescue, which a resume compares."""
-        return self.name, self.dtype, self.shape
 
     def assign(self, value: np.ndarray[Any, Any]) -> None:
         """Set the variable."""

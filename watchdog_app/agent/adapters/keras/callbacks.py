@@ -45,27 +45,19 @@ def capture(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], Arrays, lis
     lost: list[str] = []
     for label, callback in _labelled(callbacks):
         state: dict[str, Any] = {"callback": label}
-        fields = _known_fields(callback)
-        # If the state of one callback cannot be captured, only that state is lost, not the rescue.
-        try:
-            if fields:
-                state["fields"] = {
-                    name: to_json_value(getattr(callback, name))
-                    for name in fields
-                    if hasattr(callback, name)
-                }
-        except Exception as error:
-            lost.append(_capture_error(label, error))
+        held = {name: getattr(callback, name) for name in _known_fields(callback)}
+        parts: list[tuple[str, Callable[[], Any]]] = [("fields", held.copy)] if held else []
         if _is_stateful(callback):
+            parts.append(("state", callback.state_dict))
+        for key, read in parts:
             own: Arrays = {}
-            name = f"callback/{label}/state"
+            name = f"callback/{label}/{key}"
+            # If the state of one callback cannot be captured, only that state is lost.
             try:
-                state["state"] = state_values.encode(
-                    callback.state_dict(), name, own, tensors_as_arrays=True
-                )
+                state[key] = state_values.encode(read(), name, own, tensors_as_arrays=True)
                 arrays.update(own)
             except Exception as error:
-                lost.append(_capture_error(label, error))
+                lost.append(f"the memory of {label} ({type(error).__name__}: {error})")
         weights = getattr(callback, _BEST_WEIGHTS, None)
         if is_keras_instance(callback, "EarlyStopping") and weights is not None:
             names = [f"callback/{label}/{_BEST_WEIGHTS}/{index}" for index in range(len(weights))]
@@ -96,7 +88,7 @@ def restore(
         if callback is None:
             absent.append(state["callback"])
             continue
-        for name, value in state.get("fields", {}).items():
+        for name, value in state_values.decode(state.get("fields", {}), read).items():
             setattr(callback, name, value)
         if "state" in state and _is_stateful(callback):
             callback.load_state_dict(state_values.decode(state["state"], read))
@@ -167,14 +159,10 @@ def _labelled(callbacks: Sequence[Any]) -> list[tuple[str, Any]]:
     return labelled
 
 
-def _capture_error(label: str, error: Exception) -> str:
-    return f"the memory of {label} ({type(error).__name__}: {error})"
-
-
 def _known_fields(callback: Any) -> tuple[str, ...]:
-    for name, fields in _FIELDS:
-        if is_keras_instance(callback, name):
-            return fields
+    for kind, fields in _FIELDS:
+        if is_keras_instance(callback, kind):
+            return tuple(name for name in fields if hasattr(callback, name))
     return ()
 
 
@@ -196,23 +184,3 @@ def _summarise(value: Any) -> Any:
     if isinstance(value, (list, tuple, dict, set)):
         return f"{type(value).__name__} of {len(value)}"
     return None
-
-
-def to_json_value(value: Any) -> Any:
-    """
-    Convert a value to JSON types; NumPy scalars and arrays become Python values exactly.
-
-    Raises:
-        TypeError: the value holds an object that JSON cannot represent.
-    """
-    if isinstance(value, _PLAIN):
-        return value
-    if isinstance(value, (np.generic, np.ndarray)):
-        return value.tolist()
-    if isinstance(value, Mapping):
-        return {str(key): to_json_value(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [to_json_value(item) for item in value]
-    if hasattr(value, "numpy"):
-        return value.numpy().tolist()
-    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")

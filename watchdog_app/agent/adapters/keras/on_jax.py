@@ -21,7 +21,7 @@ import numpy as np
 
 from watchdog_app.agent.adapters.keras.backend import Backend, one_empty_step
 from watchdog_app.agent.adapters.keras.model import metrics_of, variables_of
-from watchdog_app.agent.state.rows import NamedVariable, Row, numpy_type
+from watchdog_app.agent.state.rows import NamedVariable
 
 # In the order in which Keras assigns them: for a variable in two of them, the last one counts.
 _PARTS = ("trainable_variables", "non_trainable_variables", "optimizer_variables")
@@ -56,26 +56,10 @@ class _StateArrays:
 
 
 @dataclass(frozen=True, slots=True)
-class JaxVariable:
-    """One array of the training's state."""
+class JaxVariable(NamedVariable):
+    """One array of the training's state; `holder` is Keras's variable."""
 
-    name: str
-    group: str
-    holder: Any  # Keras's variable
     arrays: _StateArrays
-
-    @property
-    def row(self) -> Row:
-        """See `NamedVariable`."""
-        return self.name, str(self.holder.dtype), tuple(self.holder.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the raw elements."""
-        count = 1
-        for size in self.holder.shape:
-            count *= size
-        return int(count * numpy_type(self.row[1]).itemsize)
 
     def array(self) -> np.ndarray[Any, Any]:
         """

@@ -18,12 +18,8 @@ from watchdog_app.agent.state.rows import OTHER, NamedVariable, Row, numpy_type
 
 
 @dataclass(frozen=True, slots=True)
-class TorchVariable:
-    """One tensor of the training's state."""
-
-    name: str
-    group: str
-    holder: Any  # Keras's variable, or the tensor itself
+class TorchVariable(NamedVariable):
+    """One tensor of the training's state; `holder` is Keras's variable, or the tensor itself."""
 
     @property
     def tensor(self) -> torch.Tensor:
@@ -37,11 +33,6 @@ class TorchVariable:
     def row(self) -> Row:
         """See `NamedVariable`."""
         return torch_tensors.row(self.name, self.tensor)
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the raw elements."""
-        return int(self.tensor.numel() * self.tensor.element_size())
 
     def array(self) -> np.ndarray[Any, Any]:
         """The values: the tensor's own memory on a CPU, or a copy from a GPU."""
