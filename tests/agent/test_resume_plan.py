@@ -150,9 +150,7 @@ def test_a_history_that_was_begun_anew_is_not_believed(history):
 
 
 def checked(*texts):
-    return {
-        number: kernel_cells.text_checksum(text) & 0xFFFF for number, text in enumerate(texts, 1)
-    }
+    return tuple(kernel_cells.text_checksum(text) & 0xFFFF for text in texts)
 
 
 def test_without_history_they_come_from_the_notebook(tmp_path):

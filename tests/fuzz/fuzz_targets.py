@@ -210,16 +210,6 @@ def rescue_manifest(data: bytes) -> None:
 
 
 @target
-def rescue_header(data: bytes) -> None:
-    """The header of a safetensors file, and a complete rescue with it."""
-    header = len(data).to_bytes(8, "little") + data
-    with suppress(RescueError):
-        format.header_bytes(data, 1 << 40)
-    with suppress(RescueError):
-        format.parse_header(header, len(header))
-
-
-@target
 def rescue_folder(data: bytes) -> None:
     """A folder that looks like a rescue."""
     with tempfile.TemporaryDirectory() as folder:

@@ -72,10 +72,14 @@ def test_what_was_found_once_stays_mended(name):
 def test_a_shape_of_endless_numbers_costs_no_hours():
     """The reader refuses numbers of thousands of digits before it multiplies them."""
     number = b"1" + b"0" * 4000
-    shape = b",".join([number] * 400)
+    tensor = b'{"name":"a","dtype":"F32","shape":[%s],"bytes":0,"crc32":"0"}'
+    body = (
+        b'{"format":1,"created_unix_s":1,"step":1,"meta":{},'
+        b'"state":{"checksum":"crc32","tensors":[%s]}}'
+    )
     began = time.monotonic()
 
-    TARGETS["rescue_header"](b'{"a":{"dtype":"F32","shape":[%s],"data_offsets":[0,0]}}' % shape)
+    TARGETS["rescue_manifest"](body % (tensor % b",".join([number] * 200)))
 
     assert time.monotonic() - began < 2.0
 

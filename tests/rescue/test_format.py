@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 
 import pytest
 import safetensors
@@ -15,9 +16,9 @@ from watchdog_app.rescue.checkpoint.format import (
     ALIGN_BYTES,
     ITEM_BYTES,
     TensorEntry,
-    header_bytes,
-    parse_header,
+    build_manifest,
     plan_layout,
+    read_manifest,
 )
 
 
@@ -60,16 +61,25 @@ def test_files_of_this_layout_are_read_by_the_safetensors_package(tensors):
     }
 
 
+def manifest_of(layout):
+    return build_manifest(
+        layout.entries, {}, header_crc32=0, file_bytes=layout.file_bytes, step=0,
+        created_unix_s=0.0, meta={}, writer="",
+    )  # fmt: skip
+
+
 @settings(deadline=None, max_examples=150)
 @given(entries())
-def test_parse_finds_what_plan_laid_out(tensors):
-    """A parsed header gives each tensor its place, aligned to its element size."""
-    content = file_of(plan_layout(tensors))
+def test_a_manifest_says_where_each_tensor_lies(tensors):
+    """Each tensor has its place, aligned to its element size."""
+    layout = plan_layout(tensors)
+    content = file_of(layout)
 
-    length = header_bytes(content[:8], len(content))
-    found = parse_header(content[:length], len(content))
+    read = read_manifest(manifest_of(layout)).layout
+    found = read.tensors()
 
-    assert length % ALIGN_BYTES == 0
+    assert (layout.header, layout.file_bytes) == (read.header, read.file_bytes)
+    assert len(read.header) % ALIGN_BYTES == 0
     assert {each.name for each in tensors} == set(found)
     for each in tensors:
         info = found[each.name]
@@ -94,45 +104,43 @@ def test_what_cannot_be_laid_out_is_refused_by_name(tensors, words):
         plan_layout(tensors)
 
 
-def made(table, data=b""):
-    text = table if isinstance(table, bytes) else json.dumps(table).encode()
-    return len(text).to_bytes(8, "little") + text + data
+GOOD = {"name": "a", "dtype": "U8", "shape": [1], "bytes": 1, "crc32": "0"}
 
 
 @pytest.mark.parametrize(
-    "content",
+    "tensors",
     [
-        b"",
-        b"\x01\x00\x00",
-        (2**63).to_bytes(8, "little"),
-        made(b"{}")[:-1],
-        made(b"[]"),
-        made(b"\xff\xfe"),
-        made(b"[" * 100000),
-        made({"a": 1}),
-        made({"a": {}}),
-        made({"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}),
-        made({"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}, b"xy"),
-        made({"a": {"dtype": "U8", "shape": [1], "data_offsets": [1, 2]}}, b"xy"),
-        made({"a": {"dtype": "U8", "shape": [2], "data_offsets": [0, 1]}}, b"x"),
-        made({"a": {"dtype": "U8", "shape": [True], "data_offsets": [0, 1]}}, b"x"),
-        made({"a": {"dtype": "U8", "shape": [-1], "data_offsets": [0, -1]}}),
-        made({"a": {"dtype": ["U8"], "shape": [1], "data_offsets": [0, 1]}}, b"x"),
-        made({"a": {"dtype": "U8", "shape": [1.0], "data_offsets": [0, 1]}}, b"x"),
-        made(
-            {
-                "a": {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]},
-                "b": {"dtype": "U8", "shape": [2], "data_offsets": [1, 3]},
-            },
-            b"xyz",
-        ),
-        made(
-            b'{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},'
-            b'"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}'
-        ),
+        [{}],
+        ["a"],
+        [None],
+        {"a": GOOD},
+        7,
+        [GOOD, GOOD],
+        [{**GOOD, "name": 1}],
+        [{**GOOD, "name": ["a"]}],
+        [{**GOOD, "name": "__metadata__"}],
+        [{**GOOD, "dtype": ["U8"]}],
+        [{**GOOD, "dtype": "C64"}],
+        [{**GOOD, "shape": [2]}],
+        [{**GOOD, "shape": [True]}],
+        [{**GOOD, "shape": [1.0]}],
+        [{**GOOD, "shape": [-1], "bytes": -1}],
+        [{**GOOD, "shape": [2**63], "bytes": 2**63}],
+        [{**GOOD, "shape": [1] * 300}],
+        [{**GOOD, "shape": 1}],
+        [{**GOOD, "bytes": True}],
+        [{**GOOD, "crc32": "x"}],
     ],
 )
-def test_a_header_that_makes_no_sense_is_damage(content):
-    """Any bytes cause RescueDamaged and no other exception."""
+def test_tensors_that_make_no_sense_are_damage(tensors):
+    """Any values cause RescueDamaged and no other exception."""
+    body = {
+        "format": 2, "created_unix_s": 0, "step": 0, "missing": [], "meta": {}, "reason": None,
+        "run": None, "identity": None, "position": None,
+        "state": {"checksum": "crc32", "tensors": tensors},
+    }  # fmt: skip
+    text = json.dumps(body).encode()
+    data = b'{"crc32": "%08x", "rescue":\n%s}\n' % (zlib.crc32(text), text)
+
     with pytest.raises(RescueDamaged):
-        parse_header(content[: header_bytes(content[:8], len(content))], len(content))
+        read_manifest(data)

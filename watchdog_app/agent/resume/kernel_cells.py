@@ -13,9 +13,10 @@ import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from watchdog_app.base import codec
 from watchdog_app.rescue.identity.notebook import ipython_shell, running_cell_number
 
 KEY = "cells"  # in a rescue's metadata
@@ -37,7 +38,7 @@ class Cells:
     failed: tuple[int, ...]
     check: int | None = None  # CRC-32 of the text of the cell that trained
     # Sixteen bits of each cell's CRC-32: enough to recognize the cell, too few to guess a secret.
-    checks: Mapping[int, int] = field(default_factory=dict)
+    checks: tuple[int | None, ...] = ()  # of the cells 1, 2, ...; None: unknown
 
 
 def kernel_id() -> str | None:
@@ -83,25 +84,10 @@ def record() -> dict[str, Any] | None:
 def read(meta: Mapping[str, Any]) -> Cells | None:
     """The session that `record` wrote into a rescue; None if the rescue is not of a notebook."""
     try:
-        told = meta[KEY]
-        kernel = told["kernel"]
-        failed = tuple(int(each) for each in told["failed"])
-        check = told.get("check")
-        checks = {
-            number: int(each)
-            for number, each in enumerate(told.get("checks") or (), 1)
-            if each is not None
-        }
-        running = int(told["running"])
-        if not 0 < running <= _MAX_CELLS:
-            return None
-        return Cells(
-            int(told["session"]), str(told["history"]),
-            kernel if isinstance(kernel, str) else None, running, failed,
-            check if isinstance(check, int) else None, checks,
-        )  # fmt: skip
-    except (KeyError, TypeError, ValueError, OverflowError):
+        cells: Cells = codec.decode(Cells, meta.get(KEY))
+    except ValueError:
         return None
+    return cells if 0 < cells.running <= _MAX_CELLS else None
 
 
 def cell_texts(cells: Cells, notebook: str | None) -> dict[int, str]:
@@ -113,10 +99,11 @@ def cell_texts(cells: Cells, notebook: str | None) -> dict[int, str]:
         notebook: path of the .ipynb, for cells that the history lacks.
     """
     found = {}
+    checks = dict(enumerate(cells.checks, 1))
     for number, text in _from_notebook(notebook) if notebook is not None else ():
         # A saved notebook also contains cells of earlier sessions, with the numbers of those
         # sessions.
-        if number <= cells.running and cells.checks.get(number) == _short_checksum(text):
+        if number <= cells.running and checks.get(number) == _short_checksum(text):
             found[number] = text
     if not _has_running_cell(found, cells):
         found = {}  # the notebook was run or changed since
@@ -124,7 +111,7 @@ def cell_texts(cells: Cells, notebook: str | None) -> dict[int, str]:
     # otherwise the database was recreated, and this session number means another session
     if _has_running_cell(kept, cells):
         for number, text in kept.items():
-            if cells.checks.get(number) in (None, _short_checksum(text)):
+            if checks.get(number) in (None, _short_checksum(text)):
                 found[number] = text
     return dict(sorted(found.items()))
 

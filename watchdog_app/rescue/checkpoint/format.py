@@ -61,10 +61,8 @@ class Manifest:
     created_unix_s: float
     step: int
     meta: Mapping[str, Any]
-    file_bytes: int
-    header_crc32: int
+    layout: Layout  # of the file with the tensors
     crc32: Mapping[str, int]  # of each tensor's bytes
-    tensors: Mapping[str, tuple[str, tuple[int, ...], int]]  # dtype, shape, bytes
 
 
 def build_manifest(
@@ -155,13 +153,8 @@ def read_manifest(data: bytes) -> Manifest:
             created_unix_s=float(body["created_unix_s"]),
             step=int(body["step"]),
             meta=meta,
-            file_bytes=int(state["bytes"]),
-            header_crc32=int(state["header"], 16),
+            layout=_read_layout(tensors),
             crc32={item["name"]: int(item[state["checksum"]], 16) for item in tensors},
-            tensors={
-                item["name"]: (item["dtype"], tuple(item["shape"]), item["bytes"])
-                for item in tensors
-            },
         )
     except _PARSE_ERRORS as error:
         raise RescueDamaged(f"{MANIFEST_FILE} lacks something ({error!r})") from error
@@ -266,6 +259,15 @@ class Layout:
         """Size of the whole file."""
         return len(self.header) + self.data_bytes
 
+    def tensors(self) -> dict[str, TensorInfo]:
+        """The place of each tensor in the file, by name, in the order of the file."""
+        found, at = {}, len(self.header)
+        for each in self.entries:
+            end = at + each.nbytes
+            found[each.name] = TensorInfo(each.name, each.dtype, each.shape, at, end)
+            at = end
+        return found
+
 
 def plan_layout(entries: Iterable[TensorEntry]) -> Layout:
     """
@@ -316,77 +318,26 @@ def _check_entry(entry: TensorEntry, table: Mapping[str, object]) -> None:
         )
 
 
-def header_bytes(prefix: bytes, file_bytes: int) -> int:
+def _read_layout(listed: Iterable[Mapping[str, Any]]) -> Layout:
     """
-    Length of the whole header, prefix included, from a file's first eight bytes.
+    The layout of the file with the tensors of a manifest, which anybody may have written.
 
     Raises:
-        RescueDamaged: the file is shorter than its header says, or the length is invalid.
+        RescueDamaged: no file can have these tensors.
     """
-    if len(prefix) < _PREFIX_BYTES:
-        raise RescueDamaged(f"the file ends after {len(prefix)} bytes")
-    length = int.from_bytes(prefix[:_PREFIX_BYTES], "little")
-    if length > MAX_HEADER_BYTES or _PREFIX_BYTES + length > file_bytes:
-        raise RescueDamaged(
-            f"its header claims {length} bytes, the file has {file_bytes} in all: it was cut off"
-        )
-    return _PREFIX_BYTES + length
-
-
-def parse_header(header: bytes, file_bytes: int) -> dict[str, TensorInfo]:
-    """
-    The tensors of a file by name, in the order of their bytes.
-
-    Args:
-        header: the file's first `header_bytes(...)` bytes.
-        file_bytes: size of the whole file.
-
-    Raises:
-        RescueDamaged: the header breaks the rules of this layout, or the file is too short or long.
-    """
-    try:
-        table = json.loads(
-            header[_PREFIX_BYTES:].decode("utf-8"), object_pairs_hook=_reject_duplicate_keys
-        )
-    except (ValueError, RecursionError) as error:
-        raise RescueDamaged(f"its header is no JSON ({error})") from error
-    if not isinstance(table, dict):
-        raise RescueDamaged("its header is no JSON object")
-    table.pop(_METADATA, None)
-    found = sorted(
-        (_tensor_info(name, body, len(header)) for name, body in table.items()),
-        key=lambda info: (info.begin, info.end),
-    )
-    at = len(header)
-    for info in found:
-        if info.begin != at:
-            raise RescueDamaged(f"tensor {info.name!r} does not begin where the one before ends")
-        at = info.end
-    if at != file_bytes:
-        raise RescueDamaged(f"it should be {at} bytes long and is {file_bytes}")
-    return {info.name: info for info in found}
-
-
-def _reject_duplicate_keys(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name occurs twice")
-    return found
-
-
-def _tensor_info(name: str, body: object, base: int) -> TensorInfo:
-    try:
-        dtype, shape, (begin, end) = body["dtype"], body["shape"], body["data_offsets"]  # type: ignore[index]
-        numbers = [begin, end, *shape]
+    entries = []
+    for item in listed:
+        name, shape, nbytes = item["name"], tuple(item["shape"]), item["bytes"]
+        numbers = (nbytes, *shape)
         # Check the limits before the multiplication: an untrusted file must not cost hours.
-        fits = len(numbers) <= _MOST_DIMENSIONS + 2
-        fits = fits and all(type(number) is int and 0 <= number < 2**63 for number in numbers)
-        fits = fits and end - begin == ITEM_BYTES[dtype] * math.prod(shape)
-    except (TypeError, KeyError, ValueError):
-        fits = False
-    if not fits:
-        raise RescueDamaged(f"its header describes tensor {name!r} wrongly")
-    return TensorInfo(name, dtype, tuple(shape), base + begin, base + end)
+        known = all(type(number) is int and 0 <= number < 2**63 for number in numbers)
+        if not known or not isinstance(name, str) or len(shape) > _MOST_DIMENSIONS:
+            raise RescueDamaged(f"{MANIFEST_FILE} describes tensor {name!r:.80} wrongly")
+        entries.append(TensorEntry(name, item["dtype"], shape, nbytes, lambda: memoryview(b"")))
+    try:
+        return plan_layout(entries)
+    except RescueError as error:
+        raise RescueDamaged(f"{MANIFEST_FILE} describes its tensors wrongly: {error}") from error
 
 
 Row = tuple[str, str, tuple[int, ...]]  # name, the framework's name of the element type, shape

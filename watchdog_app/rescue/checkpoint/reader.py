@@ -44,7 +44,7 @@ class LoadedRescue:
             self.step = manifest.step  # saved after this step
             self.created_unix_s = manifest.created_unix_s
             self.meta = manifest.meta
-            self.bytes = manifest.file_bytes + len(manifest_data)  # of both files
+            self.bytes = manifest.layout.file_bytes + len(manifest_data)  # of both files
             self.tensors = self._open_state()  # in the order of the file
         except FileNotFoundError as error:
             raise RescueDamaged(f"{os.path.basename(error.filename)} is missing") from error
@@ -75,7 +75,7 @@ class LoadedRescue:
             RescueError: the file cannot be read, at least for now.
         """
         # Read, not mapped: a bad sector then raises an error instead of a fatal signal.
-        whole = self._manifest.file_bytes
+        whole = self._manifest.layout.file_bytes
         buffer = memoryview(bytearray(min(_READ_BYTES, whole)))
         try:
             for info in self.tensors.values():
@@ -100,21 +100,17 @@ class LoadedRescue:
         return f"<rescue of step {self.step}, {len(self.tensors)} tensors, {self.path}>"
 
     def _open_state(self) -> Mapping[str, TensorInfo]:
-        manifest = self._manifest
+        layout = self._manifest.layout
         self._fd = open_nonblocking(os.path.join(self.path, STATE_FILE), os.O_RDONLY)
         self._close = weakref.finalize(self, os.close, self._fd)
         size = os.fstat(self._fd).st_size
-        if size != manifest.file_bytes:
-            raise RescueDamaged(f"{STATE_FILE} is {size} bytes long, not {manifest.file_bytes}")
-        header = os.pread(self._fd, format.header_bytes(os.pread(self._fd, 8, 0), size), 0)
-        if zlib.crc32(header) != manifest.header_crc32:
-            raise RescueDamaged(f"the header of {STATE_FILE} does not match its checksum")
-        tensors = format.parse_header(header, size)
-        found = {name: (i.dtype, i.shape, i.nbytes) for name, i in tensors.items()}
-        if found != manifest.tensors:
-            raise RescueDamaged(f"{STATE_FILE} and {MANIFEST_FILE} list different tensors")
+        if size != layout.file_bytes:
+            raise RescueDamaged(f"{STATE_FILE} is {size} bytes long, not {layout.file_bytes}")
+        # The manifest determines the header.
+        if os.pread(self._fd, len(layout.header), 0) != layout.header:
+            raise RescueDamaged(f"the header of {STATE_FILE} does not fit {MANIFEST_FILE}")
         self._map = mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ)
-        return tensors
+        return layout.tensors()
 
     def _checksum(self, begin: int, end: int, buffer: memoryview) -> int:
         checksum = 0
