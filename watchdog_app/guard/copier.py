@@ -151,18 +151,10 @@ def _detect_change(snapshot: Snapshot, memory: ProcessMemory) -> str | None:
     for marker in snapshot.markers:
         if int.from_bytes(memory.read([(marker.address, 8)]), "little") != marker.value:
             return "its step has begun to change the weights"
-    if memory.read(_sample_ranges(snapshot)) != snapshot.samples:
+    large = [(each.address, each.nbytes) for each in snapshot.tensors if each.address is not None]
+    if memory.read(snapshots.sample_ranges(large)) != snapshot.samples:
         return "its weights have been changed since the last boundary"
     return None
-
-
-def _sample_ranges(snapshot: Snapshot) -> Sequence[tuple[int, int]]:
-    return [
-        (each.address + place, snapshots.SAMPLE_BYTES)
-        for each in snapshot.tensors
-        if each.address is not None
-        for place in snapshots.sample_places(each.nbytes)
-    ]
 
 
 def _check_unchanged(training: Offer, sequence: int, why: str | None) -> None:

@@ -18,6 +18,8 @@ from typing import Any
 
 from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.found import folders
+from watchdog_app.agent.resume import kernel_cells
+from watchdog_app.agent.resume.kernel_cells import Cells
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.base.errors import RescueError
 from watchdog_app.base.text.quantities import format_duration
@@ -62,6 +64,7 @@ class WaitingRescue:
     epoch: int | None  # counted from 0
     created_unix_s: float
     found: LoopRecord | None  # None: the program named the Rescue itself
+    cells: Cells | None = None  # of a notebook; None if an older version saved it
 
 
 def choose_folder() -> tuple[str, list[WaitingRescue]]:
@@ -85,13 +88,19 @@ def choose_folder() -> tuple[str, list[WaitingRescue]]:
 
 def newest(folder: str, run: str | None) -> WaitingRescue | None:
     """The newest unfinished rescue of a run whose process has ended, if it can be read."""
-    for one in reversed(inventory.rescues_in(folder)):
-        if one.name.run == run and one.training == "unfinished" and one.condition == "complete":
-            with suppress(RescueError, OSError), LoadedRescue(one.path) as loaded:
-                created = loaded.created_unix_s
-                return WaitingRescue(
-                    one.path, loaded.step, one.epoch, created, read_record(loaded.meta)
-                )
+    waiting = (read_waiting(one) for one in reversed(inventory.rescues_in(folder))
+               if one.name.run == run)  # fmt: skip
+    return next(filter(None, waiting), None)
+
+
+def read_waiting(one: inventory.Found) -> WaitingRescue | None:
+    """The rescue in this folder, if it is unfinished and its process has ended."""
+    if one.training != "unfinished" or one.condition != "complete":
+        return None
+    with suppress(RescueError, OSError), LoadedRescue(one.path) as loaded:
+        created, meta = loaded.created_unix_s, loaded.meta
+        found, cells = read_record(meta), kernel_cells.read(meta)
+        return WaitingRescue(one.path, loaded.step, one.epoch, created, found, cells)
     return None
 
 

@@ -10,38 +10,22 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from watchdog_app.agent.found import folders, resume_lines
-from watchdog_app.agent.found.resume_lines import LoopRecord
+from watchdog_app.agent.found.resume_lines import WaitingRescue
 from watchdog_app.agent.resume import kernel_cells, plan
-from watchdog_app.agent.resume.kernel_cells import Cells
 from watchdog_app.agent.resume.plan import Step
 from watchdog_app.agent.runtime import run_choice
-from watchdog_app.base.errors import RescueError
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.rescue.checkpoint import inventory
-from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.identity import notebook
 
 _CHOICES = ("training", "all", None)
 # below the notebook's folder, after a call of resume(); at a start only `rescues` is searched
 _MOST_FOLDERS = 2000
 _WIDTH = 60  # characters of a cell's first line in the list
-
-
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """The rescue that this notebook can resume from."""
-
-    path: str
-    step: int
-    epoch: int | None  # counted from 0
-    created_unix_s: float
-    cells: Cells | None  # None if an older version saved it, or outside a notebook
-    found: LoopRecord | None  # set for a found loop, which needs lines of code to resume
 
 
 def resume(run: str | None = "training", *, skip: Collection[int] = ()) -> None:
@@ -89,7 +73,9 @@ def resume(run: str | None = "training", *, skip: Collection[int] = ()) -> None:
     _run_cells(what, shell, steps)
 
 
-def unfinished(searched: list[str] | None = None, *, thorough: bool = False) -> Unfinished | None:
+def unfinished(
+    searched: list[str] | None = None, *, thorough: bool = False
+) -> WaitingRescue | None:
     """
     The newest rescue of this notebook or kernel with an unfinished training and an ended process.
 
@@ -99,7 +85,7 @@ def unfinished(searched: list[str] | None = None, *, thorough: bool = False) -> 
     """
     program, kernel = notebook.program_path(), kernel_cells.kernel_id()
     # by run: a copied folder may contain an older rescue of the same run
-    left: dict[str, Unfinished] = {}
+    left: dict[str, WaitingRescue] = {}
     finished: set[str | None] = set()
     search = inventory.Search(most_folders=_MOST_FOLDERS)
     for root in _roots(program, thorough=thorough):
@@ -109,28 +95,24 @@ def unfinished(searched: list[str] | None = None, *, thorough: bool = False) -> 
             for one in inventory.rescues_in(folder):
                 if one.training == "finished":
                     finished.add(one.name.run)
-                if one.training != "unfinished" or one.condition != "complete":
-                    continue
                 if run_choice.is_of_this_process(one.path) or inventory.foreign_content(one.path):
                     # this process has a newer state in memory; or another user owns the rescue: do
                     # not trust it
                     continue
-                with suppress(RescueError, OSError), LoadedRescue(one.path) as loaded:
-                    cells = kernel_cells.read(loaded.meta)
-                    same = cells is not None and kernel is not None and cells.kernel == kernel
-                    if not same and (program is None or one.program != program):
-                        continue
-                    created, run = loaded.created_unix_s, one.name.run or one.path
-                    if run not in left or created > left[run].created_unix_s:
-                        found = resume_lines.read_record(loaded.meta)
-                        left[run] = Unfinished(
-                            one.path, loaded.step, one.epoch, created, cells, found
-                        )
+                waits, run = resume_lines.read_waiting(one), one.name.run or one.path
+                if waits is None:
+                    continue
+                of_kernel = None if waits.cells is None else waits.cells.kernel
+                same = kernel is not None and of_kernel == kernel
+                if not same and (program is None or one.program != program):
+                    continue
+                if run not in left or waits.created_unix_s > left[run].created_unix_s:
+                    left[run] = waits
     waiting = [each for run, each in left.items() if run not in finished]
     return max(waiting, key=lambda each: each.created_unix_s, default=None)
 
 
-def offer_text(what: Unfinished) -> str:
+def offer_text(what: WaitingRescue) -> str:
     """One line: what died, when it was saved, and how to continue."""
     name = os.path.basename(notebook.program_path() or "this notebook")
     return (
@@ -139,7 +121,7 @@ def offer_text(what: Unfinished) -> str:
     )
 
 
-def _saved_text(what: Unfinished) -> str:
+def _saved_text(what: WaitingRescue) -> str:
     ago = format_duration(max(0.0, time.time() - what.created_unix_s))
     return f"it was saved {ago} ago at {resume_lines.format_progress(what.step, what.epoch)}"
 
@@ -158,7 +140,7 @@ def _roots(program: str | None, *, thorough: bool) -> list[str]:
 
 
 def _steps(
-    what: Unfinished, shell: Any, *, everything: bool, skip: Sequence[int]
+    what: WaitingRescue, shell: Any, *, everything: bool, skip: Sequence[int]
 ) -> list[Step] | None:
     if what.cells is None:
         _print(
@@ -193,7 +175,7 @@ def _is_ipython_history(history: str, shell: Any) -> bool:
     return path.startswith(os.path.join(os.path.realpath(str(shell.ipython_dir)), ""))
 
 
-def _print_cells(what: Unfinished, name: str, steps: Sequence[Step]) -> None:
+def _print_cells(what: WaitingRescue, name: str, steps: Sequence[Step]) -> None:
     _print(f"{name}: {_saved_text(what)}. Its cells:")
     for step in steps:
         lines = step.text.strip().splitlines()
@@ -210,7 +192,7 @@ def _print_cells(what: Unfinished, name: str, steps: Sequence[Step]) -> None:
             print(f"  [{kernel_cells.format_ranges(gone)}]  empty, or not known any more")
 
 
-def _run_cells(what: Unfinished, shell: Any, steps: Sequence[Step]) -> None:
+def _run_cells(what: WaitingRescue, shell: Any, steps: Sequence[Step]) -> None:
     from watchdog_app.agent import hook
 
     root = os.path.dirname(what.path)

@@ -43,7 +43,7 @@ class Contents:
     samples: bytes | bytearray = b""
     values: bytes | bytearray = b""
     state_bytes: int = 0
-    large: list[tuple[str, int, int]] = field(default_factory=list)  # name, address, bytes
+    large: list[tuple[int, int]] = field(default_factory=list)  # address, bytes
     # Address and length of the tensors in `values`; None if one of them has no stable address.
     small: list[tuple[int, int]] | None = field(default_factory=list)
 
@@ -68,7 +68,6 @@ class Sorter:
         """
         found = Contents()
         values = bytearray()
-        addresses: list[int] = []
         too_large: str | None = None  # name of the first one; `_seen` needs the rest, too
         held: list[tuple[int, TensorEntry, int | None]] = []  # row number, tensor, address
         for place, entry in enumerate(entries):
@@ -83,8 +82,7 @@ class Sorter:
                 covers(entry.name, address) or self._is_unchanged(entry, address)
             ):
                 found.rows.append((*about, None))
-                found.large.append((entry.name, address, entry.nbytes))
-                addresses.append(address)
+                found.large.append((address, entry.nbytes))
             elif entry.nbytes <= _LARGEST_BYTES:
                 found.rows.append((*about, 0))
                 held.append((place, entry, address))
@@ -111,25 +109,16 @@ class Sorter:
                 "they are saved by the training itself"
             )
         found.values = values
-        found.addresses = np.array(addresses, np.uint64).tobytes()
-        found.samples = bytes(Gathering(sample_ranges(found.large)).take())
+        found.addresses = np.array([at for at, _ in found.large], np.uint64).tobytes()
+        found.samples = bytes(Gathering(tables.sample_ranges(found.large)).take())
         return found
 
     def _is_unchanged(self, entry: TensorEntry, address: int) -> bool:
-        noted = bytes(Gathering(sample_ranges([(entry.name, address, entry.nbytes)])).take())
+        noted = bytes(Gathering(tables.sample_ranges([(address, entry.nbytes)])).take())
         before, times = self._seen.get(entry.name, (b"", 0))
         times = times + 1 if before == noted else 0
         self._seen[entry.name] = noted, times
         return times >= _SETTLED
-
-
-def sample_ranges(large: Sequence[tuple[str, int, int]]) -> list[tuple[int, int]]:
-    """Address and length of the sampled elements of large tensors."""
-    return [
-        (address + offset, tables.SAMPLE_BYTES)
-        for _name, address, nbytes in large
-        for offset in tables.sample_places(nbytes)
-    ]
 
 
 def _append(values: bytearray, entry: TensorEntry) -> None:

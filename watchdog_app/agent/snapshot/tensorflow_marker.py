@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from watchdog_app.agent.snapshot.change_marker import KerasTraining, Refresh, Refreshed
-from watchdog_app.agent.snapshot.contents import Contents, sample_ranges
+from watchdog_app.agent.snapshot.contents import Contents
 from watchdog_app.agent.snapshot.keras_marker import FitMarker
 from watchdog_app.rescue.segment import snapshot as tables
 from watchdog_app.rescue.segment.memory import Gathering
@@ -105,7 +105,7 @@ class TensorFlowRefresh:
             (row for row in self._rows if row[4] is not None), key=lambda row: row[4] or 0
         )
         self._whole = all(row[0] in held for row in self._rows)
-        large = [held[name] for name, _, _ in contents.large if name in held]
+        large = [held[row[0]] for row in self._rows if row[4] is None and row[0] in held]
         # The snapshot holds the tensors of one element type without gaps.
         runs = [list(run) for _type, run in groupby(small, lambda row: row[1])]
         self._spans = [(int(run[0][4] or 0), sum(row[3] for row in run)) for run in runs]
@@ -118,9 +118,9 @@ class TensorFlowRefresh:
             )
 
         self._values = bytearray(contents.values)
-        self._offsets = [tables.sample_places(nbytes) for _name, _address, nbytes in contents.large]
-        self._addresses = [address for _name, address, _nbytes in contents.large]
-        self._samples = Gathering(sample_ranges(contents.large))
+        self._offsets = [tables.sample_places(nbytes) for _address, nbytes in contents.large]
+        self._addresses = [address for address, _nbytes in contents.large]
+        self._samples = Gathering(tables.sample_ranges(contents.large))
         self._graph = (
             tf.function(read_values, autograph=False).get_concrete_function()
             if self._whole

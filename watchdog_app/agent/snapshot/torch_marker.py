@@ -25,11 +25,11 @@ from watchdog_app.agent.adapters.torch_parts import (
     parameters,
 )
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, Refresh, Refreshed
-from watchdog_app.agent.snapshot.contents import Contents, sample_ranges
+from watchdog_app.agent.snapshot.contents import Contents
 from watchdog_app.agent.state import torch_tensors
 from watchdog_app.agent.state.torch_tensors import Tensors
 from watchdog_app.rescue.segment.memory import Gathering
-from watchdog_app.rescue.segment.snapshot import News
+from watchdog_app.rescue.segment.snapshot import News, sample_ranges
 
 _NAMES_OF_TENSORS = ("params", "param_names")  # keys of an optimizer's group that never change
 
@@ -81,7 +81,7 @@ class TorchRefresh:
         parts = self._parts()
         self._layout = [list(_layout(part)) for part in parts.values()]
         known = {each[1] for layout in self._layout for each in layout if type(each) is tuple}
-        told = [(address, size) for _name, address, size in contents.large] + (contents.small or [])
+        told = [*contents.large, *(contents.small or ())]
         if (
             contents.small is None
             or self._accumulates_gradients()

@@ -82,6 +82,20 @@ def sample_places(nbytes: int) -> list[int]:
     return [last * each // (_SAMPLES - 1) // 8 * 8 for each in range(_SAMPLES - 1)] + [last]
 
 
+def sample_ranges(large: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """
+    Address and length of the recorded elements of large tensors.
+
+    Args:
+        large: address and bytes of each tensor.
+    """
+    return [
+        (address + offset, SAMPLE_BYTES)
+        for address, nbytes in large
+        for offset in sample_places(nbytes)
+    ]
+
+
 def static_text(
     *,
     owner: str,
