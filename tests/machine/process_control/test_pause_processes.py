@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from support.waiting import until
 
@@ -20,7 +21,8 @@ from watchdog_app.base.linux.process import ancestors, descendants, pids, read_s
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.guard import cgroup
 from watchdog_app.machine import process_control
-from watchdog_app.machine.process_control import Paused, linux
+from watchdog_app.machine.process_control import Paused
+from watchdog_app.machine.process_control import psutil as stop_psutil
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals and /proc of Linux")
 
@@ -292,13 +294,31 @@ def test_a_damaged_record_of_a_pause_is_a_value_error(value):
         codec.decode(Paused, value)
 
 
-def test_elsewhere_nothing_is_paused(launch, monkeypatch):
-    """Only Linux tells processes of one pid apart at the signal."""
+def test_psutil_pauses_and_resumes_the_same_tree(launch):
+    """The implementation for other systems, tested on this one."""
     root = launch(TREE)
-    monkeypatch.setattr(linux, "_LINUX", False)
+    until(lambda: len(tree_of(root)) == 5)
+    key = ProcessKey(root.pid, int(psutil.Process(root.pid).create_time() * 1e6))
 
-    with pytest.raises(ActionError, match="Linux"):
-        process_control.pause([root])
+    paused = stop_psutil.pause([key])
+
+    assert {each.pid for each in tree_of(root)} == {each.pid for each in paused.keys}
+    until(lambda: {"T"} == states(tree_of(root)))
+    resumed = stop_psutil.resume(paused)
+    assert tuple(reversed(paused.keys)) == resumed
+    until(lambda: "T" not in states(tree_of(root)))
+
+
+def test_psutil_refuses_itself_and_the_gone(launch):
+    """psutil's implementation refuses the same as the one for Linux."""
+    me = psutil.Process()
+    mine = ProcessKey(me.pid, int(me.create_time() * 1e6))
+    root = launch(TREE)
+
+    with pytest.raises(TargetDenied):
+        stop_psutil.pause([mine])
+    with pytest.raises(TargetGone):
+        stop_psutil.pause([ProcessKey(root.pid, 1)])
 
 
 LAUNCHER = """

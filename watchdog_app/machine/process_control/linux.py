@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Collection, Sequence
 from enum import Enum
@@ -46,7 +45,6 @@ _STOP_WAIT_S = (
     0.25  # a process in a system call stops when the call returns; a disk write may take longer
 )
 _POLL_S = 0.002
-_LINUX: bool = sys.platform == "linux"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ class Paused:
     """
 
     keys: tuple[ProcessKey, ...]
-    method: str  # "freezer" (all at one instant) or "sigstop"
+    method: str  # "freezer" (all at one instant), "sigstop" or "psutil"
     at_unix_s: float
 
 
@@ -89,14 +87,12 @@ def pause(
         The processes that were stopped. `keys` is empty if all of them were stopped before.
 
     Raises:
-        ActionError: `members` is empty, or this is not Linux.
+        ActionError: `members` is empty.
         TargetGone: the root has ended, or its pid now belongs to another process.
         TargetDenied: watchdog may not stop the root. Every process that it stopped runs again.
     """
     if not members:
         raise ActionError("There is nothing to pause: the task has no processes.")
-    if not _LINUX:
-        raise ActionError("watchdog pauses programs on Linux only.")
     at_unix_s = time.time()
     members = _own_members(members, others)
     pauser = _Pauser(members, os.getuid() if own_uid is None else own_uid, others)
