@@ -78,3 +78,10 @@ def test_each_promise_names_what_shows_it():
 
     assert len(rows) > 90
     assert [] == [cells[0] for cells in rows if len(cells) != 2 or not cells[1]]
+
+
+def test_lines_of_the_changelog_fit_a_terminal():
+    """Tables of the docs may be wider; the changelog has none."""
+    lines = (ROOT / "CHANGELOG.md").read_text().splitlines()
+
+    assert [] == [line for line in lines if len(line) > 120]

@@ -170,23 +170,16 @@ def _status(args: Args, out: Output) -> int:
     named = args.python or args.kernel or args.user
     with out.progress("asking the kernels' Pythons"):
         kernels = [] if named else [(each, _kernel_prefix(each)) for each in pythons.kernels()]
-    rows: dict[str, tuple[str, str]] = {}  # path of the startup file: its Python, its kernels
+    # path of the startup file: its environment, its kernels
+    rows: dict[str, tuple[str, str]] = {}
     if named:
         target = _find_target(args, to_enable=False)
         rows[target.path] = (target.python or "every environment", args.kernel or "")
     else:
-        for each, prefix in kernels:
-            if each.python is not None and prefix is not None:
-                path = environment_startup_file(prefix)
-                before = rows.get(path, ("", ""))[1]
-                names = f"{before}, {each.name}" if before else each.name
-                rows[path] = (each.python, names)
         for known in agent_choice.environments(agent_choice.running_tasks()):
-            rows.setdefault(environment_startup_file(known.prefix), (known.prefix, ""))
-        rows[user_startup_file()] = (
-            "every environment of yours, by profile_default",
-            "",
-        )
+            path = environment_startup_file(known.prefix)
+            rows[path] = (known.prefix, ", ".join(known.kernels))
+        rows[user_startup_file()] = ("every environment of yours, by profile_default", "")
         for path in _open_placed_files().files:
             rows.setdefault(path, (_startup_file_prefix(path), ""))
     found = [
