@@ -129,13 +129,6 @@ CASES = {
         ),
         {},
     ),
-    "an old mainboard whose network is NVIDIA's": (
-        lambda tree: (
-            tree.gpu().card(9, class_="0x068000"),
-            tree.write("sys/bus/pci/devices/0000:09:00.0/device", "0x03ef\n"),
-        ),
-        {},
-    ),
     "WSL with a Linux driver": (wsl_with_linux_driver, {"driver.wsl-library": "error"}),
     "switches without their manager": (switches, {"driver.fabric-manager": "error"}),
     "a Jetson": (lambda tree: (tree.write("etc/nv_tegra_release", ""), tree.library()), {}),

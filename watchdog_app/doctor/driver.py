@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from watchdog_app.doctor import driver_files, versions
-from watchdog_app.doctor.facts import Facts
+from watchdog_app.doctor.facts import AMD, Facts
 from watchdog_app.doctor.finding import Finding
 from watchdog_app.doctor.machine import Machine
 
@@ -21,7 +21,7 @@ def check(facts: Facts) -> Iterator[Finding]:
     loaded = driver_files.module_loaded(machine)
     if not facts.expects_gpu and not loaded:
         amd = "There is an AMD card: TensorFlow and PyTorch need their ROCm builds for it."
-        yield facts.finding("driver.device", amd=amd if facts.amd_cards else "")
+        yield facts.finding("driver.device", amd=amd if facts.pci_gpus(AMD) else "")
         return
     yield facts.fine("driver.device", where=_where(facts))
     if facts.is_wsl_gpu:
@@ -67,10 +67,7 @@ def _wsl(facts: Facts) -> Iterator[Finding]:
 def _not_loaded(facts: Facts) -> Finding:
     """Find the first cause that explains why the kernel module is not loaded."""
     machine = facts.machine
-    drivers = {
-        os.path.basename(machine.link("/sys/bus/pci/devices", address, "driver") or "")
-        for address in facts.cards
-    }
+    drivers = {gpu.driver for gpu in facts.pci_gpus()}
     own, others = driver_files.built_modules(machine)
     log = [line for line in machine.kernel_log() or [] if any(word in line for word in _TELLING)]
     complaints = [f"kernel log: {line}" for line in log[-3:]]
@@ -169,7 +166,7 @@ def _fabric_manager(facts: Facts) -> Iterator[Finding]:
     machine = facts.machine
     # /proc hides other users' processes (hidepid)
     hidden = machine.is_real and not machine.exists("/proc/1")
-    if not facts.switches or machine.container or hidden:
+    if not facts.has_switches or machine.container or hidden:
         return
     if not any(one.name.startswith("nv-fabricmanage") for one in facts.processes()):
         yield facts.finding("driver.fabric-manager")

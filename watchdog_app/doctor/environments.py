@@ -20,7 +20,7 @@ from watchdog_app.base.text.quantities import GIB
 from watchdog_app.doctor import children, versions
 from watchdog_app.doctor.machine import Machine, Process
 from watchdog_app.doctor.versions import Version
-from watchdog_app.install.pythons import kernels
+from watchdog_app.install.pythons import kernels, python_of
 
 GIVEN = "--python"  # source of an environment that the user named
 TENSORFLOWS = ("tensorflow", "tensorflow-gpu", "tensorflow-cpu", "tf-nightly", "intel-tensorflow")
@@ -250,11 +250,8 @@ def _resolve_python(machine: Machine, word: str) -> str:
 
 
 def _python_in_folder(folder: str) -> str | None:
-    for name in ("bin/python", "bin/python3", "python", "Scripts/python.exe"):
-        path = os.path.join(folder, name)
-        if os.access(path, os.X_OK) and not os.path.isdir(path):
-            return path
-    return None
+    path = python_of(folder)
+    return path if os.access(path, os.X_OK) and not os.path.isdir(path) else None
 
 
 def _python_of_process(machine: Machine, process: Process) -> str | None:

@@ -18,13 +18,14 @@ from watchdog_app.doctor.finding import Finding
 from watchdog_app.doctor.gpu import Driver
 from watchdog_app.doctor.machine import Machine, Process, processes
 from watchdog_app.machine.gpu.nvml_driver import Code
+from watchdog_app.machine.gpu.pci import DEVICES, PciGpu, PciGpus
 from watchdog_app.machine.sensors.host import HostReader
 
 T = TypeVar("T")
 
-_NVIDIA, _AMD = "0x10de", "0x1002"
-_GRAPHICS, _SWITCH = "0x03", "0x0680"  # classes of PCI devices
-_FIRST_SWITCH = 0x1000
+AMD = "0x1002"  # vendor of PCI devices
+_NVIDIA = "0x10de"
+_SWITCH = "0x0680"  # class of NVSwitches
 _USE_BYTES = 2 * GIB  # device memory: a CUDA context with cuDNN takes up to 1 GiB
 
 
@@ -82,36 +83,26 @@ class Facts:
         except (WatchdogError, OSError):
             return Settings()
 
+    def pci_gpus(self, vendor: str = _NVIDIA) -> tuple[PciGpu, ...]:
+        """Return a vendor's graphics cards on the PCI bus, independent of the driver."""
+        bus = PciGpus((vendor,), self.machine.root.rstrip("/"))
+        bus.scan()
+        return bus.read()
+
     @property
     def cards(self) -> list[str]:
-        """PCI addresses of NVIDIA graphics cards, independent of the driver."""
-        return self._pci(_NVIDIA, _GRAPHICS)
+        """PCI addresses of NVIDIA graphics cards."""
+        return [gpu.address for gpu in self.pci_gpus()]
 
     @property
-    def amd_cards(self) -> list[str]:
-        """PCI addresses of AMD graphics cards."""
-        return self._pci(_AMD, _GRAPHICS)
-
-    @property
-    def switches(self) -> list[str]:
-        """PCI addresses of NVSwitches."""
-        # Network adapters in NVIDIA's old mainboard chips have the same class, but low device
-        # numbers.
-        folder = "/sys/bus/pci/devices"
-        return [
-            address
-            for address in self._pci(_NVIDIA, _SWITCH)
-            if (self.machine.number(folder, address, "device") or _FIRST_SWITCH) >= _FIRST_SWITCH
-        ]
-
-    def _pci(self, vendor: str, kind: str) -> list[str]:
-        folder = "/sys/bus/pci/devices"
-        return [
-            address
-            for address in self.machine.names(folder)
-            if self.machine.read(folder, address, "vendor") == vendor
-            and (self.machine.read(folder, address, "class") or "").startswith(kind)
-        ]
+    def has_switches(self) -> bool:
+        """Whether NVSwitches connect the cards."""
+        machine = self.machine
+        return any(
+            machine.read(DEVICES, address, "vendor") == _NVIDIA
+            and (machine.read(DEVICES, address, "class") or "").startswith(_SWITCH)
+            for address in machine.names(DEVICES)
+        )
 
     @property
     def expects_gpu(self) -> bool:
@@ -161,10 +152,7 @@ class Facts:
     @property
     def asleep(self) -> bool:
         """Whether a card is suspended, as in laptops: a call to the driver would wake it."""
-        return any(
-            self.machine.read("/sys/bus/pci/devices", card, "power/runtime_status") == "suspended"
-            for card in self.cards
-        )
+        return any(gpu.asleep for gpu in self.pci_gpus())
 
     def _ask_driver(self) -> Driver:
         if self.asleep:

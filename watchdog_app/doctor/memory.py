@@ -16,6 +16,7 @@ from watchdog_app.machine.sensors.groups import GroupSensor
 from watchdog_app.machine.sensors.host import parse_meminfo
 
 _FEW_THREADS = 512
+_OPTION = re.compile(r"(?<!\S)(--?[a-z-]+)[ =](?=(\S+))")  # `-m 5`, `--prefer=python`
 # Limits of the shell: the key of `Machine.limits()`, the entry, and the value from which the limit
 # is harmless; None: any limit is a problem.
 _LIMITS = (
@@ -223,19 +224,13 @@ def killers(facts: Facts) -> Iterator[Finding]:
 
 
 def _earlyoom(facts: Facts, process: Process) -> Finding:
-    words = process.argv[1:]
-    options: dict[str, str] = {}
-    for index, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name.startswith("--") and equals:
-            options[name] = value
-        elif word.startswith("-") and index + 1 < len(words):
-            options[word] = words[index + 1]
+    line = " ".join(process.argv)
+    options = dict(_OPTION.findall(line))
     prefers = _names_python(options.get("--prefer", ""))
     spares = _names_python(options.get("--avoid", ""))
     return facts.finding(
         "memory.earlyoom.prefers-python" if prefers else "memory.earlyoom",
-        f"command line: {' '.join(process.argv)}",
+        f"command line: {line}",
         memory=options.get("-m", "10").partition(",")[0],
         swap=options.get("-s", "10").partition(",")[0],
         spared=", Python last (--avoid)" if spares else "",
