@@ -31,6 +31,8 @@ CASES = {
         "killed",
     ),
 }
+# The same with another backend shows most of these.
+NIGHTLY = {("jax", "loader"), ("jax", "py_dataset"), ("keras2", "py_dataset")}
 UNREPEATABLE = ("left_over", "disturbed")  # the order of their data
 MARKS = {"torch": pytest.mark.torch, "jax": pytest.mark.jax, "keras2": pytest.mark.tensorflow}
 
@@ -65,8 +67,13 @@ def ended(process: subprocess.Popen[str], code: int = 0) -> str:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory):
-    """A folder with each role's output per backend; a resume runs in another process."""
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    """
+    A folder with each role's output per backend; a resume runs in another process.
+
+    Only the cases of selected tests are trained.
+    """
+    tests = {item.name.partition("[")[2] for item in request.session.items}
 
     @cache
     def train(backend: str) -> tuple[Path, str]:
@@ -76,8 +83,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory):
         folder = tmp_path_factory.mktemp(backend)
         shutil.copy(PROGRAM, folder / "train.py")
         unrepeatable = UNREPEATABLE if backend == "torch" else ()
-        ended(start(backend, "both", folder, *unrepeatable, *CASES[backend]), -signal.SIGKILL)
-        output = ended(start(backend, "resumed", folder, *CASES[backend]))
+        cases = [c for c in CASES[backend] if c == "killed" or f"{backend}-{c}]" in tests]
+        ended(start(backend, "both", folder, *unrepeatable, *cases), -signal.SIGKILL)
+        output = ended(start(backend, "resumed", folder, *cases))
         return folder, output
 
     return train
@@ -86,7 +94,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory):
 @pytest.mark.parametrize(
     ("backend", "case"),
     [
-        pytest.param(backend, case, marks=MARKS[backend])
+        pytest.param(
+            *(backend, case),
+            marks=[MARKS[backend], *([pytest.mark.slow] if (backend, case) in NIGHTLY else [])],
+        )
         for backend, cases in CASES.items()
         for case in cases
     ],

@@ -12,42 +12,50 @@ import pytest
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
 PROGRAM = Path(__file__).parent / "programs" / "fit_cases.py"
-TWICE = ("twice",)  # interrupted a second time after the first resume
-ONCE = (
+TWICE = "twice"  # interrupted a second time after the first resume
+DAILY = (
     "xla",
     "arrays",
     "first_batch_of_all",
     "last_batch_of_an_epoch",
     "weighted_from_epoch_2",
-    "tf_data",
     "own_generator",
     "noisy_py_dataset",
     "noisy_pipeline",
-    "tf_data_last_batch",
     "tf_data_of_unknown_size",
     "tf_data_without_end",
-    "py_dataset",
     "py_dataset_with_workers",
     "generator",
     "cosine_and_accumulation",
     "five_steps_per_execution",
     "lazy_model_with_moving_average",
     "mixed_precision",
+    "during_validation",
+    "two_optimizers",
+)
+# Each has less than a daily case, or another way to run the same steps.
+NIGHTLY = (
+    "tf_data",
+    "tf_data_last_batch",
+    "py_dataset",
     "quantized_with_lora",
     "callbacks_and_validation",
-    "during_validation",
     "mirrored_strategy",
-    "two_optimizers",
     "run_eagerly",
     "in_a_thread",
 )
 
 
-def start(role: str, folder: Path) -> subprocess.Popen[str]:
-    """Run all cases in one process without a daemon."""
+def start(role: str, folder: Path, *cases: str) -> subprocess.Popen[str]:
+    """Run these cases in one process without a daemon."""
     return subprocess.Popen(
         [sys.executable, str(PROGRAM), str(folder)],
-        env={**os.environ, "ROLE": role, "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon")},
+        env={
+            **os.environ,
+            "ROLE": role,  # not an argument: the roles are runs of one program
+            "CASES": " ".join(cases),
+            "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon"),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -61,13 +69,20 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with each role's output: each role is a process, so every resume is fresh."""
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """
+    A folder with each role's output.
+
+    Each role is a process, so every resume is fresh. Only the cases of selected tests are trained.
+    """
     folder = tmp_path_factory.mktemp("fits")
-    reference = start("reference", folder)
-    finish(start("interrupted", folder))
-    finish(start("again", folder))
-    finish(start("resumed", folder))
+    selected = {item.name for item in request.session.items if item.path == request.path}
+    cases = [each for each in (*DAILY, *NIGHTLY, TWICE) if any(f"[{each}]" in n for n in selected)]
+    reference = start("reference", folder, *cases)
+    finish(start("interrupted", folder, *cases))
+    if TWICE in cases:
+        finish(start("again", folder, TWICE))
+    finish(start("resumed", folder, *cases))
     finish(reference)
     return folder
 
@@ -76,7 +91,9 @@ def written(folder: Path, case: str, *roles: str) -> list[str]:
     return "".join((folder / f"{case}.{role}.txt").read_text() for role in roles).splitlines()
 
 
-@pytest.mark.parametrize("case", ONCE)
+@pytest.mark.parametrize(
+    "case", [*DAILY, *(pytest.param(case, marks=pytest.mark.slow) for case in NIGHTLY)]
+)
 def test_a_resumed_fit_repeats_the_uninterrupted_one(trained: Path, case: str):
     """Losses, metrics, history, weights and slots equal those of an uninterrupted fit."""
     expected = written(trained, case, "reference")
@@ -89,7 +106,7 @@ def test_a_resumed_fit_repeats_the_uninterrupted_one(trained: Path, case: str):
     assert resumed[-1].startswith("state ")
 
 
-@pytest.mark.parametrize("case", TWICE)
+@pytest.mark.parametrize("case", [TWICE])
 def test_a_fit_can_be_interrupted_again_after_its_resume(trained: Path, case: str):
     """The callback that resumed a fit saves it again with its position in the whole training."""
     expected = written(trained, case, "reference")

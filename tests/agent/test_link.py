@@ -362,13 +362,6 @@ def test_an_interpreter_that_ends_says_good_bye_and_does_not_hang(
         assert {"finished": False, "failed": "raise" in ending} == bye
 
 
-def test_without_a_daemon_an_interpreter_ends_at_once(path):
-    """The interpreter prints nothing."""
-    program = run(EXITS.format(""), path, "at-once")
-
-    assert ("", "") == program.communicate(timeout=20)
-
-
 FORKS = """
 import os, sys, time
 from watchdog_app.agent.runtime.link import Link

@@ -8,9 +8,12 @@ import json
 import math
 import os
 import sys
+import threading
 import time
 import tracemalloc
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -177,6 +180,24 @@ def test_this_process_is_measured():
     assert MIB < found[0] <= found[1]
 
 
+@contextmanager
+def training(step: Callable[[], object]) -> Iterator[None]:
+    """A thread that makes steps, until the block ends."""
+    over = threading.Event()
+
+    def train() -> None:
+        while not over.wait(0.002):
+            step()
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 class Tensor:
     """A fake tensor that the agent recognises by name and module, as it does real ones."""
 
@@ -189,27 +210,19 @@ class Tensor:
 
 def test_lines_and_tensors_that_become_more_are_found(monkeypatch):
     """The search runs in another thread during the training, and tracing is off afterwards."""
-    import threading
+    kept, steps = [], [0]
 
-    kept, going, steps = [], threading.Event(), [0]
+    def step() -> None:
+        steps[0] += 1
+        kept.append(bytearray(20_000))
+        kept.append(Tensor(3, steps[0] % 2 + 1))
 
-    def train() -> None:
-        while not going.wait(0.002):
-            steps[0] += 1
-            kept.append(bytearray(20_000))
-            kept.append(Tensor(3, steps[0] % 2 + 1))
-
-    thread = threading.Thread(target=train)
-    thread.start()
-    try:
+    with training(step):
         found = diagnose.trace(1.0, lambda: steps[0])
-    finally:
-        going.set()
-        thread.join()
 
     assert not tracemalloc.is_tracing()
     first = found["lines"][0]
-    line = train.__code__.co_firstlineno + 3
+    line = step.__code__.co_firstlineno + 2
     assert (__file__, line, True) == (first["file"], first["line"], first["own"])
     assert 18_000 < first["bytes_per_step"] < 30_000
     assert {(3, 1), (3, 2)} == {tuple(each["shape"]) for each in found["tensors"]}
@@ -220,24 +233,16 @@ def test_lines_and_tensors_that_become_more_are_found(monkeypatch):
 
 def test_what_a_library_makes_is_told_by_the_line_that_asked_for_it():
     """A line in NumPy's own file would tell the user nothing."""
-    import threading
+    text = json.dumps(list(range(1000, 1600)))
+    kept = []
 
-    text = json.dumps(list(range(1000, 3000)))
-    kept, going = [], threading.Event()
+    def step() -> None:
+        kept.append(json.loads(text))
 
-    def train() -> None:
-        while not going.wait(0.002):
-            kept.append(json.loads(text))
-
-    thread = threading.Thread(target=train)
-    thread.start()
-    try:
+    with training(step):
         found = diagnose.trace(1.0, lambda: None)
-    finally:
-        going.set()
-        thread.join()
 
-    line = train.__code__.co_firstlineno + 2
+    line = step.__code__.co_firstlineno + 1
     assert (__file__, line, True) == tuple(
         found["lines"][0][key] for key in ("file", "line", "own")
     )
@@ -261,21 +266,14 @@ def test_a_program_that_traces_itself_is_left_as_it_is():
 
 def test_many_traces_end_the_look_before_its_time():
     """The search runs when memory is short, so traces must not use too much of it."""
-    import threading
+    kept = []
 
-    kept, going = [], threading.Event()
+    def step() -> None:
+        if len(kept) < 400_000:
+            kept.extend([number] for number in range(20_000))
 
-    def train() -> None:
-        while not going.is_set() and len(kept) < 400_000:
-            kept.append([len(kept)])
-
-    thread = threading.Thread(target=train)
-    thread.start()
-    try:
+    with training(step):
         found = diagnose.trace(60.0, lambda: None)
-    finally:
-        going.set()
-        thread.join()
 
     assert found["seconds"] < 30
     assert found["cut_short"]
@@ -285,8 +283,6 @@ def test_many_traces_end_the_look_before_its_time():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_worker_that_is_forked_meanwhile_is_not_traced():
     """The worker would be slower for its whole life."""
-    import threading
-
     thread = threading.Thread(target=diagnose.trace, args=(1.5, lambda: None))
     thread.start()
     end = time.monotonic() + 60
@@ -352,36 +348,22 @@ def test_a_training_that_holds_the_interpreter_does_not_use_that_time_up(monkeyp
 
 def test_no_line_of_watchdog_itself_is_named():
     """Allocations of the agent and the guard must not look like a leak of the program."""
-    import threading
-
     from watchdog_app.client.jsonrpc import encode
 
-    kept, going, message = [], threading.Event(), {"text": "x" * 10_000}
+    kept, message = [], {"text": "x" * 10_000}
 
-    def train() -> None:
-        while not going.wait(0.002):
-            kept.append(encode(message))
-
-    thread = threading.Thread(target=train)
-    thread.start()
-    try:
+    with training(lambda: kept.append(encode(message))):
         found = diagnose.trace(1.0, lambda: None)
-    finally:
-        going.set()
-        thread.join()
 
     assert not [each for each in found["lines"] if "protocol" in each["file"]]
 
 
 def test_what_grows_is_told_before_the_time_is_over(monkeypatch):
     """The process may be killed before the end, so tensors and lines are reported early."""
-    import threading
+    kept, told, waits = [], [], []
 
-    kept, going, told, waits = [], threading.Event(), [], []
-
-    def train() -> None:
-        while not going.wait(0.002):
-            kept.append((bytearray(20_000), Tensor(3, 7)))
+    def step() -> None:
+        kept.append((bytearray(20_000), Tensor(3, 7)))
 
     def wait(seconds: float) -> bool:
         """Wait for twenty steps of the training: a busy machine makes few in a second."""
@@ -394,16 +376,11 @@ def test_what_grows_is_told_before_the_time_is_over(monkeypatch):
     # Processes that other tests forked share this process's pages.
     monkeypatch.setattr(diagnose, "shared_bytes", lambda: 0)
     monkeypatch.setattr(diagnose, "tensors", partial(diagnose.tensors, 20.0))
-    thread = threading.Thread(target=train)
-    thread.start()
-    try:
+    with training(step):
         diagnose.trace(2.0, lambda: None, told.append)
-    finally:
-        going.set()
-        thread.join()
 
     (first,) = told
     assert sum(waits[:2]) < 0.5 * sum(waits)
     assert [(3, 7)] == [tuple(each["shape"]) for each in first["tensors"]]
-    line = train.__code__.co_firstlineno + 2
+    line = step.__code__.co_firstlineno + 1
     assert (__file__, line) == (first["lines"][0]["file"], first["lines"][0]["line"])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import zygote
 from support.finished import finished
 
 pytestmark = pytest.mark.timeout(900)
@@ -19,11 +20,12 @@ TOLERANCE = 1e-5  # of a loss, over 54 steps in float32; measured: 3e-7 to 4e-7
 
 
 def run(program: str, folder: Path, *cases: str, code: int = 0) -> dict[str, Any]:
-    done = finished(
-        [sys.executable, str(PROGRAMS / program), str(folder), *cases],
-        env={**os.environ, "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon")},
-        timeout=850,
-    )
+    words = [PROGRAMS / program, folder, *cases]
+    env = {**os.environ, "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon")}
+    if program.startswith("torch"):
+        done = finished([sys.executable, *map(str, words)], env=env, timeout=850)
+    else:
+        done = zygote.run(*words, env=env, timeout_s=850)
     assert done.returncode == code, done.stderr
     found: dict[str, Any] = {"stderr": done.stderr}
     for line in done.stdout.splitlines():
@@ -120,7 +122,8 @@ def test_parts_of_a_batch_train_as_the_whole_for_every_loss_and_optimizer():
 
     An indivisible loss is refused with a reason.
     """
-    done = finished([sys.executable, str(PROGRAMS / "keras_parts.py")], check=True, timeout=850)
+    done = zygote.run(PROGRAMS / "keras_parts.py", env=os.environ, timeout_s=850)
+    assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
 
     far = found["apart"]

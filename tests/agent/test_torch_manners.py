@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import random
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from daemon_stand_in import StandIn
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -404,47 +402,6 @@ def test_a_loop_of_two_lines_is_saved_and_told_its_place(tmp_path: Path, capsys)
     assert 2 == rescue.step_number
     assert "the place in data that is not read through rescue.data()" in said_at_save
     assert "are not skipped: 1 steps are done, in epoch 1" in capsys.readouterr().err
-
-
-def test_the_daemon_asks_and_is_answered_at_the_next_step(tmp_path: Path):
-    """The agent sends the training's values, and other tools can read the rescue."""
-    daemon = StandIn(str(tmp_path / "runtime" / "daemon.sock"))
-    model = a_model()
-    optimizer = torch.optim.AdamW(model.parameters())
-    rescue = Rescue(tmp_path / "r", model=model, optimizer=optimizer)
-
-    def train_until(condition: Any) -> None:
-        end = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < end, daemon.received
-            train(model, optimizer)
-            rescue.step(loss=model(torch.randn(3, 4)).sum())  # it requires a gradient
-            time.sleep(0.01)
-
-    def loss_is_told() -> bool:
-        reports = [told for method, told in daemon.received if method == "agent.report"]
-        return any(report.get("loss") is not None for report in reports)
-
-    def ours() -> list[dict[str, Any]]:
-        told = [told["rescue"] for method, told in daemon.received if method == "agent.saved"]
-        return [saved for saved in told if saved["path"].startswith(str(tmp_path))]
-
-    try:
-        train_until(loss_is_told)
-        daemon.ask_everybody()  # links of earlier tests in this process also connect to this daemon
-        train_until(ours)
-        saved = ours()[-1]
-        rescue.finish()
-    finally:
-        daemon.close()
-    from safetensors.torch import load_file
-
-    stored = load_file(Path(saved["path"]) / "state.safetensors")
-
-    registered = [told for method, told in daemon.received if method == "agent.register"]
-    assert "torch" in [told["framework"] for told in registered]  # others are of earlier tests
-    assert {"model/0.weight", "optimizer/state/0/exp_avg"} <= set(stored)
-    assert (8, 4) == tuple(stored["model/0.weight"].shape)
 
 
 class Fickle:

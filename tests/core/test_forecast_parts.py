@@ -11,153 +11,22 @@ from watchdog_app.core.forecast.evidence import (
     Thresholds,
     View,
     convincing_eta_s,
-    forecast_interval,
-    room_left,
 )
 from watchdog_app.core.forecast.forecaster import TrendForecaster
-from watchdog_app.core.forecast.scales import Scales, concordance, sen_slope
-from watchdog_app.core.forecast.shape import LineFit, TurningPoints, classify_regime
+from watchdog_app.core.forecast.scales import Scales
+from watchdog_app.core.forecast.shape import TurningPoints, classify_regime
 from watchdog_app.core.forecast.slow import Bins
 from watchdog_app.core.forecast.stages import ResourceMonitor
-from watchdog_app.core.forecast.trends import Trend, TrendKind, read_scale, read_turns
+from watchdog_app.core.forecast.trends import Trend, TrendKind, read_turns
 from watchdog_app.core.model.decisions import Regime
 from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
 BOTH, PEAKS, LINE = TrendKind.BOTH, TrendKind.PEAKS, TrendKind.LINE
 
 
-@pytest.mark.parametrize(
-    ("values", "ignore", "expected"),
-    [
-        ([], 0.0, 0.0),
-        ([5.0], 0.0, 0.0),
-        ([1.0, 2.0, 3.0], 0.0, 1.0),
-        ([3.0, 2.0, 1.0], 0.0, -1.0),
-        ([1.0, 3.0, 2.0], 0.0, 1 / 3),
-        ([0.0, 1.0, 2.0], 1.0, 1 / 3),  # a difference of `ignore` does not count
-        ([2.0, 1.0, 0.0], 1.0, -1 / 3),
-        ([1.0, 1.0, 1.0], 0.0, 0.0),
-        ([0.0, 4.0, 1.0, 5.0], 0.0, 4 / 6),
-    ],
-)
-def test_concordance_counts_pairs(values, ignore, expected):
-    """Rising pairs less falling pairs, divided by all pairs."""
-    assert expected == pytest.approx(concordance(values, ignore))
-
-
-@pytest.mark.parametrize(
-    ("times", "values", "expected"),
-    [
-        ([0.0], [1.0], 0.0),
-        ([0.0, 2.0], [1.0, 5.0], 2.0),
-        ([0.0, 1.0, 2.0], [0.0, 1.0, 10.0], 5.0),
-        ([0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 3.0, 6.0], 2.0),
-        ([1.0, 1.0, 2.0], [0.0, 4.0, 6.0], 4.0),  # two points at the same time have no slope
-        ([1.0, 1.0], [0.0, 4.0], 0.0),
-    ],
-)
-def test_sen_slope_is_the_median_of_all_pairs(times, values, expected):
-    """For an even number of slopes it is the mean of the middle two."""
-    assert expected == pytest.approx(sen_slope(times, values))
-
-
-def test_scales_keep_the_lowest_and_the_highest_of_each_block():
-    """A block ends a quarter of a second after it began; two blocks make one of the next scale."""
-    scales, ended = Scales(), []
-    for i, value in enumerate([5, 9, 2, 7, 7, 3, 8, 4, 6]):
-        ended.append(scales.add(0.125 * i, float(value)))
-
-    assert [i % 2 == 0 and i > 0 for i in range(9)] == ended
-    assert [
-        (0.25, 2.0, 0.125, 9.0),
-        (0.25, 2.0, 0.5, 7.0),
-        (0.625, 3.0, 0.75, 8.0),
-        (0.875, 4.0, 0.75, 8.0),
-    ] == list(scales.levels[0])
-    assert [(0.25, 2.0, 0.125, 9.0), (0.625, 3.0, 0.75, 8.0)] == list(scales.levels[1])
-    assert [(0.25, 2.0, 0.125, 9.0)] == list(scales.levels[2])
-    # An unfinished block counts once it has two fifths of its length.
-    assert [(0.25, 2.0, 0.125, 9.0)] == scales.window(3)
-    assert [] == scales.window(4)
-
-
 def blocks(count: int, floor, top) -> list[tuple[float, float, float, float]]:
     """Blocks of a second, each with its lowest value first."""
     return [(float(i), float(floor(i)), i + 0.5, float(top(i))) for i in range(count)]
-
-
-def test_a_band_that_rises_is_one_trend_of_floor_and_peaks_each():
-    """Both have the slope, the growth and the level of the input."""
-    rising = blocks(6, lambda i: 10 * i, lambda i: 10 * i + 4)
-
-    peaks, both = read_scale(rising, rising[:-1], 3, 0.0)
-
-    assert (
-        Trend(PEAKS, 3, start_t=0.5, gain=50.0, level=54.0, slope=10.0, reference=(5.5, 4.0))
-        == peaks
-    )
-    assert (
-        Trend(BOTH, 3, start_t=0.0, gain=50.0, level=44.0, slope=10.0, reference=(4.0, 40.0))
-        == both
-    )
-
-
-@pytest.mark.parametrize(
-    ("floor", "top", "kinds"),
-    [
-        (lambda i: 5, lambda i: 100 + 10 * i, [PEAKS]),
-        (lambda i: 5 * i, lambda i: 60, []),
-        (lambda i: 5 * i, lambda i: 60 - i, []),
-        (lambda i: -i, lambda i: 9 - i, []),
-        (lambda i: (0, 9, 2, 8, 3, 7)[i], lambda i: 20 + i, [PEAKS]),
-    ],
-)
-def test_what_does_not_rise_as_a_whole_is_no_trend(floor, top, kinds):
-    """Only peaks may rise alone."""
-    found = blocks(6, floor, top)
-
-    assert kinds == [each.kind for each in read_scale(found, found[:-1], 3, 0.0)]
-
-
-def test_peaks_tell_how_tall_and_how_straight_they_are():
-    """
-    The result has the height of a swing and the largest distance from the line, relative to the
-    growth.
-    """
-    swings = blocks(6, lambda i: 5, lambda i: (100, 110, 125, 130, 140, 150)[i])
-
-    (peaks,) = read_scale(swings, swings[:-1], 2 + 1, 0.0)
-
-    assert (50.0, 150.0, 10.0) == (peaks.gain, peaks.level, peaks.slope)
-    assert 0.1 == pytest.approx(peaks.misfit)
-    # Blocks of 2 s that grow by 20 each, on average 121 above 5: 116 less 20.
-    assert 96 / 50 == pytest.approx(peaks.amplitude)
-    assert 1.0 == pytest.approx(peaks.recent)
-    assert 1.0 == peaks.agreement
-
-
-def test_a_curve_tells_its_speed_and_how_that_grows():
-    """Squares: 12 a second at the end, and 2 more each second."""
-    curve = blocks(7, lambda i: i * i, lambda i: i * i + 1)
-
-    (both,) = read_scale(curve, curve[:-1], 2, 0.0)
-
-    assert (12.0, 2.0) == pytest.approx(both.bend)
-    assert (36.0, 26.0, 6.0) == (both.gain, both.level, both.slope)
-    assert 10.0 / 6.0 == pytest.approx(both.recent)
-    # 64 more at that speed: 12 t + t^2.
-    assert 4.0 == pytest.approx(both.time_to(64.0))
-    assert 6.4 == replace(both, bend=None, slope=10.0).time_to(64.0)
-
-
-@pytest.mark.parametrize(("ignore", "agreement", "bends"), [(1.0, 0.9, True), (3.0, 0.8, False)])
-def test_a_bend_is_more_than_noise_from_nine_tenths_of_the_pairs_on(ignore, agreement, bends):
-    """With one or two of ten pairs the difference is no more than noise."""
-    curve = blocks(5, lambda i: i * i, lambda i: i * i + 1)
-
-    (both,) = read_scale(curve, curve[:-1], 2, ignore)
-
-    assert (agreement, bends) == (both.agreement, both.bend is not None)
 
 
 @pytest.mark.parametrize(
@@ -188,43 +57,6 @@ def test_peaks_far_apart_are_a_trend_where_they_keep_time(times, values, expecte
     assert None is read_turns(peaks, [])
 
 
-def test_turning_points_remember_peaks_troughs_and_their_rhythm():
-    """A turn must exceed the given size; the highest level counts."""
-    turns = TurningPoints()
-    values = (0, 10, 0, 12, 1, 11, 0, 13, 9)
-    for t, value in enumerate(values[:7]):
-        turns.add(float(t), float(value), 4.0)
-    assert (2.0, 1.0) == turns.cycle(6.0)  # three peaks and the two troughs between them
-    for t, value in enumerate(values[7:], 7):
-        turns.add(float(t), float(value), 4.0)
-
-    assert [(1.0, 10.0), (3.0, 12.0), (5.0, 11.0)] == turns.peaks
-    assert [(2.0, 0.0), (4.0, 1.0), (6.0, 0.0)] == list(turns.troughs)
-    assert (2.0, 1.0) == turns.cycle(9.0)
-    assert None is turns.cycle(9.1)  # twice the period after the last peak
-    assert 32 / 3 == pytest.approx(turns.height())
-    assert (2, 5.0, 12.0) == turns.visits(11.0, 5.5)
-    assert (1, 3.0, 12.0) == turns.visits(11.0, 5.0)  # earlier only, not at that moment
-    assert (0, None, 10.0) == turns.visits(11.0, 2.0)
-    assert (0, None, None) == turns.visits(11.0, 1.0)
-
-
-def test_a_line_is_fitted_from_six_points_on():
-    """The slope, the value at the start, and the certainty of the slope."""
-    fit = LineFit()
-    for i in range(5):
-        fit.add(float(i), 5.0 + 2.0 * i, 25.0)
-    assert None is fit.line()
-    for i in range(5, 10):
-        fit.add(float(i), 5.0 + 2.0 * i + (0.6 if i % 2 else -0.6), 25.0)
-
-    slope, value, certainty = fit.line()
-
-    assert (2.0, 5.0) == pytest.approx((slope, value), abs=0.12)
-    assert 20 < certainty < 60
-    assert (0.0, 5.0) == (fit.origin, fit.first)
-
-
 def test_bins_are_means_and_repeat_what_was_not_measured():
     """A gap of up to fifteen bins is filled; a longer gap clears them."""
     bins = Bins(2.0, 4)
@@ -238,17 +70,6 @@ def test_bins_are_means_and_repeat_what_was_not_measured():
     assert 4 == len(bins.values)
     bins.add(68.1, 9.0)
     assert [] == list(bins.values)
-
-
-def test_caution_asks_for_more_of_everything_and_looks_less_far():
-    """Caution scales times, evidence and spans, and divides the horizon."""
-    usual, careful = Thresholds(), Thresholds().times(2.0)
-    more = "span_s late_span_s evidence late_evidence fast_evidence long_span_s long_evidence"
-
-    for name in (*more.split(), "overwhelming"):
-        assert 2.0 * getattr(usual, name) == getattr(careful, name), name
-    assert 0.5 * usual.horizon_s == careful.horizon_s
-    assert usual.novelty == careful.novelty
 
 
 # 300 of growth in 30 s to 400, with 100 left: the end is 10 s away.
@@ -302,14 +123,6 @@ def test_growth_convinces_where_nothing_innocent_explains_it(trend, view, convin
     assert convinces is (eta_s is not None)
 
 
-@pytest.mark.parametrize(("still_s", "convinces"), [(4.0, True), (4.1, False)])
-def test_what_has_convinced_may_pause_longer(still_s, convinces):
-    """The pause may last one second plus one and a half times the longest earlier pause."""
-    view = replace(VIEW, low=399.0, still_s=still_s, pauses=((80.0, 2.0),))
-
-    assert convinces is (convincing_eta_s(TREND, view, Thresholds(), convinced=True) is not None)
-
-
 @pytest.mark.parametrize(
     ("peaks", "convinces"),
     [
@@ -328,52 +141,6 @@ def test_a_level_that_was_reached_before_is_no_news(peaks, convinces):
 
     view = replace(VIEW, turning_points=turns)
     assert convinces is (convincing_eta_s(TREND, view, Thresholds()) is not None)
-
-
-def test_between_two_tall_peaks_their_line_goes_on():
-    """The line continues for at most half of the time until the next peak."""
-    swings = replace(TREND, kind=PEAKS, amplitude=0.25, reference=(99.0, 4.0))
-
-    assert 90.0 == room_left(swings, VIEW)
-    assert 80.0 == room_left(swings, replace(VIEW, t=105.0))
-    assert 100.0 == room_left(replace(swings, amplitude=0.24), VIEW)
-    assert 0.0 == room_left(TREND, replace(VIEW, used=600.0))
-
-
-def test_an_interval_is_wider_where_trends_disagree_or_bend():
-    """The interval of one line, and what a second trend, a bend and a start add."""
-
-    def logs(view=VIEW, others=(), **changes):
-        chosen = replace(TREND, **changes)
-        found = forecast_interval(chosen, [chosen, *others], view)
-        return math.log(found.eta_s / (found.low_s + 0.5)), math.log(
-            (found.high_s - 0.5) / found.eta_s
-        )
-
-    youth = 1 / (1 + 30 / 8)
-    begun = 0.5 * math.exp(-100 / 15)
-    assert (0.05 + 0.3 * youth + begun, 0.08 + 0.1 * youth + begun) == pytest.approx(logs())
-    low, high = logs()
-    grown = 0.5 * math.exp(-50 / 15) - begun  # for a series that began 50 s later
-    assert (low + grown, high + grown) == pytest.approx(logs(replace(VIEW, start_t=50.0)))
-    sooner, later = replace(TREND, slope=20.0), replace(TREND, slope=5.0)
-    assert (low + 1.8 * math.log(2), high) == pytest.approx(logs(others=[sooner]))
-    assert (low, high + 0.2 * math.log(2)) == pytest.approx(logs(others=[later]))
-    assert (low, high) == pytest.approx(logs(others=[replace(sooner, agreement=0.59)]))
-    assert (low, high) == pytest.approx(logs(others=[replace(sooner, recent=0.29)]))
-    assert (low + 0.3, high + 0.3) == pytest.approx(logs(recent=1.36))
-    assert (low, high) == pytest.approx(logs(recent=1.35))
-
-
-def test_half_of_the_pairs_that_agree_are_a_trend():
-    """Seven of 28 falling pairs leave one half; one more falling pair is too many."""
-
-    def kinds(order):
-        found = blocks(8, lambda i: 10 * order[i], lambda i: 10 * order[i] + 5)
-        return [each.kind for each in read_scale(found, found[:-1], 2, 0.0)]
-
-    assert [BOTH] == kinds((3, 0, 1, 2, 7, 5, 4, 6))
-    assert [] == kinds((3, 1, 0, 2, 7, 5, 4, 6))
 
 
 @pytest.mark.parametrize(

@@ -95,40 +95,6 @@ def test_a_companion_that_cannot_show_it_is_not_relied_on(world, start, death, a
     assert pid == json.loads(said.read_text())["task"]
 
 
-def test_a_command_is_run_also_when_a_companion_shows_it(world, start, death):
-    """A page to a phone must not depend on a connected tray."""
-    said = world.folder / "said"
-    _, tray = start(f"command = {command(world, said)}\n")
-
-    death()
-
-    note = next(tray.notifications(20))
-    tray.call("notification.shown", id=note["params"]["id"], delivered=True)
-    world.until(said.exists, "the command has run")
-    assert note["params"]["title"] == json.loads(said.read_text())["title"]
-
-
-def test_a_command_that_fails_is_named_although_the_companion_showed_it(world, start, death):
-    """In the outcome and among the problems: a user who relies on the page must know."""
-    client, tray = start(f'command = ["{sys.executable}", "-c", "raise SystemExit(7)"]\n')
-
-    death()
-
-    note = next(tray.notifications(20))
-    tray.call("notification.shown", id=note["params"]["id"], delivered=True, detail="seen")
-    found = outcome(world, client)
-    assert "done" == found["status"]
-    assert found["detail"].startswith("seen; command: ")
-    assert "it ended with status 7" in found["detail"]
-    status = client.call("status")
-    assert (1, 0) == (
-        status["daemon"]["notifications"]["shown"],
-        status["daemon"]["notifications"]["undelivered"],
-    )
-    (fault,) = [each for each in status["problems"] if each["source"] == "notifications"]
-    assert "it ended with status 7" in fault["message"]
-
-
 @pytest.mark.parametrize("desktop", ["nothing", "command"])
 def test_lines_in_a_terminal_count_where_nothing_else_shows_it(world, start, death, desktop):
     """The other channels still run, because the user may not see the terminal."""

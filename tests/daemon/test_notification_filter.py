@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 from types import SimpleNamespace
 
 import pytest
 from support.waiting import until
-from test_daemon_agents import begin
 
 from watchdog_app.base.errors import RequestError
 from watchdog_app.core.model.decisions import Decision, DecisionKind, Stage
@@ -490,17 +487,6 @@ def test_protection_outlives_the_daemon(world):
     assert world.start().call("status")["daemon"]["protection"]["on"]
 
 
-def test_protection_that_is_off_for_a_second_comes_on(world):
-    """It comes on automatically within some seconds, and the history records it."""
-    client = world.start()
-    client.call("protection.set", on=False, for_s=1)
-
-    world.until(lambda: client.call("status")["daemon"]["protection"]["on"], "it is on again")
-
-    what = [each["what"] for each in client.call("history", kinds=["daemon"])["entries"]]
-    assert "protection on again" in what
-
-
 @pytest.mark.parametrize(
     ("method", "params", "named"),
     [
@@ -527,27 +513,6 @@ def test_nonsense_is_refused_and_changes_nothing(standing, method, params, named
     assert named in str(caught.value)
     assert status["protection"]["on"]
     assert [] == status["snoozed"]
-
-
-def test_a_death_comes_through_a_snooze_and_through_protection_that_is_off(world):
-    """It is critical and has already happened."""
-    world.config.write_text(
-        "[actions]\ncheckpoint = false\npause = false\nnotify = false\n[notify]\ndesktop = false\n"
-        '[[rule]]\ntask = "train.py"\nnotify = true\n'
-    )
-    client = world.start()
-    tray = world.connect("tray")
-    tray.call("subscribe", topics=["notifications"])
-    client.call("snooze", for_s=900)
-    client.call("protection.set", on=False)
-    pid = begin(world, "own-save")
-    world.until(lambda: world.task(pid)["agent"]["rescue"], "the rescue is known")
-
-    os.kill(pid, signal.SIGKILL)
-
-    note = next(tray.notifications(20))["params"]
-    assert ("exited", "critical", pid) == (note["topic"], note["urgency"], note["task"])
-    assert ["explain"] == [each["key"] for each in note["actions"]]
 
 
 def test_a_snooze_of_a_task_names_it_and_outlives_the_daemon(world):

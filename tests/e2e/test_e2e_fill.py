@@ -20,9 +20,11 @@ def warnings(world, pid):
 
 
 def test_a_buffer_that_fits_fills_without_a_word(world):
-    """For half a minute it looks like a leak towards the limit; then it stops below it."""
+    """For ten seconds it looks like a leak towards the limit; then it stops below it."""
     world.start_daemon()
-    run = world.train("fill.py", "--fill-mb", "600", group=world.group(BASE_MB + 600 + 250))
+    run = world.train(
+        "fill.py", "--fill-mb", "600", "--mb-s", "60", group=world.group(BASE_MB + 600 + 250)
+    )
 
     assert run.wait() == 0, run.tail()
 

@@ -27,7 +27,7 @@ def test_a_run_that_was_killed_can_be_played_again_from_the_journal(world, tmp_p
     """With and without the daemon, the replay repeats the warnings from the same numbers."""
     world.start_daemon()
     group = world.group(700)
-    pid = world.start("hog.py", "15", group=group)
+    pid = world.start("hog.py", "30", group=group)
     died = world.until(
         lambda: [e["unix_s"] for e in world.history("exit") if e["pid"] == pid],
         "the kernel kills it",

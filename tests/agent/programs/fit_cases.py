@@ -1,7 +1,7 @@
 """
 Trains many small models of different kinds and records every number.
 
-    fit_cases.py ROLE FOLDER [CASE...]
+    ROLE=reference CASES='xla arrays' fit_cases.py FOLDER
 
 ROLE `reference` trains each case without interruption; `interrupted` saves at the case's position
 and leaves the fit there; `again` resumes, saves later and leaves; `resumed` resumes and trains to
@@ -339,11 +339,10 @@ def digest(model):
 
 
 def main():
-    role = os.environ["ROLE"]
-    folder, *names = sys.argv[1:]
+    folder, names = sys.argv[1], os.environ["CASES"].split()
     two = [tf.config.LogicalDeviceConfiguration()] * 2
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], two)
-    for name in names or (AGAIN if role == "again" else CASES):
+    for name in names:
         if name != "xla":
             tf.config.experimental.enable_op_determinism()
         if name == "in_a_thread":
