@@ -63,22 +63,14 @@ def project(tmp_path):
     return Project(tmp_path)
 
 
-WAYS = pytest.mark.parametrize("words", [(), ("-n2",)], ids=["alone", "workers"])
-
-
-@WAYS
-def test_a_failure_that_is_not_listed_fails_the_run(project, words):
-    project.put("def test_bad(): assert False\ndef test_good(): pass\n")
-    project.list(("test_it.py::test_good", 1))
-
-    code, _ = project.run(*words)
-
-    assert 1 == code
+GOOD, BAD = "def test_good(): pass\n", "def test_bad(): assert False\n"
+ALONE, WORKERS = (), ("-n2",)
+WAYS = pytest.mark.parametrize("words", [ALONE, WORKERS], ids=["alone", "workers"])
 
 
 @WAYS
 def test_a_listed_failure_fails_nothing_and_is_named(project, words):
-    project.put("def test_bad(): assert False\ndef test_good(): pass\n")
+    project.put(BAD + GOOD)
     project.list(("test_it.py::test_bad", 14))
 
     code, said = project.run(*words)
@@ -87,18 +79,28 @@ def test_a_listed_failure_fails_nothing_and_is_named(project, words):
     assert "tests/test_it.py::test_bad failed; 0 days left" in said
 
 
-def test_a_listed_failure_excuses_no_other_failure(project):
-    project.put("def test_bad(): assert False\ndef test_other(): assert False\n")
-    project.list(("test_it.py::test_bad", 1))
+@pytest.mark.parametrize(
+    ("text", "listed", "words"),
+    [
+        (BAD + GOOD, "test_good", ALONE),
+        (BAD + GOOD, "test_good", WORKERS),
+        (BAD + "def test_other(): assert False\n", "test_bad", ALONE),
+        (GOOD + "import os\ndef test_dies(): os._exit(3)\n", "test_good", WORKERS),
+    ],
+    ids=["alone", "workers", "another failure", "a crash of a worker"],
+)
+def test_a_failure_that_is_not_listed_fails_the_run(project, text, listed, words):
+    project.put(text)
+    project.list((f"test_it.py::{listed}", 1))
 
-    code, _ = project.run()
+    code, _ = project.run(*words)
 
     assert 1 == code
 
 
 @pytest.mark.parametrize("broken", ["import no_such_module", "def test_x(no_such_fixture): pass"])
 def test_a_listed_failure_excuses_no_file_that_cannot_run(project, broken):
-    project.put("def test_bad(): assert False\n")
+    project.put(BAD)
     project.put(broken, "test_broken.py")
     project.list(("test_it.py::test_bad", 1))
 
@@ -107,18 +109,10 @@ def test_a_listed_failure_excuses_no_file_that_cannot_run(project, broken):
     assert 1 == code
 
 
-def test_a_listed_failure_excuses_no_crash_of_a_worker(project):
-    project.put("import os\ndef test_dies(): os._exit(3)\ndef test_good(): pass\n")
-
-    code, _ = project.run("-n2")
-
-    assert 1 == code
-
-
-@pytest.mark.parametrize("outcome", ["True", "False"])
-def test_an_expired_entry_fails_the_run_by_itself(project, outcome):
-    project.put(f"def test_it(): assert {outcome}\n")
-    project.list(("test_it.py::test_it", 15))
+@pytest.mark.parametrize("text", [GOOD, BAD], ids=["passes", "fails"])
+def test_an_expired_entry_fails_the_run_by_itself(project, text):
+    project.put(text)
+    project.list((f"test_it.py::{text[4:].partition('(')[0]}", 15))
 
     code, said = project.run()
 
@@ -127,7 +121,7 @@ def test_an_expired_entry_fails_the_run_by_itself(project, outcome):
 
 
 def test_at_most_five_entries_are_allowed(project):
-    project.put("def test_good(): pass\n")
+    project.put(GOOD)
     project.list(*((f"test_it.py::test_{number}", 1) for number in range(6)))
 
     code, said = project.run()
@@ -149,7 +143,7 @@ def test_at_most_five_entries_are_allowed(project):
     ],
 )
 def test_a_damaged_entry_is_an_error(project, text):
-    project.put("def test_good(): pass\n")
+    project.put(GOOD)
     project.list(more="[[flaky]]\n" + text)
 
     code, said = project.run()
@@ -174,7 +168,7 @@ def test_a_test_that_passes_when_repeated_still_fails_the_run(project):
 
 
 def test_a_broken_test_fails_each_repeat(project):
-    project.put("def test_bad(): assert False\n")
+    project.put(BAD)
 
     code, said = project.run("--repeat-failures")
 
@@ -226,7 +220,7 @@ def test_without_unshare_workers_run_and_say_so(project, tmp_path):
     (refusing / "unshare").write_text("#!/bin/sh\nexit 1\n")
     (refusing / "unshare").chmod(0o755)
     apart = f"popen//python={TESTS.parent}/packaging/apart.sh {sys.executable}"
-    project.put("def test_good(): pass\n")
+    project.put(GOOD)
 
     path = f"{refusing}:{os.environ['PATH']}"
     code, said = project.run("--dist", "loadfile", "--tx", "popen", "--tx", f"2*{apart}", PATH=path)

@@ -256,21 +256,13 @@ def test_what_still_runs_is_not_taken_whatever_is_asked_for(tmp_path: Path, resu
 
 
 def test_the_run_of_an_ended_process_is_chosen_beside_a_running_one(tmp_path: Path):
-    """The killed run resumes, whatever other trainings run here."""
-    with training_elsewhere(tmp_path, 30):
-        left_by_another(tmp_path, 10)
-        chosen = choose(tmp_path).rescue
-
-    assert chosen is not None
-    assert 10 == chosen.step
-
-
-def test_a_resume_beside_a_running_training_does_not_say_that_it_starts_over(tmp_path: Path):
+    """The killed run resumes, and the line about the running one does not say that it restarts."""
     with training_elsewhere(tmp_path, 30):
         left_by_another(tmp_path, 10)
         resumed = choose(tmp_path)
 
     assert resumed.rescue is not None
+    assert 10 == resumed.rescue.step
     assert "it is left alone. To resume from it, end that process first." in resumed.why[0]
 
 
@@ -398,10 +390,13 @@ def test_ending_well_leaves_the_rescues_of_others_unfinished(tmp_path: Path):
     assert [30] == unfinished(tmp_path)
 
 
-def test_ending_well_finishes_what_was_gone_on_from_and_what_lay_before(tmp_path: Path):
-    """Otherwise the next run would resume from a finished training."""
-    left_by_another(tmp_path, 10, 20)
-    begun = begin(tmp_path)
+@pytest.mark.parametrize(("training", "resume"), [(1, True), (3, "force")])
+def test_ending_well_finishes_what_was_gone_on_from_and_what_lay_before(
+    tmp_path: Path, training: int, resume: bool | str
+):
+    """Also a rescue of another training that was taken: the next run must not resume from it."""
+    left_by_another(tmp_path, 10, 20, training=training)
+    begun = begin(tmp_path, resume)
 
     run_choice.finish(begun)
 
@@ -575,16 +570,6 @@ def test_a_notebook_guesses_at_no_later_training(tmp_path: Path, notebook):
     assert choice.rescue is None
     assert "belongs to another training" in choice.why[0]
     assert 'resume="force"' in choice.why[0]
-
-
-def test_a_rescue_that_was_taken_by_force_is_finished_too(tmp_path: Path):
-    """resume="force" starts from the third fold, and the training finishes."""
-    left_by_another(tmp_path, 40, training=3)
-    begun = begin(tmp_path, "force")
-
-    run_choice.finish(begun)
-
-    assert [] == unfinished(tmp_path)
 
 
 def test_a_copied_folder_of_a_run_that_has_finished_is_not_offered(tmp_path: Path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -31,7 +32,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 def memory_groups() -> None:
     """Skip with the reason if the machine offers no memory group."""
     try:
-        create("watchdog-e2e-probe", 64 * 2**20).close()
+        create(f"watchdog-e2e-probe-{os.getpid()}", 64 * 2**20).close()
     except ActionError as error:
         pytest.skip(str(error))
 
