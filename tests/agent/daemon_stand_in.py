@@ -68,13 +68,6 @@ class StandIn:
         body = {"request": request, "reason": "memory", "deadline_s": 60, "then": "continue"}
         self.say(jsonrpc.notification("agent.checkpoint", {**body, **params}))
 
-    def ask_everybody(self) -> None:
-        """Ask every connected agent for a rescue: links of earlier tests may be among them."""
-        body = {"request": "r1", "reason": "memory", "deadline_s": 60, "then": "continue"}
-        for connection in list(self.connections):
-            with contextlib.suppress(OSError):
-                connection.sendall(encode(jsonrpc.notification("agent.checkpoint", body)))
-
     def say(self, message: dict[str, Any]) -> None:
         self.connections[-1].sendall(encode(message))
 

@@ -46,7 +46,6 @@ def stalled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, d
         world.start_daemon(CONFIG)
         for way in WAYS:
             pids[way] = world.start("standstill.py", way, str(folder / "fifo"))
-        pids["resumes"] = world.start("standstill.py", "resumes", str(IDLE_S + 4))
         yield world, pids
     finally:
         for pid in pids.values():  # also the stopped worker, which outlives its parent

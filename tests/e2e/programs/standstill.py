@@ -130,10 +130,6 @@ def main() -> None:
             kept.append(bytearray(b"x" * 200_000))  # the line that holds what grows
             time.sleep(STEP_S)
             link.report(training=True, step=step, step_s=STEP_S)
-    if way == "resumes":
-        time.sleep(float(argument[0]))
-        train(link, 100, 1000)
-        return
     {
         "queue": wait_for_a_queue,
         "fifo": lambda: read_a_fifo(argument[0]),
