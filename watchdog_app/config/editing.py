@@ -181,7 +181,15 @@ def write(path: str, text: str, before: str | None) -> None:
             since the caller read it.
     """
     real = os.path.realpath(path)
-    _check_place(path, real)
+    if os.path.lexists(real):
+        if not os.path.isfile(real):
+            raise ConfigError(f"{path} is no regular file; nothing was written.")
+        # Renaming over a read-only file would succeed without permission to write it.
+        if not os.access(real, os.W_OK) or not os.stat(real).st_mode & 0o222:
+            raise ConfigError(
+                f"{path} is read-only; nothing was written. If another program makes it "
+                "(dotfiles, NixOS), change it there; else: chmod u+w"
+            )
     try:
         make_folders(os.path.dirname(real), 0o700)
         if read_file(real) != before:
@@ -193,19 +201,6 @@ def write(path: str, text: str, before: str | None) -> None:
         write_atomic(real, text.encode("utf-8"), mode, owner if hasattr(os, "chown") else None)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}.") from error
-
-
-def _check_place(path: str, real: str) -> None:
-    """Refuse a read-only file: renaming over it would succeed without permission to write it."""
-    if not os.path.lexists(real):
-        return
-    if not os.path.isfile(real):
-        raise ConfigError(f"{path} is no regular file; nothing was written.")
-    if not os.access(real, os.W_OK) or not os.stat(real).st_mode & 0o222:
-        raise ConfigError(
-            f"{path} is read-only; nothing was written. If another program makes it (dotfiles, "
-            "NixOS), change it there; else: chmod u+w"
-        )
 
 
 def _parse_document(text: str) -> TOMLDocument:

@@ -18,15 +18,16 @@ import tensorflow as tf
 
 from watchdog_app.agent.keras import Rescue
 
+PACE_S = 0.02
+
 
 class LossCurve(keras.callbacks.Callback):
     """Write every loss bit for bit, and keep the activations "for a plot later"."""
 
-    def __init__(self, path: str, keep_mib: float, pace_s: float) -> None:
+    def __init__(self, path: str, keep_mib: float) -> None:
         super().__init__()
         self._file = open(path, "a", buffering=1)
         self._keep = int(keep_mib * 2**20)
-        self._pace_s = pace_s
         self._kept = []
         self._epoch = 0
         self._steps = 0
@@ -40,7 +41,7 @@ class LossCurve(keras.callbacks.Callback):
         loss = float(logs["loss"])
         self._file.write(f"{step},{loss.hex()},{loss:.4f},{time.time():.3f}\n")
         self._kept.append(np.ones(self._keep, np.uint8))  # the bug: the list grows with every step
-        time.sleep(self._pace_s)  # slow down, so that the leak takes some time on a fast machine
+        time.sleep(PACE_S)  # slow down, so that the leak takes some time on a fast machine
 
 
 def digits(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -82,8 +83,6 @@ def main() -> None:
     parser.add_argument("--losses", default="losses.csv")
     parser.add_argument("--rescues", default="rescues")
     parser.add_argument("--keep-mib", type=float, default=1.0, help="kept of every batch")
-    parser.add_argument("--pace-s", type=float, default=0.02)
-    parser.add_argument("--epochs", type=int, default=5)
     options = parser.parse_args()
 
     keras.utils.set_random_seed(7)
@@ -94,10 +93,10 @@ def main() -> None:
         images,
         labels,
         batch_size=64,
-        epochs=options.epochs,
+        epochs=5,
         verbose=0,
         callbacks=[
-            LossCurve(options.losses, options.keep_mib, options.pace_s),
+            LossCurve(options.losses, options.keep_mib),
             Rescue(options.rescues),
         ],
     )
