@@ -33,7 +33,8 @@ def test_lateness_is_counted_by_the_clock(due, now, interval, late, missed):
     """The delay, and the number of samples that became due meanwhile."""
     loop_lag = LoopLag()
 
-    assert late == pytest.approx(loop_lag.record(due, now, interval))
+    loop_lag.record(due, now, interval)
+
     assert missed == loop_lag.missed
     assert (late if late >= 0.25 else 0.0) == pytest.approx(loop_lag.latest_s(now))
     assert (late >= 1.0) == (loop_lag.fault(now) is not None)

@@ -35,9 +35,9 @@ class LoopLag:
         self.missed = 0
         self._worst_s, self._worst_mono_s = 0.0, float("-inf")  # the worst lateness and its time
 
-    def record(self, due_mono_s: float, now_mono_s: float, interval_s: float) -> float:
+    def record(self, due_mono_s: float, now_mono_s: float, interval_s: float) -> None:
         """
-        Record the start of a sample; return its lateness in seconds.
+        Record the start of a sample.
 
         Args:
             due_mono_s: the scheduled start; not in the future.
@@ -49,7 +49,6 @@ class LoopLag:
             self.missed += int(late_s / interval_s)
             if late_s >= self.latest_s(now_mono_s):
                 self._worst_s, self._worst_mono_s = late_s, now_mono_s
-        return late_s
 
     def latest_s(self, now_mono_s: float) -> float:
         """The worst lateness of the last minute in seconds; 0: none above 0.25 s."""
