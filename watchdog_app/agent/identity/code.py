@@ -2,8 +2,9 @@
 A fingerprint of what a function of the program computes.
 
 The fingerprint ignores what changes no number: comments, formatting, docstrings, annotations,
-prints, log lines, assertions, timing, names of local variables. It follows calls to functions of
-the program. Plain constants of the function's module count with their values.
+prints, log lines, assertions, timing, names of local variables, a line for a value that only the
+next line uses. It follows calls to functions of the program, also those of its modules and objects.
+Plain constants count with their values, also those of modules, namespaces and dictionaries.
 
 The source counts only if it matches the running code: a file edited after its import does not.
 Without matching source the bytecode counts, which only one version of Python reproduces.
@@ -65,9 +66,18 @@ _CHANGE_CONTAINER = frozenset(
         *("add", "discard", "clear", "update", "setdefault", "sort", "reverse"),
     )
 )
+# What Python, Keras and PyTorch call when an object is called.
+_CALLED = ("__call__", "call", "forward")
+_NAMESPACES = ("types", "argparse")  # modules of SimpleNamespace and Namespace
 # The only decorators that change the computation.
 _COMPUTING = frozenset(("no_grad", "inference_mode", "enable_grad", "custom_gradient"))
 _LONGEST_WORD = 64
+# Parts of `a, (b, *c) = ...`.
+_NAMES_ONLY = ast.Name | ast.Tuple | ast.List | ast.Starred | ast.expr_context
+# Expressions that only read, and those whose parts are evaluated in the order of the text.
+_READS = ast.Attribute | ast.Tuple | ast.List | ast.Starred | ast.keyword
+_SYMBOLS = ast.operator | ast.unaryop | ast.cmpop | ast.expr_context
+_IN_ORDER = _READS | _SYMBOLS | ast.Call | ast.BinOp | ast.UnaryOp | ast.Compare | ast.Subscript
 # Start scripts of installed packages: pytest, accelerate, jupyter.
 _COMMANDS = sysconfig.get_path("scripts") or ""
 # Attributes and constants that say how or how long a program trains, not what it trains.
@@ -229,8 +239,7 @@ def attributes_set(kind: type) -> frozenset[str]:
     """
     found: set[str] = set()
     for name in {kind.__module__, "__main__"}:
-        path = getattr(sys.modules.get(name), "__file__", None)
-        file = _file(path) if isinstance(path, str) else None
+        file = _file(_path_of(sys.modules.get(name)))
         found |= file.attributes if file is not None else set()
     return frozenset(found)
 
@@ -295,15 +304,15 @@ class _Fingerprinter:
                 f"{BYTECODE}-{sys.version_info[0]}.{sys.version_info[1]}:{_bytecode_hash(code)}"
             )
             return number
-        node, changed = written
-        entry[1] = _normalized_hash(node, _Names(function, owner, changed, self))
+        node, file = written
+        entry[1] = _normalized_hash(node, _Names(function, owner, file, self))
         entry[3] = _normalized_hash(node)
         return number
 
 
-def _written_function(code: CodeType) -> tuple[ast.AST, frozenset[str]] | None:
+def _written_function(code: CodeType) -> tuple[ast.AST, _File] | None:
     """
-    The source of a function, and the globals that functions of its file assign.
+    The source of a function, and its file.
 
     None if there is no source, or the source does not match the running code.
     """
@@ -313,7 +322,7 @@ def _written_function(code: CodeType) -> tuple[ast.AST, frozenset[str]] | None:
     found = [each for each in file.nodes if _is_definition_of(each, code)]
     if len(found) > 1:  # several lambdas on one line
         found = [each for each in found if _is_lambda_of(each, code)]
-    return (found[0], file.changed) if len(found) == 1 else None
+    return (found[0], file) if len(found) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,13 +330,20 @@ class _File:
     tree: ast.Module
     nodes: tuple[ast.AST, ...]  # functions and lambdas
     codes: Mapping[tuple[str, int], list[tuple[Any, ...]]]
-    changed: frozenset[str]
+    changed: frozenset[str]  # globals that functions or loops set, and containers that change
     attributes: frozenset[str]  # attributes set or changed outside of `__init__`
+    imported: Mapping[str, tuple[str, str]]  # name -> the module and the name in it
 
     def runs(self, code: CodeType) -> bool:
         """Whether running code was compiled from this source."""
         there = self.codes.get((code.co_name, code.co_firstlineno), ())
         return _code_key(code) in there
+
+
+def _path_of(module: object) -> str:
+    """The file of a module; "<none>" if it has none."""
+    path = getattr(module, "__file__", None)
+    return path if isinstance(path, str) else "<none>"
 
 
 def _file(filename: str) -> _File | None:
@@ -348,14 +364,35 @@ def _parsed(filename: str, source: str) -> _File | None:
         codes.setdefault((code.co_name, code.co_firstlineno), []).append(_code_key(code))
     walked = list(ast.walk(tree))
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-    changed = [each.names for each in walked if isinstance(each, ast.Global)]
+    imported = {
+        alias.asname or alias.name: (each.module, alias.name)
+        for each in tree.body
+        if isinstance(each, ast.ImportFrom) and each.module and not each.level
+        for alias in each.names
+    }
     return _File(
         tree,
         tuple(each for each in walked if isinstance(each, functions)),
         codes,
-        frozenset(each for names in changed for each in names),
+        frozenset(_changed_names(tree, in_loop=False)),
         frozenset(_attributes_set(tree)),
+        imported,
     )
+
+
+def _changed_names(node: ast.AST, *, in_loop: bool) -> Iterator[str]:
+    """The globals whose values change while a program runs."""
+    container = changed_container(node)
+    if isinstance(container, ast.Name):
+        yield container.id
+    if isinstance(node, ast.Global):
+        yield from node.names
+    elif isinstance(node, ast.Name) and in_loop and _is_set(node):
+        yield node.id
+    local = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    in_loop = not local and (in_loop or isinstance(node, ast.For | ast.While))
+    for each in ast.iter_child_nodes(node):
+        yield from _changed_names(each, in_loop=in_loop)
 
 
 def _attributes_set(node: ast.AST) -> Iterator[str]:
@@ -429,35 +466,90 @@ class _Names:
     """The meaning of the names in one function."""
 
     def __init__(
-        self,
-        function: FunctionType,
-        owner: type | None,
-        changed: frozenset[str],
-        follow: _Fingerprinter,
+        self, function: FunctionType, owner: type | None, file: _File, follow: _Fingerprinter
     ) -> None:
-        self._changed = changed
+        main = _file(_path_of(sys.modules.get("__main__")))
+        self._file = file
+        self._files = [each for each in (file, main) if each is not None]
         self._follow = follow
         self._owner = owner or _defining_class(function)
         self._values = outer_values(function)
 
-    def meaning(self, written: str) -> str | None:
-        """A text for the value of a non-local name; None: keep the name as written."""
-        if written not in self._values:
-            return None
-        value = self._values[written]
+    def meaning(self, node: ast.AST) -> ast.expr | None:
+        """What a non-local name, or `module.name` and the like, stands for; None: keep it."""
+        try:
+            value, name, holder = self._resolve(node)
+        except LookupError:
+            return self._library_name(node)
         if isinstance(value, ModuleType):
-            return value.__name__
+            within = self._file.imported.get(name, ("",))[0].partition(".")[0]
+            same = within == value.__name__.partition(".")[0]
+            return (self._library_name(node) if same else None) or ast.Name(value.__name__)
         inner, given = unwrapped(value) if callable(value) else (None, {})
         if inner is not None:
-            number = self._follow.number(inner, None)
+            owner = None if holder is None or isinstance(holder, ModuleType) else type(holder)
+            number = self._follow.number(inner, owner)
             values = {key: each for key, each in given.items() if is_plain(each)}
-            return None if number is None else f"function {number} {sorted(values.items())}"
-        if written in self._changed or _attribute(value, "__name__") is not None:
-            return None
+            text = f"function {number} {sorted(values.items())}"
+            return None if number is None else ast.Name(text)
+        if isinstance(value, type) or _attribute(value, "__name__") is not None:
+            own = isinstance(value, type) and is_own(value)
+            return ast.Name(value.__name__) if own else self._library_name(node)
         if is_plain(value):
-            return None if _is_irrelevant_setting(written, value) else f"value {value!r}"
+            return None if _is_irrelevant_setting(name, value) else ast.Constant(value)
         # a loss or a layer: the computation does not depend on its name
-        return f"a {type(value).__qualname__}"
+        return ast.Name(self._describe_object(value)) if isinstance(node, ast.Name) else None
+
+    def _resolve(self, node: ast.AST) -> tuple[Any, str, object]:
+        """
+        The value of a non-local name, attribute or item; its last name; its holder, if any.
+
+        Raises:
+            LookupError: it is none of these, of a library, or changes while the program runs.
+        """
+        if isinstance(node, ast.Name) and not any(node.id in each.changed for each in self._files):
+            return self._values[node.id], node.id, None
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            holder, key = self._resolve(node.value)[0], node.slice.value
+            if type(holder) in (dict, list, tuple):
+                return holder[key], str(key), None
+        if isinstance(node, ast.Attribute):
+            holder, name = self._resolve(node.value)[0], node.attr
+            if any(name in each.attributes for each in self._files):
+                raise LookupError
+            if isinstance(holder, ModuleType):
+                path = _path_of(holder)
+                own = _file(path) if is_own_file(path) else None
+                if own is not None and name not in own.changed:
+                    return vars(holder)[name], name, holder
+            elif is_own(type(holder)) or type(holder).__module__ in _NAMESPACES:
+                found = inspect.getattr_static(holder, name, None)
+                if isinstance(found, FunctionType | dict | list | tuple) or is_plain(found):
+                    return found, name, holder
+        raise LookupError
+
+    def _describe_object(self, value: object) -> str:
+        """A text for an object that a function uses; one of the program counts with its code."""
+        kind = type(value)
+        text = f"a {kind.__qualname__}"
+        if not is_own(kind):
+            return text
+        methods = [inspect.getattr_static(kind, each, None) for each in _CALLED]
+        own = [each for each in methods if isinstance(each, FunctionType) and is_own(each)]
+        numbers = [self._follow.number(each, kind) for each in own]
+        return f"{text} {numbers} {plain_attributes(value, begins=False)}"
+
+    def _library_name(self, node: ast.AST) -> ast.expr | None:
+        """The name of something in a library as `package.module.name`; None: keep it."""
+        if isinstance(node, ast.Name):
+            module, name = self._file.imported.get(node.id, ("", ""))
+            return ast.Name(f"{module}.{name}") if module else None
+        if not isinstance(node, ast.Attribute):
+            return None
+        holder = self.meaning(node.value)
+        if not isinstance(holder, ast.Name) or " " in holder.id:
+            return None
+        return ast.Name(f"{holder.id}.{node.attr}")
 
     def method(self, written: str) -> str | None:
         """A text for an attribute of `self` that is a function of the program."""
@@ -482,6 +574,9 @@ class _Normalizer(ast.NodeTransformer):
         self._imported = quiet.imported
         while _without_unused(root):
             pass
+        _drop_unused_parameters(root.args, root)
+        for block in _blocks(root):
+            _join_lines(block, root)
         self._local = _local_names(root)
         self._renamed: dict[str, str] = {}
         self.tree: ast.AST = self.visit(root)
@@ -508,18 +603,39 @@ class _Normalizer(ast.NodeTransformer):
         node.name = None if node.name is None else self._new(node.name)
         return self.generic_visit(node)
 
-    def visit_Name(self, node: ast.Name) -> ast.Name:
+    def visit_Name(self, node: ast.Name) -> ast.expr:
         """Replace local names by their order, others by their meaning."""
         if node.id in self._local:
             node.id = self._new(node.id)
         elif node.id in self._imported:
             node.id = self._imported[node.id]
         elif self._names is not None:
-            node.id = self._names.meaning(node.id) or node.id
+            return self._names.meaning(node) or node
         return node
 
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        """Replace an item of a global container by its value."""
+        return self._outer_meaning(node) or self.generic_visit(node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        """Write `-1` as one constant, as the value of a name is written."""
+        self.generic_visit(node)
+        number = node.operand.value if isinstance(node.operand, ast.Constant) else None
+        negative = isinstance(node.op, ast.USub) and type(number) in (int, float)
+        return ast.Constant(-number) if negative else node  # type: ignore[operator]
+
+    def _outer_meaning(self, node: ast.expr) -> ast.AST | None:
+        root: ast.AST = node
+        while isinstance(root, ast.Attribute | ast.Subscript):
+            root = root.value
+        outer = isinstance(root, ast.Name) and not {root.id} & (self._local | self._imported.keys())
+        return self._names.meaning(node) if outer and self._names is not None else None
+
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        """Replace a method of the program by its index: its name may change."""
+        """Replace a function of the program by its index and a constant by its value."""
+        found = self._outer_meaning(node)
+        if found is not None:
+            return found
         of_self = isinstance(node.value, ast.Name) and node.value.id == self._self
         if of_self and self._names is not None:
             node.attr = self._names.method(node.attr) or node.attr
@@ -584,16 +700,93 @@ class _LoggingRemover(ast.NodeTransformer):
 
 def _without_unused(root: ast.AST) -> bool:
     """Remove values that no line uses; return whether any were removed."""
-    used = {each.id for each in ast.walk(root) if isinstance(each, ast.Name) and not _is_set(each)}
+    used = set(_read_names(root))
     found = False
-    for block in (each for each in ast.walk(root) if isinstance(getattr(each, "body", None), list)):
-        for field in ("body", "orelse", "finalbody"):
-            lines = getattr(block, field, None)
-            if isinstance(lines, list):
-                kept = [each for each in lines if not _is_unused(each, used)]
-                found = found or len(kept) < len(lines)
-                setattr(block, field, kept)
+    for lines in _blocks(root):
+        kept = [each for each in lines if not _is_unused(each, used)]
+        found = found or len(kept) < len(lines)
+        lines[:] = kept
     return found
+
+
+def _blocks(root: ast.AST) -> Iterator[list[ast.stmt]]:
+    """The lists of lines in a text."""
+    for each in ast.walk(root):
+        for field in ("body", "orelse", "finalbody"):
+            lines = getattr(each, field, None)
+            if isinstance(lines, list):
+                yield lines
+
+
+def _read_names(root: ast.AST) -> list[str]:
+    return [each.id for each in ast.walk(root) if isinstance(each, ast.Name) and not _is_set(each)]
+
+
+def _drop_unused_parameters(given: ast.arguments, root: ast.AST) -> None:
+    """Drop the last parameters as long as no line uses them, such as `training=None`."""
+    used = set(_read_names(root))
+    keywords = zip(given.kwonlyargs, given.kw_defaults, strict=True)
+    kept = [(each, default) for each, default in keywords if each.arg in used]
+    given.kwonlyargs, given.kw_defaults = [each for each, _ in kept], [each for _, each in kept]
+    given.kwarg = given.kwarg if given.kwarg and given.kwarg.arg in used else None
+    while given.args and not given.vararg and given.args[-1].arg not in used:
+        given.args.pop()
+        given.defaults = given.defaults[:-1]
+
+
+def _join_lines(lines: list[ast.stmt], root: ast.AST) -> None:
+    """Write `y = f(x)` and `return g(y)` as one line, if nothing else uses `y`."""
+    place = 0
+    while place + 1 < len(lines):
+        line, after = lines[place], lines[place + 1]
+        name = _assigned_name(line)
+        value = after.value if isinstance(after, ast.Assign | ast.Return | ast.Expr) else None
+        ends = isinstance(after, ast.Return) or _assigned_name(after) == name
+        if (
+            name is not None
+            and value is not None
+            and _read_names(after).count(name) == 1
+            and (ends or _read_names(root).count(name) == 1)
+            and _is_read_first(value, name)
+        ):
+            after.value = _Insertion(name, line.value).visit(value)  # type: ignore[attr-defined]
+            del lines[place]
+            place = max(0, place - 1)
+        else:
+            place += 1
+
+
+def _assigned_name(line: ast.stmt) -> str | None:
+    """The variable that a line sets, if it sets only that."""
+    target = line.targets[0] if isinstance(line, ast.Assign) and len(line.targets) == 1 else None
+    return target.id if isinstance(target, ast.Name) else None
+
+
+def _is_read_first(node: ast.AST, name: str) -> bool | None:
+    """Whether an expression reads a variable before it computes anything; None: neither."""
+    if isinstance(node, ast.Name):
+        return True if node.id == name else None
+    if isinstance(node, ast.Constant):
+        return None
+    if not isinstance(node, _IN_ORDER):
+        return False
+    for each in ast.iter_child_nodes(node):
+        found = _is_read_first(each, name)
+        if found is not None:
+            return found
+    return None if isinstance(node, _READS | _SYMBOLS) else False
+
+
+class _Insertion(ast.NodeTransformer):
+    """Puts a value in the place of a variable."""
+
+    def __init__(self, name: str, value: ast.expr) -> None:
+        self._name = name
+        self._value = value
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """See the class."""
+        return self._value if node.id == self._name else node
 
 
 def _is_unused(line: ast.stmt, used: set[str]) -> bool:
@@ -601,8 +794,10 @@ def _is_unused(line: ast.stmt, used: set[str]) -> bool:
         return True
     if not isinstance(line, ast.Assign):
         return False
-    names = [each.id for each in line.targets if isinstance(each, ast.Name)]
-    return len(names) == len(line.targets) and not used & set(names) and _only_reads(line.value)
+    targets = [each for target in line.targets for each in ast.walk(target)]
+    names = {each.id for each in targets if isinstance(each, ast.Name)}
+    plain = all(isinstance(each, _NAMES_ONLY) for each in targets)
+    return plain and not used & names and _only_reads(line.value)
 
 
 def _only_reads(value: ast.AST) -> bool:
