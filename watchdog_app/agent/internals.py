@@ -177,6 +177,7 @@ INTERNALS: tuple[Internal, ...] = (
         ("_inputs", "_seed", "_seed2", "_batch_size", "_ShuffleDataset", "_RepeatDataset"),
         "the order of tf.data pipelines that are shuffled without a seed",
     ),
+    Internal("tensorflow/python/data/ops/*.py", ("_functions", "_func", "_tensors"), _IDENTITY),
     Internal("tensorflow/python/data/ops/iterator_ops.py", ("_dataset",), _PLACE),
     Internal(
         "tensorflow/python/data/ops/*.py",

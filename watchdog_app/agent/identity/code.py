@@ -22,7 +22,7 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -212,23 +212,44 @@ def plain_attributes(thing: object, *, begins: bool = True) -> dict[str, Any]:
     """
     found = {}
     moving = frozenset() if begins else attributes_set(type(thing))
+    used: Set[str] | None = None
     for key, value in sorted(_attributes_of(thing).items()):
-        plain = not key.startswith("_") and key not in moving and is_plain(value)
-        if plain and not _is_irrelevant_setting(key, value):
-            found[key] = value
+        if key.startswith("_") or key in moving:
+            continue
+        inner: Mapping[Any, object] = {}
+        if type(value) is dict:
+            inner = value
+        elif type(value).__module__ in _NAMESPACES or (is_own(type(value)) and not callable(value)):
+            inner = _attributes_of(value)
+        if inner:  # a configuration: only what the methods of the object read
+            used = _names_in_methods(type(thing)) if used is None else used
+            inner = {f"{key}.{name}": each for name, each in inner.items() if name in used}
+        for name, each in (inner or {key: value}).items():
+            if is_plain(each) and not _is_irrelevant_setting(name, each):
+                found[name] = each
     return found
 
 
 def attributes_named(kind: type) -> frozenset[str]:
     """The attributes that methods of a class use; counts only methods that the program defines."""
-    found: set[str] = set()
+    return frozenset(name for code in _method_codes(kind) for name in code.co_names)
+
+
+def _names_in_methods(kind: type) -> set[str]:
+    """`attributes_named`, and the keys of dictionaries, without those of `__init__`."""
+    codes = [each for each in _method_codes(kind) if each.co_name != "__init__"]
+    return {
+        each for code in codes for each in (*code.co_names, *code.co_consts) if type(each) is str
+    }
+
+
+def _method_codes(kind: type) -> Iterator[CodeType]:
     for each in kind.__mro__:
         for member in vars(each).values() if is_own(each) else ():
             function = member.fget if isinstance(member, property) else member
             plain, _ = unwrapped(function) if callable(function) else (None, {})
             if plain is not None:
-                found.update(plain.__code__.co_names)
-    return frozenset(found)
+                yield plain.__code__
 
 
 def attributes_set(kind: type) -> frozenset[str]:

@@ -111,6 +111,8 @@ def _settings_holders(objects: Mapping[str, Any]) -> Iterator[tuple[str, dict[st
                     (f"group {index} of {name}" if many else name),
                     _Settings(group, group.keys() - {"params"}),
                 )
+        elif isinstance(thing, torch.nn.Module):
+            yield name, _Frozen(thing)
         elif isinstance(thing, torch.optim.lr_scheduler.LRScheduler):
             # The progress of a schedule is not a setting; its constructor arguments are.
             given = inspect.signature(type(thing)).parameters.keys() - _PLACES
@@ -126,6 +128,20 @@ class _Settings(dict[str, Any]):
 
     def __setitem__(self, key: str, value: Any) -> None:
         self._values[key] = value
+
+
+class _Frozen(dict[str, Any]):
+    """The names of a module's frozen parameters; an assignment here freezes and unfreezes them."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._parameters = dict(module.named_parameters())
+        frozen = [name for name, each in self._parameters.items() if not each.requires_grad]
+        super().__init__({"frozen parameters": frozen})
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        for name, each in self._parameters.items():
+            if each.requires_grad == (name in value):
+                each.requires_grad_(name not in value)
 
 
 def modules_of(objects: Mapping[str, Any]) -> Iterator[tuple[str, torch.nn.Module]]:

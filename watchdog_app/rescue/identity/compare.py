@@ -270,7 +270,7 @@ def _attributes(
     before = {
         key: value
         for key, value in saved.get("attributes", {}).items()
-        if key in after and key not in moved
+        if key in after and key.partition(".")[0] not in moved
     }
     after = {key: after[key] for key in before}
     yield from _settings(f"{now['label']}'s ", before, after, same_version=True)
@@ -391,6 +391,20 @@ def _sample(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
         yield "the rows of the data hold other values than when the rescue was saved."
 
 
+def _making(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
+    before, after = saved.data, now.data
+    if before.get("kind") != after.get("kind"):
+        return
+    found = [*changed_functions(before.get("code", []), after.get("code", []))]
+    settings = [each.get("settings", {}) for each in (before, after)]
+    found += _settings("the data's ", settings[0], settings[1], saved.version == now.version)
+    if found:
+        yield (
+            f"{join_differences(found)}. The batches of this epoch that the rescue had are left "
+            "out all the same."
+        )
+
+
 def _kind(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
     if (found := _data_difference("kind", saved, now)) is not None:
         yield (
@@ -428,6 +442,7 @@ RULES = (
     Rule("batches", Decision.REFUSE, _batches),
     Rule("sample", Decision.SAY, _sample),
     Rule("kind", Decision.SAY, _kind),
+    Rule("making", Decision.SAY, _making),
     Rule("seeds", Decision.SAY, _seeds),
     Rule("statements", Decision.SAY, _statements),
 )

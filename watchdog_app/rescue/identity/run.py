@@ -33,8 +33,8 @@ class RunIdentity:
         optimizers: name to class.
         settings: values that training may change and a program may set again: learning rate,
             momentum.
-        data: `kind`, `rows`, `batch_size`, `batches`, `elements` (types and shapes of a row) and
-            `sample` (a checksum of a few rows), if known.
+        data: `kind`, `rows`, `batch_size`, `batches`, `elements` (types and shapes of a row),
+            `sample` (a checksum of a few rows), and `code` and `settings` that make it, if known.
         seeds: of the global random generators.
         statements: a hash of each top-level statement of the program.
         lines: first and last line of each statement; not saved.

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import zlib
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from watchdog_app.agent.adapters.keras import position
-from watchdog_app.agent.identity import data_facts, gathering, keras_facts
+from watchdog_app.agent.identity import code, data_facts, gathering, keras_facts
 from watchdog_app.rescue.identity.run import RunIdentity
 
 _SAMPLED_ROWS = 64
@@ -56,7 +58,7 @@ def describe_data(iterator: Any) -> dict[str, Any]:
     if iterator is None:
         return {}
     found: dict[str, Any] = {}
-    for read in (_read_kind, _read_facts):
+    for read in (_read_kind, _read_facts, _read_making):
         try:
             found |= read(iterator)
         except Exception:  # noqa: S112 - adapters of other versions, or the program's own data
@@ -139,10 +141,57 @@ def _read_facts(iterator: Any) -> dict[str, Any]:
     ]
     if arrays:
         found["elements"] = [_describe_element(each.dtype, each.shape) for each in arrays]
-        found["sample"] = _sample_checksum(arrays)
+        numpy = all(isinstance(each, np.ndarray) for each in arrays)
+        found["sample"] = _sample_checksum(arrays) if numpy else None
     return found
 
 
+def _read_making(iterator: Any) -> dict[str, Any]:
+    """How the batches are made: functions of the program, and settings."""
+    adapter = iterator.data_adapter
+    kind = position.adapter_name(iterator)
+    if kind == "ArrayDataAdapter":
+        return {"settings": {"shuffle": bool(adapter._shuffle)}}
+    if kind == "TFDatasetAdapter":
+        return _describe_pipeline(adapter.get_tf_dataset())
+    source = getattr(adapter, "py_dataset", None)
+    source = source if source is not None else getattr(adapter, "_dataloader", None)
+    parts = [source, getattr(source, "dataset", None)]
+    own = [each for each in parts if code.is_own(type(each))]
+    functions = [
+        entry
+        for each in parts
+        if each is not None
+        for entry in keras_facts.object_functions(each, ("__getitem__", "__iter__"))
+    ]
+    settings = [code.plain_attributes(each) for each in own]
+    return {"code": functions, "settings": dict(ChainMap(*settings))}
+
+
+def _describe_pipeline(dataset: Any) -> dict[str, Any]:
+    """The functions of a tf.data pipeline, its kinds of steps, and its first rows."""
+    functions: list[dict[str, Any]] = []
+    steps = []
+    found: dict[str, Any] = {}
+    waiting = [dataset]
+    while waiting:
+        each = waiting.pop()
+        waiting += each._inputs()
+        kind = _STEP.sub("", type(each).__name__)
+        seeds = [int(getattr(each, name, 0) or 0) for name in ("_seed", "_seed2")]
+        if kind not in _SAME_BATCHES:
+            steps.append(f"{kind} {seeds}" if any(seeds) else kind)
+        for wrapper in each._functions():
+            own = getattr(wrapper, "_func", None)
+            functions += keras_facts.function_entry(own, code.name(own))
+        tensors = getattr(each, "_tensors", None)
+        if tensors:
+            found["sample"] = _sample_checksum(tensors)
+    return {**found, "code": functions, "settings": {"steps": steps}}
+
+
+_STEP = re.compile("^_?(Parallel)?|(Dataset(V[12])?)$")
+_SAME_BATCHES = ("Prefetch", "Options", "Cache", "Model", "Assert", "MaxIntraOpParallelism")
 _KINDS = {
     "ArrayDataAdapter": "arrays",
     "TFDatasetAdapter": "a tf.data.Dataset",
@@ -158,12 +207,13 @@ def _describe_element(dtype: Any, shape: Any) -> str:
 
 
 def _sample_checksum(arrays: Iterable[Any]) -> str | None:
-    """A checksum of a few rows across the data; None if the data is not NumPy arrays."""
+    """A checksum of a few rows across the data; None if it is unknown."""
     checksum = 0
     for each in arrays:
-        if not isinstance(each, np.ndarray) or each.dtype.hasobject:
-            return None
         stride = max(1, len(each) // _SAMPLED_ROWS)
-        rows = np.ascontiguousarray(each[::stride][:_SAMPLED_ROWS])
+        some = each[::stride][:_SAMPLED_ROWS]
+        rows = np.ascontiguousarray(some if isinstance(each, np.ndarray) else some.numpy())
+        if rows.dtype.hasobject:
+            return None
         checksum = zlib.crc32(rows.tobytes(), checksum)
     return f"{checksum:08x}"
