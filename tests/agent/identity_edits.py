@@ -153,6 +153,21 @@ KERAS_LEGAL = {
     "a constant's name": ("TEMPERATURE", "HEAT"),
     "a constant written otherwise": ("TEMPERATURE = 0.5", "TEMPERATURE = 5e-1"),
     "a constant for a number": ("Scale(2.0)", "Scale(4.0 / 2.0)"),
+    "a number for a constant": ("value / TEMPERATURE", "value / 0.5"),
+    "an unused parameter": ("def call(self, x):", "def call(self, x, training=None, mask=None):"),
+    "a line for a value": ("return self.last(h)", "out = self.last(h)\n        return out"),
+    "a line less": (
+        "        shifted = scaled(x)\n        return shifted * self.factor",
+        "        return scaled(x) * self.factor",
+    ),
+    "an unused shape": (
+        "        h = self.first(x)",
+        "        rows, _ = x.shape\n        h = self.first(x)",
+    ),
+    "names of a library": (
+        "    return ops.mean(ops.square(error))",
+        "    from keras.ops import mean, square\n\n    return mean(square(error))",
+    ),
 }
 
 TRAIN_STEP = """    def train_step(self, data):
@@ -302,7 +317,6 @@ TORCH_LEGAL = {
     "an import in it": ("        print(", "        import json\n        print("),
     "a helper outside": (".sum())", ".mean())"),
     "the loop": ("        optimizer.zero_grad()", "        optimizer.zero_grad(set_to_none=True)"),
-    "another loss in the loop": (".pow(2).mean()", ".abs().mean()"),
     "more epochs": ("EPOCHS = 3", "EPOCHS = 30"),
     "a smaller batch": ("BATCH_SIZE = 4", "BATCH_SIZE = 2"),
     "another learning rate": ("LR = 0.1", "LR = 0.01"),
@@ -320,6 +334,21 @@ TORCH_LEGAL = {
     "timing": ("        print(", "        import time\n        at = time.time()\n        print("),
     "a log folder": ("self.factor = factor", 'self.factor = factor\n        self.log_dir = "a"'),
     "another seed": ("manual_seed(0)", "manual_seed(1)"),
+    "a layer frozen": (
+        "    model = Net()",
+        "    model = Net()\n    model.first.requires_grad_(False)",
+    ),
+    "a line for the loss": (
+        "        model(torch.ones(BATCH_SIZE, 3)).pow(2).mean().backward()",
+        """        guess = model(torch.ones(BATCH_SIZE, 3))
+        loss = guess.pow(2).mean()
+        loss.backward()""",
+    ),
+    "mixed precision": (
+        "model(torch.ones(BATCH_SIZE, 3)).pow(2).mean().backward()",
+        """scaler = torch.amp.GradScaler("cpu", enabled=False)
+        scaler.scale(model(torch.ones(BATCH_SIZE, 3)).pow(2).mean()).backward()""",
+    ),
     "how weights begin": (
         "    model = Net()", "    model = Net()\n    nn.init.zeros_(model.last.bias)"
     ),
@@ -337,6 +366,17 @@ TORCH_OTHERS = {
         "SGD(model.parameters(), lr=LR, momentum=0.9)",
         "AdamW(model.parameters(), lr=LR)",
         "optimizer is AdamW in the program, SGD in the rescue",
+    ),
+    "loss in the loop": (
+        ".pow(2).mean()", ".abs().mean()", "the code of the loss (train.py:"
+    ),
+    "factor in the loop": (
+        ".pow(2).mean()", ".pow(2).mean().mul(3)", "the code of the loss (train.py:"
+    ),
+    "input in the loop": (
+        "model(torch.ones(BATCH_SIZE, 3))",
+        "model(-torch.ones(BATCH_SIZE, 3))",
+        "the code of the loss (train.py:",
     ),
     "a layer more": (
         "        self.drop =", "        self.more = nn.Tanh()\n        self.drop =",
@@ -420,6 +460,7 @@ TENSORFLOW_OTHERS = {
         "tf.reduce_sum(",
         "reduce_sum is used in the program, reduce_mean",
     ),
+    "power in the loop": ("** 2)", "** 4)", "the code of the loss (train.py:"),
     "activation": ('"relu"', '"gelu"', "Dense 1's activation is gelu in the program, relu in"),
     "call": ("self.last(h)", "self.last(h) * 2", "the code of Net.call (train.py:"),
     "module": ("* self.factor", "- self.factor", "the code of Scale.__call__ (train.py:"),

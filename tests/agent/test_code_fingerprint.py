@@ -129,6 +129,13 @@ LEGAL = {
     "a pass": ("    total = 0.0", "    pass\n    total = 0.0"),
     "a decorator that compiles": ("def loss(", "@lru_cache\ndef loss("),
     "a number written otherwise": ("SCALE = 0.5", "SCALE = 5e-1"),
+    "a number for a constant": ("return SCALE", "return 0.5"),
+    "a line for a value": (
+        "    return SCALE * total / seen",
+        "    y = SCALE * total / seen\n    return y",
+    ),
+    "an unused parameter": ("loss(truth, guess):", "loss(truth, guess, weight=None, **more):"),
+    "an unused pair": ("    total = 0.0", "    first, (second, *rest) = truth\n    total = 0.0"),
 }
 
 
@@ -192,6 +199,82 @@ def test_what_changes_the_numbers_changes_the_fingerprint(
     assert before in LOSS
 
     assert hashes(program(LOSS).loss) != hashes(program(LOSS.replace(before, after)).loss)
+
+
+HELPERS = """
+POWER = 2
+LOG = "a"
+
+def squared(x):
+    return x**POWER
+
+class Penalty:
+    def __init__(self, weight):
+        self.weight = weight
+
+    def __call__(self, x):
+        return squared(x) * self.weight
+"""
+OUTER = """
+import helpers
+from types import SimpleNamespace
+
+cfg = SimpleNamespace(alpha=0.5, epochs=3)
+options = {"beta": 0.5, "note": 1}
+moving = {"gamma": 0.5}
+penalty = helpers.Penalty(0.5)
+for step in range(3):
+    annealed = step / 10
+    moving["gamma"] = step
+
+def loss(x):
+    y = helpers.squared(x) * cfg.alpha * options["beta"] * moving["gamma"]
+    return y + penalty(x) * annealed
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "same"),
+    [
+        ("x**POWER", "x**POWER + 1", False),
+        ("POWER = 2", "POWER = 3", False),
+        ("squared(x) * self", "squared(x) / self", False),
+        ("Penalty(0.5)", "Penalty(0.7)", False),
+        ("alpha=0.5", "alpha=0.7", False),
+        ('"beta": 0.5', '"beta": 0.7', False),
+        ("import helpers", "import helpers_2 as helpers", False),
+        ("helpers.squared(x)", "squared(x)", True),
+        ("import helpers", "import helpers\nh = helpers", True),
+        ('LOG = "a"', 'LOG = "b"', True),
+        ("epochs=3", "epochs=4", True),
+        ('"note": 1', '"note": 2', True),
+        ("step / 10", "step / 5", True),  # a resumed loop has another value, too
+        ('["gamma"] = step', '["gamma"] = 2 * step', True),
+    ],
+)
+def test_what_a_module_or_an_object_of_the_program_computes_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, after: str, same: bool
+):
+    """Helpers and constants of other files, of namespaces and of dictionaries are followed."""
+
+    def load(*edit: str) -> list[str]:
+        files = {"helpers": HELPERS, "helpers_2": HELPERS.replace("**", "*"), "train": OUTER}
+        assert not edit or any(before in text for text in files.values())
+        for name, written in files.items():
+            text = written.replace(*edit) if edit else written
+            path = tmp_path / f"{len(edit)}" / f"{name}.py"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+            module = ModuleType(name)
+            module.__file__ = str(path)
+            monkeypatch.setitem(sys.modules, name, module)
+            linecache.clearcache()
+            if name == "train":
+                vars(module)["squared"] = sys.modules["helpers"].squared
+            exec(compile(text, str(path), "exec"), vars(module))
+        return hashes(sys.modules["train"].loss)
+
+    assert same == (load() == load(before, after))
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,7 @@ def test_a_fit_ends_with_its_cell_and_its_rescue_stays_unfinished(daemon, start,
     assert "KeyboardInterrupt" == found["interrupted"]
     assert 0 == found["open after its cell"]
     assert [False] == found["finished after its cell"]
+    assert [False] == found["in use after its cell"]  # `watchdog rescues` says "unfinished"
     assert [False, True] == sorted(found["finished after the next fit"])  # another cell
     assert [False] == found["nested finished"]
     assert [True, False] == found["nested"]

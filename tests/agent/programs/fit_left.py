@@ -73,6 +73,12 @@ def finished(folder):
     return [names.is_finished(str(each)) for each in Path(folder).glob("**/rescue-*")]
 
 
+def in_use(folder):
+    """Whether the rescues in a folder look to be of a running training."""
+    found = [(str(each.parent), each.name) for each in Path(folder).glob("**/rescue-*")]
+    return [names.is_in_use(parent, names.RescueName.parse(name)) for parent, name in found]
+
+
 def is_open(rescue):
     return rescue._session is not None
 
@@ -90,6 +96,7 @@ def cells():
     found["interrupted"] = type(result.error_in_exec).__name__
     found["open after its cell"] = len(running._open)
     found["finished after its cell"] = finished("rescues")
+    found["in use after its cell"] = in_use("rescues")
     run("fit(nothing)")
     found["finished after the next fit"] = finished("rescues")
 

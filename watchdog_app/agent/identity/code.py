@@ -13,6 +13,7 @@ Without matching source the bytecode counts, which only one version of Python re
 from __future__ import annotations
 
 import ast
+import builtins
 import copy
 import functools
 import hashlib
@@ -104,6 +105,32 @@ def fingerprint(function: object) -> Fingerprint | None:
         return None
 
 
+def expression_fingerprint(
+    value: ast.expr, scope: Mapping[str, object], filename: str
+) -> Fingerprint | None:
+    """
+    What an expression computes, and the functions that it calls. Never raises.
+
+    Args:
+        value: an expression of a file; names that the scope lacks count by their order.
+        scope: names and values that are the same in every run.
+        filename: the file.
+    """
+    try:
+        file = _file(filename)
+        if file is None:
+            return None
+        free = [each for each in _read_names(value) if each not in scope]
+        own = [each for each in dict.fromkeys(free) if each not in vars(builtins)]
+        given = ast.arguments([], [ast.arg(each) for each in own], None, [], [], None, [])
+        root = ast.fix_missing_locations(ast.Lambda(given, value))
+        called = _Fingerprinter()
+        text = _normalized_hash(root, _Names(scope, None, file, called))
+        return [["", text, os.path.basename(filename), ""], *called.found]
+    except Exception:  # see `fingerprint`
+        return None
+
+
 def source_tree(code: CodeType) -> ast.AST | None:
     """The source that a function or module was compiled from; None if unknown."""
     if code.co_name != "<module>":
@@ -139,6 +166,12 @@ def is_own(thing: object) -> bool:
     if path is None:
         return thing.__module__ == "__main__"  # a notebook or a prompt
     return is_own_file(str(path))
+
+
+def library_class(kind: type) -> str:
+    """The name of a class; for a class of the program that of its library base class."""
+    library = next((each for each in kind.__mro__ if not is_own(each)), kind)
+    return str(library.__name__)
 
 
 def is_program(code: CodeType) -> bool:
@@ -303,22 +336,22 @@ class _Fingerprinter:
 
     def __init__(self) -> None:
         self._known: dict[CodeType, int] = {}
-        self._found: Fingerprint = []
+        self.found: Fingerprint = []
 
     def fingerprint(self, function: FunctionType) -> Fingerprint:
         self.number(function, None)
-        return self._found
+        return self.found
 
     def number(self, function: FunctionType, owner: type | None) -> int | None:
         """The index of a function in the fingerprint; None if it is left out."""
         code = function.__code__
         if code in self._known:
             return self._known[code]
-        if len(self._found) >= _MOST_FUNCTIONS:
+        if len(self.found) >= _MOST_FUNCTIONS:
             return None
-        self._known[code] = number = len(self._found)
+        self._known[code] = number = len(self.found)
         entry = [name(function), "", _file_of(code), ""]
-        self._found.append(entry)
+        self.found.append(entry)
         written = _written_function(code)
         if written is None:
             entry[1] = (
@@ -326,7 +359,8 @@ class _Fingerprinter:
             )
             return number
         node, file = written
-        entry[1] = _normalized_hash(node, _Names(function, owner, file, self))
+        names = _Names(outer_values(function), owner or _defining_class(function), file, self)
+        entry[1] = _normalized_hash(node, names)
         entry[3] = _normalized_hash(node)
         return number
 
@@ -484,17 +518,21 @@ def _is_lambda_of(node: ast.AST, code: CodeType) -> bool:
 
 
 class _Names:
-    """The meaning of the names in one function."""
+    """The meaning of the names in one function or expression."""
 
     def __init__(
-        self, function: FunctionType, owner: type | None, file: _File, follow: _Fingerprinter
+        self,
+        values: Mapping[str, object],
+        owner: type | None,
+        file: _File,
+        follow: _Fingerprinter,
     ) -> None:
         main = _file(_path_of(sys.modules.get("__main__")))
         self._file = file
         self._files = [each for each in (file, main) if each is not None]
         self._follow = follow
-        self._owner = owner or _defining_class(function)
-        self._values = outer_values(function)
+        self._owner = owner
+        self._values = values
 
     def meaning(self, node: ast.AST) -> ast.expr | None:
         """What a non-local name, or `module.name` and the like, stands for; None: keep it."""
@@ -552,12 +590,14 @@ class _Names:
     def _describe_object(self, value: object) -> str:
         """A text for an object that a function uses; one of the program counts with its code."""
         kind = type(value)
-        text = f"a {kind.__qualname__}"
+        text = f"a {library_class(kind)}"
         if not is_own(kind):
             return text
         methods = [inspect.getattr_static(kind, each, None) for each in _CALLED]
         own = [each for each in methods if isinstance(each, FunctionType) and is_own(each)]
         numbers = [self._follow.number(each, kind) for each in own]
+        if not numbers or _has_weights(value):  # the training changes its attributes
+            return f"{text} {numbers}"
         return f"{text} {numbers} {plain_attributes(value, begins=False)}"
 
     def _library_name(self, node: ast.AST) -> ast.expr | None:
@@ -877,11 +917,18 @@ def _defining_class(function: FunctionType) -> type | None:
     return found if isinstance(found, type) else None
 
 
+def _has_weights(thing: object) -> bool:
+    weights = _attribute(thing, "weights")
+    parameters = _attribute(thing, "parameters")
+    return bool(weights) or (callable(parameters) and any(True for _ in parameters()))
+
+
 def _is_irrelevant_setting(key: str, value: object) -> bool:
     word = key.lower()
     return (
         word.endswith(("name", "seed", "path", "dir", "device"))
         or word in _RUN_SETTINGS
+        or "accum" in word  # of gradients, as for smaller batches
         or arguments.is_benign_variable(word, str(value))
     )
 

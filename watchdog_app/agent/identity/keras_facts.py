@@ -226,10 +226,7 @@ def class_of(thing: Any) -> str:
     """
     The class name of an object; for a class of the program the name of its library base class.
     """
-    for kind in type(thing).__mro__:
-        if not code.is_own(kind):
-            return str(kind.__name__)
-    return type(thing).__name__
+    return code.library_class(type(thing))
 
 
 def describe(thing: Any) -> str:

@@ -3,13 +3,16 @@ The functions of the program that a loop computes its losses with, read from its
 
 `objective(model, batch)` belongs to no named object. A function counts if it gets a model, or a
 value that a model computed, and if its value reaches a backward pass. Augmentation, validation,
-metrics and logging do not count.
+metrics and logging do not count. The loss itself counts as one expression: variables are replaced
+by what they are computed from, and those from before the loop by their values.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+import copy
+import os
+from collections.abc import Iterator, Mapping, Set
 from types import FrameType, MethodType
 from typing import Any
 
@@ -17,6 +20,8 @@ from watchdog_app.agent.identity import audit, code, keras_facts
 
 _DEPTH = 3  # levels of functions that the loop calls
 _MAX_FUNCTIONS = 64
+_MAX_NODES = 2000  # parts of a loss as one expression
+_SCALES = ("scale", "get_scaled_loss", "scale_loss")  # only for mixed precision
 _Scope = Mapping[str, Any]
 
 
@@ -40,7 +45,9 @@ def functions(
         loops = audit.loops_around(text, each.f_lineno)
         if loops:
             found = _LossFunctions(rescue, named, of_library=of_library)
-            found.follow(loops[-1], values, 0)
+            changing = _set_names(loops[0])
+            kept = {name: value for name, value in values.items() if name not in changing}
+            found.follow(loops[-1], values, kept, each.f_code.co_filename, 0)
             if found.seen:
                 return found.functions[:_MAX_FUNCTIONS]
     return None
@@ -56,20 +63,37 @@ class _LossFunctions:
         self._models = set(audit.ids_within(named.values()))
         self._of_library = of_library
 
-    def follow(self, text: ast.AST, values: _Scope, depth: int) -> None:
-        """Search a text, and the functions that it calls, for backward passes."""
+    def follow(
+        self, text: ast.AST, values: _Scope, kept: _Scope, filename: str, depth: int
+    ) -> None:
+        """
+        Search a text, and the functions that it calls, for backward passes.
+
+        Args:
+            text: of a loop or a function.
+            values: of all its names, as far as known.
+            kept: those that are the same in every run.
+            filename: of the text.
+            depth: how many functions lie around it.
+        """
         calls = [each for each in audit.own_nodes(text) if isinstance(each, ast.Call)]
         for call in sorted(calls, key=lambda each: (each.lineno, each.col_offset)):
             losses = self._losses(call, values)
             if losses:
                 self.seen = True
                 self._add_functions(losses, _assignments(text), values)
+                self._add_expressions(losses, text, values, kept, filename)
                 continue
             called = audit.value_of(call.func, values)
             inside = _body_and_scope(called) if depth < _DEPTH and callable(called) else None
             if inside is not None:
+                function = code.unwrapped(called)[0]
                 self.follow(
-                    inside[0], {**inside[1], **_bound_arguments(call, called, values)}, depth + 1
+                    inside[0],
+                    {**inside[1], **_bound_arguments(call, called, values)},
+                    {**inside[1], **_known(_bound_arguments(call, called, kept))},
+                    "" if function is None else function.__code__.co_filename,
+                    depth + 1,
                 )
 
     def _losses(self, call: ast.Call, values: _Scope) -> list[ast.expr]:
@@ -103,6 +127,38 @@ class _LossFunctions:
                 if shown != "cast":
                     told = code.text_hash(keras_facts.describe(called)) if name is None else shown
                     self.functions.append({"name": shown, "at": "", "functions": [[shown, told]]})
+
+    def _add_expressions(
+        self, losses: list[ast.expr], text: ast.AST, values: _Scope, kept: _Scope, filename: str
+    ) -> None:
+        """Add each loss as one expression."""
+        assigned = _assignments(text)
+        steps = _assignments_in_order(text)
+        changing = _set_names(text)
+        scope = {name: value for name, value in kept.items() if name not in changing}
+
+        def insert(value: ast.expr, end: int) -> ast.expr:
+            """Replace variables by the last value before assignment number `end`."""
+            for node in [each for each in ast.walk(value) if isinstance(each, ast.Name)]:
+                before = [n for n, (name, _) in enumerate(steps[:end]) if name == node.id]
+                if not before:
+                    continue
+                inner = steps[before[-1]][1]
+                if isinstance(inner, ast.Constant) or self._holds_model([inner], assigned, values):
+                    inner = insert(copy.deepcopy(inner), before[-1])
+                    if sum(1 for _ in ast.walk(value)) < _MAX_NODES:
+                        value = _replace(value, node, inner)
+            return value
+
+        for loss in losses:
+            if self._holds_model([loss], assigned, values):
+                whole = insert(copy.deepcopy(loss), len(steps))
+                while isinstance(whole, ast.Call) and _method(whole) in _SCALES and whole.args:
+                    whole = whole.args[0]
+                found = code.expression_fingerprint(whole, scope, filename)
+                if found is not None:
+                    at = f"{os.path.basename(filename)}:{loss.lineno}"
+                    self.functions.append({"name": "the loss", "at": at, "functions": found})
 
     def _add_model_methods(self, call: ast.Call, called: Any, values: _Scope) -> None:
         """
@@ -141,6 +197,61 @@ def _assignments(text: ast.AST) -> dict[str, list[ast.expr]]:
                     if isinstance(node, ast.Name):
                         found.setdefault(node.id, []).append(each.value)
     return found
+
+
+def _assignments_in_order(text: ast.AST) -> list[tuple[str, ast.expr]]:
+    """The variables that a text sets, with their values; a part of a tuple as an item of it."""
+    found: list[tuple[str, ast.expr]] = []
+    lines = [each for each in audit.own_nodes(text) if isinstance(each, _ASSIGNMENTS)]
+    for each in sorted(lines, key=lambda line: (line.lineno, line.col_offset)):
+        if each.value is None:
+            continue
+        for target in each.targets if isinstance(each, ast.Assign) else [each.target]:
+            if isinstance(target, ast.Name) and isinstance(each, ast.AugAssign):
+                before = ast.copy_location(ast.Name(target.id, ast.Load()), target)
+                found.append((target.id, ast.BinOp(before, each.op, each.value)))
+            elif isinstance(target, ast.Name):
+                found.append((target.id, each.value))
+            elif isinstance(target, ast.Tuple):
+                found += [
+                    (part.id, ast.Subscript(each.value, ast.Constant(place), ast.Load()))
+                    for place, part in enumerate(target.elts)
+                    if isinstance(part, ast.Name)
+                ]
+    return found
+
+
+_ASSIGNMENTS = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr
+
+
+def _set_names(text: ast.AST) -> Set[str]:
+    """The variables that a text sets."""
+    return {
+        each.id
+        for each in audit.own_nodes(text)
+        if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)
+    }
+
+
+def _replace(whole: ast.expr, old: ast.expr, new: ast.expr) -> ast.expr:
+    """An expression in which one part is replaced, in place if it is not the whole."""
+    if whole is old:
+        return new
+    for node in ast.walk(whole):
+        for field, value in ast.iter_fields(node):
+            if value is old:
+                setattr(node, field, new)
+            elif isinstance(value, list):
+                value[:] = [new if each is old else each for each in value]
+    return whole
+
+
+def _known(values: _Scope) -> _Scope:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _method(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 
 def _source_nodes(

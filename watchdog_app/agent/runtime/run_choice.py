@@ -351,6 +351,13 @@ def finish(beginning: Beginning) -> None:
     run.release(remove=True)
 
 
+def leave(beginning: Beginning) -> None:
+    """Release the run of a training that an exception has left, while its process lives."""
+    with _lock:
+        _held_runs.pop((beginning.directory, beginning.run.id), None)
+    beginning.run.release(remove=False)
+
+
 @dataclass(slots=True)
 class _FolderRuns:
     """The runs in a folder, classified for a training that begins."""

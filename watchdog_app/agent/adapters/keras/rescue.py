@@ -342,6 +342,8 @@ class FitRescue:
 
     def fit_was_left(self) -> None:
         """End the fit, which an exception has left; its rescues stay for a resume."""
+        if self._beginning is not None:
+            run_choice.leave(self._beginning)
         self._close(succeeded=False)
 
     def _begin(self, callbacks: list[Any]) -> None:
