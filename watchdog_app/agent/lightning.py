@@ -40,7 +40,8 @@ def resumed(directory: str | os.PathLike[str], loader: Iterable[Any]) -> dict[st
         loader: the training's DataLoader.
 
     Returns:
-        `train_dataloaders`, and `ckpt_path` if a rescue waits.
+        `train_dataloaders`, and `ckpt_path` if a rescue waits. The first pass over the loader
+        raises RescueMismatch if the module computes something else.
 
     Raises:
         RescueMismatch: the rescue is not of a Lightning training with one module.
@@ -88,6 +89,8 @@ class _Resumed:
     def __iter__(self) -> Iterator[Any]:
         if self._passes.begun:
             self._passes.new_epoch()
+        elif (owner := libraries.find_loop_owner(sys._getframe(1))) is not None:
+            self._rescue.check_fit(owner.trainer.lightning_module)
         return self._passes.run(self._loader, self._arrived, self._rescue.read)
 
     def _arrived(self) -> None:

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from typing import Any
 
 import numpy as np
 import torch
 
+from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.found import libraries
 from watchdog_app.agent.found.libraries import TRANSFORMERS, LibraryRescue
 from watchdog_app.agent.state import randomness
@@ -38,7 +40,8 @@ def checkpoint(directory: str | os.PathLike[str]) -> str | None:
         The folder, next to the rescue. None if no rescue waits: training starts over.
 
     Raises:
-        RescueMismatch: the rescue is not of a Trainer with one model and one optimizer.
+        RescueMismatch: the rescue is not of a Trainer with one model and one optimizer, or the
+            model of the Trainer in the caller's variables computes something else.
         RescueError: the rescue cannot be read.
     """
     rescue = libraries.newest_unfinished(directory, TRANSFORMERS)
@@ -50,6 +53,11 @@ def checkpoint(directory: str | os.PathLike[str]) -> str | None:
             f"The rescue {rescue.path} holds {len(modules)} modules and {len(optimizers)} "
             "optimizers; Trainer resumes with one of each. Nothing was loaded."
         )
+    trainers = libraries.owners_in_program(sys._getframe(1), TRANSFORMERS)
+    if len(trainers) == 1:
+        rescue.check_fit(trainers[0].model)
+    else:
+        print_message(f"it was not checked whether the model fits {rescue.path}.")
     folder = os.path.join(os.path.dirname(rescue.path), f"checkpoint-{rescue.step}")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     parts = {

@@ -3,8 +3,8 @@ Lightning and Hugging Face trainings: saved automatically, killed and resumed.
 
     watchdog exec -- python torch_libraries.py FOLDER lightning|transformers
 
-The runs `reference`, `interrupted` and `resumed` each have their own process and differ in one
-line.
+The runs `reference`, `interrupted`, `edited` and `resumed` each have their own process and differ
+in one line. The model of `edited` computes something else, so it must not resume.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from watchdog_app.agent.found.torch_signals import trainings
 from watchdog_app.agent.runtime.link import CheckpointRequest
+from watchdog_app.base.errors import RescueMismatch
 
+REFUSED = 7  # exit status
 ASK_AT, KILL_AT = 26, 32  # forward passes
 
 
@@ -33,13 +35,15 @@ class Net(nn.Module):
     def __init__(self, path: Path, role: str) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.3), nn.Linear(16, 1))
-        self.file, self.role, self.count = path.open("w"), role, 0
+        self.file, self.count = path.open("w"), 0
+        self._role = role
+        self.factor = 2.0 if role == "edited" else 1.0
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        loss = ((self.layers(x) - labels) ** 2).mean()
+        loss = ((self.layers(x) - labels) ** 2).mean() * self.factor
         print(loss.item().hex(), file=self.file, flush=True)
         self.count += 1
-        if self.role == "interrupted":
+        if self._role == "interrupted":
             if self.count < 20:
                 time.sleep(0.05)  # the agent does not watch a training that ends at once
             if self.count == ASK_AT:
@@ -92,7 +96,7 @@ def lightning(path: Path, role: str) -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    if role == "resumed":
+    if role in ("edited", "resumed"):
         trainer.fit(Module(), **resumed(saved(), loader))
     else:
         trainer.fit(Module(), loader)
@@ -123,7 +127,8 @@ def transformers(path: Path, role: str) -> None:
         logging_steps=1000,
     )
     trainer = Trainer(Net(path, role), arguments, train_dataset=Rows())
-    trainer.train(resume_from_checkpoint=checkpoint(saved()) if role == "resumed" else None)
+    resumes = role in ("edited", "resumed")
+    trainer.train(resume_from_checkpoint=checkpoint(saved()) if resumes else None)
 
 
 def run(library: str, role: str, folder: Path) -> None:
@@ -136,11 +141,13 @@ def run(library: str, role: str, folder: Path) -> None:
             globals()[library](folder / f"{library}.{role}.txt", role)
             sys.stdout.flush()
             os._exit(0)
+        except RescueMismatch as error:
+            os._exit(REFUSED if "'s factor is 2 in the program" in str(error) else 1)
         except BaseException:
             traceback.print_exc()
             os._exit(1)
     status = os.waitpid(pid, 0)[1]
-    expected = -signal.SIGKILL if role == "interrupted" else 0
+    expected = {"interrupted": -signal.SIGKILL, "edited": REFUSED}.get(role, 0)
     assert os.waitstatus_to_exitcode(status) == expected, (library, role, status)
 
 
@@ -148,5 +155,5 @@ if __name__ == "__main__":
     target, which = sys.argv[1:]
     sys.argv[1:] = []
     __import__(which)
-    for each in ("reference", "interrupted", "resumed"):
+    for each in ("reference", "interrupted", "edited", "resumed"):
         run(which, each, Path(target))

@@ -18,14 +18,18 @@ import torch
 
 from watchdog_app.agent.adapters.torch_state import SavedTorch
 from watchdog_app.agent.contain import print_message
+from watchdog_app.agent.identity import code, torch_facts
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.state import torch_tensors
 from watchdog_app.agent.telemetry.stacks import frame_locals
 from watchdog_app.base.errors import RescueMismatch
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
+from watchdog_app.rescue.identity.compare import check_verdict, compare, describe_rescue
+from watchdog_app.rescue.identity.run import RunIdentity
 
 KEY = "library"  # key in the meta of a rescue
 LIGHTNING, TRANSFORMERS = "lightning", "transformers"
+_MOST_FRAMES = 8
 _LIGHTNING = {LIGHTNING, "pytorch_lightning"}
 
 
@@ -38,6 +42,16 @@ def find_loop_owner(frame: FrameType | None) -> Any:
                 return owner
         frame = frame.f_back
     return None
+
+
+def owners_in_program(frame: FrameType | None, library: str) -> list[Any]:
+    """The library's objects that variables of the program around `frame` hold."""
+    found = {}
+    for each in code.program_frames(frame, _MOST_FRAMES):
+        for value in (*each.f_globals.values(), *frame_locals(each).values()):
+            if _library_name(value) == library:
+                found[id(value)] = value
+    return list(found.values())
 
 
 def trained_objects(owner: Any) -> list[Any]:
@@ -95,6 +109,25 @@ class LibraryRescue:
                 f"The rescue {path} was not saved in a training loop of {library}. Nothing was "
                 "loaded. Give each training a folder of its own."
             )
+
+    def check_fit(self, model: torch.nn.Module) -> None:
+        """
+        Compare what a model computes with the rescue, and report allowed differences.
+
+        Raises:
+            RescueMismatch: it computes something else.
+        """
+        shown = describe_rescue(self.path, self.step, self._loaded.created_unix_s)
+        identity = self.meta.get("identity")
+        try:
+            before = RunIdentity.read(identity)
+        except ValueError:
+            before = RunIdentity(torch_facts.FRAMEWORK)
+        now = torch_facts.gather({"model": model}, begins=False)
+        facts = {name: getattr(now, name) for name in ("version", "model", "code", "statements")}
+        verdict = compare(identity, dataclasses.replace(before, **facts, lines=now.lines))
+        for line in check_verdict(verdict, shown, forced=run_choice.is_forced()):
+            print_message(line)
 
     def modules(self) -> list[dict[str, torch.Tensor]]:
         """The `state_dict` of each module."""

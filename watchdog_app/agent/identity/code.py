@@ -126,7 +126,7 @@ def expression_fingerprint(
         root = ast.fix_missing_locations(ast.Lambda(given, value))
         called = _Fingerprinter()
         text = _normalized_hash(root, _Names(scope, None, file, called))
-        return [["", text, os.path.basename(filename), ""], *called.found]
+        return [["the loss", text, os.path.basename(filename), ""], *called.found]
     except Exception:  # see `fingerprint`
         return None
 

@@ -614,8 +614,12 @@ def _other_run_messages(seen: _FolderRuns, *, starts_over: bool = True) -> list[
 
 
 def _resume_choice(resume: bool | str) -> bool | str:
-    forced = resume is True and os.environ.get(RESUME, "").strip().lower() == "force"
-    return "force" if forced else resume
+    return "force" if resume is True and is_forced() else resume
+
+
+def is_forced() -> bool:
+    """Whether the environment asks to resume in spite of differences."""
+    return os.environ.get(RESUME, "").strip().lower() == "force"
 
 
 def _canonical_folder(directory: str) -> str:
