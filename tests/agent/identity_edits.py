@@ -154,7 +154,7 @@ KERAS_LEGAL = {
     "a constant written otherwise": ("TEMPERATURE = 0.5", "TEMPERATURE = 5e-1"),
     "a constant for a number": ("Scale(2.0)", "Scale(4.0 / 2.0)"),
     "a number for a constant": ("value / TEMPERATURE", "value / 0.5"),
-    "an unused parameter": ("def call(self, x):", "def call(self, x, training=None, mask=None):"),
+    "an unused parameter": ("def call(self, x):", "def call(self, x, training=None):"),
     "a line for a value": ("return self.last(h)", "out = self.last(h)\n        return out"),
     "a line less": (
         "        shifted = scaled(x)\n        return shifted * self.factor",

@@ -83,6 +83,8 @@ CASES = [
      "an epoch has 5 batches in the program, 7 in the rescue"),
     ({"data": {**NOW.data, "kind": "a generator"}}, "kind", Decision.SAY,
      "the data comes as arrays (was a generator)"),
+    ({"data": {**NOW.data, "code": [function("augment", "z")]}}, "making", Decision.SAY,
+     "the code of augment is in the rescue only"),
     ({"seeds": {"the seed": 8}}, "seeds", Decision.SAY, "the seed 7 of the program has no effect"),
     ({"statements": ["one", "other"]}, "statements", Decision.SAY, "(lines 2-4)"),
 ]  # fmt: skip

@@ -543,21 +543,21 @@ class _Names:
         if isinstance(value, ModuleType):
             within = self._file.imported.get(name, ("",))[0].partition(".")[0]
             same = within == value.__name__.partition(".")[0]
-            return (self._library_name(node) if same else None) or ast.Name(value.__name__)
+            return (self._library_name(node) if same else None) or _named(value.__name__)
         inner, given = unwrapped(value) if callable(value) else (None, {})
         if inner is not None:
             owner = None if holder is None or isinstance(holder, ModuleType) else type(holder)
             number = self._follow.number(inner, owner)
             values = {key: each for key, each in given.items() if is_plain(each)}
             text = f"function {number} {sorted(values.items())}"
-            return None if number is None else ast.Name(text)
+            return None if number is None else _named(text)
         if isinstance(value, type) or _attribute(value, "__name__") is not None:
             own = isinstance(value, type) and is_own(value)
-            return ast.Name(value.__name__) if own else self._library_name(node)
+            return _named(value.__name__) if own else self._library_name(node)
         if is_plain(value):
             return None if _is_irrelevant_setting(name, value) else ast.Constant(value)
         # a loss or a layer: the computation does not depend on its name
-        return ast.Name(self._describe_object(value)) if isinstance(node, ast.Name) else None
+        return _named(self._describe_object(value)) if isinstance(node, ast.Name) else None
 
     def _resolve(self, node: ast.AST) -> tuple[Any, str, object]:
         """
@@ -594,8 +594,8 @@ class _Names:
         if not is_own(kind):
             return text
         methods = [inspect.getattr_static(kind, each, None) for each in _CALLED]
-        own = [each for each in methods if isinstance(each, FunctionType) and is_own(each)]
-        numbers = [self._follow.number(each, kind) for each in own]
+        own = [unwrapped(each)[0] for each in methods if callable(each)]
+        numbers = [self._follow.number(each, kind) for each in own if each is not None]
         if not numbers or _has_weights(value):  # the training changes its attributes
             return f"{text} {numbers}"
         return f"{text} {numbers} {plain_attributes(value, begins=False)}"
@@ -604,13 +604,13 @@ class _Names:
         """The name of something in a library as `package.module.name`; None: keep it."""
         if isinstance(node, ast.Name):
             module, name = self._file.imported.get(node.id, ("", ""))
-            return ast.Name(f"{module}.{name}") if module else None
+            return _named(f"{module}.{name}") if module else None
         if not isinstance(node, ast.Attribute):
             return None
         holder = self.meaning(node.value)
         if not isinstance(holder, ast.Name) or " " in holder.id:
             return None
-        return ast.Name(f"{holder.id}.{node.attr}")
+        return _named(f"{holder.id}.{node.attr}")
 
     def method(self, written: str) -> str | None:
         """A text for an attribute of `self` that is a function of the program."""
@@ -620,6 +620,10 @@ class _Names:
         inner = unwrapped(found)[0] if callable(found) else None
         number = None if inner is None else self._follow.number(inner, self._owner)
         return None if number is None else f"method {number}"
+
+
+def _named(text: str) -> ast.Name:
+    return ast.Name(text, ast.Load())
 
 
 class _Normalizer(ast.NodeTransformer):

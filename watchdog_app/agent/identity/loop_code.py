@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import copy
 import os
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from types import FrameType, MethodType
 from typing import Any
 
@@ -155,6 +155,9 @@ class _LossFunctions:
                 whole = insert(copy.deepcopy(loss), len(steps))
                 while isinstance(whole, ast.Call) and _method(whole) in _SCALES and whole.args:
                     whole = whole.args[0]
+                whole = _DataRemover(
+                    lambda each: self._holds_model([each], assigned, values)
+                ).visit(whole)
                 found = code.expression_fingerprint(whole, scope, filename)
                 if found is not None:
                     at = f"{os.path.basename(filename)}:{loss.lineno}"
@@ -197,6 +200,17 @@ def _assignments(text: ast.AST) -> dict[str, list[ast.expr]]:
                     if isinstance(node, ast.Name):
                         found.setdefault(node.id, []).append(each.value)
     return found
+
+
+class _DataRemover(ast.NodeTransformer):
+    """Removes calls that get no model: they make data, which may differ."""
+
+    def __init__(self, counts: Callable[[ast.expr], bool]) -> None:
+        self._counts = counts
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """See the class."""
+        return self.generic_visit(node) if self._counts(node) else ast.Constant(...)
 
 
 def _assignments_in_order(text: ast.AST) -> list[tuple[str, ast.expr]]:

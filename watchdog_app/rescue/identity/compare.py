@@ -396,8 +396,9 @@ def _making(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
     if before.get("kind") != after.get("kind"):
         return
     found = [*changed_functions(before.get("code", []), after.get("code", []))]
-    settings = [each.get("settings", {}) for each in (before, after)]
-    found += _settings("the data's ", settings[0], settings[1], saved.version == now.version)
+    settings = [each.get("settings") for each in (before, after)]
+    if settings[0] and settings[1]:
+        found += _settings("the data's ", settings[0], settings[1], saved.version == now.version)
     if found:
         yield (
             f"{join_differences(found)}. The batches of this epoch that the rescue had are left "
