@@ -649,3 +649,6 @@ def test_an_address_space_that_stands_still_at_its_limit_pauses_nobody(share, to
 
     assert [] == early
     assert told == machine.kinds()
+    assert all(
+        "train.ipynb" in each.notification.title for each in machine.log if each.notification
+    )

@@ -23,7 +23,7 @@ from watchdog_app.core.model.decisions import (
 )
 from watchdog_app.core.model.exits import Cause
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.core.model.resource import SPECS, ResourceKey, ResourceKind, Scope
+from watchdog_app.core.model.resource import SPECS, Blame, ResourceKey, ResourceKind, Scope
 from watchdog_app.core.policy.danger import Danger, Tick
 from watchdog_app.core.policy.incidents import LastReport, OpenIncident
 from watchdog_app.core.policy.pausing import can_pause_manually, may_pause
@@ -193,8 +193,10 @@ def blamed_task(danger: Danger) -> Task | None:
     attribution = danger.incident.attribution
     if attribution.mostly_unwatched or not attribution.contributors:
         # CPU time does not explain the heat of a GPU. Every task on the GPU dies with it.
-        on_gpu = danger.tasks if _is_gpu_heat(danger) else {}
-        return max(on_gpu.values(), key=lambda task: task.key in danger.agents, default=None)
+        # A limit of one task is that task's, whether it grows or not.
+        named = _is_gpu_heat(danger) or danger.spec.blame is Blame.OWNER
+        affected = danger.tasks if named else {}
+        return max(affected.values(), key=lambda task: task.key in danger.agents, default=None)
     return danger.tasks.get(attribution.contributors[0].task)
 
 
