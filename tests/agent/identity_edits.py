@@ -338,6 +338,10 @@ TORCH_LEGAL = {
         "    model = Net()",
         "    model = Net()\n    model.first.requires_grad_(False)",
     ),
+    "a walrus": (
+        "        model(torch.ones(BATCH_SIZE, 3)).pow(2).mean().backward()",
+        "        (loss := model(torch.ones(BATCH_SIZE, 3)).pow(2).mean()).backward()",
+    ),
     "a line for the loss": (
         "        model(torch.ones(BATCH_SIZE, 3)).pow(2).mean().backward()",
         """        guess = model(torch.ones(BATCH_SIZE, 3))

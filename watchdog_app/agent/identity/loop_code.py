@@ -14,7 +14,7 @@ import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Set
 from types import FrameType, MethodType
-from typing import Any
+from typing import Any, TypeGuard
 
 from watchdog_app.agent.identity import audit, code, keras_facts
 
@@ -139,7 +139,7 @@ class _LossFunctions:
 
         def insert(value: ast.expr, end: int) -> ast.expr:
             """Replace variables by the last value before assignment number `end`."""
-            for node in [each for each in ast.walk(value) if isinstance(each, ast.Name)]:
+            for node in [each for each in ast.walk(value) if _is_read(each)]:
                 before = [n for n, (name, _) in enumerate(steps[:end]) if name == node.id]
                 if not before:
                     continue
@@ -208,6 +208,11 @@ class _DataRemover(ast.NodeTransformer):
     def __init__(self, counts: Callable[[ast.expr], bool]) -> None:
         self._counts = counts
 
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.AST:
+        """Keep the value of `(loss := ...)` alone."""
+        found: ast.AST = self.visit(node.value)
+        return found
+
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """See the class."""
         return self.generic_visit(node) if self._counts(node) else ast.Constant(...)
@@ -236,6 +241,10 @@ def _assignments_in_order(text: ast.AST) -> list[tuple[str, ast.expr]]:
 
 
 _ASSIGNMENTS = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr
+
+
+def _is_read(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
 
 
 def _set_names(text: ast.AST) -> Set[str]:
