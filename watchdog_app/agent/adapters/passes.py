@@ -480,12 +480,15 @@ def _find_shuffle(dataset: Any) -> Any:
 
     `dataset.take(8)` is a new object each time, but continues with the shuffle inside.
     """
-    waiting = [dataset]
-    while waiting:
-        part = waiting.pop(0)
-        if type(part).__name__ == "_ShuffleDataset":
-            return part
-        sources = getattr(part, "_inputs", None)
+    parts = pipeline_parts(dataset)
+    return next((each for each in parts if type(each).__name__ == "_ShuffleDataset"), dataset)
+
+
+def pipeline_parts(dataset: Any) -> Iterator[Any]:
+    """The steps of a tf.data pipeline, from its end to its start; of other data the data itself."""
+    parts = [dataset]
+    for each in parts:
+        yield each
+        sources = getattr(each, "_inputs", None)
         if callable(sources):
-            waiting.extend(sources())
-    return dataset
+            parts.extend(sources())

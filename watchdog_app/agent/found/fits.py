@@ -15,6 +15,7 @@ from typing import Any
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.found import folders
 from watchdog_app.agent.found.wrapping import Wrapped
+from watchdog_app.agent.identity.data_facts import flatten
 
 _TRAINER = "keras.src.trainers.trainer"
 _LOOP_ON_TENSORFLOW = (
@@ -82,7 +83,8 @@ def _wrap_reset_metrics(before: Any) -> Any:
 def _add_rescue(callbacks: Any, package: str) -> Any:
     """The callbacks of a fit of `package`, with a Rescue before them if one can be added."""
     global _fit_count
-    named = _flatten(callbacks)
+    # Keras accepts nested lists, and a single callback.
+    named = [each for each in flatten(callbacks) if each is not None]
     on_tensorflow = package == "tf_keras" or "tensorflow" in sys.modules
     if on_tensorflow and folders.has_several_workers(_guard):
         return callbacks
@@ -123,13 +125,6 @@ def _obstacle(package: str) -> str | None:
 
     backend = backend_of_keras()
     return UNKNOWN if backend is None else backend.obstacle()
-
-
-def _flatten(callbacks: Any) -> list[Any]:
-    """The callbacks as one list: Keras accepts nested lists, and a single callback."""
-    if isinstance(callbacks, list | tuple):
-        return [one for each in callbacks for one in _flatten(each)]
-    return [] if callbacks is None else [callbacks]
 
 
 def _report_loop(model: Any) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from watchdog_app.agent.contain import print_message
+from watchdog_app.agent.identity.data_facts import flatten
 from watchdog_app.agent.oom import watch
 
 T = TypeVar("T")
@@ -112,18 +113,10 @@ def sample_count(batch: Any, tensor: Any) -> int | None:
     # TensorFlow's `ndim` is None or -1 if the rank is unknown.
     sizes = {
         int(each.shape[0]) if isinstance(each, tensor) and (each.ndim or 0) > 0 else None
-        for each in leaves(batch)
+        for each in flatten(batch)
+        if each is not None
     }
     return sizes.pop() if len(sizes) == 1 else None
-
-
-def leaves(batch: Any) -> list[Any]:
-    """The values in the tuples, lists and dicts of a batch, without None."""
-    if isinstance(batch, dict):
-        batch = list(batch.values())
-    if isinstance(batch, (list, tuple)):
-        return [leaf for each in batch for leaf in leaves(each)]
-    return [] if batch is None else [batch]
 
 
 def slice_batch(batch: Any, part: slice) -> Any:

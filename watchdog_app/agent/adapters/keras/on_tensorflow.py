@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from watchdog_app.agent.adapters.keras.backend import TENSORFLOW, Backend, Kept
+from watchdog_app.agent.adapters.passes import pipeline_parts
 from watchdog_app.agent.state import variables
 from watchdog_app.agent.state.rows import NamedVariable
 
@@ -192,13 +193,7 @@ def _is_seeded() -> bool:
 
 def _find_repeated_arrays(dataset: Any) -> Any:
     """The part of Keras's pipeline that repeats the whole arrays; None: unknown structure."""
-    found = []
-    waiting = [dataset]
-    while waiting:
-        part = waiting.pop()
-        if type(part).__name__ == "_RepeatDataset":
-            found.append(part)
-        waiting.extend(part._inputs())
+    found = [each for each in pipeline_parts(dataset) if type(each).__name__ == "_RepeatDataset"]
     if len(found) != 1:
         return None
     dense = all(isinstance(spec, tf.TensorSpec) for spec in tf.nest.flatten(found[0].element_spec))

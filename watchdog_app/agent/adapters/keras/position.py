@@ -27,6 +27,7 @@ from typing import Any
 from watchdog_app.agent import internals
 from watchdog_app.agent.adapters.keras.model import is_keras_instance, is_keras_module
 from watchdog_app.agent.adapters.keras.running import RunningFit
+from watchdog_app.agent.adapters.passes import pipeline_parts
 from watchdog_app.base.errors import RescueMismatch
 
 REPORT_AFTER_S = 2.0  # print a message if drawing finished batches again takes longer
@@ -245,14 +246,12 @@ def unrepeatable_order(iterator: Any) -> str | None:
 
 def unseeded_shuffle(dataset: Any) -> bool:
     """Whether a dataset shuffles without any seed; False if that is unknown."""
-    inputs = getattr(dataset, "_inputs", None)
-    if inputs is None:
-        return False
-    if "Shuffle" in type(dataset).__name__:
-        seeds = [getattr(dataset, name, None) for name in ("_seed", "_seed2")]
-        if all(seed is not None and int(seed) == 0 for seed in seeds):
-            return True
-    return any(unseeded_shuffle(source) for source in inputs())
+    for part in pipeline_parts(dataset):
+        if "Shuffle" in type(part).__name__:
+            seeds = [getattr(part, name, None) for name in ("_seed", "_seed2")]
+            if all(seed is not None and int(seed) == 0 for seed in seeds):
+                return True
+    return False
 
 
 def data_too_short_error(batch: int) -> RescueMismatch:
