@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from watchdog_app.agent.identity.data_facts import flatten
 from watchdog_app.agent.oom import watch
-from watchdog_app.agent.oom.micro import FIELD, MicroBatches, leaves, slice_batch
+from watchdog_app.agent.oom.micro import FIELD, MicroBatches, slice_batch
 
 
 def of(module: str, name: str, *bases: type[BaseException]) -> type[BaseException]:
@@ -136,7 +137,7 @@ def test_batches_of_any_structure_are_cut_alike():
     """Structures are tuples, lists, dicts and None."""
     batch = ({"a": [1, 2, 3][:], "b": None}, "xyz")
 
-    assert "xyz" in leaves(batch)
+    assert "xyz" in list(flatten(batch))
     assert "yz" == slice_batch("xyz", slice(1, 3))
     assert ({"b": None}, ("yz",)) == slice_batch(({"b": None}, ("xyz",)), slice(1, 3))
 
