@@ -1,4 +1,4 @@
-"""The systemd unit is valid and hides nothing from the daemon; its messages to systemd."""
+"""The messages of the daemon to systemd, whose unit it is."""
 
 from __future__ import annotations
 
