@@ -239,6 +239,27 @@ def objective(model, x):
         other.train(again, **objects, steps=1)
 
 
+def test_values_in_the_loss_that_a_resume_restores_do_not_count(
+    tmp_path: Path, program: Callable[[str], ModuleType]
+):
+    """The program is unchanged; a function fades the weight, which the rescue holds."""
+    text = edited(TORCH, "return {", 'return {"state": {"t": 1.0}, ')
+    text = edited(text, "scheduler, steps):", "scheduler, state, steps):\n    first = state['t']")
+    text = edited(text, ".mean().backward()", ".mean().mul(state['t'] / first).backward()")
+    text = edited(text, "        rescue.step()", "        fade(state)\n        rescue.step()")
+    text += "\n\ndef fade(held):\n    held['t'] *= 0.9\n"
+    module = program(text)
+    objects = module.make()
+    rescue = Rescue(tmp_path / "r", name="a", **objects)
+    module.train(rescue, **objects, steps=2)
+    assert rescue.save() is not None
+
+    again, objects = resumed(tmp_path / "r", module)
+    module.train(again, **objects, steps=1)
+
+    assert 3 == again.step_number
+
+
 def test_a_training_of_several_graphs_goes_on_in_each(
     tmp_path: Path, program: Callable[[str], ModuleType]
 ):

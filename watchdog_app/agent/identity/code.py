@@ -106,7 +106,7 @@ def fingerprint(function: object) -> Fingerprint | None:
 
 
 def expression_fingerprint(
-    value: ast.expr, scope: Mapping[str, object], filename: str
+    value: ast.expr, scope: Mapping[str, object], filename: str, restored: Set[int]
 ) -> Fingerprint | None:
     """
     What an expression computes, and the functions that it calls. Never raises.
@@ -115,6 +115,7 @@ def expression_fingerprint(
         value: an expression of a file; names that the scope lacks count by their order.
         scope: names and values that are the same in every run.
         filename: the file.
+        restored: ids of objects that a resume restores, so that their contents do not count.
     """
     try:
         file = _file(filename)
@@ -125,7 +126,7 @@ def expression_fingerprint(
         given = ast.arguments([], [ast.arg(each) for each in own], None, [], [], None, [])
         root = ast.fix_missing_locations(ast.Lambda(given, value))
         called = _Fingerprinter()
-        text = _normalized_hash(root, _Names(scope, None, file, called))
+        text = _normalized_hash(root, _Names(scope, None, file, called, restored))
         return [["the loss", text, os.path.basename(filename), ""], *called.found]
     except Exception:  # see `fingerprint`
         return None
@@ -526,6 +527,7 @@ class _Names:
         owner: type | None,
         file: _File,
         follow: _Fingerprinter,
+        restored: Set[int] = frozenset(),
     ) -> None:
         main = _file(_path_of(sys.modules.get("__main__")))
         self._file = file
@@ -533,6 +535,7 @@ class _Names:
         self._follow = follow
         self._owner = owner
         self._values = values
+        self._restored = restored
 
     def meaning(self, node: ast.AST) -> ast.expr | None:
         """What a non-local name, or `module.name` and the like, stands for; None: keep it."""
@@ -570,7 +573,7 @@ class _Names:
             return self._values[node.id], node.id, None
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
             holder, key = self._resolve(node.value)[0], node.slice.value
-            if type(holder) in (dict, list, tuple):
+            if type(holder) in (dict, list, tuple) and id(holder) not in self._restored:
                 return holder[key], str(key), None
         if isinstance(node, ast.Attribute):
             holder, name = self._resolve(node.value)[0], node.attr

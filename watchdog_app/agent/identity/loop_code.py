@@ -45,7 +45,7 @@ def functions(
         loops = audit.loops_around(text, each.f_lineno)
         if loops:
             found = _LossFunctions(rescue, named, of_library=of_library)
-            changing = _set_names(loops[0])
+            changing = _set_names(loops[0]) | found.restored_names(text, values)
             kept = {name: value for name, value in values.items() if name not in changing}
             found.follow(loops[-1], values, kept, each.f_code.co_filename, 0)
             if found.seen:
@@ -62,6 +62,17 @@ class _LossFunctions:
         self._rescue = rescue
         self._models = set(audit.ids_within(named.values()))
         self._of_library = of_library
+
+    def restored_names(self, text: ast.AST, values: _Scope) -> Set[str]:
+        """Plain variables of a text that are computed from the rescue or from named objects."""
+        found: set[str] = set()
+        known = {*self._models, id(self._rescue)}
+        for name, value in _assignments_in_order(text):
+            read = {each.id for each in ast.walk(value) if isinstance(each, ast.Name)}
+            from_rescue = read & found or any(id(values.get(each)) in known for each in read)
+            if from_rescue and code.is_plain(values.get(name)):
+                found.add(name)
+        return found
 
     def follow(
         self, text: ast.AST, values: _Scope, kept: _Scope, filename: str, depth: int
@@ -158,7 +169,7 @@ class _LossFunctions:
                 whole = _DataRemover(
                     lambda each: self._holds_model([each], assigned, values)
                 ).visit(whole)
-                found = code.expression_fingerprint(whole, scope, filename)
+                found = code.expression_fingerprint(whole, scope, filename, self._models)
                 if found is not None:
                     at = f"{os.path.basename(filename)}:{loss.lineno}"
                     self.functions.append({"name": "the loss", "at": at, "functions": found})
