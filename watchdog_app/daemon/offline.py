@@ -13,7 +13,6 @@ from watchdog_app.base import paths
 from watchdog_app.base.errors import SensorError, TargetDenied, TaskNotFound, WatchdogError
 from watchdog_app.base.text.quantities import parse_pid
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.core.model.tasks import match_rank
 from watchdog_app.daemon import pauses
 from watchdog_app.daemon.instance import boot_id
 from watchdog_app.daemon.pauses import Pause
@@ -154,18 +153,24 @@ def _save(remaining: Iterable[Pause], entries: Iterable[Entry]) -> None:
 def _select(pauses: Sequence[Pause], task: str | None) -> Sequence[Pause]:
     if task is None:
         return pauses
-    word = os.path.basename(task.strip())
-    ranked = [(match_rank(word, [each.task.pid], each.name, (), None), each) for each in pauses]
-    best = min((rank for rank, _ in ranked if rank is not None), default=None)
-    found = [each for rank, each in ranked if rank == best is not None]
-    if len(found) == 1:
-        return found
+    pid = parse_pid(task)
+    folded = os.path.basename(task.strip()).casefold()
+    for fits in (
+        lambda pause: pause.task.pid == pid,
+        lambda pause: pid is None and pause.name.casefold() == folded,
+        lambda pause: pid is None and bool(folded) and folded in pause.name.casefold(),
+    ):
+        found = [pause for pause in pauses if fits(pause)]
+        if len(found) == 1:
+            return found
+        if found:
+            break
     listed = tuple({"pid": pause.task.pid, "name": pause.name} for pause in pauses)
     what = "No task" if not found else f"{len(found)} tasks"
     raise TaskNotFound(
         f"{what} that watchdog has paused answers to {task!r}. No daemon runs, so that only "
         "what is written down as paused can be resumed. What somebody else has stopped, for "
-        f"example with Ctrl-Z, is resumed with: kill -CONT {parse_pid(task) or 'PID'}",
+        f"example with Ctrl-Z, is resumed with: kill -CONT {pid or 'PID'}",
         candidates=listed,
     )
 
