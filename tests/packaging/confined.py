@@ -14,10 +14,9 @@ import ctypes
 import os
 import re
 import socket
+import subprocess
 import sys
 from pathlib import Path
-
-from support.finished import finished
 
 ALLOW = 0x7FFF0000
 EPERM = 0x00050000 | 1
@@ -46,7 +45,10 @@ def calls_of(name: str) -> set[str]:
     """Return every call of a set, including nested sets."""
     if not name.startswith("@"):
         return {name}
-    said = finished(["systemd-analyze", "--no-pager", "syscall-filter", name], check=True).stdout
+    said = subprocess.run(
+        ["systemd-analyze", "--no-pager", "syscall-filter", name],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
     found: set[str] = set()
     for line in said.splitlines()[1:]:
         word = line.strip()
