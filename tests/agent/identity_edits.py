@@ -353,6 +353,22 @@ TORCH_LEGAL = {
         """scaler = torch.amp.GradScaler("cpu", enabled=False)
         scaler.scale(model(torch.ones(BATCH_SIZE, 3)).pow(2).mean()).backward()""",
     ),
+    "accumulation": (
+        """    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(BATCH_SIZE, 3)).pow(2).mean().backward()""",
+        """    accum_steps = 2
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (model(torch.ones(BATCH_SIZE, 3)).pow(2).mean() / accum_steps).backward()""",
+    ),
+    "a device": (
+        "model(torch.ones(BATCH_SIZE, 3)).pow", 'model(torch.ones(1, 3).to("cpu")).cpu().pow'
+    ),
+    "a line for the data": (
+        "        model(torch.ones(BATCH_SIZE, 3)).pow",
+        "        x = torch.ones(BATCH_SIZE, 3)\n        model(x).pow",
+    ),
     "how weights begin": (
         "    model = Net()", "    model = Net()\n    nn.init.zeros_(model.last.bias)"
     ),
@@ -381,6 +397,9 @@ TORCH_OTHERS = {
         "model(torch.ones(BATCH_SIZE, 3))",
         "model(-torch.ones(BATCH_SIZE, 3))",
         "the code of the loss (train.py:",
+    ),
+    "a type in the loop": (
+        ".pow(2).mean()", ".to(torch.float64).pow(2).mean()", "the code of the loss (train.py:"
     ),
     "a layer more": (
         "        self.drop =", "        self.more = nn.Tanh()\n        self.drop =",

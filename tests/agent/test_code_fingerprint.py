@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import linecache
 import sys
@@ -409,3 +410,25 @@ def test_statements_of_a_program_are_told_without_comments(tmp_path: Path):
     assert [text for text, *_ in code.statements(str(first))] == [text for text, *_ in told[:2]]
     assert (5, 6) == told[2][1:]
     assert [] == code.statements(str(tmp_path / "none.py")) == code.statements(None)
+
+
+def test_a_number_that_nobody_wrote_does_not_count():
+    """Another run may draw or measure another one."""
+    assert all(map(code.is_plain, (0.1, 1e-5, 0.48145466, 3, -2.5)))
+    assert not code.is_plain(0.5794830000000123)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("time.time() % 100", True),
+        ("random.randint(1, 9)", True),
+        ("1 / len(loader)", True),
+        ("total / args.batch_size", True),
+        ("args.weight * 2", False),
+        ("0.1", False),
+    ],
+)
+def test_values_that_vary_between_runs(text: str, expected: bool):
+    """The time, random numbers, and what follows from the size of a batch."""
+    assert expected == code.varies(ast.parse(text, mode="eval").body)

@@ -89,6 +89,17 @@ _RUN_SETTINGS = frozenset(
     )
 )
 
+# Modules and functions whose results differ between runs, or with the size of a batch.
+_VARYING = frozenset(
+    (
+        *("time", "datetime", "random", "secrets", "uuid", "os", "socket", "platform", "tempfile"),
+        *("perf_counter", "monotonic", "randint", "uniform", "rand", "randn", "now", "today"),
+        *("getpid", "len", "default_rng"),
+    )
+)
+# A number of more digits is computed or drawn: nobody wrote it.
+_MOST_DIGITS = 12
+
 
 def fingerprint(function: object) -> Fingerprint | None:
     """
@@ -130,6 +141,19 @@ def expression_fingerprint(
         return [["the loss", text, os.path.basename(filename), ""], *called.found]
     except Exception:  # see `fingerprint`
         return None
+
+
+def varies(value: ast.expr) -> bool:
+    """Whether the text of a value reads the time, a random number or a setting of the run."""
+    words: set[str] = set()
+    for each in ast.walk(value):
+        if isinstance(each, ast.Name):
+            words.add(each.id)
+        elif isinstance(each, ast.Attribute):
+            words.add(each.attr)
+        elif isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Constant):
+            words.add(str(each.slice.value))
+    return bool(words & _VARYING) or any(_is_irrelevant_setting(each, 1) for each in words)
 
 
 def source_tree(code: CodeType) -> ast.AST | None:
@@ -304,7 +328,7 @@ def is_plain(value: object) -> bool:
     if value is None or isinstance(value, bool):
         return True
     if isinstance(value, int | float):
-        return abs(value) < 1e9
+        return abs(value) < 1e9 and float(f"{value:.{_MOST_DIGITS}g}") == value
     if isinstance(value, str):
         return len(value) <= _LONGEST_WORD and value.replace("_", "").isalpha()
     return isinstance(value, tuple) and len(value) <= 16 and all(map(is_plain, value))
@@ -387,6 +411,7 @@ class _File:
     nodes: tuple[ast.AST, ...]  # functions and lambdas
     codes: Mapping[tuple[str, int], list[tuple[Any, ...]]]
     changed: frozenset[str]  # globals that functions or loops set, and containers that change
+    varying: frozenset[str]  # globals whose values another run need not have
     attributes: frozenset[str]  # attributes set or changed outside of `__init__`
     imported: Mapping[str, tuple[str, str]]  # name -> the module and the name in it
 
@@ -431,6 +456,13 @@ def _parsed(filename: str, source: str) -> _File | None:
         tuple(each for each in walked if isinstance(each, functions)),
         codes,
         frozenset(_changed_names(tree, in_loop=False)),
+        frozenset(
+            target.id
+            for each in tree.body
+            if isinstance(each, ast.Assign) and varies(each.value)
+            for target in each.targets
+            if isinstance(target, ast.Name)
+        ),
         frozenset(_attributes_set(tree)),
         imported,
     )
@@ -558,7 +590,9 @@ class _Names:
             own = isinstance(value, type) and is_own(value)
             return _named(value.__name__) if own else self._library_name(node)
         if is_plain(value):
-            return None if _is_irrelevant_setting(name, value) else ast.Constant(value)
+            varying = isinstance(node, ast.Name) and name in self._file.varying
+            irrelevant = varying or _is_irrelevant_setting(name, value)
+            return None if irrelevant else ast.Constant(value)
         # a loss or a layer: the computation does not depend on its name
         return _named(self._describe_object(value)) if isinstance(node, ast.Name) else None
 

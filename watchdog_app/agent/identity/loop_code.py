@@ -10,6 +10,7 @@ by what they are computed from, and those from before the loop by their values.
 from __future__ import annotations
 
 import ast
+import builtins
 import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Set
@@ -64,15 +65,28 @@ class _LossFunctions:
         self._of_library = of_library
 
     def restored_names(self, text: ast.AST, values: _Scope) -> Set[str]:
-        """Plain variables of a text that are computed from the rescue or from named objects."""
+        """
+        Variables of a text whose values another run need not have.
+
+        They are computed from the rescue or under a condition on it, or they are plain and computed
+        from named objects, from the run's settings, the time, or a random number.
+        """
         found: set[str] = set()
-        known = {*self._models, id(self._rescue)}
+        of_rescue = {name for name, value in values.items() if value is self._rescue}
+        for each in (each for each in audit.own_nodes(text) if isinstance(each, ast.If)):
+            if of_rescue & _all_names(each.test):
+                found |= _set_names(each)
         for name, value in _assignments_in_order(text):
-            read = {each.id for each in ast.walk(value) if isinstance(each, ast.Name)}
-            from_rescue = read & found or any(id(values.get(each)) in known for each in read)
-            if from_rescue and code.is_plain(values.get(name)):
+            read = _all_names(value)
+            if of_rescue & read and not callable(values.get(name)):
+                of_rescue.add(name)
+            elif code.is_plain(values.get(name)) and (
+                read & (found | of_rescue)
+                or code.varies(value)
+                or any(id(values.get(each)) in self._models for each in read)
+            ):
                 found.add(name)
-        return found
+        return found | of_rescue
 
     def follow(
         self, text: ast.AST, values: _Scope, kept: _Scope, filename: str, depth: int
@@ -164,10 +178,9 @@ class _LossFunctions:
         for loss in losses:
             if self._holds_model([loss], assigned, values):
                 whole = insert(copy.deepcopy(loss), len(steps))
-                while isinstance(whole, ast.Call) and _method(whole) in _SCALES and whole.args:
-                    whole = whole.args[0]
+                whole = _without_scale(whole)
                 whole = _DataRemover(
-                    lambda each: self._holds_model([each], assigned, values)
+                    lambda each: self._holds_model([each], assigned, values), scope
                 ).visit(whole)
                 found = code.expression_fingerprint(whole, scope, filename, self._models)
                 if found is not None:
@@ -213,11 +226,28 @@ def _assignments(text: ast.AST) -> dict[str, list[ast.expr]]:
     return found
 
 
-class _DataRemover(ast.NodeTransformer):
-    """Removes calls that get no model: they make data, which may differ."""
+def _without_scale(loss: ast.expr) -> ast.expr:
+    """A loss without the factors of mixed precision and of gradient accumulation."""
+    while True:
+        if isinstance(loss, ast.Call) and _method(loss) in _SCALES and loss.args:
+            loss = loss.args[0]
+        elif (
+            isinstance(loss, ast.BinOp)
+            and isinstance(loss.op, ast.Div)
+            and "accum" in ast.unparse(loss.right).lower()
+        ):
+            loss = loss.left
+        else:
+            return loss
 
-    def __init__(self, counts: Callable[[ast.expr], bool]) -> None:
+
+class _DataRemover(ast.NodeTransformer):
+    """Replaces parts that get no model by their order: they are data, which may be made anew."""
+
+    def __init__(self, counts: Callable[[ast.expr], bool], scope: _Scope) -> None:
         self._counts = counts
+        self._scope = scope
+        self._order: dict[str, int] = {}
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.AST:
         """Keep the value of `(loss := ...)` alone."""
@@ -225,8 +255,56 @@ class _DataRemover(ast.NodeTransformer):
         return found
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
+        """See the class; a move of a model's result to a device is left out."""
+        if _moves(node) and isinstance(node.func, ast.Attribute):
+            moved: ast.AST = self.visit(node.func.value)
+            return moved
+        if not self._counts(node):
+            return self._data(node)
+        func = node.func
+        if isinstance(func, ast.Attribute):
+            func.value = self.visit(func.value)
+        elif not isinstance(func, ast.Name):
+            node.func = self.visit(func)
+        node.args = [self.visit(each) for each in node.args]
+        node.keywords = [self.visit(each) for each in node.keywords]
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
         """See the class."""
-        return self.generic_visit(node) if self._counts(node) else ast.Constant(...)
+        return self._data(node) if self._is_data(node) else node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """See the class."""
+        return self._data(node) if self._is_data(node) else self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        """See the class."""
+        return self._data(node) if self._is_data(node) else self.generic_visit(node)
+
+    def _is_data(self, node: ast.expr) -> bool:
+        root = node
+        while isinstance(root, ast.Attribute | ast.Subscript):
+            root = root.value
+        return (
+            _is_read(root)
+            and root.id not in self._scope
+            and not hasattr(builtins, root.id)
+            and not self._counts(node)
+        )
+
+    def _data(self, node: ast.expr) -> ast.AST:
+        number = self._order.setdefault(ast.dump(node), len(self._order))
+        return ast.Name(f"_data_{number}", ast.Load())
+
+
+def _moves(call: ast.Call) -> bool:
+    """Whether a call only moves a value to a device."""
+    method = _method(call)
+    given = [*call.args, *(each.value for each in call.keywords)]
+    words = [ast.unparse(each).lower() for each in given if not isinstance(each, ast.Constant)]
+    places = all("dev" in each or "rank" in each or "gpu" in each for each in words)
+    return method in ("cpu", "cuda") or (method == "to" and places)
 
 
 def _assignments_in_order(text: ast.AST) -> list[tuple[str, ast.expr]]:
@@ -265,6 +343,10 @@ def _set_names(text: ast.AST) -> Set[str]:
         for each in audit.own_nodes(text)
         if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)
     }
+
+
+def _all_names(text: ast.AST) -> Set[str]:
+    return {each.id for each in ast.walk(text) if isinstance(each, ast.Name)}
 
 
 def _replace(whole: ast.expr, old: ast.expr, new: ast.expr) -> ast.expr:
