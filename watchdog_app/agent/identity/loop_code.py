@@ -68,8 +68,8 @@ class _LossFunctions:
         """
         Variables of a text whose values another run need not have.
 
-        They are computed from the rescue or under a condition on it, or they are plain and computed
-        from named objects, from the run's settings, the time, or a random number.
+        They are computed from the rescue, or set under a condition on it. Plain ones are also
+        computed from named objects, settings of the run, the time, or a random number.
         """
         found: set[str] = set()
         of_rescue = {name for name, value in values.items() if value is self._rescue}
