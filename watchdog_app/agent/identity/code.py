@@ -97,7 +97,7 @@ _VARYING = frozenset(
         *("getpid", "len", "default_rng"),
     )
 )
-# A number of more digits is computed or drawn: nobody wrote it.
+# A number of more digits is computed or drawn, not written by hand.
 _MOST_DIGITS = 12
 
 

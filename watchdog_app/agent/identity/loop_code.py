@@ -242,7 +242,7 @@ def _without_scale(loss: ast.expr) -> ast.expr:
 
 
 class _DataRemover(ast.NodeTransformer):
-    """Replaces parts that get no model by their order: they are data, which may be made anew."""
+    """Replaces parts that get no model by their order: they are data, which may change."""
 
     def __init__(self, counts: Callable[[ast.expr], bool], scope: _Scope) -> None:
         self._counts = counts
