@@ -260,6 +260,25 @@ def test_values_in_the_loss_that_a_resume_restores_do_not_count(
     assert 3 == again.step_number
 
 
+def test_a_loss_of_many_values_is_read_at_once(
+    tmp_path: Path, program: Callable[[str], ModuleType]
+):
+    """Each value is used twice, so that 2**40 ways lead to the first one."""
+    text = edited(TORCH, "        model(torch", "        loss = model(torch")
+    chain = "        loss = loss * 0.5 + loss.relu()\n" * 40
+    text = edited(text, ".mean().backward()", f".mean()\n{chain}        loss.backward()")
+    module = program(text)
+    objects = module.make()
+    rescue = Rescue(tmp_path / "r", name="a", **objects)
+    module.train(rescue, **objects, steps=2)
+    assert rescue.save() is not None
+
+    again, objects = resumed(tmp_path / "r", module)
+    module.train(again, **objects, steps=1)
+
+    assert 3 == again.step_number
+
+
 def test_a_training_of_several_graphs_goes_on_in_each(
     tmp_path: Path, program: Callable[[str], ModuleType]
 ):

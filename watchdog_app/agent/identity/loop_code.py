@@ -21,7 +21,7 @@ from watchdog_app.agent.identity import audit, code, keras_facts
 
 _DEPTH = 3  # levels of functions that the loop calls
 _MAX_FUNCTIONS = 64
-_MAX_NODES = 2000  # parts of a loss as one expression
+_MAX_INSERTED = 64  # variables of a loss that are replaced by their values
 _SCALES = ("scale", "get_scaled_loss", "scale_loss")  # only for mixed precision
 _Scope = Mapping[str, Any]
 
@@ -164,19 +164,20 @@ class _LossFunctions:
 
         def insert(value: ast.expr, end: int) -> ast.expr:
             """Replace variables by the last value before assignment number `end`."""
+            nonlocal left
             for node in [each for each in ast.walk(value) if _is_read(each)]:
                 before = [n for n, (name, _) in enumerate(steps[:end]) if name == node.id]
-                if not before:
+                if not before or not left:
                     continue
                 inner = steps[before[-1]][1]
                 if isinstance(inner, ast.Constant) or self._holds_model([inner], assigned, values):
-                    inner = insert(copy.deepcopy(inner), before[-1])
-                    if sum(1 for _ in ast.walk(value)) < _MAX_NODES:
-                        value = _replace(value, node, inner)
+                    left -= 1
+                    value = _replace(value, node, insert(copy.deepcopy(inner), before[-1]))
             return value
 
         for loss in losses:
             if self._holds_model([loss], assigned, values):
+                left = _MAX_INSERTED
                 whole = insert(copy.deepcopy(loss), len(steps))
                 whole = _without_scale(whole)
                 whole = _DataRemover(
