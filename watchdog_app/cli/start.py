@@ -20,7 +20,7 @@ from watchdog_app.base.text.terminal import counted, plain, wrap
 from watchdog_app.cli.output import Output, type_program
 from watchdog_app.cli.parser import Args
 from watchdog_app.client.client import Client, find_status
-from watchdog_app.core.explain.saving import next_start_command, saving_note, unsaved_trainings
+from watchdog_app.core.explain.saving import next_start_command, saving_notes, unsaved_trainings
 
 DESCRIPTION = """\
 Start the daemon in the background and wait until it answers. It keeps running after you log
@@ -84,7 +84,7 @@ def _watched_lines() -> list[str]:
         ways += [f"{more} more (watchdog status)"] if more else []
         which = "1 seems to train" if len(unsaved) == 1 else f"{len(unsaved)} seem to train"
         lines.append(f"Of these, {which} and cannot be saved yet: {', '.join(ways)}.")
-        lines += sorted({saving_note(task.framework) for task in unsaved} - {""})
+        lines += {note: None for task in unsaved for note in saving_notes(task.framework)}
     return lines
 
 

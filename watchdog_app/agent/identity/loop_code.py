@@ -161,6 +161,7 @@ class _LossFunctions:
         steps = _assignments_in_order(text)
         changing = _set_names(text)
         scope = {name: value for name, value in kept.items() if name not in changing}
+        left = 0  # number of variables that may still be replaced
 
         def insert(value: ast.expr, end: int) -> ast.expr:
             """Replace variables by the last value before assignment number `end`."""

@@ -12,7 +12,7 @@ from watchdog_app.base.text.quantities import format_bytes, format_duration
 from watchdog_app.core.diagnosis.gpu_faults import TITLES
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.explain.agent_lines import pause_advice
-from watchdog_app.core.explain.saving import next_start_command, saving_note, typed_path
+from watchdog_app.core.explain.saving import next_start_command, saving_notes, typed_path
 from watchdog_app.core.explain.selection import KERNELS, RUN_CELLS
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.agent import AgentState, RescueRecord
@@ -355,15 +355,12 @@ def _affected_lines(facts: Facts) -> Iterator[str]:
 
 
 def _unsaved(facts: Facts) -> tuple[str, list[str]]:
-    kind = None if facts.task is None else facts.task.kind
-    lines = ["If memory runs out, it can be paused but not saved."]
+    task = facts.task
+    kind, framework = (None, None) if task is None else (task.kind, task.framework)
+    change = "turn saving on for new kernels" if kind in RUN_CELLS else "start it next time with"
     command = next_start_command(kind, facts.name, facts.python)
-    if kind in RUN_CELLS:
-        lines.append(f"If it trains, turn saving on for new kernels: {command}")
-    else:
-        lines.append(f"If it trains, start it next time with: {command}")
-    note = saving_note(None if facts.task is None else facts.task.framework)
-    lines += [note] if note else []
+    lines = ["If memory runs out, it can be paused but not saved."]
+    lines += [f"If it trains, {change}: {command}", *saving_notes(framework)]
     return f"{facts.name} cannot be saved", lines
 
 

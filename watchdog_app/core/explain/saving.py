@@ -19,6 +19,16 @@ _MOST_TASKS = 4
 _NAME_COLUMNS = 30
 
 
+def typed_path(path: str) -> str:
+    """Return a path as a person types it in a shell: `~/venvs/tf`."""
+    import shlex
+
+    home = os.path.join(os.path.expanduser("~"), "")
+    if path.startswith(home):
+        return "~/" + shlex.quote(plain(path.removeprefix(home)))
+    return shlex.quote(plain(path))
+
+
 def unsaved_trainings(tasks: Sequence[Task]) -> list[Task]:
     """Return the tasks that seem to train and cannot be saved."""
     return [task for task in tasks if task.can_save is False]
@@ -49,7 +59,7 @@ def next_start_command(
     kind: str | None,
     name: str | None,
     python: str | None,
-    type_program: Callable[[str], str] | None = None,
+    type_program: Callable[[str], str] = typed_path,
 ) -> str:
     """
     Return the command after which a training can be saved from its next start on.
@@ -58,12 +68,11 @@ def next_start_command(
         kind: kind of the task.
         name: name of the task; untrusted.
         python: folder of its environment; None: unknown.
-        type_program: how a program is typed in the reader's shell: by its name or its path. None:
-            the shell is not known, so the interpreter is named by its path.
+        type_program: how a program is typed in the reader's shell: by its name or its path. If the
+            shell is not known, by its path.
     """
     import shlex  # `watchdog status` needs it for unsaved trainings only
 
-    type_program = type_program or typed_path
     if kind in RUN_CELLS:
         return enable_command(python).replace("watchdog", type_program("watchdog"), 1)
     interpreter = "python"
@@ -74,16 +83,16 @@ def next_start_command(
     return f"{type_program('watchdog')} exec -- {interpreter} {module}{script}"
 
 
-def saving_note(framework: str | None) -> str:
-    """Return what the command of `next_start_command` cannot save; empty: nothing is known."""
-    return _JAX_NOTE if framework == "jax" else ""
+def saving_notes(framework: str | None) -> list[str]:
+    """Return what the command of `next_start_command` cannot save, as far as known."""
+    return [_JAX_NOTE] if framework == "jax" else []
 
 
 def saving_paragraph(
     tasks: Sequence[Task],
     columns: int | None,
     has_agent: Callable[[str], bool],
-    type_program: Callable[[str], str] | None = None,
+    type_program: Callable[[str], str] = typed_path,
 ) -> list[str]:
     """
     Return the lines of `watchdog status` on trainings that cannot be saved; empty if all can.
@@ -100,9 +109,8 @@ def saving_paragraph(
     these, they = ("it", "it trains") if len(found) == 1 else (f"these {len(found)}", "they train")
     names: dict[tuple[tuple[str, str], ...], list[str]] = {}  # by what to do: when and command
     for task in found[:_MOST_TASKS]:
-        names.setdefault(tuple(_ways(task, has_agent, type_program)), []).append(
-            plain(task.name or "?")
-        )
+        ways = tuple(_ways(task, has_agent, type_program))
+        names.setdefault(ways, []).append(plain(task.name or "?"))
     rows = [
         ["" if number else shorten(", ".join(those), _NAME_COLUMNS), *way]
         for ways, those in names.items()
@@ -110,18 +118,18 @@ def saving_paragraph(
     ]
     text = f"If memory runs out, {these} can be paused but not saved. If {they}, change that:"
     more = len(found) - _MOST_TASKS
-    note = next(filter(None, (saving_note(task.framework) for task in found)), "")
+    notes = {note: None for task in found for note in saving_notes(task.framework)}
     return [
         *wrap(text, columns),
         *_fit_rows(rows, columns),
         *([f"  and {more} more"] if more > 0 else []),
-        *(wrap(note, columns) if note else []),
+        *(line for note in notes for line in wrap(note, columns)),
         *wrap("Do not show this again: watchdog config set hints.saving false", columns),
     ]
 
 
 def _ways(
-    task: Task, has_agent: Callable[[str], bool], type_program: Callable[[str], str] | None
+    task: Task, has_agent: Callable[[str], bool], type_program: Callable[[str], str]
 ) -> Iterator[tuple[str, str]]:
     """Yield when to do what."""
     command = next_start_command(task.kind, task.name, task.python, type_program)
@@ -144,13 +152,3 @@ def _fit_rows(rows: list[list[str]], columns: int | None) -> list[str]:
         lines += wrap(f"{name}, {when}" if name else when, columns, first="  ")
         lines += wrap(command, columns, first="    ")
     return lines
-
-
-def typed_path(path: str) -> str:
-    """Return a path as a person types it in a shell: `~/venvs/tf`."""
-    import shlex
-
-    home = os.path.join(os.path.expanduser("~"), "")
-    if path.startswith(home):
-        return "~/" + shlex.quote(plain(path.removeprefix(home)))
-    return shlex.quote(plain(path))

@@ -11,7 +11,7 @@ from watchdog_app.base.text.terminal import counted
 from watchdog_app.core.diagnosis import gpu_faults
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.explain.agent_lines import agent_line, contributor_line
-from watchdog_app.core.explain.saving import next_start_command, saving_note
+from watchdog_app.core.explain.saving import next_start_command, saving_notes
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Incident, MemoryParts, Resource, Status, Task
 
@@ -180,9 +180,7 @@ def _agent_lines(task: Task, now_unix_s: float) -> Iterator[str]:
             "saved. If it trains, it can be saved from its next start on after this command:"
         )
         yield f"  {next_start_command(task.kind, task.name, task.python)}"
-        note = saving_note(task.framework)
-        if note:
-            yield note
+        yield from saving_notes(task.framework)
         return
     yield f"Its agent: {agent_line(agent, now_unix_s)}."
     if agent.outdated:

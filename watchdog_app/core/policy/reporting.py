@@ -194,8 +194,7 @@ def blamed_task(danger: Danger) -> Task | None:
     if attribution.mostly_unwatched or not attribution.contributors:
         # CPU time does not explain the heat of a GPU. Every task on the GPU dies with it.
         # A limit of one task is that task's, whether it grows or not.
-        named = _is_gpu_heat(danger) or danger.spec.blame is Blame.OWNER
-        affected = danger.tasks if named else {}
+        affected = danger.tasks if _is_gpu_heat(danger) or danger.spec.blame is Blame.OWNER else {}
         return max(affected.values(), key=lambda task: task.key in danger.agents, default=None)
     return danger.tasks.get(attribution.contributors[0].task)
 
