@@ -297,7 +297,7 @@ class _DataRemover(ast.NodeTransformer):
 
     def _data(self, node: ast.expr) -> ast.AST:
         number = self._order.setdefault(ast.dump(node), len(self._order))
-        return ast.Name(f"_data_{number}", ast.Load())
+        return ast.Name(f"watchdog_data_{number}", ast.Load())
 
 
 def _moves(call: ast.Call) -> bool:
