@@ -239,6 +239,17 @@ def objective(model, x):
         other.train(again, **objects, steps=1)
 
 
+def steps_of_an_unchanged_program(folder: Path, module: ModuleType) -> int:
+    """The step after two steps, a save, a resume, and one more step."""
+    objects = module.make()
+    rescue = Rescue(folder, name="a", **objects)
+    module.train(rescue, **objects, steps=2)
+    assert rescue.save() is not None
+    again, objects = resumed(folder, module)
+    module.train(again, **objects, steps=1)
+    return again.step_number
+
+
 def test_values_in_the_loss_that_a_resume_restores_do_not_count(
     tmp_path: Path, program: Callable[[str], ModuleType]
 ):
@@ -248,16 +259,7 @@ def test_values_in_the_loss_that_a_resume_restores_do_not_count(
     text = edited(text, ".mean().backward()", ".mean().mul(state['t'] / first).backward()")
     text = edited(text, "        rescue.step()", "        fade(state)\n        rescue.step()")
     text += "\n\ndef fade(held):\n    held['t'] *= 0.9\n"
-    module = program(text)
-    objects = module.make()
-    rescue = Rescue(tmp_path / "r", name="a", **objects)
-    module.train(rescue, **objects, steps=2)
-    assert rescue.save() is not None
-
-    again, objects = resumed(tmp_path / "r", module)
-    module.train(again, **objects, steps=1)
-
-    assert 3 == again.step_number
+    assert 3 == steps_of_an_unchanged_program(tmp_path / "r", program(text))
 
 
 def test_a_loss_of_many_values_is_read_at_once(
@@ -267,16 +269,7 @@ def test_a_loss_of_many_values_is_read_at_once(
     text = edited(TORCH, "        model(torch", "        loss = model(torch")
     chain = "        loss = loss * 0.5 + loss.relu()\n" * 40
     text = edited(text, ".mean().backward()", f".mean()\n{chain}        loss.backward()")
-    module = program(text)
-    objects = module.make()
-    rescue = Rescue(tmp_path / "r", name="a", **objects)
-    module.train(rescue, **objects, steps=2)
-    assert rescue.save() is not None
-
-    again, objects = resumed(tmp_path / "r", module)
-    module.train(again, **objects, steps=1)
-
-    assert 3 == again.step_number
+    assert 3 == steps_of_an_unchanged_program(tmp_path / "r", program(text))
 
 
 def test_a_training_of_several_graphs_goes_on_in_each(

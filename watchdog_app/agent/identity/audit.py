@@ -16,6 +16,7 @@ from types import FrameType, MethodType
 from typing import Any
 
 from watchdog_app.agent.identity import code
+from watchdog_app.agent.identity.normalize import without_logging
 from watchdog_app.agent.telemetry.stacks import frame_locals
 
 _MOST_FRAMES = 8  # frames of the program to read
@@ -83,7 +84,7 @@ class Audit:
         return found
 
     def _audit_text(self, line: int, text: ast.AST, values: Mapping[str, Any]) -> None:
-        whole = code.without_logging(text)
+        whole = without_logging(text)
         loops = loops_around(whole, line)
         self.reads_position = self.reads_position or any(
             isinstance(each, ast.Attribute)
