@@ -97,6 +97,7 @@ def build_manifest(
             if key not in (*_TOP_LEVEL_FIELDS, _NOT_RESTORED)
         },
         "state": {
+            # `bytes` and `header` are for other tools: here the list of tensors determines both.
             "file": STATE_FILE,
             "bytes": file_bytes,
             "checksum": CHECKSUM,
