@@ -86,7 +86,7 @@ def _frozen_code() -> list[str]:
 
 def _refusal_message(path: str, code: str) -> str:
     found = os.stat(path)
-    whose = f"user {found.st_uid}"
+    whose = _account_name(found.st_uid, "pwd")
     shown = shlex.quote(path)
     if paths.is_foreign(found):
         who, fix = f"belongs to {whose}, who", ""
@@ -94,7 +94,8 @@ def _refusal_message(path: str, code: str) -> str:
         who = f"belongs to {whose} and is writable by every user of this machine, who"
         fix = f"chmod go-w {shown}"
     else:
-        who = f"belongs to {whose} and is writable by the group {found.st_gid}, which"
+        group = _account_name(found.st_gid, "grp")
+        who = f"belongs to {whose} and is writable by the group {group}, which"
         fix = f"chmod go-w {shown}"
     if found.st_mode & stat.S_ISVTX:
         fix = ""  # /tmp must stay writable for all
@@ -105,6 +106,16 @@ def _refusal_message(path: str, code: str) -> str:
         f"{path} {who} could change the code of watchdog, which runs as you. Nothing was done. "
         f"{cure} watchdog where only you can write: pipx install watchdog-app"
     )
+
+
+def _account_name(number: int, table: str) -> str:
+    import grp
+    import pwd
+
+    try:
+        return pwd.getpwuid(number).pw_name if table == "pwd" else grp.getgrgid(number).gr_name
+    except KeyError:
+        return str(number)
 
 
 # The startup file contains this function's source, so it uses no names from outside.

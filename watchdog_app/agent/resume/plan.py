@@ -30,8 +30,8 @@ _OUTSIDE_LINES = frozenset(
 )
 _LOADS = "%load_ext watchdog_app.agent"
 _OURS = ("watchdog", "watchdog_app")
-# `!` or the name of a magic; `!=` is no command.
-_COMMAND = re.compile(r"(?:^|[\s=])(?:!(?!=)|%%?(\w+))", re.MULTILINE)
+# A line that begins with `!`, `x = !` or a magic, also behind options of the magic before it.
+_COMMAND = re.compile(r"^\s*(?:-\S+\s+)*(?:[\w, ]+=\s*)?(?:!|%%?(\w+))", re.MULTILINE)
 _SHELL = 'left out: shell commands (run="all" runs them)'
 
 
