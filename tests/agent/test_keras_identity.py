@@ -29,7 +29,7 @@ def identity(module: ModuleType, kind: str) -> Any:
     from keras.src.trainers.epoch_iterator import EpochIterator
 
     x, y = module.data()
-    iterator = EpochIterator(x, y, batch_size=module.BATCH_SIZE, shuffle=True)
+    iterator = EpochIterator(x, y, batch_size=module.BATCH_SIZE, shuffle=y is not None)
     return gather(module.make(kind), iterator, keras.backend.backend())
 
 
@@ -48,6 +48,76 @@ def test_other_values_of_the_data_are_reported(program: Callable[[str], ModuleTy
     assert ["the rows of the data hold other values than when the rescue was saved."] == (
         found.texts(Decision.SAY)
     )
+
+
+ARRAYS = KERAS.replace("def data():", "def arrays():")
+PIPELINE = (
+    ARRAYS
+    + """
+import tensorflow as tf
+
+GAIN = 2.0
+
+
+def augment(pair, one):
+    return pair[0] * GAIN, pair[1] * tf.cast(one, pair[1].dtype)
+
+
+def data():
+    rows = tf.data.Dataset.from_tensor_slices(arrays())
+    one = tf.data.Dataset.from_tensors(1.0).repeat()
+    rows = tf.data.Dataset.zip((rows, one)).shuffle(8, seed=1)
+    return rows.map(augment).batch(BATCH_SIZE), None
+"""
+)
+SEQUENCE = (
+    ARRAYS
+    + """
+class Rows(keras.utils.PyDataset):
+    def __init__(self, gain):
+        super().__init__()
+        self.x, self.y = arrays()
+        self.gain = gain
+
+    def __len__(self):
+        return len(self.x) // BATCH_SIZE
+
+    def __getitem__(self, index):
+        rows = slice(index * BATCH_SIZE, (index + 1) * BATCH_SIZE)
+        return self.x[rows] * self.gain, self.y[rows]
+
+
+def data():
+    return Rows(2.0), None
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "after", "told"),
+    [
+        (PIPELINE, "pair[0] * GAIN", "pair[0] + GAIN", "augment"),
+        (PIPELINE, "GAIN = 2.0", "GAIN = 3.0", "augment"),
+        (PIPELINE, "seed=1", "seed=2", "steps"),
+        (PIPELINE, ".shuffle(8, seed=1)", "", "steps"),
+        (PIPELINE, ".batch(BATCH_SIZE)", ".batch(BATCH_SIZE).prefetch(2)", None),
+        (PIPELINE, "pair", "element", None),
+        (SEQUENCE, "* self.gain", "+ self.gain", "__getitem__"),
+        (SEQUENCE, "Rows(2.0)", "Rows(3.0)", "gain"),
+        (SEQUENCE, "return self.x[rows]", "print(index)\n        return self.x[rows]", None),
+    ],
+)
+def test_data_that_is_made_in_another_way_is_reported(
+    program: Callable[[str], ModuleType], text: str, before: str, after: str, told: str | None
+):
+    """A fit skips finished batches, so that it goes on, and says so."""
+    rescue = saved(identity(program(text), "sequential"))
+
+    found = compare(rescue, identity(program(edited(text, before, after)), "sequential"))
+
+    assert [] == found.texts(Decision.REFUSE)
+    lines = [each for each in found.texts(Decision.SAY) if "left out all the same" in each]
+    assert [told] == [told for each in lines if told in each] if told else [] == lines
 
 
 def test_another_backend_is_never_resumed(program: Callable[[str], ModuleType]):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from watchdog_app.agent.adapters.keras import position
+from watchdog_app.agent.adapters.passes import pipeline_parts
 from watchdog_app.agent.identity import code, data_facts, gathering, keras_facts
 from watchdog_app.rescue.identity.run import RunIdentity
 
@@ -172,11 +173,8 @@ def _describe_pipeline(dataset: Any) -> dict[str, Any]:
     """The functions of a tf.data pipeline, its kinds of steps, and its first rows."""
     functions: list[dict[str, Any]] = []
     steps = []
-    found: dict[str, Any] = {}
-    waiting = [dataset]
-    while waiting:
-        each = waiting.pop()
-        waiting += each._inputs()
+    tensors: list[Any] = []
+    for each in pipeline_parts(dataset):
         kind = _STEP.sub("", type(each).__name__)
         seeds = [int(getattr(each, name, 0) or 0) for name in ("_seed", "_seed2")]
         if kind not in _SAME_BATCHES:
@@ -184,10 +182,9 @@ def _describe_pipeline(dataset: Any) -> dict[str, Any]:
         for wrapper in each._functions():
             own = getattr(wrapper, "_func", None)
             functions += keras_facts.function_entry(own, code.name(own))
-        tensors = getattr(each, "_tensors", None)
-        if tensors:
-            found["sample"] = _sample_checksum(tensors)
-    return {**found, "code": functions, "settings": {"steps": steps}}
+        tensors += getattr(each, "_tensors", ())
+    sample = {"sample": _sample_checksum(tensors)} if tensors else {}
+    return {**sample, "code": functions, "settings": {"steps": steps}}
 
 
 _STEP = re.compile("^_?(Parallel)?|(Dataset(V[12])?)$")
@@ -210,6 +207,8 @@ def _sample_checksum(arrays: Iterable[Any]) -> str | None:
     """A checksum of a few rows across the data; None if it is unknown."""
     checksum = 0
     for each in arrays:
+        if len(each.shape) == 0:  # a single value, as `Dataset.from_tensors(1.0)` has
+            continue
         stride = max(1, len(each) // _SAMPLED_ROWS)
         some = each[::stride][:_SAMPLED_ROWS]
         rows = np.ascontiguousarray(some if isinstance(each, np.ndarray) else some.numpy())
