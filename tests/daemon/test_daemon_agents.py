@@ -39,6 +39,8 @@ if mode in ("own-save", "failed", "left"):
 if mode == "bye":
     say("agent.bye")
 if mode in ("failed", "left"):
+    while not os.path.exists("end"):
+        time.sleep(0.02)
     say("agent.bye", finished=False, failed=mode == "failed")
     line.close()
     time.sleep(1.5)
@@ -388,6 +390,7 @@ def test_a_training_that_ends_by_an_error_is_a_death_with_its_rescue(world, agen
     tray = world.connect("tray")
     tray.call("subscribe", topics=["notifications"])
     pid = begin(world, mode)
+    (world.folder / "end").touch()
 
     (death,) = world.until(lambda: deaths(client, world), "the death is told", 10)
 
