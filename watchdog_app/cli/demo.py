@@ -87,7 +87,7 @@ def summary(report: dict[str, object]) -> list[str]:
         "",
         f"  warned      {seconds('warned_before_death_s')} before the kill",
         f"  saved       {saved} in {report['save_seconds']:.2f} s",
-        f"  lost        {report['steps_lost']} steps of {report['steps']}",
+        f"  lost        {report['steps_lost']} of {report['steps']} steps",
         f"  identical   {identical} with the uninterrupted run",
         f"  took        {seconds('seconds')}",
     ]

@@ -157,8 +157,9 @@ class Story:
             if mark in self._seen or incident["stage"] in ("ok", "watch"):
                 continue
             self._seen.add(mark)
+            off = " (pauses are off in this demo)" if incident["stage"] == "pause" else ""
             self._print_line(
-                f"WATCHDOG {incident['stage']}: {incident['label']}: {incident['reason']}"
+                f"WATCHDOG {incident['stage']}{off}: {incident['label']}: {incident['reason']}"
             )
         rescue = (task["agent"] or {}).get("rescue")
         if rescue and rescue["path"] not in self._seen and not rescue["seconds"]:
