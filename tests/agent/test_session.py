@@ -14,8 +14,11 @@ from daemon_stand_in import StandIn
 from watchdog_app.agent.contain import STRICT
 from watchdog_app.agent.runtime.link import CheckpointRequest, Link
 from watchdog_app.agent.runtime.session import Capture, SaveCost, Session
+from watchdog_app.agent.snapshot.change_marker import NoMarker
+from watchdog_app.agent.snapshot.publisher import Publisher
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.checkpoint.store import RescueStore
+from watchdog_app.rescue.segment.segment import Segment, SegmentReader
 
 
 class Clock:
@@ -162,6 +165,54 @@ def test_a_save_that_the_disk_refuses_is_told_and_the_training_goes_on(
     os.unlink(session.store.directory)
     session.link.pending_request = request(clock)
     assert session.boundary(4) is not None
+
+
+@pytest.fixture
+def guard_segment(session):
+    """What a guard sees of a training that it cannot copy from outside."""
+    segment = Segment(65536)
+    about = {"directory": session.store.directory, "keep": 2}
+    session.publisher = Publisher(segment, lambda _: None, about, NoMarker(), dict)
+    reader = SegmentReader(os.dup(segment.fd))
+    yield reader
+    os.close(reader.fd)
+
+
+def test_a_guard_that_cannot_copy_a_training_asks_for_a_save(session, guard_segment):
+    """The answer names the rescue; the next boundaries save nothing more."""
+    session.boundary(1)
+    number = guard_segment.request_save()
+    assert session.due
+
+    saved = session.boundary(2)
+
+    answer = guard_segment.save_answer(number)
+    assert (2, saved.bytes, os.path.basename(saved.path)) == (
+        answer.step,
+        answer.bytes,
+        answer.text,
+    )
+    assert "memory limit of watchdog exec" == session.store.newest().meta["reason"]
+    assert session.boundary(3) is None
+    assert 2000 == guard_segment.state_bytes
+
+
+def test_a_guard_learns_why_its_save_failed(session, training, guard_segment, monkeypatch):
+    """A refused disk, and an error of the agent itself."""
+    os.makedirs(os.path.dirname(session.store.directory), exist_ok=True)
+    with open(session.store.directory, "w"):
+        pass  # a file at the folder's path
+    monkeypatch.delenv(STRICT, raising=False)
+
+    number = guard_segment.request_save()
+    assert session.boundary(1) is None
+    assert "is a file, not a folder" in guard_segment.save_answer(number).text
+
+    training.error = ValueError("the capture failed")
+    number = guard_segment.request_save()
+    assert session.boundary(2) is None
+    answer = guard_segment.save_answer(number)
+    assert (False, True) == (answer.saved, "the capture failed" in answer.text)
 
 
 def test_an_error_of_the_framework_is_contained_and_told(

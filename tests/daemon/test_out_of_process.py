@@ -118,7 +118,7 @@ def test_a_training_is_copied_by_a_process_of_its_own(outside, poller, page, tmp
         meta={"step": 3, "reason": ""},
     )
     parts = (static, tables.changing_text(3, (), ()), addresses, samples, b"")
-    page.publish(3, 4096, tables.snapshot_bytes(parts), lambda view: tables.write(view, parts))
+    page.publish(3, tables.snapshot_bytes(parts), lambda view: tables.write(view, parts))
     if not fresh:
         page.boundary(4)
     offer(outside.socket_path(), str(rescues), page.fd)

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 from itertools import pairwise
-from types import SimpleNamespace
 
 import pytest
 from support.observers import observer_of
@@ -32,7 +31,6 @@ from watchdog_app.guard.policy import (
 )
 from watchdog_app.guard.record import CopiedRescue, GuardEvent, GuardRecord
 from watchdog_app.guard.supervisor import Supervisor
-from watchdog_app.guard.trainings import Trainings
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -351,26 +349,6 @@ def test_a_supervisor_raises_the_reserve_once_it_knows_what_there_is_to_save(fol
     assert 300 * MIB == guard.reserve_bytes
     supervisor.raise_reserve(MIB)
     assert 300 * MIB == guard.reserve_bytes
-
-
-def test_a_save_is_requested_after_the_record_says_that_the_program_runs(folder, monkeypatch):
-    """The daemon reads the record, and refuses to ask a program that its guard has stopped."""
-    guard = a_guard()
-    record.make_folder(guard.pid, guard.start_time)
-    group = SimpleNamespace(
-        freeze=list, resume=list, pids=list, set_limit=lambda _: None, path=""
-    )  # fmt: skip
-    supervisor = Supervisor(group, guard)
-    seen = []
-    monkeypatch.setattr(Trainings, "copy", lambda *_: seen.append(record.read(guard.folder).state))
-    monkeypatch.setattr(
-        Trainings, "request_save", lambda *_: seen.append(record.read(guard.folder).state)
-    )
-
-    supervisor._execute(supervisor.policy.limit_met(1.0))
-    supervisor._execute(supervisor.policy.copied(2.0, IN_STEP))
-
-    assert ["copying", "finishing"] == seen
 
 
 def test_a_reserve_that_somebody_chose_stays(folder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import shutil
 import subprocess
 import sys
 import time
@@ -62,6 +63,24 @@ def test_one_array_that_cannot_fit_is_an_error_after_which_the_work_is_saved(des
     assert "stands still" not in said
 
 
+@pytest.mark.tensorflow
+def test_a_training_that_cannot_be_copied_is_asked_to_save_itself(desk):
+    """The request and the answer need no daemon."""
+    pytest.importorskip("tensorflow")
+    source = Path(__file__).parent / "programs" / "detected_tensorflow.py"
+    program = Path(shutil.copy(source, desk.folder))  # its rescues go beside it
+    process = desk.start(
+        sys.executable, str(program), options=("--limit", "700M"), cwd=desk.folder,
+        env={"TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+    process.wait(PATIENCE_S)
+
+    saved = list((desk.folder / "rescues" / program.name).glob("rescue-*"))
+    assert saved, process.output()
+    assert f"Its work is saved: step {int(saved[0].name.split('-')[1])}" in process.output()
+
+
 @pytest.mark.parametrize("why", ["over", "reused"])
 def test_a_training_that_is_no_more_is_not_counted(tmp_path, why):
     """Its process does something else, or another process in the guard has its pid."""
@@ -84,32 +103,62 @@ def test_a_training_that_is_no_more_is_not_counted(tmp_path, why):
     found.close()
 
 
-def test_a_save_that_ended_just_before_the_stop_counts(tmp_path, monkeypatch):
-    """The answer of a requested save arrives after the limit was met once more."""
+@pytest.fixture
+def asked(tmp_path):
+    """A training that cannot be copied and was asked to save, and its guard's view of it."""
     me = this_process()
-    saved = {"ok": True, "path": "rescue-12", "step": 12, "bytes": 9}
-
-    def answer_late(_: int):
-        time.sleep(0.3)
-        return saved
-
-    monkeypatch.setattr(trainings, "_request_save", answer_late)
     poll = select.poll()
     path = str(tmp_path / "segments.sock")
-    asked = trainings.Trainings(path, lambda fd, _: poll.register(fd), poll.unregister)
-    asked.open()
+    found = trainings.Trainings(path, lambda fd, _: poll.register(fd), poll.unregister)
+    found.open()
     with Segment(65536) as segment:
         segment.set_reason("it cannot be copied from outside")
         exchange.offer(path, str(tmp_path), segment.fd)
 
-    def copied():
-        asked.copy([me.pid])
-        while (found := asked.finished(time.monotonic())) is None:
-            poll.poll(1000)
-        return found
+        def copied():
+            found.copy([me.pid])
+            while (results := found.finished(time.monotonic())) is None:
+                poll.poll(1000)
+            return results
 
-    assert (0, 1) == ((before := copied()).saved, before.in_step)
-    asked.request_save()
+        assert (0, 1) == ((before := copied()).saved, before.in_step)
+        found.request_save()
+        assert not found.all_answered(time.monotonic())
+        yield segment, found, copied
+    found.close()
+
+
+def test_a_save_that_ended_just_before_the_stop_counts(asked, tmp_path):
+    """The agent answers, and then the limit is met once more."""
+    segment, found, copied = asked
+    segment.answer_save(segment.save_request, 12, 9, "rescue-12")
+
     assert copied().complete
-    assert [12] == [each.step for each in asked.rescues]
-    asked.close()
+    assert [(12, str(tmp_path / "rescue-12"))] == [(each.step, each.path) for each in found.rescues]
+
+
+def test_a_request_that_was_not_answered_before_the_stop_is_withdrawn(asked):
+    """The training may save later, when nobody waits for it."""
+    segment, _, copied = asked
+    assert segment.save_request
+
+    assert not copied().complete
+    assert 0 == segment.save_request
+
+
+@pytest.mark.parametrize(
+    ("bytes_", "text", "why"),
+    [
+        (0, "The disk is full.", "The disk is full."),
+        (9, "../elsewhere", "its agent named no rescue of its folder"),
+        (9, "", "its agent named no rescue of its folder"),
+    ],
+)
+def test_a_save_that_failed_or_names_another_folder_does_not_count(asked, bytes_, text, why):
+    """What is in the segment is not trusted."""
+    segment, found, _ = asked
+    segment.answer_save(segment.save_request, 12, bytes_, text)
+
+    assert found.all_answered(time.monotonic())
+    assert (0, why) == (found.copies.saved, found.copies.why)
+    assert [] == found.rescues

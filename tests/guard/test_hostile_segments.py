@@ -66,7 +66,7 @@ class Published:
             (42).to_bytes(8, "little"),
         )
         self.page.publish(
-            STEP, nbytes + 8, tables.snapshot_bytes(parts), lambda view: tables.write(view, parts)
+            STEP, tables.snapshot_bytes(parts), lambda view: tables.write(view, parts)
         )
 
     def check(self):
@@ -226,7 +226,7 @@ def test_a_table_that_is_no_json_is_never_copied(published, text):
     """Too deep, truncated, and not JSON at all."""
     parts = (text.encode("latin-1"), b"{}", b"", b"", b"")
     published.page.publish(
-        STEP, 1, tables.snapshot_bytes(parts), lambda view: tables.write(view, parts)
+        STEP, tables.snapshot_bytes(parts), lambda view: tables.write(view, parts)
     )
     assert "damaged" == published.check().state
 
@@ -298,7 +298,7 @@ def test_a_kill_between_any_two_writes_leaves_a_whole_table(published):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        published.page.publish(STEP + 1, 1, 1000, killed)
+        published.page.publish(STEP + 1, 1000, killed)
     after = published.offer.segment.newest()
     assert (before.sequence, before.step, before.body) == (after.sequence, after.step, after.body)
     assert 1 == published.page.sequence % 2
@@ -306,5 +306,5 @@ def test_a_kill_between_any_two_writes_leaves_a_whole_table(published):
 
 def test_a_table_too_long_for_its_segment_is_not_published(published):
     """The table that was published before is stale."""
-    assert not published.page.publish(STEP, 1, 300_000, lambda _: 0)
+    assert not published.page.publish(STEP, 300_000, lambda _: 0)
     assert "stale" == published.check().state

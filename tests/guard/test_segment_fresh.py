@@ -20,12 +20,12 @@ def seen(page):
     return SegmentReader(page.fd)
 
 
-def publish(page, step, state_bytes=7):
+def publish(page, step):
     def write(view):
         view[:] = b"table"
         return zlib.crc32(b"table")
 
-    assert page.publish(step, state_bytes, 5, write)
+    assert page.publish(step, 5, write)
 
 
 def test_a_segment_is_fresh_at_the_boundary_that_was_published_and_never_in_a_step(page, seen):
@@ -42,8 +42,31 @@ def test_a_segment_is_fresh_at_the_boundary_that_was_published_and_never_in_a_st
 
 
 def test_the_size_of_what_would_be_saved_is_known_without_reading_the_table(page, seen):
-    """It is 0 before the first table."""
+    """A training that cannot be copied from outside gives its size, too."""
     before = seen.state_bytes
-    publish(page, 1, state_bytes=400_000_000)
+    page.set_state_bytes(400_000_000)
 
     assert (0, 400_000_000) == (before, seen.state_bytes)
+
+
+def test_a_request_to_save_is_answered_once_and_may_be_withdrawn(page, seen):
+    """The agent answers with the rescue, or with the reason why there is none."""
+    assert 0 == page.save_request
+    number = seen.request_save()
+    assert (number, None) == (page.save_request, seen.save_answer(number))
+
+    page.answer_save(number, 12, 99, "rescue-12")
+
+    answer = seen.save_answer(number)
+    assert (True, 12, 99, "rescue-12") == (answer.saved, answer.step, answer.bytes, answer.text)
+    assert 0 == page.save_request
+
+    second = seen.request_save()
+    assert second != number
+    page.answer_save(second, 0, 0, "The disk is full." * 100)
+    assert not seen.save_answer(second).saved
+    assert seen.save_answer(second).text.startswith("The disk is full.")
+
+    seen.request_save()
+    seen.cancel_save()
+    assert 0 == page.save_request

@@ -80,7 +80,7 @@ class Supervisor:
             Action.STOP: self._stop,
             Action.RESUME: group.resume,
             Action.COPY: self._copy,
-            Action.REQUEST_SAVE: self._request_save,
+            Action.REQUEST_SAVE: self.trainings.request_save,
             Action.GIVE_MOST: lambda: self._set_limit_with_reserve(MOST_OF_RESERVE),
             Action.GIVE_ALL: lambda: self._set_limit_with_reserve(1.0),
             Action.TAKE_BACK: lambda: self._set_limit_with_reserve(0.0),
@@ -211,10 +211,6 @@ class Supervisor:
             self.record.note("copy", "Its limit is near.")
         self._write(always=True)
         self.trainings.copy(self.group.pids())
-
-    def _request_save(self) -> None:
-        self._write()  # the daemon asks no program whose record says that its guard has stopped it
-        self.trainings.request_save()
 
     def _set_limit_with_reserve(self, share: float) -> None:
         """Set the limit plus this share of the reserve."""

@@ -20,20 +20,18 @@ from typing import Any
 from watchdog_app.guard.policy import CopyResults
 from watchdog_app.guard.record import CopiedRescue
 from watchdog_app.rescue.segment.exchange import Offer, Registry
+from watchdog_app.rescue.segment.segment import SaveAnswer
 
 Result = dict[str, Any]
 Watch = Callable[[int, Callable[[], object]], None]
 
 _IN_STEP = frozenset(("in_step", "stale"))
 _ASKABLE = frozenset(("none", "damaged", "failed"))
-_SAVED = ("path", "step", "bytes")  # fields of a rescue to report
 _MOST_TRAININGS = 64
 _RATE_WINDOW_S = 2.0
 _SLOW_STEP_S = 0.2  # a snapshot takes a millisecond at most
 _MOST_BYTES = 16384  # of a result
 _COPY_DEADLINE_S = 120.0
-_SAVE_DEADLINE_S = 60.0
-_LATE_ANSWER_TIMEOUT_S = 2.0  # for a training that was asked to save and has been stopped since
 
 
 class Trainings:
@@ -63,7 +61,7 @@ class Trainings:
         self._trainings: dict[int, Offer] = {}  # of processes in the guard, by pid
         self._children: list[_Child] = []
         self._results: dict[int, Result] = {}
-        self._asked: list[int] = []  # pids asked since the last copy
+        self._requests: dict[int, int] = {}  # numbers of open save requests, by pid
         # pid -> sequence, time, slow
         self._step_rates: dict[int, tuple[int, float, bool]] = {}
 
@@ -101,28 +99,25 @@ class Trainings:
         """
         Start to copy every training in the guard, which is frozen or stopped.
 
-        A training that was asked to save may have saved before it was stopped: its answer counts.
+        A training that was asked to save and has answered since keeps its answer.
         """
-        if not self._asked:
-            self._drop_children()
-        latest_mono_s = time.monotonic() + _LATE_ANSWER_TIMEOUT_S
-        for child in self._children:
-            child.shorten_deadline(latest_mono_s)
-        asked = {pid: self._results[pid] for pid in self._asked if pid in self._results}
-        self._results = {pid: result for pid, result in asked.items() if result.get("ok")}
-        self._asked = []
+        self._drop_children()
+        self._collect_answers()
+        saved = {pid: self._results[pid] for pid in self._requests if self._is_saved(pid)}
+        for pid in self._requests.keys() & self._trainings.keys() - saved.keys():
+            self._trainings[pid].segment.cancel_save()
+        self._results, self._requests = saved, {}
         self.update(pids, True)
-        known = {*self._results, *(child.pid for child in self._children)}
         for pid, training in self._trainings.items():
-            if pid not in known:
-                self._start_child(pid, partial(_copy, training), _COPY_DEADLINE_S)
+            if pid not in saved:
+                self._start_child(pid, training)
 
     def request_save(self) -> None:
-        """Have the daemon ask the trainings that cannot be copied at any boundary."""
-        self._asked = [pid for pid in self._results if self._copy_state(pid) in _ASKABLE]
-        for pid in self._asked:
-            del self._results[pid]
-            self._start_child(pid, partial(_request_save, pid), _SAVE_DEADLINE_S)
+        """Ask the trainings that cannot be copied at any boundary to save themselves."""
+        for pid in [pid for pid in self._results if self._copy_state(pid) in _ASKABLE]:
+            if pid in self._trainings:
+                del self._results[pid]
+                self._requests[pid] = self._trainings[pid].segment.request_save()
 
     def finished(self, now: float) -> CopyResults | None:
         """The results of `copy`; None while it runs."""
@@ -147,7 +142,7 @@ class Trainings:
 
     def all_answered(self, now: float) -> bool:
         """Whether every training that was asked has answered, and none is in a step."""
-        if not self._asked or not self._all_ended(now):
+        if not self._requests or not self._all_ended(now):
             return False
         self._summarize_results(0)
         return not any(self._copy_state(pid) in _IN_STEP for pid in self._results)
@@ -176,9 +171,32 @@ class Trainings:
     def _copy_state(self, pid: int) -> str:
         return str(self._results.get(pid, {}).get("state", ""))
 
-    def _start_child(self, pid: int, work: Callable[[], Result], deadline_s: float) -> None:
+    def _is_saved(self, pid: int) -> bool:
+        return bool(self._results.get(pid, {}).get("ok"))
+
+    def _collect_answers(self) -> None:
+        """Collect the answers of the trainings that were asked to save."""
+        for pid, number in self._requests.items():
+            training = self._trainings.get(pid)
+            if pid in self._results:
+                continue
+            if training is None:
+                self._results[pid] = {"ok": False, "state": "failed", "why": "it has ended"}
+                continue
+            answer = training.segment.save_answer(number)
+            if answer is not None:
+                self._add_result(pid, _answered_result(training.directory, answer))
+
+    def _add_result(self, pid: int, result: Result) -> None:
+        self._results[pid] = result
+        if result.get("ok"):
+            self.saved_unix_s = time.time()
+            about = {name: result[name] for name in ("path", "step", "bytes")}
+            self.rescues.append(CopiedRescue(pid, **about))
+
+    def _start_child(self, pid: int, training: Offer) -> None:
         try:
-            child = _Child(pid, work, deadline_s, self._forget)
+            child = _Child(pid, partial(_copy, training), _COPY_DEADLINE_S, self._forget)
         except OSError as error:
             self._results[pid] = {"ok": False, "state": "failed", "why": f"no process: {error}"}
             return
@@ -188,12 +206,10 @@ class Trainings:
     def _all_ended(self, now: float) -> bool:
         for child in [each for each in self._children if each.has_ended(now)]:
             self._children.remove(child)
-            self._results[child.pid] = result = child.result or {}
-            if result.get("ok"):
-                self.saved_unix_s = time.time()
-                about = {name: result[name] for name in _SAVED}
-                self.rescues.append(CopiedRescue(child.pid, **about))
-        return not self._children
+            self._add_result(child.pid, child.result or {})
+        self._collect_answers()
+        answered = self._requests.keys() <= self._results.keys()
+        return answered and not self._children
 
     def _summarize_results(self, in_step: int) -> CopyResults:
         failed = [each for each in self._results.values() if not each.get("ok")]
@@ -246,10 +262,6 @@ class _Child:
         if self._child == 0:
             _run_child(self.fd, write, work)
         os.close(write)
-
-    def shorten_deadline(self, mono_s: float) -> None:
-        """Move its deadline to an earlier time."""
-        self._end_mono_s = min(self._end_mono_s, mono_s)
 
     def has_ended(self, now: float) -> bool:
         """Whether it has ended or its deadline has passed; `result` is then set."""
@@ -317,23 +329,11 @@ def _copy(training: Offer) -> Result:
     return {"ok": True, "path": saved.path, "step": saved.step, "bytes": saved.bytes}
 
 
-def _request_save(pid: int) -> Result:
-    """Have the daemon ask one training to save; returns the same as `_copy`."""
-    from watchdog_app.base.errors import WatchdogError
-    from watchdog_app.client.client import Client
-
-    try:
-        with Client.connect() as daemon:
-            answer = daemon.call(
-                "task.checkpoint",
-                task=str(pid),
-                wait=True,
-                timeout_s=_SAVE_DEADLINE_S * 0.9,
-                reply_timeout_s=_SAVE_DEADLINE_S,
-            )
-    except WatchdogError as error:
-        return {"ok": False, "state": "failed", "why": str(error)}
-    found = [each for each in answer.get("requests", []) if each.get("status") == "done"]
-    if not found:
-        return {"ok": False, "state": "failed", "why": "its agent did not save"}
-    return {"ok": True, **{name: found[0]["rescue"][name] for name in _SAVED}}
+def _answered_result(directory: str, answer: SaveAnswer) -> Result:
+    """The answer of an agent as the result of `_copy`; the agent is not trusted."""
+    if not answer.saved:
+        return {"ok": False, "state": "failed", "why": answer.text or "its agent did not save"}
+    if not answer.text or "/" in answer.text:
+        return {"ok": False, "state": "failed", "why": "its agent named no rescue of its folder"}
+    path = os.path.join(directory, answer.text)
+    return {"ok": True, "path": path, "step": answer.step, "bytes": answer.bytes}

@@ -92,6 +92,7 @@ class Session:
         self._next_report = 0.0
         self._rearm_at: float | None = None
         self._phase: str | None = None
+        self._problem = ""  # why the last save failed
         self._position: Mapping[str, Any] = {}  # last reported position
         self._allocators = Allocators(clock)
         self.breakdown = Breakdown(clock)
@@ -178,7 +179,7 @@ class Session:
         return (
             self.link.pending_request is not None
             or self._clock() >= self._next_report
-            or (publisher is not None and publisher.due)
+            or (publisher is not None and (publisher.due or publisher.save_request != 0))
         )
 
     def process_boundary(self, step: int, **position: Any) -> SavedRescue | None:
@@ -186,9 +187,10 @@ class Session:
         try:
             now = self._clock() if self._last is None else self._last  # end of the step
             self.publish(step, **position)
+            for_watcher = self._save_for_watcher(step, position)
             if self.link.pending_request is None and now < self._next_report:
-                return None
-            return self._publish_save_report(now, step, position)
+                return for_watcher
+            return self._publish_save_report(now, step, position) or for_watcher
         except Exception as error:
             self.guard.caught(error)
             return None
@@ -307,6 +309,20 @@ class Session:
         held = self.store.hold_reserve(self._tensors)
         self._rearm_at = None if held else now + _REARM_AFTER_S
 
+    def _save_for_watcher(self, step: int, position: Mapping[str, Any]) -> SavedRescue | None:
+        """Save if the guard asks for it: it cannot copy this training from outside."""
+        publisher = self.publisher
+        number = 0 if publisher is None else publisher.save_request
+        if publisher is None or number == 0:
+            return None
+        self._position = position
+        saved, self._problem = None, "its agent failed"
+        try:
+            saved = self._save(None, "memory limit of watchdog exec", step)
+        finally:
+            publisher.answer_save(number, saved, self._problem)
+        return saved
+
     def _publish_save_report(
         self, now: float, step: int, position: Mapping[str, Any]
     ) -> SavedRescue | None:
@@ -345,11 +361,13 @@ class Session:
         except RescueError as error:
             problem = getattr(error, "problem", str(error))
             remedy = getattr(error, "remedy", _REMEDY)
+            self._problem = problem
             self.link.failed(request, problem, remedy)
             self.guard.print_once(f"no rescue was saved; the training continues. {error}")
             return None
         except Exception as error:
-            self.link.failed(request, describe(error), _REMEDY)
+            self._problem = describe(error)
+            self.link.failed(request, self._problem, _REMEDY)
             raise
         finally:
             now = self._clock()
@@ -438,6 +456,8 @@ class Session:
     def _record_state_size(self, capture: Capture) -> None:
         self.state_bytes = sum(entry.nbytes for entry in capture.entries)
         self._tensors = len(capture.entries)
+        if self.publisher is not None:
+            self.publisher.set_state_bytes(self.state_bytes)
 
     def _report(self, step: int, position: Mapping[str, Any]) -> None:
         self._next_report = self._clock() + _REPORT_EVERY_S

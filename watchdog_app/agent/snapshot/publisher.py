@@ -29,6 +29,7 @@ from watchdog_app.agent.snapshot.change_marker import (
 )
 from watchdog_app.agent.snapshot.contents import CannotPublish, Sorter
 from watchdog_app.rescue.checkpoint.owner import this_process
+from watchdog_app.rescue.checkpoint.store import SavedRescue
 from watchdog_app.rescue.segment import exchange
 from watchdog_app.rescue.segment import snapshot as tables
 from watchdog_app.rescue.segment.segment import Segment
@@ -126,6 +127,31 @@ class Publisher:
         return self._segment.asked
 
     @property
+    def save_request(self) -> int:
+        """The number of a save request of the watcher; 0: none is open."""
+        return self._segment.save_request if self.is_publishing else 0
+
+    def answer_save(self, number: int, saved: SavedRescue | None, problem: str) -> None:
+        """
+        Answer a save request.
+
+        Args:
+            number: of the request.
+            saved: the rescue; None: none was saved.
+            problem: why none was saved.
+        """
+        if saved is None:
+            self._segment.answer_save(number, 0, 0, problem)
+        else:
+            name = os.path.basename(saved.path)
+            self._segment.answer_save(number, saved.step, saved.bytes, name)
+
+    def set_state_bytes(self, bytes_: int) -> None:
+        """Tell the watcher how many bytes a save would write."""
+        if self.is_publishing:
+            self._segment.set_state_bytes(bytes_)
+
+    @property
     def due(self) -> bool:
         """Whether to publish at the next boundary, not only to count it."""
         asked = self._segment.asked or time.perf_counter() >= self._next_s
@@ -183,18 +209,18 @@ class Publisher:
 
     def _publish(self, step: int) -> None:
         try:
-            parts, state_bytes = self._parts(step)
+            parts = self._parts(step)
         except CannotPublish as error:
             self._segment.boundary(step)
             self._segment.set_reason(str(error))
             return
         length = tables.snapshot_bytes(parts)
-        if self._segment.publish(step, state_bytes, length, lambda view: tables.write(view, parts)):
+        if self._segment.publish(step, length, lambda view: tables.write(view, parts)):
             self._segment.set_reason(None)
         else:
             self._segment.set_reason(f"its snapshot of {length} bytes is too long for its segment")
 
-    def _parts(self, step: int) -> tuple[Parts, int]:
+    def _parts(self, step: int) -> Parts:
         known = self._last_written
         now = time.perf_counter()
         due = now >= self._next_whole_s
@@ -202,11 +228,12 @@ class Publisher:
             refreshed = known.refresh(step)
             if refreshed is not None:
                 also = [((key,), value) for key, value in self._changing_meta().items()]
-                return known.parts(step, refreshed, also), known.state_bytes
+                return known.parts(step, refreshed, also)
         began = time.thread_time()
         whole = self._capture(step)
         self._marker.update(step)
         contents = self._sorter.sort(whole.entries, self._marker.covers)
+        self._segment.set_state_bytes(contents.state_bytes)
         static = tables.static_text(
             owner=str(this_process()),
             tensors=contents.rows,
@@ -217,17 +244,12 @@ class Publisher:
         changing = tables.changing_text(step, markers, ())
         refresh = self._marker.refresh(whole.meta, contents)
         self._last_written = (
-            None
-            if refresh is None
-            else _WrittenState(static, contents.addresses, contents.state_bytes, markers, refresh)
+            None if refresh is None else _WrittenState(static, contents.addresses, markers, refresh)
         )
         cost = time.thread_time() - began
         self._next_whole_s = now + max(_WHOLE_EVERY_S, cost / _SHARE_WHOLE)
         self._refresh_prepared = due and refresh is not None
-        return (
-            (static, changing, contents.addresses, contents.samples, contents.values),
-            contents.state_bytes,
-        )
+        return static, changing, contents.addresses, contents.samples, contents.values
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +258,6 @@ class _WrittenState:
 
     static: bytes
     addresses: bytes
-    state_bytes: int
     markers: Sequence[Marker]
     refresh: Refresh
 

@@ -19,11 +19,16 @@ old snapshot or the new one.
     5  publish after every batch         the watcher
     6  spend more time on publishing     the watcher, if nothing refuses a jump
     7  a watcher has the segment         the watcher; the agent clears it before an offer
-    8  area 0: stamp, length, CRC-32, step, bytes of the state
+    8  area 0: stamp, length, CRC-32, step
+    12 bytes of the state                the agent
     13 the training is over              the agent
     16 area 1: the same
+    20 number of the save request        the watcher; 0: none
+    21 number of the answered request    the agent, after the other fields of the answer
+    22 answer: step, bytes of the rescue, bytes of the text
 
-The reason, as text, begins at byte 256. The areas share the bytes from 4096 on.
+The reason, as text, begins at byte 256. The text of the answer begins at byte 1280: the name of the
+rescue, or, if its bytes are 0, why none was saved. The areas share the bytes from 4096 on.
 """
 
 from __future__ import annotations
@@ -47,14 +52,16 @@ SEGMENT_BYTES = 4 * 1024 * 1024
 MOST_BYTES = 256 * 1024 * 1024
 ENVIRONMENT = "WATCHDOG_GUARD"  # the folder of the guard that `watchdog exec` made
 
-VERSION = 5
+VERSION = 6
 BASE = 4096
-REASON_AT, REASON_BYTES = 256, 1024
+REASON_AT, ANSWER_AT, TEXT_BYTES = 256, 1280, 1024
 
 (VERSION_AT, SEQUENCE, WHICH, STEP, REASON, ASK, EAGER, TAKEN) = range(8)
 AREAS = (8, 16)
-OVER = 13
-STAMP, LENGTH, CRC, AT_STEP, STATE = range(5)
+STAMP, LENGTH, CRC, AT_STEP = range(4)
+STATE_BYTES, OVER = 12, 13
+SAVE_REQUEST, SAVE_ANSWER, ANSWER_STEP, ANSWER_BYTES, ANSWER_TEXT = range(20, 25)
+_MOST_REQUESTS = 1 << 32
 _SLOTS = struct.Struct("<32Q")
 
 
@@ -65,13 +72,24 @@ class SegmentDamaged(WatchdogError):
 class RawSnapshot:
     """A snapshot in a segment; its checksum is correct."""
 
-    __slots__ = ("body", "sequence", "state_bytes", "step")
+    __slots__ = ("body", "sequence", "step")
 
-    def __init__(self, sequence: int, step: int, state_bytes: int, body: bytes) -> None:
+    def __init__(self, sequence: int, step: int, body: bytes) -> None:
         self.sequence = sequence
         self.step = step
-        self.state_bytes = state_bytes
         self.body = body
+
+
+class SaveAnswer:
+    """The agent's answer to a save request. `text`: the name of the rescue, or the error."""
+
+    __slots__ = ("bytes", "saved", "step", "text")
+
+    def __init__(self, step: int, bytes_: int, text: str) -> None:
+        self.saved = bytes_ > 0
+        self.step = step
+        self.bytes = bytes_
+        self.text = text
 
 
 class SegmentReader:
@@ -104,6 +122,24 @@ class SegmentReader:
         """Ask the agent to spend more time on publishing, because memory can jump at any time."""
         self._set_slot(EAGER, int(on))
 
+    def request_save(self) -> int:
+        """Ask the agent to save at its next boundary; return the number of this request."""
+        number = self._slot(SAVE_ANSWER) % _MOST_REQUESTS + 1
+        self._set_slot(SAVE_REQUEST, number)
+        return number
+
+    def cancel_save(self) -> None:
+        """Withdraw the request."""
+        self._set_slot(SAVE_REQUEST, 0)
+
+    def save_answer(self, number: int) -> SaveAnswer | None:
+        """The agent's answer to the request with this number; None: not answered yet."""
+        slots = self._slots()
+        if slots[SAVE_ANSWER] != number:
+            return None
+        text = self._text(ANSWER_AT, slots[ANSWER_TEXT])
+        return SaveAnswer(slots[ANSWER_STEP], slots[ANSWER_BYTES], text)
+
     def set_taken(self, on: bool) -> None:
         """Tell the agent whether a watcher has the segment; if not, the agent offers it again."""
         self._set_slot(TAKEN, int(on))
@@ -126,10 +162,7 @@ class SegmentReader:
     @property
     def reason(self) -> str | None:
         """Why there is no snapshot, in the agent's words: untrusted."""
-        length = self._slot(REASON)
-        if not 0 < length <= REASON_BYTES:
-            return None
-        return os.pread(self.fd, length, REASON_AT).decode("utf-8", "replace")
+        return self._text(REASON_AT, self._slot(REASON)) or None
 
     def newest(self) -> RawSnapshot | None:
         """
@@ -144,7 +177,7 @@ class SegmentReader:
         if which > 1:
             raise SegmentDamaged(f"there is no area {which}")
         at = AREAS[which]
-        stamp, length, crc, step, state = slots[at : at + 5]
+        stamp, length, crc, step = slots[at : at + 4]
         if stamp == 0:
             return None
         if not 0 < length <= self._area or stamp % 2:
@@ -152,7 +185,7 @@ class SegmentReader:
         body = os.pread(self.fd, length, BASE + which * self._area)
         if zlib.crc32(body) != crc:
             raise SegmentDamaged("the snapshot does not match its checksum")
-        return RawSnapshot(stamp, step, state, body)
+        return RawSnapshot(stamp, step, body)
 
     @property
     def fresh(self) -> bool:
@@ -165,16 +198,19 @@ class SegmentReader:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes that a save would write, from the newest snapshot; 0: there is none."""
-        slots = self._slots()
-        at = AREAS[slots[WHICH] & 1]
-        return slots[at + STATE] if slots[at + STAMP] else 0
+        """Bytes that a save would write; 0: unknown."""
+        return self._slot(STATE_BYTES)
 
     def _slots(self) -> tuple[int, ...]:
         return _SLOTS.unpack(os.pread(self.fd, _SLOTS.size, 0))
 
     def _slot(self, number: int) -> int:
         return self._slots()[number]
+
+    def _text(self, at: int, length: int) -> str:
+        if not 0 < length <= TEXT_BYTES:
+            return ""
+        return os.pread(self.fd, length, at).decode("utf-8", "replace")
 
     def _set_slot(self, number: int, value: int) -> None:
         with suppress(OSError):  # memory is short, or the agent has sealed it against writing
@@ -238,6 +274,27 @@ class Segment:
         return bool(self._slots[EAGER])
 
     @property
+    def save_request(self) -> int:
+        """The number of the watcher's save request; 0: none, or it is answered."""
+        number = self._slots[SAVE_REQUEST]
+        return 0 if number == self._slots[SAVE_ANSWER] else number
+
+    def answer_save(self, number: int, step: int, bytes_: int, text: str) -> None:
+        """
+        Answer a save request.
+
+        Args:
+            number: of the request.
+            step: of the rescue.
+            bytes_: of the rescue; 0: none was saved.
+            text: the name of the rescue, or why none was saved.
+        """
+        slots = self._slots
+        slots[ANSWER_STEP], slots[ANSWER_BYTES] = max(0, step), bytes_
+        slots[ANSWER_TEXT] = self._write_text(ANSWER_AT, text)
+        slots[SAVE_ANSWER] = number
+
+    @property
     def is_taken(self) -> bool:
         """Whether a watcher has taken the last offer."""
         return bool(self._slots[TAKEN])
@@ -264,15 +321,16 @@ class Segment:
         slots[STEP] = max(0, step)
         slots[SEQUENCE] += 1
 
-    def publish(
-        self, step: int, state_bytes: int, length: int, write: Callable[[memoryview], int]
-    ) -> bool:
+    def set_state_bytes(self, bytes_: int) -> None:
+        """Set how many bytes a save would write."""
+        self._slots[STATE_BYTES] = bytes_
+
+    def publish(self, step: int, length: int, write: Callable[[memoryview], int]) -> bool:
         """
         Mark a boundary with a snapshot.
 
         Args:
             step: complete steps.
-            state_bytes: of the tensors in the snapshot.
             length: of the snapshot.
             write: fills a view of that length and returns its CRC-32.
 
@@ -292,7 +350,7 @@ class Segment:
             crc = write(view)
         stamp = slots[SEQUENCE] + 1
         slots[at + LENGTH], slots[at + CRC] = length, crc
-        slots[at + AT_STEP], slots[at + STATE] = max(0, step), state_bytes
+        slots[at + AT_STEP] = max(0, step)
         slots[at] = stamp
         slots[WHICH] = which
         slots[STEP] = max(0, step)
@@ -301,9 +359,13 @@ class Segment:
 
     def set_reason(self, why: str | None) -> None:
         """Set why there is no snapshot; None clears it."""
-        text = b"" if why is None else why.encode("utf-8", "replace")[:REASON_BYTES]
-        self._bytes[REASON_AT : REASON_AT + len(text)] = text
-        self._slots[REASON] = len(text)
+        self._slots[REASON] = self._write_text(REASON_AT, why or "")
+
+    def _write_text(self, at: int, text: str) -> int:
+        """Write the text, cut if it is too long; return its length in bytes."""
+        encoded = text.encode("utf-8", "replace")[:TEXT_BYTES]
+        self._bytes[at : at + len(encoded)] = encoded
+        return len(encoded)
 
 
 def _area_bytes(size_bytes: int) -> int:
