@@ -75,7 +75,7 @@ EXCEPTIONS = {
     "watchdog_app.cli.rescues": {"rescue.checkpoint"},
     # Whether a program is the one that saved.
     "watchdog_app.cli.rescues_program": {
-        *("rescue", "agent.identity.code", "agent.runtime.run_choice"),
+        *("rescue", "agent.identity.code", "agent.runtime.relation"),
     },
     "watchdog_app.cli.rescues_text": {"rescue"},
     "watchdog_app.cli.agent": {"install"},

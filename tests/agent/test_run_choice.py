@@ -211,11 +211,11 @@ def test_a_name_is_a_short_text(name):
         run_choice.check_arguments(True, name)
 
 
-def test_what_fails_while_a_rescue_is_given_back_is_told_with_the_way_out():
+def test_what_fails_while_a_rescue_is_given_back_is_told_with_the_way_out(tmp_path: Path):
     """An error of watchdog must not silently restart the training."""
     with (
         pytest.raises(RescueError, match=r"rescues/r1 .*KeyError.*resume=False") as told,
-        run_choice.restoring("rescues/r1"),
+        run_choice.restoring(begin(tmp_path), "rescues/r1"),
     ):
         {}["position"]
 
@@ -280,41 +280,21 @@ def test_a_rescue_that_was_touched_is_no_newer(tmp_path: Path):
     assert 10 == chosen.step
 
 
-@pytest.mark.parametrize(
-    ("beside", "found", "named"),
-    [
-        ("train", True, "is of this program, which was started in another way"),
-        ("train.py-2", True, None),  # of a second training of this program
-        ("gan", False, None),  # of a Rescue(...), which resumes from it automatically
-    ],
-)
-def test_a_run_of_this_program_in_the_next_folder_is_named(
-    tmp_path: Path, beside: str, found: bool, named: str | None
-):
-    """The user started it in another way, or an earlier version named its folder differently."""
-    folder = str(tmp_path / beside)
-    in_another_process(lambda: save(run_choice.begin(folder, not found, found=found), 5))
-
-    line = run_choice.other_run_message(str(tmp_path / "train.py"))
-
-    assert (line is None) if named is None else (line is not None and named in line)
-
-
 def test_a_loop_that_was_found_names_another_training_in_its_own_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """`--data a/x` and `--data b/x` share a folder."""
     folder = str(tmp_path / "train.py")
     in_another_process(lambda: save(run_choice.begin(folder, False, found=True), 5))
-    same = run_choice.other_run_message(folder, include_own=True)
+    same = run_choice.begin(folder, False, found=True).why
     for name in ("argv", "orig_argv"):  # an xdist worker has another command line
         monkeypatch.setattr(sys, name, [*getattr(sys, name), "--data", "b/x"])
 
-    other = run_choice.other_run_message(folder, include_own=True)
+    other = run_choice.begin(folder, False, found=True).why
 
-    assert same is None
-    assert other is not None
-    assert "another value of --data" in other
+    assert [] == same
+    assert 1 == len(other)
+    assert "another value of --data" in other[0]
 
 
 def test_a_rescue_that_is_a_link_is_named_and_keeps_its_lock(tmp_path: Path):

@@ -63,7 +63,7 @@ def _report_lines(found: list[dict[str, Any]], out: Output) -> list[str]:
 
 def _unfinished_runs(program: Program) -> Iterator[SavedRun]:
     """Yield the program's unfinished runs, newest first."""
-    from watchdog_app.agent.runtime import run_choice
+    from watchdog_app.agent.runtime import relation
     from watchdog_app.cli.rescue_places import known_rescue_folders
     from watchdog_app.rescue.checkpoint import inventory, runs
     from watchdog_app.rescue.checkpoint.inventory import Search
@@ -80,14 +80,14 @@ def _unfinished_runs(program: Program) -> Iterator[SavedRun]:
     lefts = [
         left
         for left in lefts
-        if left.key.get("path") == path or run_choice.moved_from(left, program) is not None
+        if left.key.get("path") == path or relation.moved_from(left, program) is not None
     ]
     yield from sorted(lefts, key=lambda left: -left.newest_ns)[:_MAX_RUNS]
 
 
 def _compare_run(left: SavedRun, program: Program, *, has_arguments: bool) -> dict[str, Any]:
     """Compare one run with the program; return a text for each subject."""
-    from watchdog_app.agent.runtime import run_choice
+    from watchdog_app.agent.runtime import relation
     from watchdog_app.rescue.checkpoint.reader import LoadedRescue
     from watchdog_app.rescue.identity import program_key
 
@@ -100,14 +100,14 @@ def _compare_run(left: SavedRun, program: Program, *, has_arguments: bool) -> di
         raise WatchdogError(f"{left.path}: {error}.") from error
     identity = meta.get("identity")
     identity = identity if isinstance(identity, dict) else {}
-    moved = run_choice.moved_from(left, program)
+    moved = relation.moved_from(left, program)
     started = program_key.describe_program(left.key) or quantities.UNKNOWN
-    another = run_choice.other_training_reason(left, program, None)
+    another = relation.other_training_reason(left, program, None)
     changes = program_key.describe_changes(left.key, program) if has_arguments else []
     if not has_arguments:
         arguments = f"started as: {started}; give yours behind -- to compare them"
     elif another is not None:
-        arguments = another
+        arguments = another.text
     else:
         arguments = "; ".join(changes) or "the same"
     changed = _changed_functions(identity, str(program.path))

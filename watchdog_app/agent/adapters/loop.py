@@ -416,7 +416,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         if saved is not None and epoch == saved.position["epoch"]:
             before = saved.position.get("at_epoch")
             if before is not None:
-                with run_choice.restoring(saved.path):
+                with run_choice.restoring(self._beginning, saved.path):
                     self._state.restore_random(before)
         with self._guard:
             self._at_epoch = self._state.capture_random()
@@ -460,7 +460,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
     def _restore_at_position(self) -> None:
         """Restore the state again when the data is at its position, before the next step."""
         if self._saved is not None and not self._passes.has_stepped:
-            with run_choice.restoring(self._saved.path):
+            with run_choice.restoring(self._beginning, self._saved.path):
                 self._state.restore(self._saved)
                 self._state.merge_settings(self._saved)
 

@@ -8,13 +8,13 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 
-from watchdog_app.agent.contain import Guard, print_message
-from watchdog_app.agent.runtime import run_choice
+from watchdog_app.agent.contain import Guard
+from watchdog_app.agent.runtime import relation
 from watchdog_app.base import paths
 from watchdog_app.rescue.identity import arguments
 from watchdog_app.rescue.identity.notebook import program_path
 
-RESUME = run_choice.RESUME
+RESUME = relation.RESUME
 MOST_PLACES = 50  # rescue folders of one program: NAME, NAME-2, NAME-3 and so on
 # A hyperparameter search may train thousands of times, and each start takes 15 to 40 ms.
 _MOST_TRAININGS = 100
@@ -101,21 +101,6 @@ def has_several_workers(guard: Guard) -> bool:
         "TensorFlow's own checkpoints do that."
     )
     return True
-
-
-def report_other_rescues(directory: str, *, include_own: bool = False) -> None:
-    """
-    Print which rescues exist next to this folder, of other programs or other arguments.
-
-    Args:
-        directory: the rescue folder of this program.
-        include_own: whether to name rescues in `directory` as well, if no other message does.
-    """
-    if not is_resume_enabled():
-        return
-    line = run_choice.other_run_message(directory, include_own=include_own)
-    if line is not None:
-        print_message(line)
 
 
 def display_path(directory: str) -> str:

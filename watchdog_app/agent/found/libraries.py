@@ -19,7 +19,7 @@ import torch
 from watchdog_app.agent.adapters.torch_state import SavedTorch
 from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.identity import code, torch_facts
-from watchdog_app.agent.runtime import run_choice
+from watchdog_app.agent.runtime import relation, run_choice
 from watchdog_app.agent.state import torch_tensors
 from watchdog_app.agent.telemetry.stacks import frame_locals
 from watchdog_app.base.errors import RescueMismatch
@@ -126,7 +126,7 @@ class LibraryRescue:
         now = torch_facts.gather({"model": model}, begins=False)
         facts = {name: getattr(now, name) for name in ("version", "model", "code", "statements")}
         verdict = compare(identity, dataclasses.replace(before, **facts, lines=now.lines))
-        for line in check_verdict(verdict, shown, forced=run_choice.is_forced()):
+        for line in check_verdict(verdict, shown, forced=relation.is_forced()):
             print_message(line)
 
     def modules(self) -> list[dict[str, torch.Tensor]]:

@@ -322,7 +322,9 @@ class FoundTraining(ABC):
                 f"{self.kind}s are saved in {folders.display_path(self.directory)} when memory "
                 "runs out. See: watchdog rescues"
             )
-            folders.report_other_rescues(self.directory, include_own=True)
+            if folders.is_resume_enabled():
+                for line in begun.why:
+                    print_message(line)
         self._after_open()
 
     def _after_open(self) -> None:

@@ -81,6 +81,14 @@ class Training:
     task: str | None = None  # of a job array
 
 
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Why a saved training is not this one, as a phrase."""
+
+    text: str
+    same_program: bool = False  # it is another training of this program
+
+
 def program(*, skip_cells: bool = False) -> Program:
     """
     This process's current program. Never raises.
@@ -160,9 +168,9 @@ def record(program: Program, training: Training, salt: bytes) -> dict[str, Any]:
 
 def mismatch_reason(
     saved: Mapping[str, Any], program: Program, training: Training | None
-) -> str | None:
+) -> Mismatch | None:
     """
-    Why the saved training is not this one, as a phrase; None: it is this one.
+    Why the saved training is not this one; None: it is this one.
 
     Args:
         saved: the result of `record`, from an untrusted file.
@@ -170,9 +178,12 @@ def mismatch_reason(
         training: that begins now; None: any training of this program.
     """
     try:
-        return _mismatch_reason(saved, program, training)
+        reason = _other_program_reason(saved, program)
+        if reason is not None:
+            return Mismatch(reason)
+        return None if training is None else _other_training(saved, program, training)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
-        return "is of a program that cannot be read from it"
+        return Mismatch("is of a program that cannot be read from it")
 
 
 def relocate(saved: Mapping[str, Any], program: Program) -> dict[str, Any]:
@@ -208,9 +219,7 @@ def describe_program(saved: Mapping[str, Any]) -> str | None:
         return None
 
 
-def _mismatch_reason(
-    saved: Mapping[str, Any], program: Program, training: Training | None
-) -> str | None:
+def _other_program_reason(saved: Mapping[str, Any], program: Program) -> str | None:
     kind, path = saved["kind"], saved["path"]
     same_kind = kind == program.kind or {kind, program.kind} == {"script", "module"}
     if not same_kind or path != program.path:
@@ -222,27 +231,30 @@ def _mismatch_reason(
     differing = arguments.differing_options(saved["arguments"], program.arguments, common=notebooks)
     if differing:
         return f"is of {program.shown} with another value of {_join_names(differing)}"
-    if training is None:
-        return None
+    return None
+
+
+def _other_training(
+    saved: Mapping[str, Any], program: Program, training: Training
+) -> Mismatch | None:
     if saved["rank"] != training.rank or saved["task"] != training.task:
-        return f"is of another worker or task of {program.shown}"
+        return Mismatch(f"is of another worker or task of {program.shown}")
+    another = f"belongs to another training of {program.shown}"
     if saved["name"] != training.name:
-        return f"belongs to another training of {program.shown}"
+        return Mismatch(another, same_program=True)
     begun = training.site
-    other: list[str] = []
-    if training.name is None and begun is not None and saved["site"] is not None:
-        renamed = _is_renamed(saved, begun.function) and saved["place"] == training.place
-        same = saved["turn"] == training.turn and (renamed or saved["site"] == begun.function)
-        if same:
-            other = arguments.differing_options(saved["given"], _call_arguments(training))
-    elif training.name is None:
+    if training.name is not None:
+        same = saved["turn"] == training.turn
+    elif begun is None or saved["site"] is None:
         same = saved["place"] == training.place
     else:
-        same = saved["turn"] == training.turn
-    if same and not other:
-        return None
-    values = f" (another value of {_join_names(other)})" if other else ""
-    return f"belongs to another training of {program.shown}{values}"
+        renamed = _is_renamed(saved, begun.function) and saved["place"] == training.place
+        same = saved["turn"] == training.turn and (renamed or saved["site"] == begun.function)
+        other = same and arguments.differing_options(saved["given"], _call_arguments(training))
+        if other:
+            text = f"{another} (another value of {_join_names(other)})"
+            return Mismatch(text, same_program=True)
+    return None if same else Mismatch(another, same_program=True)
 
 
 def _is_renamed(saved: Mapping[str, Any], now: str) -> bool:

@@ -397,10 +397,8 @@ class FitRescue:
         made: list[Resumption] = []
 
         def restore(rescue: LoadedRescue) -> None:
-            forced = begun.resume == "force"
-            resumption = Resumption(
-                rescue, self.model, state, position.calling_callback_list(), forced=forced
-            )
+            callbacks = position.calling_callback_list()
+            resumption = Resumption(rescue, self.model, state, begun, callbacks)
             resumption.report(self._report, self._start_over)
             made.append(resumption)
             if self._oom is not None:

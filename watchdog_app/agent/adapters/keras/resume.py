@@ -37,9 +37,8 @@ class Resumption:
         rescue: LoadedRescue,
         model: Any,
         state: FitState,
+        beginning: run_choice.Beginning,
         callbacks: Any = None,
-        *,
-        forced: bool = False,
     ) -> None:
         """
         Compare, load the variables and prepare the first epoch.
@@ -48,18 +47,20 @@ class Resumption:
             rescue: the rescue to resume from.
             model: the model of the fit.
             state: the state of this fit.
+            beginning: of this training.
             callbacks: the CallbackList of this fit.
-            forced: whether to resume although the program computes something else.
 
         Raises:
             RescueMismatch: the rescue does not fit the program; no value was changed.
         """
+        forced = beginning.resume == "force"
         shown = describe_rescue(rescue.path, rescue.step, rescue.created_unix_s)
         self._saved = saved = SavedFit(rescue.path, rescue.meta, rescue.read)
         verdict = compare(rescue.meta.get("identity"), state.identity)
         if verdict.texts(Decision.NEVER):
             check_verdict(verdict, shown, forced=forced)
         self._rescue = rescue
+        self._beginning = beginning
         self._model = model
         self._state = state
         self.arrived = False  # whether everything is restored to the state of the save
@@ -148,13 +149,13 @@ class Resumption:
             randomness.restore_python(order)
             self._state.progress.python_random = order
 
-        with run_choice.restoring(self._rescue.path):
+        with run_choice.restoring(self._beginning, self._rescue.path):
             as_before = self._saved.load_own_random(self._state)
         if not as_before:
             print_message(own_random.CHANGED)
 
     def _restore_at_position(self) -> None:
-        with run_choice.restoring(self._rescue.path):
+        with run_choice.restoring(self._beginning, self._rescue.path):
             self._restore_state()
         if self._state.progress.passes is not None:
             self._state.progress.passes.arrived()
