@@ -108,6 +108,8 @@ def _add_rescue(callbacks: Any, package: str) -> Any:
     directory, known = folders.rescue_folder()
     _fit_count += 1
     first = _fit_count == 1
+    if first:
+        folders.report_other_rescues(directory)
     made = automatic_rescue_class(package)(
         directory, resume=known and folders.is_resume_enabled(), first=first
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from watchdog_app.agent.contain import Guard
-from watchdog_app.agent.runtime import relation
+from watchdog_app.agent.contain import Guard, print_message
+from watchdog_app.agent.runtime import relation, run_choice
 from watchdog_app.base import paths
 from watchdog_app.rescue.identity import arguments
 from watchdog_app.rescue.identity.notebook import program_path
@@ -101,6 +101,21 @@ def has_several_workers(guard: Guard) -> bool:
         "TensorFlow's own checkpoints do that."
     )
     return True
+
+
+def report_other_rescues(directory: str, left_alone: Sequence[str] = ()) -> None:
+    """
+    Print which rescue of another program or other arguments exists.
+
+    Args:
+        directory: the rescue folder of this program.
+        left_alone: messages about rescues in it; without any, one in a folder next to it is named.
+    """
+    if not is_resume_enabled():
+        return
+    beside = None if left_alone else run_choice.beside_message(directory)
+    for line in left_alone if beside is None else [beside]:
+        print_message(line)
 
 
 def display_path(directory: str) -> str:

@@ -322,9 +322,7 @@ class FoundTraining(ABC):
                 f"{self.kind}s are saved in {folders.display_path(self.directory)} when memory "
                 "runs out. See: watchdog rescues"
             )
-            if folders.is_resume_enabled():
-                for line in begun.why:
-                    print_message(line)
+            folders.report_other_rescues(self.directory, begun.why)
         self._after_open()
 
     def _after_open(self) -> None:

@@ -15,6 +15,7 @@ import os
 import secrets
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 _CHOICES = ("newest", "force")
 _MOST_NAMED = 3  # runs left alone that get a line each
 _LONGEST_NAME = 100
+_MOST_BESIDE = 20  # runs in other folders to check for one to name in a message
+_BESIDE_NS = 7 * 86400 * 10**9  # maximum age of these runs
 
 _guard = Guard("choosing the rescue to resume from")
 _warn_no_locks = Guard("the locks of trainings")
@@ -258,6 +261,28 @@ def waiting_run(directory: str) -> SavedRun | None:
                 and left.verdict().life != "alive"
             ):
                 return left
+    return None
+
+
+def beside_message(directory: str) -> str | None:
+    """One line about a run of another program, or arguments, in a folder next to this one."""
+    own = _canonical_folder(directory)
+    since_ns = time.time_ns() - _BESIDE_NS
+    # the folder does not exist yet, or another process is changing it
+    with _guard, suppress(OSError):
+        program = program_key.program(skip_cells=True)
+        saved = [
+            each
+            for folder in os.scandir(os.path.dirname(own))
+            if folder.path != own and folder.is_dir(follow_symlinks=False)
+            for each in runs.saved_runs(folder.path)
+            if not (each.finished or each.is_held_by_this_process) and each.newest_ns > since_ns
+        ]
+        saved.sort(key=lambda each: each.newest_ns, reverse=True)
+        for each in saved[:_MOST_BESIDE]:
+            why = relation.other_training_reason(each, program, None)
+            if why is not None and each.verdict().life != "alive":
+                return f"{each.path} {why.text}: it is left alone, and its rescues are kept."
     return None
 
 
