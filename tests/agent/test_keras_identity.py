@@ -99,6 +99,7 @@ def data():
         (PIPELINE, "pair[0] * GAIN", "pair[0] + GAIN", "augment"),
         (PIPELINE, "GAIN = 2.0", "GAIN = 3.0", "augment"),
         (PIPELINE, "seed=1", "seed=2", "steps"),
+        (PIPELINE, "shuffle(8", "shuffle(4", "steps"),
         (PIPELINE, ".shuffle(8, seed=1)", "", "steps"),
         (PIPELINE, ".batch(BATCH_SIZE)", ".batch(BATCH_SIZE).prefetch(2)", None),
         (PIPELINE, "pair", "element", None),

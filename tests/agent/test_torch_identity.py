@@ -163,13 +163,15 @@ LOSSES = {
 }
 
 
-def looped(rescue: Rescue, objects: Any, loss_of: Callable[[Any], Any], steps: int) -> None:
+def looped(rescue: Rescue, objects: Any, loss_of: Callable[[Any], Any], steps: int) -> Any:
+    """Train, and return the last loss."""
     for _ in range(steps):
         objects["optimizer"].zero_grad()
         loss = loss_of(objects["model"](torch.ones(3, 3)))
         loss.backward()
         objects["optimizer"].step()
         rescue.step(loss=loss)
+    return loss
 
 
 def saved_after(
@@ -281,6 +283,29 @@ def test_a_training_of_several_graphs_goes_on_in_each(
     looped(again, others, LOSSES["absolute"][0], steps=4)
 
     assert 10 == again.step_number
+
+
+def test_a_graph_that_changes_just_before_the_save_is_no_edit(
+    tmp_path: Path, program: Callable[[str], ModuleType], capfd: pytest.CaptureFixture[str]
+):
+    """An unchanged program goes on; one more graph of a training with several is said."""
+    folder = tmp_path / "r"
+    objects = program(TORCH).make()
+    rescue = Rescue(folder, name="a", **objects)
+    looped(rescue, objects, LOSSES["the same"][0], steps=6)
+    for each in ("absolute", "negated"):
+        loss = looped(rescue, objects, LOSSES[each][0], steps=1)
+        assert loss is not None
+        assert rescue.save() is not None
+        rescue, objects = resumed(folder, program(TORCH))
+        looped(rescue, objects, LOSSES[each][0], steps=3)
+    assert "the first steps compute" not in capfd.readouterr().err
+
+    assert rescue.save() is not None
+    rescue, objects = resumed(folder, program(TORCH))
+    looped(rescue, objects, LOSSES["mean for sum"][0], steps=4)
+
+    assert "the first steps compute something else" in capfd.readouterr().err
 
 
 def test_a_loss_that_is_not_given_is_not_compared(

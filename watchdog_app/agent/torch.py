@@ -21,6 +21,7 @@ from typing import Any
 from watchdog_app.agent.adapters.loop import LoopRescue
 from watchdog_app.agent.adapters.torch_data import LoaderPasses
 from watchdog_app.agent.adapters.torch_state import SavedTorch, TorchState, environment_record
+from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.oom import on_torch
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
@@ -89,12 +90,15 @@ class Rescue(LoopRescue[TorchState, SavedTorch, LoaderPasses]):
         After a resume this compares the graphs of the first losses with those of the rescue.
 
         Raises:
-            RescueMismatch: the first three steps compute something else. Nothing on disk changed.
+            RescueMismatch: the first three steps compute something else, and the training had one
+                graph. Nothing on disk changed.
         """
         found = None
         with self._guard:
             found = self._state.graphs.compare_step(loss)
-        if found is not None:
+        if found is not None and self._state.graphs.vary:
+            print_message(f"{found}. The training had several graphs, so it continues.")
+        elif found is not None:
             self._refuse([found])
         super().step(loss)
 

@@ -28,7 +28,6 @@ FIRST_STEPS = 3  # steps to compare; a refusal needs a difference in all of them
 _MOST_GRAPHS = 8
 _MOST_NODES = 50_000
 _SHARE = 1 / 400  # share of time to spend on graphs after the first steps
-_REST_S = 0.5  # pause between two graph reads while a state is taken
 _PRECISION = frozenset(("ToCopyBackward0", "CloneBackward0"))
 # operations that hide the graph behind them
 _HIDDEN = ("CompiledFunction", "CheckpointFunction")
@@ -49,7 +48,7 @@ class Graphs:
         self._foreign = 0
         self._steps = 0
         self._read_step = 0  # step of the last graph read
-        self._last_read_s = self._next_read_s = 0.0
+        self._next_read_s = 0.0
         self._comparable = True
         self._loss: Callable[[], Any] = lambda: None  # loss of the last step, while it exists
 
@@ -81,22 +80,24 @@ class Graphs:
             None if self._foreign < FIRST_STEPS else describe_graph_difference(self._saved, found)
         )
 
+    @property
+    def vary(self) -> bool:
+        """Whether the training of the rescue had several graphs, so that one more is no edit."""
+        return len(self._saved) > 1
+
     def to_json(self) -> list[str] | None:
         """All graphs seen so far, for a rescue; None if that of the last step is unknown."""
         loss = self._loss()
-        # Near a limit `to_json` runs at each step: do not read each graph.
-        rested = time.monotonic() >= self._last_read_s + _REST_S
-        if self._comparable and self._read_step != self._steps and rested and loss is not None:
+        if self._comparable and self._read_step != self._steps and loss is not None:
             self._record_graph(loss)
-        read = self._read_step == self._steps or (loss is not None and not rested)
-        known = self._comparable and self._steps > 0 and read
+        known = self._comparable and self._steps > 0 and self._read_step == self._steps
         return [*dict.fromkeys((*self._saved, *self._seen))] if known else None
 
     def _record_graph(self, loss: Any) -> str | None:
         began = time.monotonic()
         found = signature(loss, self._names)
         now = time.monotonic()
-        self._last_read_s, self._next_read_s = now, now + (now - began) / _SHARE
+        self._next_read_s = now + (now - began) / _SHARE
         self._read_step = self._steps
         if found is not None:
             self._seen[found] = None

@@ -176,9 +176,10 @@ def _describe_pipeline(dataset: Any) -> dict[str, Any]:
     tensors: list[Any] = []
     for each in pipeline_parts(dataset):
         kind = _STEP.sub("", type(each).__name__)
-        seeds = [int(getattr(each, name, 0) or 0) for name in ("_seed", "_seed2")]
+        names = ("_seed", "_seed2", "_buffer_size")
+        numbers = [int(getattr(each, name, 0) or 0) for name in names]
         if kind not in _SAME_BATCHES:
-            steps.append(f"{kind} {seeds}" if any(seeds) else kind)
+            steps.append(f"{kind} {numbers}" if any(numbers) else kind)
         for wrapper in each._functions():
             own = getattr(wrapper, "_func", None)
             functions += keras_facts.function_entry(own, code.name(own))
