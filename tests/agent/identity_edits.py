@@ -290,9 +290,10 @@ def make():
 
 
 def train(rescue, model, optimizer, scheduler, steps):
+    power = 2
     for _ in range(steps):
         optimizer.zero_grad()
-        model(torch.ones(BATCH_SIZE, 3)).pow(2).mean().backward()
+        model(torch.ones(BATCH_SIZE, 3)).pow(power).mean().backward()
         optimizer.step()
         scheduler.step()
         rescue.step()
@@ -339,28 +340,28 @@ TORCH_LEGAL = {
         "    model = Net()\n    model.first.requires_grad_(False)",
     ),
     "a walrus": (
-        "        model(torch.ones(BATCH_SIZE, 3)).pow(2).mean().backward()",
-        "        (loss := model(torch.ones(BATCH_SIZE, 3)).pow(2).mean()).backward()",
+        "        model(torch.ones(BATCH_SIZE, 3)).pow(power).mean().backward()",
+        "        (loss := model(torch.ones(BATCH_SIZE, 3)).pow(power).mean()).backward()",
     ),
     "a line for the loss": (
-        "        model(torch.ones(BATCH_SIZE, 3)).pow(2).mean().backward()",
+        "        model(torch.ones(BATCH_SIZE, 3)).pow(power).mean().backward()",
         """        guess = model(torch.ones(BATCH_SIZE, 3))
-        loss = guess.pow(2).mean()
+        loss = guess.pow(power).mean()
         loss.backward()""",
     ),
     "mixed precision": (
-        "model(torch.ones(BATCH_SIZE, 3)).pow(2).mean().backward()",
+        "model(torch.ones(BATCH_SIZE, 3)).pow(power).mean().backward()",
         """scaler = torch.amp.GradScaler("cpu", enabled=False)
-        scaler.scale(model(torch.ones(BATCH_SIZE, 3)).pow(2).mean()).backward()""",
+        scaler.scale(model(torch.ones(BATCH_SIZE, 3)).pow(power).mean()).backward()""",
     ),
     "accumulation": (
         """    for _ in range(steps):
         optimizer.zero_grad()
-        model(torch.ones(BATCH_SIZE, 3)).pow(2).mean().backward()""",
+        model(torch.ones(BATCH_SIZE, 3)).pow(power).mean().backward()""",
         """    accum_steps = 2
     for _ in range(steps):
         optimizer.zero_grad()
-        (model(torch.ones(BATCH_SIZE, 3)).pow(2).mean() / accum_steps).backward()""",
+        (model(torch.ones(BATCH_SIZE, 3)).pow(power).mean() / accum_steps).backward()""",
     ),
     "a device": (
         "model(torch.ones(BATCH_SIZE, 3)).pow", 'model(torch.ones(1, 3).to("cpu")).cpu().pow'
@@ -368,6 +369,10 @@ TORCH_LEGAL = {
     "a line for the data": (
         "        model(torch.ones(BATCH_SIZE, 3)).pow",
         "        x = torch.ones(BATCH_SIZE, 3)\n        model(x).pow",
+    ),
+    "a constant moved into an outer loop": (
+        "    power = 2\n    for _ in range(steps):",
+        "    for _ in range(1):\n      power = 2\n      for _ in range(steps):",
     ),
     "how weights begin": (
         "    model = Net()", "    model = Net()\n    nn.init.zeros_(model.last.bias)"
@@ -388,10 +393,10 @@ TORCH_OTHERS = {
         "optimizer is AdamW in the program, SGD in the rescue",
     ),
     "loss in the loop": (
-        ".pow(2).mean()", ".abs().mean()", "the code of the loss (train.py:"
+        ".pow(power).mean()", ".abs().mean()", "the code of the loss (train.py:"
     ),
     "factor in the loop": (
-        ".pow(2).mean()", ".pow(2).mean().mul(3)", "the code of the loss (train.py:"
+        ".pow(power).mean()", ".pow(power).mean().mul(3)", "the code of the loss (train.py:"
     ),
     "input in the loop": (
         "model(torch.ones(BATCH_SIZE, 3))",
@@ -399,8 +404,9 @@ TORCH_OTHERS = {
         "the code of the loss (train.py:",
     ),
     "a type in the loop": (
-        ".pow(2).mean()", ".to(torch.float64).pow(2).mean()", "the code of the loss (train.py:"
+        ".pow(power)", ".to(torch.float64).pow(power)", "the code of the loss (train.py:"
     ),
+    "a constant in the loop": ("power = 2", "power = 4", "the code of the loss (train.py:"),
     "a layer more": (
         "        self.drop =", "        self.more = nn.Tanh()\n        self.drop =",
         "model.more (Tanh) is in the program only",

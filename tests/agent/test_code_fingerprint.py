@@ -155,6 +155,84 @@ def test_a_harmless_edit_of_a_loss_leaves_its_fingerprint(
     assert hashes(program(LOSS).loss) == hashes(function)
 
 
+IMPORTED = """
+GAIN = 2.0
+
+def squared(x, weight=1.0):
+    return x * x * weight * GAIN
+"""
+CALLS = """
+import random
+import functional
+from types import SimpleNamespace
+
+cfg = SimpleNamespace(flip=random.random() < 0.5, alpha=0.5)
+more = {"flip": random.random() < 0.5}
+
+
+class Settings:
+    TEMPERATURE = 0.5
+
+
+class Scaled:
+    @staticmethod
+    def forward(x, gain):
+        return x * gain
+
+
+class Net:
+    def inner(self, x, rate):
+        return x * rate
+
+    def call(self, x):
+        if cfg.flip or more["flip"]:
+            x = -x
+        x = functional.squared(x, 0.5) * cfg.alpha
+        return Scaled.apply(self.inner(x, 0.1), 2) / Settings.TEMPERATURE
+
+
+def loss(x):
+    from functional import squared as other
+    import functional as f
+    return f.squared(x) + other(x, weight=0.3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "same"),
+    [
+        ("", "", True),
+        ("functional.squared(x, 0.5)", "functional.squared(x, weight=0.5)", True),
+        ("self.inner(x, 0.1)", "self.inner(rate=0.1, x=x)", True),
+        ("other(x, weight=0.3)", "other(x, 0.3)", True),
+        ("random.random() < 0.5", "random.random() > 2.0", True),
+        ("other(x, weight=0.3)", "other(x, weight=0.4)", False),
+        ("x * x", "x * x * x", False),
+        ("GAIN = 2.0", "GAIN = 3.0", False),
+        ("TEMPERATURE = 0.5", "TEMPERATURE = 0.7", False),
+        ("x * gain", "x + gain", False),
+        ("alpha=0.5", "alpha=0.7", False),
+    ],
+)
+def test_calls_count_by_what_they_call_and_pass(
+    program: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    before: str,
+    after: str,
+    same: bool,
+):
+    """Also through imports inside a function, keywords, classes, and drawn settings."""
+
+    def load(*edit: str) -> list[list[str]]:
+        helper, train = (text.replace(*edit) for text in (IMPORTED, CALLS))
+        monkeypatch.setitem(sys.modules, "functional", program(helper))
+        module = program(train)
+        return [hashes(module.loss), hashes(module.Net.call)]
+
+    assert before in IMPORTED + CALLS
+    assert same == (load("", "") == load(before, after))
+
+
 LOCAL_IMPORT = """
 def loss(x):
     from math import {} as f
@@ -327,6 +405,28 @@ def test_values_of_closures_and_partials_count(program: Callable[[str], ModuleTy
     make = program(text).make
 
     assert hashes(make(0.5)) == hashes(make(0.5)) != hashes(make(0.9))
+
+
+def test_a_value_of_an_outer_loop_does_not_count(program: Callable[[str], ModuleType]):
+    """A resumed loop has another value; a function's own loop leaves a global of that name."""
+    text = """
+def make(values):
+    for alpha in values:
+        def loss(x):
+            return alpha * x
+    return loss
+
+beta = {}
+def scaled(x):
+    return beta * x
+def other():
+    for beta in (1, 2):
+        print(beta)
+"""
+    first, second = program(text.format(0.5)), program(text.format(0.7))
+
+    assert hashes(first.make([0.5])) == hashes(first.make([0.9]))
+    assert hashes(first.scaled) != hashes(second.scaled)
 
 
 def test_wrappers_are_seen_through(program: Callable[[str], ModuleType]):

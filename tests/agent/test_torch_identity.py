@@ -209,7 +209,7 @@ def test_the_functions_behind_the_losses_are_compared_at_the_first_step(
     tmp_path: Path, program: Callable[[str], ModuleType]
 ):
     """`objective(model, rows)` belongs to no named object; metrics do not count."""
-    loss = "model(torch.ones(BATCH_SIZE, 3)).pow(2).mean()"
+    loss = "model(torch.ones(BATCH_SIZE, 3)).pow(power).mean()"
     text = edited(TORCH, f"{loss}.backward()", "objective(model, WEIGHT * rows()).backward()")
     text += """
 

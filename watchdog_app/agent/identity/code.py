@@ -16,13 +16,14 @@ import ast
 import builtins
 import functools
 import hashlib
+import importlib.util
 import inspect
 import linecache
 import os
 import site
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -46,8 +47,8 @@ _CHANGE_CONTAINER = frozenset(
         *("add", "discard", "clear", "update", "setdefault", "sort", "reverse"),
     )
 )
-# What Python, Keras and PyTorch call when an object is called.
-_CALLED = ("__call__", "call", "forward")
+# What Python, Keras and PyTorch call when an object, or an autograd function, is called.
+_CALLED = ("__call__", "call", "forward", "backward")
 _NAMESPACES = ("types", "argparse")  # modules of SimpleNamespace and Namespace
 _LONGEST_WORD = 64
 # Start scripts of installed packages: pytest, accelerate, jupyter.
@@ -60,14 +61,16 @@ _RUN_SETTINGS = frozenset(
     )
 )
 
-# Modules and functions whose results differ between runs, or with the size of a batch.
-_VARYING = frozenset(
+# Modules and functions whose results differ between runs.
+_DRAWN = frozenset(
     (
-        *("time", "datetime", "random", "secrets", "uuid", "os", "socket", "platform", "tempfile"),
+        *("time", "datetime", "random", "secrets", "uuid", "tempfile", "default_rng", "getpid"),
         *("perf_counter", "monotonic", "randint", "uniform", "rand", "randn", "now", "today"),
-        *("getpid", "len", "default_rng"),
     )
 )
+# The same, also with the machine or with the size of a batch.
+_VARYING = _DRAWN | {"os", "socket", "platform", "len"}
+_MAKERS = ("Namespace", "dict")  # calls that make a namespace or a dictionary of their keywords
 # A number of more digits is computed or drawn, not written by hand.
 _MOST_DIGITS = 12
 
@@ -116,6 +119,12 @@ def expression_fingerprint(
 
 def varies(value: ast.expr) -> bool:
     """Whether the text of a value reads the time, a random number or a setting of the run."""
+    words = _words(value)
+    return bool(words & _VARYING) or any(_is_irrelevant_setting(each, 1) for each in words)
+
+
+def _words(value: ast.expr) -> set[str]:
+    """The names, attributes and items in the text of a value."""
     words: set[str] = set()
     for each in ast.walk(value):
         if isinstance(each, ast.Name):
@@ -124,7 +133,7 @@ def varies(value: ast.expr) -> bool:
             words.add(each.attr)
         elif isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Constant):
             words.add(str(each.slice.value))
-    return bool(words & _VARYING) or any(_is_irrelevant_setting(each, 1) for each in words)
+    return words
 
 
 def source_tree(code: CodeType) -> ast.AST | None:
@@ -347,7 +356,11 @@ class _Fingerprinter:
             )
             return number
         node, file = written
-        names = _Names(outer_values(function), owner or _defining_class(function), file, self)
+        values = outer_values(function)
+        for each in code.co_freevars:
+            if each in file.looped:  # another iteration, or a resume, has another value
+                values.pop(each, None)
+        names = _Names(values, owner or _defining_class(function), file, self)
         entry[1] = _normalized_hash(node, names)
         entry[3] = _normalized_hash(node)
         return number
@@ -374,7 +387,9 @@ class _File:
     nodes: tuple[ast.AST, ...]  # functions and lambdas
     codes: Mapping[tuple[str, int], list[tuple[Any, ...]]]
     changed: frozenset[str]  # globals that functions or loops set, and containers that change
+    looped: frozenset[str]  # variables that loops set, also in functions
     varying: frozenset[str]  # globals whose values another run need not have
+    drawn: frozenset[str]  # attributes and items set to the time or to a random number
     attributes: frozenset[str]  # attributes set or changed outside of `__init__`
     imported: Mapping[str, tuple[str, str]]  # name -> the module and the name in it
 
@@ -418,7 +433,8 @@ def _parsed(filename: str, source: str) -> _File | None:
         tree,
         tuple(each for each in walked if isinstance(each, functions)),
         codes,
-        frozenset(_changed_names(tree, in_loop=False)),
+        frozenset({*_changed_globals(walked), *_set_in_loops(tree, in_functions=False)}),
+        frozenset(_set_in_loops(tree, in_functions=True)),
         frozenset(
             target.id
             for each in tree.body
@@ -426,24 +442,52 @@ def _parsed(filename: str, source: str) -> _File | None:
             for target in each.targets
             if isinstance(target, ast.Name)
         ),
+        frozenset(_drawn_settings(walked)),
         frozenset(_attributes_set(tree)),
         imported,
     )
 
 
-def _changed_names(node: ast.AST, *, in_loop: bool) -> Iterator[str]:
-    """The globals whose values change while a program runs."""
-    container = changed_container(node)
-    if isinstance(container, ast.Name):
-        yield container.id
-    if isinstance(node, ast.Global):
-        yield from node.names
-    elif isinstance(node, ast.Name) and in_loop and is_set(node):
+def _changed_globals(walked: Iterable[ast.AST]) -> Iterator[str]:
+    """The globals that functions set, and the containers that change."""
+    for each in walked:
+        container = changed_container(each)
+        if isinstance(container, ast.Name):
+            yield container.id
+        if isinstance(each, ast.Global):
+            yield from each.names
+
+
+def _set_in_loops(node: ast.AST, *, in_functions: bool, in_loop: bool = False) -> Iterator[str]:
+    """The variables that loops set, at the top level and, if asked, in functions."""
+    if isinstance(node, ast.Name) and in_loop and is_set(node):
         yield node.id
-    local = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-    in_loop = not local and (in_loop or isinstance(node, ast.For | ast.While))
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if not in_functions:
+            return
+        in_loop = False
+    in_loop = in_loop or isinstance(node, ast.For | ast.While)
     for each in ast.iter_child_nodes(node):
-        yield from _changed_names(each, in_loop=in_loop)
+        yield from _set_in_loops(each, in_functions=in_functions, in_loop=in_loop)
+
+
+def _drawn_settings(walked: Iterable[ast.AST]) -> Iterator[str]:
+    """The attributes and items that are set to the time or to a random number."""
+    pairs: list[tuple[object, ast.expr]] = []
+    for each in walked:
+        if isinstance(each, ast.Assign):
+            pairs += [
+                (target.attr if isinstance(target, ast.Attribute) else target.slice, each.value)
+                for target in each.targets
+                if isinstance(target, ast.Attribute | ast.Subscript)
+            ]
+        elif isinstance(each, ast.Call) and ast.unparse(each.func).endswith(_MAKERS):
+            pairs += [(keyword.arg, keyword.value) for keyword in each.keywords]
+        elif isinstance(each, ast.Dict):
+            pairs += zip(each.keys, each.values, strict=True)
+    for key, value in pairs:
+        if _words(value) & _DRAWN:
+            yield str(key.value if isinstance(key, ast.Constant) else key)
 
 
 def _attributes_set(node: ast.AST) -> Iterator[str]:
@@ -530,7 +574,42 @@ class _Names:
         self._follow = follow
         self._owner = owner
         self._values = values
+        self._imported = file.imported
         self._restored = restored
+
+    def add_imports(self, imported: Mapping[str, tuple[str, str]]) -> None:
+        """Let imports in the function count like those of its file, if they are loaded."""
+        package = str(self._values.get("__package__") or "")
+        for name, (written, inner) in imported.items():
+            module = written
+            if written.startswith("."):
+                module = importlib.util.resolve_name(written, package) if package else ""
+            found: object = sys.modules.get(f"{module}.{inner}" if inner else module)
+            found = _attributes_of(sys.modules.get(module)).get(inner, found)
+            others = {key: each for key, each in self._values.items() if key != name}
+            self._values = others if found is None else {**others, name: found}
+            self._imported = {**self._imported, name: (module, inner)}
+
+    def parameters(self, node: ast.AST, *, of_self: bool) -> Sequence[str]:
+        """The positional parameters of a function, without `self`; empty if unknown."""
+        if of_self and isinstance(node, ast.Attribute) and self._owner is not None:
+            found = inspect.getattr_static(self._owner, node.attr, None)
+        else:
+            found = self._value_of(node)
+        bound = isinstance(found, MethodType) or (of_self and not isinstance(found, staticmethod))
+        if isinstance(found, staticmethod | classmethod | MethodType):
+            found = found.__func__
+        found = inspect.unwrap(found) if isinstance(found, FunctionType) else None
+        if not isinstance(found, FunctionType):
+            return ()
+        return found.__code__.co_varnames[bound : found.__code__.co_argcount]
+
+    def _value_of(self, node: ast.AST) -> object:
+        if isinstance(node, ast.Name):
+            return self._values.get(node.id)
+        holder = self._value_of(node.value) if isinstance(node, ast.Attribute) else None
+        inside = vars(holder) if isinstance(holder, ModuleType) else {}
+        return inside.get(node.attr) if isinstance(node, ast.Attribute) else None
 
     def meaning(self, node: ast.AST) -> ast.expr | None:
         """What a non-local name, or `module.name` and the like, stands for; None: keep it."""
@@ -539,7 +618,7 @@ class _Names:
         except LookupError:
             return self._library_name(node)
         if isinstance(value, ModuleType):
-            within = self._file.imported.get(name, ("",))[0].partition(".")[0]
+            within = self._imported.get(name, ("",))[0].partition(".")[0]
             same = within == value.__name__.partition(".")[0]
             return (self._library_name(node) if same else None) or _named(value.__name__)
         inner, given = unwrapped(value) if callable(value) else (None, {})
@@ -549,11 +628,16 @@ class _Names:
             values = {key: each for key, each in given.items() if is_plain(each)}
             text = f"function {number} {sorted(values.items())}"
             return None if number is None else _named(text)
+        if isinstance(value, type) and is_own(value):
+            return _named(f"{value.__name__} {self._follow_methods(value)}")
         if isinstance(value, type) or _attribute(value, "__name__") is not None:
-            own = isinstance(value, type) and is_own(value)
-            return _named(value.__name__) if own else self._library_name(node)
+            return self._library_name(node)
         if is_plain(value):
-            varying = isinstance(node, ast.Name) and name in self._file.varying
+            varying = (
+                name in self._file.varying
+                if isinstance(node, ast.Name)
+                else any(name in each.drawn for each in self._files)
+            )
             irrelevant = varying or _is_irrelevant_setting(name, value)
             return None if irrelevant else ast.Constant(value)
         # a loss or a layer: the computation does not depend on its name
@@ -581,8 +665,12 @@ class _Names:
                 own = _file(path) if is_own_file(path) else None
                 if own is not None and name not in own.changed:
                     return vars(holder)[name], name, holder
-            elif is_own(type(holder)) or type(holder).__module__ in _NAMESPACES:
-                found = inspect.getattr_static(holder, name, None)
+            elif is_own(holder if isinstance(holder, type) else type(holder)) or (
+                type(holder).__module__ in _NAMESPACES
+            ):
+                found = inspect.getattr_static(holder, name, LookupError)
+                if isinstance(found, staticmethod):
+                    found = found.__func__
                 if isinstance(found, FunctionType | dict | list | tuple) or is_plain(found):
                     return found, name, holder
         raise LookupError
@@ -593,18 +681,23 @@ class _Names:
         text = f"a {library_class(kind)}"
         if not is_own(kind):
             return text
-        methods = [inspect.getattr_static(kind, each, None) for each in _CALLED]
-        own = [unwrapped(each)[0] for each in methods if callable(each)]
-        numbers = [self._follow.number(each, kind) for each in own if each is not None]
+        numbers = self._follow_methods(kind)
         if not numbers or _has_weights(value):  # the training changes its attributes
             return f"{text} {numbers}"
         return f"{text} {numbers} {plain_attributes(value, begins=False)}"
 
+    def _follow_methods(self, kind: type) -> list[int | None]:
+        """The indices of the methods that compute when a class or an object of it is called."""
+        methods = [inspect.getattr_static(kind, each, None) for each in _CALLED]
+        methods = [each.__func__ if isinstance(each, staticmethod) else each for each in methods]
+        own = [unwrapped(each)[0] for each in methods if callable(each)]
+        return [self._follow.number(each, kind) for each in own if each is not None]
+
     def _library_name(self, node: ast.AST) -> ast.expr | None:
         """The name of something in a library as `package.module.name`; None: keep it."""
         if isinstance(node, ast.Name):
-            module, name = self._file.imported.get(node.id, ("", ""))
-            return _named(f"{module}.{name}") if module else None
+            module, name = self._imported.get(node.id, ("", ""))
+            return _named(f"{module}.{name}" if name else module) if module else None
         if not isinstance(node, ast.Attribute):
             return None
         holder = self.meaning(node.value)

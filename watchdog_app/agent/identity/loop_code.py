@@ -13,11 +13,13 @@ import ast
 import builtins
 import copy
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 from types import FrameType, MethodType
 from typing import Any, TypeGuard
 
 from watchdog_app.agent.identity import audit, code, keras_facts
+from watchdog_app.agent.identity.normalize import is_set
 
 _DEPTH = 3  # levels of functions that the loop calls
 _MAX_FUNCTIONS = 64
@@ -46,7 +48,8 @@ def functions(
         loops = audit.loops_around(text, each.f_lineno)
         if loops:
             found = _LossFunctions(rescue, named, of_library=of_library)
-            changing = _set_names(loops[0]) | found.restored_names(text, values)
+            changing = _set_names(loops[0]) - _constants(text, loops)
+            changing |= found.restored_names(text, values)
             kept = {name: value for name, value in values.items() if name not in changing}
             found.follow(loops[-1], values, kept, each.f_code.co_filename, 0)
             if found.seen:
@@ -344,6 +347,21 @@ def _set_names(text: ast.AST) -> Set[str]:
         each.id
         for each in audit.own_nodes(text)
         if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)
+    }
+
+
+def _constants(text: ast.AST, loops: list[ast.AST]) -> Set[str]:
+    """The variables that a text sets once, to a constant, in the body of one of its loops."""
+    sets = Counter(
+        each.id for each in audit.own_nodes(text) if isinstance(each, ast.Name) and is_set(each)
+    )
+    return {
+        target.id
+        for loop in loops
+        for line in getattr(loop, "body", ())
+        if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant)
+        for target in line.targets
+        if isinstance(target, ast.Name) and sets[target.id] == 1
     }
 
 

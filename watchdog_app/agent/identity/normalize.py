@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 # calls that change no number if their result is unused
@@ -53,6 +53,12 @@ class Meanings(Protocol):
     def method(self, written: str) -> str | None:
         """Return a text for an attribute of `self`; None: keep it as written."""
 
+    def parameters(self, node: ast.AST, *, of_self: bool) -> Sequence[str]:
+        """Return the positional parameters of a called function; empty if unknown."""
+
+    def add_imports(self, imported: Mapping[str, tuple[str, str]]) -> None:
+        """Add imports in the function: local name -> module, and the name in it or ""."""
+
 
 def without_logging(node: ast.AST) -> ast.AST:
     """A copy of a text without docstrings, logging lines, and the values that only these use."""
@@ -78,7 +84,11 @@ class Normalizer(ast.NodeTransformer):
         self._self = next((each.arg for each in (*root.args.posonlyargs, *root.args.args)), "")
         quiet = _LoggingRemover()
         root = quiet.visit(root)
-        self._imported = quiet.imported
+        self._imported: dict[str, str] = {}
+        if names is not None:
+            names.add_imports(quiet.imported)
+        else:
+            self._imported = {key: ".".join(each) for key, each in quiet.imported.items()}
         while _without_unused(root):
             pass
         _drop_unused_parameters(root.args, root)
@@ -120,6 +130,23 @@ class Normalizer(ast.NodeTransformer):
             return self._names.meaning(node) or node
         return node
 
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Write `f(x, p=0.1)` as `f(x, 0.1)` where the parameters of `f` are known."""
+        plain = all(each.arg for each in node.keywords) and not any(
+            isinstance(each, ast.Starred) for each in node.args
+        )
+        if plain and node.keywords and self._names is not None:
+            given = {str(each.arg): each for each in node.keywords}
+            of_self = self._is_self(node.func)
+            known = of_self or self._is_outer(node.func)
+            names = self._names.parameters(node.func, of_self=of_self) if known else ()
+            for each in names[len(node.args) :]:
+                if each not in given:
+                    break
+                node.args.append(given.pop(each).value)
+            node.keywords = [given[each] for each in sorted(given)]
+        return self.generic_visit(node)
+
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         """Replace an item of a global container by its value."""
         return self._outer_meaning(node) or self.generic_visit(node)
@@ -131,11 +158,19 @@ class Normalizer(ast.NodeTransformer):
         negative = isinstance(node.op, ast.USub) and type(number) in (int, float)
         return ast.Constant(-number) if negative else node  # type: ignore[operator]
 
+    def _is_outer(self, node: ast.AST) -> bool:
+        """Whether a name, attribute or item comes from outside of the function."""
+        while isinstance(node, ast.Attribute | ast.Subscript):
+            node = node.value
+        return isinstance(node, ast.Name) and node.id not in (self._local | self._imported.keys())
+
+    def _is_self(self, node: ast.AST) -> bool:
+        """Whether this is `self.name`."""
+        whole = node.value if isinstance(node, ast.Attribute) else None
+        return isinstance(whole, ast.Name) and whole.id == self._self
+
     def _outer_meaning(self, node: ast.expr) -> ast.AST | None:
-        root: ast.AST = node
-        while isinstance(root, ast.Attribute | ast.Subscript):
-            root = root.value
-        outer = isinstance(root, ast.Name) and not {root.id} & (self._local | self._imported.keys())
+        outer = self._names is not None and self._is_outer(node)
         return self._names.meaning(node) if outer and self._names is not None else None
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
@@ -143,8 +178,7 @@ class Normalizer(ast.NodeTransformer):
         found = self._outer_meaning(node)
         if found is not None:
             return found
-        of_self = isinstance(node.value, ast.Name) and node.value.id == self._self
-        if of_self and self._names is not None:
+        if self._is_self(node) and self._names is not None:
             node.attr = self._names.method(node.attr) or node.attr
         return self.generic_visit(node)
 
@@ -158,18 +192,20 @@ class _LoggingRemover(ast.NodeTransformer):
     def __init__(self, *, drop_any_call: bool = False) -> None:
         # if not, calls inside the line may change something and stay
         self._drop_any_call = drop_any_call
-        self.imported: dict[str, str] = {}  # name in the function -> imported name
+        # name in the function -> its module, and the name in that
+        self.imported: dict[str, tuple[str, str]] = {}
 
     def visit_Import(self, node: ast.Import) -> None:
         """Record the origin of the imported names, then remove the import."""
         for each in node.names:
             top = each.name.partition(".")[0]
-            self.imported[each.asname or top] = each.name if each.asname else top
+            self.imported[each.asname or top] = (each.name if each.asname else top), ""
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         """See `visit_Import`."""
         for each in node.names:
-            self.imported[each.asname or each.name] = f"{node.module}.{each.name}"
+            module = "." * node.level + (node.module or "")
+            self.imported[each.asname or each.name] = module, each.name
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         """Remove a bare string, or a call that only logs."""
