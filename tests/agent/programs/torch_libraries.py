@@ -3,8 +3,9 @@ Lightning and Hugging Face trainings: saved automatically, killed and resumed.
 
     watchdog exec -- python torch_libraries.py FOLDER lightning|transformers
 
-The runs `reference`, `interrupted`, `edited` and `resumed` each have their own process and differ
-in one line. The model of `edited` computes something else, so it must not resume.
+The runs `reference`, `interrupted`, `edited`, `looped` and `resumed` have a process each and
+differ in one line. The model of `edited` computes something else, so it must not resume. Neither
+must `looped`, which has another optimizer or another `compute_loss`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ from watchdog_app.base.errors import RescueMismatch
 
 REFUSED = 7  # exit status
 ASK_AT, KILL_AT = 26, 32  # forward passes
+RESUMES = ("edited", "looped", "resumed")
+DIFFERENCES = {
+    "edited": ("'s factor is 2 in the program",),
+    "looped": ("optimizer 1 is Adam in the program", "the code of compute_loss"),
+}
 
 
 class Net(nn.Module):
@@ -80,7 +86,8 @@ def lightning(path: Path, role: str) -> None:
             return self.net(*batch)["loss"]
 
         def configure_optimizers(self) -> dict[str, object]:
-            optimizer = torch.optim.AdamW(self.parameters(), 0.01)
+            kind = torch.optim.Adam if role == "looped" else torch.optim.AdamW
+            optimizer = kind(self.parameters(), 0.01)
             schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=60)
             return {
                 "optimizer": optimizer,
@@ -96,7 +103,7 @@ def lightning(path: Path, role: str) -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    if role in ("edited", "resumed"):
+    if role in RESUMES:
         trainer.fit(Module(), **resumed(saved(), loader))
     else:
         trainer.fit(Module(), loader)
@@ -126,9 +133,18 @@ def transformers(path: Path, role: str) -> None:
         disable_tqdm=True,
         logging_steps=1000,
     )
-    trainer = Trainer(Net(path, role), arguments, train_dataset=Rows())
-    resumes = role in ("edited", "resumed")
-    trainer.train(resume_from_checkpoint=checkpoint(saved()) if resumes else None)
+
+    class Plain(Trainer):
+        def compute_loss(self, model: nn.Module, inputs: dict[str, torch.Tensor], **_: object):
+            return model(**inputs)["loss"]
+
+    class Doubled(Trainer):
+        def compute_loss(self, model: nn.Module, inputs: dict[str, torch.Tensor], **_: object):
+            return model(**inputs)["loss"] * 2
+
+    kind = Doubled if role == "looped" else Plain
+    trainer = kind(Net(path, role), arguments, train_dataset=Rows())
+    trainer.train(resume_from_checkpoint=checkpoint(saved()) if role in RESUMES else None)
 
 
 def run(library: str, role: str, folder: Path) -> None:
@@ -142,12 +158,13 @@ def run(library: str, role: str, folder: Path) -> None:
             sys.stdout.flush()
             os._exit(0)
         except RescueMismatch as error:
-            os._exit(REFUSED if "'s factor is 2 in the program" in str(error) else 1)
+            named = any(each in str(error) for each in DIFFERENCES.get(role, ()))
+            os._exit(REFUSED if named else 1)
         except BaseException:
             traceback.print_exc()
             os._exit(1)
     status = os.waitpid(pid, 0)[1]
-    expected = {"interrupted": -signal.SIGKILL, "edited": REFUSED}.get(role, 0)
+    expected = {"interrupted": -signal.SIGKILL, **dict.fromkeys(DIFFERENCES, REFUSED)}.get(role, 0)
     assert os.waitstatus_to_exitcode(status) == expected, (library, role, status)
 
 
@@ -155,5 +172,5 @@ if __name__ == "__main__":
     target, which = sys.argv[1:]
     sys.argv[1:] = []
     __import__(which)
-    for each in ("reference", "interrupted", "edited", "resumed"):
+    for each in ("reference", "interrupted", *RESUMES):
         run(which, each, Path(target))
