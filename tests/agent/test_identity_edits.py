@@ -31,11 +31,14 @@ Verdict = Callable[[Load, Path, str, str], list[str]]  # what prevents a resume
 def of_fit(kind: str) -> Verdict:
     """Return the verdict for a Keras fit of one kind of model."""
 
+    held: dict[str, Any] = {}  # by the text of the program
+
     def differences(load: Load, _: Path, before: str, after: str) -> list[str]:
         from watchdog_app.rescue.identity.compare import Decision, compare
 
-        held = json.loads(json.dumps(identity_of(load(before), kind).to_json()))
-        found = compare(held, identity_of(load(after), kind))
+        if before not in held:
+            held[before] = json.loads(json.dumps(identity_of(load(before), kind).to_json()))
+        found = compare(held[before], identity_of(load(after), kind))
         return found.texts(Decision.REFUSE) + found.texts(Decision.NEVER)
 
     return differences

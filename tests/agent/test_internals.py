@@ -6,6 +6,7 @@ import ast
 import re
 import threading
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -30,6 +31,7 @@ _PRIVATE = re.compile(r"_[A-Za-z]\w*")
 _PRIVATE_MODULE = re.compile(r"(tf_)?keras\.src\.[\w.]*\w|tensorflow\.python\.[\w.]*\w")
 
 
+@cache
 def own_names() -> set[str]:
     """Return the agent's own names: functions, classes, variables, attributes of self."""
     found: set[str] = set()

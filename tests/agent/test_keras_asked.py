@@ -10,17 +10,30 @@ from pathlib import Path
 
 import pytest
 from daemon_stand_in import StandIn
+from support import zygote
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
 PROGRAM = Path(__file__).parent / "programs" / "fit_asked.py"
 
 
+def environment(step_s: float, runtime: Path) -> dict[str, str]:
+    return {**os.environ, "STEP_S": str(step_s), "WATCHDOG_RUNTIME_DIR": str(runtime)}
+
+
+def train(folder: Path, epochs: int, step_s: float, runtime: Path) -> str:
+    """Train to the end, and return the output."""
+    folder.mkdir(exist_ok=True)
+    done = zygote.run(PROGRAM, folder, str(epochs), env=environment(step_s, runtime))
+    assert 0 == done.returncode, done.stderr
+    return done.stderr + done.stdout
+
+
 def start(folder: Path, epochs: int, step_s: float, runtime: Path) -> subprocess.Popen[str]:
     folder.mkdir(exist_ok=True)
     return subprocess.Popen(
         [sys.executable, str(PROGRAM), str(folder), str(epochs)],
-        env={**os.environ, "STEP_S": str(step_s), "WATCHDOG_RUNTIME_DIR": str(runtime)},
+        env=environment(step_s, runtime),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -36,7 +49,7 @@ def test_a_killed_training_goes_on_from_the_step_that_the_daemon_had_saved(tmp_p
     The training reports its steps, answers the request, and the second run resumes from the saved
     step.
     """
-    reference = start(tmp_path / "reference", 6, 0, tmp_path / "nobody")
+    train(tmp_path / "reference", 6, 0, tmp_path / "nobody")
     daemon = StandIn(str(tmp_path / "runtime" / "daemon.sock"))
     training = start(tmp_path / "killed", 6, 0.1, tmp_path / "runtime")
     try:
@@ -50,9 +63,7 @@ def test_a_killed_training_goes_on_from_the_step_that_the_daemon_had_saved(tmp_p
         training.communicate()
         daemon.close()
     killed_with = losses(tmp_path / "killed")
-    again = start(tmp_path / "killed", 6, 0, tmp_path / "nobody")
-    output, _ = again.communicate(timeout=120)
-    reference.communicate(timeout=120)
+    output = train(tmp_path / "killed", 6, 0, tmp_path / "nobody")
 
     registered = daemon.last("agent.register")
     assert (training.pid, "keras") == (registered["pid"], registered["framework"])
@@ -74,9 +85,8 @@ def test_a_killed_training_goes_on_from_the_step_that_the_daemon_had_saved(tmp_p
 def test_a_training_that_ended_well_says_good_bye(tmp_path: Path):
     """The daemon gets the end, and no rescue without a request."""
     daemon = StandIn(str(tmp_path / "daemon.sock"))
-    training = start(tmp_path / "fit", 1, 0.02, tmp_path)
     try:
-        output, _ = training.communicate(timeout=120)
+        output = train(tmp_path / "fit", 1, 0.02, tmp_path)
         daemon.wait_for("agent.bye")
     finally:
         daemon.close()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 
 import pytest
-from support.finished import finished
+from support import zygote
 
 pytestmark = pytest.mark.tensorflow
 
@@ -34,7 +33,7 @@ def test_a_loop_without_data_or_epochs_is_told_how_many_steps_are_done(tmp_path)
     The program must find its position in the data, and the agent says so once.
     """
     env = dict(os.environ, WATCHDOG_RUNTIME_DIR=str(tmp_path / "run"))
-    runs = [finished([sys.executable, "-c", LOOP], cwd=tmp_path, env=env) for _ in range(2)]
+    runs = [zygote.run("-c", LOOP, cwd=tmp_path, env=env) for _ in range(2)]
 
     assert [9, 9] == [run.returncode for run in runs], runs[1].stderr
     assert "starts at 0" in runs[0].stdout

@@ -33,7 +33,9 @@ LOOPS = [
 ]
 
 
-FORKED = ("tensorflow", "keras")  # from a process that has imported them
+# The framework of the process that a program is forked from, by its FRAMEWORK or WAY.
+FORKED = {"tensorflow": "tensorflow", "keras": "tensorflow", "found": "tensorflow"}
+FORKED |= {"torch": "torch", "two": "torch", "threads": "torch"}
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,9 @@ class Place:
         **told: object,
     ) -> Ran:
         where, env = cwd or self.folder, self.environment(**told)
-        if told.get("FRAMEWORK") in FORKED and not before:
-            done = zygote.run(where / program, *words, env=env, cwd=where)
+        framework = FORKED.get(str(told.get("FRAMEWORK") or told.get("WAY")))
+        if framework and not before and program.endswith(".py"):
+            done = zygote.run(where / program, *words, env=env, cwd=where, framework=framework)
         else:
             command = [*before, *self.command(*words, program=program)]
             done = finished(command, cwd=where, env=env)

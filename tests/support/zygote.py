@@ -1,5 +1,5 @@
 """
-Run test programs in forks of a process that has already imported TensorFlow and Keras.
+Run test programs in forks of a process that has already imported TensorFlow with Keras, or PyTorch.
 
 Example:
     zygote.run(PROGRAM, folder, env=...)    # as subprocess.run([sys.executable, PROGRAM, folder])
@@ -15,6 +15,7 @@ would start two zygotes.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import random
@@ -29,7 +30,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 fresh = False  # set by --fresh
-_zygote: _Zygote | None = None
+_zygotes: dict[str, _Zygote] = {}
 
 
 def run(
@@ -38,37 +39,40 @@ def run(
     env: Mapping[str, str],
     cwd: Path | None = None,
     timeout_s: float = 280,
+    framework: str = "tensorflow",
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end; `program` is a path, or `-c` with the text as first argument."""
-    global _zygote
+    """
+    Run a program to its end; `program` is a path, or `-c` with the text as first argument.
+
+    Args:
+        framework: what the fork has imported: `tensorflow` or `torch`.
+    """
     words = [str(each) for each in (program, *argv)]
     if fresh:
         return subprocess.run(
             [sys.executable, *words], env=env, cwd=cwd, timeout=timeout_s,
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-    if _zygote is None:
-        _zygote = _Zygote()
-    return _zygote.run(words, env, cwd or Path.cwd(), timeout_s)
+    if framework not in _zygotes:
+        _zygotes[framework] = _Zygote(framework)
+    return _zygotes[framework].run(words, env, cwd or Path.cwd(), timeout_s)
 
 
 def stop() -> None:
-    """End the zygote, if one was started."""
-    global _zygote
-    if _zygote is not None:
-        _zygote.stop()
-        _zygote = None
+    """End the zygotes that were started."""
+    while _zygotes:
+        _zygotes.popitem()[1].stop()
 
 
 class _Zygote:
     """The zygote's handle in the test process."""
 
-    def __init__(self) -> None:
+    def __init__(self, framework: str) -> None:
         self._errors = tempfile.TemporaryFile("w+")
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
+                [sys.executable, __file__, str(theirs.fileno()), framework],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stderr=self._errors,
@@ -142,9 +146,12 @@ def _next_program(control: socket.socket) -> list[str]:
 
 
 def _main() -> None:
-    import keras  # noqa: F401
     import numpy as np
-    import tensorflow as tf  # noqa: F401
+
+    # The first optimizer of a program imports torch._dynamo, which takes a second.
+    names = {"tensorflow": ("keras", "tensorflow"), "torch": ("torch", "torch._dynamo")}
+    for name in names[sys.argv[2]]:
+        importlib.import_module(name)
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
     words = _next_program(socket.socket(fileno=int(sys.argv[1])))

@@ -247,8 +247,6 @@ CASES = {
     # First, because XLA rejects what deterministic operations forbid.
     "xla": (lambda: compiled(jit_compile=True), arrays, None, (1, 4)),
     "arrays": (compiled, arrays, None, (1, 4)),
-    "first_batch_of_all": (compiled, arrays, None, (0, 0)),
-    "last_batch_of_an_epoch": (compiled, arrays, None, (1, 9)),
     "weighted_from_epoch_2": (
         compiled,
         lambda: arrays(class_weight={0: 1, 1: 2, 2: 3, 3: 4, 4: 5}, initial_epoch=1),
@@ -286,9 +284,9 @@ CASES = {
         lambda: compiled(network(lazy=True), keras.optimizers.AdamW(use_ema=True)),
         arrays,
         None,
-        (1, 2),
+        (0, 0),  # the first batch of all
     ),
-    "mixed_precision": (mixed, arrays, None, (1, 3)),
+    "mixed_precision": (mixed, arrays, None, (1, 9)),  # the last batch of an epoch
     "quantized_with_lora": (adapted, arrays, None, (1, 3)),
     "callbacks_and_validation": (compiled, lambda: arrays(**VALIDATION), remembering, (2, 3)),
     "during_validation": (compiled, lambda: arrays(**VALIDATION), remembering, (1, 9, 1)),

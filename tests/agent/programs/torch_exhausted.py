@@ -117,11 +117,11 @@ def saved():
     }
 
 
-def shrunk(*, noisy):
+def shrunk(*, noisy, epochs):
     folder = where(f"shrunk-{noisy}")
     return {
-        "parts": train(folder, noisy=noisy, epochs=9, narrow_at=0, on_oom="shrink"),
-        "reference": train(where(f"whole-{noisy}"), noisy=noisy, epochs=9),
+        "parts": train(folder, noisy=noisy, epochs=epochs, narrow_at=0, on_oom="shrink"),
+        "reference": train(where(f"whole-{noisy}"), noisy=noisy, epochs=epochs),
     }
 
 
@@ -266,8 +266,8 @@ def uncaught():
 
 CASES = {
     "saved": saved,
-    "shrunk": lambda: shrunk(noisy=False),
-    "shrunk_noisy": lambda: shrunk(noisy=True),
+    "shrunk": lambda: shrunk(noisy=False, epochs=9),
+    "shrunk_noisy": lambda: shrunk(noisy=True, epochs=4),
     "remembered": remembered,
     "placed_first": lambda: placed(6),
     "placed_later": lambda: placed(15),

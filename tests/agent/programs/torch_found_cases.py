@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch._dynamo  # takes a second, which the first optimizer of each fork would need
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
