@@ -9,6 +9,7 @@ import sys
 import pytest
 from support.finished import finished
 
+from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.agent.snapshot import publisher as publishing
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker
 from watchdog_app.agent.snapshot.publisher import Publisher
@@ -16,6 +17,7 @@ from watchdog_app.guard import copier
 from watchdog_app.rescue.segment.exchange import Registry
 from watchdog_app.rescue.segment.segment import Segment
 
+ABOUT = {"directory": "/rescues", "keep": 2}
 PROGRAM = """
 import os
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker
@@ -54,7 +56,7 @@ def test_only_the_training_itself_says_that_its_step_begins():
 
 @pytest.fixture
 def publisher():
-    made = Publisher(Segment(65536), None, {"directory": "/rescues"}, ChangeMarker(), dict)
+    made = Publisher(Segment(65536), None, ABOUT, ChangeMarker(), dict)
     yield made
     made.end()
 
@@ -63,6 +65,23 @@ def listening(path):
     found = Registry(4)
     found.listen(path)
     return found
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_step_that_does_not_show_when_it_begins_is_never_copied(publisher, tmp_path, trusted):
+    """Its guard asks it to save itself, instead of waiting for a boundary to copy."""
+    path = str(tmp_path / "segments.sock")
+    watcher = listening(path)
+    publisher.offer(path)
+    watcher.receive()
+    publisher._marker.trusted = trusted
+    publisher._capture = lambda step: Capture([], {"step": step})
+
+    publisher.boundary(1)
+
+    seen = copier.check(watcher.offers[os.getpid()])
+    assert ("ready" if trusted else "none") == seen.state, seen.why
+    watcher.close()
 
 
 def test_each_watcher_gets_the_segment_once_also_one_that_starts_later(publisher, tmp_path):

@@ -186,6 +186,7 @@ class Publisher:
             self._publish(step)
             if not self._marker.trusted:
                 segment.step_begins()
+                segment.set_reason("its steps do not show when they begin to change it")
             self._last_boundary = segment.sequence, step
         # A step that prepared a refresh costs more than later ones: do not count its cost.
         cost_s = 0.0 if self._refresh_prepared else time.thread_time() - began

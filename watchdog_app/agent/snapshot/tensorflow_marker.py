@@ -172,10 +172,9 @@ def _address(tensor: Any) -> int:
 class OnTensorFlow(FitMarker):
     """For Keras on TensorFlow, where a step counts; each update checks that it does."""
 
-    is_supported = True
-
     def __init__(self, training: KerasTraining) -> None:
         super().__init__(training)
+        self.is_supported = not training.compiled
         self._marker: Marker | None = None
         self._step = -1
         self._counts = False
@@ -183,7 +182,7 @@ class OnTensorFlow(FitMarker):
 
     def prepare(self) -> None:
         """See `ChangeMarker`."""
-        if not self._training.compiled:
+        if self.is_supported:
             for optimizer in self._training.optimizers():
                 add_counter(optimizer)
 
@@ -198,10 +197,7 @@ class OnTensorFlow(FitMarker):
         if step != self._step:
             now = self._marker
             self._counts = (
-                before is not None
-                and before.address == now.address
-                and before.value < now.value
-                and not self._training.compiled
+                before is not None and before.address == now.address and before.value < now.value
             )
         self._step = step
 
