@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from support.pauses import standing_pauses
@@ -13,7 +15,7 @@ from watchdog_app.core.model.machine import ProcessKey, ProcessSample, Task, Tas
 from watchdog_app.daemon import pauses as file
 from watchdog_app.daemon.observer import mark_stopping
 from watchdog_app.daemon.pauses import Pause, still_paused
-from watchdog_app.machine.process_control import Paused
+from watchdog_app.machine.process_control import Paused, linux
 
 ROOT, WORKER = ProcessKey(10, 100), ProcessKey(11, 101)
 PAUSE = Pause(ROOT, "train.py", "asked for", Paused((ROOT, WORKER), "sigstop", 5.0))
@@ -87,6 +89,31 @@ def test_a_pause_cut_short_is_known_by_what_it_stopped():
     """The daemon was killed between two signals: the next one may resume what is stopped."""
     found = still_paused(INTENT, states(p10="T", p11="S"))
     assert (ROOT,) == found.paused.keys
+
+
+@pytest.mark.parametrize(("pause", "freed"), [(INTENT, [10]), (PAUSE, [])])
+def test_a_freeze_cut_short_is_undone_before_anything_is_resumed(monkeypatch, pause, freed):
+    """In a frozen group (cgroup v1) not even SIGKILL ends a process."""
+    thawed = []
+    monkeypatch.setattr(
+        linux,
+        "find_freezer",
+        lambda pid, _: SimpleNamespace(thaw=lambda: thawed.append(pid)),
+    )
+
+    file.thaw_unfinished(pause)
+
+    assert freed == thawed
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's file takes root")
+def test_a_copy_of_another_user_names_nobody_to_resume(tmp_path):
+    """It could name any process of this user."""
+    file.write(str(tmp_path), file.encode_file("boot", [PAUSE]))
+    os.chown(tmp_path / file.FILE, 65534, 65534)
+
+    with pytest.raises(WatchdogError, match="not a file of this user alone"):
+        file.read((str(tmp_path), str(tmp_path / "none")), "boot")
 
 
 def test_a_process_that_waits_for_the_disk_is_still_paused(tmp_path):

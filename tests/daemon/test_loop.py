@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from support.waiting import until
 
 from watchdog_app.base.errors import ConfigError
 from watchdog_app.client.client import Client
+from watchdog_app.core.model.decisions import Decision, DecisionKind, Stage
+from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.core.model.resource import ResourceKey, ResourceKind
+from watchdog_app.daemon.executor import Executor
 from watchdog_app.daemon.methods import Methods
 
 
@@ -116,3 +121,37 @@ def test_a_configuration_that_cannot_be_read_again_ends_nothing(
 
     assert not loop._control.reloading
     assert ({source} if source else set()) == _sources(parts) & {"daemon.reload"}
+
+
+def test_what_a_second_measurement_does_not_confirm_is_not_done(parts, loop, monkeypatch):
+    """Memory that was freed in between saves a task from its pause."""
+    done, skipped = [], []
+    monkeypatch.setattr(Executor, "carry_out", lambda _, found, __: done.extend(found))
+    monkeypatch.setattr(Executor, "skip", lambda _, each, __, why: skipped.append((each, why)))
+    ram, task = ResourceKey(ResourceKind.RAM), ProcessKey(4242, 7)
+
+    def pause(used: float, limit: float) -> Decision:
+        """A pause that was decided with so many bytes in use."""
+        figures = {"used": used, "limit": limit}
+        kind, stage = DecisionKind.PAUSE, Stage.PAUSE
+        return Decision(str(used), kind, "i", ram, stage, task, 0.0, 0.0, "", figures)
+
+    full, roomy = pause(1e6, 1e6), pause(0.0, 1e18)
+    loop._carry_out_decisions(
+        SimpleNamespace(tasks=(), result=SimpleNamespace(decisions=(full, roomy)))
+    )
+
+    assert [roomy] == done
+    assert [(full, "Measured again, and no longer true.")] == skipped
+
+
+def test_a_machine_that_slept_forgets_its_trends(parts, loop, monkeypatch):
+    """What was measured before and after a sleep makes no trend."""
+    asked: list[str] = []
+    engine = SimpleNamespace(reset_trends=lambda: asked.append("reset"))
+    monkeypatch.setattr(parts.observer, "call_engine", lambda question: question(engine))
+    for slept_s in (0.0, 3600.0):
+        monkeypatch.setattr(loop._clocks, "poll", lambda slept_s=slept_s: (slept_s, 0.0))
+        loop._check_clocks()
+
+    assert ["reset"] == asked

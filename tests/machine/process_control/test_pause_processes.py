@@ -145,6 +145,25 @@ def test_no_child_escapes_from_a_task_that_forks_without_end(launch):
     until(lambda: "T" not in states([root]))
 
 
+def test_a_child_that_begins_during_the_pause_is_found_by_the_next_list(launch, monkeypatch):
+    """The list is read again until it has nobody new."""
+    root = launch(TREE)
+    until(lambda: len(tree_of(root)) == 5)
+    read, lists = process_control.linux.descendants, []
+
+    def listed(*args, **more):
+        """The first two lists, for the freezer and for signals, lack the youngest process."""
+        lists.append(list(read(*args, **more)))
+        return lists[-1][:-1] if len(lists) <= 2 else lists[-1]
+
+    monkeypatch.setattr(process_control.linux, "find_freezer", lambda *_: None)
+    monkeypatch.setattr(process_control.linux, "descendants", listed)
+    paused = process_control.pause([root])
+
+    assert set(tree_of(root)) == set(paused.keys)
+    process_control.resume(paused)
+
+
 def test_processes_that_were_stopped_before_stay_stopped(launch):
     """A process that the user stopped with Ctrl-Z stays stopped."""
     root = launch(TREE)
