@@ -215,6 +215,22 @@ def test_a_daemon_that_cannot_read_either_copy_shows_it_as_a_problem(world, stan
     assert "T" == world.state_letter(standing.pid)
 
 
+@pytest.mark.parametrize(("usual", "rule"), [("true", "false"), ("false", "true")])
+def test_a_rule_decides_whether_a_pause_of_before_is_told(world, standing, usual, rule):
+    """As for every other notification about the task."""
+    switches = f"[actions]\nnotify = {usual}\npause = false\n[notify]\ndesktop = false\n"
+    world.config.write_text(f'{switches}[[rule]]\ntask = "held.py"\nnotify = {rule}\n')
+
+    client = world.start()
+
+    def told() -> list[str]:
+        entries = client.call("history", kinds=["outcome"])["entries"]
+        return [each["detail"] for each in entries if each["pid"] == standing.pid]
+
+    (detail,) = world.until(told, "the notification has an outcome")
+    assert (rule == "false") == ("Suppressed: a [[rule]]" in detail), detail
+
+
 @pytest.mark.parametrize("place", ["before it is written", "after the signals"])
 def test_a_daemon_killed_in_a_pause_leaves_nobody_unknown(world, in_process, place):
     """SIGKILL at the time of a write: every stopped process is known, and can be resumed."""

@@ -19,7 +19,7 @@ from support.waiting import until
 from watchdog_app.base.errors import ConfigError
 from watchdog_app.base.linux.process import read_stat
 from watchdog_app.core.model.settings import CHANNELS, NotifySettings
-from watchdog_app.core.model.status import Button, Incident, Notification, Status
+from watchdog_app.core.model.status import Button, Incident, Notification, Status, Task
 from watchdog_app.daemon.notify import Channel, Delivery, open_channels
 from watchdog_app.daemon.notify.command import CommandChannel
 from watchdog_app.daemon.notify.desktop import DesktopChannel
@@ -503,6 +503,21 @@ def test_warnings_do_not_outlive_the_daemon(bus):
 
     world.dispatcher.close(60)
 
+    assert [41] == bus.closed()
+
+
+@pytest.mark.desktop
+def test_word_of_a_pause_outlives_the_daemon(bus):
+    """The task stays paused: the next daemon closes the notification once it runs."""
+    bus.serve("plain")
+    world = World(desktop(bus.environment))
+    world.show(topic="paused", task=7, incident="i7")
+
+    world.dispatcher.close(60, lambda: Status(tasks=(Task(pid=7, paused_by_watchdog=True),)))
+    stopped = bus.closed()
+    desktop(bus.environment).close_over(Status(tasks=(Task(pid=7),)))
+
+    assert [] == stopped
     assert [41] == bus.closed()
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from watchdog_app import __version__, config
 from watchdog_app.base import own_process, paths, runtime_dir
 from watchdog_app.base.errors import WatchdogError
+from watchdog_app.core.model.status import Status
 from watchdog_app.daemon import process
 from watchdog_app.daemon.control import Control
 from watchdog_app.daemon.instance import InstanceLock, ServiceManager
@@ -130,7 +131,7 @@ class App:
         for pause in parts.pauses.take_unreported(paused):
             message = recovered_notification(pause, time.time())
             parts.log.warning(message.title, pid=pause.task.pid, reason=pause.reason)
-            parts.executor.tell(message)
+            parts.executor.tell(message, parts.observer.task(pause.task))
 
     def close(self) -> None:
         """Finish started work within some seconds, and close all parts."""
@@ -143,7 +144,7 @@ class App:
             lambda: parts.pauses.close(_SHUTDOWN_TIMEOUT_S),
             parts.supervisors.collect,  # later answers are lost
             parts.server.close,
-            lambda: parts.dispatcher.close(_SHUTDOWN_TIMEOUT_S),
+            lambda: parts.dispatcher.close(_SHUTDOWN_TIMEOUT_S, self._paused_tasks),
             lambda: parts.observer.call_engine(lambda engine: engine.repeat_warnings()),
             parts.state_store.save_engine,
             self.control.save_quiet,
@@ -157,6 +158,11 @@ class App:
         ):
             parts.faults.run_step("end", step)
         parts.log.info("watchdog stopped; nothing is watched now")
+
+    def _paused_tasks(self) -> Status:
+        """What stays true when nothing is watched: the pauses."""
+        found = self.control.status()
+        return Status(tasks=tuple(task for task in found.tasks if task.paused_by_watchdog))
 
 
 def _catch_signals(wake_fd: int, control: Control, log: Log) -> None:

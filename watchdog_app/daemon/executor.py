@@ -115,8 +115,13 @@ class Executor:
         self.journal.add(decision_entry(decision, _task_ref(decision, task)))
         self._finish(_operation_for(decision, task), OutcomeStatus.SKIPPED, detail)
 
-    def tell(self, notification: Notification) -> None:
-        """Notify people of something that concerns no task of the last sample."""
+    def tell(self, notification: Notification, task: Task | None = None) -> None:
+        """
+        Notify people of something that no decision of the policy reports.
+
+        Args:
+            task: the task that it concerns, for the rules; None: no task, or unknown.
+        """
         data = {
             "id": notification.id,
             "decision_kind": DecisionKind.NOTIFY.value,
@@ -124,7 +129,7 @@ class Executor:
             "reason": notification.title,
         }
         pid, name = notification.task, notification.name
-        self.announce(notification, Entry(time.time(), "decision", data, pid, name), None)
+        self.announce(notification, Entry(time.time(), "decision", data, pid, name), task)
 
     def announce(self, notification: Notification, entry: Entry, task: Task | None) -> None:
         """

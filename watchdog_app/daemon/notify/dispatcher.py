@@ -485,12 +485,17 @@ class Dispatcher:
         """The time at which `poll` must be called next; None: no notification waits."""
         return min((each.until_mono_s for each in self._waiting.values()), default=None)
 
-    def close(self, timeout_s: float) -> None:
-        """Send the waiting notifications and remove warnings from screens, within `timeout_s`."""
+    def close(self, timeout_s: float, status: Callable[[], Status] = Status) -> None:
+        """
+        Send the waiting notifications and remove warnings from screens, within `timeout_s`.
+
+        Args:
+            status: what stays true without a daemon; its notifications stay on the screens.
+        """
         end_mono_s = self._clock() + timeout_s
         for id_ in list(self._waiting):
             self._send_unacknowledged(id_)
-        self.close_over(Status)  # no incident and no task
+        self.close_over(status)
         for worker in self._workers.values():
             worker.close(max(0.0, end_mono_s - self._clock()))
 
