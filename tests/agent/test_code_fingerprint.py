@@ -7,6 +7,7 @@ import functools
 import linecache
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -181,6 +182,8 @@ class Scaled:
 
 
 class Net:
+    power = 2
+
     def inner(self, x, rate):
         return x * rate
 
@@ -188,7 +191,7 @@ class Net:
         if cfg.flip or more["flip"]:
             x = -x
         x = functional.squared(x, 0.5) * cfg.alpha
-        return Scaled.apply(self.inner(x, 0.1), 2) / Settings.TEMPERATURE
+        return Scaled.apply(self.inner(x, 0.1) ** self.power, 2) / Settings.TEMPERATURE
 
 
 def loss(x):
@@ -204,13 +207,13 @@ def loss(x):
         ("", "", True),
         ("functional.squared(x, 0.5)", "functional.squared(x, weight=0.5)", True),
         ("self.inner(x, 0.1)", "self.inner(rate=0.1, x=x)", True),
-        ("other(x, weight=0.3)", "other(x, 0.3)", True),
         ("random.random() < 0.5", "random.random() > 2.0", True),
         ("other(x, weight=0.3)", "other(x, weight=0.4)", False),
         ("x * x", "x * x * x", False),
-        ("GAIN = 2.0", "GAIN = 3.0", False),
+        ("import squared as other", "import cubed as other", False),
         ("TEMPERATURE = 0.5", "TEMPERATURE = 0.7", False),
         ("x * gain", "x + gain", False),
+        ("power = 2", "power = 3", False),
         ("alpha=0.5", "alpha=0.7", False),
     ],
 )
@@ -231,6 +234,36 @@ def test_calls_count_by_what_they_call_and_pass(
 
     assert before in IMPORTED + CALLS
     assert same == (load("", "") == load(before, after))
+
+
+@pytest.mark.parametrize(
+    ("edit", "same"),
+    [
+        (("x * x", "x * x * x"), False),
+        (("GAIN = 2.0", "GAIN = 3.0"), False),
+        (("    return", "    print(x)\n    return"), True),
+    ],
+)
+def test_functions_imported_in_a_function_count_before_they_are_loaded(
+    program: Callable[[str], ModuleType],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    edit: tuple[str, str],
+    same: bool,
+):
+    """A training that continues has not run the import yet."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    loss = program(CALLS.replace("import functional\n", "", 1)).loss
+    (tmp_path / "functional.py").write_text(IMPORTED.replace(*edit))
+    edited = hashes(loss)
+    (tmp_path / "functional.py").write_text(IMPORTED)
+
+    unloaded = hashes(loss)
+    import_module("functional")
+
+    assert unloaded == hashes(loss)
+    assert same == (unloaded == edited)
+    del sys.modules["functional"]
 
 
 LOCAL_IMPORT = """

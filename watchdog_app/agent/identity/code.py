@@ -399,6 +399,46 @@ class _File:
         return _code_key(code) in there
 
 
+def _definition_hash(name: str) -> str:
+    """
+    A text for a definition of the program in a module that may not be loaded; empty if unknown.
+
+    It contains the definitions and constants of the module that it uses.
+    """
+    module, _, wanted = name.rpartition(".")
+    path = _path_of(sys.modules.get(module))
+    parent = module.rpartition(".")[0]
+    if module and module not in sys.modules and (not parent or parent in sys.modules):
+        spec = importlib.util.find_spec(module)  # imports nothing: its package is loaded
+        path = str(spec.origin) if spec is not None else path
+    file = _file(path) if os.path.isfile(path) and is_own_file(path) else None
+    definitions = {} if file is None else dict(_definitions(file.tree))
+    names = [wanted]
+    texts = []
+    for each in names:  # grows
+        for node in definitions.get(each, ()):
+            if isinstance(node, ast.expr):
+                texts.append(ast.dump(node))
+            else:
+                texts.append(_normalized_hash(node))
+            used = [*dict.fromkeys(read_names(node))]
+            names += [more for more in used if more in definitions and more not in names]
+    return f" {text_hash(' '.join(texts))}" if texts else ""
+
+
+def _definitions(tree: ast.Module) -> Iterator[tuple[str, Sequence[ast.AST]]]:
+    """The functions, the methods of classes and the values that a module defines, by name."""
+    for each in tree.body:
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield each.name, [each]
+        elif isinstance(each, ast.ClassDef):
+            yield each.name, [node for node in each.body if isinstance(node, ast.FunctionDef)]
+        elif isinstance(each, ast.Assign) and not varies(each.value):
+            names = [target.id for target in each.targets if isinstance(target, ast.Name)]
+            kept = [name for name in names if not _is_irrelevant_setting(name, 1)]
+            yield from ((name, [each.value]) for name in kept)
+
+
 def _path_of(module: object) -> str:
     """The file of a module; "<none>" if it has none."""
     path = getattr(module, "__file__", None)
@@ -575,20 +615,18 @@ class _Names:
         self._owner = owner
         self._values = values
         self._imported = file.imported
+        self._own_imports: Set[str] = frozenset()  # names that the function itself imports
         self._restored = restored
 
     def add_imports(self, imported: Mapping[str, tuple[str, str]]) -> None:
-        """Let imports in the function count like those of its file, if they are loaded."""
+        """See `Meanings`; what the function itself imports may not be loaded yet."""
+        self._own_imports = imported.keys()
         package = str(self._values.get("__package__") or "")
-        for name, (written, inner) in imported.items():
-            module = written
-            if written.startswith("."):
-                module = importlib.util.resolve_name(written, package) if package else ""
-            found: object = sys.modules.get(f"{module}.{inner}" if inner else module)
-            found = _attributes_of(sys.modules.get(module)).get(inner, found)
-            others = {key: each for key, each in self._values.items() if key != name}
-            self._values = others if found is None else {**others, name: found}
-            self._imported = {**self._imported, name: (module, inner)}
+        for name, (module, inner) in imported.items():
+            relative = module.startswith(".") and package
+            whole = importlib.util.resolve_name(module, package) if relative else module
+            self._imported = {**self._imported, name: (whole, inner)}
+        self._values = {key: each for key, each in self._values.items() if key not in imported}
 
     def parameters(self, node: ast.AST, *, of_self: bool) -> Sequence[str]:
         """The positional parameters of a function, without `self`; empty if unknown."""
@@ -616,7 +654,11 @@ class _Names:
         try:
             value, name, holder = self._resolve(node)
         except LookupError:
-            return self._library_name(node)
+            found = self._library_name(node)
+            names = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
+            if isinstance(found, ast.Name) and any(each.id in self._own_imports for each in names):
+                return _named(f"{found.id}{_definition_hash(found.id)}")
+            return found
         if isinstance(value, ModuleType):
             within = self._imported.get(name, ("",))[0].partition(".")[0]
             same = within == value.__name__.partition(".")[0]
@@ -706,12 +748,16 @@ class _Names:
         return _named(f"{holder.id}.{node.attr}")
 
     def method(self, written: str) -> str | None:
-        """A text for an attribute of `self` that is a function of the program."""
+        """A text for an attribute of `self`: a function of the program or a plain class value."""
         found = inspect.getattr_static(self._owner, written, None) if self._owner else None
         if isinstance(found, staticmethod | classmethod):
             found = found.__func__
         inner = unwrapped(found)[0] if callable(found) else None
-        number = None if inner is None else self._follow.number(inner, self._owner)
+        if inner is None:
+            moving = any(written in each.attributes for each in self._files)
+            plain = found is not None and not moving and is_plain(found)
+            return f"{found!r}" if plain and not _is_irrelevant_setting(written, found) else None
+        number = self._follow.number(inner, self._owner)
         return None if number is None else f"method {number}"
 
 
