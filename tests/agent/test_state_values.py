@@ -13,7 +13,7 @@ import tensorflow as tf
 from watchdog_app.agent.adapters.keras import callbacks as callback_state
 from watchdog_app.agent.adapters.passes import Passes
 from watchdog_app.agent.adapters.tensorflow_state import LoopState
-from watchdog_app.agent.state import matching, state_values
+from watchdog_app.agent.state import matching, values
 
 pytestmark = pytest.mark.tensorflow
 
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.tensorflow
 def round_trip(value):
     """Convert to JSON plus arrays and back."""
     arrays = {}
-    encoded = json.loads(json.dumps(state_values.encode(value, "state", arrays)))
-    return state_values.decode(encoded, arrays.__getitem__)
+    encoded = json.loads(json.dumps(values.encode_arrays(value, "state", arrays)))
+    return values.decode_arrays(encoded, arrays.__getitem__)
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_an_array_stays_out_of_the_json_and_comes_back(dtype):
     value = {"ema": np.array([[0, 1], [1, 0]], dtype)}
     arrays = {}
 
-    encoded = state_values.encode(value, "state", arrays)
-    again = state_values.decode(encoded, arrays.__getitem__)
+    encoded = values.encode_arrays(value, "state", arrays)
+    again = values.decode_arrays(encoded, arrays.__getitem__)
 
     assert {"ema": {"__array__": "state/ema"}} == encoded
     assert value["ema"].tolist() == again["ema"].tolist()

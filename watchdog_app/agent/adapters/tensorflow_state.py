@@ -27,7 +27,7 @@ from watchdog_app.agent.identity import attributes, environment, keras_facts, te
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.agent.snapshot.tensorflow_marker import OnTensorFlow
-from watchdog_app.agent.state import matching, own_random, randomness, state_values, variables
+from watchdog_app.agent.state import matching, own_random, randomness, values, variables
 from watchdog_app.agent.state.rows import OPTIMIZER, Row, entry, from_bytes
 from watchdog_app.agent.state.variables import StateVariable
 from watchdog_app.base.errors import RescueError
@@ -297,8 +297,8 @@ def _capture_value(name: str, thing: Any, arrays: dict[str, np.ndarray[Any, Any]
             return own_random.capture(thing)
         if isinstance(thing, (dict, list)):
             known = dict(thing) if isinstance(thing, dict) else list(thing)
-            return state_values.encode(known, name, arrays)
-        return state_values.encode(thing.state_dict(), name, arrays, tensors_as_arrays=True)
+            return values.encode_arrays(known, name, arrays)
+        return values.encode_arrays(thing.state_dict(), name, arrays, tensors_as_arrays=True)
     except Exception as error:
         raise RescueError(f"{name} cannot be saved: {error}. Nothing was saved.") from error
 
@@ -308,8 +308,8 @@ def _restore_value(thing: Any, state: Any, read: Callable[[str], np.ndarray[Any,
         own_random.restore(thing, state)
     elif isinstance(thing, dict):
         thing.clear()
-        thing.update(state_values.decode(state, read))
+        thing.update(values.decode_arrays(state, read))
     elif isinstance(thing, list):
-        thing[:] = state_values.decode(state, read)
+        thing[:] = values.decode_arrays(state, read)
     else:
-        thing.load_state_dict(state_values.decode(state, read))
+        thing.load_state_dict(values.decode_arrays(state, read))

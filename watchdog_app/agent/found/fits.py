@@ -14,8 +14,8 @@ from typing import Any
 
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.found import folders
-from watchdog_app.agent.found.wrapping import Wrapped
 from watchdog_app.agent.identity.data_facts import flatten
+from watchdog_app.agent.wrapping import Wrapped
 
 _TRAINER = "keras.src.trainers.trainer"
 _LOOP_ON_TENSORFLOW = (

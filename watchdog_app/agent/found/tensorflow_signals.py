@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from watchdog_app.agent.contain import Guard
 from watchdog_app.agent.found import folders
 from watchdog_app.agent.found.trainings import Trainings
-from watchdog_app.agent.found.wrapping import Wrapped
 from watchdog_app.agent.identity.code import is_program
+from watchdog_app.agent.wrapping import Wrapped
 
 if TYPE_CHECKING:
     from watchdog_app.agent.found.tensorflow_passes import WatchedPass

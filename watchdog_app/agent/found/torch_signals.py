@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from watchdog_app.agent.contain import Guard
 from watchdog_app.agent.found.trainings import Trainings
-from watchdog_app.agent.found.wrapping import Wrapped
+from watchdog_app.agent.wrapping import Wrapped
 
 if TYPE_CHECKING:
     from watchdog_app.agent.found.torch_training import FoundTorch

@@ -8,11 +8,13 @@ Keras calls all callbacks through one CallbackList, so the watch wraps two of it
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from watchdog_app.agent.adapters.keras.state import FitState
 from watchdog_app.agent.contain import Guard
 from watchdog_app.agent.oom import watch
+from watchdog_app.agent.wrapping import Wrapped
 
 _MOMENTS = {"on_train_batch_end": "the end of a batch", "on_epoch_end": "the end of an epoch"}
 
@@ -42,38 +44,29 @@ class CallbackWatch:
             failed: called with the error and the moment, when the state is at the position after
                 the batch or epoch.
         """
-        self._hooks: dict[str, Any] = {} if callbacks is None else vars(callbacks)
         self._callbacks = callbacks
         self._fit = fit
         self._state = state
         self._failed = failed
-        self._wrappers: dict[str, tuple[Any, Any]] = {}
+        self._hooks = Wrapped()
         self._guard = Guard()
 
     def begin(self) -> None:
         """Wrap the methods of the CallbackList."""
-        for name in _MOMENTS if self._callbacks is not None else ():
-            ours = self._wrapped(name, getattr(self._callbacks, name))
-            self._wrappers[name] = self._hooks.get(name), ours
-            self._hooks[name] = ours
+        if self._callbacks is not None:
+            for name in _MOMENTS:
+                self._hooks.wrap(self._callbacks, name, partial(self._watched, name))
 
     def end(self) -> None:
         """Restore the methods of the CallbackList."""
-        for name, (before, ours) in self._wrappers.items():
-            if self._hooks.get(name) is not ours:
-                continue
-            if before is None:
-                del self._hooks[name]
-            else:
-                self._hooks[name] = before
-        self._wrappers = {}
+        self._hooks.unwrap()
 
-    def _wrapped(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _watched(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def watched(number: int, logs: Any = None) -> Any:
             try:
                 return call(number, logs)
             except Exception as error:
-                is_ours = self._wrappers and not self._fit.is_resuming
+                is_ours = self._hooks.is_on and not self._fit.is_resuming
                 if is_ours and watch.is_out_of_memory(error):
                     with self._guard:
                         watch.release_memory()

@@ -24,6 +24,7 @@ from watchdog_app.agent.oom.micro import FIELD, MicroBatches
 from watchdog_app.agent.oom.record import Pace, Record
 from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.agent.state.rows import MODEL, OPTIMIZER, NamedVariable, split_variables
+from watchdog_app.agent.wrapping import Wrapped
 
 _INEXACT = (
     "statistics, metrics and counters as they were before the batch that ran out of memory; "
@@ -65,7 +66,7 @@ class FitWatch:
         self._parts: Any = None
         self._original: Any = None
         self._wrapped: Any = None
-        self._test: tuple[Any, Any] | None = None
+        self._test_function = Wrapped()
         self._record: Record | None = None
         self._pace = Pace(always=on_oom == "shrink")
         self._counters = StepCounters()
@@ -109,25 +110,13 @@ class FitWatch:
 
     def validation_begins(self) -> None:
         """Wrap the model's test_function, which does not change the weights."""
-        original = getattr(self._model, "test_function", None)
-        if self._on_oom is None or original is None or self._test is not None:
-            return
-
-        def watched(*args: Any) -> Any:
-            try:
-                return original(*args)
-            except Exception as error:
-                self._validation_failed(error)
-                raise
-
-        self._test = (original, watched)
-        self._model.test_function = watched
+        known = getattr(self._model, "test_function", None) is not None
+        if self._on_oom is not None and known and not self._test_function.is_on:
+            self._test_function.wrap(self._model, "test_function", self._watched_test)
 
     def validation_ends(self) -> None:
         """Restore the model's test_function."""
-        test, self._test = self._test, None
-        if test is not None and self._model.test_function is test[1]:
-            self._model.test_function = test[0]
+        self._test_function.unwrap()
 
     def end(self) -> None:
         """Restore the model when the fit is over."""
@@ -322,6 +311,16 @@ class FitWatch:
         one_step = getattr(model, "steps_per_execution", 1) == 1
         simple = one_step and is_keras_module(type(model).train_step.__module__, ("keras",))
         return simple and failed_in_fetch(error) and self._counters.restore(self._steps)
+
+    def _watched_test(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*args: Any) -> Any:
+            try:
+                return original(*args)
+            except Exception as error:
+                self._validation_failed(error)
+                raise
+
+        return watched
 
     def _validation_failed(self, error: Exception) -> None:
         if not watch.is_out_of_memory(error):

@@ -3,6 +3,10 @@ The interface between the publisher and the adapter of a framework.
 
 An adapter marks the moment when a step begins to change tensors. It also refreshes later states at
 a fraction of the cost of a full capture.
+
+Keras on PyTorch: the optimizer is Python code, so a wrapper sees that it begins. On TensorFlow the
+step increments a counter, see `tensorflow_marker`. On JAX the step takes over the state and draws
+its data itself, so our code cannot see when it begins.
 """
 
 from __future__ import annotations
@@ -12,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from watchdog_app.agent.snapshot.contents import Contents
-from watchdog_app.agent.state.rows import NamedVariable
+from watchdog_app.agent.state.rows import NamedVariable, split_variables
+from watchdog_app.agent.wrapping import Wrapped
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.segment.snapshot import Marker, News
 
@@ -114,3 +119,54 @@ class NoMarker(ChangeMarker):
     """For a training that no other process can copy; the training can still save itself."""
 
     is_supported = False
+
+
+class FitMarker(ChangeMarker):
+    """For a training whose step does not show that it begins (JAX, Keras 2): never published."""
+
+    is_supported = False
+
+    def __init__(self, training: KerasTraining) -> None:
+        self._training = training
+        self._names: set[str] = set()
+
+    def update(self, step: int) -> None:  # noqa: ARG002
+        """See `ChangeMarker`: collect the names of tensors that only optimizers change."""
+        trained = [
+            each
+            for optimizer in self._training.optimizers()
+            for each in getattr(optimizer, "_trainable_variables", None) or ()
+        ]
+        _, changed = split_variables(self._training.variables(), trained)
+        self._names = {item.name for item in changed}
+
+    def covers(self, name: str, address: int) -> bool:  # noqa: ARG002
+        """See `ChangeMarker`."""
+        return name in self._names
+
+
+class OnTorch(FitMarker):
+    """For Keras on PyTorch, where Python code calls the optimizers in each step."""
+
+    is_supported = True
+
+    def __init__(self, training: KerasTraining) -> None:
+        super().__init__(training)
+        self._applies = Wrapped()
+
+    def begin(self, step_begins: Callable[[], None]) -> None:
+        """See `ChangeMarker`."""
+
+        def make(apply: Callable[..., Any]) -> Callable[..., Any]:
+            def observed(*args: Any, **others: Any) -> Any:
+                step_begins()
+                return apply(*args, **others)
+
+            return observed
+
+        for optimizer in self._training.optimizers():
+            self._applies.wrap(optimizer, "apply", make)
+
+    def end(self) -> None:
+        """See `ChangeMarker`."""
+        self._applies.unwrap()

@@ -23,9 +23,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from watchdog_app.agent.snapshot.change_marker import KerasTraining, Refresh, Refreshed
+from watchdog_app.agent.snapshot.change_marker import (
+    FitMarker,
+    KerasTraining,
+    Refresh,
+    Refreshed,
+)
 from watchdog_app.agent.snapshot.contents import Contents
-from watchdog_app.agent.snapshot.keras_marker import FitMarker
 from watchdog_app.rescue.segment import snapshot as tables
 from watchdog_app.rescue.segment.memory import Gathering
 from watchdog_app.rescue.segment.snapshot import Marker

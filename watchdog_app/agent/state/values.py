@@ -3,8 +3,8 @@ Convert values of a program to JSON and back with their original types.
 
 It uses no pickle: a rescue must be readable after a class has moved, and must not run code when it
 is read. Numbers, words and the usual containers go into JSON, with floats that keep every bit.
-Other types become an object with one tagged key. Tensors and arrays are left to the framework: see
-`Leaf`.
+Other types become an object with one tagged key. A `Leaf` encodes tensors and arrays:
+`torch_tensors` those of PyTorch, `encode_arrays` those of NumPy and TensorFlow.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import math
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy as np
 # (value, name) -> the JSON of a framework's value, with a tag of LEAVES; None: another value.
 Leaf = Callable[[Any, str], "dict[str, Any] | None"]
 Unleaf = Callable[[str, Any], Any]  # (tag, content) -> the value
+Arrays = dict[str, np.ndarray[Any, Any]]
 
 TENSOR, ARRAY, TORCH, SIZE = "__tensor__", "__array__", "__torch__", "__size__"
 LEAVES = frozenset({TENSOR, ARRAY, TORCH, SIZE})
@@ -106,6 +107,59 @@ def decode(value: Any, unleaf: Unleaf) -> Any:
     return {key: decode(item, unleaf) for key, item in value.items()}
 
 
+def encode_arrays(value: Any, name: str, arrays: Arrays, *, tensors_as_arrays: bool = False) -> Any:
+    """
+    The value of a TensorFlow program in JSON's types, see `encode`.
+
+    Args:
+        value: may contain arrays and tensors.
+        name: name of the value, for the names of its arrays.
+        arrays: receives the arrays by name, without copies.
+        tensors_as_arrays: accept tensors and variables; `decode_arrays` returns them as arrays.
+
+    Raises:
+        TypeError: the value contains something else.
+    """
+
+    def leaf(item: Any, place: str) -> Any:
+        if isinstance(item, np.generic):
+            return None
+        if isinstance(item, np.ndarray):
+            return {ARRAY: _add_array(item, place, arrays)}
+        if tensors_as_arrays and isinstance(item, Mapping):
+            return encode(dict(item), place, leaf) if type(item) is not dict else None
+        if tensors_as_arrays and hasattr(item, "__array__"):
+            return {ARRAY: _add_array(np.asarray(item), place, arrays)}
+        if hasattr(item, "numpy"):
+            if not hasattr(item, "assign"):
+                return {TENSOR: _add_array(np.asarray(item.numpy()), place, arrays)}
+            raise TypeError(
+                f"{place} is a variable: give it to Rescue(...) under a name of its own"
+            )
+        return None
+
+    return encode(value, name, leaf)
+
+
+def decode_arrays(value: Any, read: Callable[[str], np.ndarray[Any, Any]]) -> Any:
+    """
+    The value that was given to `encode_arrays`.
+
+    Args:
+        value: the result of `encode_arrays`, after JSON.
+        read: returns the array for a name.
+    """
+
+    def unleaf(tag: str, content: Any) -> Any:
+        if tag == TENSOR:
+            import tensorflow as tf  # loaded already: the value had a TensorFlow tensor
+
+            return tf.constant(read(content))
+        return np.array(read(content))
+
+    return decode(value, unleaf)
+
+
 def _decode_tagged(tag: str, content: Any, unleaf: Unleaf) -> Any:
     if tag == _SCALAR:
         return np.frombuffer(base64.b64decode(content[1]), np.dtype(content[0]))[0]
@@ -130,3 +184,16 @@ def _decode_tagged(tag: str, content: Any, unleaf: Unleaf) -> Any:
 
 def _base64_text(raw: bytes | bytearray) -> str:
     return base64.b64encode(raw).decode("ascii")
+
+
+def _add_array(array: np.ndarray[Any, Any], name: str, arrays: Arrays) -> str:
+    usual = array.dtype.kind in "biuf" and array.dtype.itemsize <= 8
+    # TensorFlow's own types have no NumPy kind.
+    if not usual and array.dtype.name not in ("bfloat16", "complex64"):
+        raise TypeError(f"{name} is an array of {array.dtype}, which a rescue cannot hold")
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    while name in arrays:
+        name += "+"
+    arrays[name] = array
+    return name

@@ -19,6 +19,7 @@ from watchdog_app.agent.adapters.keras import position
 from watchdog_app.agent.identity import environment
 from watchdog_app.agent.state import randomness
 from watchdog_app.agent.state.rows import NamedVariable
+from watchdog_app.agent.wrapping import Wrapped
 
 Kept = Callable[[], np.ndarray[Any, Any]]
 
@@ -148,23 +149,19 @@ def one_empty_step(model: Any, callbacks: Any, step: Callable[..., Any]) -> Iter
     a step.
     """
     trains = model.train_function
-    before = {} if callbacks is None else {h: vars(callbacks).get(h) for h in _BATCH_HOOKS}
+    hooks = Wrapped()
 
     def ignore(*_: Any, **__: Any) -> None:
         return None
 
     model.train_function = step
-    for hook in before:
-        vars(callbacks)[hook] = ignore
+    for hook in _BATCH_HOOKS if callbacks is not None else ():
+        hooks.wrap(callbacks, hook, lambda _: ignore)
     try:
         yield
     finally:
         model.train_function = trains
-        for hook, own in before.items():
-            if own is None:
-                vars(callbacks).pop(hook, None)
-            else:  # the hook of `rescue.AsyncCallbacks`
-                vars(callbacks)[hook] = own
+        hooks.unwrap()
 
 
 def capture_random() -> randomness.State:

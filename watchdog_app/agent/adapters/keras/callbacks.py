@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from watchdog_app.agent.adapters.keras.model import is_keras_instance, is_keras_module
-from watchdog_app.agent.state import state_values
+from watchdog_app.agent.state import values
 
 _FIELDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("ReduceLROnPlateau", ("best", "wait", "cooldown_counter")),
@@ -29,7 +29,7 @@ _BEST_WEIGHTS = "best_weights"  # EarlyStopping's copy of the model
 _STATELESS = ("ProgbarLogger", "Rescue", "_LastCallback")
 _PLAIN = (bool, int, float, str, type(None))
 
-Arrays = state_values.Arrays
+Arrays = values.Arrays
 
 
 def capture(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], Arrays, list[str]]:
@@ -54,7 +54,7 @@ def capture(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], Arrays, lis
             name = f"callback/{label}/{key}"
             # If the state of one callback cannot be captured, only that state is lost.
             try:
-                state[key] = state_values.encode(read(), name, own, tensors_as_arrays=True)
+                state[key] = values.encode_arrays(read(), name, own, tensors_as_arrays=True)
                 arrays.update(own)
             except Exception as error:
                 lost.append(f"the memory of {label} ({type(error).__name__}: {error})")
@@ -88,10 +88,10 @@ def restore(
         if callback is None:
             absent.append(state["callback"])
             continue
-        for name, value in state_values.decode(state.get("fields", {}), read).items():
+        for name, value in values.decode_arrays(state.get("fields", {}), read).items():
             setattr(callback, name, value)
         if "state" in state and _is_stateful(callback):
-            callback.load_state_dict(state_values.decode(state["state"], read))
+            callback.load_state_dict(values.decode_arrays(state["state"], read))
         if "weights" in state:
             setattr(callback, _BEST_WEIGHTS, [np.array(read(name)) for name in state["weights"]])
     return absent

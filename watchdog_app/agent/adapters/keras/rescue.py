@@ -33,11 +33,11 @@ from watchdog_app.agent.oom.fit import FitWatch
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
 from watchdog_app.agent.runtime.session import Capture, Session
+from watchdog_app.agent.wrapping import Wrapped
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.checkpoint.store import RescueStore, SavedRescue
 from watchdog_app.rescue.identity.notebook import notebook_path
 
-_HOOK = "on_train_batch_end"
 # Classes by the name of a backend, which is also part of the module's name.
 _BACKENDS = {"tensorflow": "OnTensorFlow", "torch": "OnTorch", "jax": "OnJax"}
 
@@ -506,15 +506,17 @@ class AsyncCallbacks:
     def __init__(self, callbacks: Any, rescue: FitRescue) -> None:
         self._callbacks = callbacks
         self._thread = threading.get_ident()
-        forward = getattr(callbacks, _HOOK)
 
-        def on_train_batch_end(batch: int, logs: Any = None) -> None:
-            forward(batch, logs)
-            rescue.on_train_batch_end(batch, logs)
-            rescue._batch_ended()
+        def forwarding(forward: Callable[..., Any]) -> Callable[..., Any]:
+            def on_train_batch_end(batch: int, logs: Any = None) -> None:
+                forward(batch, logs)
+                rescue.on_train_batch_end(batch, logs)
+                rescue._batch_ended()
 
-        self._ours = on_train_batch_end
-        vars(callbacks)[_HOOK] = on_train_batch_end
+            return on_train_batch_end
+
+        self._hook = Wrapped()
+        self._hook.wrap(callbacks, "on_train_batch_end", forwarding)
 
     @property
     def in_other_thread(self) -> bool:
@@ -527,5 +529,4 @@ class AsyncCallbacks:
 
     def remove(self) -> None:
         """Remove our hook from Keras's CallbackList."""
-        if vars(self._callbacks).get(_HOOK) is self._ours:
-            del vars(self._callbacks)[_HOOK]
+        self._hook.unwrap()

@@ -28,7 +28,7 @@ from watchdog_app.agent.adapters.named import SavedState
 from watchdog_app.agent.identity import attributes, environment, keras_facts
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.runtime.session import Capture
-from watchdog_app.agent.snapshot.keras_marker import FitMarker, OnTorch
+from watchdog_app.agent.snapshot.change_marker import FitMarker, OnTorch
 from watchdog_app.agent.state import matching, own_random, randomness, rows
 from watchdog_app.agent.state.rows import NamedVariable, Row
 
