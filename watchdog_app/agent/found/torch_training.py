@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from threading import get_ident
 from types import FrameType
 from typing import Any
@@ -51,7 +52,7 @@ class FoundTorch(FoundTraining):
 
     def __init__(self, guard: Guard) -> None:
         super().__init__(guard, SeenPasses())
-        self._captured: _CapturedParts | None = None  # the parts of the last capture
+        self._captured: _Captured | None = None
         self._hook: Any = None  # handle of the hook that sees modules compute
         self._trained: set[int] = set()  # ids of the tensors that are trained
         # Values that a step changed before it ran out of memory, as a text for the user.
@@ -124,7 +125,9 @@ class FoundTorch(FoundTraining):
 
     def _make_state(self, objects: Mapping[str, Any]) -> TorchState:
         state = TorchState(objects, self._position, self._passes, set)
-        self._captured = _CapturedParts(self._names, self._passes.datasets, state, self._lost_now())
+        kinds = {name: type(part) for name, part in state.parts.items()}
+        loaders = [weak_reference(each) for each in self._passes.datasets]
+        self._captured = _Captured(self._names, kinds, loaders, self._lost_now())
         return state
 
     def _make_marker(self) -> ChangeMarker:
@@ -135,8 +138,10 @@ class FoundTorch(FoundTraining):
     @property
     def parts(self) -> dict[str, Part] | None:
         """See `TorchTraining`."""
-        captured = self._captured
-        return None if captured is None or self._owner() is not None else captured.parts()
+        captured, objects = self._captured, self._live_objects()
+        if captured is None or self._owner() is not None or captured.kinds.keys() != objects.keys():
+            return None
+        return {name: kind(name, objects[name]) for name, kind in captured.kinds.items()}
 
     def waiting(self) -> set[int]:
         """See `TorchTraining`; the gradients of unfinished iterations are not saved."""
@@ -153,9 +158,10 @@ class FoundTorch(FoundTraining):
         captured = self._captured
         return (
             captured is not None
-            and captured.names is self._names
+            and captured.objects is self._names
+            and captured.kinds.keys() == self._live_objects().keys()
             and captured.lost == self._lost_now()
-            and captured.is_unchanged(self._passes.datasets)
+            and [id(get()) for get in captured.loaders] == list(map(id, self._passes.datasets))
         )
 
     def _lost_now(self) -> list[str]:
@@ -205,42 +211,14 @@ class FoundTorch(FoundTraining):
         super()._attend(session, step, epoch, batch)
 
 
-class _CapturedParts:
-    """The parts of a capture, for later refreshes; keeps no object of the program alive."""
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    """What the last capture held, for later refreshes; keeps no object of the program alive."""
 
-    def __init__(
-        self, objects: list[Named], loaders: Sequence[Any], state: TorchState, lost: list[str]
-    ) -> None:
-        """
-        Args:
-            objects: all objects of the training.
-            loaders: the loaders of its data.
-            state: the captured state.
-            lost: what the capture cannot hold, as texts.
-        """
-        self.names = objects
-        self.lost = lost
-        self._loaders = [weak_reference(each) for each in loaders]
-        self._parts: list[tuple[str, type[Part], Callable[[], Any]]] = [
-            (name, type(part), weak_reference(part.thing)) for name, part in state.parts.items()
-        ]
-        # Modules that are not in a rescue, because the training has not written to them.
-        self._left_out = [
-            each for each in objects if each.stamp is not None and each.name not in state.parts
-        ]
-
-    def parts(self) -> dict[str, Part] | None:
-        """The captured parts; None if an object of them was deleted."""
-        found = {name: (kind, get()) for name, kind, get in self._parts}
-        if any(thing is None for _, thing in found.values()):
-            return None
-        return {name: kind(name, thing) for name, (kind, thing) in found.items()}
-
-    def is_unchanged(self, loaders: Sequence[Any]) -> bool:
-        """Whether the loaders are the same, and no module outside the rescue has changed."""
-        if [id(each) for each in loaders] != [id(get()) for get in self._loaders]:
-            return False
-        return all(each.part() is None for each in self._left_out)
+    objects: list[Named]  # of the training, also those that were not captured
+    kinds: dict[str, type[Part]]  # of its parts
+    loaders: list[Callable[[], Any]]
+    lost: list[str]
 
 
 def find_objects(
