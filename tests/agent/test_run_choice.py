@@ -569,3 +569,16 @@ def test_a_copied_folder_of_a_run_that_has_finished_is_not_offered(tmp_path: Pat
     assert waiting is not None
     assert 10 == waiting.step
     assert resume_notebook.unfinished(thorough=True) is None
+
+
+def test_a_training_that_could_not_be_restored_leaves_its_place_to_the_next_one(tmp_path: Path):
+    """The user catches the error, mends the model and tries again in the same process."""
+    left_by_another(tmp_path, 40)
+    begun = begin(tmp_path)
+    with pytest.raises(RescueError), run_choice.restoring(begun, "rescues/r1"):
+        raise RescueError("it does not fit")
+
+    again = choose(tmp_path).rescue
+
+    assert again is not None
+    assert 40 == again.step

@@ -66,6 +66,7 @@ class Beginning:
     waiting: list[RescueName] = field(default_factory=list)  # in `directory`, old to new
     why: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    turn_key: _TurnKey | None = None
 
 
 @dataclass(slots=True)
@@ -74,7 +75,7 @@ class _Place:
 
     number: int  # of all trainings in this folder
     cell: object = None  # its number
-    has_ended: bool = True  # well
+    has_ended: bool = True  # well, or before it trained
 
 
 @dataclass(slots=True)
@@ -113,6 +114,15 @@ class _ProcessState:
         self.places[root] = _Place(training.place, cell, has_ended=False)
         self.turns[_turn_key(root, name, site)] = cell, training.turn
         return training
+
+    def uncount(self, begun: Beginning) -> None:
+        """Undo `count`: the next training takes the place of this one."""
+        place = self.places.get(begun.directory)
+        if place is not None and not place.has_ended:
+            self.places[begun.directory] = _Place(place.number - 1)
+        if begun.turn_key in self.turns:
+            cell, turn = self.turns[begun.turn_key]
+            self.turns[begun.turn_key] = cell, turn - 1
 
 
 _process = _ProcessState()
@@ -179,6 +189,7 @@ def begin(
         )
     with _process.lock:
         _process.held[root, run.id] = run
+        beginning.turn_key = _turn_key(root, name, site)
     return beginning
 
 
@@ -331,7 +342,7 @@ def restoring(beginning: Beginning, path: str) -> Iterator[None]:
     Turn any failure inside the block into an error that names the rescue and the remedy.
 
     The agent does not contain this error like its other errors: a silent start over would be worse.
-    The training that could not be restored leaves its run to the next one.
+    A training that could not be restored has not begun, so the next one takes its place.
 
     Args:
         beginning: of the training.
@@ -343,10 +354,10 @@ def restoring(beginning: Beginning, path: str) -> Iterator[None]:
     try:
         yield
     except RescueError:
-        leave(beginning)
+        _undo_begin(beginning)
         raise
     except Exception as error:
-        leave(beginning)
+        _undo_begin(beginning)
         raise RescueError(
             f"The rescue {path} could not be given back to this program ({describe(error)}). "
             "Nothing on disk was changed. To start over: Rescue(..., resume=False)."
@@ -533,6 +544,12 @@ def _start_over_messages(
         more = len(lines) - _MOST_NAMED
         lines[_MOST_NAMED:] = [f"{more} more runs there are left alone. See: watchdog rescues"]
     return lines
+
+
+def _undo_begin(beginning: Beginning) -> None:
+    with _process.lock:
+        _process.uncount(beginning)
+    leave(beginning)
 
 
 def _resume_choice(resume: bool | str) -> bool | str:
