@@ -52,7 +52,7 @@ def man_page() -> str:
             lines += _man_command(command, help_)
     lines += [
         ".SH EXIT STATUS",
-        "0 healthy, 1 failure, 2 usage, 3 daemon not running, 130 interrupted.",
+        "0 done, 1 failure, 2 usage, 3 daemon not running, 130 interrupted.",
         ".B watchdog status --check",
         "ends with 0 ok, 1 warning, 2 critical, 3 unknown.",
         ".SH ENVIRONMENT",

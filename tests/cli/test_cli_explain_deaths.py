@@ -7,6 +7,7 @@ import json
 import pytest
 
 from watchdog_app.base.text.terminal import Style, width
+from watchdog_app.cli import explain
 from watchdog_app.cli.explain import deaths_table, render_death
 from watchdog_app.cli.plot import plot
 from watchdog_app.rescue.checkpoint.owner import this_process
@@ -210,6 +211,25 @@ def test_a_dead_task_is_explained_as_the_daemon_tells_it(watchdog, daemon):
     assert "memory limit of the group jupyter" in done.stdout
     # not the task, which the sentence before named
     assert "The rescue is not there any more" in done.stdout
+
+
+def test_commands_are_shown_as_this_shell_finds_them(monkeypatch):
+    """An environment that is not active: its `watchdog` is not on PATH."""
+    monkeypatch.setattr(explain, "type_program", lambda _: "~/tf/bin/watchdog")
+
+    text = explain._type_commands(
+        "cd watchdog && watchdog exec -- python t.py; the watchdog agents"
+    )
+
+    assert text == "cd watchdog && ~/tf/bin/watchdog exec -- python t.py; the watchdog agents"
+
+
+def test_without_daemon_and_journal_the_kernels_log_is_named(watchdog):
+    """Someone whose training has died before the first daemon is told where to look."""
+    done = watchdog("explain")
+
+    assert done.returncode == 3
+    assert "dmesg" in done.stderr
 
 
 @pytest.mark.parametrize(("level", "first"), [("warning", "RAM is"), ("watch", "train.ipynb")])

@@ -209,7 +209,8 @@ def test_only_what_is_small_idle_and_no_notebook_is_folded(change):
     busy = {**idle, **change}
 
     assert "applet" not in text_of(status(tasks=[idle]))
-    assert "and 1 small idle Python process, 20.0 MiB together" in text_of(status(tasks=[idle]))
+    hint = "and 1 small idle Python process, 20.0 MiB together; --all shows it"
+    assert hint in text_of(status(tasks=[idle])).split("\n")
     assert "applet" in text_of(status(tasks=[busy]))
     assert "applet" in text_of(status(tasks=[idle]), everything=True)
 

@@ -12,7 +12,12 @@ from support.observers import observer_of
 
 from watchdog_app.base.errors import UsageError
 from watchdog_app.base.linux.cgroups import AvailableMemory
-from watchdog_app.base.text.quantities import format_bytes, parse_bytes, size_above
+from watchdog_app.base.text.quantities import (
+    format_bytes,
+    limit_above,
+    parse_bytes,
+    size_above,
+)
 from watchdog_app.cli import limit as limit_command
 from watchdog_app.cli.output import Output
 from watchdog_app.core.model.machine import ProcessKey
@@ -423,6 +428,13 @@ def test_the_next_limit_is_one_that_somebody_would_type(limit, text):
     """About a third more, and displayed with the same figure once it is set."""
     assert text == size_above(limit)
     assert float(text[:-1]) == float(format_bytes(parse_bytes(text)).split()[0])
+
+
+def test_the_next_limit_does_not_depend_on_the_moment_of_the_reading():
+    """A program stopped at its limit holds a little more or less from one reading to the next."""
+    held = (12 * GIB - 5, 12 * GIB, 12 * GIB + GIB // 2)
+    assert {limit_above(12 * GIB, each) for each in held} == {"16G"}
+    assert limit_above(4 * GIB, 6 * GIB) == size_above(6 * GIB)
 
 
 @pytest.mark.parametrize("stage", ["stopped", "refusing", "ending"])

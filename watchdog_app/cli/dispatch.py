@@ -106,7 +106,7 @@ options:
   -h, --help      show this help, or with a command that command's
   -V, --version   show the version
 
-exit codes: 0 healthy, 1 failure, 2 usage, 3 daemon not running
+exit codes: 0 done, 1 failure, 2 usage, 3 daemon not running
 Each command says more: watchdog COMMAND --help
 Topics: watchdog help saving, exit-codes or colours
 """

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from watchdog_app.base.errors import (
     EXIT_OK,
     NOT_FOUND,
+    DaemonNotRunning,
     TaskNotFound,
     UsageError,
     WatchdogError,
@@ -19,7 +20,8 @@ from watchdog_app.base.errors import (
 from watchdog_app.base.text.quantities import moment, number_or_none, parse_pid
 from watchdog_app.base.text.terminal import Style, pad, plain, plain_block, wrap
 from watchdog_app.cli import history, offline_status
-from watchdog_app.cli.output import Output, format_timestamp, wrap_lines
+from watchdog_app.cli.dispatch import COMMANDS
+from watchdog_app.cli.output import Output, format_timestamp, type_program, wrap_lines
 from watchdog_app.cli.parser import Args, Parser, positive_integer
 from watchdog_app.client.client import find_status
 from watchdog_app.core.model.levels import Level
@@ -44,6 +46,7 @@ examples:
 exit codes: 0 answered, 1 failure or no such task, 2 usage, 3 daemon not running and no journal"""
 
 _INDENT = "  "
+_KERNEL_LOG = "What the kernel killed for memory: sudo dmesg -T | grep -i 'killed process'"
 _MAX_ENTRIES = 20
 _MAX_DEATHS = 50
 _NORMAL_ENDS = ("ended", "closed")
@@ -103,11 +106,21 @@ def run(args: Args, out: Output) -> int:
             kinds=["decision", "outcome", "exit"],
         )
     result = result or {}
+    if not args.json:
+        texts = {key: result[key] for key in ("text", "death_text") if result.get(key)}
+        result = {**result, **{key: _type_commands(text) for key, text in texts.items()}}
     urgent = args.task is None and any(
         Level.from_json(one) >= Level.WARNING for one in result.get("incidents") or ()
     )
     out.result(result, lambda: _report_lines(result, entries, out, urgent))
     return EXIT_OK
+
+
+def _type_commands(text: str) -> str:
+    """Return a text of the daemon with its `watchdog` commands as they are typed in this shell."""
+    typed = type_program("watchdog")
+    pattern = rf"(?<![\w./-])watchdog (?=(?:{'|'.join(COMMANDS)})\b)"
+    return re.sub(pattern, lambda _: f"{typed} ", text)
 
 
 def _unknown_task(task: str, error: TaskNotFound) -> TaskNotFound:
@@ -122,6 +135,7 @@ def _unknown_task(task: str, error: TaskNotFound) -> TaskNotFound:
     if measured is not None and measured.uptime_s is not None:
         since = moment(time.time() - measured.uptime_s)
         message += f" Watched since {since}; an earlier end is known only if a daemon ran then."
+        message += f" {_KERNEL_LOG}"
     return TaskNotFound(message, error.code, error.candidates)
 
 
@@ -172,6 +186,8 @@ def _add_guards(task: str | None, found: Json | None, error: WatchdogError) -> J
     died = ((found or {}).get("death") or {}).get("unix_s")
     guards = offline_status.explain_guards(task, died if isinstance(died, int | float) else 0.0)
     if found is None and not guards:
+        if isinstance(error, DaemonNotRunning):
+            raise DaemonNotRunning(f"{error}\nNothing is recorded yet. {_KERNEL_LOG}") from error
         raise error
     return {"text": None, "incidents": [], **(found or {}), "guards": guards}
 

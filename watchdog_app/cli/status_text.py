@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import chain
 
 from watchdog_app.base.text import quantities
-from watchdog_app.base.text.quantities import format_duration, size_above
+from watchdog_app.base.text.quantities import format_duration, limit_above
 from watchdog_app.base.text.terminal import Style, Table, counted, plain, width, wrap
 from watchdog_app.core.explain.agent_lines import agent_line, contributor_line
 from watchdog_app.core.explain.gpu_lines import gpu_lines
@@ -185,8 +185,9 @@ def _task_section(
         lines.append("No Python process is running here that you may see; new ones appear here.")
     if hidden:
         together = quantities.format_bytes(sum(one.ram_bytes or 0 for one in hidden))
+        them = "it" if len(hidden) == 1 else "them"
         text = f"and {len(hidden)} small idle Python process{'es' if len(hidden) > 1 else ''}, "
-        text += f"{together} together; --all shows them"
+        text += f"{together} together; --all shows {them}"
         lines += [style.paint(one, "dim") for one in wrap(text, columns)]
     return lines
 
@@ -290,7 +291,8 @@ def resource_lines(
         for line, resource in zip(table.lines(columns, style.ellipsis), shown, strict=True)
     ]
     if left_out:
-        text = f"and {counted(left_out, 'limit')} far away; --all shows them"
+        them = "it" if left_out == 1 else "them"
+        text = f"and {counted(left_out, 'limit')} far away; --all shows {them}"
         lines.append(style.paint(text, "dim"))
     return lines
 
@@ -448,8 +450,8 @@ def guard_remarks(guard: Guard) -> list[str]:
     Describe a guard: `guard 3.1 GiB of 12.0 GiB, reserve 512 MiB`; if stopped, how to resume it.
     """
     pid = quantities.whole(guard.pid)
-    most = max(guard.used_bytes or 0, guard.limit_bytes or 0)
-    more = size_above(most) if most > 0 else "SIZE"
+    known = guard.limit_bytes or guard.used_bytes
+    more = limit_above(guard.limit_bytes or 0, guard.used_bytes or 0) if known else "SIZE"
     level = quantities.guard_level(guard, automatic=guard.automatic_limit)
     remarks = [f"guard {level}, {plain(guard.kind or '')}".rstrip(", ")]
     if guard.stopped:

@@ -156,7 +156,7 @@ class Inspections:
         if agent is None:
             raise RequestError(
                 f"{name_with_pid(task)} holds no agent that trains now: what grows in "
-                "it can only be seen from inside. See: watchdog agent",
+                "it can only be seen from inside. See: watchdog help saving",
                 REFUSED,
             )
         until_mono_s = now_mono_s + seconds + _TRACE_GRACE_S

@@ -11,7 +11,7 @@ from watchdog_app.base.text.quantities import (
     AUTOMATIC_LIMIT,
     format_bytes,
     guard_level,
-    size_above,
+    limit_above,
 )
 from watchdog_app.guard.policy import ASKED_BY_PERSON
 from watchdog_app.guard.record import GuardRecord
@@ -204,7 +204,7 @@ def _restart_command(record: GuardRecord) -> str:
 
 def next_limit(record: GuardRecord) -> str:
     """The limit with which it can resume: above the present one, and above its usage."""
-    return size_above(max(record.limit_bytes, record.used_bytes))
+    return limit_above(record.limit_bytes, record.used_bytes)
 
 
 def _plain(text: str) -> str:

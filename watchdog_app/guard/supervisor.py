@@ -19,7 +19,7 @@ from typing import Any
 
 from watchdog_app.base.errors import ActionError
 from watchdog_app.base.linux.process import pending_signals
-from watchdog_app.base.text.quantities import format_bytes, parse_bytes, size_above
+from watchdog_app.base.text.quantities import format_bytes, limit_above, parse_bytes
 from watchdog_app.guard import limits, messages
 from watchdog_app.guard import record as records
 from watchdog_app.guard.cgroup import LEAST_LIMIT_BYTES, Cgroup
@@ -344,7 +344,7 @@ class Supervisor:
         free = limits.room_around(self.group.path).free_bytes
         wanted = request.get("limit_bytes")
         if request.get("more") is True:  # a button: as in the report, or all free memory
-            more = parse_bytes(size_above(max(self.record.limit_bytes, held)))
+            more = parse_bytes(limit_above(self.record.limit_bytes, held))
             wanted = min(more, held + free)
         if isinstance(wanted, bool) or not isinstance(wanted, int):
             raise ActionError("That is no request that this supervisor knows.")

@@ -77,6 +77,17 @@ def size_above(bytes_: float) -> str:
     return f"{-(-wanted // step) * step / GIB:g}G"
 
 
+def limit_above(limit: float, used: float) -> str:
+    """
+    The limit to give a program next, the same on every screen, as `size_above` formats it.
+
+    Args:
+        limit: its present limit in bytes.
+        used: what it holds in bytes. A reading a little above the limit does not count.
+    """
+    return size_above(used if used > 1.1 * limit else limit)
+
+
 def format_rate(value: Any, *, compact: bool = False) -> str:
     """
     Format a rate: `+21.0 MiB/s`, compact `+21M/s`; `0` below 1 KiB/s, too slow to matter.

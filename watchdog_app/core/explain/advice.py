@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from watchdog_app.base.records import dataclass
 from watchdog_app.base.text.plain import capitalize_first, clean
-from watchdog_app.base.text.quantities import format_bytes, size_above
+from watchdog_app.base.text.quantities import format_bytes, limit_above
 from watchdog_app.base.text.terminal import counted
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.explain.selection import KERNELS
@@ -189,7 +189,7 @@ def _memory_advice(shortage: Shortage) -> Iterator[str]:
 
 def _guard_advice(shortage: Shortage) -> Iterator[str]:
     """Advice for a guard: its limit can be raised, and at its limit a program only stops."""
-    limit = size_above(max(shortage.reading.limit, shortage.reading.used))
+    limit = limit_above(shortage.reading.limit, shortage.reading.used)
     keys = [*(each.task for each in shortage.attribution.contributors), *shortage.tasks]
     pid = keys[0].pid if keys else "TASK"
     yield (

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from watchdog_app.base.text.plain import clean
-from watchdog_app.base.text.quantities import size_above
+from watchdog_app.base.text.quantities import limit_above
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Guard, Incident, Resource, Status, Task
@@ -111,7 +111,7 @@ def _suspended_text(tasks: Sequence[Task]) -> str:
     guard = _stopped_guard(tasks[0])
     if guard is None:
         return f"paused: {who}"
-    more = f"{guard.pid} {size_above(max(guard.limit_bytes or 0, guard.used_bytes or 0))}"
+    more = f"{guard.pid} {limit_above(guard.limit_bytes or 0, guard.used_bytes or 0)}"
     return f"stopped at its memory limit: {who}; give it more: watchdog limit {more}"
 
 
