@@ -188,7 +188,7 @@ def test_the_largest_batch_fits_and_one_more_does_not():
 
 def test_a_process_holds_more_than_its_tensors():
     """
-    The estimate adds gaps of the heap and a share of the step for kernels, which stops growing.
+    The estimate adds gaps of the heap, as much as a step takes until they stop growing.
     """
     small, large, huge = (
         estimate(conv(), batch, input_shape=(3, 32, 32), optimizer="adam").allocator_bytes

@@ -20,7 +20,6 @@ _MAX_GAPS = 1.5
 _NEAR, _MAX_REFITS = 1.2, 2
 _FAR = 4  # activations must exceed weights by this factor in the batches that define the line
 _MAX_FACTOR = 2**20
-_SURE_BYTES = 40 * MIB  # two runs of the same program differ by as much
 
 
 def estimate(  # noqa: PLR0917
@@ -100,8 +99,8 @@ def estimate(  # noqa: PLR0917
         framework_bytes=framework,
         allocator_bytes=max(0, traced.resident_bytes - traced.live_bytes),
         peak_bytes=base + traced.resident_bytes,
-        low_bytes=max(0, framework + int(_LOW * spread) - _SURE_BYTES),
-        high_bytes=framework + int(_HIGH * spread) + _SURE_BYTES,
+        low_bytes=max(0, framework + int(_LOW * spread) - subject.unsure_bytes),
+        high_bytes=framework + int(_HIGH * spread) + subject.unsure_bytes,
         per_sample_bytes=line.per_sample_bytes,
         fixed_bytes=line.fixed_bytes,
         floor_bytes=line.floor_bytes,

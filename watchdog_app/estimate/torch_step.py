@@ -43,11 +43,11 @@ from watchdog_app.estimate.step import (
 # what the first step adds in any case (an optimizer imports the compiler).
 TORCH_BYTES = 222 * MIB
 TORCH_FIRST_BYTES = 85 * MIB
-# Memory of the process beyond the tensors in use: gaps in the C library's heap; packed matrices and
-# layouts that kernels keep, a share of what a step takes up to a limit.
+# Memory of the process beyond the tensors in use. glibc keeps freed blocks below 32 MiB, and other
+# blocks often do not fit into these gaps. The gaps take as much as a step, up to a limit.
 _HEAP_SHARE = 1.02
-_WORKSPACE_SHARE = 0.6
-_WORKSPACE_BYTES = 150 * MIB
+_GAPS_BYTES = 180 * MIB
+_UNSURE_BYTES = 100 * MIB  # gaps of similar programs differ by as much
 
 _OPTIMIZERS = {
     name.lower(): name
@@ -95,8 +95,7 @@ def subject(  # noqa: PLR0917
         live = static + step.data_bytes + step_bytes
         if gpu:
             return Traced.on_gpu(batch, live, step.kept_bytes, step.data_bytes)
-        workspace = min(_WORKSPACE_BYTES, _WORKSPACE_SHARE * step_bytes)
-        resident = int(_HEAP_SHARE * live + workspace)
+        resident = int(_HEAP_SHARE * live + min(_GAPS_BYTES, step_bytes))
         return Traced(batch, live, resident, step.kept_bytes, step.data_bytes)
 
     def framework_bytes() -> int:
@@ -105,7 +104,8 @@ def subject(  # noqa: PLR0917
         return (TORCH_BYTES if base is None else base) + TORCH_FIRST_BYTES
 
     depth = sum(not any(True for _ in each.children()) for each in module.modules())
-    return Subject("torch", parts, trace, framework_bytes, depth, notes)
+    made = Subject("torch", parts, trace, framework_bytes, depth, notes)
+    return made if gpu else replace(made, unsure_bytes=_UNSURE_BYTES)
 
 
 def optimizer_class(name: str) -> tuple[str, dict[str, Any]]:
