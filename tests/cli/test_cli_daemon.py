@@ -12,14 +12,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from jsonschema import Draft202012Validator
+from support import schemas
 from support.finished import finished
 from support.waiting import until
 
 from watchdog_app.cli import start
 from watchdog_app.core.model.settings import CHANNELS
-
-SCHEMA = Path(__file__).parents[2] / "docs/status.schema.json"
 
 
 @pytest.fixture
@@ -71,7 +69,7 @@ def test_the_life_of_a_daemon(quiet, watchdog, script):
     assert "Already running" in watchdog("start").stdout
 
     found = json.loads(watchdog("status", "--json").stdout)
-    Draft202012Validator(json.loads(SCHEMA.read_text())).validate(found)
+    schemas.validator("status").validate(found)
     assert script in [one["pid"] for one in found["tasks"]]
     assert "patient_分析.py" in watchdog("status", "--all").stdout
 
@@ -294,7 +292,7 @@ def test_without_a_daemon_the_json_names_the_guards_too(own_folders, monkeypatch
     code = main(["status", "--json"])
 
     found = json.loads(capsys.readouterr().out)
-    Draft202012Validator(json.loads(SCHEMA.read_text())).validate(found)
+    schemas.validator("status").validate(found)
     assert ["hog.py (pid 7): full"] == [
         each["message"] for each in found["problems"] if each["source"] == "guards"
     ]

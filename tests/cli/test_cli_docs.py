@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from jsonschema import Draft202012Validator
+from support import schemas
 from support.statuses import NOW_UNIX_S, leaking, process, status
 
 from watchdog_app.cli.dispatch import COMMANDS, load_command, overview
@@ -30,9 +30,7 @@ def refresh():
 
 @pytest.fixture(scope="module")
 def validator():
-    schema = json.loads((ROOT / "docs/status.schema.json").read_text())
-    Draft202012Validator.check_schema(schema)
-    return Draft202012Validator(schema)
+    return schemas.validator("status")
 
 
 @pytest.mark.parametrize(

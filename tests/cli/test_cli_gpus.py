@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-import jsonschema
 import pytest
+from support import schemas
 from support.statuses import (
     GIB,
     HOSTILE_NAMES,
@@ -29,11 +28,6 @@ from watchdog_app.core.explain.gpu_lines import gpu_lines
 from watchdog_app.core.explain.selection import gpu_numbers
 from watchdog_app.core.model.hardware import GpuState
 from watchdog_app.core.model.status import Gpu, Incident, Status, Task
-
-SCHEMA = json.loads(
-    (Path(__file__).parents[2] / "docs" / "status.schema.json").read_text(encoding="utf-8")
-)
-
 
 SEVERITIES = ("note", "warning", "critical")
 
@@ -333,7 +327,7 @@ def test_the_objects_of_these_tests_fit_the_schema():
 
     shown = json.loads(dumps(with_timestamp(whole, NOW_UNIX_S)))
 
-    assert [] == list(jsonschema.Draft202012Validator(SCHEMA).iter_errors(shown))
+    assert [] == list(schemas.validator("status").iter_errors(shown))
 
 
 def test_the_history_of_a_fault_says_how_bad_it_was():

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from doctor_tree import Tree, fake_python, found
-from jsonschema import Draft202012Validator
+from support import schemas
 from support.finished import finished
 
 from watchdog_app.base.errors import UsageError
@@ -54,9 +54,7 @@ def watchdog(tmp_path):
 
 @pytest.fixture(scope="module")
 def validator():
-    schema = json.loads((ROOT / "docs/doctor.schema.json").read_text())
-    Draft202012Validator.check_schema(schema)
-    return Draft202012Validator(schema)
+    return schemas.validator("doctor")
 
 
 def report(*findings: Finding) -> Report:

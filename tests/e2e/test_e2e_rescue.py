@@ -119,7 +119,7 @@ def test_swap_is_counted_and_the_rescue_comes_before_it_is_full(world, swap_file
     assert run.complete_rescues(), world.daemon_log()
 
 
-@pytest.mark.parametrize("fault", ["full", "read-only"])
+@pytest.mark.parametrize("fault", ["full", pytest.param("read-only", marks=pytest.mark.slow)])
 def test_a_rescue_folder_that_takes_nothing_harms_no_training(world, reference, odd_folder, fault):
     """The message has a remedy. The training finishes with the same numbers."""
     whole = reference("fit.py")

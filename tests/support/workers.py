@@ -29,10 +29,16 @@ APART = "WATCHDOG_TESTS_APART"  # set by packaging/apart.sh inside a namespace
 # The kernel's log names kills by their real PIDs; real desktops and system-wide settings.
 OUTSIDE = ("e2e", "tray", "examples", "install")
 # Files of these folders that run in a namespace: their tests read no log of the kernel.
-INSIDE = ("test_e2e_fill.py", "test_e2e_replay.py", "test_e2e_stalls.py")
+INSIDE = (
+    *("test_e2e_advice.py", "test_e2e_fill.py", "test_e2e_replay.py", "test_e2e_stalls.py"),
+    *("test_install_exec.py", "test_install_hook.py", "test_install_kernels.py"),
+    *("test_install_mismatch.py", "test_install_resume.py", "test_install_trust.py"),
+)
 # Folders with a long run time, the longest first, so that the workers end together.
 LONG_FIRST: tuple[str, ...] = (
     "agent",
+    "install",
+    "e2e",
     "daemon",
     "packaging",
     "guard",
