@@ -51,7 +51,9 @@ def test_only_the_guilty_of_two_tasks_is_acted_on(world):
     healthy = world.train("fit.py", "--step-s", "0.1", name="healthy", group=group)
     # Imports and first steps also grow memory: a trend over 15 s must not include them any more.
     world.until(lambda: step_of(world, healthy.pid) > 150, "the healthy one trains")
-    guilty = world.train("fit.py", "--leak-mb-s", "25", "--step-s", "0.05", group=group)
+    # Twice the usual steps: it must reach the limit also where its imports take less memory.
+    more = "--leak-mb-s", "25", "--step-s", "0.05", "--epochs", "8"
+    guilty = world.train("fit.py", *more, group=group)
 
     world.until(
         lambda: (t := world.task(guilty.pid)) and t["paused_by_watchdog"], "the guilty is paused"
