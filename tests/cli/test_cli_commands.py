@@ -230,6 +230,14 @@ def test_help_goes_to_standard_output(watchdog, words):
     assert done.stdout.startswith("usage: watchdog")
 
 
+def test_the_first_screen_fits_a_narrow_terminal(watchdog):
+    """Each command stands on a line of its own there."""
+    found = watchdog(env={"COLUMNS": "60"}).stdout.splitlines()
+
+    assert "              watchdog start" in found
+    assert all(len(line) <= 60 and line == line.rstrip() for line in found[1:]), found
+
+
 @pytest.mark.parametrize(
     ("topic", "said"),
     [("saving", "watchdog exec -- python"), ("exit-codes", "2  critical"), ("colours", "red")],

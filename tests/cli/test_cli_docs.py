@@ -72,6 +72,18 @@ def test_every_help_has_examples_and_exit_codes(name):
     assert f"watchdog {name}" in text.partition("examples:")[2]
 
 
+@pytest.mark.parametrize("words", ["config set", "config rule add", "desktop install"])
+def test_the_help_of_a_verb_names_the_help_with_examples(words, capsys):
+    """The examples and the exit codes of all verbs stand together, in the help of the command."""
+    name, *verbs = words.split()
+    _, parser = load_command(name)
+
+    with pytest.raises(SystemExit):
+        parser.parse_args([*verbs, "--help"])
+
+    assert f"examples and exit codes: watchdog {name} --help" in capsys.readouterr().out
+
+
 def test_no_line_of_the_overview_is_too_long():
     """Users read it on terminals of 80 columns."""
     assert [] == [line for line in overview().splitlines() if len(line) > 80]

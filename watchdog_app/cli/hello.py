@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from watchdog_app.base.errors import DaemonNotRunning, WatchdogError
 from watchdog_app.base.text.terminal import counted, plain_block
+from watchdog_app.cli.output import terminal_columns
 from watchdog_app.client.client import Client
 from watchdog_app.core.explain.saving import typed_path
 from watchdog_app.core.model.status import Task
@@ -21,10 +22,15 @@ def lines() -> list[str]:
         ("At login", *_login_row()),
     )
     columns = max((len(one) for _, one, _ in rows if len(one) <= _STATE_COLUMNS), default=0)
+    narrow = 15 + columns + max(len(each) for _, _, each in rows) > (terminal_columns() or 80)
+    columns, gap = (0, "\n              ") if narrow else (columns, "   ")
     return [
         "watchdog warns you before memory runs out and saves running trainings.",
         "",
-        *(f"  {what:<9} {state:<{columns}}   {command}".rstrip() for what, state, command in rows),
+        *(
+            f"  {what:<9} {state:<{columns}}{gap}{command}".rstrip()
+            for what, state, command in rows
+        ),
         "",
         "See it save a real training: watchdog demo",
         "All commands: watchdog --help",

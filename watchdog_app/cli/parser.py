@@ -103,7 +103,10 @@ class Parser(argparse.ArgumentParser):
 
         def add(name: str, text: str) -> Parser:
             child: Parser = verbs.add_parser(
-                name, help=text, description=f"{text[:1].upper()}{text[1:]}."
+                name,
+                help=text,
+                description=f"{text[:1].upper()}{text[1:]}.",
+                epilog=f"examples and exit codes: {' '.join(self.prog.split()[:2])} --help",
             )
             return child
 

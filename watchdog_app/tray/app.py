@@ -121,7 +121,7 @@ class Companion:
             if status is not None:
                 _log("connected to the daemon." if self._had_status is not None else "running.")
             elif self._had_status or disconnect_reason(error) is not None:
-                _log(f"{error} The tray icon waits for it.")
+                _log(f"{error}\nThe tray icon waits for it.")
             else:
                 _log("no daemon runs yet. Start it with: watchdog start")
             self._had_status = status is not None
