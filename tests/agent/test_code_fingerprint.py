@@ -163,10 +163,12 @@ def squared(x, weight=1.0):
     return x * x * weight * GAIN
 """
 CALLS = """
+import math
 import random
 import functional
 from types import SimpleNamespace
 
+root = math.sqrt
 cfg = SimpleNamespace(flip=random.random() < 0.5, alpha=0.5)
 more = {"flip": random.random() < 0.5}
 
@@ -197,7 +199,7 @@ class Net:
 def loss(x):
     from functional import squared as other
     import functional as f
-    return f.squared(x) + other(x, weight=0.3)
+    return f.squared(x) + other(x, weight=0.3) + root(x)
 """
 
 
@@ -214,6 +216,8 @@ def loss(x):
         ("TEMPERATURE = 0.5", "TEMPERATURE = 0.7", False),
         ("x * gain", "x + gain", False),
         ("power = 2", "power = 3", False),
+        ("root", "square_root", True),
+        ("math.sqrt", "math.exp", False),
         ("alpha=0.5", "alpha=0.7", False),
     ],
 )

@@ -672,8 +672,10 @@ class _Names:
             return None if number is None else _named(text)
         if isinstance(value, type) and is_own(value):
             return _named(f"{value.__name__} {self._follow_methods(value)}")
-        if isinstance(value, type) or _attribute(value, "__name__") is not None:
-            return self._library_name(node)
+        written = _attribute(value, "__name__")
+        if isinstance(value, type) or written is not None:
+            alias = isinstance(node, ast.Name) and isinstance(written, str)  # mean = ops.mean
+            return self._library_name(node) or (_named(f"library {written}") if alias else None)
         if is_plain(value):
             varying = (
                 name in self._file.varying
