@@ -125,7 +125,7 @@ def test_a_name_that_a_version_lacks_is_reported(tmp_path):
     """The doctor checks other environments this way, so it imports no framework."""
     place = tmp_path / "torch/optim"
     place.mkdir(parents=True)
-    (place / "lr_scheduler.py").write_text("_wrapped_by_lr_sched = True\n")
+    (place / "lr_scheduler.py").write_text("each._dynamo\n")
 
     found = [(row.files, gone) for row, gone in internals.missing("torch", tmp_path)]
 

@@ -88,7 +88,7 @@ INTERNALS: tuple[Internal, ...] = (
         ("_jax_state", "_jax_state_synced", "_get_jax_state"),
         "rescues of Keras on JAX",
     ),
-    Internal("keras/src/random/seed_generator.py", ("GLOBAL_SEED_GENERATOR",), "Keras's seed"),
+    Internal("keras/src/random/seed_generator.py", ("global_seed_generator",), "Keras's seed"),
     Internal("keras/src/backend/common/global_state.py", ("get_global_attribute",), "Keras's seed"),
     # Keras 3: callbacks.
     Internal(
@@ -218,19 +218,19 @@ INTERNALS: tuple[Internal, ...] = (
     ),
     Internal("torch/_C/__init__.pyi", ("_indices", "_values"), "gradients that are sparse"),
     Internal(
-        "torch/distributed/tensor/_api.py",
+        "torch/distributed/*tensor/*api.py",
         ("_local_tensor",),
         "the refusal of tensors that are spread over processes",
     ),
     Internal(
         "torch/optim/lr_scheduler.py",
-        ("_wrapped_by_lr_sched", "_schedulers"),
+        ("_schedulers",),
         "the hint that a scheduler was not named",
     ),
     Internal("torch/_dynamo/eval_frame.py", ("_torchdynamo_orig_callable",), _IDENTITY),
     # NumPy and Python.
     Internal(
-        "numpy/_core/_exceptions.py",
+        "numpy/*core/_exceptions.py",
         ("_ArrayMemoryError",),
         "rescues after an array of NumPy did not fit",
     ),

@@ -151,7 +151,7 @@ def main(case: str, folder: Path) -> None:
         print("epoch", epoch, float(torch.rand(())), file=log, flush=True)
         for batch in rescue.data(loader):
             features, targets = (part.to(model[0].weight.dtype) for part in batch)
-            loss = nn.functional.mse_loss(model(features), targets)
+            loss = nn.functional.mse_loss(model(features).float(), targets.float())
             if case == "scaled":
                 scaler.scale(loss).backward()
                 scaler.step(optimizer)

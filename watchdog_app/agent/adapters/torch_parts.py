@@ -80,7 +80,7 @@ class StatefulPart(Part):
 
     def capture(self, tensors: Tensors) -> Any:
         """See `Part.capture`."""
-        return torch_tensors.encode(self.thing.state_dict(), self.name, tensors)
+        return torch_tensors.encode(_plain_state(self.thing), self.name, tensors)
 
     def restore(self, state: Any, read: Read) -> None:
         """See `Part.restore`."""
@@ -91,7 +91,7 @@ class StatefulPart(Part):
         found = super().differences(state, program, row)
         if found or not isinstance(state, dict):
             return found
-        now = torch_tensors.encode(self.thing.state_dict(), self.name, Tensors())
+        now = torch_tensors.encode(_plain_state(self.thing), self.name, Tensors())
         # A disabled gradient scaler has an empty state, which does not fit an enabled one.
         if isinstance(now, dict) and bool(now) != bool(state):
             side = "rescue" if state else "program"
@@ -377,12 +377,11 @@ def unnamed_schedulers(objects: Mapping[str, Any]) -> list[str]:
     """Texts about optimizers with a scheduler that the user did not name."""
     found = []
     for name, thing in objects.items():
-        step = getattr(thing, "step", None)
         if not isinstance(thing, torch.optim.Optimizer):
             continue
-        if getattr(step, "_wrapped_by_lr_sched", False) and not any(
-            is_scheduler_of(other, thing) for other in objects.values()
-        ):
+        # A scheduler gives its optimizer a step of its own and notes the learning rates.
+        scheduled = "step" in vars(thing) and "initial_lr" in thing.param_groups[0]
+        if scheduled and not any(is_scheduler_of(other, thing) for other in objects.values()):
             found.append(f"the learning-rate scheduler of {name}, which Rescue(...) was not given")
     return found
 
@@ -399,6 +398,16 @@ def is_scheduler_of(thing: Any, optimizer: Any) -> bool:
     return any(
         optimizer is one for each in driven for one in (each, getattr(each, "optimizer", None))
     )
+
+
+def _plain_state(thing: Any) -> Any:
+    """The state of an object; a scheduler keeps its own function between learning rates."""
+    state = thing.state_dict()
+    if isinstance(thing, torch.optim.lr_scheduler.LRScheduler):
+        # OneCycleLR before PyTorch 2.4 and SWALR list that function; both load without it.
+        for each in (state, *state.get("_schedulers", ())):
+            each.pop("anneal_func", None)
+    return state
 
 
 def process_count() -> int:

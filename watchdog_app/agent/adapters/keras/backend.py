@@ -187,10 +187,9 @@ def _keras_seeds(*, make: bool = False) -> Any:
     """The state variable of Keras's global seed generator; None if it does not exist."""
     module = sys.modules.get("keras.src.random.seed_generator")
     states = sys.modules.get("keras.src.backend.common.global_state")
-    name = getattr(module, "GLOBAL_SEED_GENERATOR", None)
-    if states is None or name is None:
+    if states is None or module is None:
         return None
-    found = states.get_global_attribute(name)
-    if found is None and make and module is not None:
+    found = states.get_global_attribute("global_seed_generator")
+    if found is None and make:
         found = module.global_seed_generator()
     return None if found is None else found.state
