@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
+import sys
 import threading
+import tomllib
+import zipfile
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -17,6 +22,13 @@ from watchdog_app.agent import internals
 
 AGENT = Path(watchdog_app.agent.__file__).parent
 PACKAGES = sorted({row.package for row in internals.INTERNALS})
+# Each framework with an oldest version in pyproject.toml: its package and its wheel.
+OLDEST = {
+    "keras": "keras",
+    "tensorflow": "tensorflow",
+    "tf_keras": "tf-keras",
+    "torch": "torch",
+}
 NAMES = {name for row in internals.INTERNALS for name in row.names}
 MODULES = {
     row.files.removesuffix(".py").replace("/", ".")
@@ -88,6 +100,36 @@ def test_the_installed_version_has_each_name(package):
         place = Path(found.origin).parents[1]
 
     assert [] == list(internals.missing(package, place))
+
+
+def oldest_version(wheel: str) -> str:
+    """Return the version that pyproject.toml asks for at least."""
+    text = (AGENT.parents[1] / "pyproject.toml").read_text()
+    extras = tomllib.loads(text)["project"]["optional-dependencies"].values()
+    (found,) = {each for extra in extras for each in extra if each.startswith(f"{wheel}>=")}
+    return found.removeprefix(f"{wheel}>=")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("package", "wheel"), OLDEST.items())
+def test_the_oldest_supported_version_has_each_name(package, wheel, tmp_path):
+    """A user with the oldest versions of pyproject.toml loses nothing to a missing name."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "watchdog-test-wheels"
+    version = oldest_version(wheel)
+    requirement = f"{wheel}=={version}.*"
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    command += ["--only-binary=:all:", "--python-version=3.11", "--dest", str(cache)]
+    done = subprocess.run([*command, requirement], check=False, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"pip cannot download {requirement}: {done.stderr.strip()[-200:]}")
+    (file, *_) = cache.glob(f"{package}-{version}.*.whl")
+    with zipfile.ZipFile(file) as packed:
+        for name in packed.namelist():
+            if name.startswith(f"{package}/") and name.endswith((".py", ".pyi")):
+                packed.extract(name, tmp_path)
+
+    assert [] == list(internals.missing(package, tmp_path))
 
 
 @pytest.mark.parametrize("path", sorted(AGENT.rglob("*.py")), ids=lambda path: path.stem)

@@ -64,7 +64,9 @@ class Leave(keras.callbacks.Callback):
         self.epoch = epoch
 
     def on_train_batch_end(self, batch, logs=None):
-        if self.validation is None and (self.epoch, batch) == self.place:
+        size = self.model.steps_per_execution  # Keras 3.8 tells the first step of an execution
+        here = self.epoch, batch // size * size + size - 1
+        if self.validation is None and here == self.place:
             self.leave()
 
     def on_test_batch_begin(self, batch, logs=None):

@@ -80,7 +80,7 @@ class CallbackWatch:
         """Set the progress to the position after the batch or epoch that has ended."""
         state, progress = self._state, self._state.progress
         if hook == "on_train_batch_end":
-            progress.next_batch = number + 1
+            progress.batch_ends(number)
             if isinstance(logs, Mapping):
                 state.logs = dict(logs)
             return

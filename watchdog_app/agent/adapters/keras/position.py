@@ -67,6 +67,12 @@ class FitProgress:
         """Record the start of an epoch; call it in `on_epoch_begin`."""
         self.epoch, self.next_batch, self.epoch_done = epoch, 0, False
 
+    def batch_ends(self, batch: int) -> None:
+        """Record the end of a training step; `batch` is the number in `on_train_batch_end`."""
+        # Of several steps per execution Keras 3.8 tells the first one, later versions the last.
+        size = getattr(self.iterator, "steps_per_execution", 1)
+        self.next_batch = (batch // size + 1) * size
+
     def epoch_ends(self) -> None:
         """Record the end of an epoch; call it in `on_epoch_end`."""
         self.ended.append(self._ran_out())

@@ -158,7 +158,7 @@ class FitRescue:
             self._postponed = reason
             return None
         if name == "on_train_batch_end":  # the caller may come before us in the list
-            self._state.progress.next_batch = batch + 1
+            self._state.progress.batch_ends(batch)
             if isinstance(logs, dict):
                 self._state.logs = logs
         return self._save_here(reason)
@@ -250,7 +250,7 @@ class FitRescue:
         state = self._state
         if state is None or self._in_other_thread():
             return
-        state.progress.next_batch = batch + 1
+        state.progress.batch_ends(batch)
         if isinstance(logs, dict):  # a user's own step may return something else
             state.logs = logs
             self._loss = logs.get("loss")
