@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import signal
-import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.finished import finished
+from support import zygote
 
 from watchdog_app.rescue.checkpoint import format
 from watchdog_app.rescue.checkpoint.names import RescueName
@@ -211,7 +210,8 @@ def program(folder: Path, **told: str) -> None:
         "WATCHDOG_STATE_DIR": str(folder / "state"),
         "RESULTS": str(folder / "results"),
     }
-    done = finished([sys.executable, str(PROGRAM)], env={**os.environ, **own, **told})
+    env = {**os.environ, **own, **told}
+    done = zygote.run(PROGRAM, env=env, framework="torch", timeout_s=1500)
     expected = -signal.SIGKILL if told["MODE"] == "save" else 0
     assert expected == done.returncode, done.stdout + done.stderr
 
