@@ -361,12 +361,14 @@ def test_gpus_that_are_no_objects_break_nothing():
 
 
 def test_parts_of_a_card_are_numbered():
-    """Three MIG parts share name and number, so an index tells them apart."""
-    parts = [gpu(1, uuid=f"MIG-{n}", parent_id="GPU-1") for n in range(3)]
+    """Three MIG parts share name and number, so their instances tell them apart."""
+    parts = [
+        gpu(1, uuid=f"MIG-{n}", parent_id="GPU-1", partition=f"GI {n} / CI 0") for n in range(3)
+    ]
 
     lines = card_lines(None, False, gpu(1, uuid="GPU-1"), *parts)
 
-    assert [True] * 3 == [f"GPU 1 part {n}" in line for n, line in enumerate(lines[1:])]
+    assert [True] * 3 == [f"GPU 1 GI {n} / CI 0" in line for n, line in enumerate(lines[1:])]
 
 
 @pytest.mark.parametrize(

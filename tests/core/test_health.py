@@ -677,7 +677,7 @@ def test_cards_that_are_silent_together_are_one_notice():
     world = CardWorld(cards=4)
     for index in range(4):
         world.on(index, world.program(100 + index, f"job{index}.py"))
-    part = replace(card(0), id="MIG-0", parent_id=world.gpus[0].id, part=0)
+    part = replace(card(0), id="x/gi1.ci0", parent_id=world.gpus[0].id)
     world.gpus.append(part)
     world.run(5)
 
@@ -721,13 +721,13 @@ def test_explain_says_of_a_task_on_a_lost_card_that_it_has_lost_its_work():
 
 
 def test_a_part_of_a_card_is_told_apart_from_the_others():
-    """Three instances share one name, so the title adds the part."""
+    """Three instances share one name, so the title adds the instance."""
     world = CardWorld()
-    parts = [replace(card(0), id=f"MIG-{n}", parent_id=world.gpus[0].id, part=n) for n in range(3)]
+    parts = [replace(card(0), id=f"x/gi{n}.ci0", parent_id=world.gpus[0].id) for n in range(3)]
     world.gpus += parts
     world.run(5)
 
     world.set(2, state=GpuState.NEEDS_RESET)
     world.run(5)
 
-    assert ["GPU 0 part 1 needs a reset"] == [each.title for each in world.notices]
+    assert ["GPU 0 GI 1 / CI 0 needs a reset"] == [each.title for each in world.notices]

@@ -92,7 +92,7 @@ def divided(s: int) -> list[Gpu]:
     """A card in two parts, of which one disappears."""
     whole = card(0, state=GpuState.LOST if s >= 200 else GpuState.OK)
     parts = [
-        card(0, id=f"MIG-{n}", uuid=f"MIG-{n}", parent_id="GPU-0", part=n, **on(100 * n + 100))
+        card(0, id=f"x/gi{n}.ci0", uuid=f"MIG-{n}", parent_id="GPU-0", **on(100 * n + 100))
         for n in range(1 if s >= 100 else 2)
     ]
     return [whole, *parts]

@@ -47,7 +47,7 @@ def test_before_the_first_sample_nothing_is_called_well():
 def test_a_partition_names_its_gpu_and_its_instances(world):
     """As nvidia-smi writes them; a whole GPU has neither."""
     whole = Gpu("0000:65:00.0", 0, "H100")
-    part = Gpu("0000:65:00.0/gi3.ci0", 0, "H100 MIG", parent_id=whole.id, part=0)
+    part = Gpu("0000:65:00.0/gi3.ci0", 0, "H100 MIG", parent_id=whole.id)
 
     first, second = built(sample_of(world, whole, part)).gpus
 

@@ -334,7 +334,7 @@ def _gpu(
     )
     return records.Gpu.from_object(
         gpu,
-        partition=None if gpu.part is None else _partition(gpu.id),
+        partition=hardware.partition(gpu),
         state=gpu.state.value,
         level=_LEVELS[health.severity],
         health=health,
@@ -355,12 +355,6 @@ def _sort_clock_events(events: frozenset[str]) -> tuple[str, ...]:
     """Return the known events in the order of `ClockEvent`, then the others by name."""
     known = [event.value for event in hardware.ClockEvent if event in events]
     return (*known, *sorted(events - set(known)))
-
-
-def _partition(gpu_id: str) -> str:
-    """`0000:65:00.0/gi3.ci0` as `GI 3 / CI 0`, the form of nvidia-smi."""
-    parts = gpu_id.partition("/")[2].split(".")
-    return " / ".join(f"{each[:2].upper()} {each[2:]}" for each in parts)
 
 
 def _gpu_process(

@@ -19,7 +19,13 @@ from gpu_stub.driver_stub import (
 )
 
 from watchdog_app.base.linux.cgroups import available_memory
-from watchdog_app.core.model.hardware import ClockEvent, GpuProcess, GpuState
+from watchdog_app.core.model.hardware import (
+    ClockEvent,
+    GpuProcess,
+    GpuState,
+    gpu_place,
+    partition,
+)
 
 
 def test_every_figure_of_a_card_is_read(stub, ticker):
@@ -355,7 +361,8 @@ def test_mig_instances_are_devices_of_their_own(stub, ticker):
     assert (None, None, ()) == (card.memory_used_bytes, card.memory_total_bytes, card.processes)
     assert 40 == card.temperature_c
     assert (card.id, card.id) == (one.parent_id, two.parent_id)
-    assert (None, 0, 1) == (card.part, one.part, two.part)
+    assert (None, "GI 7 / CI 0") == (partition(card), partition(one))
+    assert "GPU 1 GI 7 / CI 0" == gpu_place(one)
     assert ("0000:06:00.0", "0000:06:00.0/gi7.ci0") == (card.id, one.id)
     assert (3 * GIB, 5 * GIB) == (one.memory_used_bytes, one.memory_total_bytes)
     assert (GpuProcess(os.getpid(), 2 * GIB),) == two.processes

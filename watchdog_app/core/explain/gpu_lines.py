@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.terminal import Style, Table, counted, plain, wrap
 from watchdog_app.core.explain.selection import gpu_resources
@@ -11,7 +9,7 @@ from watchdog_app.core.model.levels import Level
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from watchdog_app.core.model.status import Gpu, Status
 
@@ -45,7 +43,7 @@ def gpu_lines(
     """
     if not gpus:
         return []
-    rows = [_cells(gpu, label, style) for gpu, label in zip(gpus, _labels(gpus), strict=True)]
+    rows = [_cells(gpu, style) for gpu in gpus]
     lines = _fit_table(rows, columns).lines(columns, style.ellipsis)
     groups = []
     for gpu, line in zip(gpus, lines, strict=True):
@@ -60,17 +58,6 @@ def gpu_lines(
     return groups
 
 
-def _labels(gpus: Sequence[Gpu]) -> Iterator[str]:
-    """Yield `GPU 1`, or `GPU 1 part 0` for partitions, which share index and name."""
-    parts = Counter[str]()
-    for gpu in gpus:
-        label = f"GPU {quantities.whole(gpu.index)}"
-        if gpu.parent_id:
-            label += f" part {parts[gpu.parent_id]}"
-            parts[gpu.parent_id] += 1
-        yield label
-
-
 def _fit_table(rows: list[list[str]], columns: int | None) -> Table:
     table = Table(rows, _RIGHT, gives_way=_NAME, gap=2)
     # A name may be shortened, because the power is more useful.
@@ -83,7 +70,7 @@ def _fit_table(rows: list[list[str]], columns: int | None) -> Table:
     return table
 
 
-def _cells(gpu: Gpu, label: str, style: Style) -> list[str]:
+def _cells(gpu: Gpu, style: Style) -> list[str]:
     used, total = gpu.memory_used_bytes, gpu.usable_bytes
     ratio = used / total if used is not None and total else None
     memory = "memory N/A" if ratio is None else quantities.of_limit(used, total, "bytes")
@@ -99,7 +86,7 @@ def _cells(gpu: Gpu, label: str, style: Style) -> list[str]:
     busy = gpu.utilization_percent
     return [
         gpu.level.mark,
-        label,
+        gpu.label,
         plain(gpu.name or "?"),
         style.bar(ratio, _BAR_COLUMNS) if known else "",
         memory,

@@ -102,7 +102,7 @@ def _fault_text(status: Status, level: Level, open_ones: Sequence[Incident]) -> 
         if incident.level is level:
             return f"{clean(incident.label or '?', 80)}: {clean(incident.reason or '?', 200)}"
     gpu = next(each for each in status.gpus if each.level is level)
-    return f"GPU {gpu.index} ({clean(gpu.name or '?', 40)}) {gpu.title or 'has a fault'}"
+    return f"{clean(gpu.label)} ({clean(gpu.name or '?', 40)}) {gpu.title or 'has a fault'}"
 
 
 def _suspended_text(tasks: Sequence[Task]) -> str:

@@ -19,10 +19,16 @@ def gpu_label(gpu: Gpu) -> str:
 
 
 def gpu_place(gpu: Gpu) -> str:
-    """The short name of a card: `GPU 0`; of a MIG instance: `GPU 0 part 2`."""
+    """The short name of a card: `GPU 0`; of a MIG instance: `GPU 0 GI 3 / CI 0`."""
+    return f"GPU {gpu.index} {partition(gpu) or ''}".rstrip()
+
+
+def partition(gpu: Gpu) -> str | None:
+    """Of a MIG instance `GI 3 / CI 0`, the form of nvidia-smi; None: a whole card."""
     if gpu.parent_id is None:
-        return f"GPU {gpu.index}"
-    return f"GPU {gpu.index} part" + ("" if gpu.part is None else f" {gpu.part}")
+        return None
+    parts = gpu.id.partition("/")[2].split(".")
+    return " / ".join(f"{each[:2].upper()} {each[2:]}" for each in parts if each)
 
 
 class GpuState(StrEnum):
@@ -114,7 +120,6 @@ class Gpu:
     uuid: str | None = None  # UUID as frameworks name it; None: unknown
     bus_id: str | None = None  # PCI address, "00000000:65:00.0"
     parent_id: str | None = None  # id of a MIG instance's card
-    part: int | None = None  # number of a MIG instance on its card
     state: GpuState = GpuState.OK
     # Without the memory that the driver reserves, if the driver reports both.
     memory_used_bytes: int | None = figure("Memory", "bytes", 0, _MOST_BYTES)

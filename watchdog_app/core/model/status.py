@@ -314,6 +314,12 @@ class Gpu(Record):
     notes: tuple[str, ...]  # why figures are null
 
     @property
+    def label(self) -> str:
+        """`GPU 1`; of a partition `GPU 1 GI 3 / CI 0`."""
+        number = "N/A" if self.index is None else self.index
+        return f"GPU {number} {self.partition or ''}".rstrip()
+
+    @property
     def usable_bytes(self) -> int | None:
         """Memory that programs can use: all except the memory that the driver reserves."""
         total = self.memory_total_bytes

@@ -279,7 +279,7 @@ _CONVERTERS: dict[str, Callable[[Any], Any]] = {
     "str": printable,
     "frozenset[str]": _printable_set,
 }
-_SET_BY_MONITOR = ("id", "index", "parent_id", "part")  # set by the monitor
+_SET_BY_MONITOR = ("id", "index", "parent_id")  # set by the monitor
 _FIELDS = {
     each.name: _CONVERTERS[kind]
     for each in fields(Gpu)

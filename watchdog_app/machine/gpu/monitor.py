@@ -382,7 +382,7 @@ class GpuMonitor:
                 asleep = Gpu(place.address, index, f"{self._vendors} GPU", bus_id=bus_id)
                 found.append(_without_figures(asleep, GpuState.ASLEEP, _ASLEEP))
         found.sort(key=lambda gpu: (gpu.index, gpu.parent_id is not None))
-        return _number_partitions(found)
+        return tuple(found)
 
     def _visible_gpu(
         self, device: _Device, place: PciGpu | None, current: bool, skipped: frozenset[int]
@@ -433,19 +433,6 @@ def _state_faults(gpu: Gpu) -> list[Fault]:
     why = f" {gpu.notes[0]}" if gpu.notes and gpu.state is GpuState.UNREADABLE else ""
     message = f"GPU {gpu.index} ({gpu.name}) {found.title}: {found.text}.{why}"
     return [Fault(f"gpu.{gpu.index}", message, found.remedy(gpu.index))]
-
-
-def _number_partitions(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
-    """Number the parts of each GPU, which share index and name."""
-    seen: dict[str, int] = {}
-    found = []
-    for gpu in gpus:
-        if gpu.parent_id is None:
-            found.append(gpu)
-        else:
-            found.append(replace(gpu, part=seen.get(gpu.parent_id, 0)))
-            seen[gpu.parent_id] = seen.get(gpu.parent_id, 0) + 1
-    return tuple(found)
 
 
 def _memory_changed(before: Gpu, now: Gpu) -> bool:
