@@ -505,6 +505,23 @@ def test_without_source_the_bytecode_counts():
     assert hashes(first["f"]) == hashes(same["f"]) != hashes(other["f"])
 
 
+def test_a_cell_of_a_kernel_counts_by_its_source(monkeypatch: pytest.MonkeyPatch):
+    """Its file name is of no file; only Python's cache of lines holds it."""
+
+    def cell(number: int, text: str) -> list[str]:
+        name = f"/tmp/ipykernel_1/{number}.py"
+        lines = text.splitlines(keepends=True)
+        monkeypatch.setitem(linecache.cache, name, (len(text), None, lines, name))
+        found: dict[str, Any] = {}
+        exec(compile(text, name, "exec"), found)
+        return hashes(found["f"])
+
+    first, printed = "def f(x):\n    return x * 2", "def f(x):\n    print(x)\n    return x * 2"
+
+    assert cell(1, first) == cell(2, printed) != cell(3, first.replace("2", "3"))
+    assert not cell(1, first)[0].startswith(code.BYTECODE)
+
+
 @pytest.mark.parametrize("thing", [len, Path.exists, functools.wraps, code.fingerprint, 7, None])
 def test_what_is_not_of_the_program_has_no_fingerprint(thing: object):
     """Versions identify libraries."""

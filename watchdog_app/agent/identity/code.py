@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -846,11 +847,9 @@ def text_hash(text: str) -> str:
 
 
 def _source(filename: str) -> str | None:
-    try:
+    with contextlib.suppress(OSError):  # the cells of a kernel have the names of no files
         if not filename.startswith("<") and os.path.getsize(filename) > _MOST_BYTES:
             return None
-    except OSError:
-        return None
     linecache.checkcache(filename)
     return "".join(linecache.getlines(filename)) or None
 
