@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 import threading
@@ -10,6 +11,7 @@ from functools import partial
 
 from daemon_stand_in import StandIn
 from support.finished import finished
+from support.waiting import until
 
 from watchdog_app.agent.runtime.link import Link
 from watchdog_app.agent.telemetry import stacks
@@ -190,12 +192,13 @@ def test_threads_of_the_agent_are_not_told():
     before = len(stacks.collect(None)["threads"])
     worker = Worker()  # the thread that writes rescues stays between two saves
     try:
-        until_it_runs = time.monotonic() + 30
-        while time.monotonic() < until_it_runs and not any(
-            frame.f_code.co_filename.endswith("worker.py")
-            for frame in sys._current_frames().values()
-        ):
-            time.sleep(0.001)
+        until(
+            lambda: any(
+                frame.f_code.co_filename == inspect.getfile(Worker)
+                for frame in sys._current_frames().values()
+            ),
+            "the thread does not run",
+        )
 
         assert before == len(stacks.collect(None)["threads"])
     finally:
