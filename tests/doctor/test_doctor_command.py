@@ -15,8 +15,10 @@ import pytest
 from doctor_tree import Tree, fake_python, found
 from support import schemas
 from support.finished import finished
+from support.waiting import until
 
 from watchdog_app.base.errors import UsageError
+from watchdog_app.base.linux.process import read_stat
 from watchdog_app.base.text.terminal import Style, width
 from watchdog_app.cli import doctor as command
 from watchdog_app.cli.doctor import render
@@ -308,9 +310,4 @@ def test_an_interrupted_look_leaves_no_child_behind(tmp_path, number):
     assert 128 + number == doctor.returncode
     assert "Traceback" not in errors
     (pid,) = pid_file.read_text().split()
-    for _ in range(200):
-        if not Path(f"/proc/{pid}").exists() or ") Z " in Path(f"/proc/{pid}/stat").read_text():
-            break
-        time.sleep(0.05)
-    else:
-        raise AssertionError(f"{pid} is still there")
+    until(lambda: (stat := read_stat(pid)) is None or stat.has_ended, f"{pid} is still there")

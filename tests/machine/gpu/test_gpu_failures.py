@@ -26,7 +26,9 @@ from gpu_stub.driver_stub import (
     VERSION_MISMATCH,
     DriverStub,
 )
+from support.waiting import until
 
+from watchdog_app.base.linux.process import read_stat
 from watchdog_app.core.model.hardware import GpuState
 from watchdog_app.machine.gpu.nvml_driver import Library
 
@@ -535,11 +537,7 @@ def test_the_reader_goes_with_the_daemon_even_in_a_hung_call(stub, tmp_path):
     daemon.wait()
     daemon.stdout.close()
 
-    while Path(f"/proc/{reader}/stat").exists() and time.monotonic() < give_up:
-        if Path(f"/proc/{reader}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-            break
-        time.sleep(0.02)
-    assert time.monotonic() < give_up
+    until(lambda: (stat := read_stat(reader)) is None or stat.has_ended, "the reader stays")
 
 
 def test_the_reader_is_a_modest_process_of_its_own(stub, ticker):
