@@ -97,6 +97,11 @@ INTERNALS: tuple[Internal, ...] = (
         "rescues after a step on PyTorch and JAX",
     ),
     Internal(
+        "keras/src/utils/python_utils.py",
+        ("_is_default",),
+        "the names of callbacks that a rescue cannot bring back",
+    ),
+    Internal(
         "keras/src/callbacks/model_checkpoint.py",
         ("_batches_seen_since_last_saving", "_last_batch_seen"),
         _CALLBACKS,

@@ -332,15 +332,25 @@ class FitWatch:
             text = watch.saved_text("in the validation", path, "before that batch", advice)
             watch.print_and_add_note(error, text)
 
-    def _callback_failed(self, error: Exception, moment: str) -> None:
-        """Save the state after a callback ran out of memory, and add a note to the error."""
+    def _callback_failed(
+        self, error: Exception, moment: str, inexact: list[str], whole: bool
+    ) -> None:
+        """
+        Save the state after a callback ran out of memory, and add a note to the error.
+
+        Args:
+            error: the error that ends the fit.
+            moment: the moment when Keras called the callbacks, as a text.
+            inexact: what a resume will not restore for that reason, as texts.
+            whole: whether the progress is at the position of the training; if not, save nothing.
+        """
         if self._record is not None:
             self._record.release()
-        self._inexact = [f"what callbacks had still to do at {moment}, where memory ran out"]
-        path = self._save(watch.REASON)
+        self._inexact = inexact
+        path = self._save(watch.REASON) if whole else None
         advice = "Let the callback take less memory, or leave it out."
         watch.print_and_add_note(
-            error, watch.saved_text(f"in a callback, at {moment}", path, f"at {moment}", advice)
+            error, watch.saved_text(f"in a callback, at {moment}", path, "there", advice)
         )
         self.end()
 

@@ -97,6 +97,16 @@ def restore(
     return absent
 
 
+def implements_hook(callback: Any, hook: str) -> bool:
+    """Whether a callback implements a hook; False for callbacks that keep no state."""
+    if type(callback).__name__ in _STATELESS:
+        return False
+    # The default `on_train_batch_*` of Keras calls the older name without `train_`.
+    names = {hook, hook.replace("_train_", "_")}
+    called = [found for name in names if (found := getattr(callback, name, None)) is not None]
+    return any(not getattr(each, "_is_default", False) for each in called)
+
+
 def keep_csv_rows(callbacks: Iterable[Any]) -> None:
     """Let CSVLoggers append to their files at a resume, instead of truncating them."""
     for callback in callbacks:
