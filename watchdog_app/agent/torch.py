@@ -96,7 +96,7 @@ class Rescue(LoopRescue[TorchState, SavedTorch, LoaderPasses]):
         found = None
         with self._guard:
             found = self._state.graphs.compare_step(loss)
-        if found is not None and self._state.graphs.vary:
+        if found is not None and self._state.graphs.has_several:
             print_message(f"{found}. The training had several graphs, so it continues.")
         elif found is not None:
             self._refuse([found])

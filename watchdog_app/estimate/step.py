@@ -74,4 +74,4 @@ class Subject:
     framework_bytes: Callable[[], int]  # call it after the trace
     depth: int  # layers that keep activations
     notes: list[str] = field(default_factory=list)
-    unsure_bytes: int = 40 * MIB  # two runs of the same program differ by as much
+    margin_bytes: int = 40 * MIB  # two runs of the same program differ by as much

@@ -47,7 +47,7 @@ TORCH_FIRST_BYTES = 85 * MIB
 # blocks often do not fit into these gaps. The gaps take as much as a step, up to a limit.
 _HEAP_SHARE = 1.02
 _GAPS_BYTES = 180 * MIB
-_UNSURE_BYTES = 100 * MIB  # gaps of similar programs differ by as much
+_MARGIN_BYTES = 100 * MIB  # gaps of similar programs differ by as much
 
 _OPTIMIZERS = {
     name.lower(): name
@@ -105,7 +105,7 @@ def subject(  # noqa: PLR0917
 
     depth = sum(not any(True for _ in each.children()) for each in module.modules())
     made = Subject("torch", parts, trace, framework_bytes, depth, notes)
-    return made if gpu else replace(made, unsure_bytes=_UNSURE_BYTES)
+    return made if gpu else replace(made, margin_bytes=_MARGIN_BYTES)
 
 
 def optimizer_class(name: str) -> tuple[str, dict[str, Any]]:

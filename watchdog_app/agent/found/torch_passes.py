@@ -24,7 +24,7 @@ from watchdog_app.agent.state import own_random, randomness
 AHEAD = "batches that the loop had drawn and not trained on yet: they are left out"
 SEVERAL = (
     "the place among steps that are made on the same batch, or on batches that the program keeps "
-    "(itertools.cycle): the loader's next batch is gone on with"
+    "(itertools.cycle): a resume continues with the loader's next batch"
 )
 _MOST_SEEN = 8  # recorded passes of a thread: a training may read several loaders in turn
 

@@ -81,7 +81,7 @@ class Graphs:
         )
 
     @property
-    def vary(self) -> bool:
+    def has_several(self) -> bool:
         """Whether the training of the rescue had several graphs, so that one more is no edit."""
         return len(self._saved) > 1
 

@@ -167,7 +167,7 @@ def _alive_reason(verdict: Verdict) -> str:
     wait = format_duration(max(0.0, run_lock.SILENT_S - verdict.silent_s))
     return (
         f"is of {verdict.owner_label}, seen {ago} ago, which may still run (if it does not, it can "
-        f"be gone on with in {wait})"
+        f"be resumed in {wait})"
     )
 
 

@@ -180,7 +180,9 @@ def begin(
     with _guard:
         beginning = _begin(root, resume, training, found=found)
     if beginning is None:
-        beginning = Beginning(root, runs.start_run(root, {}), resume)
+        beginning = Beginning(root, Run("0" * 12, root), resume)
+        with _guard:
+            beginning.run = runs.start_run(root, {})
     run = beginning.run
     if run.lock is not None and not run.lock.locked:
         _warn_no_locks.print_once(
