@@ -362,7 +362,7 @@ def _gpu_process(
 ) -> records.GpuProcess:
     task = None if process.foreign else owners.get(process.pid)
     return records.GpuProcess.from_object(
-        process, task=task.key.pid if task else None, name=task.name if task else None
+        process, task=task.key.pid if task else None, name=task.name if task else process.name
     )
 
 

@@ -68,6 +68,9 @@ class GpuProcess:
     pid: int
     memory_bytes: int | None  # None: the driver does not report it (WSL, WDDM, some MIG)
     foreign: bool = False  # not in this /proc: pid of another container or the host, or garbage
+    # Share of the time in which it used the processors (SM) of the card; None: not reported.
+    utilization_percent: float | None = None
+    name: str | None = None  # name of its program; untrusted; None: foreign, or unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,8 @@ def figure(label: str, unit: str, least: float, most: float) -> Any:
 _MOST_BYTES = 1 << 50  # the largest cards have 1/2000 of this
 _MOST_ERRORS = 1 << 62
 _MOST_W = 3000  # the largest boards draw 1.4 kW
+_MOST_MHZ = 50_000  # the fastest memory reports 14,000
+_MOST_BYTES_PER_S = 1 << 40  # PCIe 7.0 x16 moves a quarter of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +132,13 @@ class Gpu:
     memory_total_bytes: int | None = figure("Memory", "bytes", 0, _MOST_BYTES)
     unified_memory: bool = False  # it shares the host's RAM, which is its limit
     utilization_percent: float | None = figure("Utilisation", "%", 0, 100)
+    # Share of the time in which memory was read or written: use of its bandwidth.
+    memory_utilization_percent: float | None = figure("Memory bandwidth", "%", 0, 100)
+    graphics_clock_mhz: float | None = figure("Graphics clock", "MHz", 0, _MOST_MHZ)
+    graphics_clock_max_mhz: float | None = figure("Graphics clock", "MHz", 1, _MOST_MHZ)
+    memory_clock_mhz: float | None = figure("Memory clock", "MHz", 0, _MOST_MHZ)
+    memory_clock_max_mhz: float | None = figure("Memory clock", "MHz", 1, _MOST_MHZ)
+    performance_state: str | None = None  # "P0" (the fastest) to "P15"
     # Silicon survives about 125 °C. A missing sensor reports 0.
     temperature_c: float | None = figure("Temperature", "°C", 1, 130)
     slowdown_c: float | None = figure("Slowdown temperature", "°C", 50, 130)  # clocks drop here
@@ -135,8 +147,17 @@ class Gpu:
     power_w: float | None = figure("Power", "W", 0, _MOST_W)
     power_limit_w: float | None = figure("Power limit", "W", 1, _MOST_W)  # enforced limit
     throttling: frozenset[str] | None = None  # `ClockEvent` values, or other names of the driver
-    # Errors since the driver was loaded.
+    pcie_generation: int | None = figure("PCIe generation", "", 1, 15)
+    pcie_generation_max: int | None = figure("PCIe generation", "", 1, 15)  # of card and slot
+    pcie_width: int | None = figure("PCIe width", "lanes", 1, 64)
+    pcie_width_max: int | None = figure("PCIe width", "lanes", 1, 64)
+    pcie_rx_bytes_per_s: float | None = figure("PCIe traffic", "B/s", 0, _MOST_BYTES_PER_S)
+    pcie_tx_bytes_per_s: float | None = figure("PCIe traffic", "B/s", 0, _MOST_BYTES_PER_S)
+    # Memory errors since the driver was loaded, and in the life of the card.
+    ecc_corrected: int | None = figure("ECC", "errors", 0, _MOST_ERRORS)
     ecc_uncorrected: int | None = figure("ECC", "errors", 0, _MOST_ERRORS)
+    ecc_corrected_aggregate: int | None = figure("ECC", "errors", 0, _MOST_ERRORS)
+    ecc_uncorrected_aggregate: int | None = figure("ECC", "errors", 0, _MOST_ERRORS)
     remap_pending: bool | None = None  # the next reset will replace a memory row
     remap_failed: bool | None = None
     recovery_action: str | None = None  # "reset", "reboot", "drain", "drain_and_reset" or None

@@ -276,8 +276,10 @@ class GpuProcess(Record):
 
     pid: int | None  # pid of the process
     task: int | None  # pid of its task; null: the process is not watched
-    name: str | None  # name of that task
+    name: str | None  # name of its task, else of its program; null: foreign, or unreadable
     memory_bytes: int | None  # memory on this GPU; null: the driver does not report it
+    # Percent of the time in which it used the GPU's processors (SM); null: not reported.
+    utilization_percent: float | None
     foreign: bool  # the pid belongs to another pid namespace
 
 
@@ -298,6 +300,12 @@ class Gpu(Record):
     memory_total_bytes: int | None  # all memory, reserved memory included
     unified_memory: bool  # the GPU shares the RAM of the machine
     utilization_percent: float | None  # time in which a kernel ran
+    memory_utilization_percent: float | None  # time in which memory was read or written
+    graphics_clock_mhz: float | None  # clock of the processors (SM)
+    graphics_clock_max_mhz: float | None  # highest clock of the processors
+    memory_clock_mhz: float | None  # clock of the memory
+    memory_clock_max_mhz: float | None  # highest clock of the memory
+    performance_state: str | None  # P0, the fastest, to P15
     temperature_c: float | None  # temperature of the chip
     slowdown_c: float | None  # temperature at which the GPU lowers its clocks
     shutdown_c: float | None  # temperature at which the GPU switches off
@@ -305,7 +313,16 @@ class Gpu(Record):
     power_w: float | None  # current power
     power_limit_w: float | None  # power limit; the GPU lowers its clocks to stay below it
     throttling: tuple[str, ...] | None  # why the clocks are lowered now; null: not reported
-    ecc_uncorrected: int | None  # memory errors since the last reset
+    pcie_generation: int | None  # PCIe generation in use; an idle GPU lowers it
+    pcie_generation_max: int | None  # highest PCIe generation of GPU and slot
+    pcie_width: int | None  # PCIe lanes in use
+    pcie_width_max: int | None  # most PCIe lanes of GPU and slot
+    pcie_rx_bytes_per_s: float | None  # data that the GPU received, in the last sample
+    pcie_tx_bytes_per_s: float | None  # data that the GPU sent, in the last sample
+    ecc_corrected: int | None  # corrected memory errors since the driver was loaded
+    ecc_uncorrected: int | None  # uncorrected memory errors since the driver was loaded
+    ecc_corrected_aggregate: int | None  # corrected memory errors in the life of the GPU
+    ecc_uncorrected_aggregate: int | None  # uncorrected memory errors in the life of the GPU
     remap_pending: bool | None  # a reset will replace broken rows of memory
     remap_failed: bool | None  # no spare row of memory was left
     recovery_action: str | None  # action that the driver asks for
