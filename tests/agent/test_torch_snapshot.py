@@ -242,20 +242,20 @@ def test_what_is_published_keeps_nothing_of_the_program_alive(
 
 
 @pytest.mark.parametrize(("at", "there"), [("middle", True), ("first of an epoch", False)])
-def test_near_a_limit_a_step_that_fails_gives_its_random_numbers_back(
+def test_near_a_limit_a_step_that_fails_gives_random_numbers_and_statistics_back(
     program_folder: Path, guard: Guard, at: str, there: bool
 ) -> None:
-    """A dropout drew before memory ran out: the rescue has the numbers from before that batch."""
-    model = nn.Sequential(nn.Linear(3, 64), nn.Dropout(0.2), nn.Linear(64, 1))
+    """Batch norm and dropout ran before memory ran out: the rescue has what was before that."""
+    model = nn.Sequential(nn.Linear(3, 64), nn.BatchNorm1d(64), nn.Dropout(0.2), nn.Linear(64, 1))
     optimizer = torch.optim.AdamW(model.parameters())
-    batches, count, before = loader(), 0, ""
+    batches, count, before, mean = loader(), 0, "", torch.empty(0)
 
     def fails(*_: Any) -> None:
         first = count % len(batches) == 0
         if count > 40 and first != there:
             raise MemoryError
 
-    model[2].register_forward_pre_hook(fails)
+    model[3].register_forward_pre_hook(fails)
     try:
         while count < MOST_STEPS:
             for features, targets in batches:
@@ -264,6 +264,7 @@ def test_near_a_limit_a_step_that_fails_gives_its_random_numbers_back(
                 step(model, optimizer, features, targets)
                 count += 1
                 before = randomness.capture()["torch"]
+                mean = model[1].running_mean.clone()
     except MemoryError as error:
         watch.notify_trainings(error)
 
@@ -273,3 +274,5 @@ def test_near_a_limit_a_step_that_fails_gives_its_random_numbers_back(
         assert count == saved.step
         assert there == (before == saved.meta["random"]["torch"])
         assert there == ("random numbers" not in lost)
+        assert there == ("statistics" not in lost)
+        assert there == torch.equal(mean, model[1].running_mean)

@@ -138,6 +138,48 @@ def test_the_newest_is_the_one_saved_last(store, monkeypatch):
     assert last.path == store.newest().path
 
 
+COUNTED = "counters of the loop"
+MOVED = "statistics as they were before the batch that ran out of memory"
+
+
+@pytest.mark.parametrize("further", [0, 1])
+def test_a_rescue_that_restores_less_does_not_shadow_the_one_before(store, messages, further):
+    exact = store.save(tensors(1), {"step": 7, "not_restored": [COUNTED]})
+
+    again = store.save(tensors(2), {"step": 7 + further, "not_restored": [COUNTED, MOVED]})
+
+    assert (again.path, again.step, again.missing) == (exact.path, 7, (COUNTED,))
+    assert folders(store) == [os.path.basename(exact.path)]
+    assert MOVED in messages[-1]
+
+
+@pytest.mark.parametrize(
+    ("step", "lost"),
+    [(9, [COUNTED, MOVED]), (8, [COUNTED]), (8, [MOVED]), (8, []), (6, [COUNTED, MOVED])],
+)
+def test_progress_of_two_steps_or_an_equal_rescue_is_written(store, step, lost):
+    store.save(tensors(1), {"step": 7, "not_restored": [COUNTED]})
+
+    store.save(tensors(2), {"step": step, "not_restored": lost})
+
+    with store.newest() as found:
+        assert (found.step, found.meta["not_restored"]) == (step, lost)
+
+
+def test_a_rescue_from_before_this_training_stands_only_if_it_was_resumed(store):
+    """A cell that is run again counts its steps from zero."""
+    exact = store.save(tensors(1), {"step": 7})
+    later = RescueStore(store.directory)
+    resumed = RescueStore(store.directory)
+    resumed.resumed_path = exact.path
+
+    kept = resumed.save(tensors(2), {"step": 7, "not_restored": [MOVED]})
+    written = later.save(tensors(3), {"step": 7, "not_restored": [MOVED]})
+
+    assert kept.path == exact.path
+    assert written.path != exact.path
+
+
 def test_of_two_with_one_number_the_later_wins(store):
     """Two processes that saved at the same moment used the same sequence."""
     first = store.save(tensors(1), {"step": 1}).path

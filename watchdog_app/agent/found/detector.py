@@ -37,7 +37,7 @@ class Detector:
         self._steps: list[int] = []  # optimizers that stepped in this iteration, in order
         self._steps_before: list[int] = []  # optimizers of the iteration before, in order
         self._equal_iterations = 0  # iterations in a row with the same steps
-        self._awaits_end = False  # whether the last step was made and the iteration has not ended
+        self.awaits_end = False  # whether the last step was made and the iteration has not ended
         # Whether all steps of an iteration were made and none of the next.
         self.is_between_iterations = True
         self.watching = False  # whether the detector gets all events and learns the head
@@ -64,19 +64,19 @@ class Detector:
             self._last_steps[optimizer] = self._total
         if len(self._active()) == 1:
             self._first, self._steps = optimizer, [optimizer]
-            self._awaits_end = True
+            self.awaits_end = True
         else:
             if optimizer == self._first and self._steps[-1:] != [optimizer]:
                 self._begin_iteration()
             self._steps.append(optimizer)
-            self._awaits_end = self._steps == self._steps_before
-        self.is_between_iterations = self._awaits_end
-        if self._awaits_end:
+            self.awaits_end = self._steps == self._steps_before
+        self.is_between_iterations = self.awaits_end
+        if self.awaits_end:
             self.iterations += 1
             self._equal_iterations += 1
             if self.watching:
                 self._learn_head()
-        return self._awaits_end
+        return self.awaits_end
 
     def stop_watching(self) -> None:
         """Stop learning, and keep the learned head."""
@@ -86,13 +86,13 @@ class Detector:
         """Record that the program is about to draw a batch; whether an iteration ends here."""
         if self.watching:
             self._record_event(_DRAWN)
-        return self._awaits_end and self.head is Head.DRAW and self._end_iteration()
+        return self.awaits_end and self.head is Head.DRAW and self._end_iteration()
 
     def computes(self) -> bool:
         """Record that the model is about to compute; whether an iteration ends here."""
         if self.watching:
             self._record_event(_COMPUTED)
-        return self._awaits_end and self.head is Head.COMPUTE and self._end_iteration()
+        return self.awaits_end and self.head is Head.COMPUTE and self._end_iteration()
 
     def remove(self, optimizer: int) -> None:
         """Remove a deleted optimizer."""
@@ -107,9 +107,9 @@ class Detector:
 
     def _add_optimizer(self, optimizer: int) -> None:
         """Add an optimizer, which may step before or after the known ones of an iteration."""
-        if self._awaits_end and self.iterations:  # it steps after them: the iteration continues
+        if self.awaits_end and self.iterations:  # it steps after them: the iteration continues
             self.iterations -= 1
-        if self._first is None or (self.iterations > 1 and not self._awaits_end):
+        if self._first is None or (self.iterations > 1 and not self.awaits_end):
             self._first = optimizer
         self._equal_iterations = 0
         self._last_steps[optimizer] = self._total
@@ -137,7 +137,7 @@ class Detector:
             self._events = (self._events + event)[-8:]
 
     def _end_iteration(self) -> bool:
-        self._awaits_end = False
+        self.awaits_end = False
         return self._equal_iterations >= _MIN_EQUAL_ITERATIONS
 
 

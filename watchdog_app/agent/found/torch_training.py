@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from watchdog_app.agent.snapshot.change_marker import ChangeMarker
 
 _MOVED = "{} as they were before the batch that ran out of memory (Rescue(...) puts these back)"
+_UNFINISHED = (
+    "what the loop does after the optimizer's step of its last iteration: memory ran out there"
+)
+_MOST_STATISTICS_BYTES = 8 << 20  # of the buffers that are copied at each step near a limit
 
 
 class FoundTorch(FoundTraining):
@@ -55,12 +59,13 @@ class FoundTorch(FoundTraining):
         self._captured: _Captured | None = None
         self._hook: Any = None  # handle of the hook that sees modules compute
         self._trained: set[int] = set()  # ids of the tensors that are trained
-        # Values that a step changed before it ran out of memory, as a text for the user.
-        self._moved_text: str | None = None
+        self._spoiled: list[str] = []  # what the step that ran out of memory changed, as texts
         self._last_iteration: tuple[Any, ...] | None = (
             None  # position and random states after the last iteration, if a limit was near
         )
         self._random: dict[str, Any] | None = None  # random states before the failed step
+        # The buffers after that iteration, with copies of their values.
+        self._statistics: list[tuple[Callable[[], Any], torch.Tensor]] = []
         self._owner: Callable[[], Any] = lambda: None  # the library's object that runs the loop
 
     def out_of_memory(self, error: BaseException) -> None:
@@ -81,9 +86,12 @@ class FoundTorch(FoundTraining):
             (self.detector.iterations, self._epoch, self._passes.batch),
         )
         self._random = ended[-1] if ended is not None and ended[:-1] == at else None
-        self._moved_text = "statistics" if self._random else "statistics and random numbers"
-        if self._random and not any(map(_keeps_statistics, self._names)):
-            self._moved_text = None
+        moved = "statistics" if self._random else "statistics and random numbers"
+        self._spoiled = [_MOVED.format(moved)]
+        if self._random and self._restore_statistics():
+            self._spoiled = []
+        elif ended is not None and ended[0] == at[0] - 1 and self.detector.awaits_end:
+            self._spoiled = [_UNFINISHED]
         saved = session.save_now(watch.REASON, self.detector.iterations)
         if saved is not None:
             self._report_saved(saved.path)
@@ -168,8 +176,7 @@ class FoundTorch(FoundTraining):
         return [*self._passes.lost, *self._not_restored()]
 
     def _not_restored(self) -> list[str]:
-        moved = [] if self._moved_text is None else [_MOVED.format(self._moved_text)]
-        return [*super()._not_restored(), *moved]
+        return [*super()._not_restored(), *self._spoiled]
 
     def _extra_meta(self) -> dict[str, Any]:
         library = libraries.library_counts(self._owner())
@@ -208,7 +215,43 @@ class FoundTorch(FoundTraining):
     def _attend(self, session: Session, step: int, epoch: int | None, batch: int | None) -> None:
         asked = session.publisher is not None and session.publisher.asked
         self._last_iteration = (step, epoch, batch, randomness.capture()) if asked else None
+        if asked:
+            self._record_statistics()
         super()._attend(session, step, epoch, batch)
+
+    def _buffers(self) -> list[torch.Tensor]:
+        """The tensors that a forward pass may change, as in batch normalization."""
+        modules = [each.get() for each in self._names]
+        return [
+            item
+            for module in modules
+            if isinstance(module, torch.nn.Module)
+            for item in module.buffers()
+        ]
+
+    def _record_statistics(self) -> None:
+        """Copy the buffers between two iterations; in place, as memory is short."""
+        buffers = self._buffers()
+        if self._are_recorded(buffers):
+            with torch.no_grad():
+                for item, (_, copy) in zip(buffers, self._statistics, strict=True):
+                    copy.copy_(item)
+        elif sum(each.nbytes for each in buffers) <= _MOST_STATISTICS_BYTES:
+            self._statistics = [(weak_reference(each), each.detach().clone()) for each in buffers]
+
+    def _restore_statistics(self) -> bool:
+        """Set the buffers to their values after the last iteration; whether that is known."""
+        buffers = self._buffers()
+        if not self._are_recorded(buffers):
+            return False
+        with torch.no_grad():
+            for item, (_, copy) in zip(buffers, self._statistics, strict=True):
+                item.copy_(copy)
+        return True
+
+    def _are_recorded(self, buffers: Sequence[torch.Tensor]) -> bool:
+        known = [get() for get, _ in self._statistics]
+        return list(map(id, known)) == list(map(id, buffers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,9 +353,3 @@ def _tensors(module: Any) -> Iterator[Any]:
 def _sum_versions(module: Any) -> int:
     """A number that changes when code writes to a tensor of the module."""
     return sum(int(item._version) for item in _tensors(module))
-
-
-def _keeps_statistics(named: Named) -> bool:
-    """Whether a forward pass may change the object, as in batch normalization."""
-    buffers = getattr(named.get(), "buffers", None)
-    return buffers is not None and any(True for _ in buffers())

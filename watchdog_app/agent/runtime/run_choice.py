@@ -237,6 +237,7 @@ def resume(
         return
     with restoring(beginning, found.path):
         restore(found)
+    store.resumed_path = found.path
     mark_resumed(found.path)
     link.restored_from(found.path, found.step, found.bytes, found.created_unix_s)
     for line in beginning.notes:

@@ -357,7 +357,7 @@ class Session:
         if request is not None:
             self.link.accepted(request)
         try:
-            saved, missing = self._write_rescue(request, reason, step)
+            saved = self._write_rescue(request, reason, step)
         except RescueError as error:
             problem = getattr(error, "problem", str(error))
             remedy = getattr(error, "remedy", _REMEDY)
@@ -374,7 +374,9 @@ class Session:
             self._last = now  # a save is not part of a step
             self._rearm_at = now + _REARM_AFTER_S
         self.saved = saved
-        self.cost.add_save(saved.bytes, saved.seconds)
+        if saved.seconds:  # else an earlier rescue stands
+            self.cost.add_save(saved.bytes, saved.seconds)
+        missing = _shortened(saved.missing)
         self.link.saved(
             request,
             saved.path,
@@ -387,10 +389,7 @@ class Session:
         )
         return saved
 
-    def _write_rescue(
-        self, request: str | int | None, reason: str, step: int
-    ) -> tuple[SavedRescue, list[str]]:
-        """Return the rescue and what a resume from it will not restore."""
+    def _write_rescue(self, request: str | int | None, reason: str, step: int) -> SavedRescue:
         capture = self._capture_with_meta(reason, step)
         self._record_state_size(capture)
         progress = None
@@ -399,8 +398,7 @@ class Session:
             def progress(done: int, total: int) -> None:
                 self.link.progress(request, done, total)
 
-        saved = self.store.save(capture.entries, capture.meta, progress, step=step)
-        return saved, _shortened(capture.meta.get("not_restored") or ())
+        return self.store.save(capture.entries, capture.meta, progress, step=step)
 
     def _capture_with_meta(self, reason: str, step: int) -> Capture:
         """The state with all metadata of a rescue."""

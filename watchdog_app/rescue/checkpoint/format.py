@@ -38,7 +38,7 @@ CHECKSUM = "crc32"
 _READ_VERSIONS = (1, FORMAT_VERSION)
 # Fields of every rescue: outside of `meta` on disk, inside of it in memory.
 _TOP_LEVEL_FIELDS = ("reason", "run", "identity", "position")
-_NOT_RESTORED = "not_restored"
+NOT_RESTORED = "not_restored"
 MOST_BYTES = 256 * 1024 * 1024  # a million tensors; a longer file is not a rescue.json
 STATE_FILE = "state.safetensors"
 MANIFEST_FILE = "rescue.json"
@@ -82,7 +82,7 @@ def build_manifest(
     Raises:
         RescueError: `meta` contains a value that JSON cannot represent.
     """
-    missing = list(meta.get(_NOT_RESTORED) or ())
+    missing = list(meta.get(NOT_RESTORED) or ())
     body = {
         "format": FORMAT_VERSION,
         "created_unix_s": created_unix_s,
@@ -94,7 +94,7 @@ def build_manifest(
         "meta": {
             key: value
             for key, value in meta.items()
-            if key not in (*_TOP_LEVEL_FIELDS, _NOT_RESTORED)
+            if key not in (*_TOP_LEVEL_FIELDS, NOT_RESTORED)
         },
         "state": {
             # `bytes` and `header` are for other tools: here the list of tensors determines both.
@@ -148,7 +148,7 @@ def read_manifest(data: bytes) -> Manifest:
         meta = dict(body["meta"])
         if version == FORMAT_VERSION:
             meta |= {key: body[key] for key in _TOP_LEVEL_FIELDS if body[key] is not None}
-            meta[_NOT_RESTORED] = list(body["missing"])
+            meta[NOT_RESTORED] = list(body["missing"])
         return Manifest(
             format=version,
             created_unix_s=float(body["created_unix_s"]),

@@ -55,6 +55,7 @@ class SavedRescue:
     step: int
     bytes: int  # on disk, both files
     seconds: float
+    missing: tuple[str, ...] = ()  # what a resume from it will not restore, as texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,8 @@ class RescueStore:
         self._streamer = Streamer()
         self._reserve = Reserve()
         self._reported: set[str] = set()
+        self.resumed_path: str | None = None  # the rescue that the training began with
+        self._made_unix_s = time.time()
 
     def prepare(self, tensors: int = 0, rehearse: bool = True) -> Rehearsal | None:
         """
@@ -161,13 +164,18 @@ class RescueStore:
         """
         Write a new complete rescue.
 
-        Once it is durable, a background thread prunes older ones.
+        Once it is durable, a background thread prunes older ones. Exactness comes before one step
+        of progress: a rescue that restores less than the newest one of this training, and is of
+        the same step or the next, is not written.
 
         Args:
             entries: the tensors; names differ.
             meta: other data for a restore, as JSON.
             progress: called in this thread with (bytes done, bytes in all).
             step: of the training; None: `meta["step"]`.
+
+        Returns:
+            The new rescue, or the newest one if that restores more.
 
         Raises:
             RescueError: it could not be written (`SaveFailed` for a disk error). No part of it is
@@ -180,6 +188,10 @@ class RescueStore:
         at = int(meta["step"] if step is None else step)
         if at < 0:
             raise RescueError(f"A step cannot be {at}. Nothing was saved.")
+        missing = _missing(meta)
+        better = self._better_rescue(at, missing) if missing else None
+        if better is not None:
+            return better
         plan = format.plan_layout(entries)
         self._make_directory()
         self._make_room(plan.file_bytes)
@@ -196,7 +208,7 @@ class RescueStore:
         size = plan.file_bytes
         with suppress(OSError):
             size += os.stat(os.path.join(path, MANIFEST_FILE)).st_size
-        return SavedRescue(path, at, size, time.perf_counter() - began)
+        return SavedRescue(path, at, size, time.perf_counter() - began, missing)
 
     def newest(
         self, verify: bool = True, among: Sequence[RescueName] | None = None
@@ -249,6 +261,36 @@ class RescueStore:
         self.wait_idle()
         self._streamer.release()
         self._reserve.release()
+
+    def _better_rescue(self, step: int, missing: tuple[str, ...]) -> SavedRescue | None:
+        """
+        The newest rescue of this training, if it stands in place of one that restores less.
+
+        Args:
+            step: of the new rescue.
+            missing: what a resume from the new rescue will not restore.
+        """
+        newest = next(reversed(self._prunable()), None)
+        if newest is None or not 0 <= step - newest.step <= 1:
+            return None
+        path = os.path.join(self.directory, str(newest))
+        if newest.run != (self.run and self.run.id) or names.is_finished(path):
+            return None
+        try:
+            with LoadedRescue(path) as loaded:
+                kept, size = _missing(loaded.meta), loaded.bytes
+                # A cell that is run again counts its steps from zero, within the same run.
+                same = path == self.resumed_path or loaded.created_unix_s >= self._made_unix_s
+        except RescueError:
+            return None
+        if not same or not set(kept) < set(missing):
+            return None
+        more = "; ".join(each for each in missing if each not in kept)
+        self._report_once(
+            f"the rescue of step {newest.step} is kept, and none of step {step} is written: a "
+            f"resume from that one would also not restore {more}."
+        )
+        return SavedRescue(path, newest.step, size, 0.0, kept)
 
     def _save(
         self, plan: Layout, step: int, meta: Mapping[str, Any], progress: Progress | None
@@ -391,6 +433,12 @@ class RescueStore:
             self._reported.add(message)
             if self._report is not None:
                 self._report(message)
+
+
+def _missing(meta: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a resume from a rescue with this metadata will not restore, as texts."""
+    found = meta.get(format.NOT_RESTORED)
+    return tuple(map(str, found)) if isinstance(found, list | tuple) else ()
 
 
 def _free_bytes(directory: str) -> int | None:
