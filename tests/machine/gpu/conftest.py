@@ -33,7 +33,7 @@ class Ticker:
         }
         find = settings.pop("find_library", None)
         if find is not None:
-            settings["backends"] = (replace(BACKENDS[0], find_library=find),)
+            settings["backend"] = replace(BACKENDS[0], find_library=find)
         self.watch = GpuMonitor(**{**defaults, **settings})
 
     def tick(self, seconds: float = 0.0, busy: bool = True) -> GpuSample:

@@ -1,4 +1,4 @@
-"""GPUs, read by a child process, so that a hung or crashed driver cannot harm the daemon."""
+"""GPUs, read by child processes, so that a hung or crashed driver cannot harm the daemon."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ class Gpus:
     """
     The GPUs of this machine. Not thread-safe.
 
-    `GpuMonitor` is imported only once a driver's library exists. That saves 0.4 MB in a daemon
-    without GPUs. A driver that is installed while the daemon runs is found within a minute.
+    Each vendor has a monitor and a reader process of its own, so that one vendor's hung driver
+    delays no other. `GpuMonitor` is imported only once a driver exists. That saves 0.4 MB in a
+    daemon without GPUs. A driver that is installed while the daemon runs is found within a minute.
 
     Args:
-        root: prefix of /sys, /dev and the library's folders.
+        root: prefix of /sys, /dev and the library's folders; of /proc for the readers.
     """
 
     def __init__(self, root: str = "") -> None:
         self._root = root
         self._next_scan_mono_s = float("-inf")
-        self.monitor: GpuMonitor | None = None
+        self.monitors: dict[str, GpuMonitor] = {}  # by row, in the order of BACKENDS
 
     def read(self, now_mono_s: float, busy: bool = False) -> GpuSample:
         """
@@ -37,24 +38,43 @@ class Gpus:
             now_mono_s: of the sample.
             busy: a client waits for figures, even if no process uses the GPUs.
         """
-        if self.monitor is None:
-            if not self._find_driver(now_mono_s):
-                return _NO_GPUS
-            from watchdog_app.machine.gpu.monitor import GpuMonitor
-
-            self.monitor = GpuMonitor(root=self._root)
-        return self.monitor.read(now_mono_s, busy)
+        if now_mono_s >= self._next_scan_mono_s:
+            self._next_scan_mono_s = now_mono_s + _DRIVER_SCAN_EVERY_S
+            self._find_drivers()
+        samples = [each.read(now_mono_s, busy) for each in self.monitors.values()]
+        if len(samples) < 2:
+            return samples[0] if samples else _NO_GPUS
+        return GpuSample(
+            gpus=tuple(gpu for each in samples for gpu in each.gpus),
+            # The readers are asked at the same times, unless one vendor's GPUs are idle.
+            read_mono_s=max(
+                (each.read_mono_s for each in samples if each.read_mono_s is not None), default=None
+            ),
+            driver_version=next(filter(None, (each.driver_version for each in samples)), None),
+            faults=tuple(fault for each in samples for fault in each.faults),
+            awaited=any(each.awaited for each in samples),
+        )
 
     def close(self) -> None:
-        """End the reader, if one runs."""
-        if self.monitor is not None:
-            self.monitor.close()
+        """End the readers, if any run."""
+        for monitor in self.monitors.values():
+            monitor.close()
 
-    def _find_driver(self, now_mono_s: float) -> bool:
-        if now_mono_s < self._next_scan_mono_s:
-            return False
-        self._next_scan_mono_s = now_mono_s + _DRIVER_SCAN_EVERY_S
-        return any(row.find_library(os.environ, self._root) is not None for row in BACKENDS)
+    def _find_drivers(self) -> None:
+        found = dict(self.monitors)
+        for row in BACKENDS:
+            if row.name not in found and row.find_library(os.environ, self._root) is not None:
+                from watchdog_app.base.linux.kernel_log import PATH as KERNEL_LOG
+                from watchdog_app.machine.gpu.monitor import GpuMonitor
+
+                found[row.name] = GpuMonitor(
+                    root=self._root,
+                    proc=f"{self._root}/proc",
+                    backend=row,
+                    # Only NVIDIA's faults in the kernel's log are understood.
+                    kernel_log=KERNEL_LOG if row is BACKENDS[0] else None,
+                )
+        self.monitors = {row.name: found[row.name] for row in BACKENDS if row.name in found}
 
 
 _NO_GPUS = GpuSample()

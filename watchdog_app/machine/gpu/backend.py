@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from watchdog_app.base.records import dataclass
 from watchdog_app.core.model.hardware import FIGURES, Gpu, GpuProcess, GpuState
 from watchdog_app.core.model.machine import Fault
-from watchdog_app.machine.gpu import nvml_driver
+from watchdog_app.machine.gpu import nvml_driver, pci
 from watchdog_app.machine.gpu.nvml_driver import Library
 
 # Fields of core.model.hardware.Gpu by name, in its units. An unknown field is left out, with a
@@ -113,24 +113,28 @@ class GpuBackend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BackendRow:
-    """What the daemon itself knows about a vendor."""
+    """What the daemon itself knows about a vendor. Each row is read by a process of its own."""
 
+    name: str
     vendor: str
-    backend: str  # module and class; only the reader creates it, as class(trace, everything)
-    pci_vendor: str
-    kernel_drivers: frozenset[str]
+    backend: str  # module and class; only the reader creates it, as class(trace, everything, root)
+    pci_vendors: tuple[str, ...]
+    kernel_drivers: frozenset[str | None]  # None: also GPUs whose driver sysfs does not show
     driver_paths: tuple[str, ...]  # paths that appear when the driver is loaded
+    part: str  # what `find_library` finds, in words
+    log_words: str  # of this driver in the kernel log, as an extended regular expression
     find_library: Callable[[Mapping[str, str], str], Library | None]  # the user-space library
     # the driver was updated under the running system
-    update_fault: Callable[[Library | None, str], Fault | None]
+    update_fault: Callable[[Library | None, str], Fault | None] = lambda _library, _root: None
 
 
 BACKENDS = (
     BackendRow(
+        name="nvml",
         vendor="NVIDIA",
         backend="watchdog_app.machine.gpu.nvml:NvmlBackend",
-        pci_vendor="0x10de",
-        kernel_drivers=frozenset(("nvidia",)),
+        pci_vendors=(pci.NVIDIA,),
+        kernel_drivers=frozenset(("nvidia", None)),
         # /dev/dxg is the Windows GPU as seen from WSL.
         driver_paths=(
             "/proc/driver/nvidia/version",
@@ -138,8 +142,21 @@ BACKENDS = (
             "/dev/nvidiactl",
             "/dev/dxg",
         ),
+        part="library",
+        log_words="NVRM",
         find_library=nvml_driver.find_library,
         update_fault=nvml_driver.update_fault,
+    ),
+    BackendRow(
+        name="drm",
+        vendor="AMD or Intel",
+        backend="watchdog_app.machine.gpu.drm:DrmBackend",
+        pci_vendors=(pci.AMD, pci.INTEL),
+        kernel_drivers=frozenset(pci.DRM_DRIVERS),
+        driver_paths=tuple(f"/sys/module/{name}" for name in pci.DRM_DRIVERS),
+        part="kernel module",
+        log_words="amdgpu|i915|xe ",
+        find_library=pci.find_drm_driver,
     ),
 )
 

@@ -7,6 +7,7 @@ each one has a time. Only one request runs at a time, and a later sample collect
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -80,7 +81,7 @@ class GpuMonitor:
         root: str = "",
         env: Mapping[str, str] | None = None,
         reader_argv: Sequence[str] = READER,
-        backends: Sequence[BackendRow] = BACKENDS,
+        backend: BackendRow = BACKENDS[0],
         deadline_s: float = 5.0,
         start_deadline_s: float = 60.0,
         kernel_log: str | None = KERNEL_LOG,
@@ -89,11 +90,11 @@ class GpuMonitor:
         """
         Args:
             proc: where processes are looked up; a pid that is missing there is foreign.
-            root: prefix of /sys, /etc and the library's folders.
+            root: prefix of /sys, /etc and the library's folders; of /proc for the reader.
             env: environment for the reader; None: ours. Only the variables that a reader needs are
                 passed on.
             reader_argv: the reader's command line.
-            backends: the vendors to search for.
+            backend: the vendor to search for.
             deadline_s: for one GPU, and for the driver as a whole.
             start_deadline_s: for the driver's own start, which takes seconds per GPU.
             kernel_log: path of the kernel log; None: not read.
@@ -101,20 +102,24 @@ class GpuMonitor:
         """
         self._root = root
         self._env = os.environ if env is None else env
-        self._backends = backends
-        self._vendors = " or ".join(row.vendor for row in backends)
+        self._backend = backend
         self._proc = proc if os.path.isdir(proc) else None  # only Linux has one
         self._wall_clock = wall_clock
         self._max_age_s = IDLE_EVERY_S + deadline_s
-        self._kernel_drivers = frozenset(name for row in backends for name in row.kernel_drivers)
         self._library: Library | None = None
         self._update_fault: Fault | None = None
         self._scanned_mono_s: float | None = None
         self._existing_paths: tuple[bool, ...] = ()
-        self._bus = PciGpus([row.pci_vendor for row in backends], root)
+        self._bus = PciGpus(backend.pci_vendors, root)
+        # Its GPUs are counted after those of earlier rows: nvidia-smi begins at 0.
+        earlier = itertools.takewhile(lambda row: row.name != backend.name, BACKENDS)
+        self._earlier = [(row, PciGpus(row.pci_vendors, root)) for row in earlier]
+        self._first_index = 0
         self._bus_gpus: tuple[PciGpu, ...] = ()
         self._power_saving = PowerSaving()
-        self._reader = ReaderProcess(reader_argv, self._env, deadline_s, start_deadline_s)
+        self._reader = ReaderProcess(
+            reader_argv, self._env, deadline_s, start_deadline_s, row=backend, root=root
+        )
         self._log = None if kernel_log is None else KernelLog(kernel_log)
         self._events = DeviceEvents()
         self._devices: dict[str, _Device] = {}
@@ -157,8 +162,8 @@ class GpuMonitor:
 
     def _scan_for_driver(self, now_mono_s: float) -> None:
         """Find library, module and PCI devices: once a minute, and when a driver path changes."""
-        paths = (path for row in self._backends for path in row.driver_paths)
-        seen = tuple(os.path.exists(self._root + path) for path in paths)
+        backend = self._backend
+        seen = tuple(os.path.exists(self._root + path) for path in backend.driver_paths)
         since = None if self._scanned_mono_s is None else now_mono_s - self._scanned_mono_s
         if since is not None and since < _DRIVER_SCAN_EVERY_S and seen == self._existing_paths:
             return
@@ -166,15 +171,15 @@ class GpuMonitor:
         if seen != self._existing_paths:
             self._existing_paths = seen
             self._reader.reset_backoff()
-        self._library = self._update_fault = None
-        for row in self._backends:
-            library = row.find_library(self._env, self._root)
-            self._library = self._library or library
-            self._update_fault = self._update_fault or row.update_fault(library, self._root)
-        before = {gpu.address for gpu in self._bus_gpus}
+        self._library = backend.find_library(self._env, self._root)
+        self._update_fault = backend.update_fault(self._library, self._root)
+        before = [(gpu.address, self._first_index) for gpu in self._bus_gpus]
         self._bus.scan()
         self._bus_gpus = self._bus.read()
-        if since is not None and {gpu.address for gpu in self._bus_gpus} != before:
+        self._first_index = sum(len(_counted(row, bus)) for row, bus in self._earlier)
+        if since is not None and before != [
+            (gpu.address, self._first_index) for gpu in self._bus_gpus
+        ]:
             # The driver counts its GPUs only when it starts, so it needs a new reader.
             self._reader.stop()
 
@@ -182,11 +187,10 @@ class GpuMonitor:
         self._reader.clear_fault()
         self._library_removed = self._library_removed or bool(self._devices)
         self._devices, self._incoming, self._read_mono_s = {}, {}, None
-        vendors = self._vendors
         gone = Fault(
             DRIVER,
-            f"The {vendors} driver's library is gone: it was removed, or is being updated. New "
-            f"GPU jobs fail. {NOT_WATCHED}",
+            f"The {self._backend.vendor} driver's {self._backend.part} is gone: it was removed, or "
+            f"is being updated. New GPU jobs fail. {NOT_WATCHED}",
             "If an update of the driver is under way, let it end; else install the driver again as "
             "a whole. Then restart the machine once trainings have saved. To see more: watchdog "
             "doctor",
@@ -210,8 +214,8 @@ class GpuMonitor:
             return
         every_s = BUSY_EVERY_S if busy or self._is_busy(now_mono_s) else IDLE_EVERY_S
         awake = None
-        if any(gpu.asleep for gpu in self._bus_gpus):
-            places = enumerate(self._driver_gpus())
+        if self._first_index or any(gpu.asleep for gpu in self._bus_gpus):
+            places = enumerate(self._driver_gpus(), self._first_index)
             awake = [(index, gpu.address) for index, gpu in places if not gpu.asleep]
         reader.ask(now_mono_s, every_s - _TICK_SLACK_S, awake)
         if gpus and all(gpu.state in _BROKEN for gpu in gpus):
@@ -233,11 +237,7 @@ class GpuMonitor:
 
     def _driver_gpus(self) -> list[PciGpu]:
         """List the GPUs that the driver counts, in its order: by address."""
-        return [
-            gpu
-            for gpu in self._bus_gpus
-            if gpu.driver is None or gpu.driver in self._kernel_drivers
-        ]
+        return [gpu for gpu in self._bus_gpus if gpu.driver in self._backend.kernel_drivers]
 
     # Messages from the reader and the kernel log
 
@@ -275,7 +275,7 @@ class GpuMonitor:
         processes = (
             before.gpu.processes if before and same else parse_processes(rows, self._is_foreign)
         )
-        name = {"name": f"{self._vendors} GPU"}
+        name = {"name": f"{self._backend.vendor} GPU"}
         gpu = Gpu(**name | fields, id=gpu_id, parent_id=parent_id, processes=processes)
         if before is not None and _memory_changed(before.gpu, gpu):
             self._memory_changed_mono_s = now_mono_s
@@ -299,7 +299,8 @@ class GpuMonitor:
             # The GPU cannot give its address. Use the GPU that last had this index, or its place on
             # the bus.
             places = [place.address for place in self._driver_gpus()]
-            found = [*_gpu_ids_at(index, self._devices), *places[index : index + 1], unknown][0]
+            place = index - self._first_index
+            found = [*_gpu_ids_at(index, self._devices), *places[place : place + 1], unknown][0]
         before = self._incoming.get(found)
         # A faulty driver may report two GPUs under one name. Keep both visible.
         same = before is None or before.gpu.index == index
@@ -369,17 +370,18 @@ class GpuMonitor:
             gpu = self._visible_gpu(device, places.get(gpu_id), current, skipped)
             if device.unread is GpuState.LOST and gpu.state is GpuState.LOST:
                 place, since_s = places.get(gpu_id), now_mono_s - device.unread_mono_s
-                taken = place is not None and place.driver not in (None, *self._kernel_drivers)
+                drivers = (None, *self._backend.kernel_drivers)
+                taken = place is not None and place.driver not in drivers
                 # A MIG instance was removed, or a virtual machine uses the GPU now.
                 if gpu.parent_id is not None or taken or since_s > _LOST_SHOWN_S:
                     del self._devices[gpu_id]
                     continue
             events = self._events.recent(gpu_id, self._wall_clock())
             found.append(replace(gpu, xids=events) if events else gpu)
-        for index, place in enumerate(self._bus_gpus):
+        for index, place in enumerate(self._driver_gpus(), self._first_index):
             if place.asleep and place.address not in self._devices:
                 bus_id = f"0000{place.address}"
-                asleep = Gpu(place.address, index, f"{self._vendors} GPU", bus_id=bus_id)
+                asleep = Gpu(place.address, index, f"{place.vendor} GPU", bus_id=bus_id)
                 found.append(_without_figures(asleep, GpuState.ASLEEP, _ASLEEP))
         found.sort(key=lambda gpu: (gpu.index, gpu.parent_id is not None))
         return tuple(found)
@@ -414,6 +416,12 @@ class GpuMonitor:
 
     def _is_foreign(self, pid: int) -> bool:
         return self._proc is not None and not os.path.exists(f"{self._proc}/{pid}")
+
+
+def _counted(row: BackendRow, bus: PciGpus) -> list[PciGpu]:
+    """List the GPUs on the bus that a vendor's own tool counts."""
+    bus.scan()
+    return [gpu for gpu in bus.read() if gpu.driver in row.kernel_drivers]
 
 
 def _gpu_ids_at(index: int, devices: Mapping[str, _Device]) -> list[str]:

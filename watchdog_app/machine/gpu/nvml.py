@@ -162,10 +162,14 @@ class NvmlBackend:
     Args:
         trace: called with the name of each driver function before the call.
         everything: also read DOCTOR_QUESTIONS.
+        root: not used; NVIDIA's library reads the machine itself.
     """
 
     def __init__(
-        self, trace: Callable[[str], None] | None = None, everything: bool = False
+        self,
+        trace: Callable[[str], None] | None = None,
+        everything: bool = False,
+        root: str = "",  # noqa: ARG002 - the arguments of every backend
     ) -> None:
         self._trace = trace
         self._questions = QUESTIONS + DOCTOR_QUESTIONS if everything else QUESTIONS

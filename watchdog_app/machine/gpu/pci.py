@@ -9,16 +9,22 @@ Documentation/ABI/testing/sysfs-devices-power.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from watchdog_app.base.linux.files import read_or_empty
+from watchdog_app.machine.gpu.nvml_driver import Library
 
 DEVICES = "/sys/bus/pci/devices"
+DRM = "/sys/class/drm"
+NVIDIA, AMD, INTEL = "0x10de", "0x1002", "0x8086"
+DRM_DRIVERS = ("amdgpu", "i915", "xe")
+VENDORS = {NVIDIA: "NVIDIA", AMD: "AMD", INTEL: "Intel"}
 UNUSED_S = 30.0
 FIRST_PAUSE_S = 60.0
 MAX_PAUSE_S = 600.0
 _DISPLAY_CLASS = b"0x03"  # VGA, 3D and other display controllers
+_ACCELERATOR_CLASS = b"0x12"  # of AMD's Instinct cards, and of Intel's and others' AI engines
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,7 @@ class PciGpu:
     asleep: bool
     may_sleep: bool  # the kernel suspends it while it is unused
     driver: str | None  # "nvidia", "nouveau", "vfio-pci"; None: not bound
+    vendor: str = "NVIDIA"
 
 
 class PciGpus:
@@ -41,9 +48,9 @@ class PciGpus:
     """
 
     def __init__(self, vendors: Sequence[str], root: str = "") -> None:
-        self._vendors = frozenset(vendor.encode() for vendor in vendors)
+        self._vendors = frozenset(vendors)
         self._folder = root + DEVICES
-        self._addresses: tuple[str, ...] = ()
+        self._gpu_vendors: dict[str, str] = {}  # by address
 
     def scan(self) -> None:
         """List the bus again."""
@@ -51,33 +58,36 @@ class PciGpus:
             names = sorted(os.listdir(self._folder))
         except OSError:
             names = []  # no PCI bus: Jetson, WSL, another operating system
-        self._addresses = tuple(name for name in names if self._is_gpu(name))
+        vendors = {name: self._read(name, "vendor").decode("ascii", "replace") for name in names}
+        self._gpu_vendors = {
+            name: vendor
+            for name, vendor in vendors.items()
+            if vendor in self._vendors and self._is_gpu(name, vendor)
+        }
 
     def read(self) -> tuple[PciGpu, ...]:
         """Read every listed GPU, by address: the order in which nvidia-smi counts."""
         found = []
-        for address in self._addresses:
+        for address, vendor in self._gpu_vendors.items():
             folder = f"{self._folder}/{address}"
             if not os.path.isdir(folder):
                 continue
             status = self._read(address, "power/runtime_status")
-            try:
-                driver = os.path.basename(os.readlink(f"{folder}/driver"))
-            except OSError:
-                driver = None
             found.append(
                 PciGpu(
                     address,
                     asleep=status in (b"suspended", b"suspending"),
                     may_sleep=self._read(address, "power/control") == b"auto",
-                    driver=driver,
+                    driver=link_name(f"{folder}/driver"),
+                    vendor=VENDORS[vendor],
                 )
             )
         return tuple(found)
 
-    def _is_gpu(self, name: str) -> bool:
-        vendor = self._read(name, "vendor")
-        return vendor in self._vendors and self._read(name, "class").startswith(_DISPLAY_CLASS)
+    def _is_gpu(self, name: str, vendor: str) -> bool:
+        kind = self._read(name, "class")
+        accelerates = vendor == AMD and kind.startswith(_ACCELERATOR_CLASS)
+        return accelerates or kind.startswith(_DISPLAY_CLASS)
 
     def _read(self, address: str, name: str) -> bytes:
         return read_or_empty(f"{self._folder}/{address}/{name}", 64).strip()
@@ -147,6 +157,33 @@ class PowerSaving:
     def _resume_reading(self) -> None:
         self._paused_until_mono_s = None
         self._unused_since_mono_s = None
+
+
+def find_drm_driver(_env: Mapping[str, str], root: str = "") -> Library | None:
+    """
+    Find a card that a driver in DRM_DRIVERS has claimed; asks no device.
+
+    Args:
+        _env: not used.
+        root: prefix of /sys.
+    """
+    try:
+        names = os.listdir(root + DRM)
+    except OSError:
+        return None
+    for name in names:
+        path = f"{root}{DRM}/{name}/device/driver"
+        if name.startswith("card") and link_name(path) in DRM_DRIVERS:
+            return Library(path)
+    return None
+
+
+def link_name(path: str) -> str | None:
+    """Return the last part of a link's target; None: no link, or not to be read."""
+    try:
+        return os.path.basename(os.readlink(path))
+    except OSError:
+        return None
 
 
 def short_address(bus_id: str | None) -> str | None:

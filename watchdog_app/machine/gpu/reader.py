@@ -1,13 +1,14 @@
 """
-The process that calls GPU drivers: `python -m watchdog_app.machine.gpu.reader PARENT_PID`.
+The process that calls one vendor's GPU driver:
+`python -m watchdog_app.machine.gpu.reader PARENT_PID BACKEND [ROOT]`.
 
 It reads requests and writes answers, one line of JSON each, until its standard input ends. It
 writes a line `begin` before it touches each GPU. So the parent knows on which GPU the driver hung
 or crashed. It ends without closing the driver: that would crash during a hung call, and the kernel
 frees everything at the exit.
 
-With `--once --all [INDEX]` it answers one request of `watchdog doctor`, about every GPU or the
-given one, with all figures. It writes a line `calling` before each driver call.
+With `--once --all [INDEX]` it answers one request of `watchdog doctor`, about every NVIDIA GPU or
+the given one, with all figures. It writes a line `calling` before each driver call.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ def main(words: Sequence[str]) -> int:
     Answer until standard input ends, or once.
 
     Args:
-        words: pid of the parent, whose end also ends the reader. Or `--once --all`, optionally with
-            the index of the only GPU to read.
+        words: pid of the parent, whose end also ends the reader; the name of a row of BACKENDS, by
+            default the first; the prefix of /sys and /proc. Or `--once --all`, optionally with the
+            index of the only GPU to read.
 
     Returns:
         Exit status: 0 or EXIT_NO_DRIVER.
@@ -66,10 +68,7 @@ def main(words: Sequence[str]) -> int:
         if words[:1] == ["--once"]:
             return _answer_once(answers, [int(word) for word in words[2:]])
         _set_up_process(int(words[0]) if words else os.getppid())
-        backends = _open(answers)
-        if backends:
-            _serve(backends, answers)
-            return 0
+        return _serve(_open(answers, *words[1:]), answers)
     except BackendError as error:
         _send_failure(answers, error)
     except BrokenPipeError:
@@ -81,21 +80,19 @@ def main(words: Sequence[str]) -> int:
 
 
 def _open(
-    answers: _Answers, trace: Callable[[str], None] | None = None, everything: bool = False
-) -> list[GpuBackend]:
-    """Open the drivers that work; report why each other one does not."""
-    found: list[GpuBackend] = []
-    for row in BACKENDS:
-        module, _, name = row.backend.partition(":")
-        backend = getattr(importlib.import_module(module), name)(trace, everything)
-        try:
-            versions = backend.open()
-        except BackendError as error:
-            _send_failure(answers, error)
-        else:
-            found.append(backend)
-            answers.send(ready=versions)
-    return found
+    answers: _Answers,
+    name: str = BACKENDS[0].name,
+    root: str = "",
+    *,
+    trace: Callable[[str], None] | None = None,
+    everything: bool = False,
+) -> GpuBackend:
+    """Open the driver; raise BackendError if it does not work."""
+    row = next(row for row in BACKENDS if row.name == name)
+    module, _, kind = row.backend.partition(":")
+    backend: GpuBackend = getattr(importlib.import_module(module), kind)(trace, everything, root)
+    answers.send(ready=backend.open())
+    return backend
 
 
 def _send_failure(answers: _Answers, error: BackendError) -> None:
@@ -112,45 +109,43 @@ def _send_failure(answers: _Answers, error: BackendError) -> None:
     )
 
 
-def _serve(backends: Sequence[GpuBackend], answers: _Answers) -> None:
+def _serve(backend: GpuBackend, answers: _Answers) -> int:
     with open(0, "rb", closefd=False) as requests:
         for line in requests:
             request = json.loads(line)
-            _answer(backends, answers, request)
+            _answer(backend, answers, request)
+    return 0
 
 
-def _answer(backends: Sequence[GpuBackend], answers: _Answers, request: dict[str, Any]) -> None:
+def _answer(backend: GpuBackend, answers: _Answers, request: dict[str, Any]) -> None:
     number, now_mono_s = request["id"], request["now"]
     skip: Collection[int] = request.get("skip", ())
     # Send events before reading the GPUs. Otherwise a hang in this call would be blamed on the last
     # GPU. The driver reports an event once, so send it before a GPU can crash this process.
-    events = [event for each in backends for event in each.events()]
+    events = list(backend.events())
     if events:
         answers.send(id=number, events=events)
-    for backend in backends:
-        for index in backend.devices(now_mono_s, request.get("awake")):
-            if index in skip:
-                continue
-            answers.send(id=number, begin=index)
-            try:
-                for row in backend.read(index, now_mono_s):
-                    answers.add(id=number, device=row)
-            except DeviceError as error:
-                row = {"index": index, "state": error.state, "notes": [error.text]}
-                if error.bus_id is not None:
-                    row["bus_id"] = error.bus_id
+    for index in backend.devices(now_mono_s, request.get("awake")):
+        if index in skip:
+            continue
+        answers.send(id=number, begin=index)
+        try:
+            for row in backend.read(index, now_mono_s):
                 answers.add(id=number, device=row)
+        except DeviceError as error:
+            row = {"index": index, "state": error.state, "notes": [error.text]}
+            if error.bus_id is not None:
+                row["bus_id"] = error.bus_id
+            answers.add(id=number, device=row)
     answers.send(id=number, end=True)
 
 
 def _answer_once(answers: _Answers, only: Sequence[int]) -> int:
-    backends = _open(answers, lambda name: answers.send(calling=name), everything=True)
-    if not backends:
-        return EXIT_NO_DRIVER
-    everyone = [index for each in backends for index in each.devices(0.0, None)]
+    backend = _open(answers, trace=lambda name: answers.send(calling=name), everything=True)
+    everyone = list(backend.devices(0.0, None))
     answers.send(count=len(everyone))
     skip = [index for index in everyone if only and index not in only]
-    _answer(backends, answers, {"id": 0, "now": 0.0, "skip": skip})
+    _answer(backend, answers, {"id": 0, "now": 0.0, "skip": skip})
     return 0
 
 

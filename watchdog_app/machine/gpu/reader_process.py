@@ -18,8 +18,8 @@ from typing import IO, Any, cast
 
 from watchdog_app.core.model.hardware import GpuState
 from watchdog_app.core.model.machine import Fault
-from watchdog_app.machine.gpu.backend import printable
-from watchdog_app.machine.gpu.nvml_driver import CHECK_LOG_REMEDY, NOT_WATCHED, READER
+from watchdog_app.machine.gpu.backend import BACKENDS, BackendRow, printable
+from watchdog_app.machine.gpu.nvml_driver import NOT_WATCHED, READER
 
 FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 300.0
@@ -75,14 +75,14 @@ class ReaderChild:
         Start the reader; takes a millisecond or two.
 
         Args:
-            argv: command line of the reader; our pid follows.
+            argv: command line of the reader.
             env: its whole environment.
 
         Raises:
             OSError: it cannot be started.
         """
         self._process = subprocess.Popen(
-            [*argv, str(os.getpid())],
+            argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -179,16 +179,31 @@ class ReaderProcess:
     """The reader process, its back-off after failures, and the GPUs that it skips."""
 
     def __init__(
-        self, argv: Sequence[str], env: Mapping[str, str], deadline_s: float, start_s: float
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        deadline_s: float,
+        start_s: float,
+        *,
+        row: BackendRow,
+        root: str,
     ) -> None:
         """
         Args:
-            argv: command line of the reader; our pid follows.
+            argv: command line of the reader; our pid, the name of the row and the root follow.
             env: see `reader_env`.
             deadline_s: for one GPU, and for the driver as a whole.
             start_s: for the driver's own start, which takes seconds per GPU.
+            row: the vendor to read.
+            root: prefix of /sys and /proc for the reader.
         """
-        self._argv = tuple(argv)
+        self._argv = (*argv, str(os.getpid()), row.name, root)
+        self._source = READER if row.name == BACKENDS[0].name else f"{READER}.{row.name}"
+        self._driver = f"The {row.vendor} driver"
+        self._remedy = (
+            f"See what the driver says: sudo dmesg | grep -E '{row.log_words}'. If GPU programs "
+            "fail too, restart."
+        )
         self._env = env
         self._deadline_s = deadline_s
         self._start_s = start_s
@@ -257,15 +272,15 @@ class ReaderProcess:
         if now_mono_s < self._retry.until_mono_s:
             return
         if len(self._stopped) >= _MAX_STUCK:
-            message = f"The GPU driver hangs in the kernel: {_MAX_STUCK} readers cannot be ended."
+            message = f"{self._driver} hangs in the kernel: {_MAX_STUCK} readers cannot be ended."
             remedy = "Restart the machine: nothing less frees them."
-            self._fail(now_mono_s, _reader_fault(message, remedy))
+            self._fail(now_mono_s, self._build_fault(message, remedy))
             return
         try:
             self._child = ReaderChild(self._argv, reader_env(self._env, library_folder))
         except OSError as error:
             message = f"The GPU reader cannot be started: {error.strerror or error}."
-            self._fail(now_mono_s, _reader_fault(message, None))
+            self._fail(now_mono_s, self._build_fault(message, None))
             return
         self._ready = self._failed = False
         self._start_waiting(now_mono_s)
@@ -356,7 +371,7 @@ class ReaderProcess:
         """Stop a reader whose answers are malformed, and skip the GPU that it was reading."""
         self._skip_gpu(now_mono_s, _SKIP_CRASHED_S)
         message = "The GPU reader was damaged by the driver library and is started again."
-        self._fail(now_mono_s, _reader_fault(message))
+        self._fail(now_mono_s, self._build_fault(message, self._remedy))
 
     def close(self) -> None:
         """End all readers; waits a second at most."""
@@ -376,9 +391,9 @@ class ReaderProcess:
         """Update the state by one message; return whether the caller needs the message, too."""
         if "failed" in message:
             failed = message["failed"]
-            remedy = failed.get("remedy")
+            remedy, source = failed.get("remedy"), printable(failed["source"])
             self.fault = Fault(
-                printable(failed["source"]),
+                self._source if source == READER else source,
                 printable(failed["message"], _MAX_MESSAGE_CHARS),
                 None if remedy is None else printable(remedy, _MAX_MESSAGE_CHARS),
             )
@@ -391,7 +406,7 @@ class ReaderProcess:
             self._ready, self._waiting = True, False
             # A crash fault stays until a complete reading.
             if self.fault is not None and (
-                self.fault.source != READER or self.fault == _slow_start_fault(self._deadline_s)
+                self.fault.source != self._source or self.fault == self._slow_start_fault()
             ):
                 self.fault, self.absent = None, False
             return False
@@ -410,7 +425,7 @@ class ReaderProcess:
     def _handle_exit(self, status: int, now_mono_s: float) -> None:
         if not self._failed:
             self.absent = False
-            self.fault = _exit_fault(status, self._gpu_suffix(" while it asked about"))
+            self.fault = self._exit_fault(status, self._gpu_suffix(" while it asked about"))
             if status not in _KILL_STATUSES:
                 self._skip_gpu(now_mono_s, _SKIP_CRASHED_S)
         self._fail(now_mono_s, self.fault)
@@ -425,14 +440,11 @@ class ReaderProcess:
             self._skip_gpu(now_mono_s, _SKIP_HUNG_S)
             means = "This GPU is not watched for now; others are."
             about = self._gpu_suffix(" about")
-            message = f"The GPU driver did not answer{about} within {deadline_s:g} s."
-            index = self._current_index
-            self._fail(
-                now_mono_s,
-                _reader_fault(message, CHECK_LOG_REMEDY, NOT_WATCHED if index is None else means),
-            )
+            message = f"{self._driver} did not answer{about} within {deadline_s:g} s."
+            means = NOT_WATCHED if self._current_index is None else means
+            self._fail(now_mono_s, self._build_fault(message, self._remedy, means))
         elif silent_s > self._deadline_s and self.fault is None:
-            self.fault = _slow_start_fault(self._deadline_s)
+            self.fault = self._slow_start_fault()
 
     def _skip_gpu(self, now_mono_s: float, first_s: float) -> None:
         """Skip the GPU that the reader was reading for a while, longer each time."""
@@ -461,30 +473,26 @@ class ReaderProcess:
     def _reap(self) -> None:
         self._stopped = [child for child in self._stopped if child.status is None]
 
+    # Faults
 
-def _reader_fault(
-    message: str, remedy: str | None = CHECK_LOG_REMEDY, means: str = NOT_WATCHED
-) -> Fault:
-    return Fault(READER, f"{message} {means}", remedy)
+    def _build_fault(self, message: str, remedy: str | None, means: str = NOT_WATCHED) -> Fault:
+        return Fault(self._source, f"{message} {means}", remedy)
 
-
-def _slow_start_fault(deadline_s: float) -> Fault:
-    return _reader_fault(
-        f"The GPU driver has not finished its initialisation within {deadline_s:g} s.",
-        f"A machine with many GPUs needs longer: wait a minute. {CHECK_LOG_REMEDY}",
-    )
-
-
-def _exit_fault(status: int, where: str) -> Fault:
-    """Build the fault of a reader that ended or was killed."""
-    means = "It is started again; GPU figures are missing meanwhile."
-    if status in _KILL_STATUSES:
-        by = "by a person, or by the kernel when memory ran out"
-        return _reader_fault(f"The GPU reader was killed: {by}.", None, means)
-    if status >= 0:
-        return _reader_fault(
-            f"The GPU reader ended with status {status}{where}.", CHECK_LOG_REMEDY, means
+    def _slow_start_fault(self) -> Fault:
+        return self._build_fault(
+            f"{self._driver} has not finished its initialisation within {self._deadline_s:g} s.",
+            f"A machine with many GPUs needs longer: wait a minute. {self._remedy}",
         )
-    name = signal.strsignal(-status) or f"signal {-status}"
-    message = f"The driver library crashed ({name}){where}."
-    return _reader_fault(message, CHECK_LOG_REMEDY, means)
+
+    def _exit_fault(self, status: int, where: str) -> Fault:
+        """Build the fault of a reader that ended or was killed."""
+        means = "It is started again; GPU figures are missing meanwhile."
+        if status in _KILL_STATUSES:
+            by = "by a person, or by the kernel when memory ran out"
+            return self._build_fault(f"The GPU reader was killed: {by}.", None, means)
+        if status >= 0:
+            message = f"The GPU reader ended with status {status}{where}."
+            return self._build_fault(message, self._remedy, means)
+        name = signal.strsignal(-status) or f"signal {-status}"
+        message = f"The driver library crashed ({name}){where}."
+        return self._build_fault(message, self._remedy, means)

@@ -1,0 +1,542 @@
+"""
+AMD and Intel GPUs through files of the kernel's drivers. Runs only in the reader process.
+
+Tables list the files of each figure, best first, as names differ between drivers and kernels. A
+read may block as long as the driver does: the daemon then ends this process.
+
+Sources: kernel, Documentation/gpu/drm-usage-stats.rst (6.19), Documentation/gpu/amdgpu/thermal.rst
+and driver-misc.rst, Documentation/gpu/xe/xe-drm-usage-stats.rst, Documentation/ABI/testing/
+sysfs-driver-intel-{i915,xe}-hwmon, drivers/gpu/drm/amd/amdkfd/kfd_{process,topology}.c; issues of
+nvtop (#399, #428, #492) and amdgpu_top (#7, #16).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from watchdog_app.base.linux.cgroups import available_memory
+from watchdog_app.base.linux.files import sysfs_names, sysfs_text
+from watchdog_app.core.model.hardware import FIGURES, GpuState
+from watchdog_app.machine.gpu.backend import DeviceError, DeviceRow
+from watchdog_app.machine.gpu.pci import (
+    AMD,
+    DEVICES,
+    DRM_DRIVERS,
+    INTEL,
+    VENDORS,
+    PciGpus,
+    link_name,
+)
+
+SLOW_S = 10.0  # interval for figures that hardly change
+PROCESSES_S = 5.0
+_PROCESSES_MIN_S = 1.0
+# Memory change that suggests a process started or ended: list processes before the list is due.
+_CHANGED_BYTES = 256 * 1024**2
+_RESCAN_S = 30.0  # longest interval between searches of a process for open GPUs
+_MAX_BYTES = 1 << 14  # of a file
+_MAX_DIGITS = 20
+_MAX_FDS = 4096  # of a process
+_PCI_IDS = ("/usr/share/hwdata/pci.ids", "/usr/share/misc/pci.ids")
+_MAX_IDS_BYTES = 4 << 20
+
+# Field, place, file, factor to the field's unit. Places: the device's own folder, the driver's
+# sensors, the sensor of the hottest part, and drm/cardN.
+_Files = tuple[tuple[str, str, str, float], ...]
+_FAST: _Files = (
+    ("utilization_percent", "", "gpu_busy_percent", 1),
+    ("memory_utilization_percent", "", "mem_busy_percent", 1),
+    ("memory_used_bytes", "", "mem_info_vram_used", 1),
+    ("temperature_c", "heat", "input", 1e-3),
+    ("power_w", "hwmon", "power1_average", 1e-6),
+    ("power_w", "hwmon", "power1_input", 1e-6),
+    ("graphics_clock_mhz", "hwmon", "freq1_input", 1e-6),
+    ("graphics_clock_mhz", "drm", "gt_act_freq_mhz", 1),
+    ("graphics_clock_mhz", "", "tile0/gt0/freq0/act_freq", 1),
+    ("memory_clock_mhz", "hwmon", "freq2_input", 1e-6),
+    ("energy_j", "hwmon", "energy1_input", 1e-6),
+)
+_SLOW: _Files = (
+    ("memory_total_bytes", "", "mem_info_vram_total", 1),
+    ("memory_total_bytes", "", "tile0/physical_vram_size_bytes", 1),
+    ("memory_total_bytes", "drm", "lmem_total_bytes", 1),
+    ("gtt_total_bytes", "", "mem_info_gtt_total", 1),
+    ("slowdown_c", "heat", "crit", 1e-3),
+    ("shutdown_c", "heat", "emergency", 1e-3),
+    ("fan_percent", "hwmon", "pwm1", 100 / 255),
+    ("power_limit_w", "hwmon", "power1_cap", 1e-6),
+    ("power_limit_w", "hwmon", "power1_max", 1e-6),
+    ("power_limit_w", "hwmon", "power2_max", 1e-6),
+    ("graphics_clock_max_mhz", "drm", "gt_RP0_freq_mhz", 1),
+    ("graphics_clock_max_mhz", "", "tile0/gt0/freq0/rp0_freq", 1),
+)
+_EXPECTED = ("utilization_percent", "temperature_c", "power_w")  # without one, a note says so
+_HOTTEST = ("junction", "pkg", "edge")  # labels, best first
+_OF_CARDS = ("slowdown_c", "fan_percent")  # an APU has neither
+_GENERATIONS = {b"2.5": 1, b"5.0": 2, b"8.0": 3, b"16.0": 4, b"32.0": 5, b"64.0": 6}
+_UNITS = {b"": 1, b"KiB": 1 << 10, b"MiB": 1 << 20, b"GiB": 1 << 30}
+# Kinds of memory figures, best first: drm-memory-* is the older name of drm-resident-*.
+_KINDS = (b"resident", b"memory", b"total")
+_ON_DEVICE = (b"vram", b"local")  # regions: amdgpu vram, i915 local0, xe vram0
+_ON_HOST = (b"gtt", b"system")
+_NODES = ("renderD", "card")  # in /dev/dri
+_COMPUTE = (b"compute", b"ccs")  # engines; a desktop uses the others
+
+
+class DrmBackend:
+    """
+    The kernel's drivers amdgpu, i915 and xe: GPUs by PCI address.
+
+    Args:
+        trace: not used; there is no library to call.
+        everything: not used; `watchdog doctor` does not ask this backend.
+        root: prefix of /sys, /proc and /usr.
+    """
+
+    def __init__(
+        self,
+        trace: Callable[[str], None] | None = None,  # noqa: ARG002 - arguments of every backend
+        everything: bool = False,  # noqa: ARG002
+        root: str = "",
+    ) -> None:
+        self._root = root
+        self._bus = PciGpus((AMD, INTEL), root)
+        self._scanned_mono_s: float | None = None
+        self._cards: dict[int, _Card] = {}
+        self._processes = _Processes(root)
+
+    def open(self) -> dict[str, Any]:
+        """Return the version of AMD's own driver package; the kernel's drivers have none."""
+        version = _read(f"{self._root}/sys/module/amdgpu/version")
+        return {"driver": None if version is None else version.decode("utf-8", "replace")}
+
+    def devices(self, now_mono_s: float, awake: Sequence[tuple[int, str]] | None) -> Sequence[int]:
+        """
+        List the GPUs, as `GpuBackend.devices` describes.
+
+        Args:
+            now_mono_s: monotonic time of the request.
+            awake: index and PCI address of the GPUs that are not suspended; None: all are awake.
+        """
+        if awake is None:
+            if self._scanned_mono_s is None or now_mono_s - self._scanned_mono_s >= SLOW_S:
+                self._scanned_mono_s = now_mono_s
+                self._bus.scan()
+            bound = (gpu.address for gpu in self._bus.read() if gpu.driver in DRM_DRIVERS)
+            awake = list(enumerate(bound))
+        known = {(index, card.address): card for index, card in self._cards.items()}
+        self._cards = {
+            index: known.get((index, address)) or _Card(self._root, address)
+            for index, address in awake
+        }
+        return list(self._cards)
+
+    def read(self, index: int, now_mono_s: float) -> Iterable[DeviceRow]:
+        """
+        Read one GPU, as `GpuBackend.read` describes.
+
+        Args:
+            index: one of `devices`.
+            now_mono_s: monotonic time of the request.
+        """
+        return [{**self._cards[index].read(now_mono_s, self._processes), "index": index}]
+
+    def events(self) -> Iterable[tuple[str, int]]:
+        """Return nothing: these drivers report faults in the kernel's log only."""
+        return ()
+
+
+class _Card:
+    """One GPU, by its folder in sysfs."""
+
+    def __init__(self, root: str, address: str) -> None:
+        self.address = address
+        self._root = root
+        self._folder = f"{root}{DEVICES}/{address}"
+        self._bus_id = f"0000{address}"
+        self._vendor = self._class = b""
+        self._identity: dict[str, Any] = {}
+        self._slow: dict[str, Any] = {}
+        self._slow_mono_s: float | None = None
+        self._fast_files: list[tuple[str, str, float]] = []
+        self._is_card = False
+        self._energy: tuple[float, Any] = (0.0, None)  # time and joules of the last reading
+        self._listed_bytes = 0.0
+
+    def read(self, now_mono_s: float, processes: _Processes) -> DeviceRow:
+        """
+        Read every figure.
+
+        Raises:
+            DeviceError: the GPU is gone from sysfs.
+        """
+        vendor = _read(f"{self._folder}/vendor")
+        if vendor is None:
+            raise DeviceError(GpuState.LOST, "The kernel no longer lists this GPU.", self._bus_id)
+        if not self._identity:
+            self._vendor, self._class = vendor, _read(f"{self._folder}/class") or b""
+            self._identity = _identify(self._root, self._folder, vendor)
+        since = self._slow_mono_s
+        if since is None or now_mono_s - since >= SLOW_S:
+            self._slow_mono_s = now_mono_s
+            self._slow = self._read_slow()
+        found = {**self._slow, **_read_figures(self._fast_files)}
+        self._add_power(found, now_mono_s)
+        notes: list[str] = []
+        self._add_memory(found, notes, processes, now_mono_s)
+        notes += [
+            f"{FIGURES[name].label}: this driver does not tell it."
+            for name in _EXPECTED
+            if name not in found
+        ]
+        return {**found, **self._identity, "bus_id": self._bus_id, "notes": notes}
+
+    def _read_slow(self) -> dict[str, Any]:
+        """Find the files of this driver; read what hardly changes."""
+        folder = self._folder
+        folders = _folders(f"{folder}/hwmon")
+        # A tile of an Intel card has sensors of its own, under another name.
+        hwmon = next((each for each in folders if sysfs_text(f"{each}/name") in DRM_DRIVERS), "")
+        heat = _hottest_sensor(hwmon)
+        places = {
+            "": f"{folder}/",
+            "hwmon": f"{hwmon}/",
+            "heat": f"{hwmon}/{heat}_",
+            "drm": next((f"{each}/" for each in _folders(f"{folder}/drm", "card")), "/"),
+        }
+        self._fast_files, slow_files = (
+            [(name, places[place] + file, factor) for name, place, file, factor in files]
+            for files in (_FAST, _SLOW)
+        )
+        self._fast_files = [each for each in self._fast_files if os.path.exists(each[1])]
+        # 0: no such limit. A fan may stand still.
+        figures = _read_figures(slow_files).items()
+        found = {name: value for name, value in figures if value or name == "fan_percent"}
+        # Kernel, amdgpu_pm.c: an APU has neither a fan, nor a limit, nor a sensor but "edge".
+        self._is_card = heat not in ("", "temp1") or not found.keys().isdisjoint(_OF_CARDS)
+        self._add_link(found)
+        for name, file in (("graphics", "pp_dpm_sclk"), ("memory", "pp_dpm_mclk")):
+            levels = _read(f"{folder}/{file}") or b""  # "1: 2500Mhz *", a line each
+            megahertz = _int(levels.rpartition(b":")[2].lower().partition(b"mhz")[0])
+            if megahertz:
+                found[f"{name}_clock_max_mhz"] = megahertz
+        errors = dict(_pairs(_read(f"{folder}/ras/umc_err_count"), b":"))  # "ue: 0"
+        counts = (("ecc_uncorrected", b"ue"), ("ecc_corrected", b"ce"))
+        told = ((name, _int(errors.get(key))) for name, key in counts)
+        return found | {name: count for name, count in told if count is not None}
+
+    def _add_link(self, found: DeviceRow) -> None:
+        """Read the PCIe link of the slot. Many cards have a switch; the GPU's link ends there."""
+        port = os.path.dirname(os.path.dirname(os.path.realpath(self._folder)))
+        folder = port if _read(f"{port}/vendor") == self._vendor else self._folder
+        for ending, key in (("", "current"), ("_max", "max")):
+            width = _int(_read(f"{folder}/{key}_link_width"))
+            speed = (_read(f"{folder}/{key}_link_speed") or b"").partition(b" ")[0]
+            if width and speed in _GENERATIONS:
+                found[f"pcie_width{ending}"] = width
+                found[f"pcie_generation{ending}"] = _GENERATIONS[speed]
+
+    def _add_power(self, found: DeviceRow, now_mono_s: float) -> None:
+        """Derive the power from the energy counter of Intel's cards."""
+        joules, (mono_s, before_j) = found.pop("energy_j", None), self._energy
+        self._energy = (now_mono_s, joules)
+        known = joules is not None and before_j is not None and now_mono_s > mono_s
+        if known and joules >= before_j:  # less: the counter has begun again
+            found.setdefault("power_w", (joules - before_j) / (now_mono_s - mono_s))
+
+    def _add_memory(
+        self, found: DeviceRow, notes: list[str], processes: _Processes, now_mono_s: float
+    ) -> None:
+        """Add memory, processes, and what only processes show: the use of Intel's engines."""
+        unified = self._is_unified(found)
+        moved = abs(found.get("memory_used_bytes", 0) - self._listed_bytes) >= _CHANGED_BYTES
+        summed = "memory_used_bytes" not in found and not unified
+        if processes.read(now_mono_s, soon=moved or summed):
+            self._listed_bytes = found.get("memory_used_bytes", 0)
+        use = processes.uses.get(self.address) or _Use()
+        total = None if unified else found.get("memory_total_bytes")
+        rows = [
+            (pid, size if size is None or not total or size <= total else None)
+            for pid, size in use.sizes(on_host=unified)
+        ]
+        if use.utilization_percent is not None and "utilization_percent" not in found:
+            found["utilization_percent"] = use.utilization_percent
+            notes.append("Utilisation: of the processes that this user may see.")
+        if unified:
+            host = available_memory(None, f"{self._root}/proc")
+            found["unified_memory"] = True
+            found["memory_used_bytes"] = host.total_bytes - host.free_bytes
+            found["memory_total_bytes"] = host.total_bytes
+            notes.append("Memory: this GPU shares the host's RAM, which is shown here.")
+        elif summed:
+            sizes = [size for _, size in rows if size is not None]
+            if sizes:
+                found["memory_used_bytes"] = sum(sizes)
+            notes.append("Memory: the driver tells only that of processes that this user may see.")
+            if total is None:
+                notes.append("Memory: this driver does not tell how much the card has.")
+        found["processes"] = rows
+        found["computing"] = len(use.computing)
+        found["processes_mono_s"] = processes.read_mono_s
+
+    def _is_unified(self, found: DeviceRow) -> bool:
+        """
+        Whether the GPU works in the host's RAM.
+
+        An APU has a small part of the RAM as "VRAM" and gets the rest as GTT. The kernel's own
+        rule, whether it prefers GTT, is which of them is larger (amdgpu_ttm.c, 6.10).
+        """
+        if self._vendor == INTEL.encode():
+            return self.address.startswith("0000:00:")  # cards are behind a bridge
+        small = found.get("memory_total_bytes", 0) < found.pop("gtt_total_bytes", 0)
+        return small and not self._is_card and not self._class.startswith(b"0x12")
+
+
+@dataclass(slots=True)
+class _Use:
+    """The processes on one GPU."""
+
+    # By pid: bytes on the device and in the host's RAM; None: unknown.
+    memory: dict[int, list[int | None]] = field(default_factory=dict)
+    computing: set[int] = field(default_factory=set)
+    utilization_percent: float | None = None
+
+    def add(self, pid: int, device: int | None, host: int | None) -> None:
+        """Add memory of a process to what is known of it."""
+        before = self.memory.get(pid, (None, None))
+        self.memory[pid] = [
+            one if other is None else other + (one or 0)
+            for one, other in zip(before, (device, host), strict=True)
+        ]
+
+    def sizes(self, on_host: bool) -> Iterator[tuple[int, int | None]]:
+        """Yield each pid with its bytes on the device, or with those in the host's RAM."""
+        for pid in sorted(self.memory):
+            yield pid, self.memory[pid][on_host]
+
+
+@dataclass(slots=True)
+class _Opened:
+    """The descriptors of GPUs that a process has open."""
+
+    fds: list[str] = field(default_factory=list)
+    due_mono_s: float = 0.0
+    every_s: float = PROCESSES_S
+
+
+# Busy and total ticks by engine. The total is None if the ticks are nanoseconds.
+_Engines = dict[bytes, tuple[int, int | None]]
+
+
+class _Processes:
+    """
+    The processes on all GPUs: from their DRM clients, and from KFD, which ROCm uses.
+
+    Only DRM clients of processes whose descriptors this user may list are seen. KFD shows all.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._proc = f"{root}/proc"
+        self._kfd = f"{root}/sys/class/kfd/kfd"
+        self._opened: dict[str, _Opened] = {}  # by pid
+        self._engines: dict[tuple[str, bytes], _Engines] = {}  # by PCI address and client
+        self.read_mono_s: float | None = None
+        self.uses: dict[str, _Use] = {}  # by PCI address
+
+    def read(self, now_mono_s: float, soon: bool) -> bool:
+        """
+        List the processes if that is due; return whether it was.
+
+        Args:
+            now_mono_s: monotonic time of the request.
+            soon: list them every second.
+        """
+        since = None if self.read_mono_s is None else now_mono_s - self.read_mono_s
+        if since is not None and since < (_PROCESSES_MIN_S if soon else PROCESSES_S):
+            return False
+        self.read_mono_s, self.uses = now_mono_s, {}
+        self._find_open(now_mono_s)
+        self._read_clients(since)
+        self._read_kfd()
+        return True
+
+    def _find_open(self, now_mono_s: float) -> None:
+        """Search processes for open GPUs: new ones often, others every 30 s."""
+        pids = set(filter(str.isdigit, sysfs_names(self._proc)))
+        self._opened = {pid: self._opened.get(pid) or _Opened() for pid in pids}
+        for pid, opened in self._opened.items():
+            if now_mono_s >= opened.due_mono_s:
+                opened.due_mono_s = now_mono_s + opened.every_s
+                opened.every_s = min(_RESCAN_S, opened.every_s * 1.5)
+                folder = f"{self._proc}/{pid}/fd"
+                fds = sysfs_names(folder)[:_MAX_FDS]
+                opened.fds = [
+                    fd for fd in fds if (link_name(f"{folder}/{fd}") or "").startswith(_NODES)
+                ]
+
+    def _read_clients(self, seconds: float | None) -> None:
+        """Read each DRM client once: several descriptors and processes may share it."""
+        before, self._engines = self._engines, {}
+        busy: dict[tuple[str, bytes], float] = {}  # by PCI address and engine
+        for pid in sorted((pid for pid, each in self._opened.items() if each.fds), key=int):
+            for fd in self._opened[pid].fds:
+                told = dict(_pairs(_read(f"{self._proc}/{pid}/fdinfo/{fd}"), b":"))
+                address = told.get(b"drm-pdev", b"").decode("ascii", "replace")
+                client = (address, told.get(b"drm-client-id", f"{pid}/{fd}".encode()))
+                if not address or client in self._engines:
+                    continue
+                use = self.uses.setdefault(address, _Use())
+                use.add(int(pid), _memory(told, _ON_DEVICE), _memory(told, _ON_HOST))
+                engines = self._engines[client] = _engines(told)
+                for name, share in _shares(engines, before.get(client, {}), told, seconds):
+                    busy[address, name] = busy.get((address, name), 0.0) + share
+                    if name in _COMPUTE and share > 0:
+                        use.computing.add(int(pid))
+        for (address, _), share in busy.items():
+            use = self.uses[address]
+            use.utilization_percent = min(100.0, max(100 * share, use.utilization_percent or 0.0))
+
+    def _read_kfd(self) -> None:
+        """Add ROCm's processes; one with a DRM client counts once, with the larger figure."""
+        pids = list(filter(str.isdigit, sysfs_names(f"{self._kfd}/proc")))
+        nodes = self._kfd_nodes() if pids else {}
+        for pid in pids:
+            sizes: dict[str, int] = {}  # a GPU in several partitions has several nodes
+            for gpu_id, address in nodes.items():
+                size = _int(_read(f"{self._kfd}/proc/{pid}/vram_{gpu_id}"))
+                if size:
+                    sizes[address] = sizes.get(address, 0) + size
+            for address, size in sizes.items():
+                use = self.uses.setdefault(address, _Use())
+                use.computing.add(int(pid))
+                device, host = use.memory.get(int(pid), (None, None))
+                use.memory[int(pid)] = [max(size, device or 0), host]
+
+    def _kfd_nodes(self) -> dict[int, str]:
+        """List the PCI address of each GPU of KFD, by its id there."""
+        found = {}
+        for folder in _folders(f"{self._kfd}/topology/nodes"):
+            gpu_id = _int(_read(f"{folder}/gpu_id"))
+            known = dict(_pairs(_read(f"{folder}/properties"), b" "))
+            place, domain = _int(known.get(b"location_id")), _int(known.get(b"domain")) or 0
+            if gpu_id and place is not None:
+                bus, device, function = place >> 8 & 0xFF, place >> 3 & 0x1F, place & 7
+                found[gpu_id] = f"{domain:04x}:{bus:02x}:{device:02x}.{function}"
+        return found
+
+
+def _memory(told: dict[bytes, bytes], regions: tuple[bytes, ...]) -> int | None:
+    """Add up a client's memory in regions with these names; None: the driver does not tell."""
+    sizes: dict[int, int] = {}
+    for key, value in told.items():
+        kind, _, region = key[4:].partition(b"-")
+        if kind in _KINDS and region.startswith(regions):
+            number, _, unit = value.partition(b" ")
+            size = _int(number)
+            if size is not None and unit in _UNITS:
+                rank = _KINDS.index(kind)
+                sizes[rank] = sizes.get(rank, 0) + size * _UNITS[unit]
+    return sizes[min(sizes)] if sizes else None
+
+
+def _engines(told: dict[bytes, bytes]) -> _Engines:
+    found: _Engines = {}
+    for key, value in told.items():
+        kind, _, name = key[4:].partition(b"-")
+        ticks = _int(value.partition(b" ")[0])
+        if ticks is None or name.startswith(b"capacity-"):
+            continue
+        if kind == b"engine":
+            found[name] = (ticks, None)
+        elif kind == b"cycles":
+            found[name] = (ticks, _int(told.get(b"drm-total-cycles-" + name)) or 0)
+    return found
+
+
+def _shares(
+    now: _Engines, before: _Engines, told: dict[bytes, bytes], seconds: float | None
+) -> Iterator[tuple[bytes, float]]:
+    """Yield how busy a client kept each engine since the last list, from 0 to 1."""
+    for name in now.keys() & before.keys():
+        (ticks, total), (old_ticks, old_total) = now[name], before[name]
+        passed = (seconds or 0.0) * 1e9 if total is None else total - (old_total or 0)
+        capacity = _int(told.get(b"drm-engine-capacity-" + name)) or 1
+        if passed > 0 and ticks >= old_ticks:
+            yield name, (ticks - old_ticks) / passed / capacity
+
+
+# Files
+
+
+def _identify(root: str, folder: str, vendor: bytes) -> dict[str, Any]:
+    """Name a GPU: as its own memory does, else as the list of PCI devices does, else by number."""
+    maker = VENDORS.get(vendor.decode("ascii", "replace"), "AMD or Intel")
+    device = (_read(f"{folder}/device") or b"0x?")[2:]
+    name = _read(f"{folder}/product_name") or _listed_name(root, vendor[2:], device)
+    text = f"GPU [{vendor[2:].decode()}:{device.decode('ascii', 'replace')}]"
+    if name:
+        text = name.decode("utf-8", "replace").removeprefix(maker).strip()
+    unique = _read(f"{folder}/unique_id")
+    uuid = {} if unique is None else {"uuid": f"GPU-{unique.decode('ascii', 'replace')}"}
+    return {"name": f"{maker} {text}", **uuid}
+
+
+def _listed_name(root: str, vendor: bytes, device: bytes) -> bytes | None:
+    """Find a device's name in the distribution's pci.ids: "744c  Navi 31 [Radeon RX 7900 XT]"."""
+    for path in _PCI_IDS:
+        text = _read(root + path, _MAX_IDS_BYTES) or b""
+        section = text.find(b"\n" + vendor + b"  ")
+        at = text.find(b"\n\t" + device + b"  ", section) if section >= 0 else -1
+        if at >= 0:
+            name = text[at:].split(b"\n", 2)[1].split(b"  ", 1)[1]
+            return name.partition(b"[")[2].partition(b"]")[0] or name
+    return None
+
+
+def _hottest_sensor(hwmon: str) -> str:
+    """Find the sensor of the hottest part: "temp2"; empty: there is none."""
+    names = (name.partition("_") for name in sysfs_names(hwmon) if name.startswith("temp"))
+    sensors = [sensor for sensor, _, kind in names if kind == "input"]
+    found = {sysfs_text(f"{hwmon}/{sensor}_label"): sensor for sensor in sensors}
+    return next((found[label] for label in (*_HOTTEST, *found) if label in found), "")
+
+
+def _read_figures(files: Iterable[tuple[str, str, float]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, path, factor in files:
+        number = None if name in found else _int(_read(path))
+        if number is not None:
+            found[name] = number * factor
+    return found
+
+
+def _read(path: str, most_bytes: int = _MAX_BYTES) -> bytes | None:
+    """Return a file without blanks around it; None: missing, empty, or not readable now."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(fd, most_bytes).strip() or None
+        finally:
+            os.close(fd)
+    except OSError:
+        return None
+
+
+def _int(text: bytes | None) -> int | None:
+    try:
+        return None if text is None or len(text) > _MAX_DIGITS else int(text)
+    except ValueError:
+        return None
+
+
+def _pairs(text: bytes | None, separator: bytes) -> Iterator[tuple[bytes, bytes]]:
+    for line in (text or b"").split(b"\n"):
+        key, _, value = line.partition(separator)
+        yield key, value.strip()
+
+
+def _folders(folder: str, prefix: str = "") -> list[str]:
+    return [f"{folder}/{name}" for name in sorted(sysfs_names(folder)) if name.startswith(prefix)]
