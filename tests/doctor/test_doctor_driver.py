@@ -59,10 +59,37 @@ def switches(tree):
     tree.gpu().card(9, class_="0x068000")
 
 
+def rocm(tree):
+    tree.card(vendor="0x1002", driver="amdgpu")
+    for name in ("kfd", "dri/renderD128", "dri/card0"):
+        tree.write(f"dev/{name}", "")
+    tree.write("opt/rocm/.info/version", "6.4.1-83\n")
+
+
 CASES = {
     "all is well": (Tree.gpu, {}),
     "no card": (lambda tree: None, {"driver.device": "info"}),
-    "an AMD card": (lambda tree: tree.card(vendor="0x1002"), {"driver.device": "info"}),
+    "an AMD card without its driver": (
+        lambda tree: tree.card(vendor="0x1002"),
+        {"driver.amd": "warning"},
+    ),
+    "an AMD card without ROCm's part of the driver": (
+        lambda tree: (
+            tree.card(vendor="0x1002", driver="amdgpu"),
+            tree.write("dev/dri/renderD128", ""),
+        ),
+        {"driver.amd": "warning"},
+    ),
+    "an AMD card that this user may not use": (
+        lambda tree: (rocm(tree), tree.shut.add("/dev/dri/renderD128")),
+        {"driver.amd": "error"},
+    ),
+    "an AMD card that works": (rocm, {}),
+    "an AMD card beside one of NVIDIA's": (
+        lambda tree: (tree.gpu(), tree.card(9, vendor="0x1002")),
+        {},
+    ),
+    "an Intel card": (lambda tree: tree.card(vendor="0x8086"), {"driver.device": "info"}),
     "a sound device of NVIDIA's": (
         lambda tree: tree.card(class_="0x040300"),
         {"driver.device": "info"},
@@ -184,6 +211,23 @@ def test_nodes_that_the_user_may_not_open_are_named(tree):
     finding = found(driver.check(tree.facts()))["driver.permissions"]
 
     assert "/dev/nvidia0" in finding.what
+
+
+def test_an_amd_machine_hears_nothing_of_nvidia(tree):
+    """What is fine is told with the version of ROCm; a missing group is named."""
+    rocm(tree)
+
+    fine = list(driver.check(tree.facts()))
+    tree.shut.add("/dev/kfd")
+    closed = list(driver.check(tree.facts()))
+
+    assert ["driver.amd"] == [each.id for each in fine] == [each.id for each in closed]
+    assert "6.4.1-83" in fine[0].what
+    assert "/dev/kfd" in closed[0].what
+    assert any("usermod" in command for command in closed[0].commands)
+    told = f"{fine} {closed}".lower()
+    assert "nvidia" not in told
+    assert "cuda" not in told
 
 
 def test_a_fabric_manager_that_runs_is_enough(tree):

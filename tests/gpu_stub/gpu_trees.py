@@ -8,7 +8,13 @@ from pathlib import Path
 
 GIB = 1 << 30
 MIB = 1 << 20
-VENDORS = {"amdgpu": "0x1002", "i915": "0x8086", "xe": "0x8086", "nvidia": "0x10de"}
+VENDORS = {
+    "amdgpu": "0x1002",
+    "i915": "0x8086",
+    "xe": "0x8086",
+    "intel_vpu": "0x8086",
+    "nvidia": "0x10de",
+}
 AMD_CARD = {
     "mem_info_vram_total": 24 * GIB,
     "mem_info_vram_used": 4 * GIB,
@@ -18,8 +24,6 @@ AMD_CARD = {
     "mem_busy_percent": 34,
     "product_name": "Radeon RX 7900 XTX",
     "unique_id": "d4a5f0c1b2e39876",
-    "pp_dpm_sclk": "0: 500Mhz\n1: 1200Mhz *\n2: 2526Mhz",
-    "pp_dpm_mclk": "0: 96Mhz\n1: 1249Mhz *",
     "current_link_width": 16,
     "max_link_width": 16,
     "current_link_speed": "16.0 GT/s PCIe",
@@ -139,7 +143,11 @@ class Tree:
 
     def client(self, pid: int, fd: int, client: Mapping[str, object]) -> None:
         """Write what the kernel says about one descriptor."""
-        lines = ["pos:\t0", "flags:\t02100002", *(f"{key}:\t{text}" for key, text in client.items())]
+        lines = [
+            "pos:\t0",
+            "flags:\t02100002",
+            *(f"{key}:\t{text}" for key, text in client.items()),
+        ]
         self.write(f"proc/{pid}/fdinfo/{fd}", "\n".join(lines))
 
     def kfd(self, addresses: Iterable[str], held: Mapping[int, Mapping[str, int]]) -> None:
@@ -306,7 +314,7 @@ def arc(tree: Tree) -> None:
 def integrated(tree: Tree) -> None:
     """A notebook with i915."""
     tree.card(HOST, "i915", "46a6", {"drm/card0/gt_act_freq_mhz": 1300})
-    tree.card("0000:00:0b.0", "xe", "643e", kind="0x120000")  # Intel's AI engine is no GPU
+    tree.card("0000:00:0b.0", "intel_vpu", "643e", kind="0x120000")  # Intel's AI engine is no GPU
     tree.process(100, i915_client(HOST, 7, 0, GIB))
 
 

@@ -379,7 +379,7 @@ def gpu_health(gpu: hardware.Gpu, incidents: Collection[decisions.Incident]) -> 
     found = records.Health(severity=_SEVERITIES[worst], device_works=True)
     if fault is not None:
         found.title, found.reason = fault.title, fault.text
-        found.remedy = fault.remedy(gpu.index)
+        found.remedy = fault.remedy(gpu.index, gpu.name)
         found.device_works, found.work_lost = fault.device_works, fault.restart
     for each in incidents:
         if each.resource.kind is not ResourceKind.GPU_HEALTH or each.resource.subject not in (

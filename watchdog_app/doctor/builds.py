@@ -34,6 +34,7 @@ class Target:
     capabilities: tuple[tuple[str, Version], ...] = ()  # name and compute capability of each card
     wsl: bool = False  # Windows numbers its driver versions differently
     answers: bool = True  # whether the driver answered
+    amd: bool = False  # whether the only GPU is AMD's
 
 
 def check(environment: Environment, target: Target) -> Iterator[Finding]:
@@ -44,6 +45,8 @@ def check(environment: Environment, target: Target) -> Iterator[Finding]:
         yield from _torch(environment, target)
     if environment.version("jax") is not None and target.gpu:
         yield from _jax(environment)
+    if target.amd:
+        yield from _without_rocm(environment)
     yield from _cuda_wheels(environment)
     yield from _numpy(environment)
     for name in environment.installed.values.get("shadows") or ():
@@ -70,6 +73,16 @@ def _build(environment: Environment, key: str) -> dict[str, Any]:
     """Return what a framework's files say about its build; empty: nothing."""
     build = environment.installed.values.get(key)
     return build if isinstance(build, dict) else {}
+
+
+def _without_rocm(environment: Environment) -> Iterator[Finding]:
+    """Find frameworks that cannot use an AMD card."""
+    for name, key, built in (
+        ("torch", "torch_cuda", "hip"),
+        ("tensorflow", "tensorflow_build", "is_rocm_build"),
+    ):
+        if environment.version(name) and not _build(environment, key).get(built):
+            yield finding("framework.no-rocm", **environment.text_values(name))
 
 
 def _driver_and_cards(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from watchdog_app.doctor import driver_files, versions
-from watchdog_app.doctor.facts import AMD, Facts
+from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding
 from watchdog_app.doctor.machine import Machine
+from watchdog_app.machine.gpu.pci import AMD, PciGpu
 
 _LIBRARIES = {"libcuda.so.1": "driver.library", "libnvidia-ml.so.1": "driver.nvml-library"}
 # Lines of the kernel log that say why the module is not loaded.
@@ -20,8 +21,8 @@ def check(facts: Facts) -> Iterator[Finding]:
     machine = facts.machine
     loaded = driver_files.module_loaded(machine)
     if not facts.expects_gpu and not loaded:
-        amd = "There is an AMD card: TensorFlow and PyTorch need their ROCm builds for it."
-        yield facts.finding("driver.device", amd=amd if facts.pci_gpus(AMD) else "")
+        amd = facts.pci_gpus(AMD)
+        yield _amd(facts, amd) if amd else facts.finding("driver.device")
         return
     yield facts.fine("driver.device", where=_where(facts))
     if facts.is_wsl_gpu:
@@ -53,6 +54,26 @@ def _where(facts: Facts) -> str:
     if facts.is_tegra:
         return "part of the chip (Jetson)"
     return "its driver is there, though no card shows on the PCI bus"
+
+
+def _amd(facts: Facts, cards: Sequence[PciGpu]) -> Finding:
+    """Find the first reason why ROCm cannot use the AMD cards, which are the only ones."""
+    machine = facts.machine
+    nodes = [f"/dev/dri/{name}" for name in machine.names("/dev/dri") if name.startswith("renderD")]
+    nodes += ["/dev/kfd"] if machine.exists("/dev/kfd") else []
+    closed = [node for node in nodes if not machine.access(machine.path(node), os.R_OK | os.W_OK)]
+    others = [str(gpu.driver) for gpu in cards if gpu.driver != "amdgpu"]
+    if len(others) == len(cards):
+        holder = f"{others[0]} has" if cards[0].driver else "No driver has"
+        return facts.finding("driver.amd.module", holder=holder)
+    if "/dev/kfd" not in nodes:
+        return facts.finding("driver.amd.kfd")
+    if closed:
+        group = _group(machine, closed[0])
+        return facts.finding("driver.amd.permissions", nodes=closed, group=group)
+    rocm = machine.read("/opt/rocm/.info/version")
+    version = machine.read("/sys/module/amdgpu/version") or "of the kernel"
+    return facts.fine("driver.amd", count=len(cards), rocm=rocm or "not found", version=version)
 
 
 def _wsl(facts: Facts) -> Iterator[Finding]:

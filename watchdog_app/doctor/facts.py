@@ -18,13 +18,11 @@ from watchdog_app.doctor.finding import Finding
 from watchdog_app.doctor.gpu import Driver
 from watchdog_app.doctor.machine import Machine, Process, processes
 from watchdog_app.machine.gpu.nvml_driver import Code
-from watchdog_app.machine.gpu.pci import DEVICES, PciGpu, PciGpus
+from watchdog_app.machine.gpu.pci import DEVICES, NVIDIA, PciGpu, PciGpus
 from watchdog_app.machine.sensors.host import HostReader
 
 T = TypeVar("T")
 
-AMD = "0x1002"  # vendor of PCI devices
-_NVIDIA = "0x10de"
 _SWITCH = "0x0680"  # class of NVSwitches
 _USE_BYTES = 2 * GIB  # device memory: a CUDA context with cuDNN takes up to 1 GiB
 
@@ -83,7 +81,7 @@ class Facts:
         except (WatchdogError, OSError):
             return Settings()
 
-    def pci_gpus(self, vendor: str = _NVIDIA) -> tuple[PciGpu, ...]:
+    def pci_gpus(self, vendor: str = NVIDIA) -> tuple[PciGpu, ...]:
         """Return a vendor's graphics cards on the PCI bus, independent of the driver."""
         bus = PciGpus((vendor,), self.machine.root.rstrip("/"))
         bus.scan()
@@ -99,7 +97,7 @@ class Facts:
         """Whether NVSwitches connect the cards."""
         machine = self.machine
         return any(
-            machine.read(DEVICES, address, "vendor") == _NVIDIA
+            machine.read(DEVICES, address, "vendor") == NVIDIA
             and (machine.read(DEVICES, address, "class") or "").startswith(_SWITCH)
             for address in machine.names(DEVICES)
         )

@@ -13,6 +13,7 @@ from watchdog_app.doctor.builds import Target
 from watchdog_app.doctor.environments import FRAMEWORKS, GIVEN, Answer, Environment
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity
+from watchdog_app.machine.gpu.pci import AMD
 
 # Lines of a framework's standard error that say why it found no GPU.
 _TELLING = re.compile(
@@ -52,7 +53,7 @@ def check(facts: Facts) -> Iterator[Finding]:
 def _target(facts: Facts) -> Target:
     """Collect the driver and the cards that the environments must work with."""
     if not facts.expects_gpu:
-        return Target(gpu=False)
+        return Target(gpu=False, amd=bool(facts.pci_gpus(AMD)))
     driver = facts.driver()
     cards = tuple(
         (gpu.label(card), tuple(card["capability"][:2]))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity
+from watchdog_app.machine.gpu.pci import AMD
 
 # Values that PyTorch's allocator accepts. PyTorch itself reports an option that it does not know.
 _TORCH_OPTIONS = {
@@ -27,6 +28,8 @@ def check(facts: Facts) -> Iterator[Finding]:
         yield facts.finding("framework.memory-growth", value=growth)
     if env.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
         yield facts.finding("driver.launch-blocking")
+    if env.get("HSA_OVERRIDE_GFX_VERSION") and facts.pci_gpus(AMD):
+        yield facts.finding("driver.hsa-override", value=env["HSA_OVERRIDE_GFX_VERSION"])
     allocator = env.get("TF_GPU_ALLOCATOR")
     if allocator not in (None, "", "cuda_malloc_async"):
         yield facts.finding("framework.allocator", value=allocator)

@@ -428,7 +428,7 @@ def test_a_library_that_is_removed_is_a_fault_once_its_reader_is_gone(stub, tick
 
     sample = watch.until(lambda sample: not sample.gpus, step_s=0.1)
     assert ["gpu.driver"] == sources(sample)
-    assert "library is gone" in sample.faults[0].message
+    assert "NVIDIA driver is gone" in sample.faults[0].message
     stub.install()
     watch.now += 61
     sample = watch.until(lambda sample: len(sample.gpus) == 2, step_s=0.1)

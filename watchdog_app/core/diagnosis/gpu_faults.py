@@ -54,10 +54,11 @@ _MACHINE = (
     "Start the machine again. If it happens again, check the card's seating, its "
     "power cables, the power supply and its cooling."
 )
+_OTHERS = ("AMD ", "Intel ")  # names of GPUs that nvidia-smi does not know
 _REMEDIES = (_CATALOGUE, _NOTHING, _PROGRAM, _RESET, _MACHINE)
 _HANGS = (
-    "Look at `sudo dmesg | grep -i nvrm`. If the trainings on it hang, end them and "
-    "start the machine again."
+    "Look at `sudo dmesg | grep -iE 'nvrm|amdgpu|i915|xe '`. If the trainings on it hang, end them "
+    "and start the machine again."
 )
 
 
@@ -97,8 +98,10 @@ class GpuFault:
             return "The program that it hit has to be started again; the card itself works."
         return "Programs on it continue."
 
-    def remedy(self, index: object) -> str:
-        """Return the remedy. `index` is the index of the GPU."""
+    def remedy(self, index: object, name: str = "") -> str:
+        """Return the remedy. `index` and `name` are those of the GPU."""
+        if name.startswith(_OTHERS):
+            return self.help.replace(", with: `{reset}`", "")
         return self.help.replace("{reset}", reset_command(index)).replace("{index}", str(index))
 
 
@@ -123,7 +126,8 @@ _ROWS = (
              "its driver does not answer; what is on it may hang", _HANGS, lasting=True),
     GpuFault(FaultKind.UNREADABLE, _INFO, _WORKS, _NO_RESTART, "cannot be read",
              "its driver answers with errors",
-             "See whether nvidia-smi can read it; else start the machine again."),
+             "See whether the vendor's own tool can read it (nvidia-smi, amd-smi, xpu-smi); else "
+             "start the machine again."),
     GpuFault(FaultKind.DRIVER, _WARNING, _BROKEN, _NO_RESTART, "has failed",
              "it answers about none of the cards; what is on them may hang",
              _HANGS.replace("trainings on it", "trainings"), lasting=True),
@@ -280,14 +284,15 @@ def build_finding(
         text: replaces the text of the row.
         remedy: replaces the remedy of the row.
     """
-    key, label, index = DRIVER, "the graphics driver", "INDEX"
+    key, label, index, name = DRIVER, "the graphics driver", "INDEX", ""
     if where is not None:
-        key, label, index = ResourceKey(fault.kind, where.id), gpu_label(where), str(where.index)
+        key, label = ResourceKey(fault.kind, where.id), gpu_label(where)
+        index, name = str(where.index), where.name
     return Finding(
         fault,
         key,
         label,
         text or fault.text,
-        remedy or fault.remedy(index),
+        remedy or fault.remedy(index, name),
         tuple(dict.fromkeys(affected)),
     )

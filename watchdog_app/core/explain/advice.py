@@ -131,6 +131,9 @@ def _heat_advice(shortage: Shortage) -> Iterator[str]:
     if gpu is None:
         yield "Clear the air ways and the fans; use fewer workers, and write less to a hot disk."
         return
+    if re.search(r"\((AMD|Intel) ", shortage.reading.label):
+        yield "Look at the card's fans and the air in front of them; a lower power limit helps too."
+        return
     watts = f"{_GENTLER * shortage.power_limit_w:.0f}" if shortage.power_limit_w else "WATTS"
     yield (
         "Look at the card's fans and the air in front of them; a lower power limit cools it at "

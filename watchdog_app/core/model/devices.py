@@ -281,7 +281,9 @@ def _device_id(memory: Allocator, hardware: Hardware) -> str | None:
     if memory.gpu_uuid is not None:
         ids = (gpu.id for gpu in hardware.gpus if gpu.uuid == memory.gpu_uuid)
         return next(ids, memory.gpu_uuid)
-    return hardware.gpus[0].id if len(hardware.gpus) == 1 else None
+    # Frameworks seldom use the graphics in a processor.
+    cards = [gpu for gpu in hardware.gpus if not gpu.unified_memory] or hardware.gpus
+    return cards[0].id if len(cards) == 1 else None
 
 
 def _used_bytes(gpu: Gpu) -> int | None:

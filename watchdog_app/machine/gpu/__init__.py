@@ -28,7 +28,7 @@ class Gpus:
     def __init__(self, root: str = "") -> None:
         self._root = root
         self._next_scan_mono_s = float("-inf")
-        self.monitors: dict[str, GpuMonitor] = {}  # by row, in the order of BACKENDS
+        self.monitors: dict[str, GpuMonitor] = {}  # by row of BACKENDS
 
     def read(self, now_mono_s: float, busy: bool = False) -> GpuSample:
         """
@@ -45,7 +45,9 @@ class Gpus:
         if len(samples) < 2:
             return samples[0] if samples else _NO_GPUS
         return GpuSample(
-            gpus=tuple(gpu for each in samples for gpu in each.gpus),
+            gpus=tuple(
+                sorted((gpu for each in samples for gpu in each.gpus), key=lambda gpu: gpu.index)
+            ),
             # The readers are asked at the same times, unless one vendor's GPUs are idle.
             read_mono_s=max(
                 (each.read_mono_s for each in samples if each.read_mono_s is not None), default=None
@@ -61,20 +63,13 @@ class Gpus:
             monitor.close()
 
     def _find_drivers(self) -> None:
-        found = dict(self.monitors)
         for row in BACKENDS:
-            if row.name not in found and row.find_library(os.environ, self._root) is not None:
-                from watchdog_app.base.linux.kernel_log import PATH as KERNEL_LOG
-                from watchdog_app.machine.gpu.monitor import GpuMonitor
+            if row.name in self.monitors or row.find_library(os.environ, self._root) is None:
+                continue
+            from watchdog_app.machine.gpu.monitor import GpuMonitor
 
-                found[row.name] = GpuMonitor(
-                    root=self._root,
-                    proc=f"{self._root}/proc",
-                    backend=row,
-                    # Only NVIDIA's faults in the kernel's log are understood.
-                    kernel_log=KERNEL_LOG if row is BACKENDS[0] else None,
-                )
-        self.monitors = {row.name: found[row.name] for row in BACKENDS if row.name in found}
+            proc = f"{self._root}/proc"
+            self.monitors[row.name] = GpuMonitor(root=self._root, proc=proc, backend=row)
 
 
 _NO_GPUS = GpuSample()

@@ -121,7 +121,6 @@ class BackendRow:
     pci_vendors: tuple[str, ...]
     kernel_drivers: frozenset[str | None]  # None: also GPUs whose driver sysfs does not show
     driver_paths: tuple[str, ...]  # paths that appear when the driver is loaded
-    part: str  # what `find_library` finds, in words
     log_words: str  # of this driver in the kernel log, as an extended regular expression
     find_library: Callable[[Mapping[str, str], str], Library | None]  # the user-space library
     # the driver was updated under the running system
@@ -142,7 +141,6 @@ BACKENDS = (
             "/dev/nvidiactl",
             "/dev/dxg",
         ),
-        part="library",
         log_words="NVRM",
         find_library=nvml_driver.find_library,
         update_fault=nvml_driver.update_fault,
@@ -154,7 +152,6 @@ BACKENDS = (
         pci_vendors=(pci.AMD, pci.INTEL),
         kernel_drivers=frozenset(pci.DRM_DRIVERS),
         driver_paths=tuple(f"/sys/module/{name}" for name in pci.DRM_DRIVERS),
-        part="kernel module",
         log_words="amdgpu|i915|xe ",
         find_library=pci.find_drm_driver,
     ),

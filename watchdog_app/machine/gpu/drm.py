@@ -13,7 +13,8 @@ nvtop (#399, #428, #492) and amdgpu_top (#7, #16).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,15 +22,7 @@ from watchdog_app.base.linux.cgroups import available_memory
 from watchdog_app.base.linux.files import sysfs_names, sysfs_text
 from watchdog_app.core.model.hardware import FIGURES, GpuState
 from watchdog_app.machine.gpu.backend import DeviceError, DeviceRow
-from watchdog_app.machine.gpu.pci import (
-    AMD,
-    DEVICES,
-    DRM_DRIVERS,
-    INTEL,
-    VENDORS,
-    PciGpus,
-    link_name,
-)
+from watchdog_app.machine.gpu.pci import DEVICES, DRM, DRM_DRIVERS, INTEL, VENDORS, link_name
 
 SLOW_S = 10.0  # interval for figures that hardly change
 PROCESSES_S = 5.0
@@ -39,6 +32,7 @@ _CHANGED_BYTES = 256 * 1024**2
 _RESCAN_S = 30.0  # longest interval between searches of a process for open GPUs
 _MAX_BYTES = 1 << 14  # of a file
 _MAX_DIGITS = 20
+_MOST_BYTES = 1 << 50  # on a GPU
 _MAX_FDS = 4096  # of a process
 _PCI_IDS = ("/usr/share/hwdata/pci.ids", "/usr/share/misc/pci.ids")
 _MAX_IDS_BYTES = 4 << 20
@@ -57,6 +51,7 @@ _FAST: _Files = (
     ("graphics_clock_mhz", "drm", "gt_act_freq_mhz", 1),
     ("graphics_clock_mhz", "", "tile0/gt0/freq0/act_freq", 1),
     ("memory_clock_mhz", "hwmon", "freq2_input", 1e-6),
+    ("fan_percent", "hwmon", "pwm1", 100 / 255),
     ("energy_j", "hwmon", "energy1_input", 1e-6),
 )
 _SLOW: _Files = (
@@ -66,16 +61,19 @@ _SLOW: _Files = (
     ("gtt_total_bytes", "", "mem_info_gtt_total", 1),
     ("slowdown_c", "heat", "crit", 1e-3),
     ("shutdown_c", "heat", "emergency", 1e-3),
-    ("fan_percent", "hwmon", "pwm1", 100 / 255),
     ("power_limit_w", "hwmon", "power1_cap", 1e-6),
     ("power_limit_w", "hwmon", "power1_max", 1e-6),
     ("power_limit_w", "hwmon", "power2_max", 1e-6),
     ("graphics_clock_max_mhz", "drm", "gt_RP0_freq_mhz", 1),
     ("graphics_clock_max_mhz", "", "tile0/gt0/freq0/rp0_freq", 1),
 )
-_EXPECTED = ("utilization_percent", "temperature_c", "power_w")  # without one, a note says so
+_EXPECTED = (
+    "memory_used_bytes",
+    "utilization_percent",
+    "temperature_c",
+    "power_w",
+)  # without one, a note says so
 _HOTTEST = ("junction", "pkg", "edge")  # labels, best first
-_OF_CARDS = ("slowdown_c", "fan_percent")  # an APU has neither
 _GENERATIONS = {b"2.5": 1, b"5.0": 2, b"8.0": 3, b"16.0": 4, b"32.0": 5, b"64.0": 6}
 _UNITS = {b"": 1, b"KiB": 1 << 10, b"MiB": 1 << 20, b"GiB": 1 << 30}
 # Kinds of memory figures, best first: drm-memory-* is the older name of drm-resident-*.
@@ -96,15 +94,8 @@ class DrmBackend:
         root: prefix of /sys, /proc and /usr.
     """
 
-    def __init__(
-        self,
-        trace: Callable[[str], None] | None = None,  # noqa: ARG002 - arguments of every backend
-        everything: bool = False,  # noqa: ARG002
-        root: str = "",
-    ) -> None:
+    def __init__(self, trace: Any = None, everything: bool = False, root: str = "") -> None:  # noqa: ARG002
         self._root = root
-        self._bus = PciGpus((AMD, INTEL), root)
-        self._scanned_mono_s: float | None = None
         self._cards: dict[int, _Card] = {}
         self._processes = _Processes(root)
 
@@ -113,7 +104,7 @@ class DrmBackend:
         version = _read(f"{self._root}/sys/module/amdgpu/version")
         return {"driver": None if version is None else version.decode("utf-8", "replace")}
 
-    def devices(self, now_mono_s: float, awake: Sequence[tuple[int, str]] | None) -> Sequence[int]:
+    def devices(self, now_mono_s: float, awake: Sequence[tuple[int, str]] | None) -> Sequence[int]:  # noqa: ARG002
         """
         List the GPUs, as `GpuBackend.devices` describes.
 
@@ -122,11 +113,9 @@ class DrmBackend:
             awake: index and PCI address of the GPUs that are not suspended; None: all are awake.
         """
         if awake is None:
-            if self._scanned_mono_s is None or now_mono_s - self._scanned_mono_s >= SLOW_S:
-                self._scanned_mono_s = now_mono_s
-                self._bus.scan()
-            bound = (gpu.address for gpu in self._bus.read() if gpu.driver in DRM_DRIVERS)
-            awake = list(enumerate(bound))
+            cards = _folders(f"{self._root}{DRM}", "card")
+            bound = [card for card in cards if link_name(f"{card}/device/driver") in DRM_DRIVERS]
+            awake = list(enumerate(sorted({str(link_name(f"{card}/device")) for card in bound})))
         known = {(index, card.address): card for index, card in self._cards.items()}
         self._cards = {
             index: known.get((index, address)) or _Card(self._root, address)
@@ -212,17 +201,11 @@ class _Card:
             for files in (_FAST, _SLOW)
         )
         self._fast_files = [each for each in self._fast_files if os.path.exists(each[1])]
-        # 0: no such limit. A fan may stand still.
-        figures = _read_figures(slow_files).items()
-        found = {name: value for name, value in figures if value or name == "fan_percent"}
-        # Kernel, amdgpu_pm.c: an APU has neither a fan, nor a limit, nor a sensor but "edge".
-        self._is_card = heat not in ("", "temp1") or not found.keys().isdisjoint(_OF_CARDS)
+        found = _read_figures(slow_files, zero_is_none=True)
+        # Kernel, amdgpu_pm.c: an APU has neither a fan, nor a critical temperature, nor "junction".
+        fan = any(name == "fan_percent" for name, _, _ in self._fast_files)
+        self._is_card = fan or "slowdown_c" in found or heat not in ("", "temp1")
         self._add_link(found)
-        for name, file in (("graphics", "pp_dpm_sclk"), ("memory", "pp_dpm_mclk")):
-            levels = _read(f"{folder}/{file}") or b""  # "1: 2500Mhz *", a line each
-            megahertz = _int(levels.rpartition(b":")[2].lower().partition(b"mhz")[0])
-            if megahertz:
-                found[f"{name}_clock_max_mhz"] = megahertz
         errors = dict(_pairs(_read(f"{folder}/ras/umc_err_count"), b":"))  # "ue: 0"
         counts = (("ecc_uncorrected", b"ue"), ("ecc_corrected", b"ce"))
         told = ((name, _int(errors.get(key))) for name, key in counts)
@@ -253,15 +236,10 @@ class _Card:
         """Add memory, processes, and what only processes show: the use of Intel's engines."""
         unified = self._is_unified(found)
         moved = abs(found.get("memory_used_bytes", 0) - self._listed_bytes) >= _CHANGED_BYTES
-        summed = "memory_used_bytes" not in found and not unified
+        summed = self._vendor == INTEL.encode() and not unified
         if processes.read(now_mono_s, soon=moved or summed):
             self._listed_bytes = found.get("memory_used_bytes", 0)
         use = processes.uses.get(self.address) or _Use()
-        total = None if unified else found.get("memory_total_bytes")
-        rows = [
-            (pid, size if size is None or not total or size <= total else None)
-            for pid, size in use.sizes(on_host=unified)
-        ]
         if use.utilization_percent is not None and "utilization_percent" not in found:
             found["utilization_percent"] = use.utilization_percent
             notes.append("Utilisation: of the processes that this user may see.")
@@ -271,14 +249,16 @@ class _Card:
             found["memory_used_bytes"] = host.total_bytes - host.free_bytes
             found["memory_total_bytes"] = host.total_bytes
             notes.append("Memory: this GPU shares the host's RAM, which is shown here.")
-        elif summed:
-            sizes = [size for _, size in rows if size is not None]
-            if sizes:
-                found["memory_used_bytes"] = sum(sizes)
+        most = found.get("memory_total_bytes", _MOST_BYTES)
+        sizes = {pid: memory[unified] for pid, memory in sorted(use.memory.items())}
+        believed = {pid: size for pid, size in sizes.items() if size is not None and size <= most}
+        if summed:
+            if believed:
+                found["memory_used_bytes"] = sum(believed.values())
             notes.append("Memory: the driver tells only that of processes that this user may see.")
-            if total is None:
+            if "memory_total_bytes" not in found:
                 notes.append("Memory: this driver does not tell how much the card has.")
-        found["processes"] = rows
+        found["processes"] = [(pid, believed.get(pid)) for pid in sizes]
         found["computing"] = len(use.computing)
         found["processes_mono_s"] = processes.read_mono_s
 
@@ -312,23 +292,8 @@ class _Use:
             for one, other in zip(before, (device, host), strict=True)
         ]
 
-    def sizes(self, on_host: bool) -> Iterator[tuple[int, int | None]]:
-        """Yield each pid with its bytes on the device, or with those in the host's RAM."""
-        for pid in sorted(self.memory):
-            yield pid, self.memory[pid][on_host]
 
-
-@dataclass(slots=True)
-class _Opened:
-    """The descriptors of GPUs that a process has open."""
-
-    fds: list[str] = field(default_factory=list)
-    due_mono_s: float = 0.0
-    every_s: float = PROCESSES_S
-
-
-# Busy and total ticks by engine. The total is None if the ticks are nanoseconds.
-_Engines = dict[bytes, tuple[int, int | None]]
+_Told = dict[bytes, bytes]  # what the kernel says about a DRM client
 
 
 class _Processes:
@@ -341,8 +306,9 @@ class _Processes:
     def __init__(self, root: str) -> None:
         self._proc = f"{root}/proc"
         self._kfd = f"{root}/sys/class/kfd/kfd"
-        self._opened: dict[str, _Opened] = {}  # by pid
-        self._engines: dict[tuple[str, bytes], _Engines] = {}  # by PCI address and client
+        # By pid: descriptors of GPUs; when to search again; the interval.
+        self._opened: dict[str, tuple[list[str], float, float]] = {}
+        self._clients: dict[tuple[str, bytes], _Told] = {}  # by PCI address and client
         self.read_mono_s: float | None = None
         self.uses: dict[str, _Use] = {}  # by PCI address
 
@@ -359,39 +325,37 @@ class _Processes:
             return False
         self.read_mono_s, self.uses = now_mono_s, {}
         self._find_open(now_mono_s)
-        self._read_clients(since)
+        self._read_clients(since or 0.0)
         self._read_kfd()
         return True
 
     def _find_open(self, now_mono_s: float) -> None:
         """Search processes for open GPUs: new ones often, others every 30 s."""
-        pids = set(filter(str.isdigit, sysfs_names(self._proc)))
-        self._opened = {pid: self._opened.get(pid) or _Opened() for pid in pids}
-        for pid, opened in self._opened.items():
-            if now_mono_s >= opened.due_mono_s:
-                opened.due_mono_s = now_mono_s + opened.every_s
-                opened.every_s = min(_RESCAN_S, opened.every_s * 1.5)
+        before, self._opened = self._opened, {}
+        for pid in filter(str.isdigit, sysfs_names(self._proc)):
+            fds, due_mono_s, every_s = before.get(pid, ([], 0.0, PROCESSES_S))
+            if now_mono_s >= due_mono_s:
                 folder = f"{self._proc}/{pid}/fd"
-                fds = sysfs_names(folder)[:_MAX_FDS]
-                opened.fds = [
-                    fd for fd in fds if (link_name(f"{folder}/{fd}") or "").startswith(_NODES)
-                ]
+                names = sysfs_names(folder)[:_MAX_FDS]
+                fds = [fd for fd in names if str(link_name(f"{folder}/{fd}")).startswith(_NODES)]
+                due_mono_s, every_s = now_mono_s + every_s, min(_RESCAN_S, every_s * 1.5)
+            self._opened[pid] = fds, due_mono_s, every_s
 
-    def _read_clients(self, seconds: float | None) -> None:
+    def _read_clients(self, seconds: float) -> None:
         """Read each DRM client once: several descriptors and processes may share it."""
-        before, self._engines = self._engines, {}
+        before, self._clients = self._clients, {}
         busy: dict[tuple[str, bytes], float] = {}  # by PCI address and engine
-        for pid in sorted((pid for pid, each in self._opened.items() if each.fds), key=int):
-            for fd in self._opened[pid].fds:
+        for pid, (fds, _, _) in self._opened.items():
+            for fd in fds:
                 told = dict(_pairs(_read(f"{self._proc}/{pid}/fdinfo/{fd}"), b":"))
                 address = told.get(b"drm-pdev", b"").decode("ascii", "replace")
                 client = (address, told.get(b"drm-client-id", f"{pid}/{fd}".encode()))
-                if not address or client in self._engines:
+                if not address or client in self._clients:
                     continue
+                self._clients[client] = told
                 use = self.uses.setdefault(address, _Use())
                 use.add(int(pid), _memory(told, _ON_DEVICE), _memory(told, _ON_HOST))
-                engines = self._engines[client] = _engines(told)
-                for name, share in _shares(engines, before.get(client, {}), told, seconds):
+                for name, share in _shares(told, before.get(client, {}), seconds):
                     busy[address, name] = busy.get((address, name), 0.0) + share
                     if name in _COMPUTE and share > 0:
                         use.computing.add(int(pid))
@@ -403,17 +367,16 @@ class _Processes:
         """Add ROCm's processes; one with a DRM client counts once, with the larger figure."""
         pids = list(filter(str.isdigit, sysfs_names(f"{self._kfd}/proc")))
         nodes = self._kfd_nodes() if pids else {}
+        held: Counter[tuple[str, int]] = Counter()  # a GPU in several partitions has several nodes
         for pid in pids:
-            sizes: dict[str, int] = {}  # a GPU in several partitions has several nodes
             for gpu_id, address in nodes.items():
-                size = _int(_read(f"{self._kfd}/proc/{pid}/vram_{gpu_id}"))
-                if size:
-                    sizes[address] = sizes.get(address, 0) + size
-            for address, size in sizes.items():
+                held[address, int(pid)] += _int(_read(f"{self._kfd}/proc/{pid}/vram_{gpu_id}")) or 0
+        for (address, number), size in held.items():
+            if size > 0:
                 use = self.uses.setdefault(address, _Use())
-                use.computing.add(int(pid))
-                device, host = use.memory.get(int(pid), (None, None))
-                use.memory[int(pid)] = [max(size, device or 0), host]
+                use.computing.add(number)
+                device, host = use.memory.get(number, (None, None))
+                use.memory[number] = [max(size, device or 0), host]
 
     def _kfd_nodes(self) -> dict[int, str]:
         """List the PCI address of each GPU of KFD, by its id there."""
@@ -428,44 +391,34 @@ class _Processes:
         return found
 
 
-def _memory(told: dict[bytes, bytes], regions: tuple[bytes, ...]) -> int | None:
+def _memory(told: _Told, regions: tuple[bytes, ...]) -> int | None:
     """Add up a client's memory in regions with these names; None: the driver does not tell."""
-    sizes: dict[int, int] = {}
+    sizes: Counter[int] = Counter()  # by rank of the kind
     for key, value in told.items():
         kind, _, region = key[4:].partition(b"-")
         if kind in _KINDS and region.startswith(regions):
-            number, _, unit = value.partition(b" ")
-            size = _int(number)
-            if size is not None and unit in _UNITS:
-                rank = _KINDS.index(kind)
-                sizes[rank] = sizes.get(rank, 0) + size * _UNITS[unit]
+            size, unit = _int(value), value.partition(b" ")[2]
+            if size is not None and size >= 0 and unit in _UNITS:
+                sizes[_KINDS.index(kind)] += size * _UNITS[unit]
     return sizes[min(sizes)] if sizes else None
 
 
-def _engines(told: dict[bytes, bytes]) -> _Engines:
-    found: _Engines = {}
-    for key, value in told.items():
+def _shares(now: _Told, before: _Told, seconds: float) -> Iterator[tuple[bytes, float]]:
+    """Yield each engine, and how busy a client kept it since the last list, from 0 to 1."""
+    for key in now.keys() & before.keys():
         kind, _, name = key[4:].partition(b"-")
-        ticks = _int(value.partition(b" ")[0])
-        if ticks is None or name.startswith(b"capacity-"):
-            continue
-        if kind == b"engine":
-            found[name] = (ticks, None)
-        elif kind == b"cycles":
-            found[name] = (ticks, _int(told.get(b"drm-total-cycles-" + name)) or 0)
-    return found
+        if kind in (b"engine", b"cycles") and not name.startswith(b"capacity-"):
+            passed = seconds * 1e9  # an engine's time is in nanoseconds
+            if kind == b"cycles":
+                passed = _gained(b"drm-total-cycles-" + name, now, before)
+            capacity = _int(now.get(b"drm-engine-capacity-" + name)) or 1
+            gained = _gained(key, now, before)
+            if passed > 0 and gained >= 0:
+                yield name, gained / passed / capacity
 
 
-def _shares(
-    now: _Engines, before: _Engines, told: dict[bytes, bytes], seconds: float | None
-) -> Iterator[tuple[bytes, float]]:
-    """Yield how busy a client kept each engine since the last list, from 0 to 1."""
-    for name in now.keys() & before.keys():
-        (ticks, total), (old_ticks, old_total) = now[name], before[name]
-        passed = (seconds or 0.0) * 1e9 if total is None else total - (old_total or 0)
-        capacity = _int(told.get(b"drm-engine-capacity-" + name)) or 1
-        if passed > 0 and ticks >= old_ticks:
-            yield name, (ticks - old_ticks) / passed / capacity
+def _gained(key: bytes, now: _Told, before: _Told) -> int:
+    return (_int(now.get(key)) or 0) - (_int(before.get(key)) or 0)
 
 
 # Files
@@ -504,11 +457,13 @@ def _hottest_sensor(hwmon: str) -> str:
     return next((found[label] for label in (*_HOTTEST, *found) if label in found), "")
 
 
-def _read_figures(files: Iterable[tuple[str, str, float]]) -> dict[str, Any]:
+def _read_figures(
+    files: Iterable[tuple[str, str, float]], zero_is_none: bool = False
+) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, path, factor in files:
         number = None if name in found else _int(_read(path))
-        if number is not None:
+        if number or (number is not None and not zero_is_none):
             found[name] = number * factor
     return found
 
@@ -526,8 +481,9 @@ def _read(path: str, most_bytes: int = _MAX_BYTES) -> bytes | None:
 
 
 def _int(text: bytes | None) -> int | None:
+    """Return the number at the beginning, before a unit."""
     try:
-        return None if text is None or len(text) > _MAX_DIGITS else int(text)
+        return int((text or b"").partition(b" ")[0][:_MAX_DIGITS])
     except ValueError:
         return None
 

@@ -120,7 +120,9 @@ class GpuMonitor:
         self._reader = ReaderProcess(
             reader_argv, self._env, deadline_s, start_deadline_s, row=backend, root=root
         )
-        self._log = None if kernel_log is None else KernelLog(kernel_log)
+        # Only NVIDIA's lines in the log are understood.
+        reads_log = backend.name == BACKENDS[0].name
+        self._log = KernelLog(kernel_log) if kernel_log is not None and reads_log else None
         self._events = DeviceEvents()
         self._devices: dict[str, _Device] = {}
         self._incoming: dict[str, _Device] = {}  # from the unfinished reading
@@ -173,13 +175,12 @@ class GpuMonitor:
             self._reader.reset_backoff()
         self._library = backend.find_library(self._env, self._root)
         self._update_fault = backend.update_fault(self._library, self._root)
-        before = [(gpu.address, self._first_index) for gpu in self._bus_gpus]
+        places = self._first_index, [gpu.address for gpu in self._bus_gpus]
         self._bus.scan()
         self._bus_gpus = self._bus.read()
         self._first_index = sum(len(_counted(row, bus)) for row, bus in self._earlier)
-        if since is not None and before != [
-            (gpu.address, self._first_index) for gpu in self._bus_gpus
-        ]:
+        found = self._first_index, [gpu.address for gpu in self._bus_gpus]
+        if since is not None and found != places:
             # The driver counts its GPUs only when it starts, so it needs a new reader.
             self._reader.stop()
 
@@ -189,8 +190,8 @@ class GpuMonitor:
         self._devices, self._incoming, self._read_mono_s = {}, {}, None
         gone = Fault(
             DRIVER,
-            f"The {self._backend.vendor} driver's {self._backend.part} is gone: it was removed, or "
-            f"is being updated. New GPU jobs fail. {NOT_WATCHED}",
+            f"The {self._backend.vendor} driver is gone: it was removed, or is being updated. New "
+            f"GPU jobs fail. {NOT_WATCHED}",
             "If an update of the driver is under way, let it end; else install the driver again as "
             "a whole. Then restart the machine once trainings have saved. To see more: watchdog "
             "doctor",
@@ -440,12 +441,14 @@ def _state_faults(gpu: Gpu) -> list[Fault]:
         return []
     why = f" {gpu.notes[0]}" if gpu.notes and gpu.state is GpuState.UNREADABLE else ""
     message = f"GPU {gpu.index} ({gpu.name}) {found.title}: {found.text}.{why}"
-    return [Fault(f"gpu.{gpu.index}", message, found.remedy(gpu.index))]
+    return [Fault(f"gpu.{gpu.index}", message, found.remedy(gpu.index, gpu.name))]
 
 
 def _memory_changed(before: Gpu, now: Gpu) -> bool:
     one, other = before.memory_used_bytes, now.memory_used_bytes
-    return one is not None and other is not None and abs(other - one) >= _CHANGED_BYTES
+    if one is None or other is None or now.unified_memory:
+        return False
+    return abs(other - one) >= _CHANGED_BYTES
 
 
 def _without_figures(gpu: Gpu, state: GpuState, note: str) -> Gpu:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from watchdog_app.base.linux.files import read_or_empty
+from watchdog_app.base.linux.files import read_or_empty, sysfs_names
 from watchdog_app.machine.gpu.nvml_driver import Library
 
 DEVICES = "/sys/bus/pci/devices"
@@ -54,10 +54,7 @@ class PciGpus:
 
     def scan(self) -> None:
         """List the bus again."""
-        try:
-            names = sorted(os.listdir(self._folder))
-        except OSError:
-            names = []  # no PCI bus: Jetson, WSL, another operating system
+        names = sysfs_names(self._folder)  # empty without a PCI bus: Jetson, WSL
         vendors = {name: self._read(name, "vendor").decode("ascii", "replace") for name in names}
         self._gpu_vendors = {
             name: vendor
@@ -167,15 +164,9 @@ def find_drm_driver(_env: Mapping[str, str], root: str = "") -> Library | None:
         _env: not used.
         root: prefix of /sys.
     """
-    try:
-        names = os.listdir(root + DRM)
-    except OSError:
-        return None
-    for name in names:
-        path = f"{root}{DRM}/{name}/device/driver"
-        if name.startswith("card") and link_name(path) in DRM_DRIVERS:
-            return Library(path)
-    return None
+    folders = (f"{root}{DRM}/{name}" for name in sysfs_names(root + DRM))
+    bound = (each for each in folders if link_name(f"{each}/device/driver") in DRM_DRIVERS)
+    return next(map(Library, bound), None)
 
 
 def link_name(path: str) -> str | None:
