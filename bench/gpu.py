@@ -3,6 +3,7 @@ Measure the cost of watching GPUs.
 
     python bench/gpu.py [--rounds 60] [--driver-us 0] [--real] [--json FILE]
     python bench/gpu.py --daemon [--seconds 30] [--real] [--json FILE]
+    python bench/gpu.py --trees [--rounds 60] [--json FILE]
 
 Without `--daemon`: one reading of the GPUs, compared with the libraries of gpustat and nvitop; the
 tools take turns in one run. All three read the same values: memory, utilisation, temperature, power
@@ -13,7 +14,10 @@ With `--daemon`: the processor time and the memory of a whole daemon and its rea
 the GPUs once a second. A daemon on a machine without GPUs runs at the same time, for comparison. If
 permitted, this runs in its own PID namespace, where no other processes start and end.
 
-Both use the stub driver of the tests, with 1 and 8 GPUs (`--daemon`: 8) and 20 processes each.
+With `--trees`: the processor time of 30 readings, one a second, of 8 AMD and of 8 Intel cards with
+20 processes each, from laid-out trees of /sys and /proc. Real drivers take longer to answer a read.
+
+The others use the stub driver of the tests, with 1 and 8 GPUs (`--daemon`: 8), 20 processes each.
 `--driver-us` adds this time to each driver call, because real calls take time. With `--real` they
 read the cards of this machine instead. The benchmark asserts nothing.
 """
@@ -38,6 +42,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from cost import apart  # noqa: E402
 from cost_read import cpu, rss  # noqa: E402
 from gpu_stub.driver_stub import FUNCTIONS, GIB, DriverStub  # noqa: E402
+from gpu_stub.gpu_trees import Tree, crowded  # noqa: E402
 
 PROCESSES = 20
 SETTLE_S = 20.0  # a new daemon reads its surroundings more often
@@ -101,10 +106,11 @@ class Watchdog:
 
     name = "watchdog"
 
-    def __init__(self, stub: DriverStub | None) -> None:
+    def __init__(self, stub: DriverStub | None, **settings: object) -> None:
         from watchdog_app.machine.gpu.monitor import GpuMonitor
 
-        self._watch = GpuMonitor(env=None if stub is None else stub.env(), kernel_log=None)
+        env = None if stub is None else stub.env()
+        self._watch = GpuMonitor(env=env, kernel_log=None, **settings)
         self._now = 1000.0
         for _ in range(2):
             self.read()
@@ -143,9 +149,21 @@ def main() -> None:
     parser.add_argument("--driver-us", type=int, default=0)
     parser.add_argument("--real", action="store_true", help="the cards of this machine")
     parser.add_argument("--daemon", action="store_true", help="a whole daemon and its reader")
+    parser.add_argument("--trees", action="store_true", help="cards of AMD and Intel")
     parser.add_argument("--seconds", type=float, default=30.0, help="with --daemon")
     parser.add_argument("--json", metavar="FILE", help="write the figures there too")
     args = parser.parse_args()
+    if args.trees:
+        figures = [measure_tree(driver, args.rounds) for driver in ("amdgpu", "xe")]
+        for row in figures:
+            print(
+                f"8 cards of {row['driver']} with {PROCESSES} processes each: "
+                f"{row['cpu_s_of_30']:.2f} s of processor time in 30 readings, "
+                f"reader RSS {row['reader_rss_bytes'] / 1e6:.1f} MB"
+            )
+        if args.json:
+            Path(args.json).write_text(json.dumps(figures, indent=2) + "\n")
+        return
     if args.daemon and not args.real:  # a driver names the processes by their pids outside
         apart(still=False)
     figures = []
@@ -218,6 +236,25 @@ def measure(stub: DriverStub | None, cards: int, rounds: int) -> list[dict[str, 
             row["reader_rss_bytes"] = memory
         found.append(row)
     return found
+
+
+def measure_tree(driver: str, rounds: int) -> dict[str, object]:
+    """Measure readings of a crowded machine."""
+    from watchdog_app.machine.gpu.backend import BACKENDS
+
+    with tempfile.TemporaryDirectory(prefix="watchdog-gpu-") as folder:
+        crowded(Tree(Path(folder)), driver, 8, PROCESSES)
+        watchdog = Watchdog(None, root=folder, proc=f"{folder}/proc", backend=BACKENDS[1])
+        try:
+            spent = [watchdog.read()[0] for _ in range(rounds)]
+            memory = watchdog.memory_bytes()
+        finally:
+            watchdog.close()
+    return {
+        "driver": driver,
+        "cpu_s_of_30": 30 * statistics.fmean(spent),
+        "reader_rss_bytes": memory,
+    }
 
 
 @contextlib.contextmanager

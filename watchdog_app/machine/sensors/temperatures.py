@@ -1,12 +1,12 @@
 """
-Temperatures of everything but NVIDIA GPUs, and how often the CPU was throttled.
+Temperatures of everything but GPUs, and how often the CPU was throttled.
 
 The meaning of "max" and "crit" differs between chips. On Intel and AMD processors "crit" is where
 throttling begins, and laptops run there all day. On mainboards the firmware sets both to any value.
 So watchdog uses a threshold only if it knows what happens there.
 
 Sources: kernel, Documentation/hwmon/{sysfs-interface,coretemp,k10temp}.rst,
-Documentation/driver-api/thermal/sysfs-api.rst, Documentation/gpu/amdgpu/thermal.rst;
+Documentation/driver-api/thermal/sysfs-api.rst;
 drivers/thermal/intel/therm_throt.c for the counters.
 """
 
@@ -58,7 +58,6 @@ _CHIPS = {
     "zenpower": _Chip("CPU", True, _PROCESSOR, slowdown="crit"),
     # Each read keeps the disk out of its power-saving states.
     "nvme": _Chip("NVMe disk", False, ("Composite",), "max", "crit", every_s=10.0),
-    "amdgpu": _Chip("AMD GPU", False, ("junction", "edge"), slowdown="crit", shutdown="emergency"),
     # SATA disks (drivetemp) are left out: some spin up to answer, and they do not throttle.
     "jc42": _Chip("memory module"),
     "spd5118": _Chip("memory module"),
@@ -138,7 +137,7 @@ class TemperatureReader:
 def _new_sensor(path: str, record: Temperature) -> _Sensor:
     name, _, _ = record.key.partition("/")
     chip = _CHIPS.get(name.split(" ")[0])
-    # On kernels before 6.13, a read wakes a GPU that the system has suspended.
+    # A read wakes a device that the system has suspended.
     status = f"{os.path.dirname(path)}/device/power/runtime_status"
     may_sleep = sysfs_text(status) in ("active", "suspended", "suspending", "resuming")
     return _Sensor(record, 0.0 if chip is None else chip.every_s, status if may_sleep else None)
