@@ -58,6 +58,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("checkpoint", "ask a training to save a rescue now"),
             ("pause", "stop a task; it keeps its memory and its state"),
             ("resume", "resume a paused task"),
+            ("forget", "delete what is known about the past runs of a program"),
             ("snooze", "suppress notifications for a while, not saves and pauses"),
             ("protect", "turn warnings, saves and pauses off, or on again"),
             ("agent", "save trainings in notebooks whose code names no Rescue"),

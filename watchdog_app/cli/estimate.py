@@ -120,14 +120,28 @@ def run(args: Args, out: Output) -> int:
     if args.measure:
         measured = run_child(python, {**plan, "measure": True, "limit": limit}, args.timeout, out)
         result["measured"] = measured["measured"]
+    result["runs"] = _past_runs(args.model)
     out.result(result, lambda: _report_lines(result))
     return EXIT_FAILURE if result["fits"] is False else EXIT_OK
+
+
+def _past_runs(target: str) -> list[dict[str, Any]]:
+    """The last runs of the program that holds the model; empty: none is known."""
+    from watchdog_app.history.past import HistorySource
+
+    path = os.path.realpath(target.rpartition(":")[0])
+    try:
+        found = HistorySource().history(task=path, kinds=["run"], limit=3, all_exits=True)
+    except WatchdogError:
+        return []
+    return found or []
 
 
 def _report_lines(result: dict[str, Any]) -> list[str]:
     from watchdog_app.estimate.record import Estimate, format_table
 
     lines = [*map(plain, format_table(Estimate.from_json(result)))]
+    lines += [f"Measured before: {plain(each['name'])} {each['text']}." for each in result["runs"]]
     measured = result.get("measured")
     if measured:
         measured_bytes, estimated_bytes = measured["peak_bytes"], result["peak_bytes"]

@@ -14,6 +14,7 @@ from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Incident
 
 Json = dict[str, Any]
+_MIB = 1024**2
 
 DESCRIPTION = """\
 List what happened, newest first: incidents, decisions with their outcomes, exits with their
@@ -23,6 +24,7 @@ EPILOG = """\
 examples:
   watchdog history --since 2h
   watchdog history --task train.ipynb --kind exit
+  watchdog history --runs train.py
   watchdog history --since 2026-11-21 --until '2026-11-21 18:00' --json
 
 exit codes: 0 answered, 1 failure, 2 usage, 3 daemon not running and no journal"""
@@ -52,6 +54,7 @@ def add_arguments(parser: Parser) -> None:
         positive_integer,
         default=_LIMIT,
     )
+    parser.option("--runs PROGRAM", "the last runs of a program and their memory", task_argument)
     parser.json("print the entries as JSON")
     parser.color_option()
 
@@ -63,10 +66,14 @@ def run(args: Args, out: Output) -> int:
     found = read_entries(
         since_unix_s=args.since,
         until_unix_s=args.until,
-        task=args.task,
+        task=args.runs or args.task,
         limit=args.limit,
-        kinds=args.kind or list(KINDS),
+        kinds=["run"] if args.runs else args.kind or list(KINDS),
+        all_exits=args.runs is not None,
     )
+    if args.runs is not None:
+        out.result({"entries": found}, lambda: render_runs(found, out.columns, out.style))
+        return EXIT_OK
     more = [f"Only the newest {args.limit}; more with --limit."] * (len(found) == args.limit)
     out.result({"entries": found}, lambda: [*render(found, out.columns, out.style), *more])
     return EXIT_OK
@@ -112,6 +119,32 @@ def render(
     ]
     nothing = ["Nothing has happened in that time. All that is known: watchdog history"]
     return entry_lines(entries, rows, columns, style or Style()) or nothing
+
+
+def render_runs(entries: list[Json], columns: int | None, style: Style) -> list[str]:
+    """
+    Return a line for each run and a chart of the newest.
+
+    Args:
+        entries: runs, the newest first.
+        columns: width of the terminal; None: no wrapping.
+        style: colours and symbols.
+    """
+    from watchdog_app.cli.plot import plot
+
+    lines = render(entries, columns, style)
+    if not entries:
+        return lines
+    run = entries[0]
+    points = [[place * run["curve_s"], each * _MIB] for place, each in enumerate(run["curve"])]
+    past = {
+        "name": f"highest memory of {run.get('name')}",
+        "points": [*points[:-1], [run["seconds"], run["peak_bytes"]]],
+        "begin_unix_s": 0.0,
+        "end_unix_s": run["seconds"],
+        "resource": {"limit": run["limit_bytes"]},
+    }
+    return [*lines, "", *plot(past, columns, style)]
 
 
 def entry_lines(

@@ -433,6 +433,8 @@ def _task_remarks(task: Task, now_unix_s: float) -> list[str]:
         remarks.append(f"paused by watchdog; resume it: {command}")
     if task.guard is not None:
         remarks += guard_remarks(task.guard)
+    if task.past_verdict not in (None, "silent"):
+        remarks.append(plain(task.past or ""))
     if task.agent is not None:
         remarks.append(agent_line(task.agent, now_unix_s))
         lost = "; ".join(map(plain, task.agent.not_restored))

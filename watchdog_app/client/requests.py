@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ROLES = ("cli", "tray", "agent")
 TOPICS = ("status", "notifications")
-KINDS = ("incident", "decision", "outcome", "exit", "restart", "daemon")
+KINDS = ("incident", "decision", "outcome", "exit", "restart", "daemon", "run")
 
 _MAX_INT = 2**53  # the largest whole number that JSON readers keep exact
 _MOST_PID = 2**31 - 1
@@ -342,9 +342,15 @@ class History(Params, method="history"):
     until_unix_s: float | None = number(0, _MOST_UNIX_S)
     task: str | None = text(default=None)
     limit: int = integer(1, 1000, default=100)
-    # Any of incident, decision, outcome, exit, restart, daemon; empty: all.
+    # Any of incident, decision, outcome, exit, restart, daemon, run; empty: all.
     kinds: tuple[str, ...] = list_of(word(KINDS), 10)
-    all_exits: bool = flag()  # exits that are not notable, too
+    all_exits: bool = flag()  # exits that are not notable and runs, too
+
+
+class ForgetRuns(Params, method="runs.forget"):
+    """`forgotten`: the number of deleted runs."""
+
+    program: str | None = text(default=None)  # name or path; null: every program
 
 
 class Series(Params, method="series"):
@@ -474,6 +480,7 @@ class RegisterAgent(Params, method="agent.register"):
     resumes_itself: bool = flag(default=True)
     rank: int | None = integer(default=None)  # of this process, as its launcher set it
     world_size: int | None = integer(default=None)  # processes of the launcher
+    cell: int | None = integer(default=None)  # CRC-32 of the notebook's cell that trains
     rescue: Rescue | None = nested(Rescue)  # the last rescue before this connection
 
 

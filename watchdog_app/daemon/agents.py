@@ -101,6 +101,7 @@ class Agents:
                 outdated,
                 rank=params.rank,
                 world_size=params.world_size,
+                cell=params.cell,
                 rescue=rescue,
                 rescue_mono_s=rescue_mono_s,
             ),

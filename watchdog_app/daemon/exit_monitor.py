@@ -112,6 +112,7 @@ class ExitMonitor:
         was_paused: whether watchdog has paused a task.
         units: asks systemd.
         worker_ended: called when a worker has ended; only a sample shows the consequences.
+        on_end: called with each task that has ended, and the cause.
         folder: the state folder with the crash reports.
     """
 
@@ -123,6 +124,7 @@ class ExitMonitor:
         was_paused: Callable[[ProcessKey], bool],
         units: UnitQueries,
         worker_ended: Callable[[], None],
+        on_end: Callable[[Task, Cause], None],
         folder: str | None = None,
     ) -> None:
         self._agents = agents
@@ -133,6 +135,7 @@ class ExitMonitor:
         self._pidfds = PidFds(poller, self._process_ended)  # of tasks and agents
         self._workers = PidFds(poller, lambda _: worker_ended())
         self._worker_ended = worker_ended
+        self._on_end = on_end
         self.last_seen = LastSeen()
         self._sampled_mono_s = time.monotonic()
         self._ended_workers: dict[ProcessKey, _EndedWorker] = {}  # by task
@@ -343,6 +346,8 @@ class ExitMonitor:
         if end.gpu_read_mono_s is not None and task is not None:
             facts = replace(facts, card_fault=self.last_seen.card_faults.get(task.key))
         cause = diagnose(facts)
+        if task is not None and task.key == end.key:
+            self._on_end(task, cause)
         news = _exit_level(end, facts, cause)
         if news is None:
             return None

@@ -348,6 +348,15 @@ class Methods:
         wanted = {**self._journal_query(params), "fold_saves": True}
         self._query_journal(lambda journal: {"entries": journal.history(**wanted)}, reply)
 
+    def _runs_forget(self, params: requests.ForgetRuns, reply: Reply) -> None:
+        def done(count: int | None, error: Exception | None) -> None:
+            if error is not None:
+                reply.error(jsonrpc.REFUSED, str(error))
+            else:
+                reply.result({"forgotten": count})
+
+        self._parts.past_runs.forget(params.program, done)
+
     def _series(self, params: requests.Series, reply: Reply) -> None:
         wanted = self._journal_query(params)
         self._query_journal(lambda journal: {"series": journal.series(**wanted)}, reply)
@@ -424,6 +433,7 @@ class Methods:
 
     def _agent_bye(self, params: requests.Bye, reply: Reply) -> Answer:
         agent = self._agent(reply)
+        self._parts.past_runs.end_cell(agent.key, finished=params.finished)
         self._parts.agents.end_training(agent, params)
         self._parts.checkpoints.agent_ended(agent.key, "The training has ended.")
         return {}

@@ -19,6 +19,7 @@ from watchdog_app.core.model.resource import Reading, ResourceKind
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.model.tasks import KernelRegistry, group_processes
 from watchdog_app.core.policy.engine import Engine
+from watchdog_app.core.policy.past_runs import PastRuns
 from watchdog_app.core.policy.rules import allowed_actions
 from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.log import Faults, Log
@@ -144,6 +145,11 @@ class Observer:
         true = list(filter(holds, decisions))
         false = [decision for decision in decisions if decision not in true]
         return true, false, {task.key: task for task in tasks}
+
+    @property
+    def past(self) -> PastRuns:
+        """The runs in progress."""
+        return self._engine.past
 
     @property
     def wants_tick(self) -> bool:

@@ -21,6 +21,7 @@ from watchdog_app.daemon.notify.dispatcher import Dispatcher, NotificationFilter
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.out_of_process import OutOfProcessCopies
 from watchdog_app.daemon.pace import Pace
+from watchdog_app.daemon.past_runs import PastRunStore
 from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.poller import Poller, Waker
 from watchdog_app.daemon.recorder import Recorder, StateStore
@@ -87,6 +88,7 @@ class Parts:
         self.guards = Guards(self.observer, self.log)
         self.state_store = StateStore(self.observer, self.journal, self._boot, self.log)
         self.recorder = Recorder(self._boot)
+        self.past_runs = PastRunStore(self.observer, self.journal, self.pace, self.waker.wake)
 
     def _make_executor(self, folder: str) -> None:
         """Create the parts that act: pauses, checkpoints, notifications."""
@@ -125,6 +127,7 @@ class Parts:
             was_paused=self.pauses.has,
             units=units,
             worker_ended=self.pace.sample_soon,
+            on_end=self.past_runs.end,
             folder=os.path.abspath(paths.state_dir()),
         )
         self.inspections = Inspections(

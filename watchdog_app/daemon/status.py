@@ -18,6 +18,7 @@ from watchdog_app.base.text.quantities import number_or_none
 from watchdog_app.client.jsonrpc import MAX_LINE_BYTES
 from watchdog_app.core.diagnosis import gpu_faults
 from watchdog_app.core.explain.overview import overview
+from watchdog_app.core.explain.past_runs import describe_past
 from watchdog_app.core.model import decisions, devices, hardware, machine, resource
 from watchdog_app.core.model import status as records
 from watchdog_app.core.model.agent import AgentState
@@ -296,6 +297,10 @@ def _task(
         agent=_agent(agent) if agent else None,
         guard=guard,
     )
+    past = sample.result.past.get(task.key)
+    if past is not None:
+        found.past, found.past_verdict = describe_past(past, task.name), past.verdict.value
+        found.expected_bytes = past.expected or None
     if outlook is not None:
         found.cpu_percent = None if outlook.cpu_percent is None else round(outlook.cpu_percent, 1)
         found.slope_bytes_per_s = outlook.trend_bytes_per_s

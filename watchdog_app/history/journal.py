@@ -17,8 +17,10 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from watchdog_app.base import codec
 from watchdog_app.base.linux.process import since_boot_s
 from watchdog_app.base.records import dataclass
+from watchdog_app.core.model.runs import Run
 from watchdog_app.history import journal_file, saves
 from watchdog_app.history.series import (
     SeriesPoints,
@@ -37,6 +39,7 @@ _UNSTORABLE = (sqlite3.InterfaceError, ValueError, TypeError, OverflowError, Rec
 _MOST_ABSENCE_S = 86400.0
 # Kinds of exits in journals of an earlier version, and whether those exits are notable.
 _EARLIER_EXITS = {"death": True, "end": False}
+_MOST_RUNS, _MOST_PROGRAMS = 8, 256  # runs kept of each program, and programs
 _DELETE_AT_ONCE = 5000  # rows per transaction, so that trimming does not block the disk for long
 
 
@@ -199,6 +202,49 @@ class Journal:
     ) -> list[dict[str, Any]]:
         """See `series.read_series`."""
         return read_series(self._db, task, since_unix_s, until_unix_s, limit)
+
+    def add_run(self, entry: Entry) -> None:
+        """Store a run in place of its earlier record; only the last of each program are kept."""
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute(
+                "DELETE FROM entries WHERE unix_ms = ? AND kind = 'run' AND pid = ?",
+                (round(entry.unix_s * 1000), entry.pid),
+            )
+            self._add_entry(entry)
+            kept: dict[object, int] = {}
+            for id_, data in self._db.execute(
+                "SELECT id, data FROM entries WHERE kind = 'run' ORDER BY unix_ms DESC"
+            ).fetchall():
+                key = (_load(data) or {}).get("exact")
+                kept[key] = kept.get(key, 0) + 1
+                if kept[key] > _MOST_RUNS or len(kept) > _MOST_PROGRAMS:
+                    self._db.execute("DELETE FROM entries WHERE id = ?", (id_,))
+
+    def runs(self, path: str) -> list[Run]:
+        """The stored runs of a program, oldest first."""
+        found = []
+        for (data,) in self._db.execute(
+            "SELECT data FROM entries WHERE kind = 'run' AND path = ? ORDER BY unix_ms",
+            (sqlite_text(path),),
+        ).fetchall():
+            with suppress(ValueError):
+                found.append(codec.decode(Run, _load(data)))
+        return found
+
+    def forget_runs(self, program: str | None) -> int:
+        """
+        Delete the stored runs of a program; return their number.
+
+        Args:
+            program: its name or path; None: of every program.
+        """
+        name = None if program is None else sqlite_text(program)
+        gone = self._db.execute(
+            "DELETE FROM entries WHERE kind = 'run' AND (? IS NULL OR ? IN (name, path))",
+            (name, name),
+        )
+        return gone.rowcount
 
     def save_state(self, key: str, data: Mapping[str, Any]) -> None:
         """

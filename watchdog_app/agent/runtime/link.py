@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from watchdog_app.agent.contain import Guard
+from watchdog_app.agent.resume import kernel_cells
 from watchdog_app.agent.runtime import crash_report
 from watchdog_app.agent.telemetry import diagnose, stacks
 from watchdog_app.base.errors import RequestError, WatchdogError
@@ -77,6 +78,7 @@ class Link:
             "resumes_itself": not by_lines,
             "rank": rank,
             "world_size": world_size,
+            "cell": (kernel_cells.record() or {}).get("check"),
         }
         self.fields: dict[str, Any] = {}
         self.latest_progress: dict[str, Any] | None = None

@@ -354,6 +354,10 @@ def _affected_lines(facts: Facts) -> Iterator[str]:
         yield f"{facts.saved_text} Start it again elsewhere: it resumes from there."
 
 
+def _past(facts: Facts) -> tuple[str, list[str]]:
+    return f"Not enough memory: {facts.name}", [facts.reason]
+
+
 def _unsaved(facts: Facts) -> tuple[str, list[str]]:
     task = facts.task
     kind, framework = (None, None) if task is None else (task.kind, task.framework)
@@ -388,6 +392,7 @@ _TOPICS = {
     Topic.GPU_LOST: _TopicSpec(_fault, ("show",), "critical"),
     Topic.FAULT: _TopicSpec(_fault, ("snooze", "show")),
     Topic.SLOWED: _TopicSpec(_fault, ("snooze", "show")),
+    Topic.PAST: _TopicSpec(_past, ("show",), "normal"),
     Topic.UNSAVED: _TopicSpec(_unsaved, ("enable_saving", "not_now"), "low"),
 }
 

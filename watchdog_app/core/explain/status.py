@@ -30,6 +30,7 @@ def describe_task(status: Status, task: Task, now_unix_s: float) -> str:
     lines = list(_usage(task))
     above = _resources_of_task(status, task)
     lines += _outlook_lines(status, task, above)
+    lines += [] if task.past is None else [f"Earlier runs: {clean(task.past, 300)}."]
     if above:
         lines += ["", "Limits above it:", *_resource_lines(above)]
     lines += ["", *_agent_lines(task, now_unix_s)]

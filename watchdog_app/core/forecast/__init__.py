@@ -54,8 +54,8 @@ class Outlook:
 class Forecaster(ABC):
     """Forecasts one series. The caller passes the time; memory use is bounded."""
 
-    __slots__ = ()
     _outlook: Outlook
+    early = False  # whether to ask for less evidence before a notification
 
     @abstractmethod
     def update(self, mono_s: float, used: float, limit: float) -> None:

@@ -58,6 +58,8 @@ EAGER = Thresholds(
     fast_horizon_s=5.0,
     overwhelming=10.0,
 )
+# Besides STRICT, for programs that ran out of memory before or need more than ever.
+EARLY = Thresholds(span_s=20.0, evidence=0.8, late_evidence=0.8, horizon_s=45.0, agreement=0.95)
 
 
 class TrendForecaster(Forecaster):
@@ -196,6 +198,8 @@ class TrendForecaster(Forecaster):
         likely = [c for c in alarming if c.gain >= _LIKELY * (limit - max(used, c.level))]
         strict = self.soonest(likely, view, self.strict, was.strict_eta_s is not None)
         eager = self.soonest(likely, view, self.eager, was.eager_eta_s is not None)
+        if strict is None and self.early:
+            strict = self.soonest(likely, view, EARLY, was.strict_eta_s is not None)
         if self.is_full(view):
             strict = eager = 0.0
         chosen = self.choose(trends)

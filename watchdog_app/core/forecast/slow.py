@@ -105,6 +105,7 @@ class DeviceMemoryForecaster(Forecaster):
 
     def update(self, mono_s: float, used: float, limit: float) -> None:
         """Add a sample; see `Forecaster.update`."""
+        self._inner.early = self.early
         self._inner.update(mono_s, used, limit)
         self._used, self._limit = used, limit
         recent = self._recent

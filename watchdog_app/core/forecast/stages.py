@@ -103,6 +103,10 @@ class ResourceMonitor:
         self._shown: tuple[Regime, bool, float] | None = None
         self._shown_ratio, self._shown_until = 0.0, -math.inf
 
+    def warn_early(self, on: bool) -> None:
+        """Ask for less evidence before a notification from the next reading on, or as usual."""
+        self._forecaster.early = on
+
     def step(
         self, now_mono_s: float, used: float, limit: float, costs: SaveCost = _NO_COSTS
     ) -> Assessment:

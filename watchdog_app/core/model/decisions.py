@@ -274,6 +274,7 @@ class Topic(StrEnum):
     GPU_LOST = "gpu_lost"  # a card was lost, with all state in its memory
     FAULT = "fault"  # a card or its driver does not work
     SLOWED = "slowed"  # heat or the power supply slows the machine
+    PAST = "past"  # by its earlier runs, a task will need more memory than there is
     UNSAVED = "unsaved"  # a training without an agent; once per environment
 
 

@@ -512,6 +512,9 @@ class Task(Record):
     can_save: bool | None  # false: it trains and no agent can save it; null: no training seen
     agent: Agent | None  # null: no agent
     guard: Guard | None  # null: not started with `watchdog exec`
+    past: str | None  # what its earlier runs say; null: none is known
+    past_verdict: str | None  # fits, beyond, short, killed or silent; null: none is known
+    expected_bytes: int | None  # highest level of its earlier runs; null: unknown
 
     @property
     def key(self) -> tuple[int | None, int | None]:

@@ -36,6 +36,7 @@ from watchdog_app.core.model.exits import Cause
 from watchdog_app.core.model.history import SwapTraffic
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind, is_condition
+from watchdog_app.core.model.runs import Past
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.policy import pausing
 from watchdog_app.core.policy.anticipation import Thrashing, TrainingPhases
@@ -48,6 +49,7 @@ from watchdog_app.core.policy.danger import (
     with_final_stage,
 )
 from watchdog_app.core.policy.incidents import Incidents, LastReport, OpenIncident, updated_pace
+from watchdog_app.core.policy.past_runs import PastRuns
 from watchdog_app.core.policy.reporting import (
     ReportCause,
     Reporting,
@@ -98,6 +100,7 @@ class TickResult:
     # Growth that agents reported.
     growth: Mapping[ProcessKey, MemoryGrowth] = field(default_factory=dict)
     unsaved: frozenset[ProcessKey] = frozenset()  # tasks that train without an agent
+    past: Mapping[ProcessKey, Past] = field(default_factory=dict)  # earlier runs of the tasks
 
 
 class Engine:
@@ -125,6 +128,7 @@ class Engine:
         self._tracker = Tracker(settings)
         self._phases = TrainingPhases()
         self._predictors = (self._phases, Thrashing())
+        self.past = PastRuns()
         self._incidents = Incidents()
         self._reporting = Reporting()
         self._saving = Saving()
@@ -178,7 +182,7 @@ class Engine:
         decisions = self._decide(dangers)
         closed, over = self._close_incidents(dangers, observation)
         found, ended = self._update_problems(tick, observation)
-        offers = self._offer_saving(tick, observation)
+        offers = [*self._offer_saving(tick, observation), *self.past.due_notices(tick)]
         incidents = self._incidents.to_incidents()
         return TickResult(
             assessments=assessments,
@@ -195,6 +199,7 @@ class Engine:
             stalled=tuple(self._stalls.wanted),
             growth=self._growth,
             unsaved=self._unsaved.trainings,
+            past=self.past.of_tasks(),
         )
 
     def reset_trends(self) -> None:
@@ -349,6 +354,7 @@ class Engine:
                 self._reporting.queue.append((Topic.RESCUE_FAILED, decision, reason, {}))
         for predictor in self._predictors:
             predictor.update(observation, self._tracker)
+        self.past.update(observation, self._tracker)
         usage = self._tracker.usage
         self._unsaved.update(observation, {key: each.cpu_percent for key, each in usage.items()})
         self._growth = {key: each for key, each in self._growth.items() if key in observation.tasks}
@@ -373,7 +379,8 @@ class Engine:
         tasks = {key: observation.tasks[key] for key in reading.tasks if key in observation.tasks}
         agents = {key: observation.agents[key] for key in tasks if key in observation.agents}
         under = [agent for each in agents.values() for agent in each]
-        forecast = self._tracker.assess(reading, under)
+        forecast = self._tracker.assess(reading, under, early=self.past.asks_early(reading))
+        forecast = self.past.with_past_eta(reading, forecast)
         foreseen = (predictor.predict(reading) for predictor in self._predictors)
         expected = next(filter(None, foreseen), None)
         incident = self._incidents.get(reading.key)
@@ -404,6 +411,7 @@ class Engine:
         incident.update(assessment, tick.mono_s)
         if expected is None and assessment.stage < Stage.PAUSE and assessment.notify:
             quiet = self._phases.explains(reading, incident.attribution, tasks.values())
+            quiet = quiet or self.past.is_known_ground(reading, incident.attribution)
             assessment = replace(assessment, notify=not quiet)
         danger = Danger(tick, reading, assessment, incident, tasks, agents)
         return assessment, attribution, danger

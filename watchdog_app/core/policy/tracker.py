@@ -204,15 +204,19 @@ class Tracker:
             self.usage[key].add(now, task)
         self._update_devices(observation.snapshot, tuple(observation.tasks.values()))
 
-    def assess(self, reading: Reading, agents: Sequence[AgentState]) -> Assessment:
+    def assess(
+        self, reading: Reading, agents: Sequence[AgentState], *, early: bool = False
+    ) -> Assessment:
         """
         Assess a resource by its own history.
 
         Args:
             reading: reading of the resource.
             agents: agents under the resource.
+            early: whether earlier runs make an exhaustion likely.
         """
         series = self._series[reading.key]
+        series.monitor.warn_early(early)
         return series.monitor.step(
             series.measured_mono_s, reading.used, reading.limit, longest_save_cost(agents)
         )
@@ -237,6 +241,12 @@ class Tracker:
         return attribute(
             reading, slope_per_s, series.used, under, growths, cpu_percent=cpu, unwatched=unwatched
         )
+
+    def device_memory(self, task: ProcessKey) -> dict[str, int]:
+        """Return the bytes that a task holds on each GPU, by the GPU's id."""
+        return {
+            gpu: int(held[task].last or 0) for gpu, held in self._devices.items() if task in held
+        }
 
     def pace_per_s(self, key: ResourceKey) -> float | None:
         """Return how fast a resource has filled in the last seconds. None: not known."""

@@ -9,6 +9,7 @@ cell counts too. `arguments` defines how arguments and values are compared.
 
 from __future__ import annotations
 
+import hashlib
 import marshal
 import os
 import re
@@ -123,6 +124,37 @@ def program(*, skip_cells: bool = False) -> Program:
     shown = {name: name for name in (_COMMAND, _PROCESS, _THREAD) if name in others}
     written = {**found.written, **shown}
     return Program(kind, path, Arguments(found.clear, others, written, found.paths), pooled)
+
+
+def started_program(argv: Sequence[str], cwd: str, script: str | None) -> Program:
+    """
+    The program of another process; its path is None if its file is not known.
+
+    Args:
+        argv: command line of the process.
+        cwd: its current folder.
+        script: path of its script; None: it may be a module in `cwd`.
+    """
+    kind, given, tokens = _command_line(list(argv))
+    base = os.path.join(cwd, *given.split(".")) if kind == "module" else ""
+    paths = [each for each in (script, f"{base}.py", f"{base}/__main__.py") if each]
+    path = next((os.path.realpath(each) for each in paths if os.path.isfile(each)), None)
+    return Program(kind, path, arguments.parse(tokens), pooled=False)
+
+
+def started_cell(path: str | None, cell: int | None) -> Program:
+    """The program of a training cell: path of its notebook, checksum of the cell's source."""
+    found = Arguments({}, {_CELL: str(cell)}, {})
+    return Program(
+        "notebook", None if path is None else os.path.realpath(path), found, pooled=False
+    )
+
+
+def digest(program: Program, secret: bytes, *more: str) -> str:
+    """Keyed hash of a program, all its arguments and `more`; tells nothing without the secret."""
+    options = sorted((*program.arguments.clear.items(), *program.arguments.others.items()))
+    text = repr((program.kind, program.path, options, more)).encode("utf-8", "surrogateescape")
+    return hashlib.blake2b(text, key=secret, digest_size=16).hexdigest()
 
 
 def training(
