@@ -149,7 +149,7 @@ class App:
             parts.state_store.save_engine,
             self.control.save_quiet,
             lambda: parts.missed_exits.save_alive(parts.observer.latest, stopping=True),
-            parts.past_runs.close,
+            parts.runs.store_all,
             lambda: parts.journal.close(_SHUTDOWN_TIMEOUT_S),
             parts.exit_monitor.close,
             parts.copies.close,

@@ -124,7 +124,7 @@ class ExitMonitor:
         was_paused: Callable[[ProcessKey], bool],
         units: UnitQueries,
         worker_ended: Callable[[], None],
-        on_end: Callable[[Task, Cause], None],
+        on_end: Callable[[Task, Cause], object] = lambda *_: None,
         folder: str | None = None,
     ) -> None:
         self._agents = agents

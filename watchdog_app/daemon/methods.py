@@ -349,13 +349,10 @@ class Methods:
         self._query_journal(lambda journal: {"entries": journal.history(**wanted)}, reply)
 
     def _runs_forget(self, params: requests.ForgetRuns, reply: Reply) -> None:
-        def done(count: int | None, error: Exception | None) -> None:
-            if error is not None:
-                reply.error(jsonrpc.REFUSED, str(error))
-            else:
-                reply.result({"forgotten": count})
-
-        self._parts.past_runs.forget(params.program, done)
+        wanted = params.program
+        self._query_journal(lambda journal: {"forgotten": journal.forget_runs(wanted)}, reply)
+        for run in self._parts.observer.past.live.values():
+            run.asked = False  # look again for what is left
 
     def _series(self, params: requests.Series, reply: Reply) -> None:
         wanted = self._journal_query(params)
@@ -433,7 +430,7 @@ class Methods:
 
     def _agent_bye(self, params: requests.Bye, reply: Reply) -> Answer:
         agent = self._agent(reply)
-        self._parts.past_runs.end_cell(agent.key, finished=params.finished)
+        self._parts.runs.end_cell(agent.key, finished=params.finished)
         self._parts.agents.end_training(agent, params)
         self._parts.checkpoints.agent_ended(agent.key, "The training has ended.")
         return {}

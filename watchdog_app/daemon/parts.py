@@ -21,10 +21,9 @@ from watchdog_app.daemon.notify.dispatcher import Dispatcher, NotificationFilter
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.out_of_process import OutOfProcessCopies
 from watchdog_app.daemon.pace import Pace
-from watchdog_app.daemon.past_runs import PastRunStore
 from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.poller import Poller, Waker
-from watchdog_app.daemon.recorder import Recorder, StateStore
+from watchdog_app.daemon.recorder import Recorder, RunStore, StateStore
 from watchdog_app.daemon.restarts import Restarts
 from watchdog_app.daemon.rpc import RpcServer
 from watchdog_app.history.writer import JournalWriter
@@ -88,7 +87,8 @@ class Parts:
         self.guards = Guards(self.observer, self.log)
         self.state_store = StateStore(self.observer, self.journal, self._boot, self.log)
         self.recorder = Recorder(self._boot)
-        self.past_runs = PastRunStore(self.observer, self.journal, self.pace, self.waker.wake)
+        wake, sample_now = self.waker.wake, self.pace.sample_now
+        self.runs = RunStore(self.observer, self.journal, wake, sample_now)
 
     def _make_executor(self, folder: str) -> None:
         """Create the parts that act: pauses, checkpoints, notifications."""
@@ -127,7 +127,7 @@ class Parts:
             was_paused=self.pauses.has,
             units=units,
             worker_ended=self.pace.sample_soon,
-            on_end=self.past_runs.end,
+            on_end=self.runs.end,
             folder=os.path.abspath(paths.state_dir()),
         )
         self.inspections = Inspections(

@@ -217,9 +217,11 @@ class Journal:
                 "SELECT id, data FROM entries WHERE kind = 'run' ORDER BY unix_ms DESC"
             ).fetchall():
                 key = (_load(data) or {}).get("exact")
-                kept[key] = kept.get(key, 0) + 1
-                if kept[key] > _MOST_RUNS or len(kept) > _MOST_PROGRAMS:
+                full = key not in kept and len(kept) == _MOST_PROGRAMS
+                if full or kept.get(key) == _MOST_RUNS:
                     self._db.execute("DELETE FROM entries WHERE id = ?", (id_,))
+                else:
+                    kept[key] = kept.get(key, 0) + 1
 
     def runs(self, path: str) -> list[Run]:
         """The stored runs of a program, oldest first."""

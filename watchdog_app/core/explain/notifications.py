@@ -355,7 +355,7 @@ def _affected_lines(facts: Facts) -> Iterator[str]:
 
 
 def _past(facts: Facts) -> tuple[str, list[str]]:
-    return f"Not enough memory: {facts.name}", [facts.reason]
+    return f"Not enough memory: {facts.name}", [f"{clean(facts.decision.reason, 300)}."]
 
 
 def _unsaved(facts: Facts) -> tuple[str, list[str]]:

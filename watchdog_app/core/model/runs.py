@@ -73,7 +73,7 @@ class Run:
         """When RAM and swap first reached this level; None: never."""
         before_s = before = 0.0
         points = [(place * self.curve_s, each * _MIB) for place, each in enumerate(self.curve)]
-        for at_s, now in (*points, (self.peak_s, self.peak_bytes)):
+        for at_s, now in sorted((*points, (self.peak_s, self.peak_bytes))):
             if now >= level:
                 share = (level - before) / (now - before) if now > before else 0.0
                 return before_s + max(0.0, share * (at_s - before_s))

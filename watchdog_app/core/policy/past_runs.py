@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from watchdog_app.base.records import dataclass
-from watchdog_app.core.explain.past_runs import describe_past
+from watchdog_app.core.explain.phrases import describe_past
 from watchdog_app.core.model import decisions
 from watchdog_app.core.model.decisions import Assessment, Decision, Observation
 from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
@@ -29,6 +29,7 @@ _ONE_RUN, _LEAST = 1.05, 1.02  # tolerated factor above one run, and the least a
 _SAME_LIMIT = 1.1  # with up to this multiple of the level of a kill, the program ends again
 _EXPLAINED = 0.8  # share of the growth on known ground that holds back a notification
 _NOTICE_S = 60.0  # age of a run after which a notice at its start comes too late
+_GONE_S = 120.0  # the end of a run is reported by then
 _SEEN_S = 15.0  # age of a task from which its beginning was missed
 _SAME_START, _START_BYTES = 0.1, 128 * 1024**2  # largest difference between two starts of a cell
 
@@ -95,6 +96,12 @@ class PastRuns:
         if run is not None and not (run.partial and outcome is RunEnd.ENDED):
             run.record.outcome = outcome
         return run
+
+    def drop_ended(self, now_mono_s: float) -> None:
+        """Forget the runs whose ends were not reported."""
+        for key, run in list(self.live.items()):
+            if now_mono_s - run.began_mono_s - run.record.seconds > _GONE_S:
+                del self.live[key]
 
     def of_tasks(self) -> dict[ProcessKey, Past]:
         """The most urgent of what earlier runs say about each task of which some are known."""
