@@ -10,7 +10,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from watchdog_app.base import children, paths
+from watchdog_app.base import children, paths, signals
 from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
 from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli.output import Output, remark
@@ -47,6 +47,7 @@ exit codes: those of the program; 126 it cannot be run, 127 there is none, 2 usa
 _CANNOT_RUN = 126  # the exit code of shells for a program that cannot be run
 _NOT_FOUND = 127
 _KERNEL = "python3"
+_SAVE_ON = "WATCHDOG_AGENT_SAVE_ON"  # same name as in `agent.runtime.ends`
 _PLACED_FILES_LIST = "guard-kernels.json"
 
 
@@ -73,6 +74,7 @@ def add_arguments(parser: Parser) -> None:
     parser.flag("--no-guard", "no memory group: the agent alone")
     # The option's name in earlier versions.
     parser.flag("--no-bag", argparse.SUPPRESS, dest="no_guard")
+    parser.option("--save-on SIGNALS", "save at these signals too, such as USR1,USR2", _signals)
     parser.flag("--no-resume", "start from the beginning although there is an unfinished rescue")
     parser.flag("--kernel", "make a Jupyter kernel that starts this way")
     parser.option("--name KERNEL", "with --kernel: the kernel to start so (default: python3)")
@@ -104,9 +106,19 @@ def run(args: Args, out: Output) -> int:
     env["PYTHONPATH"] = _python_path(env.get("PYTHONPATH", ""))
     if args.no_resume:
         env["WATCHDOG_AGENT_RESUME"] = "no"
+    if args.save_on:
+        env[_SAVE_ON] = args.save_on
     if not args.no_guard:
         _enter_guard(args, command, env)
     return _exec_program(command, env)
+
+
+def _signals(text: str) -> str:
+    """The names of signals in an option, separated by spaces."""
+    try:
+        return " ".join(each.name for each in signals.parse(text.split(",")))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _enter_guard(args: Args, command: list[str], env: dict[str, str]) -> None:
@@ -200,6 +212,7 @@ def _exec_options(args: Args) -> list[str]:
         "--swap": args.swap or None,
         "--at-limit": None if args.at_limit == "auto" else args.at_limit,
         "--hold-for": None if args.hold_for is None else f"{args.hold_for}s",
+        "--save-on": args.save_on and args.save_on.replace(" ", ","),
     }
     options = [
         word for name, value in given.items() if value is not None for word in (name, str(value))

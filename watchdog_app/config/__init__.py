@@ -35,6 +35,8 @@ DEFAULT = "default"
 ENVIRONMENT = "environment"
 
 MOST_FILE_BYTES = MIB
+# Variables that the agent reads in a training; they are no settings.
+_OF_AGENT = frozenset(f"WATCHDOG_AGENT_{each}" for each in ("RESUME", "SAVE_ON", "STRICT"))
 # exceptions that reading a value may raise
 UNREADABLE = (ValueError, OverflowError, RecursionError)
 
@@ -154,7 +156,7 @@ def _read_environment(env: Mapping[str, str]) -> dict[str, Any]:
             except UNREADABLE as error:
                 refused = rejection(key, text, SETTINGS[key])
                 raise ConfigError(f"environment variable {name}: {refused}") from error
-        elif name.startswith(sections):
+        elif name.startswith(sections) and name not in _OF_AGENT:
             raise ConfigError(
                 f"The environment variable {name} names no setting."
                 f"{suggestion(name, [*known])} All settings: watchdog config"

@@ -384,6 +384,7 @@ class Methods:
         if not agent.view.outdated:  # an outdated agent does not know these fields
             found["segments"] = self._parts.agents.out_of_process.socket_path()
             found["acknowledges"] = True
+            found["grace_s"] = self._parts.settings.agent.grace_s
         return found
 
     def _agent_report(self, params: requests.Report, reply: Reply) -> Answer:

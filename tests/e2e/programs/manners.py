@@ -6,7 +6,9 @@ import argparse
 import hashlib
 import os
 import shlex
+import signal
 import sys
+import threading
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -29,6 +31,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--jump-in", choices=("step", "data"), default="step")
     parser.add_argument("--generator", action="store_true", help="data that is made as it is read")
     parser.add_argument("--until", type=int, default=0, help="the last step that is of interest")
+    parser.add_argument("--term-after-s", type=float, help="SIGTERM so long after the second step")
     parser.add_argument("--plateau-mb", type=float, default=0, help="healthy warm-up that stays")
     parser.add_argument("--state-mb", type=float, default=2)
     parser.add_argument("--step-s", type=float, default=0.02, help="shortest time of a step")
@@ -71,6 +74,8 @@ class Diary:
         options = self.options
         self.file.write(f"{step},{loss.hex()},{loss:.4f},{time.time():.3f}\n")
         self.made += 1
+        if self.made == 2 and options.term_after_s is not None:
+            threading.Timer(options.term_after_s, os.kill, (os.getpid(), signal.SIGTERM)).start()
         if self.made == WARM_STEPS:
             self.warm_s = time.process_time()
         if step == options.until:

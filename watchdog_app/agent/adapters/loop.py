@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -32,6 +32,7 @@ from watchdog_app.agent.oom.record import Record
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
 from watchdog_app.agent.runtime.session import Capture, Session
+from watchdog_app.base import signals
 from watchdog_app.base.errors import RescueMismatch
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.checkpoint.store import RescueStore
@@ -95,6 +96,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         keep: int = 2,
         on_oom: str | None = "save",
         strict: bool = False,
+        save_on: Sequence[str] = (),
         **state: Any,
     ) -> None:
         """
@@ -112,16 +114,18 @@ class LoopRescue(ABC, Generic[S, V, P]):
                 `gradients`) continue with parts of a batch. None does nothing.
             strict: whether to raise RescueError at the first step if a resume would not restore
                 everything, instead of printing that.
+            save_on: names of signals to save at, besides SIGTERM and SIGHUP, such as "USR1".
             state: all objects that change during the training, by names of your choice.
 
         Raises:
             RescueMismatch: the rescue is of another program; the message names the difference.
             RescueError: a part was not given or is not built, or resume="newest" found nothing.
             TypeError: an object in `state` cannot be saved.
-            ValueError: `name`, `resume`, `keep` or `on_oom` has a value that is not allowed.
+            ValueError: an argument has a value that is not allowed.
         """
         run_choice.check_arguments(resume, name)
         watch.check_on_oom(on_oom)
+        save_at = signals.parse(save_on)
         self.directory = os.fspath(directory)
         self.step_number = self.epoch = 0
         self._guard = Guard()
@@ -150,7 +154,9 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._shrinks = on_oom == "shrink"
         self._oom: LoopWatch | None = None
         self._session: Session | None
-        self._session = Session(store, link, self._capture, marker=self._state.marker)
+        self._session = Session(
+            store, link, self._capture, marker=self._state.marker, save_on=save_at
+        )
         self._session.breakdown.set_objects(state.values())
         run_choice.resume(self._beginning, store, link, self._restore)
         self._session.prepare()

@@ -25,6 +25,7 @@ from watchdog_app.agent.contain import Guard
 from watchdog_app.agent.resume import kernel_cells
 from watchdog_app.agent.runtime import crash_report
 from watchdog_app.agent.telemetry import diagnose, stacks
+from watchdog_app.base import signals
 from watchdog_app.base.errors import RequestError, WatchdogError
 from watchdog_app.client.client import Client
 from watchdog_app.rescue.checkpoint import run_lock
@@ -66,6 +67,7 @@ class Link:
         # Whether the program has left its loop; for loops that do not report their own end.
         self.loop_has_ended: Callable[[], bool] | None = None
         self.segments_socket: str | None = None  # where the daemon takes segments; None: nowhere
+        self.grace_s: float | None = None  # the daemon's setting `agent.grace_s`
         self.acknowledges = False  # whether this daemon acknowledges announcements
         self.acknowledged_number: int | None = None  # the last announcement that it acknowledged
         # The background thread reads these. `fields` is replaced as a whole, never changed in
@@ -91,6 +93,11 @@ class Link:
     def connected(self) -> bool:
         """Whether the daemon has registered this training and is connected."""
         return self._thread is not None and self._thread.connected
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether messages wait to be sent to a connected daemon."""
+        return self._thread is not None and self._thread.is_sending
 
     def start(self) -> None:
         """Start the background thread, unless it runs. A forked child may call this again."""
@@ -300,6 +307,7 @@ class LinkThread:
         self._next_report_mono_s = 0.0
         self._saving = False
         self._send_is_urgent = False
+        self._is_notifying = False
         self._ended_lock = threading.Lock()  # released when the thread has ended
         self._ended_lock.acquire()
 
@@ -307,6 +315,11 @@ class LinkThread:
     def connected(self) -> bool:
         """Whether the daemon has registered the training."""
         return self._client is not None
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether messages wait to be sent to a connected daemon."""
+        return self.connected and (bool(self._waiting) or self._is_notifying)
 
     def start(self) -> None:
         """
@@ -351,6 +364,7 @@ class LinkThread:
 
     def _run(self) -> None:
         retry_s = _FIRST_RETRY_S
+        signals.block_in_thread()
         try:
             while not self._stopping:
                 try:
@@ -388,6 +402,7 @@ class LinkThread:
                 )
                 link.segments_socket = answer.get("segments")
                 link.acknowledges = answer.get("acknowledges") is True
+                link.grace_s = answer.get("grace_s")
             except BaseException:
                 client.close()
                 raise
@@ -472,6 +487,7 @@ class LinkThread:
 
     def _send_waiting(self, client: Client) -> None:
         while self._waiting:
+            self._is_notifying = True
             message = self._waiting.popleft()
             method, params = message
             self._saving = method == "agent.progress"
@@ -485,13 +501,16 @@ class LinkThread:
                 raise
             if method == "agent.bye":
                 self._stopping = True  # send nothing after it, even if `stop` is called late
+        self._is_notifying = False
 
     def _receive_messages(self, client: Client) -> None:
         for message in client.notifications(0):
             if message.get("method") == "agent.checkpoint":
                 request = CheckpointRequest.read(message.get("params"), time.monotonic())
-                if request is not None:
-                    self._get_link().pending_request = request
+                link = self._get_link()
+                before = link.pending_request
+                if request is not None and (before is None or before.end is None):
+                    link.pending_request = request
                 continue
             if message.get("method") == "agent.acknowledged":
                 params = message.get("params")
@@ -581,15 +600,26 @@ def _json_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+@dataclass(eq=False, slots=True)
+class End:
+    """An announced end of the process; the training's thread sets `begun` and `answered`."""
+
+    name: str  # of the signal
+    begun: bool = False  # a save for it has begun
+    answered: bool = False  # the save has ended
+    over: bool = False  # the signal was raised again, and the process survived
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest:
     """A request to save at the next step boundary."""
 
-    id: str | int  # returned with every answer
+    id: str | int | None  # returned with every answer; None: not of the daemon
     reason: str  # shown to the user: what is running out
     received_mono_s: float
     # seconds after receipt when the save is too late; None: no deadline
     deadline_s: float | None = None
+    end: End | None = None  # the end of the process that it is for
 
     def expired(self, now_mono_s: float) -> bool:
         """Whether the deadline has passed."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from watchdog_app.agent.contain import Guard, describe
 from watchdog_app.agent.resume import kernel_cells
-from watchdog_app.agent.runtime import crash_report
+from watchdog_app.agent.runtime import crash_report, ends
 from watchdog_app.agent.runtime.link import CheckpointRequest, Link
 from watchdog_app.agent.telemetry.allocators import Allocators
 from watchdog_app.agent.telemetry.memory import Breakdown
@@ -76,9 +76,11 @@ class Session:
         clock: Callable[[], float] = time.monotonic,
         *,
         marker: Callable[[], ChangeMarker] | None = None,
+        save_on: Sequence[int] = (),
     ) -> None:
         self.store = store
         self.link = link
+        self._save_on = save_on  # signals to save at, besides SIGTERM and SIGHUP
         self.guard = Guard()
         self.cost = SaveCost()
         self.saved: SavedRescue | None = None  # the last one of this session
@@ -118,6 +120,7 @@ class Session:
             self.breakdown.start()
             self.link.start()
             self.link.report(training=True)
+            ends.begin(self.link, self._save_on)
             self._open_segment()
             try:
                 rehearsal = self.store.prepare(self._tensors)
@@ -283,6 +286,7 @@ class Session:
             succeeded: whether the training ended without an exception.
             program_continues: whether the program has handled the exception, if there was one.
         """
+        ends.end(self.link)
         with self.guard:
             failed = not (succeeded or program_continues) and crash_report.failed()
             if not failed:  # on failure the program ends by an exception, still inside the training
@@ -330,6 +334,8 @@ class Session:
         self._position = position
         saved = None
         if request is not None:
+            if request.end is not None:
+                request.end.begun = True
             self.link.pending_request = None
             saved = self._save_for_request(request, now, step)
         elif self._rearm_at is not None and now >= self._rearm_at:
@@ -350,7 +356,14 @@ class Session:
                 _REMEDY,
             )
             return None
-        return self._save(request.id, request.reason, step)
+        if request.end is None:
+            return self._save(request.id, request.reason, step)
+        saved = None
+        try:
+            saved = self._save(None, request.reason, step)
+        finally:
+            ends.answer(request.end, self.link, saved)
+        return saved
 
     def _save(self, request: str | int | None, reason: str, step: int) -> SavedRescue | None:
         self.store.release_reserve()  # first: later calls may allocate memory
@@ -460,6 +473,7 @@ class Session:
     def _report(self, step: int, position: Mapping[str, Any]) -> None:
         self._next_report = self._clock() + _REPORT_EVERY_S
         self._open_segment()  # a daemon may have started
+        ends.give_back_blocked()
         allocators = self._allocators.read()
         self.link.report(
             training=True,

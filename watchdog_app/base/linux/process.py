@@ -322,6 +322,21 @@ def pending_signals(pid: int) -> int:
     return _signal_mask(status, b"SigPnd") | _signal_mask(status, b"ShdPnd")
 
 
+def own_signal_masks(*names: str) -> int:
+    """
+    One mask of this process's signals; signal N is bit N-1. 0 where /proc cannot be read.
+
+    Args:
+        names: `SigCgt` for those with a handler, `SigIgn` for those that are ignored, `SigBlk` for
+            those that the main thread blocks. The mask has the signals of each.
+    """
+    status = read_or_empty("/proc/self/status")
+    found = 0
+    for name in names:
+        found |= _signal_mask(status, name.encode())
+    return found
+
+
 def _signal_mask(status: bytes, name: bytes) -> int:
     words = status_words(status, name)
     return int(words[0], 16) if words else 0

@@ -286,6 +286,19 @@ class HintSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """`[agent]`: what the agent does inside a training."""
+
+    grace_s: float = _duration_setting(
+        4.0,
+        0,
+        3600,
+        "longest delay of SIGTERM and SIGHUP until a training is saved; less than the sender "
+        "waits before it kills",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class JournalSettings:
     """`[journal]`: how much history the journal keeps."""
 
@@ -312,6 +325,7 @@ class Settings:
     actions: ActionSettings = ActionSettings()
     notify: NotifySettings = NotifySettings()
     hints: HintSettings = HintSettings()
+    agent: AgentSettings = AgentSettings()
     journal: JournalSettings = JournalSettings()
     rules: tuple[RuleSettings, ...] = ()
 

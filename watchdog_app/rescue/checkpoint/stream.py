@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
+from watchdog_app.base import signals
 from watchdog_app.base.errors import RescueError
 from watchdog_app.rescue.checkpoint import sink as sinks
 from watchdog_app.rescue.checkpoint.disk_errors import translate
@@ -359,6 +360,7 @@ class _WorkerState:
         self.stopped = False
 
     def run(self) -> None:
+        signals.block_in_thread()
         try:
             self._work()
         finally:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -34,6 +34,7 @@ from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
 from watchdog_app.agent.runtime.session import Capture, Session
 from watchdog_app.agent.wrapping import Wrapped
+from watchdog_app.base import signals
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.checkpoint.store import RescueStore, SavedRescue
 from watchdog_app.rescue.identity.notebook import notebook_path
@@ -76,6 +77,7 @@ class FitRescue:
         keep: int = 2,
         on_oom: str | None = "save",
         strict: bool = False,
+        save_on: Sequence[str] = (),
     ) -> None:
         """
         Store the arguments; nothing else happens before `fit` begins.
@@ -92,9 +94,10 @@ class FitRescue:
                 as one step each. None does nothing.
             strict: whether to raise RescueError after the first batch if a resume would not restore
                 everything, instead of printing that.
+            save_on: names of signals to save at, besides SIGTERM and SIGHUP, such as "USR1".
 
         Raises:
-            ValueError: `name`, `resume`, `keep` or `on_oom` has a value that is not allowed.
+            ValueError: an argument has a value that is not allowed.
         """
         super().__init__()
         run_choice.check_arguments(resume, name)
@@ -107,6 +110,7 @@ class FitRescue:
         self.keep = keep
         self.on_oom = on_oom
         self.strict = strict
+        self._save_on = signals.parse(save_on)
         self._guard = Guard()
         self._report = Report()
         self._session: Session | None = None
@@ -380,7 +384,7 @@ class FitRescue:
         link = Link("keras", store.directory, notebook_path())
         if self.running is not None:
             link.loop_has_ended = self.running.continues_after
-        session = Session(store, link, self._capture, marker=marker)
+        session = Session(store, link, self._capture, marker=marker, save_on=self._save_on)
         session.breakdown.set_objects([self.model])
         session.breakdown.set_dataset(getattr(iterator, "data_adapter", None))
         return session

@@ -1,0 +1,175 @@
+"""
+A training without a framework, to which a signal announces the end of the process.
+
+Arguments: folder, case. It prints "ready" when the signal may come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from watchdog_app.agent.runtime import run_choice
+from watchdog_app.agent.runtime.link import Link
+from watchdog_app.agent.runtime.session import Capture, Session
+from watchdog_app.base import signals
+from watchdog_app.base.linux import process
+from watchdog_app.rescue.checkpoint.format import TensorEntry
+from watchdog_app.rescue.checkpoint.store import RescueStore
+
+FOLDER, CASE = sys.argv[1:3]
+LONG_S = 30.0
+step = 0
+
+
+def say(text: object) -> None:
+    print(text, flush=True)
+
+
+def capture() -> Capture:
+    data = step.to_bytes(8, "little") * 128
+    return Capture([TensorEntry("a", "U8", (1024,), 1024, lambda: memoryview(data))])
+
+
+def open_session() -> Session:
+    begun = run_choice.begin(FOLDER, False, name="it")
+    store = RescueStore(begun.directory, run=begun.run)
+    save_on = signals.parse(["USR1"] if CASE == "asked" else [])
+    session = Session(store, Link("torch", store.directory), capture, save_on=save_on)
+    session.prepare()
+    return session
+
+
+def train(session: Session, seconds: float = LONG_S) -> None:
+    """Train until the signal ends the process, for `seconds` at most."""
+    global step
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.01)
+        step += 1
+        session.boundary(step)
+        if step == 3:
+            say("ready")
+    say("trained")
+
+
+def on_signal(*_: object) -> None:
+    say("own handler")
+    os._exit(7)
+
+
+def own_handler_before() -> None:
+    signal.signal(signal.SIGTERM, on_signal)
+    train(open_session())
+
+
+def own_handler_later() -> None:
+    session = open_session()
+    signal.signal(signal.SIGTERM, on_signal)
+    train(session)
+
+
+def ignored() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    train(open_session(), 1.0)
+
+
+def blocked() -> None:
+    session = open_session()
+    session.boundary(1)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    time.sleep(0.6)  # the time between two reports
+    session.boundary(2)
+    say(f"handled: {process.own_signal_masks('SigCgt') >> (signal.SIGTERM - 1) & 1}")
+    say("ready")
+    say(f"waited for {signal.sigwait([signal.SIGTERM])}")
+
+
+def in_c() -> None:
+    """Stay in one call without the GIL, as a long operation of a framework."""
+    open_session().boundary(1)
+    say("ready")
+    held = threading.Lock()
+    held.acquire()
+    held.acquire()
+
+
+def in_thread() -> None:
+    worker = threading.Thread(target=train, args=(open_session(),))
+    worker.start()
+    worker.join()
+
+
+def in_asyncio(*, handles: bool) -> None:
+    async def main() -> None:
+        told = asyncio.Event()
+        if handles:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+        asyncio.get_running_loop().run_in_executor(None, train, session)
+        await told.wait()
+        on_signal()
+
+    session = open_session()
+    asyncio.run(main())
+
+
+def children() -> None:
+    """Fork children that the parent ends at once, and train on."""
+    session, statuses = open_session(), set()
+    for _ in range(50):
+        child = os.fork()
+        if child == 0:
+            time.sleep(LONG_S)
+        os.kill(child, signal.SIGTERM)
+        statuses.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    say(f"children ended with {statuses}")
+    train(session)
+
+
+def exits() -> None:
+    """Leave with another status while the signal waits, as after the death of a worker."""
+    open_session().boundary(1)
+    say("ready")
+    time.sleep(0.4)
+    sys.exit(3)
+
+
+def ended() -> None:
+    session = open_session()
+    session.boundary(1)
+    session.end()
+    say(f"handled: {process.own_signal_masks('SigCgt') >> (signal.SIGTERM - 1) & 1}")
+    say("ready")
+    time.sleep(LONG_S)
+
+
+def test_training() -> None:
+    train(open_session())
+
+
+def under_pytest() -> None:
+    import pytest
+
+    say(pytest.main([__file__, "-qs", "-p", "no:cacheprovider"]))
+
+
+CASES: dict[str, Callable[[], None]] = {
+    "training": lambda: train(open_session()),
+    "asked": lambda: train(open_session()),
+    "asyncio": lambda: in_asyncio(handles=False),
+    "asyncio handles": lambda: in_asyncio(handles=True),
+    **{
+        each.__name__: each
+        for each in (
+            own_handler_before, own_handler_later, ignored, blocked, in_c, in_thread, children,
+            exits, ended, under_pytest,
+        )
+    },
+}  # fmt: skip
+if __name__ == "__main__":
+    CASES[CASE]()

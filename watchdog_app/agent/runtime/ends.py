@@ -1,0 +1,242 @@
+"""
+Save running trainings when a signal announces the end of the process, then let the signal act.
+
+The signals are SIGTERM, SIGHUP and those that the user asks for. A handler is installed only where
+the program has none, and only while a training runs. It is that of Python's `faulthandler`: C code
+that writes to a pipe, so it needs neither the main thread nor the GIL. For `signal.getsignal` the
+program still has no handler. If the program sets one later, it replaces ours. `set_wakeup_fd` is
+not used, so it stays free for asyncio.
+
+A thread reads the pipe. It asks each training to save at its next step boundary, which happens in
+the training's own thread. Then it restores the default action and raises the signal again. It
+waits `grace_s` at most, also for a main thread that is in C code. While C code holds the GIL, the
+thread cannot run and the signal waits.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import faulthandler
+import os
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+
+from watchdog_app.agent.contain import Guard, print_message
+from watchdog_app.agent.runtime.link import CheckpointRequest, End, Link
+from watchdog_app.base import signals
+from watchdog_app.base.linux import process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.rescue.checkpoint.store import SavedRescue
+
+SAVE_ON = "WATCHDOG_AGENT_SAVE_ON"  # same name as in `cli.exec`
+GRACE = "WATCHDOG_AGENT_GRACE_S"  # the variable of the setting `agent.grace_s`
+_GRACE_S = 4.0  # default of the setting
+_LONGEST_GRACE_S = 3600.0
+_ALWAYS = ("TERM", "HUP")
+_POLL_S = 0.01
+_SEND_S = 0.3  # for the report to the daemon
+_SURVIVED_S = 0.2  # a process that lives so long after its signal continues
+
+_guard = Guard("saving at an announced end")
+
+
+class _Ends:
+    """The signals that this process is saved at."""
+
+    def __init__(self) -> None:
+        self.links: weakref.WeakSet[Link] = weakref.WeakSet()  # of running trainings
+        self.pipes: dict[int, tuple[int, int]] = {}  # by signal: read and write end
+        self.lock = threading.Lock()  # held while an end is handled
+        self.pending: int | None = None  # the signal that is being handled
+
+    def take(self, number: int) -> None:
+        """Install our handler for a signal, unless the program handles, ignores or blocks it."""
+        if signal.getsignal(number) is not signal.SIG_DFL:
+            return
+        if process.own_signal_masks("SigCgt", "SigIgn", "SigBlk") >> (number - 1) & 1:
+            return  # handled by C code, blocked in the main thread, or ours already
+        if number in self.pipes:
+            faulthandler.unregister(number)  # other code has set SIG_DFL since
+        else:
+            self.pipes[number] = pipe = os.pipe()
+            os.set_blocking(pipe[1], False)
+            _thread.start_new_thread(self._watch, (number, pipe[0]))
+        faulthandler.register(number, file=self.pipes[number][1], all_threads=False)
+
+    def give_back(self, number: int) -> None:
+        """Restore the default action, unless the program has set a handler since."""
+        if signal.getsignal(number) is signal.SIG_DFL:
+            faulthandler.unregister(number)
+
+    def _watch(self, number: int, fd: int) -> None:
+        signals.block_in_thread()
+        while os.read(fd, 65536):
+            with self.lock:
+                self.pending = number
+                ends: list[tuple[Link, End]] = []
+                try:
+                    with _guard:
+                        ends = self._ask(number)
+                        _wait_for_saves(ends)
+                finally:
+                    self._deliver(number)
+                    self.pending = None
+                    for _, end in ends:
+                        end.over = True
+
+    def _ask(self, number: int) -> list[tuple[Link, End]]:
+        """Ask each training that has made a step to save at its next boundary."""
+        name, now = signal.Signals(number).name, time.monotonic()
+        asked = []
+        for link in list(self.links):
+            if link.step is None or (link.loop_has_ended is not None and link.loop_has_ended()):
+                continue  # nothing is lost
+            end = End(name)
+            link.pending_request = CheckpointRequest(
+                None, f"the program ends: {name}", now, end=end
+            )
+            asked.append((link, end))
+        return asked
+
+    def _deliver(self, number: int) -> None:
+        """Let the signal do what it would have done; returns if the process survives it."""
+        self.give_back(number)
+        os.kill(os.getpid(), number)
+        # It survives if it is PID 1 of a container, or if the program blocks or handles the signal
+        # by now.
+        time.sleep(_SURVIVED_S)
+        with _guard:
+            if self.links:
+                self.take(number)
+
+
+def _wait_for_saves(ends: Sequence[tuple[Link, End]]) -> None:
+    """Wait until each training has saved or ended, at most `grace_s`."""
+    if not ends:
+        return
+    latest = time.monotonic() + min(grace_s(link) for link, _ in ends)
+    while time.monotonic() < latest and any(map(_is_awaited, ends)):
+        time.sleep(_POLL_S)
+    latest = min(latest, time.monotonic() + _SEND_S)
+    while time.monotonic() < latest and any(link.is_sending for link, _ in ends):
+        time.sleep(_POLL_S)
+
+
+def _is_awaited(ended: tuple[Link, End]) -> bool:
+    link, end = ended
+    if end.answered or link not in _ends.links:
+        return False
+    request = link.pending_request
+    return end.begun or (request is not None and request.end is end)
+
+
+_ends = _Ends()
+_at_fork = threading.local()
+_registered = False
+
+
+def begin(link: Link, save_on: Sequence[int]) -> None:
+    """
+    Save a training at an announced end from now on. Never raises.
+
+    Args:
+        link: of the training.
+        save_on: signals to save at, besides SIGTERM and SIGHUP.
+    """
+    global _registered
+    if not hasattr(faulthandler, "register"):  # Windows
+        return
+    with _guard:
+        if not _registered:
+            _registered = True
+            atexit.register(_end_by_signal)
+            os.register_at_fork(
+                before=_before_fork,
+                after_in_parent=_unblock,
+                after_in_child=_undo_in_child,
+            )
+        _ends.links.add(link)
+        wanted = {*signals.parse(_ALWAYS), *save_on}
+        with suppress(ValueError):  # of another program
+            wanted.update(signals.parse(os.environ.get(SAVE_ON, "").split()))
+        for number in sorted(wanted):
+            _ends.take(number)
+
+
+def give_back_blocked() -> None:
+    """
+    Give back the signals that the calling thread blocks now.
+
+    The kernel would deliver them to a thread without Python, where faulthandler writes nothing.
+    """
+    if _ends.pipes:  # stays empty on Windows
+        for number in signal.pthread_sigmask(signal.SIG_BLOCK, ()) & _ends.pipes.keys():
+            _ends.give_back(number)
+
+
+def end(link: Link) -> None:
+    """The training has ended. Without another one, signals act as if the agent was not there."""
+    if link not in _ends.links:
+        return
+    _ends.links.discard(link)
+    if not _ends.links and _ends.pending is None:
+        for number in _ends.pipes:
+            _ends.give_back(number)
+
+
+def answer(end: End, link: Link, saved: SavedRescue | None) -> None:
+    """Report the save of a training, and hold the training until the signal ends the process."""
+    place = "not saved" if saved is None else f"saved at step {saved.step} in {saved.path}"
+    resumes = link.registration["resumes_itself"]
+    how = "Run it again to resume." if resumes else "The next run prints how to resume."
+    if os.getpid() == 1:
+        how = "As PID 1 of a container it continues until it is killed."
+    print_message(f"{end.name}: {place}. {how}")
+    end.answered = True
+    latest = time.monotonic() + grace_s(link) + _SEND_S + _SURVIVED_S
+    while not end.over and time.monotonic() < latest:
+        time.sleep(_POLL_S)
+
+
+def grace_s(link: Link) -> float:
+    """The longest delay of a signal, seconds: the environment, the daemon's setting or 4."""
+    try:
+        wanted = float(os.environ[GRACE])
+    except (KeyError, ValueError):
+        wanted = _GRACE_S if link.grace_s is None else link.grace_s
+    return min(max(wanted, 0.0), _LONGEST_GRACE_S)
+
+
+def _end_by_signal() -> None:
+    """At the exit of a program that was asked to end: it ends by that signal, as it would have."""
+    number = _ends.pending
+    if number is not None:
+        _ends.give_back(number)
+        os.kill(os.getpid(), number)
+
+
+def _before_fork() -> None:
+    """Block our signals until the child has the default actions: it shares our pipes."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ends.pipes)
+    _at_fork.blocked = _ends.pipes.keys() - before
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _at_fork.blocked)
+
+
+def _undo_in_child() -> None:
+    global _ends
+    parents, _ends = _ends, _Ends()
+    for number, pipe in parents.pipes.items():
+        parents.give_back(number)
+        for fd in pipe:
+            os.close(fd)
+    _unblock()
