@@ -251,6 +251,19 @@ def test_an_allocator_without_a_card_is_on_the_only_one():
     assert [ResourceKind.GPU_ALLOCATOR] == [each.key.kind for each in found]
 
 
+def test_graphics_in_the_processor_leave_a_card_the_only_one():
+    """A notebook lists both; frameworks compute on the card."""
+    card = gpu(used=6.0, pids=[(1, 6.0)])
+    integrated = gpu(index=1, used=8.0, total=32.0, unified_memory=True)
+
+    found = measure(
+        Hardware(gpus=(card, integrated)), agents=[(1, [allocator(6.0, 22.0, uuid=None)])]
+    )
+
+    (own,) = (each for each in found if each.key.kind is ResourceKind.GPU_ALLOCATOR)
+    assert card.id == own.device
+
+
 def test_nonsense_of_an_agent_is_left_out():
     """A limit of zero, a repeated device, an agent without a task."""
     found = measure(

@@ -333,6 +333,20 @@ def test_worn_memory_and_recovery_actions_are_told(change, words, urgency):
     assert urgency == notice.urgency
 
 
+@pytest.mark.parametrize(("name", "told"), [("NVIDIA A100", True), ("AMD Instinct MI300X", False)])
+def test_only_a_card_of_nvidias_is_reset_with_nvidias_tool(name, told):
+    world = two_trainings()
+    world.set(0, name=name, ecc_uncorrected=3)
+    world.run(3)
+
+    world.set(0, ecc_uncorrected=5)
+    world.run(3)
+
+    (notice,) = world.notices
+    assert "reset it" in notice.body
+    assert told == ("nvidia-smi" in notice.body)
+
+
 def test_damaged_values_are_not_saved():
     """After memory errors a save would become the newest rescue, with wrong values."""
     world = two_trainings()

@@ -315,6 +315,18 @@ def test_what_hides_gpus_is_told(tree, expected, value):
     assert expected == troubles(variables.check(facts))
 
 
+def test_an_override_of_the_amd_model_is_told_where_there_is_such_a_card(tree):
+    """ROCm then runs code of another model."""
+    env = {"HSA_OVERRIDE_GFX_VERSION": "10.3.0"}
+    nowhere = troubles(variables.check(tree.facts(env=env)))
+    rocm(tree)
+
+    finding = found(variables.check(tree.facts(env=env)))["driver.hsa-override"]
+
+    assert {} == nowhere
+    assert "10.3.0" in finding.what
+
+
 @pytest.mark.parametrize(
     ("id_", "env"),
     [

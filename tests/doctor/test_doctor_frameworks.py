@@ -20,6 +20,7 @@ from watchdog_app.doctor.builds import Target
 from watchdog_app.doctor.environments import Answer, Environment
 
 RTX = Target(True, (550, 54, 14), (("GPU 0", (8, 6)),))
+AMD = Target(gpu=False, amd=True)
 CUDA12 = {"cuda_version": "12.5.1", "cudnn_version": "9", "is_cuda_build": True}
 NO_CUDA = {"is_cuda_build": False, "cuda_version": None}
 WHEELS = {"nvidia-cuda-runtime-cu12": "12.5.82", "nvidia-cudnn-cu12": "9.3.0.75"}
@@ -92,6 +93,10 @@ def case(expected, dists, target=RTX, **installed):
         case({}, {"torch": "1.13.1+cu117"}, on((570, 1), (8, 9))),
         case({}, {"torch": "2.7.0+cu128"}, on((580, 95), (12, 1))),
         case({"framework.card-too-new": "error"}, {"torch": "1.13.1+cu117"}, on((570, 1), (9, 0))),
+        case({"framework.no-rocm": "info"}, {"torch": "2.4.0"}, AMD, torch_cuda={"cuda": "12.1"}),
+        case({}, {"torch": "2.4.0"}, AMD, torch_cuda={"cuda": None, "hip": "6.1"}),
+        case({"framework.no-rocm": "info"}, TF, AMD, **BUILT),
+        case({}, TF, AMD, tensorflow_build={"is_cuda_build": False, "is_rocm_build": True}),
         case({"framework.cpu-only": "warning"}, {"jax": "0.5.0", "jaxlib": "0.5.0"}),
         case({}, {"jax": "0.5.0", "jaxlib": "0.5.0", "jax-cuda12-plugin": "0.5.0"}),
         case(

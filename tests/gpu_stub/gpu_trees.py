@@ -64,6 +64,8 @@ PCI_IDS = """#
 \t1681  Rembrandt [Radeon 680M]
 \t74a1  Aqua Vanjaram [Instinct MI300X]
 \t\t1002 0001  Some board
+1106  VIA Technologies, Inc.
+\t744c  A device of another maker
 8086  Intel Corporation
 \t46a6  Alder Lake-P GT2 [Iris Xe Graphics]
 \t56a0  DG2 [Arc A770]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,7 +31,8 @@ from gpu_stub.gpu_trees import (
 
 from watchdog_app.core.model.hardware import Gpu, GpuState
 from watchdog_app.machine.gpu import Gpus
-from watchdog_app.machine.gpu.backend import GpuSample
+from watchdog_app.machine.gpu.backend import DeviceError, GpuSample, parse_processes, validate_row
+from watchdog_app.machine.gpu.drm import DrmBackend
 
 PATIENCE_S = 60.0
 HOST_BYTES = 32 * GIB  # MemTotal of the trees
@@ -380,6 +384,56 @@ def test_host_memory_that_moves_does_not_make_integrated_graphics_busy(machine):
     assert before is not None
     assert since == sample.read_mono_s
     assert monitor.reader_pid is not None
+
+
+@pytest.mark.parametrize("name", sorted(MACHINES))
+def test_no_damaged_file_raises(tmp_path, name):
+    """Every row that comes out of damaged trees is valid for the daemon."""
+    tree = Tree(tmp_path / "root")
+    MACHINES[name](tree)
+    files = [
+        file
+        for file in tree.folder.rglob("*")
+        if file.is_file() and not file.is_symlink() and file.name not in ("pci.ids", "meminfo")
+    ]
+    whole = {file: file.read_bytes() for file in files}
+    chance = random.Random(name)
+    backend = DrmBackend(root=str(tree.folder))
+
+    for turn in range(12):
+        for file, content in whole.items():
+            damaged = bytearray(content)
+            if damaged and chance.random() < 0.4:
+                at = chance.randrange(len(damaged))
+                damaged[at : at + chance.randrange(9)] = chance.randbytes(chance.randrange(9))
+            file.write_bytes(damaged)
+        for index in backend.devices(turn * 11.0, None):
+            with contextlib.suppress(DeviceError):
+                for row in backend.read(index, turn * 11.0):
+                    known = json.loads(json.dumps(row))
+                    validate_row(known)
+                    parse_processes(known["processes"], lambda pid: False)
+
+
+def test_the_list_of_devices_names_no_device_of_another_maker(machine):
+    """The same number is another device there."""
+    reading = machine("amd_new")
+    for file in reading.tree.folder.rglob("product_name"):
+        file.unlink()
+
+    assert "AMD GPU [1002:744c]" == reading.cards()[0].name
+
+
+def test_a_card_given_to_a_virtual_machine_is_no_integrated_graphics(tmp_path):
+    """Such a machine has it on its first bus."""
+    tree = Tree(tmp_path / "root")
+    tree.card("0000:00:05.0", "i915", "56a0")
+    backend = DrmBackend(root=str(tree.folder))
+    (index,) = backend.devices(1.0, None)
+
+    (row,) = backend.read(index, 1.0)
+
+    assert "unified_memory" not in row
 
 
 def test_trees_name_regions_as_the_kernel_does():

@@ -13,13 +13,14 @@ nvtop (#399, #428, #492) and amdgpu_top (#7, #16).
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from watchdog_app.base.linux.cgroups import available_memory
-from watchdog_app.base.linux.files import sysfs_names, sysfs_text
+from watchdog_app.base.linux.files import parse_number, sysfs_names, sysfs_text
 from watchdog_app.core.model.hardware import FIGURES, GpuState
 from watchdog_app.machine.gpu.backend import DeviceError, DeviceRow
 from watchdog_app.machine.gpu.pci import DEVICES, DRM, DRM_DRIVERS, INTEL, VENDORS, link_name
@@ -31,7 +32,6 @@ _PROCESSES_MIN_S = 1.0
 _CHANGED_BYTES = 256 * 1024**2
 _RESCAN_S = 30.0  # longest interval between searches of a process for open GPUs
 _MAX_BYTES = 1 << 14  # of a file
-_MAX_DIGITS = 20
 _MOST_BYTES = 1 << 50  # on a GPU
 _MAX_FDS = 4096  # of a process
 _PCI_IDS = ("/usr/share/hwdata/pci.ids", "/usr/share/misc/pci.ids")
@@ -67,12 +67,8 @@ _SLOW: _Files = (
     ("graphics_clock_max_mhz", "drm", "gt_RP0_freq_mhz", 1),
     ("graphics_clock_max_mhz", "", "tile0/gt0/freq0/rp0_freq", 1),
 )
-_EXPECTED = (
-    "memory_used_bytes",
-    "utilization_percent",
-    "temperature_c",
-    "power_w",
-)  # without one, a note says so
+# Without one, a note says so.
+_EXPECTED = ("memory_used_bytes", "utilization_percent", "temperature_c", "power_w")
 _HOTTEST = ("junction", "pkg", "edge")  # labels, best first
 _GENERATIONS = {b"2.5": 1, b"5.0": 2, b"8.0": 3, b"16.0": 4, b"32.0": 5, b"64.0": 6}
 _UNITS = {b"": 1, b"KiB": 1 << 10, b"MiB": 1 << 20, b"GiB": 1 << 30}
@@ -80,6 +76,7 @@ _UNITS = {b"": 1, b"KiB": 1 << 10, b"MiB": 1 << 20, b"GiB": 1 << 30}
 _KINDS = (b"resident", b"memory", b"total")
 _ON_DEVICE = (b"vram", b"local")  # regions: amdgpu vram, i915 local0, xe vram0
 _ON_HOST = (b"gtt", b"system")
+_INTEGRATED = "0000:00:02.0"  # place of the graphics in Intel's processors
 _NODES = ("renderD", "card")  # in /dev/dri
 _COMPUTE = (b"compute", b"ccs")  # engines; a desktop uses the others
 
@@ -102,7 +99,8 @@ class DrmBackend:
     def open(self) -> dict[str, Any]:
         """Return the version of AMD's own driver package; the kernel's drivers have none."""
         version = _read(f"{self._root}/sys/module/amdgpu/version")
-        return {"driver": None if version is None else version.decode("utf-8", "replace")}
+        text = None if version is None else version.decode("utf-8", "replace")
+        return {"driver": text, "cuda": None}
 
     def devices(self, now_mono_s: float, awake: Sequence[tuple[int, str]] | None) -> Sequence[int]:  # noqa: ARG002
         """
@@ -270,7 +268,7 @@ class _Card:
         rule, whether it prefers GTT, is which of them is larger (amdgpu_ttm.c, 6.10).
         """
         if self._vendor == INTEL.encode():
-            return self.address.startswith("0000:00:")  # cards are behind a bridge
+            return self.address == _INTEGRATED and "memory_total_bytes" not in found
         small = found.get("memory_total_bytes", 0) < found.pop("gtt_total_bytes", 0)
         return small and not self._is_card and not self._class.startswith(b"0x12")
 
@@ -429,9 +427,8 @@ def _identify(root: str, folder: str, vendor: bytes) -> dict[str, Any]:
     maker = VENDORS.get(vendor.decode("ascii", "replace"), "AMD or Intel")
     device = (_read(f"{folder}/device") or b"0x?")[2:]
     name = _read(f"{folder}/product_name") or _listed_name(root, vendor[2:], device)
-    text = f"GPU [{vendor[2:].decode()}:{device.decode('ascii', 'replace')}]"
-    if name:
-        text = name.decode("utf-8", "replace").removeprefix(maker).strip()
+    name = name or b"GPU [" + vendor[2:] + b":" + device + b"]"
+    text = name.decode("utf-8", "replace").removeprefix(maker).strip()
     unique = _read(f"{folder}/unique_id")
     uuid = {} if unique is None else {"uuid": f"GPU-{unique.decode('ascii', 'replace')}"}
     return {"name": f"{maker} {text}", **uuid}
@@ -441,10 +438,10 @@ def _listed_name(root: str, vendor: bytes, device: bytes) -> bytes | None:
     """Find a device's name in the distribution's pci.ids: "744c  Navi 31 [Radeon RX 7900 XT]"."""
     for path in _PCI_IDS:
         text = _read(root + path, _MAX_IDS_BYTES) or b""
-        section = text.find(b"\n" + vendor + b"  ")
-        at = text.find(b"\n\t" + device + b"  ", section) if section >= 0 else -1
-        if at >= 0:
-            name = text[at:].split(b"\n", 2)[1].split(b"  ", 1)[1]
+        section = text.partition(b"\n" + vendor + b"  ")[2]
+        own = re.split(rb"\n(?=[0-9a-f])", section, maxsplit=1)[0]  # up to the next vendor
+        name = own.partition(b"\n\t" + device + b"  ")[2].partition(b"\n")[0]
+        if name:
             return name.partition(b"[")[2].partition(b"]")[0] or name
     return None
 
@@ -481,11 +478,8 @@ def _read(path: str, most_bytes: int = _MAX_BYTES) -> bytes | None:
 
 
 def _int(text: bytes | None) -> int | None:
-    """Return the number at the beginning, before a unit."""
-    try:
-        return int((text or b"").partition(b" ")[0][:_MAX_DIGITS])
-    except ValueError:
-        return None
+    """Return the number at the beginning, before a unit; None: there is none, or it is negative."""
+    return parse_number((text or b"").partition(b" ")[0])
 
 
 def _pairs(text: bytes | None, separator: bytes) -> Iterator[tuple[bytes, bytes]]:
