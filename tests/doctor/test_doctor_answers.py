@@ -303,7 +303,7 @@ def test_heat_and_power_of_a_card(tree, expected, values):
 def test_who_holds_the_memory_is_named(tree):
     """The list includes a PID that is missing from the container's /proc."""
     tree.process(4711, "/venv/bin/python", name="python")
-    full = card(memory_free_bytes=GIB, processes=[[4711, 20 * GIB], [99, None]])
+    full = card(memory_free_bytes=GIB, processes=[[4711, 20 * GIB, 80], [99, None, None]])
 
     finding = found(cards.check(tree.facts(answers(full))))["driver.memory-taken"]
 

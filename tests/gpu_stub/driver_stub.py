@@ -5,6 +5,7 @@ A driver library of our own: compiled, loaded by the real nvidia-ml-py, steered 
     run([sys.executable, ...], env=stub.env())  # LD_LIBRARY_PATH and the state file
     stub.set(0, used=20 * GIB, temperature=81)  # any field of `Card`, live
     stub.processes(0, [(pid, 3 * GIB)])         # memory NOT_AVAILABLE is the driver's N/A
+    stub.samples(0, {pid: 60})                  # percent of the SMs, measured now
     stub.fail("nvmlDeviceGetMemoryInfo_v2", NOT_SUPPORTED, card=0)  # or an error of all cards
     stub.fail("nvmlDeviceGetUtilizationRates", HANG, card=1)        # hung until stub.heal()
     stub.fail("nvmlInitWithFlags", VERSION_MISMATCH); stub.heal()
@@ -30,6 +31,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -72,6 +74,14 @@ FUNCTIONS = (
     "nvmlDeviceGetCurrentClocksEventReasons",
     "nvmlDeviceGetCurrentClocksThrottleReasons",
     "nvmlDeviceGetPersistenceMode",
+    "nvmlDeviceGetClockInfo",
+    "nvmlDeviceGetMaxClockInfo",
+    "nvmlDeviceGetPerformanceState",
+    "nvmlDeviceGetCurrPcieLinkGeneration",
+    "nvmlDeviceGetMaxPcieLinkGeneration",
+    "nvmlDeviceGetCurrPcieLinkWidth",
+    "nvmlDeviceGetMaxPcieLinkWidth",
+    "nvmlDeviceGetPcieThroughput",
     "nvmlDeviceGetSupportedEventTypes",
     "nvmlDeviceGetMaxMigDeviceCount",
     "nvmlDeviceIsMigDeviceHandle",
@@ -109,11 +119,14 @@ class Process(ctypes.Structure):
         ("gpu_instance", u32),
         ("compute_instance", u32),
         ("memory", u64),
+        ("sampled_us", u64),
+        ("sm", u32),
+        ("unused", u32),
     )
 
 
 class Card(ctypes.Structure):
-    """Everything that `set` can change; bytes, degrees, milliwatts, percent."""
+    """Everything that `set` can change; bytes, degrees, milliwatts, percent, MHz, KiB/s."""
 
     _fields_ = (
         ("present", i32),
@@ -126,8 +139,12 @@ class Card(ctypes.Structure):
         ("used", u64),
         ("reserved", u64),
         ("reasons", u64),
-        ("ecc", u64),
+        ("ecc", u64),  # uncorrected errors
+        ("ecc_corrected", u64),
+        ("ecc_aggregate", u64),
+        ("ecc_corrected_aggregate", u64),
         ("utilization", u32),
+        ("memory_utilization", u32),
         ("temperature", u32),
         ("slowdown", u32),  # 0: the driver does not tell
         ("shutdown", u32),
@@ -139,7 +156,17 @@ class Card(ctypes.Structure):
         ("remap_failed", u32),
         ("recovery", u32),
         ("mig", u32),
-        ("unused", u32),
+        ("graphics_clock", u32),
+        ("graphics_clock_max", u32),
+        ("memory_clock", u32),
+        ("memory_clock_max", u32),
+        ("pstate", u32),
+        ("pcie_generation", u32),
+        ("pcie_generation_max", u32),
+        ("pcie_width", u32),
+        ("pcie_width_max", u32),
+        ("rx_kib", u32),
+        ("tx_kib", u32),
         ("touched", u64),
         ("process_count", u32),
         ("process", Process * _PROCESSES),
@@ -252,6 +279,7 @@ class DriverStub:
                 self.fail(f"nvmlDeviceGet{name}", NOT_SUPPORTED, card=number)
             for name in ("PowerUsage", "EnforcedPowerLimit", "MigMode", "TotalEccErrors"):
                 self.fail(f"nvmlDeviceGet{name}", NOT_SUPPORTED, card=number)
+            self.fail("nvmlDeviceGetProcessUtilization", NOT_SUPPORTED, card=number)
             numbers.append(number)
         return numbers
 
@@ -296,6 +324,22 @@ class DriverStub:
         for row, (pid, memory, kind) in enumerate(rows):
             device.process[row] = Process(pid, kind, 2**32 - 1, 2**32 - 1, memory)
         device.process_count = len(rows)
+
+    def samples(self, card: int, percents: Mapping[int, int], at_us: int | None = None) -> None:
+        """
+        The newest samples of the SM use; they stay until `processes` is called.
+
+        Args:
+            card: its number.
+            percents: percent by pid, of those on the card first; others get rows after them.
+            at_us: when they were measured; None: now.
+        """
+        device = self._state.device[card]
+        places = {each.pid: place for place, each in enumerate(device.process) if each.pid}
+        for pid, percent in percents.items():
+            row = device.process[places.setdefault(pid, len(places))]
+            row.pid, row.sm = pid, percent
+            row.sampled_us = time.time_ns() // 1000 if at_us is None else at_us
 
     def fail(self, function: str, behaviour: int, card: int | None = None) -> None:
         """
@@ -360,6 +404,15 @@ class DriverStub:
             power_mw=25_000,
             limit_mw=350_000,
             reasons=1,
+            graphics_clock=210,
+            graphics_clock_max=2100,
+            memory_clock=405,
+            memory_clock_max=9751,
+            pstate=8,
+            pcie_generation=1,
+            pcie_generation_max=4,
+            pcie_width=16,
+            pcie_width_max=16,
         )
 
 

@@ -30,16 +30,21 @@ enum { HANG = -1, CRASH = -2, MISSING = -3, ABORT = -4 };
 struct process {
     uint32_t pid, graphics, gpu_instance, compute_instance;
     uint64_t memory;
+    uint64_t sampled_us; /* time of the newest sample of its use; 0: none */
+    uint32_t sm, unused;
 };
 
 struct device {
     int32_t present, card; /* card: -1, or whose MIG instance this is */
     int32_t slot;          /* index of the card, or of the instance on its card */
     char uuid[96], name[96], bus[32];
-    uint64_t total, used, reserved, reasons, ecc;
-    uint32_t utilization, temperature, slowdown, shutdown;
+    uint64_t total, used, reserved, reasons;
+    uint64_t ecc, ecc_corrected, ecc_aggregate, ecc_corrected_aggregate;
+    uint32_t utilization, memory_utilization, temperature, slowdown, shutdown;
     int32_t margin;
-    uint32_t fan, power_mw, limit_mw, remap_pending, remap_failed, recovery, mig, unused;
+    uint32_t fan, power_mw, limit_mw, remap_pending, remap_failed, recovery, mig;
+    uint32_t graphics_clock, graphics_clock_max, memory_clock, memory_clock_max, pstate;
+    uint32_t pcie_generation, pcie_generation_max, pcie_width, pcie_width_max, rx_kib, tx_kib;
     uint64_t touched; /* calls that named this device */
     uint32_t processes;
     struct process process[PROCESSES];
@@ -317,7 +322,7 @@ int nvmlDeviceGetUtilizationRates(struct device *d, unsigned *out)
 {
     ENTER_DEVICE(nvmlDeviceGetUtilizationRates, d);
     out[0] = d->utilization;
-    out[1] = d->utilization / 2;
+    out[1] = d->memory_utilization;
     return SUCCESS;
 }
 
@@ -384,12 +389,29 @@ VALUE(nvmlDeviceGetFanSpeed, unsigned, d->fan)
 VALUE(nvmlDeviceGetPowerUsage, unsigned, d->power_mw)
 VALUE(nvmlDeviceGetEnforcedPowerLimit, unsigned, d->limit_mw)
 VALUE(nvmlDeviceGetPowerManagementLimit, unsigned, d->limit_mw)
+VALUE(nvmlDeviceGetPerformanceState, unsigned, d->pstate)
+VALUE(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, d->pcie_generation)
+VALUE(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, d->pcie_generation_max)
+VALUE(nvmlDeviceGetCurrPcieLinkWidth, unsigned, d->pcie_width)
+VALUE(nvmlDeviceGetMaxPcieLinkWidth, unsigned, d->pcie_width_max)
 VALUE(nvmlDeviceGetCurrentClocksEventReasons, uint64_t, d->reasons)
 VALUE(nvmlDeviceGetCurrentClocksThrottleReasons, uint64_t, d->reasons)
 VALUE(nvmlDeviceGetPersistenceMode, unsigned, 1)
 VALUE(nvmlDeviceGetSupportedEventTypes, uint64_t, 8)
 VALUE(nvmlDeviceGetMaxMigDeviceCount, unsigned, d->mig ? 7 : 0)
 VALUE(nvmlDeviceIsMigDeviceHandle, unsigned, d->card >= 0)
+
+/* Of a kind of clock or traffic; the graphics clock is also that of the SMs. */
+#define CHOICE(name, expression)                                       \
+    int name(struct device *d, unsigned kind, unsigned *out)           \
+    {                                                                  \
+        ENTER_DEVICE(name, d);                                         \
+        *out = expression;                                             \
+        return SUCCESS;                                                \
+    }
+CHOICE(nvmlDeviceGetClockInfo, kind == 2 ? d->memory_clock : d->graphics_clock)
+CHOICE(nvmlDeviceGetMaxClockInfo, kind == 2 ? d->memory_clock_max : d->graphics_clock_max)
+CHOICE(nvmlDeviceGetPcieThroughput, kind == 1 ? d->rx_kib : d->tx_kib)
 
 int nvmlDeviceGetMigMode(struct device *d, unsigned *current, unsigned *pending)
 {
@@ -427,7 +449,8 @@ int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(struct device *d, struct device
 int nvmlDeviceGetTotalEccErrors(struct device *d, unsigned kind, unsigned counter, uint64_t *out)
 {
     ENTER_DEVICE(nvmlDeviceGetTotalEccErrors, d);
-    *out = kind == 1 && counter == 0 ? d->ecc : 0;
+    *out = kind == 1 ? (counter ? d->ecc_aggregate : d->ecc)
+                     : (counter ? d->ecc_corrected_aggregate : d->ecc_corrected);
     return SUCCESS;
 }
 
@@ -509,11 +532,29 @@ LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, 1)
 LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, 1)
 LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, 2)
 
-int nvmlDeviceGetProcessUtilization(struct device *d, void *samples, unsigned *count, uint64_t since)
+struct sample {
+    uint32_t pid;
+    uint64_t at_us;
+    uint32_t sm, memory, encoder, decoder;
+};
+
+int nvmlDeviceGetProcessUtilization(struct device *d, struct sample *out, unsigned *count,
+                                    uint64_t since_us)
 {
-    (void)samples, (void)count, (void)since;
     ENTER_DEVICE(nvmlDeviceGetProcessUtilization, d);
-    return NOT_FOUND; /* nothing was sampled lately */
+    unsigned found = 0, room = out ? *count : 0;
+    for (unsigned i = 0; i < PROCESSES; i++) {
+        struct process *p = &d->process[i];
+        if (p->sampled_us <= since_us)
+            continue;
+        if (found < room)
+            out[found] = (struct sample){p->pid, p->sampled_us, p->sm, p->sm / 2, 0, 0};
+        found++;
+    }
+    *count = found;
+    if (!found)
+        return NOT_FOUND;
+    return found > room ? INSUFFICIENT_SIZE : SUCCESS;
 }
 
 int nvmlEventSetCreate(void **out)

@@ -199,7 +199,7 @@ def _sharing(facts: Facts, card: dict[str, Any]) -> Iterator[Finding]:
         held = sorted(card.get("processes") or [], key=lambda one: one[1] or 0, reverse=True)
         holders = [
             f"pid {pid} ({names.get(pid, 'not in this container, or ended')}): {format_bytes(used)}"
-            for pid, used in held[:8]
+            for pid, used, *_ in held[:8]
         ]
         yield _card_finding(facts, "driver.memory-taken", card, *holders, free=free, total=total)
 

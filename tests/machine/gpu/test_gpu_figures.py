@@ -19,13 +19,22 @@ from gpu_stub.driver_stub import (
 )
 
 from watchdog_app.base.linux.cgroups import available_memory
+from watchdog_app.base.linux.process import read_comm
 from watchdog_app.core.model.hardware import (
+    FIGURES,
     ClockEvent,
+    Gpu,
     GpuProcess,
     GpuState,
     gpu_place,
     partition,
 )
+
+
+def ours(memory: int | None, percent: float | None = None) -> GpuProcess:
+    """This process on a card."""
+    name = read_comm(os.getpid())
+    return GpuProcess(os.getpid(), memory, name=name, utilization_percent=percent)
 
 
 def test_every_figure_of_a_card_is_read(stub, ticker):
@@ -34,6 +43,10 @@ def test_every_figure_of_a_card_is_read(stub, ticker):
         1, used=5 * GIB, reserved=GIB, utilization=87, temperature=71, fan=55, power_mw=301_500
     )
     stub.set(1, limit_mw=320_000, reasons=0x4, ecc=3, remap_pending=1, recovery=1)
+    stub.set(1, memory_utilization=43, graphics_clock=1755, graphics_clock_max=1980, pstate=0)
+    stub.set(1, memory_clock=2500, memory_clock_max=2619, pcie_generation=4, pcie_generation_max=5)
+    stub.set(1, pcie_width=8, rx_kib=3000, tx_kib=20, ecc_corrected=4)
+    stub.set(1, ecc_aggregate=5, ecc_corrected_aggregate=6)
     stub.processes(1, [(os.getpid(), 4 * GIB)])
 
     sample = ticker(stub).reading()
@@ -65,7 +78,28 @@ def test_every_figure_of_a_card_is_read(stub, ticker):
         gpu.remap_failed,
         gpu.recovery_action,
     )
-    assert (GpuProcess(os.getpid(), 4 * GIB),) == gpu.processes
+    assert (43, 1755, 1980, 2500, 2619, "P0") == (
+        gpu.memory_utilization_percent,
+        gpu.graphics_clock_mhz,
+        gpu.graphics_clock_max_mhz,
+        gpu.memory_clock_mhz,
+        gpu.memory_clock_max_mhz,
+        gpu.performance_state,
+    )
+    assert (4, 5, 8, 16, 3000 * 1024, 20 * 1024) == (
+        gpu.pcie_generation,
+        gpu.pcie_generation_max,
+        gpu.pcie_width,
+        gpu.pcie_width_max,
+        gpu.pcie_rx_bytes_per_s,
+        gpu.pcie_tx_bytes_per_s,
+    )
+    assert (4, 5, 6) == (
+        gpu.ecc_corrected,
+        gpu.ecc_uncorrected_aggregate,
+        gpu.ecc_corrected_aggregate,
+    )
+    assert (ours(4 * GIB),) == gpu.processes
     assert () == gpu.notes
     assert "570.124.06" == sample.driver_version
     assert () == sample.faults
@@ -146,15 +180,15 @@ def test_a_driver_without_answers_leaves_every_figure_unknown(stub, ticker):
     gpu = ticker(stub).reading().gpus[0]
 
     assert GpuState.OK is gpu.state
-    assert [None] * 8 == [
-        gpu.utilization_percent,
-        gpu.temperature_c,
-        gpu.fan_percent,
-        gpu.power_w,
-        gpu.power_limit_w,
+    names = [name for name in FIGURES if "slowdown" not in name and "shutdown" not in name]
+    assert {"memory_total_bytes", "memory_used_bytes", "memory_reserved_bytes"} == {
+        name for name in names if getattr(gpu, name) is not None
+    }
+    assert [None] * 4 == [
+        gpu.performance_state,
         gpu.throttling,
-        gpu.ecc_uncorrected,
         gpu.remap_failed,
+        gpu.recovery_action,
     ]
     assert "Power: this GPU does not tell." in gpu.notes
 
@@ -168,6 +202,10 @@ def test_a_driver_without_answers_leaves_every_figure_unknown(stub, ticker):
         ({"utilization": 250}, "utilization_percent", "250 %: not believed"),
         ({"limit_mw": 0}, "power_limit_w", "Power limit: the driver says 0 W"),
         ({"fan": 60_000}, "fan_percent", "Fan: the driver says 60000 %"),
+        ({"memory_utilization": 101}, "memory_utilization_percent", "Memory bandwidth: the driver"),
+        ({"graphics_clock": 60_000}, "graphics_clock_mhz", "60000 MHz: not believed"),
+        ({"pcie_width": 0}, "pcie_width", "PCIe width: the driver says 0 lanes"),
+        ({"pcie_generation": 99}, "pcie_generation", "PCIe generation: the driver says 99"),
         ({"used": 25 * GIB, "reserved": 0}, "memory_used_bytes", "more is used than there is"),
         (
             {"used": NOT_AVAILABLE, "reserved": NOT_AVAILABLE, "total": NOT_AVAILABLE},
@@ -195,6 +233,43 @@ def test_all_ones_are_no_reading(stub, ticker):
 
     assert (None, None, None) == (gpu.throttling, gpu.ecc_uncorrected, gpu.memory_reserved_bytes)
     assert (GIB, GpuState.OK) == (gpu.memory_used_bytes, gpu.state)
+
+
+def test_a_figure_of_all_ones_or_an_unknown_state_is_none_without_a_note(stub, ticker):
+    """32 is the driver's unknown performance state, 2**32-1 its N/A."""
+    nothing = 2**32 - 1
+    stub.set(0, graphics_clock=nothing, memory_clock_max=nothing, pcie_width=nothing)
+    stub.set(0, rx_kib=nothing, pstate=32, ecc_corrected=NOT_AVAILABLE)
+
+    gpu = ticker(stub).reading().gpus[0]
+
+    assert [None] * 6 == [
+        gpu.graphics_clock_mhz,
+        gpu.memory_clock_max_mhz,
+        gpu.pcie_width,
+        gpu.pcie_rx_bytes_per_s,
+        gpu.performance_state,
+        gpu.ecc_corrected,
+    ]
+    assert () == gpu.notes
+
+
+def test_a_figure_of_zero_is_zero(stub, ticker):
+    """Nothing is moved, clocked or counted: that is known."""
+    stub.set(0, graphics_clock=0, rx_kib=0, tx_kib=0, fan=0, utilization=0, memory_utilization=0)
+
+    gpu = ticker(stub).reading().gpus[0]
+
+    zeros = (
+        gpu.graphics_clock_mhz,
+        gpu.pcie_rx_bytes_per_s,
+        gpu.pcie_tx_bytes_per_s,
+        gpu.fan_percent,
+        gpu.utilization_percent,
+        gpu.memory_utilization_percent,
+        gpu.ecc_corrected,
+    )
+    assert (0,) * 7 == zeros
 
 
 def test_two_cards_of_one_name_are_two(tmp_path, ticker):
@@ -261,7 +336,7 @@ def test_older_drivers_are_asked_older_questions(stub, ticker):
     gpu = ticker(stub).reading().gpus[0]
 
     assert ({ClockEvent.HARDWARE_THERMAL}, 66) == (gpu.throttling, gpu.temperature_c)
-    assert (GpuProcess(os.getpid(), GIB),) == gpu.processes
+    assert (ours(GIB),) == gpu.processes
 
 
 def test_a_name_that_is_no_text_hides_no_card(stub, ticker):
@@ -311,20 +386,105 @@ def test_memory_by_process_that_is_not_known_is_none(stub, ticker):
         done.kill()
         done.wait()
 
-    assert (GpuProcess(os.getpid(), None),) == unknown.processes
-    assert (GpuProcess(done.pid, None),) == nothing.processes
+    assert (ours(None),) == unknown.processes
+    assert (GpuProcess(done.pid, None, name="sleep"),) == nothing.processes
     assert any("does not tell" in note for note in unknown.notes)
     assert any("0 bytes" in note for note in nothing.notes)
 
 
 def test_pids_that_are_not_ours_are_foreign(stub, ticker, tmp_path):
     """Another container's processes use memory too, so they are listed."""
-    (tmp_path / "proc" / "77").mkdir(parents=True)
+    (tmp_path / "proc" / "77").mkdir(parents=True)  # another user's, whose name is hidden
     stub.processes(0, [(77, GIB), (78, 2 * GIB)])
 
     gpu = ticker(stub, proc=str(tmp_path / "proc")).reading().gpus[0]
 
     assert (GpuProcess(77, GIB), GpuProcess(78, 2 * GIB, foreign=True)) == gpu.processes
+
+
+@pytest.mark.parametrize(
+    ("files", "name"),
+    [
+        (("Xorg", "/usr/lib/xorg/Xorg\0:0\0"), "Xorg"),
+        (("gnome-remote-de", "/usr/libexec/gnome-remote-desktop\0"), "gnome-remote-desktop"),
+        (("gnome-remote-de", ""), "gnome-remote-de"),
+        (("worker-thread-0", "/opt/ollama\0serve\0"), "worker-thread-0"),
+        (("a\x1b[2J\u202eb", ""), "a?[2J?b"),
+        (("  ", ""), None),
+    ],
+)
+def test_a_program_on_a_card_is_named(stub, ticker, tmp_path, files, name):
+    """By its own short name, or the whole one if the kernel has cut it; never by its arguments."""
+    folder = tmp_path / "proc" / "77"
+    folder.mkdir(parents=True)
+    for file, text in zip(("comm", "cmdline"), files, strict=True):
+        (folder / file).write_text(f"{text}\n" if file == "comm" else text)
+    stub.processes(0, [(77, GIB)])
+
+    process = ticker(stub, proc=str(tmp_path / "proc")).reading().gpus[0].processes[0]
+
+    assert (name, False) == (process.name, process.foreign)
+
+
+def percents(gpu: Gpu) -> dict[int, float | None]:
+    return {each.pid: each.utilization_percent for each in gpu.processes}
+
+
+def test_the_share_of_a_process_is_of_the_time_since_the_last_list(stub, ticker):
+    """The first samples may be old; later, a process without a sample was idle."""
+    stub.processes(0, [(os.getpid(), GIB), (1, GIB)])
+    stub.samples(0, {os.getpid(): 90})
+    watch = ticker(stub)
+    assert {os.getpid(): None, 1: None} == percents(watch.reading().gpus[0])
+
+    for samples, expected in (({os.getpid(): 60}, (60, 0)), ({}, (0, 0)), ({1: 7}, (0, 7))):
+        stub.samples(0, samples)
+        watch.tick(5.0)
+        assert dict(zip((os.getpid(), 1), expected, strict=True)) == percents(
+            watch.reading().gpus[0]
+        )
+
+
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION, UNKNOWN, MISSING])
+def test_a_share_that_the_driver_does_not_tell_is_none(stub, ticker, code):
+    """MIG and WSL do not support it."""
+    stub.processes(0, [(os.getpid(), GIB)])
+    watch = ticker(stub)
+    watch.reading()
+    stub.samples(0, {os.getpid(): 50})
+    stub.fail("nvmlDeviceGetProcessUtilization", code, card=0)
+    watch.tick(5.0)
+
+    gpu = watch.reading().gpus[0]
+
+    assert (ours(GIB),) == gpu.processes
+    assert () == gpu.notes
+
+
+def test_samples_of_other_pids_make_no_listed_process_idle(stub, ticker):
+    """In some containers the two lists count pids differently."""
+    stub.processes(0, [(os.getpid(), GIB)])
+    watch = ticker(stub)
+    watch.reading()
+    stub.samples(0, {99_999: 50})
+    watch.tick(5.0)
+
+    assert {os.getpid(): None} == percents(watch.reading().gpus[0])
+
+
+def test_damaged_samples_hide_no_later_ones(stub, ticker):
+    """A percentage above 100 is garbage, and so is a time in the future."""
+    stub.processes(0, [(os.getpid(), GIB), (1, GIB)])
+    watch = ticker(stub)
+    watch.reading()
+    stub.samples(0, {os.getpid(): 4_000_000_000})
+    stub.samples(0, {1: 30}, at_us=2**63)
+    watch.tick(5.0)
+    assert {os.getpid(): 0, 1: 30} == percents(watch.reading().gpus[0])
+    stub.samples(0, {os.getpid(): 20}, at_us=time.time_ns() // 1000 + 10**9)
+    watch.tick(5.0)
+
+    assert 20 == percents(watch.reading().gpus[0])[os.getpid()]
 
 
 def test_a_process_that_computes_and_draws_is_listed_once(stub, ticker):
@@ -343,7 +503,7 @@ def test_garbled_process_records_are_left_out_and_said(stub, ticker):
 
     gpu = ticker(stub).reading().gpus[0]
 
-    assert GpuProcess(os.getpid(), GIB) in gpu.processes
+    assert ours(GIB) in gpu.processes
     assert all(0 < p.pid < 2**22 for p in gpu.processes)
     assert any("garbled" in note for note in gpu.notes)
 
@@ -365,7 +525,7 @@ def test_mig_instances_are_devices_of_their_own(stub, ticker):
     assert "GPU 1 GI 7 / CI 0" == gpu_place(one)
     assert ("0000:06:00.0", "0000:06:00.0/gi7.ci0") == (card.id, one.id)
     assert (3 * GIB, 5 * GIB) == (one.memory_used_bytes, one.memory_total_bytes)
-    assert (GpuProcess(os.getpid(), 2 * GIB),) == two.processes
+    assert (ours(2 * GIB),) == two.processes
     assert (None, None) == (one.temperature_c, one.power_w)
     assert () == sample.faults
 
@@ -397,6 +557,8 @@ def test_dear_questions_are_asked_less_often(stub, ticker):
     assert 40 == calls["nvmlDeviceGetMemoryInfo_v2"]
     assert 2 * 4 * 2 >= calls["nvmlDeviceGetComputeRunningProcesses_v3"]
     assert 2 * 2 >= calls["nvmlDeviceGetFanSpeed"]
+    assert 2 * 2 * 2 >= calls["nvmlDeviceGetPcieThroughput"]  # each waits 20 ms
+    assert 40 == calls["nvmlDeviceGetUtilizationRates"]  # of processors and memory together
     assert "nvmlInitWithFlags" not in calls
     assert "nvmlDeviceGetName" not in calls
 
@@ -435,7 +597,7 @@ def test_processes_are_listed_at_once_when_memory_moves(stub, watch):
 
     gpu = watch.reading().gpus[0]
 
-    assert (GpuProcess(os.getpid(), 4 * GIB),) == gpu.processes
+    assert (ours(4 * GIB, 0),) == gpu.processes
 
 
 @pytest.mark.parametrize(("computing", "least", "most"), [(False, 1, 6), (True, 8, 25)])

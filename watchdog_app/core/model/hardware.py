@@ -68,9 +68,9 @@ class GpuProcess:
     pid: int
     memory_bytes: int | None  # None: the driver does not report it (WSL, WDDM, some MIG)
     foreign: bool = False  # not in this /proc: pid of another container or the host, or garbage
+    name: str | None = None  # name of its program; untrusted; None: foreign, or unreadable
     # Share of the time in which it used the processors (SM) of the card; None: not reported.
     utilization_percent: float | None = None
-    name: str | None = None  # name of its program; untrusted; None: foreign, or unreadable
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from watchdog_app.machine.gpu import nvml_driver, pci
 from watchdog_app.machine.gpu.nvml_driver import Library
 
 # Fields of core.model.hardware.Gpu by name, in its units. An unknown field is left out, with a
-# sentence in "notes". A part of a GPU has its name in "partition". "processes" are pairs of pid and
-# bytes, and "computing" is how many of them compute.
+# sentence in "notes". A part of a GPU has its name in "partition". "processes" are pid,
+# bytes and percent of use of each process, and "computing" is how many of them compute.
 DeviceRow = dict[str, Any]
 
 _MAX_TEXT = 200
@@ -234,21 +234,26 @@ def _implausible(label: str, message: str) -> str:
 
 
 def parse_processes(
-    rows: Sequence[Sequence[Any]], is_foreign: Callable[[int], bool]
+    rows: Sequence[Sequence[Any]], program: Callable[[int], tuple[bool, str | None]]
 ) -> tuple[GpuProcess, ...]:
     """
     Convert the processes on a GPU.
 
     Args:
-        rows: pid and bytes, from a backend.
-        is_foreign: whether a pid is not visible to us.
+        rows: pid, bytes and percent of use, from a backend.
+        program: whether a pid is not visible to us, and the name of its program.
 
     Raises:
         ValueError, TypeError, ArithmeticError: the rows are malformed.
     """
     return tuple(
-        GpuProcess(int(pid), None if memory is None else int(memory), is_foreign(int(pid)))
-        for pid, memory in rows
+        GpuProcess(
+            int(pid),
+            None if memory is None else int(memory),
+            *program(int(pid)),
+            utilization_percent=None if percent is None else _finite_float(percent),
+        )
+        for pid, memory, percent in rows
     )
 
 

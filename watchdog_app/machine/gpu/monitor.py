@@ -17,6 +17,8 @@ from typing import Any
 from watchdog_app.base import children
 from watchdog_app.base.linux.kernel_log import PATH as KERNEL_LOG
 from watchdog_app.base.linux.kernel_log import KernelLog
+from watchdog_app.base.linux.process import read_argv, read_comm
+from watchdog_app.base.text.plain import clean
 from watchdog_app.core.diagnosis import gpu_faults
 from watchdog_app.core.model.hardware import Gpu, GpuState, XidEvent
 from watchdog_app.core.model.machine import Fault
@@ -46,6 +48,7 @@ _FIRST_WAIT_S = 3.0  # how long the first figures are expected in a moment
 _LOST_SHOWN_S = 3600.0  # how long a GPU that the driver no longer lists is shown as lost
 _CHANGED_BYTES = 32 * 1024**2  # windows of a desktop change less memory
 _BUSY_AFTER_CHANGE_S = 60.0
+_CUT_NAME = 15  # the kernel keeps no more characters of a name
 _IDENTITY = ("id", "index", "name", "uuid", "bus_id", "parent_id", "unified_memory")
 _BROKEN = (GpuState.LOST, GpuState.NEEDS_RESET)
 _ASLEEP = "It sleeps, powered down by the system, and is left alone."
@@ -274,7 +277,7 @@ class GpuMonitor:
         rows, computing = row.get("processes", ()), int(row.get("computing", 0))
         same = before is not None and rows == before.rows
         processes = (
-            before.gpu.processes if before and same else parse_processes(rows, self._is_foreign)
+            before.gpu.processes if before and same else parse_processes(rows, self._program)
         )
         name = {"name": f"{self._backend.vendor} GPU"}
         gpu = Gpu(**name | fields, id=gpu_id, parent_id=parent_id, processes=processes)
@@ -415,8 +418,17 @@ class GpuMonitor:
             return [fault]
         return []
 
-    def _is_foreign(self, pid: int) -> bool:
-        return self._proc is not None and not os.path.exists(f"{self._proc}/{pid}")
+    def _program(self, pid: int) -> tuple[bool, str | None]:
+        """Return whether a pid is not in our /proc, and the name of its program."""
+        if self._proc is None:
+            return False, None
+        name = read_comm(pid, self._proc)
+        if name is None:
+            return not os.path.exists(f"{self._proc}/{pid}"), None
+        if len(name) == _CUT_NAME:
+            whole = os.path.basename(next(iter(read_argv(pid, self._proc)), ""))
+            name = whole if whole.startswith(name) else name
+        return False, clean(name)
 
 
 def _counted(row: BackendRow, bus: PciGpus) -> list[PciGpu]:

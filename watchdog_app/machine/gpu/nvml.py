@@ -55,7 +55,11 @@ _RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 # Bits of nvmlClocksEventReasons, in the order of ClockEvent.
 _CLOCK_EVENTS = {1 << bit: str(event) for bit, event in enumerate(ClockEvent)}
 _RECOVERIES = {1: "reset", 2: "reboot", 3: "drain", 4: "drain_and_reset"}
-_UNCORRECTED, _SINCE_LOAD = 1, 0  # nvmlMemoryErrorType_t, nvmlEccCounterType_t
+_CORRECTED, _UNCORRECTED = 0, 1  # nvmlMemoryErrorType_t
+_SINCE_LOAD, _IN_ALL = 0, 1  # nvmlEccCounterType_t
+_GRAPHICS, _MEMORY_CLOCK = 0, 2  # nvmlClockType_t
+_SENT, _RECEIVED = 0, 1  # nvmlPcieUtilCounter_t
+_SLOWEST_STATE = 15  # of nvmlPstates_t; a larger number is unknown
 # Default for GPUs that report neither threshold nor margin. NVIDIA's thresholds are between 85 and
 # 100, with shutdown some degrees above slowdown.
 _DEFAULT_SLOWDOWN_C = 90.0
@@ -91,6 +95,14 @@ def _clock_events(mask: int) -> list[str] | None:
     return [_CLOCK_EVENTS.get(bit, hex(bit)) for bit in bits if mask & bit]
 
 
+def _bytes_per_s(kib_per_s: Any) -> int | None:
+    return None if kib_per_s in _ALL_ONES else int(kib_per_s) * 1024
+
+
+def _performance_state(number: int) -> str | None:
+    return f"P{number}" if 0 <= number <= _SLOWEST_STATE else None
+
+
 def _watts(milliwatts: Any) -> float:
     return float(milliwatts) / 1000
 
@@ -106,10 +118,20 @@ def _recovery(answer: Any) -> str | None:
 
 
 _slow_question = partial(Question, every_s=SLOW_S, optional=True)
+_count_question = partial(_slow_question, convert=_count_or_none)
+_clock_question = partial(_count_question, every_s=PROCESSES_S)
+_ECC_FUNCTION = "nvmlDeviceGetTotalEccErrors"
+_PCIE_FUNCTION = "nvmlDeviceGetPcieThroughput"  # waits 20 ms
 _THRESHOLD_FUNCTION = "nvmlDeviceGetTemperatureThreshold"
 QUESTIONS = (
     Question(
         "utilization_percent", "nvmlDeviceGetUtilizationRates", convert=lambda rates: rates.gpu
+    ),
+    Question(
+        "memory_utilization_percent",
+        "nvmlDeviceGetUtilizationRates",
+        convert=lambda rates: rates.memory,
+        optional=True,
     ),
     Question(
         "temperature_c", "nvmlDeviceGetTemperature", (0,), fallback="nvmlDeviceGetTemperatureV"
@@ -125,17 +147,30 @@ QUESTIONS = (
     Question("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", (), _watts, SLOW_S),
     _slow_question("slowdown_c", _THRESHOLD_FUNCTION, (_SLOWDOWN,), _plausible_threshold),
     _slow_question("shutdown_c", _THRESHOLD_FUNCTION, (_SHUTDOWN,), _plausible_threshold),
-    _slow_question(
-        "ecc_uncorrected",
-        "nvmlDeviceGetTotalEccErrors",
-        (_UNCORRECTED, _SINCE_LOAD),
-        _count_or_none,
+    _clock_question("graphics_clock_mhz", "nvmlDeviceGetClockInfo", (_GRAPHICS,)),
+    _clock_question("memory_clock_mhz", "nvmlDeviceGetClockInfo", (_MEMORY_CLOCK,)),
+    _clock_question(
+        "performance_state", "nvmlDeviceGetPerformanceState", convert=_performance_state
     ),
+    _count_question("graphics_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", (_GRAPHICS,)),
+    _count_question("memory_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", (_MEMORY_CLOCK,)),
+    _count_question("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration"),
+    _count_question("pcie_generation_max", "nvmlDeviceGetMaxPcieLinkGeneration"),
+    _count_question("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth"),
+    _count_question("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth"),
+    _slow_question("pcie_rx_bytes_per_s", _PCIE_FUNCTION, (_RECEIVED,), _bytes_per_s),
+    _slow_question("pcie_tx_bytes_per_s", _PCIE_FUNCTION, (_SENT,), _bytes_per_s),
+    _count_question("ecc_corrected", _ECC_FUNCTION, (_CORRECTED, _SINCE_LOAD)),
+    _count_question("ecc_uncorrected", _ECC_FUNCTION, (_UNCORRECTED, _SINCE_LOAD)),
+    _count_question("ecc_corrected_aggregate", _ECC_FUNCTION, (_CORRECTED, _IN_ALL)),
+    _count_question("ecc_uncorrected_aggregate", _ECC_FUNCTION, (_UNCORRECTED, _IN_ALL)),
     _slow_question(
         "remap_pending", "nvmlDeviceGetRemappedRows", convert=lambda rows: bool(rows[2])
     ),
     _slow_question("remap_failed", "nvmlDeviceGetRemappedRows", convert=lambda rows: bool(rows[3])),
-    _slow_question("recovery_action", "nvmlDeviceGetFieldValues", ([_RECOVERY_ACTION],), _recovery),
+    _slow_question(
+        "recovery_action", "nvmlDeviceGetFieldValues", ((_RECOVERY_ACTION,),), _recovery
+    ),
     # With MIG on, the GPU's instances have the memory and the processes, not the GPU itself.
     _slow_question("partitioned", "nvmlDeviceGetMigMode", convert=lambda mode: mode[0] == 1),
 )
@@ -146,8 +181,6 @@ DOCTOR_QUESTIONS = (
     _slow_question("persistence", "nvmlDeviceGetPersistenceMode"),
     _slow_question("power_default_w", "nvmlDeviceGetPowerManagementDefaultLimit", convert=_watts),
     _slow_question("retired_pending", "nvmlDeviceGetRetiredPagesPendingStatus"),
-    _slow_question("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth"),
-    _slow_question("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth"),
 )
 _MEMORY = Question("memory_used_bytes", "nvmlDeviceGetMemoryInfo")
 _MEMORY_V2 = Question("memory_v2", "nvmlDeviceGetMemoryInfo", (_MEMORY_V2_STRUCT,), optional=True)
@@ -357,6 +390,8 @@ class _Device:
         self._questions = questions
         self.notes: dict[str, str] = {}
         self._answers: dict[str, _Answer] = {}  # by field
+        # Of this reading, by function and arguments: one answer may hold several figures.
+        self._told: dict[tuple[Any, ...], Any] = {}
         self._limits: dict[str, float] = {}
         self._limits_mono_s: float | None = None
         self._listed_mono_s: float | None = None
@@ -382,6 +417,7 @@ class _Device:
             DriverError: the GPU is lost, needs a reset, or does not answer any question.
         """
         self._asked = self._answered = 0
+        self._told.clear()
         told = ((each.field, self._ask(each, now_mono_s)) for each in self._questions)
         found = {name: value for name, value in told if value is not None}
         if self._questions:
@@ -432,12 +468,18 @@ class _Device:
 
     def _call(self, question: Question, answer: _Answer) -> Any:
         try:
-            return self._driver.ask(answer.function, self.handle, *question.arguments)
+            return self._ask_once(answer.function, question.arguments)
         except DriverError as error:
             if error.code not in UNSUPPORTED or question.fallback in (None, answer.function):
                 raise
         answer.function = str(question.fallback)
-        return self._driver.ask(answer.function, self.handle, *question.arguments)
+        return self._ask_once(answer.function, question.arguments)
+
+    def _ask_once(self, function: str, arguments: tuple[Any, ...]) -> Any:
+        call = (function, *arguments)
+        if call not in self._told:
+            self._told[call] = self._driver.ask(function, self.handle, *arguments)
+        return self._told[call]
 
     def _read_temperature_limits(self, found: DeviceRow, now_mono_s: float) -> dict[str, float]:
         """
