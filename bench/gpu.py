@@ -304,7 +304,10 @@ def measure_daemon(stub: DriverStub | None, seconds: float) -> list[dict[str, ob
         if stub is not None:
             stub.reset_calls()
         began = time.monotonic()
-        time.sleep(seconds)
+        for second in range(round(seconds)):
+            if stub is not None:
+                show_use(stub, second)
+            time.sleep(max(0.0, began + second + 1 - time.monotonic()))
         passed_s = time.monotonic() - began
         spent = {name: cpu(pid) - before[name] for name, pid in pids.items()}
         readings = None if stub is None else stub.calls()[reading] / 8
@@ -320,6 +323,13 @@ def measure_daemon(stub: DriverStub | None, seconds: float) -> list[dict[str, ob
             }
             for name, pid in pids.items()
         ]
+
+
+def show_use(stub: DriverStub, second: int) -> None:
+    """Let each process of the cards use them, differently from second to second."""
+    for card in range(8):
+        running = stub.running(card)
+        stub.samples(card, {pid: (second + place) % 5 for place, pid in enumerate(running)})
 
 
 def show_daemon(figures: list[dict[str, object]]) -> None:

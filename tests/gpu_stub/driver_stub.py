@@ -325,6 +325,11 @@ class DriverStub:
             device.process[row] = Process(pid, kind, 2**32 - 1, 2**32 - 1, memory)
         device.process_count = len(rows)
 
+    def running(self, card: int) -> list[int]:
+        """The pids on a card."""
+        device = self._state.device[card]
+        return [each.pid for each in device.process[: device.process_count]]
+
     def samples(self, card: int, percents: Mapping[int, int], at_us: int | None = None) -> None:
         """
         The newest samples of the SM use; they stay until `processes` is called.
