@@ -33,6 +33,7 @@ examples:
   watchdog status --watch              until Ctrl-C; watchdog top has keys
   watchdog status --json | jq '.tasks[] | {name, ram_bytes, eta_s}'
   watchdog status --watch --json       one JSON object a line
+  watchdog status --gpu                GPUs only: clocks, PCIe, ECC, all their programs
   watchdog status --check              one line for Nagios, Icinga or a prompt
 
 exit codes: 0 answered, 1 failure, 2 usage, 3 daemon not running
@@ -45,6 +46,7 @@ DEFAULTS: dict[str, Any] = {
     "watch": False,
     "check": False,
     "all": False,
+    "gpu": False,
     "sort": "urgency",
     "interval": None,
     "count": None,
@@ -57,6 +59,8 @@ FLAGS = {
     "--check": "check",
     "--all": "all",
     "-a": "all",
+    "--gpu": "gpu",
+    "-g": "gpu",
 }
 
 _ANSWER_S = 3.0  # a slower daemon counts as absent, so that --watch stays responsive
@@ -72,6 +76,7 @@ def add_arguments(parser: Parser) -> None:
     parser.flag("-w, --watch", "repeat until interrupted")
     parser.flag("--check", "print one line; the exit code tells how things are")
     parser.flag("-a, --all", "include small idle interpreters and distant limits")
+    parser.flag("-g, --gpu", "show the GPUs only, with every figure and program")
     parser.option("--sort BY", f"one of {', '.join(SORTS)}", choices=SORTS, default="urgency")
     parser.option(
         "-i, --interval TIME",
@@ -140,6 +145,7 @@ def _render(
         sort=args.sort,
         max_tasks=max_tasks,
         hints=hints,
+        gpus_only=args.gpu,
     )
 
 
@@ -175,6 +181,8 @@ def _report_no_daemon(args: Args | SimpleNamespace, out: Output, error: Watchdog
 def _check_options(args: Args | SimpleNamespace) -> None:
     if args.check and (args.json or args.watch):
         raise UsageError("--check prints its one line once; leave out --json and --watch.")
+    if args.gpu and (args.json or args.check):
+        raise UsageError("--json and --check include the GPUs already; leave out --gpu.")
     for option in ("interval", "count"):
         if getattr(args, option) is not None and not args.watch:
             raise UsageError(f"--{option} belongs to --watch; add --watch or leave it out.")

@@ -12,7 +12,7 @@ from watchdog_app.base.text import quantities
 from watchdog_app.base.text.quantities import format_duration, limit_above
 from watchdog_app.base.text.terminal import Style, Table, counted, plain, width, wrap
 from watchdog_app.core.explain.agent_lines import agent_line, contributor_line
-from watchdog_app.core.explain.gpu_lines import gpu_lines
+from watchdog_app.core.explain.gpu_lines import gpu_details, gpu_lines
 from watchdog_app.core.explain.saving import unsaved_sentence
 from watchdog_app.core.explain.selection import (
     gpu_numbers,
@@ -77,6 +77,7 @@ def render(
     sort: str = "urgency",
     max_tasks: int | None = None,
     hints: Sequence[str] = (),
+    gpus_only: bool = False,
 ) -> list[str]:
     """
     Return the lines of `watchdog status`.
@@ -90,9 +91,13 @@ def render(
         sort: one of `selection.SORTS`.
         max_tasks: maximum rows of the task table; a line counts the other tasks.
         hints: paragraph after the task table.
+        gpus_only: show the GPUs in detail, and nothing else.
     """
     style = style or Style()
     lines = [*_headline(status, now_unix_s, columns, style), ""]
+    if gpus_only:
+        lines += gpu_details(status, columns, style)
+        return lines + _problem_lines(status, columns, style)
     gpus = gpu_lines(status, status.gpus, columns, style, everything=everything)
     for part in (
         resource_lines(status, columns, style, everything),

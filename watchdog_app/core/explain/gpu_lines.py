@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.terminal import Style, Table, counted, plain, wrap
 from watchdog_app.core.explain.selection import gpu_resources
@@ -10,12 +12,47 @@ from watchdog_app.core.model.levels import Level
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
     from watchdog_app.core.model.status import Gpu, Status
 
 _BAR_COLUMNS = 12
-_NAME, _BAR, _RATIO, _POWER = 2, 3, 5, 8  # columns of a GPU's line
-_RIGHT = {5, 6, 7, 8}
+# Columns of a GPU's line; the last four are on wide terminals only.
+_NAME, _BAR, _RATIO, _POWER, _BANDWIDTH, _CLOCK, _FAN, _STATE = 2, 3, 5, 8, 9, 10, 11, 12
+_RIGHT = {5, 6, 7, 8, 9, 10, 11}
+# Column to leave out next, and the columns that the name keeps without that.
+_FITS = (
+    (None, 16),
+    (_STATE, 16),
+    (_FAN, 16),
+    (_CLOCK, 16),
+    (_BANDWIDTH, 10),
+    (_BAR, 8),
+    (_POWER, 8),
+    (_RATIO, 6),
+    (_NAME, 0),
+)
+# One GPU in detail: fields of the status in words. Rows of one label share a line; a row without a
+# known figure is left out.
+_DETAILS = (
+    ("clocks", "graphics {graphics_clock_mhz} of {graphics_clock_max_mhz}"),
+    ("clocks", "memory {memory_clock_mhz} of {memory_clock_max_mhz}"),
+    ("clocks", "{performance_state}"),
+    ("memory", "bandwidth {memory_utilization_percent} used"),
+    ("memory", "{memory_reserved_bytes} kept by the driver"),
+    ("cooling", "fan {fan_percent}"),
+    ("cooling", "slows down at {slowdown_c}, switches off at {shutdown_c}"),
+    ("PCIe", "generation {pcie_generation} of {pcie_generation_max}"),
+    ("PCIe", "{pcie_width} of {pcie_width_max} lanes"),
+    ("PCIe", "{pcie_rx_bytes_per_s} in, {pcie_tx_bytes_per_s} out"),
+    ("ECC", "{ecc_corrected} corrected and {ecc_uncorrected} uncorrected errors"),
+    ("ECC", "{ecc_corrected_aggregate} and {ecc_uncorrected_aggregate} in its life"),
+    ("id", "{id}"),
+    ("id", "{uuid}"),
+)
+_SIGNS = {"percent": " %", "c": " °C", "mhz": " MHz"}
+_PROCESS_HEADS = ["PID", "PROGRAM", "GPU-MEM", "GPU%"]
+_PROGRAM = 1
 # Shown on the line. The other reasons are normal while idle or at full load.
 _THROTTLING = {
     "hardware_slowdown": "slowed down",
@@ -23,11 +60,18 @@ _THROTTLING = {
     "hardware_thermal": "clocked down for heat",
     "power_brake": "power brake",
 }
+_MOST_NAMES = 3
 _OTHERS_SHARE = 0.05  # share of the memory that unwatched programs hold
 
 
 def gpu_lines(
-    status: Status, gpus: Sequence[Gpu], columns: int | None, style: Style, *, everything: bool
+    status: Status,
+    gpus: Sequence[Gpu],
+    columns: int | None,
+    style: Style,
+    *,
+    everything: bool,
+    detailed: bool = False,
 ) -> list[list[str]]:
     """
     Return the lines by GPU: its line first, then its problems and remarks.
@@ -40,6 +84,7 @@ def gpu_lines(
         columns: columns of the terminal; None: nothing is shortened.
         style: colours and symbols.
         everything: whether to list unwatched programs and notes as well.
+        detailed: whether to list every figure and every process as well.
     """
     if not gpus:
         return []
@@ -50,18 +95,36 @@ def gpu_lines(
         group = [gpu.level.paint(line, style)]
         problems = "; ".join(_problems(gpu, status))
         remarks = [(problems, "bold" if gpu.level >= Level.WARNING else "")]
-        remarks += [(each, "dim") for each in _remarks(gpu, everything)]
+        notes = map(plain, gpu.notes) if everything else ()
+        others = "" if detailed else _other_programs(gpu, everything)
+        remarks += [(each, "dim") for each in (others, *notes)]
         for text, name in remarks:
             parts = wrap(text, columns, first="      ") if text else []
             group += [style.paint(part, name) for part in parts]
+        group += _detail_lines(gpu, columns, style) if detailed else []
         groups.append(group)
     return groups
+
+
+def gpu_details(status: Status, columns: int | None, style: Style) -> list[str]:
+    """
+    Return every figure of each GPU, with an empty line between two of them.
+
+    Args:
+        status: the last status.
+        columns: columns of the terminal; None: nothing is shortened.
+        style: colours and symbols.
+    """
+    groups = gpu_lines(status, status.gpus, columns, style, everything=True, detailed=True)
+    if not groups:
+        return ["No GPU is watched here. What is missing: watchdog doctor --only driver"]
+    return list(chain.from_iterable(["", *group] for group in groups))[1:]
 
 
 def _fit_table(rows: list[list[str]], columns: int | None) -> Table:
     table = Table(rows, _RIGHT, gives_way=_NAME, gap=2)
     # A name may be shortened, because the power is more useful.
-    for column, least in ((None, 10), (_BAR, 8), (_POWER, 8), (_RATIO, 6), (_NAME, 0)):
+    for column, least in _FITS:
         if table.fits(columns, least):
             break
         for row in rows if column is not None else []:
@@ -83,7 +146,6 @@ def _cells(gpu: Gpu, style: Style) -> list[str]:
         memory, known = plain(gpu.title or gpu.state).removeprefix("is ").upper(), False
     limit = "" if gpu.power_limit_w is None else f"/{gpu.power_limit_w:.0f}"
     power = "" if gpu.power_w is None else f"{gpu.power_w:.0f}{limit} W"
-    busy = gpu.utilization_percent
     return [
         gpu.level.mark,
         gpu.label,
@@ -91,10 +153,55 @@ def _cells(gpu: Gpu, style: Style) -> list[str]:
         style.bar(ratio, _BAR_COLUMNS) if known else "",
         memory,
         quantities.ratio(ratio) if known else "",
-        "" if busy is None else f"{busy:.0f} % busy",
-        "" if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} °C",
+        _if_known(gpu.utilization_percent, "% busy"),
+        _if_known(gpu.temperature_c, "°C"),
         power,
+        _if_known(gpu.memory_utilization_percent, "% bandwidth"),
+        _if_known(gpu.graphics_clock_mhz, "MHz"),
+        _if_known(gpu.fan_percent, "% fan"),
+        plain(gpu.performance_state or ""),
     ]
+
+
+def _if_known(value: float | None, unit: str) -> str:
+    return "" if value is None else f"{value:.0f} {unit}"
+
+
+def _detail_lines(gpu: Gpu, columns: int | None, style: Style) -> list[str]:
+    """Return every other figure of a GPU, and its processes."""
+    texts = {name: _detail(name, value) for name, value in gpu.to_json().items()}
+    parts: dict[str, list[str]] = {}
+    for label, template in _DETAILS:
+        text = template.format_map(texts)
+        known = text.count(quantities.UNKNOWN) < template.count("{")
+        parts.setdefault(label, []).extend([text] if known else [])
+    # A part of a GPU has no other figures, a GPU that does not answer has none.
+    if gpu.parent_id is not None or gpu.state not in (None, "ok"):
+        parts = {"id": parts["id"]}
+    lines = []
+    for label, known_parts in parts.items():
+        text = ", ".join(known_parts) or quantities.UNKNOWN
+        lines += wrap(text, columns, first=f"      {label:8} ")
+    if not gpu.processes:
+        return lines
+    rows = [_PROCESS_HEADS]
+    for each in gpu.processes:
+        name = each.name or ("not in this container" if each.foreign else quantities.UNKNOWN)
+        memory = quantities.format_bytes(each.memory_bytes)
+        used = quantities.whole(each.utilization_percent)
+        rows.append([quantities.whole(each.pid), plain(name), memory, used])
+    table = Table([["     ", *row] for row in rows], {1, 3, 4}, gives_way=1 + _PROGRAM, gap=1)
+    head, *rest = table.lines(columns, style.ellipsis)
+    return [*lines, style.paint(head, "bold"), *rest]
+
+
+def _detail(name: str, value: Any) -> str:
+    """Format a figure by the unit that ends its name; `N/A`, never zero, if it is unknown."""
+    if value is None or isinstance(value, str):
+        return plain(value or quantities.UNKNOWN)
+    if "_bytes" in name:
+        return quantities.format_bytes(value) + ("/s" if name.endswith("_s") else "")
+    return quantities.whole(value) + _SIGNS.get(name.rpartition("_")[2], "")
 
 
 def _problems(gpu: Gpu, status: Status) -> list[str]:
@@ -107,18 +214,19 @@ def _problems(gpu: Gpu, status: Status) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _remarks(gpu: Gpu, everything: bool) -> list[str]:
-    remarks = []
+def _other_programs(gpu: Gpu, everything: bool) -> str:
+    """Name the programs that are not watched; empty: none, or they hold little memory."""
     others = [one for one in gpu.processes if one.task is None]
     held = sum(one.memory_bytes or 0 for one in others)
     total = gpu.memory_total_bytes
-    if others and (everything or (total and held >= _OTHERS_SHARE * total)):
-        amount = f", {quantities.format_bytes(held)}" if held else ""
-        pids = ", ".join(quantities.whole(one.pid) for one in others)
-        which = f" (pid {pids})" if everything else ""
-        remarks.append(
-            f"{counted(len(others), 'program')} that watchdog does not watch{which}{amount}"
-        )
+    if not others or not (everything or (total and held >= _OTHERS_SHARE * total)):
+        return ""
     if everything:
-        remarks += map(plain, gpu.notes)
-    return remarks
+        names = [
+            f"pid {quantities.whole(one.pid)} {plain(one.name or '')}".rstrip() for one in others
+        ]
+    else:
+        names = list(dict.fromkeys(plain(one.name) for one in others if one.name))[:_MOST_NAMES]
+    which = f" ({', '.join(names)})" if names else ""
+    amount = f", {quantities.format_bytes(held)}" if held else ""
+    return f"{counted(len(others), 'program')} that watchdog does not watch{which}{amount}"
