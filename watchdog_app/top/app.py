@@ -21,22 +21,25 @@ from textual.events import Resize
 from textual.widgets import DataTable, Footer, Input, Static
 
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.base.text.terminal import plain, plain_block
+from watchdog_app.base.text.terminal import Style, plain, plain_block
 from watchdog_app.client import live_view
 from watchdog_app.client.feed import Answer, Feed
 from watchdog_app.core.explain.agent_lines import pause_advice
+from watchdog_app.core.explain.gpu_lines import gpu_details
 from watchdog_app.core.explain.selection import nearest_resource
 from watchdog_app.core.model.actions import ACTIONS, Action
 from watchdog_app.core.model.status import Status, Task
 from watchdog_app.top import charts, rows
 from watchdog_app.top.past import SPAN_S, SeriesHistory, resource_key, task_key
-from watchdog_app.top.screens import KEYS, Page, Question
+from watchdog_app.top.screens import KEYS, PAGE_COLUMNS, Page, Question
 from watchdog_app.top.table import TaskTable
 
 _NOT_RUNNING = "The daemon is not running: nothing is watched. Start it with: watchdog start"
 _MAX_SERIES_POINTS = 2000
 _ANSWER_S = 330.0  # enough to save a large model on a slow disk
-_FIXED_ROWS = 9  # title, margins, heads of the table, incidents, keys
+_FIXED_ROWS = 6  # title, margins, head of the table, border of the incidents, keys
+_LEAST_TASKS = 3  # rows of the table that GPUs leave to it,
+_MORE_TASKS = 8  # and that remarks on GPUs leave to it
 _RAISE_WINDOW = "\x1b[1t\x1b[5t"  # for terminals that set no WINDOWID (XTWINOPS)
 # the names in different versions of Textual
 _THEMES = ("ansi-dark", "textual-ansi", "textual-dark")
@@ -69,6 +72,7 @@ _BINDINGS: tuple[BindingType, ...] = (
     Binding("slash", "filter", "filter", key_display="/"),
     Binding("o", "sort", "order"),
     Binding("a", "all", "all"),
+    Binding("g", "gpus", "GPUs", show=False),
     Binding("question_mark", "keys", "keys", key_display="?"),
     Binding("q", "quit", "quit"),
     Binding("ctrl+c", "quit", "quit", show=False, priority=True),
@@ -104,6 +108,7 @@ class TopApp(App[None]):
         self._show_all = False
         self._plot_open: bool | None = None  # None: open where the terminal is large enough
         self._feed = Feed(self._receive_status)
+        self._gpu_page: Page | None = None  # follows the status while it is open
 
     def compose(self) -> ComposeResult:
         """Create the widgets, from top to bottom."""
@@ -200,22 +205,43 @@ class TopApp(App[None]):
         columns = max(20, self.size.width - 2)
         height = self.size.height
         self.query_one("#title", Static).update(rows.title_line(status, columns))
-        most = 10 if height >= 30 else 4 if height >= 16 else 2
+        most = 2 if height < 16 else max(4, min(10, height - 20 - len(status.gpus)))
         lines = rows.resource_rows(status, columns, self._show_all, most)[: most + 1]
         self.query_one("#resources", Static).update(Text("\n").join(lines))
         self._draw_tasks(status, columns)
-        most = 8 if height >= 40 else 4 if height >= 30 else 2 if height >= 16 else 0
-        most = max(most, height - len(lines) - len(self._table.tasks) - _FIXED_ROWS)
-        lines = rows.gpu_rows(status, columns, self._show_all, most)[: 2 * most]
-        gpus = self.query_one("#gpus", Static)
-        gpus.update(Text("\n").join(lines))
-        gpus.display = bool(lines)
         most = 6 if height >= 30 else 3 if height >= 24 else 2 if height >= 16 else 1
         incidents = rows.incident_rows(status, columns, most)
         if not self._connected:
             incidents = [rows.unknown_line()]
         self.query_one("#incidents", Static).update(Text("\n").join(incidents))
         self._draw_detail(status, columns)
+        room = height - len(lines) - len(incidents) - _FIXED_ROWS - self._plot_rows()
+        tasks = len(self._table.tasks)
+        most = min(len(status.gpus), room - min(_LEAST_TASKS, tasks))
+        most = max(most, room - min(_MORE_TASKS, tasks), 2 if height >= 16 else 0)
+        self._draw_gpus(status, columns, most)
+
+    def _draw_gpus(self, status: Status, columns: int, most: int) -> None:
+        hidden = self._plot_rows() and not self._is_large(status)
+        lines = [] if hidden else rows.gpu_rows(status, columns, self._show_all, most)
+        gpus = self.query_one("#gpus", Static)
+        gpus.update(Text("\n").join(lines))
+        gpus.display = bool(lines)
+        if self._gpu_page is not None and self.screen is self._gpu_page:
+            self._gpu_page.update_text(self._gpu_text())
+
+    def _gpu_text(self) -> Text:
+        columns = min(PAGE_COLUMNS, self.size.width * 96 // 100) - 6  # border and scroll bar
+        lines = [] if self._status is None else gpu_details(self._status, columns, Style())
+        return Text("\n".join(lines))
+
+    def _is_large(self, status: Status) -> bool:
+        """Whether there is room for the plot beside everything else."""
+        height = 28 + 3 * min(8, len(status.gpus))
+        return self.size.width >= 110 and self.size.height >= height
+
+    def _plot_rows(self) -> int:
+        return max(10, self.size.height // 3) if self.query_one("#detail").display else 0
 
     def _draw_tasks(self, status: Status, columns: int) -> None:
         titles = rows.column_titles(columns, bool(status.gpus))
@@ -254,17 +280,14 @@ class TopApp(App[None]):
     def _draw_detail(self, status: Status, columns: int) -> None:
         pane = self.query_one("#detail")
         task = self._table.chosen
-        large = self.size.width >= 110 and self.size.height >= 28 + min(8, len(status.gpus))
-        plot_open = large if self._plot_open is None else self._plot_open
+        plot_open = self._is_large(status) if self._plot_open is None else self._plot_open
         pane.display = plot_open and task is not None
         # A very small screen has room for either the plot or the lists.
         room = not pane.display or self.size.height >= 20
         self.query_one("#resources").display = self.query_one("#incidents").display = room
-        if pane.display and not large:
-            self.query_one("#gpus").display = False
         if not pane.display or task is None:
             return
-        height = max(10, self.size.height // 3) if room else self.size.height - 8
+        height = self._plot_rows() if room else self.size.height - 8
         points = self._past.points(task_key(task))
         strips: list[charts.Strip] = [(rows.task_title(task), points, None)]
         resource = nearest_resource(status, task)
@@ -344,6 +367,11 @@ class TopApp(App[None]):
         """Show all tasks and limits, or only the important ones."""
         self._show_all = not self._show_all
         self._draw()
+
+    def action_gpus(self) -> None:
+        """Show every figure and program of the GPUs; the page follows them."""
+        self._gpu_page = Page("GPUs", self._gpu_text())
+        self.push_screen(self._gpu_page)
 
     def action_filter(self) -> None:
         """Ask for a part of a name."""

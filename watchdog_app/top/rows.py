@@ -247,15 +247,30 @@ def resource_rows(status: Status, columns: int, everything: bool, most: int) -> 
 
 
 def gpu_rows(status: Status, columns: int, everything: bool, most: int) -> list[Text]:
-    """Return a line for each GPU, as in `watchdog status`; the most urgent GPUs are kept."""
+    """
+    Return a line for each GPU, as in `watchdog status`, and remarks where there is room.
+
+    Args:
+        status: the latest status.
+        columns: width of the terminal.
+        everything: also show notes and small programs.
+        most: lines to return at most; the most urgent GPUs and their remarks are kept.
+    """
     if not status.gpus or most < 1:
         return []
-    shown = _most_urgent(status.gpus, most, lambda gpu: (-gpu.level,))
+    fits = len(status.gpus) <= most
+    shown = _most_urgent(status.gpus, most - (not fits), lambda gpu: (-gpu.level,))
     lines: list[Text] = []
     groups = gpu_lines(status, shown, columns, Style(), everything=everything)
+    spare = most - len(shown) if fits else 0
+    for _, group in sorted(zip(shown, groups, strict=True), key=lambda pair: -pair[0].level):
+        del group[len(group) if everything else 2 :]
+        if len(group) - 1 > spare:
+            del group[1:]
+        spare -= len(group) - 1
     for gpu, group in zip(shown, groups, strict=True):
         style = charts.text_style(gpu.level)
-        for number, line in enumerate(group if everything else group[:2]):
+        for number, line in enumerate(group):
             text = Text(line, style=style if not number or not everything else "dim")
             if not number and gpu.level.mark:
                 text.stylize(charts.BADGES.get(gpu.level.color, ""), 0, 2)
@@ -263,7 +278,7 @@ def gpu_rows(status: Status, columns: int, everything: bool, most: int) -> list[
             lines.append(text)
     left_out = len(status.gpus) - len(shown)
     if left_out:
-        lines.append(Text(f"  and {counted(left_out, 'card')} more", style="dim"))
+        lines.append(Text(f"  and {counted(left_out, 'card')} more (g)", style="dim"))
     return lines
 
 

@@ -11,6 +11,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+PAGE_COLUMNS = 100
 _BOX = """
 {name} {{ align: center middle; }}
 {name} > #box {{
@@ -51,9 +52,9 @@ class Question(ModalScreen[bool]):
 class Page(ModalScreen[None]):
     """A text to read; it scrolls if it is longer than the screen."""
 
-    DEFAULT_CSS = _BOX.format(name="Page", width=100)
+    DEFAULT_CSS = _BOX.format(name="Page", width=PAGE_COLUMNS)
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,enter,question_mark,e", "close", "close"),
+        Binding("escape,q,enter,question_mark,e,g", "close", "close"),
         Binding("j,down", "scroll(1)", "down"),
         Binding("k,up", "scroll(-1)", "up"),
     ]
@@ -68,14 +69,19 @@ class Page(ModalScreen[None]):
         with Vertical(id="box"):
             yield Static(Text(self._title, style="bold"))
             with VerticalScroll(id="page"):
-                yield Static(self._text)
+                yield Static(self._text, id="text")
             yield Static(Text("Esc: close    arrows: scroll"), id="hint")
 
     def on_mount(self) -> None:
         """Make the text as high as it needs, up to most of the screen."""
         page = self.query_one("#page")
         page.styles.height = "auto"
-        page.styles.max_height = max(3, self.app.size.height - 8)
+        # The box takes 90 % of the height at most, and its border, title and hint take 5 lines.
+        page.styles.max_height = max(3, self.app.size.height * 9 // 10 - 5)
+
+    def update_text(self, text: Text) -> None:
+        """Replace the text; the page stays where it is scrolled to."""
+        self.query_one("#text", Static).update(text)
 
     def action_close(self) -> None:
         """Close the page."""
@@ -95,6 +101,7 @@ r                resume
 e                explain: what was seen and decided, in words
 /                show only tasks whose name holds a text; Esc: all
 o                next order: urgency, RAM, swap, GPU, CPU, trend, ETA, name, PID
+g                every figure and program of the GPUs
 a                small idle Python processes too, and limits far away
 ?                this page
 q, Ctrl-C        quit

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import chain
-
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.terminal import Style, Table, counted, plain, wrap
 from watchdog_app.core.explain.selection import gpu_resources
@@ -22,16 +20,9 @@ _NAME, _BAR, _RATIO, _POWER, _BANDWIDTH, _CLOCK, _FAN, _STATE = 2, 3, 5, 8, 9, 1
 _RIGHT = {5, 6, 7, 8, 9, 10, 11}
 # Column to leave out next, and the columns that the name keeps without that.
 _FITS = (
-    (None, 16),
-    (_STATE, 16),
-    (_FAN, 16),
-    (_CLOCK, 16),
-    (_BANDWIDTH, 10),
-    (_BAR, 8),
-    (_POWER, 8),
-    (_RATIO, 6),
-    (_NAME, 0),
-)
+    (None, 16), (_STATE, 16), (_FAN, 16), (_CLOCK, 16), (_BANDWIDTH, 10), (_BAR, 8), (_POWER, 8),
+    (_RATIO, 6), (_NAME, 0),
+)  # fmt: skip
 # One GPU in detail: fields of the status in words. Rows of one label share a line; a row without a
 # known figure is left out.
 _DETAILS = (
@@ -65,13 +56,7 @@ _OTHERS_SHARE = 0.05  # share of the memory that unwatched programs hold
 
 
 def gpu_lines(
-    status: Status,
-    gpus: Sequence[Gpu],
-    columns: int | None,
-    style: Style,
-    *,
-    everything: bool,
-    detailed: bool = False,
+    status: Status, gpus: Sequence[Gpu], columns: int | None, style: Style, *, everything: bool
 ) -> list[list[str]]:
     """
     Return the lines by GPU: its line first, then its problems and remarks.
@@ -84,7 +69,6 @@ def gpu_lines(
         columns: columns of the terminal; None: nothing is shortened.
         style: colours and symbols.
         everything: whether to list unwatched programs and notes as well.
-        detailed: whether to list every figure and every process as well.
     """
     if not gpus:
         return []
@@ -96,12 +80,10 @@ def gpu_lines(
         problems = "; ".join(_problems(gpu, status))
         remarks = [(problems, "bold" if gpu.level >= Level.WARNING else "")]
         notes = map(plain, gpu.notes) if everything else ()
-        others = "" if detailed else _other_programs(gpu, everything)
-        remarks += [(each, "dim") for each in (others, *notes)]
+        remarks += [(each, "dim") for each in (_other_programs(gpu, everything), *notes)]
         for text, name in remarks:
             parts = wrap(text, columns, first="      ") if text else []
             group += [style.paint(part, name) for part in parts]
-        group += _detail_lines(gpu, columns, style) if detailed else []
         groups.append(group)
     return groups
 
@@ -115,10 +97,11 @@ def gpu_details(status: Status, columns: int | None, style: Style) -> list[str]:
         columns: columns of the terminal; None: nothing is shortened.
         style: colours and symbols.
     """
-    groups = gpu_lines(status, status.gpus, columns, style, everything=True, detailed=True)
-    if not groups:
-        return ["No GPU is watched here. What is missing: watchdog doctor --only driver"]
-    return list(chain.from_iterable(["", *group] for group in groups))[1:]
+    lines: list[str] = []
+    groups = gpu_lines(status, status.gpus, columns, style, everything=True)
+    for gpu, group in zip(status.gpus, groups, strict=True):
+        lines += [*group, *_detail_lines(gpu, columns, style), ""]
+    return lines[:-1] or ["No GPU is watched here: watchdog doctor --only driver"]
 
 
 def _fit_table(rows: list[list[str]], columns: int | None) -> Table:

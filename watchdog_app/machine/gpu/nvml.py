@@ -99,7 +99,11 @@ def _bytes_per_s(kib_per_s: Any) -> int | None:
     return None if kib_per_s in _ALL_ONES else int(kib_per_s) * 1024
 
 
-def _performance_state(number: int) -> str | None:
+def _memory_rate(rates: Any) -> int:
+    return int(rates.memory)
+
+
+def _pstate(number: int) -> str | None:
     return f"P{number}" if 0 <= number <= _SLOWEST_STATE else None
 
 
@@ -120,19 +124,13 @@ def _recovery(answer: Any) -> str | None:
 _slow_question = partial(Question, every_s=SLOW_S, optional=True)
 _count_question = partial(_slow_question, convert=_count_or_none)
 _clock_question = partial(_count_question, every_s=PROCESSES_S)
+_RATES_FUNCTION = "nvmlDeviceGetUtilizationRates"
 _ECC_FUNCTION = "nvmlDeviceGetTotalEccErrors"
 _PCIE_FUNCTION = "nvmlDeviceGetPcieThroughput"  # waits 20 ms
 _THRESHOLD_FUNCTION = "nvmlDeviceGetTemperatureThreshold"
 QUESTIONS = (
-    Question(
-        "utilization_percent", "nvmlDeviceGetUtilizationRates", convert=lambda rates: rates.gpu
-    ),
-    Question(
-        "memory_utilization_percent",
-        "nvmlDeviceGetUtilizationRates",
-        convert=lambda rates: rates.memory,
-        optional=True,
-    ),
+    Question("utilization_percent", _RATES_FUNCTION, convert=lambda rates: rates.gpu),
+    Question("memory_utilization_percent", _RATES_FUNCTION, (), _memory_rate, optional=True),
     Question(
         "temperature_c", "nvmlDeviceGetTemperature", (0,), fallback="nvmlDeviceGetTemperatureV"
     ),
@@ -149,9 +147,7 @@ QUESTIONS = (
     _slow_question("shutdown_c", _THRESHOLD_FUNCTION, (_SHUTDOWN,), _plausible_threshold),
     _clock_question("graphics_clock_mhz", "nvmlDeviceGetClockInfo", (_GRAPHICS,)),
     _clock_question("memory_clock_mhz", "nvmlDeviceGetClockInfo", (_MEMORY_CLOCK,)),
-    _clock_question(
-        "performance_state", "nvmlDeviceGetPerformanceState", convert=_performance_state
-    ),
+    _clock_question("performance_state", "nvmlDeviceGetPerformanceState", convert=_pstate),
     _count_question("graphics_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", (_GRAPHICS,)),
     _count_question("memory_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", (_MEMORY_CLOCK,)),
     _count_question("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration"),
