@@ -15,6 +15,7 @@ from support.statuses import HOSTILE_NAMES, MIB, NOW_UNIX_S, leaking, process, s
 
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.cli import hello
+from watchdog_app.core.model.status import Gpu
 
 ASKING = [
     ["status"],
@@ -72,6 +73,21 @@ def test_status_shows_the_table(watchdog, daemon):
     assert (0, "") == (done.returncode, done.stderr)
     assert "train.ipynb" in done.stdout
     assert "\x1b" not in done.stdout
+
+
+def test_status_of_the_gpus_shows_nothing_else(watchdog, daemon):
+    """The headline and the problems stay."""
+    daemon.answers["status"] = fresh(
+        gpus=[Gpu(index=0, name="H100", state="ok", graphics_clock_mhz=1755.0).to_json()]
+    )
+
+    done = watchdog("status", "--gpu")
+
+    assert 0 == done.returncode
+    assert done.stdout.startswith("OK: ")
+    assert "clocks   graphics 1755 MHz of N/A" in done.stdout
+    assert "RAM" not in done.stdout
+    assert "PID" not in done.stdout
 
 
 def test_an_incident_is_no_failure_of_status(watchdog, daemon):
@@ -166,6 +182,8 @@ def test_watch_prints_blocks_into_a_pipe(watchdog, daemon):
     "words",
     [
         ["status", "--check", "--json"],
+        ["status", "--gpu", "--json"],
+        ["status", "-g", "--check"],
         ["status", "--interval", "2s"],
         ["status", "--count", "2"],
         ["status", "--watch", "--interval", "0"],

@@ -24,7 +24,7 @@ from watchdog_app.cli.output import dumps, with_timestamp
 from watchdog_app.cli.status import check
 from watchdog_app.cli.status_text import render
 from watchdog_app.core.diagnosis.gpu_faults import STATES
-from watchdog_app.core.explain.gpu_lines import gpu_lines
+from watchdog_app.core.explain.gpu_lines import gpu_details, gpu_lines
 from watchdog_app.core.explain.selection import gpu_numbers
 from watchdog_app.core.model.hardware import GpuState
 from watchdog_app.core.model.status import Gpu, Incident, Status, Task
@@ -394,6 +394,141 @@ def test_a_long_name_gives_way_before_what_a_card_draws():
     (line, *_) = card_lines(80, False, long | {"power_limit_w": 300.0})
 
     assert "280/300 W" in line
+
+
+def details(columns=80, *cards):
+    return gpu_details(Status.read(status(gpus=list(cards))), columns, Style())
+
+
+KNOWN = {
+    "memory_utilization_percent": 43.0,
+    "graphics_clock_mhz": 1755.0,
+    "graphics_clock_max_mhz": 1980.0,
+    "memory_clock_mhz": 2619.0,
+    "memory_clock_max_mhz": 2619.0,
+    "performance_state": "P0",
+    "fan_percent": 0.0,
+    "pcie_generation": 4,
+    "pcie_generation_max": 5,
+    "pcie_width": 8,
+    "pcie_width_max": 16,
+    "pcie_rx_bytes_per_s": 3.0 * GIB,
+    "pcie_tx_bytes_per_s": 0.0,
+    "ecc_corrected": 3,
+    "ecc_corrected_aggregate": 17,
+    "ecc_uncorrected_aggregate": 1,
+}
+
+
+def test_every_figure_of_a_card_is_told_in_detail():
+    """A zero stays a zero."""
+    found = details(80, gpu(0, **KNOWN))
+
+    assert [
+        "      clocks   graphics 1755 MHz of 1980 MHz, memory 2619 MHz of 2619 MHz, P0",
+        "      memory   bandwidth 43 % used, 1.00 GiB kept by the driver",
+        "      cooling  fan 0 %, slows down at 87 °C, switches off at 92 °C",
+        "      PCIe     generation 4 of 5, 8 of 16 lanes, 3.00 GiB/s in, 0 B/s out",
+        "      ECC      3 corrected and 0 uncorrected errors, 17 and 1 in its life",
+        "      id       GPU-0, GPU-0",
+    ] == found[1:]
+
+
+def test_a_figure_that_is_not_known_is_no_zero_in_detail():
+    """A line without any known figure says N/A, and a line with some leaves the others out."""
+    unknown = gpu(0, ecc_uncorrected=None, slowdown_c=None, **{**KNOWN, "memory_clock_mhz": None})
+    for name in ("ecc_corrected", "ecc_corrected_aggregate", "ecc_uncorrected_aggregate"):
+        unknown[name] = None
+    unknown["pcie_rx_bytes_per_s"] = unknown["pcie_tx_bytes_per_s"] = unknown["fan_percent"] = None
+
+    found = details(120, unknown)
+
+    assert line_of(found, "clocks").endswith("memory N/A of 2619 MHz, P0")
+    assert "      ECC      N/A" in found
+    assert "      PCIe     generation 4 of 5, 8 of 16 lanes" in found
+    assert "      cooling  slows down at N/A, switches off at 92 °C" in found
+
+
+def test_every_program_on_a_card_is_listed_in_detail():
+    """Also those that watchdog does not watch, and those of other containers."""
+    programs = [
+        {
+            "pid": 7,
+            "task": 7,
+            "name": "a.ipynb",
+            "memory_bytes": 9 * GIB,
+            "utilization_percent": 80,
+        },
+        {"pid": 8, "task": None, "name": "Xorg", "memory_bytes": GIB, "utilization_percent": 0},
+        {"pid": 9, "task": None, "name": None, "memory_bytes": None, "foreign": True},
+    ]
+
+    found = details(80, gpu(0, processes=programs))
+
+    assert [
+        "      PID PROGRAM                GPU-MEM GPU%",
+        "        7 a.ipynb               9.00 GiB   80",
+        "        8 Xorg                  1.00 GiB    0",
+        "        9 not in this container      N/A  N/A",
+    ] == found[-4:]
+
+
+def test_a_part_of_a_card_has_its_own_memory_and_programs_and_no_clocks():
+    """Clocks, fan and PCIe are those of the whole GPU."""
+    part = gpu(0, id="GPU-0/gi3.ci0", parent_id="GPU-0", partition="GI 3 / CI 0", uuid="MIG-1")
+
+    found = details(80, gpu(0, **KNOWN), part)
+
+    assert ["", line_of(found, "GI 3 / CI 0"), "      id       GPU-0/gi3.ci0, MIG-1"] == found[-3:]
+
+
+def test_a_card_that_does_not_answer_has_no_figures_in_detail():
+    assert 2 == len(details(80, dark(1, "lost")))
+
+
+def test_without_a_card_the_details_say_what_to_type():
+    assert ["No GPU is watched here. Why: watchdog doctor --only driver"] == details()
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 110, 200])
+def test_every_line_of_the_details_fits_the_terminal(columns):
+    """Names of programs are as hostile as those of GPUs."""
+    programs = [
+        {"pid": 4194304, "task": None, "name": name, "memory_bytes": GIB} for name in HOSTILE_NAMES
+    ]
+    cards = [gpu(0, processes=programs, **KNOWN), dark(1, "lost")]
+    cards += [gpu(2 + index, name=name) for index, name in enumerate(HOSTILE_NAMES)]
+
+    found = details(columns, *cards)
+
+    assert columns >= max(map(width, found))
+    assert all(line.isprintable() for line in found)
+
+
+def test_a_wide_terminal_shows_more_figures_of_a_card():
+    """Bandwidth, clock, fan and state are left out one after the other."""
+    card = gpu(0, **KNOWN)
+
+    wide, *narrower = (card_lines(columns, False, card)[0] for columns in (200, 120, 80))
+
+    assert ["43", "%", "bandwidth", "1755", "MHz", "0", "%", "fan", "P0"] == wide.split()[-9:]
+    assert ["bandwidth" in line for line in narrower] == [True, False]
+    assert all("612/700 W" in line for line in narrower)
+
+
+def test_programs_of_others_are_named():
+    """At most three names, each once."""
+    names = ["ollama", "ollama", "Xorg", "blender", "obs"]
+    others = [
+        {"pid": pid, "task": None, "name": name, "memory_bytes": 2 * GIB}
+        for pid, name in enumerate(names)
+    ]
+
+    found = card_lines(None, False, gpu(0, processes=others))
+
+    assert (
+        "      5 programs that watchdog does not watch (ollama, Xorg, blender), 10.0 GiB" in found
+    )
 
 
 def test_pids_of_others_are_named_where_everything_is_shown():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
-from gpu_stub.driver_stub import GIB, HANG, DriverStub
+from gpu_stub.driver_stub import GIB, HANG, NOT_SUPPORTED, DriverStub
 
 RSS_MOST_BYTES = 27_000_000  # the budget is 25 MB at rest; the test machine is not at rest
 WAIT_S = 90
@@ -62,6 +63,51 @@ def cards(world, client, count: int) -> list[dict]:
         return len(gpus) == count and gpus
 
     return world.until(read, f"{count} cards are read", WAIT_S)
+
+
+def test_figures_and_programs_of_a_card_reach_the_status(world, stub, client):
+    """A program that is not Python has the name of its process, a task that of its script."""
+    script = world.script(IDLE, "job.py")
+    world.seen(script)
+    other = subprocess.Popen(["sleep", "1000"])
+    try:
+        stub.set(0, graphics_clock=1755, pstate=0, pcie_width=8, rx_kib=0, ecc_corrected=3)
+        stub.fail("nvmlDeviceGetFanSpeed", NOT_SUPPORTED, card=0)
+        stub.processes(0, [(script, 2 * GIB), (other.pid, GIB)])
+
+        def used():
+            stub.samples(0, {script: 60})
+            card = client.call("status")["gpus"][0]
+            return [60, 0] == [each["utilization_percent"] for each in card["processes"]] and card
+
+        cards(world, client, 2)
+        card = world.until(used, "the use of both programs is read", WAIT_S)
+    finally:
+        other.kill()
+        other.wait()
+
+    assert [("job.py", script), ("sleep", None)] == [
+        (each["name"], each["task"]) for each in card["processes"]
+    ]
+    # Clocks are read every five seconds, PCIe and ECC every ten.
+    world.until(
+        lambda: (
+            (1755, "P0", 8, 0, 3, None)
+            == tuple(
+                client.call("status")["gpus"][0][name]
+                for name in (
+                    "graphics_clock_mhz",
+                    "performance_state",
+                    "pcie_width",
+                    "pcie_rx_bytes_per_s",
+                    "ecc_corrected",
+                    "fan_percent",
+                )
+            )
+        ),
+        "the figures are read",
+        WAIT_S,
+    )
 
 
 def test_a_card_that_fills_up_warns_and_names_the_script(world, stub, client):

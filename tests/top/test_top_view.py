@@ -489,6 +489,65 @@ async def test_each_card_has_a_line_and_each_task_its_cards(app, pilot, daemon, 
     assert app.query_one("#incidents").region.bottom <= size[1]
 
 
+@pytest.mark.parametrize("count", [0, 1, 8])
+@pytest.mark.parametrize("size", [(110, 30), (110, 40), (110, 52), (200, 60)])
+@live()
+async def test_a_full_machine_shows_its_cards_and_its_tasks(app, pilot, daemon, size, count):
+    """Many limits, tasks, incidents and remarks leave each card its line, and the tasks theirs."""
+    machine = cards_status()
+    other = {"pid": 812, "task": None, "name": "ollama", "memory_bytes": 12 * GIB}
+    machine["gpus"] = [
+        {**machine["gpus"][0], "id": f"GPU-{n}", "index": n, "processes": [other]}
+        for n in range(count)
+    ]
+    machine["tasks"] = [process(100 + n, f"job_{n}.py", GIB) for n in range(30)]
+    machine["resources"] = [leaking()["resources"][2] | {"subject": str(n)} for n in range(15)]
+    machine["incidents"] = [machine["incidents"][0] | {"id": str(n)} for n in range(9)]
+    await show(app, pilot, machine)
+    cards = text_of(app, "#gpus") if app.query_one("#gpus").display else ""
+    assert [f"GPU {n}" in cards for n in range(9)] == [n < count for n in range(9)]
+    table = app.query_one("#tasks").region
+    assert table.height >= 4
+    assert table.bottom <= app.query_one("#incidents").region.y
+    assert app.query_one("#incidents").region.bottom <= size[1] - 1
+
+
+@live()
+async def test_urgent_remarks_come_first_where_not_all_have_room(app, pilot, daemon):
+    """At 80 by 24 one card of three has room for a remark."""
+    machine = cards_status()
+    other = {"pid": 812, "task": None, "name": "ollama", "memory_bytes": 12 * GIB}
+    machine["gpus"] = [
+        {**machine["gpus"][0], "id": f"GPU-{n}", "index": n, "processes": [other]} for n in range(3)
+    ]
+    machine["gpus"][2] |= {"level": "warning", "throttling": ["power_brake"]}
+    found = rows.gpu_rows(Status.read(machine), 80, False, 4)
+    assert ["GPU 0", "GPU 1", "GPU 2", "power brake"] == [
+        next(word for word in ("GPU 0", "GPU 1", "GPU 2", "power brake") if word in line.plain)
+        for line in found
+    ]
+    assert 3 == len(rows.gpu_rows(Status.read(machine), 80, False, 3))
+    fewer = [line.plain for line in rows.gpu_rows(Status.read(machine), 80, False, 2)]
+    assert "GPU 2" in fewer[0]
+    assert "  and 2 cards more (g)" == fewer[1]
+
+
+@live(size=(110, 30))
+async def test_a_page_shows_every_figure_of_the_cards_and_follows_them(app, pilot, daemon):
+    """`g` opens it and closes it."""
+    machine = cards_status()
+    machine["gpus"][0] |= {"graphics_clock_mhz": 1755.0, "graphics_clock_max_mhz": 1980.0}
+    await show(app, pilot, machine)
+    await pilot.press("g")
+    assert "graphics 1755 MHz of 1980 MHz" in text_of(app.screen, "#text")
+    machine["gpus"][0] |= {"graphics_clock_mhz": 210.0}
+    await show(app, pilot, machine)
+    assert "graphics 210 MHz of 1980 MHz" in text_of(app.screen, "#text")
+    assert app.screen.query_one("#hint").region.bottom < 30
+    await pilot.press("g")
+    assert not isinstance(app.screen, Page)
+
+
 @pytest.mark.parametrize("size", [(80, 24), (110, 30), (200, 60)])
 @live()
 async def test_all_of_eight_cards_are_in_sight(app, pilot, daemon, size):

@@ -38,6 +38,7 @@ _NOT_RUNNING = "The daemon is not running: nothing is watched. Start it with: wa
 _MAX_SERIES_POINTS = 2000
 _ANSWER_S = 330.0  # enough to save a large model on a slow disk
 _FIXED_ROWS = 6  # title, margins, head of the table, border of the incidents, keys
+_OTHER_ROWS = 16  # these, the rows below, and incidents
 _LEAST_TASKS = 3  # rows of the table that GPUs leave to it,
 _MORE_TASKS = 8  # and that remarks on GPUs leave to it
 _RAISE_WINDOW = "\x1b[1t\x1b[5t"  # for terminals that set no WINDOWID (XTWINOPS)
@@ -205,21 +206,21 @@ class TopApp(App[None]):
         columns = max(20, self.size.width - 2)
         height = self.size.height
         self.query_one("#title", Static).update(rows.title_line(status, columns))
-        most = 2 if height < 16 else max(4, min(10, height - 20 - len(status.gpus)))
+        self._draw_tasks(status, columns)
+        self._draw_detail(status, columns)
+        room = height - self._plot_rows() - len(status.gpus) - _OTHER_ROWS
+        most = 2 if height < 16 else 4 if height < 30 else max(4, min(10, room))
         lines = rows.resource_rows(status, columns, self._show_all, most)[: most + 1]
         self.query_one("#resources", Static).update(Text("\n").join(lines))
-        self._draw_tasks(status, columns)
         most = 6 if height >= 30 else 3 if height >= 24 else 2 if height >= 16 else 1
         incidents = rows.incident_rows(status, columns, most)
         if not self._connected:
             incidents = [rows.unknown_line()]
         self.query_one("#incidents", Static).update(Text("\n").join(incidents))
-        self._draw_detail(status, columns)
         room = height - len(lines) - len(incidents) - _FIXED_ROWS - self._plot_rows()
-        tasks = len(self._table.tasks)
-        most = min(len(status.gpus), room - min(_LEAST_TASKS, tasks))
-        most = max(most, room - min(_MORE_TASKS, tasks), 2 if height >= 16 else 0)
-        self._draw_gpus(status, columns, most)
+        tasks, cards = len(self._table.tasks), len(status.gpus)
+        most = max(room - min(_MORE_TASKS, tasks), min(cards, room - min(_LEAST_TASKS, tasks)))
+        self._draw_gpus(status, columns, max(most, min(2, cards) if height >= 16 else 0))
 
     def _draw_gpus(self, status: Status, columns: int, most: int) -> None:
         hidden = self._plot_rows() and not self._is_large(status)

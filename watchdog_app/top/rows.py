@@ -264,7 +264,8 @@ def gpu_rows(status: Status, columns: int, everything: bool, most: int) -> list[
     groups = gpu_lines(status, shown, columns, Style(), everything=everything)
     spare = most - len(shown) if fits else 0
     for _, group in sorted(zip(shown, groups, strict=True), key=lambda pair: -pair[0].level):
-        del group[len(group) if everything else 2 :]
+        if not everything:
+            del group[2:]
         if len(group) - 1 > spare:
             del group[1:]
         spare -= len(group) - 1

@@ -30,7 +30,25 @@ FIELDS = {
     "power.draw": "power_w",
     "enforced.power.limit": "limit_w",
     "driver_version": "driver",
+    "clocks.gr": "graphics_clock_mhz",
+    "clocks.max.gr": "graphics_clock_max_mhz",
+    "clocks.max.mem": "memory_clock_max_mhz",
+    "pcie.link.gen.max": "pcie_generation_max",
+    "pcie.link.width.current": "pcie_width",
+    "pcie.link.width.max": "pcie_width_max",
+    "utilization.memory": "memory_utilization_percent",
+    "ecc.errors.corrected.volatile.total": "ecc_corrected",
+    "ecc.errors.uncorrected.volatile.total": "ecc_uncorrected",
+    "ecc.errors.corrected.aggregate.total": "ecc_corrected_aggregate",
+    "ecc.errors.uncorrected.aggregate.total": "ecc_uncorrected_aggregate",
 }
+BUSY = """
+import torch
+a = torch.randn(4096, 4096, device="cuda")
+while True:
+    a = (a @ a).clamp_(-1, 1)
+    torch.cuda.synchronize()
+"""
 GROW = """
 import sys, time, torch
 held, model = [], torch.nn.Linear(1024, 1024, device="cuda")
@@ -115,10 +133,23 @@ def differing(row: dict[str, str], gpu: Gpu) -> list[str]:
         ("temperature_c", gpu.temperature_c, 1, 5),
         ("power_w", gpu.power_w, 1, 60),
         ("limit_w", gpu.power_limit_w, 1, 1),
+        ("graphics_clock_mhz", gpu.graphics_clock_mhz, 1, 2000),  # follows the load at once
+        ("graphics_clock_max_mhz", gpu.graphics_clock_max_mhz, 1, 0),
+        ("memory_clock_max_mhz", gpu.memory_clock_max_mhz, 1, 0),
+        ("pcie_generation_max", gpu.pcie_generation_max, 1, 0),
+        ("pcie_width", gpu.pcie_width, 1, 0),
+        ("pcie_width_max", gpu.pcie_width_max, 1, 0),
+        ("memory_utilization_percent", gpu.memory_utilization_percent, 1, 50),
+        ("ecc_corrected", gpu.ecc_corrected, 1, 0),
+        ("ecc_uncorrected", gpu.ecc_uncorrected, 1, 0),
+        ("ecc_corrected_aggregate", gpu.ecc_corrected_aggregate, 1, 0),
+        ("ecc_uncorrected_aggregate", gpu.ecc_uncorrected_aggregate, 1, 0),
     )
     found = []
     for field, ours, unit, tolerance in near:
         theirs = _number(row[field])
+        if (theirs is None) is not (ours is None):
+            found.append(f"{field}: nvidia-smi {row[field]}, watchdog {ours}")
         if theirs is not None and ours is not None and abs(theirs - ours / unit) > tolerance:
             found.append(f"{field}: nvidia-smi {theirs}, watchdog {ours / unit}")
     return found
@@ -188,6 +219,28 @@ def test_a_training_that_grows_to_its_limit_is_seen(watch):
         if after is not None and after < before + 1024 * MIB:
             return
     pytest.fail("its memory was not given back")
+
+
+def test_the_use_of_a_busy_program_is_its_own(watch):
+    """A program that computes without a pause keeps the processors busy, under its name."""
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
+    if not torch.cuda.is_available():
+        pytest.skip("this torch does not reach the card")
+    first(watch)
+    program = subprocess.Popen([sys.executable, "-c", BUSY])
+    try:
+        for sample in samples(watch, 60):
+            for each in cards(sample)[0].processes:
+                if each.pid == program.pid and (each.utilization_percent or 0) > 30:
+                    assert "python" in each.name
+                    print(each, cards(sample)[0])
+                    return
+            if any(each.foreign for each in cards(sample)[0].processes):
+                pytest.skip("the driver counts pids of another namespace")
+    finally:
+        program.kill()
+        program.wait()
+    pytest.fail("its use was not seen in 60 s")
 
 
 def test_one_reading_is_cheap(watch):

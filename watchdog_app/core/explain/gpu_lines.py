@@ -42,8 +42,6 @@ _DETAILS = (
     ("id", "{uuid}"),
 )
 _SIGNS = {"percent": " %", "c": " °C", "mhz": " MHz"}
-_PROCESS_HEADS = ["PID", "PROGRAM", "GPU-MEM", "GPU%"]
-_PROGRAM = 1
 # Shown on the line. The other reasons are normal while idle or at full load.
 _THROTTLING = {
     "hardware_slowdown": "slowed down",
@@ -101,7 +99,7 @@ def gpu_details(status: Status, columns: int | None, style: Style) -> list[str]:
     groups = gpu_lines(status, status.gpus, columns, style, everything=True)
     for gpu, group in zip(status.gpus, groups, strict=True):
         lines += [*group, *_detail_lines(gpu, columns, style), ""]
-    return lines[:-1] or ["No GPU is watched here: watchdog doctor --only driver"]
+    return lines[:-1] or ["No GPU is watched here. Why: watchdog doctor --only driver"]
 
 
 def _fit_table(rows: list[list[str]], columns: int | None) -> Table:
@@ -167,13 +165,13 @@ def _detail_lines(gpu: Gpu, columns: int | None, style: Style) -> list[str]:
         lines += wrap(text, columns, first=f"      {label:8} ")
     if not gpu.processes:
         return lines
-    rows = [_PROCESS_HEADS]
+    rows = [["     ", "PID", "PROGRAM", "GPU-MEM", "GPU%"]]
     for each in gpu.processes:
         name = each.name or ("not in this container" if each.foreign else quantities.UNKNOWN)
         memory = quantities.format_bytes(each.memory_bytes)
         used = quantities.whole(each.utilization_percent)
-        rows.append([quantities.whole(each.pid), plain(name), memory, used])
-    table = Table([["     ", *row] for row in rows], {1, 3, 4}, gives_way=1 + _PROGRAM, gap=1)
+        rows.append(["     ", quantities.whole(each.pid), plain(name), memory, used])
+    table = Table(rows, {1, 3, 4}, gives_way=rows[0].index("PROGRAM"))
     head, *rest = table.lines(columns, style.ellipsis)
     return [*lines, style.paint(head, "bold"), *rest]
 
@@ -204,12 +202,13 @@ def _other_programs(gpu: Gpu, everything: bool) -> str:
     total = gpu.memory_total_bytes
     if not others or not (everything or (total and held >= _OTHERS_SHARE * total)):
         return ""
-    if everything:
-        names = [
-            f"pid {quantities.whole(one.pid)} {plain(one.name or '')}".rstrip() for one in others
-        ]
-    else:
-        names = list(dict.fromkeys(plain(one.name) for one in others if one.name))[:_MOST_NAMES]
+    # A pid says something only where all are shown.
+    labels = (
+        plain(one.name or f"pid {quantities.whole(one.pid)}")
+        for one in others
+        if one.name or everything
+    )
+    names = list(dict.fromkeys(labels))[: None if everything else _MOST_NAMES]
     which = f" ({', '.join(names)})" if names else ""
     amount = f", {quantities.format_bytes(held)}" if held else ""
     return f"{counted(len(others), 'program')} that watchdog does not watch{which}{amount}"
