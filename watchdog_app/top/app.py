@@ -237,7 +237,7 @@ class TopApp(App[None]):
         return Text("\n".join(lines))
 
     def _is_large(self, status: Status) -> bool:
-        """Whether there is room for the plot beside everything else."""
+        """Whether there is room for the plot and everything else."""
         height = 28 + 3 * min(8, len(status.gpus))
         return self.size.width >= 110 and self.size.height >= height
 

@@ -101,7 +101,7 @@ r                resume
 e                explain: what was seen and decided, in words
 /                show only tasks whose name holds a text; Esc: all
 o                next order: urgency, RAM, swap, GPU, CPU, trend, ETA, name, PID
-g                every figure and program of the GPUs
+g                the GPUs in detail
 a                small idle Python processes too, and limits far away
 ?                this page
 q, Ctrl-C        quit

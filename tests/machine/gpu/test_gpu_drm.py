@@ -168,6 +168,9 @@ def test_arc_with_i915_tells_what_is_not_known(machine):
         gpu.temperature_c,
     )
     assert pytest.approx(40) == gpu.utilization_percent  # 2 s of 5 s
+    assert {100: pytest.approx(40), 101: 0} == {
+        each.pid: each.utilization_percent for each in gpu.processes
+    }
     assert any("does not tell how much the card has" in note for note in gpu.notes)
     assert any("processes that this user may see" in note for note in gpu.notes)
 

@@ -256,7 +256,7 @@ class _Card:
             notes.append("Memory: the driver tells only that of processes that this user may see.")
             if "memory_total_bytes" not in found:
                 notes.append("Memory: this driver does not tell how much the card has.")
-        found["processes"] = [(pid, believed.get(pid)) for pid in sizes]
+        found["processes"] = [(pid, believed.get(pid), use.percents.get(pid)) for pid in sizes]
         found["computing"] = len(use.computing)
         found["processes_mono_s"] = processes.read_mono_s
 
@@ -280,6 +280,7 @@ class _Use:
     # By pid: bytes on the device and in the host's RAM; None: unknown.
     memory: dict[int, list[int | None]] = field(default_factory=dict)
     computing: set[int] = field(default_factory=set)
+    percents: dict[int, float] = field(default_factory=dict)  # by pid: of the busiest engine
     utilization_percent: float | None = None
 
     def add(self, pid: int, device: int | None, host: int | None) -> None:
@@ -355,6 +356,8 @@ class _Processes:
                 use.add(int(pid), _memory(told, _ON_DEVICE), _memory(told, _ON_HOST))
                 for name, share in _shares(told, before.get(client, {}), seconds):
                     busy[address, name] = busy.get((address, name), 0.0) + share
+                    percent = min(100.0, 100 * share)
+                    use.percents[int(pid)] = max(percent, use.percents.get(int(pid), 0.0))
                     if name in _COMPUTE and share > 0:
                         use.computing.add(int(pid))
         for (address, _), share in busy.items():
