@@ -4,7 +4,8 @@ Compare live runs with and without reports of phases and expected allocations, w
     python bench/further_signals.py [--only NAME] [--json FILE]
 
 Each case runs twice in parallel, each with its own daemon: with a normal Rescue, and with one that
-does not report phases and expected allocations to the daemon. The daemon must not pause.
+does not report phases, expected allocations and its number of steps to the daemon. The daemon must
+not pause.
 
 Cases
   fits      two validations that each take 700 MB and free it, in epochs of over a minute; a
@@ -12,6 +13,8 @@ Cases
   grows     the same; in the second epoch a cache takes the memory that the validation needs
   fill      a buffer fills at 18 MB/s to a known size that leaves an eighth of the limit free
   too big   a buffer of known size that does not fit
+  ramp      every step keeps memory, and the last one ends at about 80 % of the limit
+  long ramp the same, with twice as many steps
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "e2e")]
 
 MB = 1_000_000
-CASES = ("fits", "grows", "fill", "too big")
+CASES = ("fits", "grows", "fill", "too big", "ramp", "long ramp")
 
 
 def train(case: str, knows: bool, folder: str) -> None:
@@ -42,8 +45,9 @@ def train(case: str, knows: bool, folder: str) -> None:
     from watchdog_app.agent.runtime import session
 
     if not knows:
-        session.Session.phase = lambda *_: None  # type: ignore[method-assign,assignment]
-        session.Session.expect = lambda *_: None  # type: ignore[method-assign,assignment]
+        session.Session.phase = lambda *_, **__: None  # type: ignore[method-assign,assignment]
+        session.Session.expect = lambda *_, **__: None  # type: ignore[method-assign,assignment]
+        Rescue._count_steps = lambda *_: session.NO_STEPS  # type: ignore[method-assign]
     diary = open(os.path.join(folder, "diary.jsonl"), "a", buffering=1)  # noqa: SIM115
     x = np.zeros((100, 8), "float32")
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4), keras.layers.Dense(1)])
@@ -69,6 +73,9 @@ def train(case: str, knows: bool, folder: str) -> None:
                     kept.append(np.ones(20 * MB // 8))
                 if case == "grows" and self.epoch == 1 and batch < 100:
                     kept.append(np.ones(3 * MB // 8))
+                return
+            if case in {"ramp", "long ramp"}:
+                kept.append(np.ones(int(1.8 * MB) // 8))
                 return
             if batch == 20:
                 size = (720 if case == "fill" else 1100) * MB
@@ -96,7 +103,7 @@ def train(case: str, knows: bool, folder: str) -> None:
             note("validation ends")
 
     validating = case in {"fits", "grows"}
-    steps = 200 if validating else 230
+    steps = 200 if validating else 600 if case == "long ramp" else 300 if case == "ramp" else 230
     model.fit(
         np.zeros((steps, 8), "float32"),
         np.zeros((steps, 1), "float32"),
@@ -129,7 +136,8 @@ def run(case: str, knows: bool, folder: Path) -> dict[str, Any]:
         # Open a new connection: the first one was idle for minutes.
         with Client.connect(str(folder / "run" / "daemon.sock")) as client:
             history = list(client.call("history", kinds=[], limit=1000)["entries"])
-        decisions = [each for each in history if each["kind"] == "decision"][::-1]
+        ours = [e for e in history if str(process.pid) in str(e.get("task"))]
+        decisions = [each for each in ours if each["kind"] == "decision"][::-1]
         return {"case": case, "knows": knows, "exit": code, "diary": diary, "decisions": decisions}
     finally:
         world.close()

@@ -494,6 +494,9 @@ class Report(Params, method="agent.report"):
     step: int | None = _AMOUNT
     epoch: int | None = _AMOUNT
     batch: int | None = _AMOUNT
+    steps_done: int | None = _AMOUNT  # iterations of the program's loops that have begun
+    steps_total: int | None = _AMOUNT  # iterations of these loops in all epochs
+    epoch_steps: int | None = _AMOUNT  # iterations in one pass over the data
     loss: float | None = number(lenient=True)
     phase: str | None = text(40, default=None)  # train, validate, save, epoch_end, or another word
     expected_bytes: int | None = _AMOUNT  # announced growth, after which the memory stays constant

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
@@ -22,6 +22,7 @@ from watchdog_app.agent.adapters.named import SavedState
 from watchdog_app.agent.adapters.passes import UNSEEN, Passes
 from watchdog_app.agent.adapters.report import Report, refused_by_strict
 from watchdog_app.agent.contain import Guard, print_message
+from watchdog_app.agent.found.loop_steps import count_steps
 from watchdog_app.agent.identity import environment, loop_code
 from watchdog_app.agent.identity.audit import Audit
 from watchdog_app.agent.identity.keras_facts import Functions
@@ -157,6 +158,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._session = Session(
             store, link, self._capture, marker=self._state.marker, save_on=save_at
         )
+        self._session.count_steps = partial(count_steps, self._passes)
         self._session.breakdown.set_objects(state.values())
         run_choice.resume(self._beginning, store, link, self._restore)
         self._session.prepare()

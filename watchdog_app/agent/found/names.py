@@ -112,7 +112,7 @@ def _find_reachable(
     for each, late in itertools.product(program_frames(frame, _MOST_FRAMES), (False, True)):
         waiting = [
             (name, thing, 0)
-            for name, thing in _frame_variables(each).items()
+            for name, thing in frame_variables(each).items()
             if (name in passing) is late
         ]
         while waiting and len(seen) < _MOST_THINGS:
@@ -130,7 +130,7 @@ def _find_reachable(
                 continue
 
 
-def _frame_variables(frame: FrameType) -> dict[str, Any]:
+def frame_variables(frame: FrameType) -> dict[str, Any]:
     """The variables of a frame, and the globals that its code names."""
     code, outer = frame.f_code, frame.f_globals
     names: dict[str, Any] = {}

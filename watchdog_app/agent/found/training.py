@@ -16,6 +16,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, ClassVar, Protocol
@@ -23,6 +24,7 @@ from typing import Any, ClassVar, Protocol
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.found import folders, names, resume_lines, source_loops
 from watchdog_app.agent.found.detector import Detector, Head
+from watchdog_app.agent.found.loop_steps import count_steps
 from watchdog_app.agent.found.names import Named
 from watchdog_app.agent.found.source_loops import Loop, Place
 from watchdog_app.agent.identity import loop_code
@@ -313,6 +315,7 @@ class FoundTraining(ABC):
         me = weakref.ref(self)
         link.loop_has_ended = lambda: (training := me()) is not None and training.has_left_loops()
         self.session = Session(store, link, self._capture, marker=self._make_marker)
+        self.session.count_steps = partial(count_steps, self._passes)
         self.session.breakdown.set_objects([each.get() for each in self._names])
         self.session.prepare()
         if waits:

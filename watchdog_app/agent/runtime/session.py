@@ -47,6 +47,9 @@ _LONGEST_RATIO = 4.0  # a gap longer than this many steps is a validation or a p
 # In this phase, callbacks of the program may change the trained state.
 _CALLBACK_PHASE = "epoch_end"
 
+Steps = tuple[int | None, int | None, int | None]
+NO_STEPS: Steps = (None, None, None)
+
 _GUARD = "WATCHDOG_GUARD"  # same name as in `rescue.segment.segment`
 _SEGMENTS_SOCKET = "segments.sock"  # same name as in `rescue.segment.exchange`
 _REMEDY = "The training continues; the watchdog will ask again."
@@ -102,6 +105,8 @@ class Session:
         # Publishes to a segment that the guard or the daemon has as well. They save its contents
         # when the process itself can no longer save.
         self.publisher: Publisher | None = None
+        # Returns the steps of the program's loops: done, in total, in one pass over the data.
+        self.count_steps: Callable[[], Steps] = lambda: NO_STEPS
         self._make_marker = marker
         self._marker: ChangeMarker | None = None  # shows when a step begins
 
@@ -475,6 +480,7 @@ class Session:
         self._open_segment()  # a daemon may have started
         ends.give_back_blocked()
         allocators = self._allocators.read()
+        done, total, in_epoch = self.count_steps()
         self.link.report(
             training=True,
             state_bytes=self.state_bytes,
@@ -483,6 +489,9 @@ class Session:
             step=step,
             epoch=position.get("epoch"),
             batch=position.get("batch"),
+            steps_done=done,
+            steps_total=total,
+            epoch_steps=in_epoch,
             loss=position.get("loss"),
             allocators=allocators,
             memory=self.breakdown.read(step, allocators),

@@ -78,6 +78,9 @@ class AgentState:
     step: int | None = None  # steps of the optimizer since the training began
     epoch: int | None = None  # number of the epoch, counted from 0
     batch: int | None = None  # number of the batch in the epoch
+    steps_done: int | None = None  # iterations of the program's loops that have begun
+    steps_total: int | None = None  # iterations of these loops in all epochs
+    epoch_steps: int | None = None  # iterations in one pass over the data
     loss: float | None = None
     phase: str | None = None  # "train", "validate", "save", "epoch_end", or the program's name
     expected_bytes: int | None = None  # growth that the program announced, before it stops growing

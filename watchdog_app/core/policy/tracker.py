@@ -248,6 +248,10 @@ class Tracker:
             gpu: int(held[task].last or 0) for gpu, held in self._devices.items() if task in held
         }
 
+    def memory_of(self, key: ResourceKey, task: ProcessKey) -> History:
+        """Return what a task holds in RAM, or what all tasks hold of another resource."""
+        return self.usage[task].memory if SPECS[key.kind].of_ram else self._series[key].used
+
     def pace_per_s(self, key: ResourceKey) -> float | None:
         """Return how fast a resource has filled in the last seconds. None: not known."""
         in_steps = SPECS[key.kind].in_steps

@@ -32,7 +32,7 @@ from watchdog_app.agent.oom import watch
 from watchdog_app.agent.oom.fit import FitWatch
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
-from watchdog_app.agent.runtime.session import Capture, Session
+from watchdog_app.agent.runtime.session import NO_STEPS, Capture, Session, Steps
 from watchdog_app.agent.wrapping import Wrapped
 from watchdog_app.base import signals
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
@@ -59,6 +59,7 @@ class FitRescue:
     """See `watchdog_app.agent.keras.Rescue`."""
 
     model: Any  # set by Keras's Callback
+    params: Any  # set by Keras's Callback: `epochs`, and the `steps` of an epoch or None
     # Without this Keras waits for the logs of each step.
     async_safe = True
     _last_callback_class: type[LastCallback]
@@ -385,9 +386,18 @@ class FitRescue:
         if self.running is not None:
             link.loop_has_ended = self.running.continues_after
         session = Session(store, link, self._capture, marker=marker, save_on=self._save_on)
+        session.count_steps = self._count_steps
         session.breakdown.set_objects([self.model])
         session.breakdown.set_dataset(getattr(iterator, "data_adapter", None))
         return session
+
+    def _count_steps(self) -> Steps:
+        """See `Session.count_steps`."""
+        params, state = self.params or {}, self._state
+        epochs, steps = params.get("epochs"), params.get("steps")
+        if state is None or not epochs or not steps:
+            return NO_STEPS
+        return state.progress.epoch * steps + state.progress.next_batch, epochs * steps, steps
 
     def _capture(self) -> Capture:
         if self._async_callbacks is not None:
