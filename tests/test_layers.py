@@ -78,7 +78,8 @@ EXCEPTIONS = {
         *("rescue", "agent.identity.code", "agent.runtime.relation"),
     },
     "watchdog_app.cli.rescues_text": {"rescue"},
-    "watchdog_app.cli.agent": {"install"},
+    # The agent prints the same lines when a rescue waits.
+    "watchdog_app.cli.agent": {"install", "agent.found.folders", "agent.found.resume_lines"},
     "watchdog_app.cli.agent_choice": {"install.pythons"},
     "watchdog_app.cli.rescue_places": {"history.past"},
     "watchdog_app.cli.demo": {"demo"},

@@ -66,4 +66,4 @@ def test_a_librarys_training_goes_on_bit_for_bit_with_one_line(tmp_path: Path, l
     with LoadedRescue(str(path)) as rescue:
         found = resume_lines.read_record(rescue.meta)
     assert found is not None
-    assert LINES[library].format(tmp_path) == resume_lines.resume_code(found)[-1]
+    assert LINES[library].format(tmp_path) == resume_lines.resume_code(found, "")[-1]

@@ -14,7 +14,7 @@ from watchdog_app.base.children import is_frozen
 from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
 from watchdog_app.base.jupyter import environment_startup_file, user_startup_file
 from watchdog_app.base.text.terminal import plain
-from watchdog_app.cli.output import Output
+from watchdog_app.cli.output import Output, remark
 from watchdog_app.cli.parser import Args, Parser
 from watchdog_app.core.explain.saving import typed_path
 from watchdog_app.core.explain.selection import RUN_CELLS
@@ -35,6 +35,9 @@ asks; without a terminal, name one with --python or --kernel.
 status shows where the agent is on, and which kernels will have it. What it saves now is in
 `watchdog status`.
 
+lines prints the change to a program with which its training resumes, as a diff for patch. It reads
+the text of the program and its newest rescue, and runs nothing.
+
 For one notebook: %load_ext watchdog_app.agent. For one script: watchdog exec."""
 EPILOG = """\
 examples:
@@ -44,6 +47,8 @@ examples:
   watchdog agent enable --kernel python3
   watchdog agent disable --kernel python3
   watchdog agent enable --user          every environment of yours, default profile
+  watchdog agent lines train.py         what to write, so that train.py resumes
+  watchdog agent lines train.py | patch train.py
 
 Kernels that run already are left as they are.
 
@@ -53,9 +58,10 @@ exit codes: 0 done, 1 failure or a file of yours is in the way, 2 usage"""
 def add_arguments(parser: Parser) -> None:
     """Add the verb and the options that name an environment."""
     parser.add_argument(
-        "verb", choices=("status", "enable", "disable"), metavar="VERB", nargs="?",
-        default="status", help="status (default), enable or disable",
+        "verb", choices=("status", "enable", "disable", "lines"), metavar="VERB", nargs="?",
+        default="status", help="status (default), enable, disable or lines",
     )  # fmt: skip
+    parser.positional("PROGRAM", "lines: the program to change", nargs="?")
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--python", metavar="PATH", help="the environment of this Python, or in this folder"
@@ -64,16 +70,41 @@ def add_arguments(parser: Parser) -> None:
     where.add_argument(
         "--user", action="store_true", help="every environment, by your default IPython profile"
     )
-    parser.json("status: print it as JSON")
+    parser.json("status, lines: print the result as JSON")
 
 
 def run(args: Args, out: Output) -> int:
-    """Show the agent's state, enable it or disable it."""
+    """Show the agent's state, enable it or disable it, or print lines for a program."""
+    if (args.verb == "lines") != (args.program is not None):
+        raise UsageError("A program belongs to: watchdog agent lines PROGRAM")
     if args.verb == "status":
         return _status(args, out)
+    if args.verb == "lines":
+        return _lines(args.program, out)
     if args.json:
-        raise UsageError("--json belongs to: watchdog agent status")
+        raise UsageError("--json belongs to: watchdog agent status, watchdog agent lines")
     return _enable(args, out) if args.verb == "enable" else _disable(args, out)
+
+
+def _lines(program: str, out: Output) -> int:
+    """Print the change to a program with which its training resumes."""
+    from watchdog_app.agent.found import folders, resume_lines
+
+    folder = os.path.join(os.path.dirname(os.path.abspath(program)), "rescues")
+    folder = folders.display_path(os.path.join(folder, os.path.basename(program)))
+    try:
+        with open(program, encoding="utf-8", newline="") as file:
+            edited = resume_lines.edit_program(file.read(), folder)
+    except (OSError, SyntaxError, ValueError, RecursionError) as error:
+        raise WatchdogError(f"{program} cannot be read as a Python program: {error}") from error
+    diff = edited.diff(program)
+    if not diff:
+        raise WatchdogError(f"No lines for {program}: {'; '.join(edited.notes)}")
+    for note in edited.notes:
+        remark(note)
+    told = {"program": program, "diff": diff, "lines": edited.lines(), "notes": edited.notes}
+    out.result(told, lambda: [diff.removesuffix("\n")])
+    return EXIT_OK
 
 
 def _enable(args: Args, out: Output) -> int:

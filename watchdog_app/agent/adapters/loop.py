@@ -204,27 +204,42 @@ class LoopRescue(ABC, Generic[S, V, P]):
         """Whether this training resumes from a rescue."""
         return self._saved is not None
 
-    def epochs(self, count: int) -> Iterator[int]:
+    def epochs(self, count: int | range, *, steps: int | None = None) -> Iterator[int]:
         """
-        The epochs that remain to train, of `count` in total.
+        The epochs that remain to train.
 
         After the last one the training is finished. After a `break`, call `finish()`.
+
+        Args:
+            count: number of epochs, or the numbers of all epochs: `range(1, 11)`.
+            steps: steps of an epoch. A rescue of a loop that reads no data set has no epoch; then
+                its steps say where to resume.
         """
         self._is_positioned = True
-        if self.resumed and self.epoch >= count:
+        numbers = range(count) if isinstance(count, int) else count
+        if steps is not None:
+            self._place_by_steps(steps)
+        if self.resumed and self.epoch >= len(numbers):
             reached = f"the rescue is of epoch {self.epoch + 1}, which epochs({count})"
             print_message(f"nothing was trained: {reached} does not reach.")
             self._close()
             return
-        for epoch in range(self.epoch, count):
+        for epoch in range(self.epoch, len(numbers)):
             if epoch != self.epoch:
                 self.epoch = epoch
                 self._passes.new_epoch()
                 if self._session is not None:
                     self._session.reset_step_timer()
             self._capture_epoch_random(epoch)
-            yield epoch
+            yield numbers[epoch]
         self.finish()
+
+    def _place_by_steps(self, steps: int) -> None:
+        """Set the epoch of a rescue without one, and the place in the first pass of its data."""
+        if self._saved is not None and self._saved.position["epoch"] is None:
+            self.epoch, drawn = divmod(self.step_number, steps)
+            place = {"passes": 0, "drawn": drawn, "total": drawn, "current": True}
+            self._passes.continue_from({"0": place} if drawn else {})
 
     def data(self, dataset: Iterable[Any]) -> Iterator[Any]:
         """

@@ -21,6 +21,7 @@ from watchdog_app.agent.found import folders
 from watchdog_app.agent.resume import kernel_cells
 from watchdog_app.agent.resume.kernel_cells import Cells
 from watchdog_app.agent.runtime import run_choice
+from watchdog_app.agent.source import edits
 from watchdog_app.base.errors import RescueError
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.rescue.checkpoint import inventory
@@ -120,38 +121,57 @@ def read_record(meta: Mapping[str, Any]) -> LoopRecord | None:
         return None
 
 
-def resume_code(found: LoopRecord) -> list[str]:
-    """The lines of code that resume from a rescue, ready to paste."""
+def resume_code(found: LoopRecord, source: str) -> list[str]:
+    """
+    The lines of code that resume from a rescue, ready to paste, and comments on what they lack.
+
+    Args:
+        found: the record in the rescue.
+        source: text of the program; lines that do not follow from it are general ones.
+    """
+    folder = folders.display_path(found.directory)
+    with suppress(SyntaxError, ValueError, RecursionError):
+        edited = edits.edit(source, folder, _names(found))
+        if lines := edited.lines():
+            return [*lines, *(f"# {note}" for note in edited.notes)]
+    data = found.data[0] if found.data else "your_data"
     if found.framework in _LIBRARIES:
-        data = found.data[0] if found.data else "loader"
-        folder = repr(folders.display_path(found.directory))
-        return [each.format(folder=folder, data=data) for each in _LIBRARIES[found.framework]]
+        return [each.format(folder=repr(folder), data=data) for each in _LIBRARIES[found.framework]]
     given = "".join(f", {name}={value}" for name, value in found.names.items())
-    code = [
-        f"from watchdog_app.agent.{found.framework} import Rescue",
-        f"rescue = Rescue({folders.display_path(found.directory)!r}{given})",
-        "for epoch in rescue.epochs(EPOCHS):  # instead of: for epoch in range(EPOCHS)",
-    ]
-    if len(found.data) > 1:
-        code += [f"    {name} = rescue.data({name})" for name in found.data]
-        code.append("    for ... in ...:  # as it is")
-    else:
-        data = found.data[0] if found.data else "your_data"
-        code.append(f"    for batch in rescue.data({data}):")
     return [
-        *code,
+        f"from watchdog_app.agent.{found.framework} import Rescue",
+        f"rescue = Rescue({folder!r}{given})",
+        "for epoch in rescue.epochs(EPOCHS):  # instead of: for epoch in range(EPOCHS)",
+        f"    for batch in rescue.data({data}):",
         "        ...  # your step; EPOCHS and batch stand for your own names",
         "        rescue.step()",
     ]
 
 
-def report_waiting(rescues: Sequence[WaitingRescue], directory: str) -> None:
+def edit_program(source: str, folder: str) -> edits.Edited:
+    """
+    A program with the lines that resume its training from the newest rescue in a folder, if any.
+
+    Raises:
+        SyntaxError: the text is no Python.
+    """
+    waiting = map(read_waiting, reversed(inventory.rescues_in(folder)))
+    found = next((one.found for one in waiting if one is not None and one.found is not None), None)
+    return edits.edit(source, folder, None if found is None else _names(found))
+
+
+def _names(found: LoopRecord) -> Mapping[str, str] | None:
+    return None if found.framework in _LIBRARIES else found.names
+
+
+def report_waiting(rescues: Sequence[WaitingRescue], directory: str, source: str = "") -> None:
     """
     Print which rescue waits and the lines that resume from it; this run has started over.
 
     Args:
         rescues: all waiting rescues, newest first; the lines are those of the first one.
         directory: folder for the rescues of this run.
+        source: text of the file that holds the loop.
     """
     if not folders.is_resume_enabled():
         return
@@ -167,7 +187,7 @@ def report_waiting(rescues: Sequence[WaitingRescue], directory: str) -> None:
         )
     )
     if waiting.found is not None:
-        print_code(waiting.found)
+        print_code(waiting.found, source)
     furthest = max(rescues, key=lambda one: one.step)
     if furthest.step > waiting.step:
         progress = format_progress(furthest.step, furthest.epoch)
@@ -206,11 +226,11 @@ def format_progress(step: int, epoch: int | None) -> str:
     return f"step {step}" if epoch is None else f"step {step}, epoch {epoch + 1}"
 
 
-def print_code(found: LoopRecord) -> None:
+def print_code(found: LoopRecord, source: str) -> None:
     """Print the lines to stderr, with only spaces before them, so that the user can copy them."""
     shown = [
         "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
-        for line in resume_code(found)
+        for line in resume_code(found, source)
     ]
     text = "".join(f"    {line}\n" for line in shown)
     with suppress(Exception):  # stderr may be closed, replaced or None

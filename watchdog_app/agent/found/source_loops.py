@@ -24,6 +24,11 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictC
 # Modules of frameworks, whose frames between the program and our wrappers do not count.
 _FRAMEWORKS = ("torch.", "tensorflow.", "keras.")
 
+# Calls that draw no random numbers.
+_DRAW_NOTHING = frozenset(
+    ("step", "zero_grad", "print", "item", "append", "len", "float", "update", "mean", "write")
+)
+
 Place = tuple[CodeType, int]  # code of a running function, and its current line
 
 
@@ -71,7 +76,7 @@ def in_same_loop(one: Sequence[Place], other: Sequence[Place]) -> bool:
     inner = dropwhile(lambda place: not is_program(place[0]), other)
     shared = [(code, line) for code, line in inner if code in lines]
     for code, line in shared:
-        if is_program(code) and not _source(code):
+        if is_program(code) and not source(code):
             return True
         if any(loop.contains([(code, lines[code])]) for loop in _loops_at(code, line)):
             return True
@@ -84,10 +89,23 @@ def assigned_names(stack: Sequence[Place]) -> frozenset[str]:
         name.id
         for code, line in stack
         for loop in _loops_at(code, line)
-        for name in ast.walk(_parse(_source(code)))
+        for name in ast.walk(_parse(source(code)))
         if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
         if loop.first <= name.lineno <= loop.last
     )
+
+
+def calls_after(stack: Sequence[Place]) -> bool:
+    """Whether a loop calls functions after its step, which may draw random numbers."""
+    for code, line in stack:
+        for loop in _loops_at(code, line)[:1]:
+            calls = [
+                each for each in ast.walk(_parse(source(code)))
+                if isinstance(each, ast.Call) and line < each.lineno <= loop.last
+            ]  # fmt: skip
+            names = {getattr(each.func, "attr", getattr(each.func, "id", "")) for each in calls}
+            return not names <= _DRAW_NOTHING
+    return True
 
 
 def _loops_at(code: CodeType, line: int) -> list[Loop]:
@@ -97,13 +115,14 @@ def _loops_at(code: CodeType, line: int) -> list[Loop]:
     begin = 0 if code.co_name == "<module>" else code.co_firstlineno
     found = [
         Loop(code, each.lineno, each.end_lineno or 0)
-        for each in ast.walk(_parse(_source(code)))
+        for each in ast.walk(_parse(source(code)))
         if isinstance(each, _LOOPS) and begin <= each.lineno <= line <= (each.end_lineno or 0)
     ]
     return sorted(found, key=lambda loop: loop.last - loop.first)
 
 
-def _source(code: CodeType) -> str:
+def source(code: CodeType) -> str:
+    """The text of the file that holds a function; empty if it is not known."""
     return "".join(linecache.getlines(code.co_filename))
 
 

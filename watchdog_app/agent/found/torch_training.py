@@ -29,7 +29,7 @@ from watchdog_app.agent.found.torch_passes import SeenPasses
 from watchdog_app.agent.found.training import FoundTraining
 from watchdog_app.agent.oom import watch
 from watchdog_app.agent.runtime.session import Session
-from watchdog_app.agent.state import own_random, randomness
+from watchdog_app.agent.state import own_random
 from watchdog_app.agent.state.torch_tensors import Tensors
 
 TYPE_CHECKING = False
@@ -159,7 +159,7 @@ class FoundTorch(FoundTraining):
         """See `TorchTraining`."""
         if not self._is_unchanged():
             return None
-        return {"position": self._position(tensors), "random": randomness.capture()}
+        return {"position": self._position(tensors), "random": self._random_at_boundary()}
 
     def _is_unchanged(self) -> bool:
         """Whether a capture would hold the same objects as the last one, and lose as much."""
@@ -214,7 +214,7 @@ class FoundTorch(FoundTraining):
 
     def _attend(self, session: Session, step: int, epoch: int | None, batch: int | None) -> None:
         asked = session.publisher is not None and session.publisher.asked
-        self._last_iteration = (step, epoch, batch, randomness.capture()) if asked else None
+        self._last_iteration = (step, epoch, batch, self._random_at_boundary()) if asked else None
         if asked:
             self._record_statistics()
         super()._attend(session, step, epoch, batch)

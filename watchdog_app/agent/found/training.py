@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 COUNTED = "plain values that the loop keeps, such as counters and histories"
 DRAWN = (
-    "random numbers that the loop draws between two steps (read the data with a DataLoader or a "
-    "tf.data.Dataset, or name a Rescue)"
+    "random numbers that the loop draws after a step or from an own generator (read the data with "
+    "a DataLoader or a tf.data.Dataset)"
 )
 # Shorter trainings are trials, which are not worth the cost of a folder and a thread.
 _BEGINS_AFTER_S = 0.5
@@ -124,6 +124,8 @@ class FoundTraining(ABC):
         self._places: tuple[Place, ...] = ()  # places at the first step of the newest optimizer
         self._loops: list[Loop] = []  # loops around its steps, the innermost first
         self._random_after_step: Any = None  # random states after the last step of an iteration
+        # Global random states for a resume, if the loop has drawn its next batch already.
+        self._random_before_draws: Any = None
         self._draws_itself = False  # whether the loop draws random numbers between two steps
         self._data: list[str] = []  # names of its data sets
         self._of_library = False  # a library's loop may end in the middle of its data
@@ -158,6 +160,10 @@ class FoundTraining(ABC):
     def _has_changed(self) -> bool:
         """Whether the training has other objects now; a cheap check that may miss changes."""
         return False
+
+    def _random_at_boundary(self) -> dict[str, Any]:
+        """The global random states that a resume begins with."""
+        return self._random_before_draws or randomness.capture()
 
     def _extra_meta(self) -> dict[str, Any]:
         """Additional values for the meta of a rescue of this framework."""
@@ -225,8 +231,14 @@ class FoundTraining(ABC):
             if self.detector.computes():
                 self.unseen_ends = 0
                 self._stop_listening()
-                self._draws_itself = self._random_after_step != self._random_now()
+                after, now = self._random_after_step, self._random_now()
+                # A resume draws the next batch again. Own generators stay as they are now.
+                self._random_before_draws = after[0] if after is not None else None
+                self._draws_itself = after is not None and (
+                    after[1] != now[1] or (after != now and source_loops.calls_after(self._places))
+                )
                 self._iteration_ended()
+                self._random_before_draws = None
         except Exception as error:
             self._guard.caught(error)
 
@@ -319,7 +331,8 @@ class FoundTraining(ABC):
         self.session.breakdown.set_objects([each.get() for each in self._names])
         self.session.prepare()
         if waits:
-            resume_lines.report_waiting(waits, self.directory)
+            source = source_loops.source(self._loops[-1].code) if self._loops else ""
+            resume_lines.report_waiting(waits, self.directory, source)
         else:
             self._guard.print_once(
                 f"{self.kind}s are saved in {folders.display_path(self.directory)} when memory "
@@ -417,6 +430,8 @@ class FoundTraining(ABC):
         self._lost = [*state.lost, *self._not_restored()]
         identity = {**capture.meta["identity"], "losses": self._loss_functions}
         told = {"not_restored": self._lost, "identity": identity, **more}
+        if self._random_before_draws is not None:
+            told["random"] = self._random_before_draws
         told[resume_lines.KEY] = found.to_json()
         return Capture(capture.entries, {**capture.meta, **told})
 

@@ -160,10 +160,11 @@ class Audit:
         """Variables whose values come from the Rescue."""
         found: set[str] = set()
         for each in ast.walk(whole):
-            if isinstance(each, ast.Assign):
+            if isinstance(each, ast.Assign | ast.AugAssign):
                 names = {n.id for n in ast.walk(each.value) if isinstance(n, ast.Name)}
                 if names & found or any(values.get(name) is self._rescue for name in names):
-                    targets = [n for target in each.targets for n in ast.walk(target)]
+                    places = each.targets if isinstance(each, ast.Assign) else [each.target]
+                    targets = [n for target in places for n in ast.walk(target)]
                     found |= {n.id for n in targets if isinstance(n, ast.Name)}
         return found
 

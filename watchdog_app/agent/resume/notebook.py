@@ -219,7 +219,8 @@ def _run_cells(what: WaitingRescue, shell: Any, steps: Sequence[Step]) -> None:
             f"the cells before are done. The loop in [{cell}] is your own. "
             f"{resume_lines.epoch_hint(what.epoch)}Put these lines into it and run it."
         )
-        print("\n".join(f"    {line}" for line in resume_lines.resume_code(what.found)))
+        text = next((step.text for step in steps if step.trains), "")
+        print("\n".join(f"    {line}" for line in resume_lines.resume_code(what.found, text)))
 
 
 def _print(message: str) -> None:

@@ -1,0 +1,150 @@
+"""The lines that resume a program's training, derived from its text."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from watchdog_app.agent.source.edits import Edited, edit
+
+PROGRAMS = sorted((Path(__file__).parents[1] / "programs").glob("*.py"))
+# Lines that a program of the corpus gets, without indent: what it calls its objects and counters.
+LINES = {
+    "torch_mnist": [
+        "for batch_idx, (data, target) in rescue.enumerate(train_loader):",
+        "global rescue",
+        "rescue = Rescue('rescues/x', model=model, optimizer=optimizer, scheduler=scheduler)",
+        "for epoch in rescue.epochs(range(1, args.epochs + 1)):",
+    ],
+    "torch_nanogpt": ["iter_num += rescue.step_number", "rescue.step()", "rescue.finish()"],
+    "torch_bigram": ["for iter in range(rescue.step_number, max_iters):"],
+    "torch_reinforce": ["for i_episode in count(1 + rescue.step_number):"],
+    "torch_word_language_model": [
+        (
+            "for _epoch in rescue.epochs(range(1, 4 + 1), "
+            "steps=len(range(0, train_data.size(0) - 1, bptt))):"
+        )
+    ],
+    "torch_trainer_class": [
+        "rescue = Rescue('rescues/x', model=self.model, optimizer=self.optimizer)",
+        "for source, targets in rescue.data(self.train_data):",
+    ],
+    "torch_accumulation": ["global_step += rescue.step_number"],
+    "torch_prefetch": ["fetcher = iter(rescue.data(loader))"],
+    "torch_ema": ["for (x0,) in tqdm(rescue.data(train_dl)):"],
+    "torch_lightning_cli": [
+        "cli.trainer.fit(cli.model, **resumed('rescues/x', cli.datamodule))",
+    ],
+    "torch_hf_trainer": ["trainer.train(resume_from_checkpoint=checkpoint('rescues/x'))"],
+    "tf_dcgan": ["generator_optimizer.build(generator.trainable_variables)"],
+    "tf_quickstart": [
+        "model(tf.zeros(train_ds.element_spec[0].shape[1:], train_ds.element_spec[0].dtype)[None])",
+        "optimizer.build(model.trainable_variables)",
+    ],
+    "keras_timeseries": [
+        "model.fit(dataset, epochs=epochs, callbacks=[*callbacks, Rescue('rescues/x')], verbose=2)"
+    ],
+}
+
+
+def edited(name: str) -> Edited:
+    path = Path(__file__).parents[1] / "programs" / f"{name}.py"
+    return edit(path.read_text(), "rescues/x")
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_every_program_gets_a_diff_that_patch_applies(path: Path, tmp_path: Path):
+    """The patched file is the edited text, which compiles and names a rescue."""
+    found = edit(path.read_text(), "rescues/x")
+    (tmp_path / "train.py").write_text(path.read_text())
+
+    subprocess.run(
+        ["patch", "train.py"], input=found.diff("train.py"), cwd=tmp_path, text=True, check=True,
+        capture_output=True,
+    )  # fmt: skip
+
+    assert found.after == (tmp_path / "train.py").read_text()
+    assert "from watchdog_app.agent." in found.after
+    ast.parse(found.after)
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_the_lines_name_what_the_program_names(name: str):
+    new = [line.strip() for line in edited(name).lines()]
+
+    assert [] == [line for line in LINES[name] if line not in new]
+
+
+@pytest.mark.parametrize(
+    ("name", "note"),
+    [
+        ("torch_nanogpt", "X, Y: drawn ahead"),
+        ("torch_prefetch", "batch: drawn ahead"),
+    ],
+)
+def test_a_batch_drawn_ahead_is_named(name: str, note: str):
+    assert any(each.startswith(note) for each in edited(name).notes)
+
+
+def test_names_of_a_rescue_are_written_as_the_caller_of_the_loop_writes_them():
+    """The rescue knows `net` of the inner function; its caller calls it `model`."""
+    source = """
+import torch
+def train(net, opt, data):
+    for batch in data:
+        net(batch).sum().backward()
+        opt.step()
+def main():
+    model = torch.nn.Linear(3, 1)
+    sgd = torch.optim.SGD(model.parameters())
+    for epoch in range(3):
+        train(model, sgd, loader)
+"""
+    found = edit(source, "rescues/x", {"net": "net", "opt": "opt"})
+
+    assert "    rescue = Rescue('rescues/x', net=model, opt=sgd)" in found.lines()
+
+
+def test_a_text_without_a_training_says_so():
+    assert ("no training loop and no fit was found in the text",) == edit("x = 1\n", "r").notes
+
+
+def test_a_last_line_without_an_end_is_patched(tmp_path: Path):
+    source = "import torch\nfor batch in loader:\n    optimizer.step()"
+    (tmp_path / "train.py").write_text(source)
+    found = edit(source, "rescues/x")
+
+    subprocess.run(
+        ["patch", "train.py"], input=found.diff("train.py"), cwd=tmp_path, text=True, check=True
+    )
+
+    assert found.after == (tmp_path / "train.py").read_text()
+    ast.parse(found.after)
+
+
+def test_the_command_prints_the_diff_and_says_what_it_could_not_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Standard output is the diff alone, so that `patch` can read it; --json holds all."""
+    from watchdog_app.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(
+        (Path(__file__).parents[1] / "programs" / "torch_nanogpt.py").read_text()
+    )
+    assert 0 == main(["agent", "lines", "train.py"])
+    shown = capsys.readouterr()
+    assert 0 == main(["agent", "lines", "train.py", "--json"])
+    told = json.loads(capsys.readouterr().out)
+
+    assert shown.out == told["diff"]
+    assert shown.out.startswith("--- train.py\n+++ train.py\n")
+    assert "rescue = Rescue('rescues/train.py', model=model" in shown.out
+    assert "watchdog: X, Y: drawn ahead" in shown.err
+    (tmp_path / "empty.py").write_text("x = 1\n")
+    assert 1 == main(["agent", "lines", "empty.py"])
+    assert "No lines for empty.py: no training loop" in capsys.readouterr().err

@@ -1,0 +1,69 @@
+"""The programs of `tests/programs`: run, saved, killed, and resumed with the lines for them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+from support import zygote
+from support.corpus_child import DRIVER
+
+TESTS = Path(__file__).resolve().parents[1]
+PROGRAMS = TESTS / "programs"
+
+
+def run(
+    folder: Path, program: str, role: str, ask: int = 0, kill: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Run the copy of a program in `folder` in a role of `corpus_child`."""
+    framework = "torch" if program.startswith("torch") else "tensorflow"
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join((str(TESTS), str(TESTS.parent))),
+        "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon"),
+        "PYTHONHASHSEED": "0",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
+    words = ["-c", DRIVER, str(folder / f"{program}.py"), role, str(ask), str(kill)]
+    return zygote.run(*words, env=env, cwd=folder, framework=framework)
+
+
+def bits(folder: Path) -> str:
+    """A hash of all tensors in the files that a program left; removes the files."""
+    found = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".pt", ".h5", ".npz"):
+            for name, raw in _tensors(path):
+                found.update(name.encode() + raw)
+            path.unlink()
+    return found.hexdigest()
+
+
+def _tensors(path: Path):
+    if path.suffix == ".pt":
+        import torch
+
+        waiting = sorted(torch.load(path, weights_only=True).items())
+        for name, thing in waiting:
+            if isinstance(thing, dict):
+                waiting += sorted(thing.items())
+            else:
+                yield name, thing.numpy().tobytes()
+    elif path.suffix == ".npz":
+        import numpy as np
+
+        yield from ((name, thing.tobytes()) for name, thing in sorted(np.load(path).items()))
+    else:
+        import h5py
+
+        found = []
+        with h5py.File(path) as file:
+            file.visititems(
+                lambda name, each: found.append((name, each[()].tobytes()))
+                if isinstance(each, h5py.Dataset) else None
+            )  # fmt: skip
+        yield from sorted(found)

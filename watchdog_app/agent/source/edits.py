@@ -1,0 +1,367 @@
+"""
+Edit the text of a program so that its training is saved and resumes.
+
+`edit` derives the lines from the program's own names: the objects that its loop changes, its
+counters, the epochs as it counts them, and what must be built before. It runs nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from watchdog_app.agent.found.names import keyword
+from watchdog_app.agent.source import objects
+from watchdog_app.agent.source.program import Function, Level, Program
+
+_RANGES = ("range", "trange", "count")
+_AROUND = ("tqdm", "track", "enumerate")  # calls around data and ranges
+_ENDLESS = "2**31"
+
+
+@dataclass(frozen=True)
+class Edited:
+    """A program with the lines that resume its training."""
+
+    before: str
+    after: str
+    notes: tuple[str, ...]  # what the lines do not do, and why
+
+    def diff(self, path: str) -> str:
+        """The difference as a unified diff of this file, for `patch`; empty without one."""
+        before, after = (text.splitlines(keepends=True) for text in (self.before, self.after))
+        return "".join(
+            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+            for line in difflib.unified_diff(before, after, path, path)
+        )
+
+    def lines(self) -> list[str]:
+        """The lines to paste, each group below a comment that says where it belongs."""
+        before, after = self.before.splitlines(), self.after.splitlines()
+        shown = []
+        matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+        for kind, first, last, begin, end in matcher.get_opcodes():
+            if kind != "equal":
+                where = "before line" if first == last else "instead of line"
+                number = f"{first + 1}" if last <= first + 1 else f"{first + 1}-{last}"
+                shown += [f"# {where} {number}:", *after[begin:end]]
+        return shown
+
+
+def edit(source: str, directory: str, names: Mapping[str, str] | None = None) -> Edited:
+    """
+    The program with the lines that save and resume its training.
+
+    Args:
+        source: text of the program.
+        directory: the folder of the rescues.
+        names: keyword of each object in a rescue, and the program's expression for it; without it
+            the text says what changes.
+
+    Raises:
+        SyntaxError: the text is no Python.
+    """
+    editor = _Editor(Program(source), directory)
+    if "watchdog_app.agent" in source:
+        editor.notes.append("the program names watchdog already; nothing is added")
+    elif not (editor.edit_library() or editor.edit_loop(names)):
+        editor.notes.append("no training loop and no fit was found in the text")
+    after = editor.result()
+    ast.parse(after)  # a text that does not compile is our error, never the user's
+    return Edited(source, after, tuple(dict.fromkeys(editor.notes)))
+
+
+class _Editor:
+    """Collects the edits of one program."""
+
+    def __init__(self, program: Program, directory: str) -> None:
+        self.program, self._directory = program, directory
+        self.notes: list[str] = []
+        self._lines = [line.encode() for line in program.source.splitlines(keepends=True)]
+        self._spans: list[tuple[int, int, bytes]] = []
+
+    def result(self) -> str:
+        """The edited text."""
+        whole = b"".join(self._lines)
+        # Of two edits at one place, the later one stands behind.
+        for begin, end, text in sorted(self._spans, key=lambda one: one[0])[::-1]:
+            whole = whole[:begin] + text + whole[end:]
+        return whole.decode()
+
+    def _at(self, line: int | None, column: int | None) -> int:
+        return sum(map(len, self._lines[: (line or 1) - 1])) + (column or 0)
+
+    def _put(self, begin: int, end: int, text: str) -> None:
+        self._spans.append((begin, end, text.encode()))
+
+    def _replace(self, node: ast.expr, text: str) -> None:
+        begin = self._at(node.lineno, node.col_offset)
+        self._put(begin, self._at(node.end_lineno, node.end_col_offset), text)
+
+    def _insert(self, statement: ast.stmt, *lines: str, after: bool = False) -> None:
+        """Put lines before or after a statement, as far indented as it."""
+        indent = " " * statement.col_offset
+        place = self._at((statement.end_lineno or 0) + 1 if after else statement.lineno, 0)
+        lacks_end = place >= sum(map(len, self._lines)) and not self._lines[-1].endswith(b"\n")
+        text = "".join(f"{indent}{each}\n" for each in lines)
+        self._put(place, place, f"\n{text}" if lacks_end and after else text)
+
+    def _give(self, call: ast.Call, name: str, text: str) -> None:
+        """Give a keyword argument to a call, in place of one of that name."""
+        old = [each for each in call.keywords if each.arg == name]
+        last = [*call.args, *(each.value for each in call.keywords)]
+        if old:
+            self._replace(old[0].value, text)
+        elif last:
+            end = max(self._at(each.end_lineno, each.end_col_offset) for each in last)
+            self._put(end, end, f", {name}={text}")
+        else:
+            end = self._at(call.end_lineno, call.end_col_offset) - 1
+            self._put(end, end, f"{name}={text}")
+
+    def _import(self, module: str, name: str) -> None:
+        body = self.program.tree.body
+        imports = [each for each in body if isinstance(each, ast.Import | ast.ImportFrom)]
+        line = f"from watchdog_app.agent.{module} import {name}"
+        self._insert((imports or body)[-1 if imports else 0], line, after=bool(imports))
+
+    def edit_library(self) -> bool:
+        """Edit the call with which a library trains; whether there is one."""
+        program, folder = self.program, self._directory
+        fits = [call for call in program.calls("fit") if isinstance(call.func, ast.Attribute)]
+        if program.imports_from("lightning", "pytorch_lightning"):
+            if fits:
+                self._edit_lightning(fits[0])
+            elif program.calls("LightningCLI"):
+                self.notes.append(
+                    "LightningCLI calls fit itself: give it run=False and write cli.trainer.fit("
+                    f"cli.model, **resumed({folder!r}, cli.datamodule))"
+                )
+            return bool(fits or program.calls("LightningCLI"))
+        trains = [call for call in program.calls("train") if isinstance(call.func, ast.Attribute)]
+        if program.imports_from("transformers") and program.calls("TrainingArguments") and trains:
+            self._give(trains[0], "resume_from_checkpoint", f"checkpoint({folder!r})")
+            self._import("transformers", "checkpoint")
+            return True
+        for call in fits if program.imports_from("keras", "tensorflow", "tf_keras") else ():
+            old = [f"*{ast.unparse(e.value)}, " for e in call.keywords if e.arg == "callbacks"]
+            self._give(call, "callbacks", f"[{''.join(old)}Rescue({folder!r})]")
+            if call is fits[0]:
+                self._import("tf_keras" if program.imports_from("tf_keras") else "keras", "Rescue")
+        return bool(self._spans)
+
+    def _edit_lightning(self, call: ast.Call) -> None:
+        """`trainer.fit(model, loader)` becomes `trainer.fit(model, **resumed(folder, loader))`."""
+        names = ("model", "train_dataloaders", "val_dataloaders", "datamodule", "ckpt_path")
+        given = dict(zip(names, map(ast.unparse, call.args), strict=False))
+        given |= {str(each.arg): ast.unparse(each.value) for each in call.keywords}
+        model, loader = given.pop("model"), given.pop("train_dataloaders", None)
+        data = given.pop("datamodule", None) or loader or model
+        given.pop("ckpt_path", None)
+        more = "".join(f", {name}={value}" for name, value in given.items())
+        text = f"{model}{more}, **resumed({self._directory!r}, {data})"
+        self._replace(call, f"{ast.unparse(call.func)}({text})")
+        self._import("lightning", "resumed")
+
+    def edit_loop(self, names: Mapping[str, str] | None) -> bool:
+        """Edit the program's own loop; whether there is one."""
+        program = self.program
+        found = [levels for step in program.steps() if (levels := program.levels(step))]
+        if not found:
+            return False
+        outer = max(found, key=len)[-1].loop
+        if any(each[-1].loop is not outer for each in found):
+            self.notes.append("the lines are for one of several training loops")
+        # The last of the steps of an iteration ends it.
+        levels = [each for each in found if each[-1].loop is outer][-1]
+        reads = [each for each in levels if not self._counting(each)]
+        inner = next((each for each in reads if each is not levels[-1]), (reads or levels)[0])
+        around = levels[levels.index(inner) + 1 :]
+        epoch = around[0] if around else None
+        first = epoch or inner
+        under_condition = self._place_step(inner, first)
+        self._edit_ranges(inner, epoch, under_condition=under_condition)
+        framework = "torch" if program.imports_from("torch") else "tensorflow"
+        scope = program.function_of(first.loop)
+        given = ", ".join([repr(self._directory), *self._objects(first, names)])
+        self._insert(
+            first.loop,
+            *(["global rescue"] if scope is not None and first.calls != inner.calls else []),
+            *(self._builds(inner, first) if framework == "tensorflow" else []),
+            f"rescue = Rescue({given})",
+            *self._counters,
+        )
+        is_left = any(isinstance(node, ast.Break) for node in ast.walk(first.loop))
+        if epoch is None or is_left:
+            self._insert(first.loop, "rescue.finish()", after=True)
+        self._import(framework, "Rescue")
+        return True
+
+    def _objects(self, first: Level, names: Mapping[str, str] | None) -> list[str]:
+        """The keyword arguments of the Rescue."""
+        if names is None:
+            taken: set[str] = set()
+            found = objects.state(self.program, first.loop)
+            if not found:
+                self.notes.append("no object that the loop trains has a name before the loop")
+            return [f"{keyword(text.rpartition('.')[2], taken)}={text}" for text in found]
+        given = []
+        for name, text in names.items():
+            shown = None if "<" in text else self.program.translated(text, first.calls)
+            if shown is None:
+                self.notes.append(f"{text} has no name before the loop: give it as {name}=")
+            else:
+                given.append(f"{name}={shown}")
+        return given
+
+    def _builds(self, inner: Level, first: Level) -> list[str]:
+        """Lines that make the variables of models and optimizers before the rescue loads them."""
+        program, lines = self.program, []
+        named = [own for own, full in program.imports.items() if full == "tensorflow"]
+        tensorflow = (named or ["keras.ops"])[0]
+        for text in objects.state(program, first.loop):
+            value = program.value(ast.parse(text, mode="eval").body)
+            name = ast.unparse(value.func) if isinstance(value, ast.Call) else ""
+            made = program.classes.get(name)
+            is_built = made is None or "Input" in ast.unparse(made) or "Module" in ast.unparse(
+                made.bases[0]) or program.calls("build")  # fmt: skip
+            if not is_built and isinstance(inner.loop, ast.For):
+                data, target = self._inside(inner.loop.iter), inner.loop.target
+                if data is not inner.loop.iter and isinstance(target, ast.Tuple):
+                    target = target.elts[-1]  # behind the counter
+                item = "[0]" if isinstance(target, ast.Tuple) else ""
+                spec = f"{ast.unparse(data)}.element_spec{item}"
+                lines.append(f"{text}({tensorflow}.zeros({spec}.shape[1:], {spec}.dtype)[None])")
+        for call in program.steps():
+            optimizer = ast.unparse(call.func.value)  # type: ignore[attr-defined]
+            nodes = [node for each in call.args for node in ast.walk(each)]
+            values = [program.value(each) for each in nodes if isinstance(each, ast.Name)]
+            nodes += [node for each in values if each is not None for node in ast.walk(each)]
+            weights = [ast.unparse(each) for each in nodes
+                       if getattr(each, "attr", "").startswith("trainable_")]  # fmt: skip
+            shown = [program.translated(each, first.calls) for each in (optimizer, *weights[:1])]
+            if len(shown) == 2 and all(shown):
+                lines.append(f"{shown[0]}.build({shown[1]})")
+        return list(dict.fromkeys(lines))
+
+    def _place_step(self, inner: Level, first: Level) -> bool:
+        """Write `rescue.step()` behind the step; whether it is under a condition."""
+        program, node = self.program, inner.inside
+        owner, block = program.block_of(node)
+        while not isinstance(owner, ast.If | Function | ast.Module) and owner is not inner.loop:
+            node = owner
+            owner, block = program.block_of(node)
+        last = block[-1]
+        leaves = isinstance(last, ast.Break | ast.Continue | ast.Return) or (
+            isinstance(last, ast.If) and isinstance(last.body[-1], ast.Break)
+        )
+        self._insert(last, "rescue.step()", after=not leaves)
+        self._counters = []
+        for each in block:
+            if isinstance(each, ast.AugAssign) and ast.unparse(each).endswith(" += 1"):
+                name = ast.unparse(each.target)
+                made = [place for text, _, place in program.assignments() if text == name]
+                if made and not any(first.loop in program.ancestors(place) for place in made):
+                    self._counters.append(f"{name} += rescue.step_number")
+        self._note_drawn_ahead(inner.loop)
+        return isinstance(owner, ast.If)
+
+    def _note_drawn_ahead(self, loop: ast.AST) -> None:
+        """Name the batches that the loop draws before the iteration that trains on them."""
+        program = self.program
+        function = program.function_of(loop)
+        made = [
+            each
+            for each in ast.walk(program.tree)
+            if isinstance(each, ast.Assign)
+            and isinstance(each.value, ast.Call)
+            and program.function_of(each) is function
+        ]
+        inside = [each for each in made if loop in program.ancestors(each)]
+        for each in made:
+            makers = [ast.unparse(one.value.func) for one in inside]  # type: ignore[attr-defined]
+            if each not in inside and ast.unparse(each.value.func) in makers:  # type: ignore[attr-defined]
+                names = ", ".join(ast.unparse(target).strip("()") for target in each.targets)
+                self.notes.append(
+                    f"{names}: drawn ahead of the iteration that trains on it; a resume "
+                    "begins with the batch after it, so it is not exact"
+                )
+
+    def _edit_ranges(self, inner: Level, epoch: Level | None, *, under_condition: bool) -> None:
+        """Let the loops begin at the place of the rescue."""
+        loop, counting = inner.loop, self._counting(inner)
+        if epoch is not None:
+            steps = self._steps_argument(inner, epoch) if not under_condition else ""
+            self._edit_epochs(epoch, steps)
+        if isinstance(loop, ast.While):
+            for call in self.program.calls("iter"):
+                if epoch and epoch.loop in self.program.ancestors(call) and len(call.args) == 1:
+                    self._replace(call.args[0], f"rescue.data({ast.unparse(call.args[0])})")
+        elif epoch is None and counting is not None:
+            texts = [ast.unparse(each) for each in counting.args]
+            if len(texts) > 2 or under_condition:
+                self.notes.append("the counter of the loop does not follow from the steps")
+                return
+            start = texts.pop(0) if len(texts) == 2 or "count" in ast.unparse(counting.func) else ""
+            first = f"{start} + rescue.step_number" if start else "rescue.step_number"
+            text = f"{ast.unparse(counting.func)}({', '.join([first, *texts])})"
+            self._replace(counting, text)
+        else:
+            data = self._inside(loop.iter)
+            parent = next(self.program.ancestors(data))
+            if isinstance(parent, ast.Call) and ast.unparse(parent.func) == "enumerate":
+                self._replace(parent.func, "rescue.enumerate")
+            else:
+                self._replace(data, f"rescue.data({ast.unparse(data)})")
+
+    def _edit_epochs(self, epoch: Level, steps: str) -> None:
+        """`rescue.epochs(...)` instead of what the outer loop counts."""
+        loop, call = epoch.loop, self._counting(epoch)
+        if isinstance(loop, ast.While):
+            self.notes.append("the outer `while` is not positioned: write it as a loop over epochs")
+        elif call is None:
+            self._replace(loop.iter, f"rescue.epochs(range({_ENDLESS}))")
+        else:
+            texts = [ast.unparse(each) for each in call.args]
+            if ast.unparse(call.func).endswith("count"):
+                texts = [*(texts or ["0"])[:1], _ENDLESS]
+            whole = f"range({', '.join(texts)})" if len(texts) > 1 else texts[0]
+            self._replace(call, f"rescue.epochs({whole}{steps})")
+
+    def _steps_argument(self, inner: Level, epoch: Level) -> str:
+        """`, steps=...` where the inner loop counts: then no pass over data shows the epoch."""
+        counting = self._counting(inner)
+        if counting is None or (inner.calls != epoch.calls and self._reads_own(counting)):
+            return ""
+        is_number = len(counting.args) == 1
+        return (
+            f", steps={ast.unparse(counting.args[0])}"
+            if is_number
+            else (f", steps=len({ast.unparse(counting)})")
+        )
+
+    def _reads_own(self, node: ast.AST) -> bool:
+        """Whether an expression reads variables of its function."""
+        function = self.program.function_of(node)
+        own = {text for text, _, place in self.program.assignments()
+               if self.program.function_of(place) is function}  # fmt: skip
+        own |= {each.arg for each in function.args.args} if function is not None else set()
+        return any(isinstance(each, ast.Name) and each.id in own for each in ast.walk(node))
+
+    def _inside(self, node: ast.expr) -> ast.expr:
+        """`loader` in `tqdm(enumerate(loader))`."""
+        while isinstance(node, ast.Call) and node.args:
+            if self.program.full_name(node.func).rpartition(".")[2] not in _AROUND:
+                break
+            node = node.args[0]
+        return node
+
+    def _counting(self, level: Level) -> ast.Call | None:
+        """The call of `range` or the like that a loop counts by."""
+        if isinstance(level.loop, ast.While):
+            return None
+        found = self._inside(level.loop.iter)
+        name = self.program.full_name(getattr(found, "func", found)).rpartition(".")[2]
+        return found if isinstance(found, ast.Call) and name in _RANGES else None

@@ -1,0 +1,211 @@
+"""
+The training loops of a program, from its text alone.
+
+The search begins at a call that trains: a step of an optimizer, or a gradient where no optimizer
+steps. It goes outwards through loops, and from a function to the call of it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Loop = ast.For | ast.AsyncFor | ast.While
+Calls = tuple[tuple[Function, ast.Call], ...]
+_STEPS = ("step", "apply_gradients", "apply", "minimize")
+_BY_HAND = ("train_on_batch", "backward", "gradient")  # they train where no optimizer steps
+# What loops over parts of one step read.
+_PARTS = ("parameters", "named_parameters", "optimizers", "param_groups", "trainable_variables")
+
+
+@dataclass(frozen=True)
+class Level:
+    """One loop around a training step."""
+
+    loop: Loop
+    inside: ast.AST  # the step, or the call that leads to it, in the function of the loop
+    calls: Calls  # the functions from the step to the loop, with the calls of them
+
+
+class Program:
+    """The parsed text of a program."""
+
+    def __init__(self, source: str) -> None:
+        """
+        Args:
+            source: the text.
+
+        Raises:
+            SyntaxError: the text is no Python.
+        """
+        self.source = source
+        self.tree = ast.parse(source)
+        nodes = list(ast.walk(self.tree))
+        self._parents = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
+        self.functions = {each.name: each for each in nodes if isinstance(each, Function)}
+        self.classes = {each.name: each for each in nodes if isinstance(each, ast.ClassDef)}
+        self.imports: dict[str, str] = {}  # name in the program: full name of what it imports
+        for node in nodes:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+                for each in node.names:
+                    own = each.asname or each.name.split(".")[0]
+                    self.imports[own] = module + (each.name if module or each.asname else own)
+
+    def imports_from(self, *packages: str) -> bool:
+        """Whether the program imports one of these packages."""
+        return any(full.split(".")[0] in packages for full in self.imports.values())
+
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The nodes around a node, the innermost first."""
+        while (parent := self._parents.get(node)) is not None:
+            yield parent
+            node = parent
+
+    def function_of(self, node: ast.AST) -> Function | None:
+        """The function around a node; None at the top level."""
+        return next((each for each in self.ancestors(node) if isinstance(each, Function)), None)
+
+    def class_of(self, function: Function | None) -> ast.ClassDef | None:
+        """The class of a method; None for other functions."""
+        parent = self._parents.get(function)  # type: ignore[arg-type]
+        return parent if isinstance(parent, ast.ClassDef) else None
+
+    def block_of(self, node: ast.AST) -> tuple[ast.AST, list[ast.stmt]]:
+        """The owner of the list of statements in which a node is, and that list."""
+        for parent in self.ancestors(node):
+            for name in ("body", "orelse", "finalbody"):
+                block = getattr(parent, name, None)
+                if isinstance(block, list) and node in block:
+                    return parent, block
+            node = parent
+        return self.tree, self.tree.body
+
+    def full_name(self, node: ast.AST) -> str:
+        """`torch.optim.Adam` for `optim.Adam`; empty if the node is no dotted name."""
+        if isinstance(node, ast.Attribute):
+            before = self.full_name(node.value)
+            return f"{before}.{node.attr}" if before else ""
+        return self.imports.get(node.id, node.id) if isinstance(node, ast.Name) else ""
+
+    def calls(self, name: str) -> list[ast.Call]:
+        """The calls of functions and methods of this name, in the order of the text."""
+        found = [
+            node
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Call)
+            and name in (getattr(node.func, "id", ""), getattr(node.func, "attr", ""))
+        ]
+        return sorted(found, key=lambda call: (call.lineno, call.col_offset))
+
+    def calls_of(self, function: Function) -> list[ast.Call]:
+        """The calls of a function of the program from outside of it."""
+        kind = ast.Name if self.class_of(function) is None else ast.Attribute
+        return [
+            call
+            for call in self.calls(function.name)
+            if isinstance(call.func, kind) and function not in self.ancestors(call)
+        ]
+
+    def assignments(self) -> Iterator[tuple[str, ast.expr, ast.Assign]]:
+        """The names and attributes that get values: text, value and statement."""
+        statements = [each for each in ast.walk(self.tree) if isinstance(each, ast.Assign)]
+        for node, target in ((each, target) for each in statements for target in each.targets):
+            if isinstance(target, ast.Tuple):
+                values = getattr(node.value, "elts", [])  # not known for a call
+                for each, value in zip(target.elts, values, strict=False):
+                    yield ast.unparse(each), value, node
+            else:
+                yield ast.unparse(target), node.value, node
+
+    def value(self, node: ast.AST) -> ast.expr | None:
+        """The first value that the program gives to a name or an attribute; None if unknown."""
+        wanted = ast.unparse(node)
+        return next((value for text, value, _ in self.assignments() if text == wanted), None)
+
+    def steps(self) -> list[ast.Call]:
+        """The calls that train."""
+        found = [
+            call
+            for name in _STEPS
+            for call in self.calls(name)
+            if isinstance(call.func, ast.Attribute) and self._is_optimizer(call.func.value)
+        ]
+        found = found or [call for name in _BY_HAND for call in self.calls(name)]
+        return sorted(found, key=lambda call: call.lineno)
+
+    def levels(self, step: ast.AST) -> list[Level]:
+        """The loops around a call that trains, the innermost first."""
+        found: list[Level] = []
+        calls: Calls = ()
+        node = step
+        while True:
+            function = self.function_of(node)
+            for each in self.ancestors(node):
+                if each is function:
+                    break
+                if isinstance(each, Loop) and _is_of_steps(each):
+                    found.append(Level(each, node, calls))
+            if function is None or function in [known for known, _ in calls]:
+                return found
+            callers = self.calls_of(function)
+            if not callers:
+                return found
+            # A call in a loop trains; one outside may be a trial.
+            in_loop = [c for c in callers if any(isinstance(e, Loop) for e in self.ancestors(c))]
+            node = (in_loop or callers)[0]
+            calls = (*calls, (function, node))
+
+    def translated(self, text: str, calls: Calls) -> str | None:
+        """
+        An expression of the innermost function, as its outermost caller writes it.
+
+        Args:
+            text: a name with attributes or items: `self.model`, `parts["encoder"]`.
+            calls: see `Level`.
+
+        Returns:
+            None if a function makes the value itself.
+        """
+        for function, call in calls:
+            base = next((n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)), "")
+            given = self.argument(function, call, base)
+            if given is not None:
+                text = ast.unparse(given) + text[len(base) :]
+            elif any(
+                name == base and self.function_of(place) is function
+                for name, _, place in self.assignments()
+            ):
+                return None
+        return text
+
+    def argument(self, function: Function, call: ast.Call, name: str) -> ast.expr | None:
+        """What a call gives for a parameter of a function; None if it gives nothing."""
+        names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+        given: list[ast.expr] = []
+        for each in call.args:
+            spread = self.value(each.value) if isinstance(each, ast.Starred) else None
+            given += spread.elts if isinstance(spread, ast.Tuple) else [each]
+        if self.class_of(function) is not None and isinstance(call.func, ast.Attribute):
+            given.insert(0, call.func.value)
+        elif function.name == "__init__":
+            given.insert(0, call)
+        named = {each.arg: each.value for each in call.keywords}
+        return dict(zip(names, given, strict=False)).get(name) or named.get(name)
+
+    def _is_optimizer(self, node: ast.AST) -> bool:
+        text = ast.unparse(node).lower()
+        made = ast.unparse(value).lower() if (value := self.value(node)) is not None else ""
+        is_other = any(word in text for word in ("sched", "profil", "env"))
+        return not is_other and ("opt" in text or "scaler" in text or "optim." in made)
+
+
+def _is_of_steps(loop: Loop) -> bool:
+    """Whether a loop runs steps, and not parts of one or phases of an epoch."""
+    if isinstance(loop, ast.While):
+        return True
+    words = {getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(loop.iter)}
+    is_literal = isinstance(loop.iter, ast.List | ast.Tuple | ast.Set | ast.Dict)
+    return not is_literal and words.isdisjoint(_PARTS)
