@@ -223,7 +223,8 @@ class TopApp(App[None]):
         self._draw_gpus(status, columns, max(most, min(2, cards) if height >= 16 else 0))
 
     def _draw_gpus(self, status: Status, columns: int, most: int) -> None:
-        hidden = self._plot_rows() and not self._is_large(status)
+        # A plot that was opened on a small screen takes the place of the GPUs.
+        hidden = self._plot_rows() and not self._is_large(status) and most < len(status.gpus)
         lines = [] if hidden else rows.gpu_rows(status, columns, self._show_all, most)
         gpus = self.query_one("#gpus", Static)
         gpus.update(Text("\n").join(lines))

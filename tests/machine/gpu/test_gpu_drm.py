@@ -415,7 +415,7 @@ def test_no_damaged_file_raises(tmp_path, name):
                 for row in backend.read(index, turn * 11.0):
                     known = json.loads(json.dumps(row))
                     validate_row(known)
-                    parse_processes(known["processes"], lambda pid: False)
+                    parse_processes(known["processes"], lambda pid: (False, None))
 
 
 def test_the_list_of_devices_names_no_device_of_another_maker(machine):
