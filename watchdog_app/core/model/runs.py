@@ -101,6 +101,7 @@ class Past:
     level: int = 0  # present level
     room: int = 0  # amount that is free
     runs: int = 0  # runs that ended well
+    killed: bool = False  # the last run with a clear end ran out of memory
     end_s: float | None = None  # seconds until it needs more than there is; None: unknown
     together: str = ""  # names of the tasks that will need more than there is together
     more: int = 0  # what those tasks will take in addition

@@ -29,6 +29,7 @@ _ONE_RUN, _LEAST = 1.05, 1.02  # tolerated factor above one run, and the least a
 _SAME_LIMIT = 1.1  # with up to this multiple of the level of a kill, the program ends again
 _EXPLAINED = 0.8  # share of the growth on known ground that holds back a notification
 _NOTICE_S = 60.0  # age of a run after which a notice at its start comes too late
+_LOW, _HIGH = 0.7, 1.4  # interval of a forecast from an earlier run, as factors
 _GONE_S = 120.0  # the end of a run is reported by then
 _SEEN_S = 15.0  # age of a task from which its beginning was missed
 _SAME_START, _START_BYTES = 0.1, 128 * 1024**2  # largest difference between two starts of a cell
@@ -130,15 +131,21 @@ class PastRuns:
         return sum(shares) >= _EXPLAINED
 
     def with_past_eta(self, reading: Reading, assessment: Assessment) -> Assessment:
-        """The assessment; its forecast is the geometric mean of the trend's and the last run's."""
-        ends = [each.end_s for each in self._past.get(reading.key, {}).values()]
-        end_s = min((each for each in ends if each is not None), default=None)
-        if end_s is None:
+        """
+        The assessment; its forecast uses the curve of an earlier run.
+
+        After a run that ended well the curve alone predicts best, as its ramps end. After a kill
+        the geometric mean with the trend does.
+        """
+        pasts = [each for each in self._past.get(reading.key, {}).values() if each.end_s]
+        if not pasts:
             return assessment
-        trend = assessment.forecast or decisions.Forecast(end_s, 0.7 * end_s, 1.4 * end_s)
-        factor = math.sqrt(max(end_s, 0.1) / max(trend.eta_s, 0.1))
-        times = (factor * each for each in (trend.eta_s, trend.low_s, trend.high_s))
-        return replace(assessment, forecast=decisions.Forecast(*times))
+        past, trend = min(pasts, key=lambda each: each.end_s or 0.0), assessment.forecast
+        eta_s = past.end_s or 0.0
+        if past.killed and trend is not None:
+            eta_s = math.sqrt(eta_s * trend.eta_s)
+        found = decisions.Forecast(eta_s, _LOW * eta_s, _HIGH * eta_s)
+        return replace(assessment, forecast=found)
 
     def due_notices(self, tick: Tick) -> Iterator[Decision]:
         """Yield a notice about each run that has begun and will need more than there is."""
@@ -193,7 +200,8 @@ def judge(runs: Iterable[Run], level: int, reading: Reading, gpu: str | None) ->
     if not known or reading.limit <= 0:
         return None
     room = int(max(0.0, reading.limit - reading.used))
-    there, verdict, end_s = level + room, Verdict.SILENT, None
+    there, verdict = level + room, Verdict.SILENT
+    end_s: float | None = None
     telling = [each for each in known if each.proves_fit or each.ran_out(gpu)]
     complete = [each.peak(gpu) for each in telling if each.proves_fit]
     killed = bool(telling) and telling[-1].ran_out(gpu)
@@ -211,19 +219,10 @@ def judge(runs: Iterable[Run], level: int, reading: Reading, gpu: str | None) ->
             verdict = Verdict.BEYOND
         elif factor * expected + _MARGIN * reading.limit <= there:
             verdict = Verdict.FITS
-    if gpu is None and verdict in (Verdict.SHORT, Verdict.KILLED):
-        end_s = _end_s(source, level, there)
-    return Past(verdict, known[-1], expected, level, room, len(complete), end_s)
-
-
-def _end_s(run: Run, level: int, there: int) -> float | None:
-    """Seconds until a program that repeats this run needs more than there is; None: unknown."""
-    now_s, end_s = run.reached_s(level), run.reached_s(there)
-    if now_s is None or (end_s is None and run.end_slope_per_s <= 0):
-        return None
-    if end_s is None:  # it ran out of memory before
-        end_s = run.seconds + (there - run.peak_bytes) / run.end_slope_per_s
-    return max(0.0, end_s - now_s)
+    if gpu is None and verdict is Verdict.SHORT:
+        now_s, full_s = source.reached_s(level), source.reached_s(min(there, expected))
+        end_s = None if now_s is None or full_s is None else max(0.0, full_s - now_s)
+    return Past(verdict, known[-1], expected, level, room, len(complete), killed, end_s)
 
 
 def _is_watched(reading: Reading) -> bool:
