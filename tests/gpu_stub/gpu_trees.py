@@ -130,17 +130,18 @@ class Tree:
             self.write(f"{base}/hwmon/hwmon{number + 2}/{name}", text)
         self.link(f"{base}/driver", f"/sys/bus/pci/drivers/{driver}")
         self.link(f"sys/bus/pci/devices/{address}", str(self.folder / base))
-        self.write(f"{base}/drm/card{number}/dev", f"226:{number}")
-        self.link(f"{base}/drm/card{number}/device", str(self.folder / base))
-        self.link(f"sys/class/drm/card{number}", str(self.folder / base / f"drm/card{number}"))
+        for node in (f"card{number}", f"renderD{128 + number}"):
+            self.write(f"{base}/drm/{node}/dev", f"226:{number}")
+            self.link(f"{base}/drm/{node}/device", str(self.folder / base))
+            self.link(f"sys/class/drm/{node}", str(self.folder / base / "drm" / node))
         return base
 
-    def process(self, pid: int, *clients: Mapping[str, object]) -> None:
+    def process(self, pid: int, *clients: Mapping[str, object], node: int = 128) -> None:
         """Let a process have these DRM clients open, and a few files that are none."""
         for number, target in enumerate(("/dev/null", "socket:[4711]", "/dev/dri/by-path")):
             self.link(f"proc/{pid}/fd/{number}", target)
         for number, client in enumerate(clients, 10):
-            self.link(f"proc/{pid}/fd/{number}", "/dev/dri/renderD128")
+            self.link(f"proc/{pid}/fd/{number}", f"/dev/dri/renderD{node}")
             self.client(pid, number, client)
 
     def client(self, pid: int, fd: int, client: Mapping[str, object]) -> None:

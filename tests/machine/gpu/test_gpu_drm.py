@@ -344,6 +344,10 @@ def test_a_sleeping_card_is_not_touched(machine):
     file.unlink()
     os.mkfifo(file)
     reading.tree.write(f"sys/devices/pci0000:00/{B}/power/runtime_status", "suspended")
+    reading.tree.process(103, amd_client(B, 9, GIB), node=129)
+    client = reading.tree.folder / "proc/103/fdinfo/10"
+    client.unlink()
+    os.mkfifo(client)
 
     one, two = reading.cards()
 
@@ -360,7 +364,8 @@ def test_a_driver_that_is_unloaded_while_the_card_sleeps_is_named(machine):
     base = "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/" + A
     reading.tree.write(f"{base}/power/runtime_status", "suspended")
     asleep = reading.until(lambda sample: sample.gpus[0].state is GpuState.ASLEEP, 1.0)
-    os.unlink(reading.tree.folder / "sys/class/drm/card0")
+    for node in ("card0", "renderD128"):
+        os.unlink(reading.tree.folder / "sys/class/drm" / node)
 
     sample = reading.until(lambda sample: bool(sample.faults), 31.0)
 

@@ -114,6 +114,8 @@ class DrmBackend:
             cards = _folders(f"{self._root}{DRM}", "card")
             bound = [card for card in cards if link_name(f"{card}/device/driver") in DRM_DRIVERS]
             awake = list(enumerate(sorted({str(link_name(f"{card}/device")) for card in bound})))
+        else:
+            self._processes.awake = {address for _, address in awake}
         known = {(index, card.address): card for index, card in self._cards.items()}
         self._cards = {
             index: known.get((index, address)) or _Card(self._root, address)
@@ -305,9 +307,11 @@ class _Processes:
     def __init__(self, root: str) -> None:
         self._proc = f"{root}/proc"
         self._kfd = f"{root}/sys/class/kfd/kfd"
-        # By pid: descriptors of GPUs; when to search again; the interval.
-        self._opened: dict[str, tuple[list[str], float, float]] = {}
+        self._drm = root + DRM
+        # By pid: nodes of GPUs by descriptor; when to search again; the interval.
+        self._opened: dict[str, tuple[dict[str, str], float, float]] = {}
         self._clients: dict[tuple[str, bytes], _Told] = {}  # by PCI address and client
+        self.awake: set[str] | None = None  # PCI addresses; None: all
         self.read_mono_s: float | None = None
         self.uses: dict[str, _Use] = {}  # by PCI address
 
@@ -332,11 +336,12 @@ class _Processes:
         """Search processes for open GPUs: new ones often, others every 30 s."""
         before, self._opened = self._opened, {}
         for pid in filter(str.isdigit, sysfs_names(self._proc)):
-            fds, due_mono_s, every_s = before.get(pid, ([], 0.0, PROCESSES_S))
+            fds, due_mono_s, every_s = before.get(pid, ({}, 0.0, PROCESSES_S))
             if now_mono_s >= due_mono_s:
                 folder = f"{self._proc}/{pid}/fd"
                 names = sysfs_names(folder)[:_MAX_FDS]
-                fds = [fd for fd in names if str(link_name(f"{folder}/{fd}")).startswith(_NODES)]
+                nodes = {fd: str(link_name(f"{folder}/{fd}")) for fd in names}
+                fds = {fd: node for fd, node in nodes.items() if node.startswith(_NODES)}
                 due_mono_s, every_s = now_mono_s + every_s, min(_RESCAN_S, every_s * 1.5)
             self._opened[pid] = fds, due_mono_s, every_s
 
@@ -345,7 +350,9 @@ class _Processes:
         before, self._clients = self._clients, {}
         busy: dict[tuple[str, bytes], float] = {}  # by PCI address and engine
         for pid, (fds, _, _) in self._opened.items():
-            for fd in fds:
+            for fd, node in fds.items():
+                if self._sleeps(node):  # xe wakes the card to answer
+                    continue
                 told = dict(_pairs(_read(f"{self._proc}/{pid}/fdinfo/{fd}"), b":"))
                 address = told.get(b"drm-pdev", b"").decode("ascii", "replace")
                 client = (address, told.get(b"drm-client-id", f"{pid}/{fd}".encode()))
@@ -363,6 +370,10 @@ class _Processes:
         for (address, _), share in busy.items():
             use = self.uses[address]
             use.utilization_percent = min(100.0, max(100 * share, use.utilization_percent or 0.0))
+
+    def _sleeps(self, node: str) -> bool:
+        address = None if self.awake is None else link_name(f"{self._drm}/{node}/device")
+        return self.awake is not None and address is not None and address not in self.awake
 
     def _read_kfd(self) -> None:
         """Add ROCm's processes; one with a DRM client counts once, with the larger figure."""
