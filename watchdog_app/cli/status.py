@@ -216,7 +216,8 @@ def check(status: Status, now_unix_s: float) -> tuple[str, int]:
     """
     level, text = status.summary(now_unix_s)
     text = plain(text).replace("|", "/")
-    return f"WATCHDOG {level.word} - {text} | {_performance_data(status)}", level.exit_code
+    word = level.word if level.exit_code else Level.OK.word  # the words of monitoring plugins
+    return f"WATCHDOG {word} - {text} | {_performance_data(status)}", level.exit_code
 
 
 def unreachable(message: str) -> tuple[str, int]:

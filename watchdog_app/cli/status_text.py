@@ -118,8 +118,7 @@ def render(
 
 def _headline(status: Status, now_unix_s: float, columns: int | None, style: Style) -> list[str]:
     level, summary = status.summary(now_unix_s)
-    calm = level <= Level.WATCH
-    mark = "" if calm else f"{level.mark} "
+    mark = f"{level.mark} " if level.mark else ""
     unsaved = "" if level is Level.UNKNOWN else unsaved_sentence(status.tasks)
     text = f"{level.word}: {plain(summary)}."
     first = wrap(f"{text} {unsaved}." if unsaved else text, columns, first=mark)

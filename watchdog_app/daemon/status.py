@@ -114,7 +114,7 @@ def status(
             problems=tuple(problems),
         )
     guards, paused_keys, result = guards or {}, set(paused), sample.result
-    resources = tuple(_resource(each, result.assessments.get(each.key)) for each in sample.readings)
+    resources = tuple(_resource(each, result) for each in sample.readings)
     incidents = tuple(incident(each) for each in result.incidents)
     owners = devices.tasks_by_pid(sample.tasks) if sample.snapshot.hardware.gpus else {}
     gpus = tuple(_gpu(gpu, sample, owners) for gpu in sample.snapshot.hardware.gpus)
@@ -151,16 +151,6 @@ def incident(each: decisions.Incident) -> records.Incident:
     is_fault = resource.is_condition(each.resource)
     is_gpu_fault = each.resource.kind is ResourceKind.GPU_HEALTH
     severity = _SEVERITIES[min(each.stage, len(_SEVERITIES) - 1)]
-    contributors = tuple(
-        records.Contributor(
-            pid=contributor.task.pid,
-            name=contributor.name,
-            # A task that used a broken GPU has not filled anything.
-            slope_bytes_per_s=None if is_fault else contributor.slope_bytes_per_s,
-            share=None if is_fault else contributor.share,
-        )
-        for contributor in each.contributors
-    )
     return records.Incident.from_object(
         each,
         resource=kind_name(each.resource),
@@ -171,7 +161,22 @@ def incident(each: decisions.Incident) -> records.Incident:
         severity=severity if is_fault else None,
         device_works=each.device_works if is_gpu_fault else None,
         reason=each.why,
-        contributors=contributors,
+        contributors=_contributors(each.contributors, is_fault=is_fault),
+    )
+
+
+def _contributors(
+    found: Iterable[decisions.Contributor], *, is_fault: bool = False
+) -> tuple[records.Contributor, ...]:
+    return tuple(
+        records.Contributor(
+            pid=each.task.pid,
+            name=each.name,
+            # A task that used a broken GPU has not filled anything.
+            slope_bytes_per_s=None if is_fault else each.slope_bytes_per_s,
+            share=None if is_fault else each.share,
+        )
+        for each in found
     )
 
 
@@ -234,10 +239,9 @@ def _host(sample: AssessedSample, name: str) -> records.Host:
     )
 
 
-def _resource(
-    reading: resource.Reading, assessment: decisions.Assessment | None
-) -> records.Resource:
-    spec = SPECS[reading.key.kind]
+def _resource(reading: resource.Reading, result: TickResult) -> records.Resource:
+    spec, assessment = SPECS[reading.key.kind], result.assessments.get(reading.key)
+    blamed = result.blamed.get(reading.key, decisions.NOBODY)
     found = records.Resource.from_object(
         reading,
         kind=kind_name(reading.key),
@@ -251,6 +255,7 @@ def _resource(
         stage="ok",
         growth="unknown",
         tasks=tuple(key.pid for key in reading.tasks),
+        contributors=_contributors(blamed.contributors),
     )
     if assessment is not None:
         found.stage = assessment.stage.name.lower()

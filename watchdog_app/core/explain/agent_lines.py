@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.terminal import plain
+from watchdog_app.core.explain import phrases
 from watchdog_app.core.explain.selection import KERNELS, RUN_CELLS
 from watchdog_app.core.model.status import Rescue
 
@@ -46,7 +47,7 @@ def agent_line(agent: Agent | None, now_unix_s: float) -> str:
 
 def contributor_line(incident: Incident, contributor: Contributor) -> str:
     """
-    Return the role of a task in an incident: `train.ipynb (pid 7) +21.0 MiB/s, 95 % of the growth`.
+    Return the role of a task in an incident: `train.ipynb (pid 7) grows by 21.0 MiB/s, 95 % ...`.
 
     Args:
         incident: an incident.
@@ -55,10 +56,9 @@ def contributor_line(incident: Incident, contributor: Contributor) -> str:
     text = f"{plain(contributor.name or '?')} (pid {quantities.whole(contributor.pid)})"
     if incident.is_fault:
         return f"hit: {text}" if incident.is_gpu_fault else text
-    share = quantities.ratio(contributor.share)
     if incident.blame == "work":
-        return f"{text} {share} of the work"
-    return f"{text} {quantities.format_rate(contributor.slope_bytes_per_s)}, {share} of the growth"
+        return f"{text} {quantities.ratio(contributor.share)} of the work"
+    return f"{text} {phrases.growth_text(contributor.slope_bytes_per_s, contributor.share)}"
 
 
 def save_line(request: Mapping[str, Any]) -> str:

@@ -48,20 +48,19 @@ def overview(status: Status) -> tuple[Level, str]:
         if problem.source.partition(".")[0] in _BLINDING:
             return Level.WARNING, clean(problem.message.partition(". ")[0].rstrip("."), 200)
     # Report a possible danger, otherwise a save in progress, otherwise that all is well.
-    for each in dangers:
-        harms = each.fatal or (each.unit == "bytes" and each.kind != "disk")
-        if _eta_s(each) < _SOON_S and harms:
-            end = _end(each, certain=False)
-            return Level.WATCH, f"{end} (not certain yet){_whose(each, status.incidents)}"
+    watched = next((each for each in dangers if each.level is Level.WATCH), None)
+    if watched is not None:
+        end = "growing, no danger yet" if watched.eta_s is None else _end(watched, certain=False)
+        return level, f"{end}{_whose(watched, status.incidents)}"
     for task in status.tasks:
         if task.agent is not None and task.agent.saving:
             return level, f"saving {clean(task.name or '?')}"
-    growing = next((each for each in dangers if each.level is Level.WATCH), None)
-    if growing is not None:
-        return level, f"growing, no danger yet{_whose(growing, status.incidents)}"
     notes = "" if level is Level.OK else "; see the notes"
     if dangers and _eta_s(dangers[0]) < _SOON_S:
-        return level, f"no danger to a training: {_end(dangers[0])} if it continues{notes}"
+        first = dangers[0]
+        if first.fatal or (first.unit == "bytes" and first.kind != "disk"):
+            return level, f"growing, no danger yet{_whose(first, status.incidents)}{notes}"
+        return level, f"no danger to a training: {_end(first)} if it continues{notes}"
     return level, f"nothing is about to run out{notes}"
 
 
@@ -70,24 +69,37 @@ def _eta_s(resource: Resource) -> float:
 
 
 def _whose(danger: Resource, incidents: Sequence[Incident]) -> str:
-    """Return text such as `: train.ipynb`. Empty if the task is unknown."""
+    """
+    Return text such as `: train.ipynb grows by 20.0 MiB/s, 95 % of the growth`.
+
+    In an incident, its table shows the growth, so the name suffices. Empty if nothing is known.
+    """
     for each in incidents:
         if each.contributors and (each.resource, each.subject) == (danger.kind, danger.subject):
             return f": {clean(each.contributors[0].name or '?')}"
+    for one in danger.contributors[:1]:
+        growth = phrases.growth_text(one.slope_bytes_per_s, one.share)
+        return f": {clean(one.name or '?')} {growth}"
     return ""
 
 
 def _end(resource: Resource, *, certain: bool = True) -> str:
-    """Return `RAM full in about 4 min`, or `RAM could be full in about 4 min`."""
+    """
+    Return `RAM full in about 4 min`; while it is not certain `at this pace RAM is full in about
+    4 min; it may level off`.
+    """
     label = clean(resource.label or "?", 80)
     if resource.eta_s is None:
         how = "nearly full" if resource.unit == "bytes" else "close to its limit"
         return f"{label} {how}"
-    how = resource.exhausted if certain else f"could be {resource.exhausted}"
+    how = resource.exhausted
     if resource.kind == "temperature":
         label = phrases.heated_device(label)
-        how = f"{'will' if certain else 'could'} switch off from heat"
-    return f"{label} {how} {phrases.format_eta(resource.eta_s)}"
+        how = "will switch off from heat"
+    elif not certain:
+        how = f"is {how}"
+    end = f"{label} {how} {phrases.format_eta(resource.eta_s)}"
+    return end if certain else f"at this pace {end}; it may level off"
 
 
 def _concerns_only(incident: Incident, suspended: Sequence[Task]) -> bool:

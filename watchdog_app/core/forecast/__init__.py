@@ -20,8 +20,8 @@ class Outlook:
     """
     The forecast of one series at one moment.
 
-    `strict_eta_s` and `eager_eta_s` are times to exhaustion from growth with enough evidence.
-    The strict one needs enough for a notification, the eager one for a silent checkpoint.
+    `strict_eta_s`, `eager_eta_s` and `heads_up_eta_s` are times to exhaustion from growth with
+    enough evidence: for a notification, for a silent checkpoint, for a quiet line on the screens.
     None: no such growth.
     """
 
@@ -33,6 +33,7 @@ class Outlook:
     fastest_per_s: float = 0.0  # fastest plausible growth, sets the sampling interval
     strict_eta_s: float | None = None
     eager_eta_s: float | None = None
+    heads_up_eta_s: float | None = None
     last_chance_s: float | None = None  # time to full at the last seconds' growth, near the limit
     critical: bool = False  # at the limit, higher than ever before and still rising
 
@@ -45,10 +46,9 @@ class Outlook:
                 max(0.0, f.low_s - passed_s),
                 max(0.0, f.high_s - passed_s),
             )
-        if self.strict_eta_s is not None:
-            self.strict_eta_s = max(0.0, self.strict_eta_s - passed_s)
-        if self.eager_eta_s is not None:
-            self.eager_eta_s = max(0.0, self.eager_eta_s - passed_s)
+        for name in ("strict_eta_s", "eager_eta_s", "heads_up_eta_s"):
+            if (eta_s := getattr(self, name)) is not None:
+                setattr(self, name, max(0.0, eta_s - passed_s))
 
 
 class Forecaster(ABC):

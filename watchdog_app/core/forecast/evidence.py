@@ -31,13 +31,14 @@ _FULL_SLACK = 0.005  # of the limit: keeps the evidence finite when no room is l
 _SCALED = (
     *("span_s", "late_span_s", "long_span_s", "overwhelming"),
     *("evidence", "late_evidence", "fast_evidence", "long_evidence"),
+    *("straight_span_s", "straight_late_span_s", "straight_evidence", "straight_late_evidence"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
     """
-    Conditions for convincing growth in one tier (notify or save).
+    Conditions for convincing growth in one tier (notify, save or heads-up).
 
     `evidence` is the growth so far divided by the room left. It limits an extrapolation in
     proportion to the observed growth.
@@ -66,13 +67,22 @@ class Thresholds:
     long_span_s: float = 43.0
     long_evidence: float = 3.7
     long_share: float = 0.25  # longest time ahead, as a share of the span
+    # Straight growth convinces earlier and with less evidence.
+    straight_agreement: float = 0.97  # least concordance of the trend
+    straight_recent: float = 0.8  # smallest final slope per mean slope
+    straight_span_s: float = 30.0  # least span of growth that began with the process
+    straight_late_span_s: float = 22.0
+    straight_evidence: float = 2.6  # least evidence of growth that began with the process
+    straight_late_evidence: float = 0.8
+    straight_horizon_s: float = 36.0
     overwhelming: float = 13.0  # evidence that needs no minimum span
     rising: float = 0.4  # least growth of the last NOW_S, as a share of the trend's growth
 
     def times(self, factor: float) -> Thresholds:
         """Scaled thresholds; a factor above 1 asks for more evidence and a shorter horizon."""
         scaled = {name: getattr(self, name) * factor for name in _SCALED}
-        return replace(self, horizon_s=self.horizon_s / factor, **scaled)
+        horizons = {n: getattr(self, n) / factor for n in ("horizon_s", "straight_horizon_s")}
+        return replace(self, **horizons, **scaled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +204,14 @@ def _required_novelty(
     ):
         return ask.novelty
     if span >= ask.long_span_s and evidence >= ask.long_evidence and eta_s <= ask.long_share * span:
+        return ask.novelty
+    if (
+        trend.agreement >= ask.straight_agreement
+        and trend.recent >= ask.straight_recent
+        and span >= (ask.straight_span_s if young else ask.straight_late_span_s)
+        and evidence >= (ask.straight_evidence if loading else ask.straight_late_evidence)
+        and eta_s <= ask.straight_horizon_s
+    ):
         return ask.novelty
     if trend.kind is TrendKind.PEAKS:
         return None

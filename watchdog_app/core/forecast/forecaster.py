@@ -60,13 +60,22 @@ EAGER = Thresholds(
 )
 # Besides STRICT, for programs that ran out of memory before or need more than ever.
 EARLY = Thresholds(span_s=20.0, evidence=0.8, late_evidence=0.8, horizon_s=45.0, agreement=0.95)
+# Shown on the screens only, as a colour and a sentence.
+HEADS_UP = Thresholds(
+    straight_agreement=0.95,
+    straight_span_s=20.0,
+    straight_late_span_s=14.0,
+    straight_evidence=0.3,
+    straight_late_evidence=0.3,
+    straight_horizon_s=200.0,
+)
 
 
 class TrendForecaster(Forecaster):
     """Forecasts one series from its trends."""
 
     def __init__(self) -> None:
-        self.strict, self.eager = STRICT, EAGER
+        self.strict, self.eager, self.heads_up = STRICT, EAGER, HEADS_UP
         self._start: float | None = None
         self.thought = False  # whether the last sample updated the trends
         self._reset()
@@ -121,6 +130,7 @@ class TrendForecaster(Forecaster):
         """Set how much evidence growth needs from now on."""
         factor = DEMAND[caution]
         self.strict, self.eager = STRICT.times(factor), EAGER.times(factor)
+        self.heads_up = HEADS_UP.times(factor)
 
     def trends(self) -> list[Trend]:
         """All trends of the series, longest scale first."""
@@ -200,8 +210,9 @@ class TrendForecaster(Forecaster):
         eager = self.soonest(likely, view, self.eager, was.eager_eta_s is not None)
         if strict is None and self.early:
             strict = self.soonest(likely, view, EARLY, was.strict_eta_s is not None)
+        heads_up = self.soonest(likely, view, self.heads_up, was.heads_up_eta_s is not None)
         if self.is_full(view):
-            strict = eager = 0.0
+            strict = eager = heads_up = 0.0
         chosen = self.choose(trends)
         forecast = None
         if chosen is not None and chosen.gain >= _LEAST_EVIDENCE * room_left(chosen, view):
@@ -215,6 +226,7 @@ class TrendForecaster(Forecaster):
             fastest_per_s=max((trend.slope for trend in trends), default=0.0),
             strict_eta_s=strict,
             eager_eta_s=eager,
+            heads_up_eta_s=heads_up,
             last_chance_s=self.last_chance(),
             critical=strict is not None and strict < _CRITICAL_S and self._is_filling(view),
         )

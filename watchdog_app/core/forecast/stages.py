@@ -99,7 +99,7 @@ class ResourceMonitor:
         # Temperature and charge change slowly and are read rarely, so their evidence is not steady.
         outlives_s = _HOLD_OPEN_S if self._unit == "bytes" else _HOLD_OPEN_SLOW_S
         self._notify, self._rescue = _Tier(outlives_s), _Tier(outlives_s)
-        self._hold = _Tier(_HOLD_PAUSE_S)
+        self._hold, self._heads_up = _Tier(_HOLD_PAUSE_S), _Tier(outlives_s)
         self._shown: tuple[Regime, bool, float] | None = None
         self._shown_ratio, self._shown_until = 0.0, -math.inf
 
@@ -131,7 +131,8 @@ class ResourceMonitor:
         outlook = self._forecaster.assess()
         notify, rescue, hold = self._update_tiers(now_mono_s, outlook, costs)
         self.next_sample_s = self._sample_interval_s(used, limit, outlook)
-        stage = Stage.WATCH if self.next_sample_s < 0.5 * self._watch.interval_s else Stage.OK
+        heads_up = self._heads_up.step(now_mono_s, outlook.heads_up_eta_s, math.inf)
+        stage = Stage.WATCH if heads_up else Stage.OK
         if hold or rescue:
             stage = Stage.PAUSE if hold else Stage.SAVE
         self.assessment = Assessment(

@@ -50,7 +50,7 @@ class Stage(IntEnum):
     """How close a resource is to exhaustion."""
 
     OK = 0
-    WATCH = 1  # sample faster, without a notification
+    WATCH = 1  # show that it may run out, without a notification
     WARN = 2  # notify the user
     SAVE = 3  # ask for a checkpoint
     PAUSE = 4  # pause as a last resort

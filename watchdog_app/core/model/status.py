@@ -208,6 +208,15 @@ class Daemon(Record):
     snoozed: tuple[Snooze, ...]  # active snoozes
 
 
+class Contributor(Record):
+    """A task that makes a resource grow, or that a fault affects."""
+
+    pid: int | None  # pid of the task
+    name: str | None  # name of the task
+    slope_bytes_per_s: float | None  # growth of the task; null for a fault
+    share: float | None  # share of all growth, or of the work; null for a fault
+
+
 class Resource(Record):
     """A resource that can run out: RAM, a cgroup limit, a GPU's memory, a temperature."""
 
@@ -238,6 +247,7 @@ class Resource(Record):
     eta_high_s: float | None  # 80 % interval, upper end; null with a known eta_s: unbounded
     reason: str | None  # basis of the forecast, or why there is no forecast
     tasks: tuple[int, ...]  # pids of the tasks that this resource limits
+    contributors: tuple[Contributor, ...]  # tasks that make it grow, most growth first
 
     def end(self, *, interval: bool = True) -> str:
         """
@@ -525,15 +535,6 @@ class Task(Record):
     def waits(self) -> bool:
         """Paused by watchdog, or stopped by its guard: the user has to decide."""
         return self.paused_by_watchdog or (self.guard is not None and self.guard.stopped)
-
-
-class Contributor(Record):
-    """A task that causes an incident, or that a fault affects."""
-
-    pid: int | None  # pid of the task
-    name: str | None  # name of the task
-    slope_bytes_per_s: float | None  # growth of the task; null for a fault
-    share: float | None  # share of all growth, or of the work; null for a fault
 
 
 class Incident(Record):

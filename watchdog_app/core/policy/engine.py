@@ -100,6 +100,8 @@ class TickResult:
     stalled: tuple[ProcessKey, ...] = ()
     # Growth that agents reported.
     growth: Mapping[ProcessKey, MemoryGrowth] = field(default_factory=dict)
+    # Tasks that cause the growth of a resource.
+    blamed: Mapping[ResourceKey, Attribution] = field(default_factory=dict)
     unsaved: frozenset[ProcessKey] = frozenset()  # tasks that train without an agent
     past: Mapping[ProcessKey, Past] = field(default_factory=dict)  # earlier runs of the tasks
 
@@ -199,6 +201,7 @@ class Engine:
             card_faults=self._devices.faults,
             stalled=tuple(self._stalls.wanted),
             growth=self._growth,
+            blamed=blamed,
             unsaved=self._unsaved.trainings,
             past=self.past.of_tasks(),
         )
